@@ -1,0 +1,52 @@
+//! Text as real kernels print it, one directory per release under `captured/`.
+//!
+//! `lab/` makes it: `python3 -m omrlab capture`. `proc/` and `sys/` are the machine's files, `group/` are the files of
+//! one busy cgroup.
+
+use std::path::{Component, Path};
+
+const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/captured.rs"));
+
+/// A kernel release whose files were captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Debian 12's 6.1: memory.reclaim without keys, MGLRU built but off.
+    V6_1,
+    /// Debian 12's 6.12: memory.reclaim with `swappiness=`, MGLRU on.
+    V6_12,
+}
+
+impl Release {
+    /// Every release there is, oldest first.
+    pub const ALL: [Self; 2] = [Self::V6_1, Self::V6_12];
+
+    /// The directory's name under `captured/`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V6_1 => "6.1",
+            Self::V6_12 => "6.12",
+        }
+    }
+
+    /// Every captured file below `prefix`, with its path relative to `prefix`.
+    pub fn files(self, prefix: &str) -> impl Iterator<Item = (&'static Path, &'static [u8])> {
+        let prefix = Path::new(self.name()).join(prefix);
+        FILES.iter().filter_map(move |&(path, bytes)| {
+            let path = Path::new(path).strip_prefix(&prefix).ok()?;
+            matches!(path.components().next(), Some(Component::Normal(_))).then_some((path, bytes))
+        })
+    }
+}
+
+/// The text of one captured file, e.g. `captured(Release::V6_12, "proc/meminfo")` or `"group/memory.stat"`.
+///
+/// # Panics
+/// When nothing was captured under that path: a test that asks for it is wrong.
+pub fn captured(release: Release, path: &str) -> &'static str {
+    let wanted = Path::new(release.name()).join(path);
+    let (_, bytes) = FILES
+        .iter()
+        .find(|(path, _)| Path::new(path) == wanted)
+        .unwrap_or_else(|| panic!("nothing captured as {}", wanted.display()));
+    std::str::from_utf8(bytes).unwrap_or_else(|error| panic!("{}: {error}", wanted.display()))
+}

@@ -1,0 +1,197 @@
+//! [`FakeRoot`], a temporary directory that looks like `/` to omr.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::captured::Release;
+
+const CGROUP: &str = "sys/fs/cgroup";
+
+/// Groups per parent in [`FakeRoot::scaled_tree`]; real trees are wide and shallow (a slice with its services).
+const FAN_OUT: usize = 50;
+
+/// A temporary directory with `proc/`, `sys/` and `sys/fs/cgroup/`; removed when dropped.
+///
+/// Builder methods panic when the disk does not cooperate: there is no test to be had then.
+#[derive(Debug)]
+pub struct FakeRoot {
+    dir: TempDir,
+}
+
+impl Default for FakeRoot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FakeRoot {
+    /// An empty root: the three directories, no files.
+    pub fn new() -> Self {
+        let root = Self { dir: tempfile::Builder::new().prefix("omr-root-").tempdir().expect("a temporary directory") };
+        fs::create_dir_all(root.dir.path().join("proc")).expect("proc");
+        fs::create_dir_all(root.dir.path().join(CGROUP)).expect("sys/fs/cgroup");
+        root
+    }
+
+    /// A root with all machine-wide files of `release`, the root cgroup's included, and no groups.
+    pub fn captured(release: Release) -> Self {
+        let root = Self::new();
+        for top in ["proc", "sys"] {
+            for (path, bytes) in release.files(top) {
+                root.write(Path::new(top).join(path), bytes);
+            }
+        }
+        root
+    }
+
+    /// A root as [`Self::captured`] (6.12) with `groups` busy groups, `FAN_OUT` to a parent; parents are counted.
+    pub fn scaled_tree(groups: usize) -> Self {
+        let mut root = Self::captured(Release::V6_12);
+        for path in scaled_paths(groups) {
+            root = root.busy_group(path);
+        }
+        root
+    }
+
+    /// Adds `proc/NAME`.
+    #[must_use]
+    pub fn proc(self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Self {
+        self.file(Path::new("proc").join(name), contents)
+    }
+
+    /// Adds `sys/NAME`.
+    #[must_use]
+    pub fn sys(self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Self {
+        self.file(Path::new("sys").join(name), contents)
+    }
+
+    /// Adds a file anywhere below the root, e.g. `etc/omr/omr.toml`.
+    #[must_use]
+    pub fn file(self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Self {
+        self.write(path, contents);
+        self
+    }
+
+    /// Adds a cgroup with these files; an empty path is the root cgroup. The name may hold any bytes a cgroup's may.
+    #[must_use]
+    pub fn group<C: AsRef<[u8]>>(self, path: impl AsRef<Path>, files: &[(&str, C)]) -> Self {
+        let group = Path::new(CGROUP).join(path);
+        fs::create_dir_all(self.resolve(&group)).expect("the group's directory");
+        for (name, contents) in files {
+            self.write(group.join(name), contents);
+        }
+        self
+    }
+
+    /// Adds a cgroup with every file of a captured busy one (6.12). A later [`Self::group`] replaces single files.
+    #[must_use]
+    pub fn busy_group(self, path: impl AsRef<Path>) -> Self {
+        self.busy_group_of(Release::V6_12, path)
+    }
+
+    /// As [`Self::busy_group`], with the files of `release`.
+    #[must_use]
+    pub fn busy_group_of(self, release: Release, path: impl AsRef<Path>) -> Self {
+        let group = Path::new(CGROUP).join(path);
+        fs::create_dir_all(self.resolve(&group)).expect("the group's directory");
+        for (name, bytes) in release.files("group") {
+            self.write(group.join(name), bytes);
+        }
+        self
+    }
+
+    /// The directory to give as root to omr.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Where the file `path` of the fake root is on the real disk; a leading `/` is taken off.
+    pub fn resolve(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.dir.path().join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Replaces a file's text, as a kernel's counter moves between two snapshots; makes it where it is missing.
+    pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) {
+        let path = self.resolve(path);
+        fs::create_dir_all(path.parent().expect("below the root")).expect("the file's directory");
+        fs::write(&path, contents).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+
+    /// A file's text, e.g. what omr last wrote to `sys/fs/cgroup/a/memory.reclaim`.
+    pub fn read(&self, path: impl AsRef<Path>) -> String {
+        let path = self.resolve(path);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// Removes a file or a whole directory: a kernel without the feature, or a group that exited.
+    pub fn remove(&self, path: impl AsRef<Path>) {
+        let path = self.resolve(path);
+        let result = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        result.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+
+    /// Leaves the tree on the disk and returns its path.
+    pub fn keep(self) -> PathBuf {
+        self.dir.keep()
+    }
+}
+
+/// `groups` paths: `load-0`, `load-0/job-1`, ... a new parent after every `FAN_OUT`.
+fn scaled_paths(groups: usize) -> impl Iterator<Item = PathBuf> {
+    (0..groups).map(|number| {
+        let parent = PathBuf::from(format!("load-{}.slice", number / FAN_OUT));
+        match number % FAN_OUT {
+            0 => parent,
+            child => parent.join(format!("job-{child}.service")),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_a_directory_with_its_files_and_its_parents() {
+        let root = FakeRoot::new().group("a b/c", &[("memory.current", "1\n")]);
+        assert_eq!(root.read("sys/fs/cgroup/a b/c/memory.current"), "1\n");
+        assert_eq!(root.read("/sys/fs/cgroup/a b/c/memory.current"), "1\n");
+    }
+
+    #[test]
+    fn a_group_name_need_not_be_utf_8() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let name = std::ffi::OsStr::from_bytes(b"a\xff\nb");
+        let root = FakeRoot::new().group(name, &[("memory.current", "1\n")]);
+        assert_eq!(fs::read_dir(root.resolve("sys/fs/cgroup")).unwrap().next().unwrap().unwrap().file_name(), name);
+    }
+
+    #[test]
+    fn later_files_replace_captured_ones() {
+        let root = FakeRoot::captured(Release::V6_12).busy_group("a").group("a", &[("memory.current", "7\n")]);
+        assert_eq!(root.read("sys/fs/cgroup/a/memory.current"), "7\n");
+        assert!(root.read("sys/fs/cgroup/a/memory.stat").starts_with("anon "));
+    }
+
+    #[test]
+    fn a_scaled_tree_has_exactly_the_groups_asked_for() {
+        let root = FakeRoot::scaled_tree(120);
+        let groups = |dir: &Path| -> Vec<PathBuf> {
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
+        };
+        let slices = groups(&root.resolve("sys/fs/cgroup"));
+        assert_eq!(slices.len(), 3);
+        assert_eq!(slices.len() + slices.iter().map(|slice| groups(slice).len()).sum::<usize>(), 120);
+    }
+
+    #[test]
+    fn removing_takes_a_file_or_a_whole_group() {
+        let root = FakeRoot::captured(Release::V6_12).busy_group("a/b");
+        root.remove("proc/swaps");
+        root.remove("sys/fs/cgroup/a");
+        assert!(!root.resolve("proc/swaps").exists() && !root.resolve("sys/fs/cgroup/a").exists());
+    }
+}
