@@ -1,1 +1,23 @@
-//! omr kernel
+//! One module per Linux interface that omr reads or writes.
+//!
+//! Every path is resolved below a [`Kernel`]: three directory descriptors (`/proc`, `/sys`, the
+//! cgroup2 mount), opened once under a root that a test may choose. Functions named `read_*` touch
+//! the system; functions named `parse_*` take text and touch nothing.
+//!
+//! Missing data is `None` or [`Error`], never a zero: whoever decides must be able to tell
+//! "nothing" from "unknown".
+
+mod error;
+mod root;
+mod text;
+
+pub mod actuate;
+pub mod clock;
+pub mod memcg;
+pub mod meminfo;
+pub mod psi;
+pub mod stat;
+pub mod vmstat;
+
+pub use error::{Error, Result};
+pub use root::{Dir, Kernel};

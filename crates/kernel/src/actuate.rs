@@ -1,0 +1,120 @@
+//! Every write to the kernel goes through an [`Actuator`].
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::{Dir, Error, Result};
+
+/// How a write ended. A race with a group or process that goes away is an outcome, not an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// All that was asked.
+    Done,
+    /// Less than asked (`EAGAIN`, `EBUSY`): normal for `memory.reclaim`; what was reclaimed stays so.
+    Partial,
+    /// A signal ended it (`EINTR`): ours, or the freezer's before suspend. Never retried.
+    Interrupted,
+    /// The group or process is not there any more (`ENOENT`, `ENODEV`, `ESRCH`).
+    Gone,
+    /// Not permitted (`EACCES`, `EPERM`, `EROFS`).
+    Denied,
+    /// This kernel does not know the file or its syntax (`EINVAL`, `EOPNOTSUPP`).
+    Unsupported,
+}
+
+impl Outcome {
+    fn of(err: Errno) -> Option<Self> {
+        Some(match err {
+            Errno::AGAIN | Errno::BUSY => Outcome::Partial,
+            Errno::INTR => Outcome::Interrupted,
+            Errno::NOENT | Errno::NODEV | Errno::SRCH => Outcome::Gone,
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => Outcome::Denied,
+            Errno::INVAL | Errno::OPNOTSUPP => Outcome::Unsupported,
+            _ => return None,
+        })
+    }
+}
+
+/// Where writes go.
+pub trait Actuator: Send {
+    /// Writes `data` to the file `name` in `dir`: opened, never created, and one `write(2)`, because
+    /// a retry after `EINTR` could not be stopped.
+    fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome>;
+
+    /// Whether writes reach the kernel; when not, no effect is to be waited for.
+    fn is_live(&self) -> bool;
+}
+
+/// Writes to the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Live;
+
+impl Actuator for Live {
+    fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome> {
+        let opened = rustix::fs::openat(dir, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+        let result = opened.and_then(|fd| rustix::io::write(&fd, data.as_bytes()));
+        match result {
+            Ok(_) => Ok(Outcome::Done),
+            Err(err) => Outcome::of(err).ok_or_else(|| Error::Write {
+                path: dir.path().join(name),
+                data: data.into(),
+                err: err.into(),
+            }),
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+}
+
+/// Writes nothing and says that all went well: `--dry-run` and `mode = "observe"`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DryRun;
+
+impl Actuator for DryRun {
+    fn write(&mut self, _: &Dir, _: &str, _: &str) -> Result<Outcome> {
+        Ok(Outcome::Done)
+    }
+
+    fn is_live(&self) -> bool {
+        false
+    }
+}
+
+/// Keeps a list of all writes, and passes them on to another actuator.
+#[derive(Clone, Debug)]
+pub struct Transcript<A> {
+    inner: A,
+    lines: Arc<Mutex<Vec<(PathBuf, String)>>>,
+}
+
+impl<A: Actuator> Transcript<A> {
+    /// A transcript of what goes to `inner`.
+    pub fn new(inner: A) -> Self {
+        Transcript { inner, lines: Arc::default() }
+    }
+
+    /// The writes so far, in order: path and data.
+    pub fn lines(&self) -> Vec<(PathBuf, String)> {
+        self.lines.lock().map(|lines| lines.clone()).unwrap_or_default()
+    }
+}
+
+impl<A: Actuator> Actuator for Transcript<A> {
+    fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome> {
+        if let Ok(mut lines) = self.lines.lock() {
+            lines.push((dir.path().join(name), data.into()));
+        }
+        self.inner.write(dir, name, data)
+    }
+
+    fn is_live(&self) -> bool {
+        self.inner.is_live()
+    }
+}

@@ -1,0 +1,75 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A failed access to a kernel interface, with the absolute path and what was read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Opening or reading failed.
+    #[error("read {}: {err}", path.display())]
+    Read {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the kernel said.
+        err: io::Error,
+    },
+    /// Writing failed in a way that is not an [`Outcome`](crate::actuate::Outcome).
+    #[error("write \"{}\" to {}: {err}", data.escape_debug(), path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What was to be written.
+        data: String,
+        /// What the kernel said.
+        err: io::Error,
+    },
+    /// The text is not in the form this program knows.
+    #[error("{}: {what}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What was found and what was expected.
+        what: String,
+    },
+    /// There is no cgroup v2 hierarchy where one is needed.
+    #[error("{} is not a cgroup v2 mount: {why}", path.display())]
+    NoCgroup2 {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What is there instead and what to do about it.
+        why: &'static str,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn read(path: impl AsRef<Path>, err: impl Into<io::Error>) -> Self {
+        Error::Read { path: path.as_ref().into(), err: err.into() }
+    }
+
+    pub(crate) fn parse(path: impl AsRef<Path>, what: impl Into<String>) -> Self {
+        Error::Parse { path: path.as_ref().into(), what: what.into() }
+    }
+
+    /// Whether the file, group or process is simply not there (any more).
+    pub fn is_gone(&self) -> bool {
+        match self {
+            // ENODEV: a cgroup file kept open whose group was removed. ESRCH: a process that exited.
+            Error::Read { err, .. } | Error::Write { err, .. } => {
+                matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ESRCH))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether permission is what is missing.
+    pub fn is_denied(&self) -> bool {
+        match self {
+            Error::Read { err, .. } | Error::Write { err, .. } => {
+                matches!(err.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
+            }
+            _ => false,
+        }
+    }
+}

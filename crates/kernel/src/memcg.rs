@@ -1,0 +1,248 @@
+//! Control groups, version 2: one open directory each, the memory controller's files in it, and a
+//! walk over all of them.
+
+use std::ffi::OsStr;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use omr_units::{Bytes, GroupId, Limit, Pages};
+use rustix::fs::{FileType, RawDir};
+use serde::{Deserialize, Serialize};
+
+use crate::root::os;
+use crate::text::{for_each_key, parse_u64};
+use crate::{Dir, Error, Result};
+
+/// The fields of a group's `memory.stat` that omr uses, under the kernel's own names. All but the
+/// root's are there since 4.5; refaults are split into anon and file since 5.9.
+///
+/// Sample lines: `anon 1052672`, `workingset_refault_anon 13`. Bytes, or pages for counters.
+/// Source: mm/memcontrol.c, memory_stats[] and memcg_vm_event_stat[].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are the kernel's")]
+pub struct MemoryStat {
+    pub anon: Option<Bytes>,
+    /// Page cache, shared memory and swap cache together.
+    pub file: Option<Bytes>,
+    pub shmem: Option<Bytes>,
+    pub file_mapped: Option<Bytes>,
+    pub file_dirty: Option<Bytes>,
+    /// Under writeback, swap included (the name misleads).
+    pub file_writeback: Option<Bytes>,
+    /// Swapped out, but still in memory (Linux 5.11).
+    pub swapcached: Option<Bytes>,
+    pub unevictable: Option<Bytes>,
+    pub slab_reclaimable: Option<Bytes>,
+    pub pgscan: Option<Pages>,
+    pub pgsteal: Option<Pages>,
+    pub workingset_refault_anon: Option<Pages>,
+    pub workingset_refault_file: Option<Pages>,
+}
+
+impl MemoryStat {
+    /// Parses the text; unknown lines are passed over, missing ones stay `None`.
+    pub fn parse(text: &[u8]) -> Self {
+        let mut stat = MemoryStat::default();
+        for_each_key(text, |key, value| match key {
+            b"anon" => stat.anon = Some(Bytes(value)),
+            b"file" => stat.file = Some(Bytes(value)),
+            b"shmem" => stat.shmem = Some(Bytes(value)),
+            b"file_mapped" => stat.file_mapped = Some(Bytes(value)),
+            b"file_dirty" => stat.file_dirty = Some(Bytes(value)),
+            b"file_writeback" => stat.file_writeback = Some(Bytes(value)),
+            b"swapcached" => stat.swapcached = Some(Bytes(value)),
+            b"unevictable" => stat.unevictable = Some(Bytes(value)),
+            b"slab_reclaimable" => stat.slab_reclaimable = Some(Bytes(value)),
+            b"pgscan" => stat.pgscan = Some(Pages(value)),
+            b"pgsteal" => stat.pgsteal = Some(Pages(value)),
+            b"workingset_refault_anon" => stat.workingset_refault_anon = Some(Pages(value)),
+            b"workingset_refault_file" => stat.workingset_refault_file = Some(Pages(value)),
+            _ => {}
+        });
+        stat
+    }
+
+    /// Memory that only swap can take: private anonymous and shared memory.
+    pub fn swap_backed(&self) -> Option<Bytes> {
+        Some(self.anon? + self.shmem.unwrap_or_default())
+    }
+
+    /// Page cache that belongs to files: `file` without shared memory and swap cache.
+    pub fn page_cache(&self) -> Option<Bytes> {
+        Some(self.file? - self.shmem.unwrap_or_default() - self.swapcached.unwrap_or_default())
+    }
+
+    /// Pages of this group that came back after they were reclaimed, since the group was made.
+    pub fn refaults(&self) -> Option<Pages> {
+        Some(self.workingset_refault_anon? + self.workingset_refault_file?)
+    }
+}
+
+/// A control group: its open directory and inode number. Its path is for printing.
+#[derive(Debug)]
+pub struct Group {
+    dir: Dir,
+    id: GroupId,
+    /// Path below the mount, without a leading slash; empty for the root.
+    path: PathBuf,
+}
+
+impl Group {
+    /// Opens the group at `path` below the hierarchy's root; the empty path is the root itself.
+    pub fn open(root: &Dir, path: &Path) -> Result<Self> {
+        // "a/../../etc" must not lead out of the hierarchy.
+        if path.components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
+            return Err(Error::parse(root.path().join(path), "a group's path has no \"..\" or \".\" in it"));
+        }
+        let dir = root.sub(if path.as_os_str().is_empty() { Path::new(".") } else { path })?;
+        let id = dir.id()?;
+        Ok(Group { dir, id, path: path.into() })
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// Its path below the mount, for printing.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether this is the root of the hierarchy.
+    pub fn is_root(&self) -> bool {
+        self.path.as_os_str().is_empty()
+    }
+
+    /// `memory.current` (since 4.5; not on the root, and only with the memory controller enabled for
+    /// this group): bytes charged to the group and its descendants. Sample: `1073741824`.
+    pub fn read_current(&self, buffer: &mut Vec<u8>) -> Result<Bytes> {
+        read_number(&self.dir, "memory.current", buffer).map(Bytes)
+    }
+
+    /// `memory.swap.current`: bytes in swap, zswap and zram included at their full size.
+    pub fn read_swap_current(&self, buffer: &mut Vec<u8>) -> Result<Bytes> {
+        read_number(&self.dir, "memory.swap.current", buffer).map(Bytes)
+    }
+
+    /// `memory.stat`.
+    pub fn read_stat(&self, buffer: &mut Vec<u8>) -> Result<MemoryStat> {
+        self.dir.read("memory.stat", buffer)?;
+        Ok(MemoryStat::parse(buffer))
+    }
+
+    /// One of `memory.min`, `memory.low`, `memory.high`, `memory.max`, `memory.swap.max`.
+    pub fn read_limit(&self, file: &str, buffer: &mut Vec<u8>) -> Result<Limit> {
+        self.dir.read(file, buffer)?;
+        parse_limit(buffer)
+            .ok_or_else(|| Error::parse(self.dir.path().join(file), "neither a number of bytes nor \"max\""))
+    }
+
+    /// What `memory.min` and `memory.low` protect: the larger of the two. No such files (the root,
+    /// or no memory controller) is no protection.
+    pub fn read_protection(&self, buffer: &mut Vec<u8>) -> Result<Limit> {
+        read_protection(&self.dir, buffer)
+    }
+
+    /// `usage_usec` of `cpu.stat`: CPU time of the group and its descendants. There since 4.15, with
+    /// or without the cpu controller.
+    pub fn read_cpu(&self, buffer: &mut Vec<u8>) -> Result<Duration> {
+        read_cpu(&self.dir, buffer)
+    }
+}
+
+/// See [`Group::read_cpu`]. Sample line: `usage_usec 2204520`. Source: kernel/cgroup/rstat.c.
+pub fn read_cpu(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Duration> {
+    dir.read("cpu.stat", buffer)?;
+    let line = buffer.split(|&c| c == b'\n').find_map(|line| line.strip_prefix(b"usage_usec "));
+    line.and_then(parse_u64)
+        .map(Duration::from_micros)
+        .ok_or_else(|| Error::parse(dir.path().join("cpu.stat"), "no line \"usage_usec NUMBER\""))
+}
+
+fn read_protection(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Limit> {
+    let mut most = Limit::Bytes(Bytes::ZERO);
+    for file in ["memory.min", "memory.low"] {
+        match dir.read(file, buffer) {
+            Ok(()) => {
+                let limit = parse_limit(buffer)
+                    .ok_or_else(|| Error::parse(dir.path().join(file), "neither a number of bytes nor \"max\""))?;
+                most = most.max(limit);
+            }
+            Err(err) if err.is_gone() => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(most)
+}
+
+fn read_number(dir: &Dir, file: &str, buffer: &mut Vec<u8>) -> Result<u64> {
+    dir.read(file, buffer)?;
+    parse_u64(buffer).ok_or_else(|| Error::parse(dir.path().join(file), "not a number"))
+}
+
+fn parse_limit(text: &[u8]) -> Option<Limit> {
+    match text.trim_ascii() {
+        b"max" => Some(Limit::Max),
+        digits => parse_u64(digits).map(|n| Limit::Bytes(Bytes(n))),
+    }
+}
+
+/// What the walk calls for each group.
+pub trait Visit {
+    /// Called for a group before its children, with its name and a token for the parent (`None` for
+    /// the root). Returns a token for its own children, or `None` to leave them out.
+    fn enter(&mut self, dir: &Dir, id: GroupId, name: &OsStr, parent: Option<usize>) -> Option<usize>;
+}
+
+/// Walks over all groups below `root`, parents first. A group that disappears meanwhile is left out.
+///
+/// A directory of cgroupfs has two links and one for each child, so a leaf is known without listing
+/// it: a third of the system calls for a tree of services.
+pub fn walk(root: &Dir, visit: &mut impl Visit) -> Result<()> {
+    let stat = rustix::fs::fstat(root).map_err(|e| Error::read(root.path(), e))?;
+    if let Some(token) = visit.enter(root, GroupId(stat.st_ino), OsStr::new(""), None) {
+        walk_children(root, token, visit, 0)?;
+    }
+    Ok(())
+}
+
+/// Deeper than any tree in use; a limit so that a hostile tree cannot exhaust the stack.
+const DEPTH_LIMIT: usize = 64;
+
+fn walk_children(dir: &Dir, token: usize, visit: &mut impl Visit, depth: usize) -> Result<()> {
+    if depth >= DEPTH_LIMIT {
+        return Ok(());
+    }
+    let mut names: Vec<Box<OsStr>> = Vec::new();
+    {
+        let mut space = [MaybeUninit::uninit(); 4096];
+        // The root's descriptor is kept from walk to walk, so its position is not at the start.
+        rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map_err(|e| Error::read(dir.path(), e))?;
+        let mut entries = RawDir::new(dir, &mut space);
+        while let Some(entry) = entries.next() {
+            // ENOENT: the group was removed while it was listed.
+            let Ok(entry) = entry else { break };
+            let name = entry.file_name().to_bytes();
+            if entry.file_type() == FileType::Directory && name != b"." && name != b".." {
+                names.push(os(name).into());
+            }
+        }
+    }
+    for name in names {
+        let Ok(child) = dir.sub(&*name) else { continue };
+        let Ok(stat) = rustix::fs::fstat(&child) else { continue };
+        if let Some(token) = visit.enter(&child, GroupId(stat.st_ino), &name, Some(token))
+            && stat.st_nlink != 2
+        {
+            walk_children(&child, token, visit, depth + 1)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! `/proc/meminfo`: the machine's memory.
+
+use omr_units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::text::for_each_key;
+use crate::{Kernel, Result};
+
+/// `/proc/meminfo`, fields under the kernel's own names, on the wire in kB (1024 bytes).
+///
+/// Sample line: `MemTotal:        2014552 kB`. Source: fs/proc/meminfo.c.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are the kernel's")]
+pub struct Meminfo {
+    pub mem_total: Option<Bytes>,
+    pub mem_free: Option<Bytes>,
+    pub mem_available: Option<Bytes>,
+    pub swap_cached: Option<Bytes>,
+    pub swap_total: Option<Bytes>,
+    pub swap_free: Option<Bytes>,
+    /// Waiting to be written to a file system.
+    pub dirty: Option<Bytes>,
+    /// Being written, to a file system or to swap.
+    pub writeback: Option<Bytes>,
+}
+
+impl Meminfo {
+    /// Parses the text; a line that is missing leaves its field `None`.
+    pub fn parse(text: &[u8]) -> Self {
+        let mut info = Meminfo::default();
+        for_each_key(text, |key, kib| {
+            let field = match key {
+                b"MemTotal:" => &mut info.mem_total,
+                b"MemFree:" => &mut info.mem_free,
+                b"MemAvailable:" => &mut info.mem_available,
+                b"SwapCached:" => &mut info.swap_cached,
+                b"SwapTotal:" => &mut info.swap_total,
+                b"SwapFree:" => &mut info.swap_free,
+                b"Dirty:" => &mut info.dirty,
+                b"Writeback:" => &mut info.writeback,
+                _ => return,
+            };
+            *field = Some(Bytes(kib.saturating_mul(1024)));
+        });
+        info
+    }
+
+    /// Reads it.
+    pub fn read(kernel: &Kernel, buffer: &mut Vec<u8>) -> Result<Self> {
+        kernel.proc.read("meminfo", buffer)?;
+        Ok(Meminfo::parse(buffer))
+    }
+}

@@ -1,0 +1,104 @@
+//! Pressure stall information: `/proc/pressure/*` and the `*.pressure` files of a group
+//! (Linux 4.20; kernel/sched/psi.c).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::text::parse_u64;
+use crate::{Dir, Error, Result};
+
+/// What tasks wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resource {
+    /// A CPU.
+    Cpu,
+    /// A block device.
+    Io,
+    /// Memory: reclaim, refaults, swap-in.
+    Memory,
+}
+
+impl Resource {
+    /// All three.
+    pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Io, Resource::Memory];
+
+    /// The kernel's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Resource::Cpu => "cpu",
+            Resource::Io => "io",
+            Resource::Memory => "memory",
+        }
+    }
+
+    /// Name of the file in a group.
+    pub fn group_file(self) -> &'static str {
+        match self {
+            Resource::Cpu => "cpu.pressure",
+            Resource::Io => "io.pressure",
+            Resource::Memory => "memory.pressure",
+        }
+    }
+}
+
+/// Time in which at least one task was stalled (the `some` line's `total=`), since boot.
+/// The averages beside it are up to 2 s old, so omr takes differences of this.
+///
+/// Sample line: `some avg10=0.12 avg60=0.02 avg300=0.00 total=1893023`, in microseconds.
+pub fn parse_some_total(text: &[u8]) -> Option<Duration> {
+    let line = text.split(|&c| c == b'\n').find(|line| line.starts_with(b"some "))?;
+    let total = line.split(|&c| c == b' ').find_map(|field| field.strip_prefix(b"total="))?;
+    parse_u64(total).map(Duration::from_micros)
+}
+
+/// The machine's stall time; `None` when this kernel has no PSI (`CONFIG_PSI`, `psi=0`).
+pub fn read_some_total(proc: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> Option<Duration> {
+    let path = match resource {
+        Resource::Cpu => "pressure/cpu",
+        Resource::Io => "pressure/io",
+        Resource::Memory => "pressure/memory",
+    };
+    proc.read(path, buffer).ok()?;
+    parse_some_total(buffer)
+}
+
+/// The stall time of a group.
+pub fn read_group_some_total(group: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> Option<Duration> {
+    group.read(resource.group_file(), buffer).ok()?;
+    parse_some_total(buffer)
+}
+
+/// A PSI trigger: an open file that polls `POLLPRI` when tasks were stalled for `stall` within a
+/// `window`. At most one event a window. `POLLERR` means that the group is gone.
+///
+/// Windows: 500 ms to 10 s up to 6.1, down to 1 us in 6.12. Needs `CAP_SYS_RESOURCE` in the opener
+/// for windows that are no multiple of 2 s.
+#[derive(Debug)]
+pub struct Trigger(OwnedFd);
+
+impl Trigger {
+    /// Arms a trigger on `file` in `dir`.
+    pub fn arm(dir: &Dir, file: &str, stall: Duration, window: Duration) -> Result<Self> {
+        let path = || dir.path().join(file);
+        let fd = rustix::fs::openat(dir, file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| Error::read(path(), e))?;
+        // The kernel wants the terminating NUL.
+        let text = format!("some {} {}\0", stall.as_micros(), window.as_micros());
+        rustix::io::write(&fd, text.as_bytes()).map_err(|e| Error::Write {
+            path: path(),
+            data: text.trim_end_matches('\0').into(),
+            err: e.into(),
+        })?;
+        Ok(Trigger(fd))
+    }
+}
+
+impl AsFd for Trigger {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

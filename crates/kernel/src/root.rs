@@ -1,0 +1,193 @@
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use omr_units::{GroupId, PageSize};
+use rustix::fs::{Mode, OFlags};
+
+use crate::{Error, Result};
+
+/// `CGROUP2_SUPER_MAGIC`, include/uapi/linux/magic.h.
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
+
+/// No kernel file that omr reads is larger; a larger one is refused rather than swallowed.
+/// (lru_gen of 10,000 groups on two nodes is about 6 MiB.)
+const READ_LIMIT: usize = 64 << 20;
+
+/// An open directory, with the path it was opened by for messages.
+///
+/// Two `Dir`s of the same path can be different directories: a control group may be removed and
+/// made anew under its old name. Compare [`Dir::id`].
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Dir {
+    /// Opens a directory by its absolute path.
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::read(path, e))?;
+        Ok(Dir { fd, path: path.into() })
+    }
+
+    /// Opens a directory below this one, without following symbolic links in its last part.
+    pub fn sub(&self, name: impl AsRef<Path>) -> Result<Self> {
+        let name = name.as_ref();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => Ok(Dir { fd, path: self.path.join(name) }),
+            Err(err) => Err(Error::read(self.path.join(name), err)),
+        }
+    }
+
+    /// The path this directory was opened by: for messages, not for opening.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The inode number of the directory.
+    pub fn id(&self) -> Result<GroupId> {
+        let stat = rustix::fs::fstat(&self.fd).map_err(|e| Error::read(&self.path, e))?;
+        Ok(GroupId(stat.st_ino))
+    }
+
+    /// User id of the directory's owner.
+    pub fn owner(&self) -> Result<u32> {
+        let stat = rustix::fs::fstat(&self.fd).map_err(|e| Error::read(&self.path, e))?;
+        Ok(stat.st_uid)
+    }
+
+    /// Whether there is an entry of that name.
+    pub fn has(&self, name: impl AsRef<Path>) -> bool {
+        rustix::fs::accessat(&self.fd, name.as_ref(), rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty()).is_ok()
+    }
+
+    /// Whether this process may write the file of that name (`access(2)` with effective ids).
+    pub fn may_write(&self, name: impl AsRef<Path>) -> bool {
+        let flags = rustix::fs::AtFlags::EACCESS;
+        rustix::fs::accessat(&self.fd, name.as_ref(), rustix::fs::Access::WRITE_OK, flags).is_ok()
+    }
+
+    /// Reads a whole file into `buffer`, replacing what was there.
+    pub fn read(&self, name: impl AsRef<Path>, buffer: &mut Vec<u8>) -> Result<()> {
+        let name = name.as_ref();
+        self.read_into(name, buffer).map_err(|e| Error::read(self.path.join(name), e))
+    }
+
+    /// As [`Dir::read`], as text; bytes that are not UTF-8 are replaced.
+    pub fn read_string(&self, name: impl AsRef<Path>) -> Result<String> {
+        let mut buffer = Vec::new();
+        self.read(name, &mut buffer)?;
+        Ok(String::from_utf8_lossy(&buffer).into_owned())
+    }
+
+    /// A file that this kernel may not have: `None` when it is not there.
+    pub fn read_optional(&self, name: impl AsRef<Path>) -> Result<Option<String>> {
+        match self.read_string(name) {
+            Ok(text) => Ok(Some(text)),
+            Err(err) if err.is_gone() => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    fn read_into(&self, name: &Path, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let fd = rustix::fs::openat(&self.fd, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        read_all(fd.as_fd(), buffer)
+    }
+
+    /// Value of an extended attribute of this directory; `None` when unset or unsupported.
+    pub fn xattr(&self, name: &str) -> Option<Vec<u8>> {
+        let mut value = [0u8; 64];
+        let length = rustix::fs::fgetxattr(&self.fd, name, &mut value).ok()?;
+        Some(value.get(..length)?.to_vec())
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Reads to the end of the file. The kernel may return less than asked without being at the end
+/// (seq_file stops at line borders), so only a read of 0 ends it.
+pub(crate) fn read_all(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    loop {
+        if buffer.capacity() - buffer.len() < 1024 {
+            buffer.reserve(buffer.len().max(4096));
+        }
+        match rustix::io::read(fd, rustix::buffer::spare_capacity(buffer)) {
+            Ok(0) => return Ok(()),
+            Ok(_) if buffer.len() > READ_LIMIT => return Err(io::Error::from(io::ErrorKind::FileTooLarge)),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+}
+
+/// The kernel's file systems, opened once.
+#[derive(Debug)]
+pub struct Kernel {
+    /// `/proc`.
+    pub proc: Dir,
+    /// `/sys`.
+    pub sys: Dir,
+    cgroup: Result<Dir, &'static str>,
+    cgroup_path: PathBuf,
+    page: PageSize,
+}
+
+impl Kernel {
+    /// Opens `/proc`, `/sys` and `/sys/fs/cgroup` below `root`, which is `/` but in tests.
+    ///
+    /// A machine without cgroup v2 is no error here, because much can be told about it:
+    /// [`Kernel::cgroup`] is the one that fails.
+    pub fn open(root: &Path) -> Result<Self> {
+        let proc = Dir::open(&root.join("proc"))?;
+        let sys = Dir::open(&root.join("sys"))?;
+        let cgroup_path = root.join("sys/fs/cgroup");
+        let cgroup = match sys.sub("fs/cgroup") {
+            Ok(dir) if root == Path::new("/") => match rustix::fs::fstatfs(&dir) {
+                #[expect(clippy::cast_sign_loss, reason = "a magic number, signed by accident of the ABI")]
+                Ok(fs) if fs.f_type as u64 == CGROUP2_MAGIC => Ok(dir),
+                _ if dir.has("memory") || dir.has("unified") => Err(
+                    "this machine runs cgroup v1; start it with systemd.unified_cgroup_hierarchy=1 on the kernel command line",
+                ),
+                _ => Err("nothing is mounted there; mount -t cgroup2 none /sys/fs/cgroup"),
+            },
+            Ok(dir) => Ok(dir),
+            Err(_) => Err("there is no such directory: this kernel has no control groups"),
+        };
+        let page = u32::try_from(rustix::param::page_size())
+            .ok()
+            .and_then(PageSize::new)
+            .ok_or_else(|| Error::parse("sysconf(_SC_PAGESIZE)", "not a power of two"))?;
+        Ok(Kernel { proc, sys, cgroup, cgroup_path, page })
+    }
+
+    /// The root of the cgroup v2 hierarchy.
+    pub fn cgroup(&self) -> Result<&Dir> {
+        self.cgroup.as_ref().map_err(|why| Error::NoCgroup2 { path: self.cgroup_path.clone(), why })
+    }
+
+    /// Where the hierarchy is mounted, for messages and for taking the prefix off a user's path.
+    pub fn cgroup_path(&self) -> &Path {
+        &self.cgroup_path
+    }
+
+    /// The size of a page on this machine.
+    pub fn page(&self) -> PageSize {
+        self.page
+    }
+}
+
+/// A file name as the kernel gave it.
+pub(crate) fn os(bytes: &[u8]) -> &OsStr {
+    OsStr::from_bytes(bytes)
+}

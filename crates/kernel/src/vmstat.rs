@@ -1,0 +1,40 @@
+//! `/proc/vmstat`: the machine's memory events since boot.
+
+use omr_units::Pages;
+use serde::{Deserialize, Serialize};
+
+use crate::text::for_each_key;
+use crate::{Kernel, Result};
+
+/// `/proc/vmstat`, counters in pages under the kernel's own names. Sample line: `pswpout 51234`.
+/// Source: mm/vmstat.c.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are the kernel's")]
+pub struct Vmstat {
+    pub pswpin: Option<Pages>,
+    pub pswpout: Option<Pages>,
+    pub allocstall: Option<u64>,
+}
+
+impl Vmstat {
+    /// Parses the text.
+    pub fn parse(text: &[u8]) -> Self {
+        let mut stat = Vmstat::default();
+        for_each_key(text, |key, value| match key {
+            b"pswpin" => stat.pswpin = Some(Pages(value)),
+            b"pswpout" => stat.pswpout = Some(Pages(value)),
+            // One line per zone: allocstall_normal, allocstall_movable, ...
+            _ if key.starts_with(b"allocstall_") => {
+                stat.allocstall = Some(stat.allocstall.unwrap_or(0).saturating_add(value));
+            }
+            _ => {}
+        });
+        stat
+    }
+
+    /// Reads it.
+    pub fn read(kernel: &Kernel, buffer: &mut Vec<u8>) -> Result<Self> {
+        kernel.proc.read("vmstat", buffer)?;
+        Ok(Vmstat::parse(buffer))
+    }
+}

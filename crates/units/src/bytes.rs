@@ -1,0 +1,345 @@
+use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign, Sub};
+use core::str::FromStr;
+use core::time::Duration;
+
+use crate::{ParseError, Permyriad, split_number};
+
+/// A number of bytes.
+///
+/// Text form: a number and a power of 1024, `512M`, `64MiB`, `1.5G`, `4096B`; a bare `0` needs no
+/// unit. `MB` and the like are refused, because half the world reads them as powers of 1000.
+/// Arithmetic saturates: a counter that went back gives zero, not a panic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Bytes = Bytes(0);
+    /// As many as there can be.
+    pub const MAX: Bytes = Bytes(u64::MAX);
+
+    /// `n` KiB.
+    pub const fn kib(n: u64) -> Self {
+        Bytes(n << 10)
+    }
+
+    /// `n` MiB.
+    pub const fn mib(n: u64) -> Self {
+        Bytes(n << 20)
+    }
+
+    /// The given share of these bytes, rounded down.
+    pub fn share(self, of: Permyriad) -> Self {
+        Bytes(u64::try_from(u128::from(self.0) * u128::from(of.0) / 10_000).unwrap_or(u64::MAX))
+    }
+
+    /// What share of `whole` these bytes are; `None` when `whole` is zero.
+    pub fn share_of(self, whole: Bytes) -> Option<Permyriad> {
+        let permyriad = (u128::from(self.0) * 10_000).checked_div(u128::from(whole.0))?;
+        Some(Permyriad(u32::try_from(permyriad).unwrap_or(u32::MAX)))
+    }
+
+    /// Bytes per second, when this many took `time`; `None` when no time passed.
+    pub fn per_second(self, time: Duration) -> Option<Bytes> {
+        let rate = (u128::from(self.0) * 1_000_000_000).checked_div(time.as_nanos())?;
+        Some(Bytes(u64::try_from(rate).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Add for Bytes {
+    type Output = Bytes;
+    fn add(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Bytes) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Bytes {
+    type Output = Bytes;
+    fn sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Bytes>>(iter: I) -> Bytes {
+        iter.fold(Bytes::ZERO, Add::add)
+    }
+}
+
+/// Three significant digits and a binary unit: `1.43 GiB`, `12.0 MiB`, `312 KiB`, `17 B`.
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let mut unit = 0;
+        // Hundredths of the current unit, rounded half up at each step down from bytes.
+        let mut hundredths = u128::from(self.0) * 100;
+        // 999.5 would print as "1000": go to the next unit from there on.
+        while hundredths >= 99_950 && unit + 1 < UNITS.len() {
+            unit += 1;
+            hundredths = (u128::from(self.0) * 100 + (1u128 << (10 * unit - 1))) >> (10 * unit);
+        }
+        let name = UNITS[unit];
+        let text = if unit == 0 {
+            alloc::format!("{} {name}", self.0)
+        } else if hundredths >= 9_995 {
+            alloc::format!("{} {name}", (hundredths + 50) / 100)
+        } else if hundredths >= 1_000 {
+            let tenths = (hundredths + 5) / 10;
+            alloc::format!("{}.{} {name}", tenths / 10, tenths % 10)
+        } else {
+            alloc::format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
+        };
+        f.pad(&text)
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let expected = "a size: a number and K, M, G or T (powers of 1024), such as \"64MiB\" or \"512M\"";
+        let err = || ParseError::new(text, expected);
+        let (value, scale, unit) = split_number(text.trim()).ok_or_else(err)?;
+        let shift = match unit {
+            "" if value == 0 => 0,
+            "B" => 0,
+            "k" | "K" | "Ki" | "KiB" => 10,
+            "m" | "M" | "Mi" | "MiB" => 20,
+            "g" | "G" | "Gi" | "GiB" => 30,
+            "t" | "T" | "Ti" | "TiB" => 40,
+            _ => return Err(err()),
+        };
+        let bytes = (u128::from(value) << shift) / u128::from(10u64.pow(scale));
+        u64::try_from(bytes).map(Bytes).map_err(|_| err())
+    }
+}
+
+/// The size of a page, as `sysconf(_SC_PAGESIZE)` gives it. Passed in, never assumed to be 4096.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct PageSize(u32);
+
+impl PageSize {
+    /// A page size in bytes; `None` unless it is a power of two of at least 512.
+    pub fn new(bytes: u32) -> Option<Self> {
+        (bytes.is_power_of_two() && bytes >= 512).then_some(PageSize(bytes))
+    }
+
+    /// The size of one page.
+    pub fn bytes(self) -> Bytes {
+        Bytes(u64::from(self.0))
+    }
+}
+
+/// A number of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct Pages(pub u64);
+
+impl Pages {
+    /// These pages in bytes, saturating.
+    pub fn bytes(self, page: PageSize) -> Bytes {
+        Bytes(self.0.saturating_mul(u64::from(page.0)))
+    }
+}
+
+impl Sub for Pages {
+    type Output = Pages;
+    fn sub(self, other: Pages) -> Pages {
+        Pages(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add for Pages {
+    type Output = Pages;
+    fn add(self, other: Pages) -> Pages {
+        Pages(self.0.saturating_add(other.0))
+    }
+}
+
+/// How much to reclaim: `512M`, `25%` of what a group holds, or `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Amount {
+    /// This many bytes.
+    Bytes(Bytes),
+    /// This share of what the target holds when the work begins.
+    Share(Permyriad),
+    /// As much as will go.
+    Max,
+}
+
+impl Amount {
+    /// The amount in bytes for a target that holds `current`.
+    pub fn of(self, current: Bytes) -> Bytes {
+        match self {
+            Amount::Bytes(bytes) => bytes,
+            Amount::Share(share) => current.share(share),
+            Amount::Max => current,
+        }
+    }
+}
+
+impl FromStr for Amount {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        if text == "max" {
+            return Ok(Amount::Max);
+        }
+        let err = |_| ParseError::new(text, "an amount: \"512M\", \"25%\" or \"max\"");
+        if text.ends_with('%') {
+            let share: Permyriad = text.parse().map_err(err)?;
+            if share > Permyriad::ONE {
+                return Err(ParseError::new(text, "an amount: a share cannot be above 100%"));
+            }
+            return Ok(Amount::Share(share));
+        }
+        text.parse().map(Amount::Bytes).map_err(err)
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Amount::Bytes(bytes) => bytes.fmt(f),
+            Amount::Share(share) => share.fmt(f),
+            Amount::Max => f.pad("max"),
+        }
+    }
+}
+
+/// An allowance of bytes per day or per hour: `20GiB/day`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Budget {
+    /// How many bytes.
+    pub bytes: Bytes,
+    /// In how many hours, 1 or 24.
+    pub hours: u32,
+}
+
+impl FromStr for Budget {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let err = || ParseError::new(text, "an allowance, such as \"20GiB/day\" or \"1GiB/hour\"");
+        let (bytes, period) = text.split_once('/').ok_or_else(err)?;
+        let hours = match period.trim() {
+            "day" => 24,
+            "hour" => 1,
+            _ => return Err(err()),
+        };
+        Ok(Budget { bytes: bytes.parse().map_err(|_| err())?, hours })
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.bytes, if self.hours == 24 { "day" } else { "hour" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use proptest::prelude::*;
+
+    #[test]
+    fn units_are_powers_of_1024() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("1B", 1),
+            ("4K", 4096),
+            ("4 KiB", 4096),
+            ("64MiB", 64 << 20),
+            ("512m", 512 << 20),
+            ("1.5G", 3 << 29),
+            ("2T", 2 << 40),
+            ("0.001M", 1048),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_without_unit_is_refused_and_told_what_to_write() {
+        for text in ["64", "", "M", "64MB", "64 mb", "-1M", "1..5G", "1.G", ".5G", "1e3", "99999999999T", "1 M x", "٣M"]
+        {
+            let err = text.parse::<Bytes>().expect_err(text);
+            assert!(err.to_string().contains("64MiB"), "{err}");
+        }
+    }
+
+    #[test]
+    fn three_digits_are_shown() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (17, "17 B"),
+            (999, "999 B"),
+            (1000, "0.98 KiB"),
+            (1024, "1.00 KiB"),
+            (1536 << 20, "1.50 GiB"),
+            (312 << 20, "312 MiB"),
+            (12 << 20, "12.0 MiB"),
+            (1023 << 20, "1.00 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn amounts() {
+        assert_eq!("max".parse(), Ok(Amount::Max));
+        assert_eq!("25%".parse(), Ok(Amount::Share(Permyriad(2500))));
+        assert_eq!("512M".parse(), Ok(Amount::Bytes(Bytes::mib(512))));
+        assert_eq!(Amount::Share(Permyriad(2500)).of(Bytes(1000)), Bytes(250));
+        for text in ["", "all", "512", "101%", "-5%", "%", "Max"] {
+            assert!(text.parse::<Amount>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn budgets() {
+        assert_eq!("20GiB/day".parse(), Ok(Budget { bytes: Bytes(20 << 30), hours: 24 }));
+        assert_eq!("1G/hour".parse::<Budget>().map(|b| b.to_string()), Ok("1.00 GiB/hour".into()));
+        for text in ["20GiB", "20/day", "20GiB/week", "/day"] {
+            assert!(text.parse::<Budget>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics(text in ".{0,20}") {
+            let _ = text.parse::<Bytes>();
+            let _ = text.parse::<Amount>();
+            let _ = text.parse::<Budget>();
+        }
+
+        /// Display keeps three digits, so what it prints parses to within half a percent.
+        #[test]
+        fn display_parses_back_to_within_half_a_percent(n in 1024u64..1 << 50) {
+            let Ok(Bytes(back)) = Bytes(n).to_string().replace(' ', "").parse() else {
+                // "0.98 KiB" and PiB have no short form worth testing here.
+                return Ok(());
+            };
+            prop_assert!(back.abs_diff(n) <= n / 200 + 6, "{n} -> {back}");
+        }
+
+        #[test]
+        fn a_share_is_never_more_than_the_whole(n: u64, share in 0u32..=10_000) {
+            prop_assert!(Bytes(n).share(Permyriad(share)) <= Bytes(n));
+        }
+    }
+}
