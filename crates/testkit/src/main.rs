@@ -1,2 +1,0 @@
-//! testkit
-fn main() {}

@@ -1,0 +1,42 @@
+//! Hibernates the machine and says, after resume, what the clocks did meanwhile.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result};
+use rustix::time::ClockId;
+use serde_json::{Value, json};
+
+use crate::clock;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What happens after the image is written
+    #[arg(long, default_value = "shutdown")]
+    mode: String,
+    /// Wished image size in bytes; the kernel's default is 2/5 of the memory
+    #[arg(long)]
+    image_size: Option<u64>,
+}
+
+/// The device was told to /sys/power/resume at boot, which is also where the kernel looked for an image.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    put("/sys/power/disk", &args.mode)?;
+    if let Some(bytes) = args.image_size {
+        put("/sys/power/image_size", &bytes.to_string())?;
+    }
+    let before = clocks();
+    put("/sys/power/state", "disk")?;
+    println!("{}", json!({"before": before, "after": clocks()}));
+    Ok(())
+}
+
+fn clocks() -> Value {
+    json!({"monotonic_ns": clock::monotonic(), "realtime_ns": clock::nanos(ClockId::Realtime)})
+}
+
+fn put(path: &str, value: &str) -> Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path).context(path.to_owned())?;
+    file.write(value.as_bytes()).with_context(|| format!("write {value:?} to {path}"))?;
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! `omr-testkit`, the tool inside the test VM: the agent that the lab talks to, and the loads it starts.
+//!
+//! Every load prints JSON lines on its standard output; times are nanoseconds of `CLOCK_MONOTONIC`.
+
+mod agent;
+mod amount;
+mod clock;
+mod frame;
+mod hibernate;
+mod latency;
+mod load;
+mod pattern;
+mod place;
+mod reclaim;
+mod record;
+mod signals;
+mod spin;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use omr_testkit::FakeRoot;
+
+#[derive(Parser)]
+#[command(version, about = "The tool inside omr's test VM")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Answers the lab's requests on a serial port that is not the console
+    Agent(agent::Args),
+    /// Runs a command in a cgroup, which is made if needed
+    In(place::Args),
+    /// Fills memory with a known pattern and holds it; SIGUSR1 verifies every byte
+    Fill(load::FillArgs),
+    /// Fills memory and keeps rewriting it slowly
+    Stress(load::StressArgs),
+    /// Periodic task that measures how late it runs and how long its work takes
+    Latency(latency::Args),
+    /// Burns CPU for a while after each SIGUSR1 and says when it first ran
+    Spin(spin::Args),
+    /// Reclaims the way the seed did: one write of the whole amount
+    SeedReclaim(reclaim::SeedArgs),
+    /// Reclaims as one would by hand: small writes, each waiting for the swap disk
+    ByHand(reclaim::ByHandArgs),
+    /// Hibernates, and says after resume how long that took
+    Hibernate(hibernate::Args),
+    /// Prints memory figures at an interval
+    Record(record::Args),
+    /// Makes a fake root with that many busy groups and prints its path
+    Tree {
+        /// Number of groups
+        groups: usize,
+    },
+}
+
+fn main() -> Result<ExitCode> {
+    match Args::parse().command {
+        Command::Agent(args) => agent::serve(&args)?,
+        Command::In(args) => return place::exec(&args),
+        Command::Fill(args) => load::fill(&args)?,
+        Command::Stress(args) => load::stress(&args)?,
+        Command::Latency(args) => latency::run(&args)?,
+        Command::Spin(args) => spin::run(&args)?,
+        Command::SeedReclaim(args) => reclaim::in_one_write(&args)?,
+        Command::ByHand(args) => reclaim::by_hand(&args)?,
+        Command::Hibernate(args) => hibernate::run(&args)?,
+        Command::Record(args) => record::run(&args)?,
+        Command::Tree { groups } => println!("{}", FakeRoot::scaled_tree(groups).keep().display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}

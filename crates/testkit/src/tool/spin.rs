@@ -1,0 +1,51 @@
+//! A burst of CPU work that says when it began, to measure how soon others get out of its way.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::clock;
+use crate::pattern;
+use crate::signals::Signals;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Threads that burn CPU
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// How long each burst lasts
+    #[arg(long, value_parser = clock::parse_span, default_value = "1s")]
+    burst: Duration,
+}
+
+/// Waits for SIGUSR1 and spins, again and again; the process is there already, so that no fork or exec is measured.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
+    println!("{}", json!({"ready": true}));
+    loop {
+        match signals.wait(None)? {
+            Some(libc::SIGUSR1) => {
+                let first_ran = clock::monotonic();
+                let end = first_ran + u64::try_from(args.burst.as_nanos())?;
+                thread::scope(|scope| {
+                    for _ in 1..args.threads {
+                        scope.spawn(move || spin_until(end));
+                    }
+                    spin_until(end);
+                });
+                println!("{}", json!({"first_ran_ns": first_ran, "ended_ns": clock::monotonic()}));
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        }
+    }
+}
+
+fn spin_until(end: u64) {
+    while clock::monotonic() < end {
+        black_box((0..1000).fold(end, |value, step| pattern::mix(value ^ step)));
+    }
+}
