@@ -1,0 +1,30 @@
+//! The command line. Each command's options live in its own module.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{config, doctor};
+
+/// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
+/// nobody is working with, and stops at once when somebody needs the machine.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Look for /proc, /sys and the configuration below this directory
+    ///
+    /// For tests and for looking at the files of another machine.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/", hide = true)]
+    pub root: PathBuf,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what this kernel and machine can do, and what omr will use
+    Doctor(doctor::Args),
+    /// Check and show the configuration
+    Config(config::Args),
+}

@@ -1,0 +1,15 @@
+//! `omr config check` and `omr config show`.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::exit::Exit;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Runs the command.
+pub fn run(_root: &Path, _args: &Args) -> Result<Exit> {
+    Err(Exit::Unsupported.error("not built yet"))
+}
