@@ -2,9 +2,24 @@
 //!
 //! No file, clock, thread or random source: the crate is `no_std`, so the compiler keeps them out,
 //! and a recorded day can be decided again with another configuration.
+//!
+//! * [`decide`]: once a second. Is the machine idle, which group gains most, must a sweep end?
+//! * [`stop::Watch`]: fifty times a second while a sweep runs. Has somebody begun to work?
+//! * [`pace::Pace`]: between two writes to the kernel. How much next, or wait, or end?
 #![no_std]
 extern crate alloc;
 
+mod budget;
 mod config;
+mod decide;
+mod idle;
+pub mod pace;
+mod reason;
+mod signals;
+pub mod stop;
 
+pub use budget::Writes;
 pub use config::{Class, Config, Guard, Idle, IdleRule, Mode, Stop, Sweep};
+pub use decide::{Decision, State, decide, judge, swap_floor};
+pub use reason::{Reason, short};
+pub use signals::{CpuIdle, End, Finished, Group, Machine, Signals, Swap};

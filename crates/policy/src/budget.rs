@@ -1,0 +1,54 @@
+//! The allowance for writes to swap on disk, in buckets of an hour.
+
+use alloc::collections::VecDeque;
+
+use omr_units::{Budget, Bytes};
+use serde::{Deserialize, Serialize};
+
+/// Bytes written in each of the last hours. Survives a restart: the daemon saves it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Writes {
+    /// Hour since 1970 and bytes, oldest first.
+    hours: VecDeque<(u64, Bytes)>,
+}
+
+impl Writes {
+    const KEPT_HOURS: u64 = 24;
+
+    /// Records bytes written in this hour.
+    pub fn add(&mut self, hour: u64, bytes: Bytes) {
+        self.settle(hour);
+        match self.hours.back_mut() {
+            Some((last, sum)) if *last == hour => *sum += bytes,
+            _ => self.hours.push_back((hour, bytes)),
+        }
+    }
+
+    /// Bytes written in the last `hours`, this one included.
+    pub fn within(&self, hour: u64, hours: u32) -> Bytes {
+        // An hour in the future (the clock was set back) counts as now: doubt means fewer writes.
+        self.hours.iter().filter(|(h, _)| hour.saturating_sub(*h) < u64::from(hours)).map(|(_, bytes)| *bytes).sum()
+    }
+
+    /// What is left of a budget; everything where there is none.
+    pub fn left(&self, hour: u64, budget: Option<Budget>) -> Bytes {
+        budget.map_or(Bytes::MAX, |budget| budget.bytes - self.within(hour, budget.hours))
+    }
+
+    fn settle(&mut self, hour: u64) {
+        let mut future = Bytes::ZERO;
+        self.hours.retain(|&(h, bytes)| {
+            if h > hour {
+                future += bytes;
+            }
+            h <= hour && hour - h < Self::KEPT_HOURS
+        });
+        if future.0 > 0 {
+            match self.hours.back_mut() {
+                Some((last, sum)) if *last == hour => *sum += future,
+                _ => self.hours.push_back((hour, future)),
+            }
+        }
+    }
+}

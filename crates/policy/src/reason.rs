@@ -1,0 +1,230 @@
+//! Why: each decision carries one of these, with the numbers that caused it.
+
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+
+use omr_units::{Budget, Bytes, Permyriad};
+use serde::{Deserialize, Serialize};
+
+use crate::Class;
+
+/// Why something is done, or not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Reason {
+    /// Idle, so reclaim.
+    Idle {
+        /// For this long.
+        #[serde(rename = "for")]
+        held: Duration,
+    },
+    /// Somebody said `omr pause`.
+    Paused {
+        /// Until then; `None`: until `omr resume`.
+        left: Option<Duration>,
+    },
+    /// Shortly after boot.
+    AfterBoot {
+        /// Still to wait.
+        left: Duration,
+    },
+    /// Shortly after the machine woke up.
+    AfterResume {
+        /// Still to wait.
+        left: Duration,
+    },
+    /// A signal is missing, which counts as busy.
+    Unknown {
+        /// Its name.
+        signal: String,
+    },
+    /// `strict`: a CPU is not idle enough.
+    CpuBusy {
+        /// The CPU.
+        cpu: u32,
+        /// How idle it was.
+        idle: Permyriad,
+        /// How idle it must be.
+        needed: Permyriad,
+    },
+    /// `headroom`: not enough CPU time is free.
+    LowHeadroom {
+        /// Free share of all CPUs.
+        free: Permyriad,
+        /// Needed share.
+        needed: Permyriad,
+    },
+    /// `headroom`: a foreground group is at work.
+    ForegroundBusy {
+        /// Share of one CPU.
+        used: Permyriad,
+        /// Allowed.
+        allowed: Permyriad,
+    },
+    /// Tasks wait for a resource.
+    Pressure {
+        /// `cpu`, `io` or `memory`.
+        resource: String,
+        /// Share of time.
+        share: Permyriad,
+        /// Allowed.
+        allowed: Permyriad,
+    },
+    /// The rule holds, but not for long enough.
+    Settling {
+        /// For this long so far.
+        held: Duration,
+        /// Needed.
+        needed: Duration,
+    },
+    /// While sweeping: work outside the background groups began.
+    WorkBegan {
+        /// Share of one CPU it used in the last two samples.
+        used: Permyriad,
+        /// Allowed.
+        allowed: Permyriad,
+    },
+    /// While sweeping: a task waited for memory (PSI trigger).
+    Stalled {
+        /// Longer than this ...
+        stall: Duration,
+        /// ... within this.
+        window: Duration,
+    },
+    /// The daemon is being stopped or reconfigured.
+    Stopping,
+    /// No group has anything to gain.
+    NothingToGain,
+    /// Class foreground or protected.
+    Class {
+        /// Its class.
+        class: Class,
+    },
+    /// `memory.min` or `memory.low` of the group or an ancestor cover all that it uses.
+    KernelProtection,
+    /// The keep rule covers all that it uses.
+    Keep {
+        /// What it keeps.
+        keep: Bytes,
+    },
+    /// Too little to gain.
+    TooSmall {
+        /// This much.
+        gain: Bytes,
+        /// Needed.
+        smallest: Bytes,
+    },
+    /// Swept before, and hardly grown since.
+    SweptAlready {
+        /// Grown by this much.
+        grown: Bytes,
+        /// Needed.
+        needed: Bytes,
+    },
+    /// Too much came back after the last sweep, or the group could not be written to.
+    BackingOff {
+        /// Still to wait.
+        left: Duration,
+        /// Bytes that came back in a minute; `None` when permission was what failed.
+        refaults: Option<Bytes>,
+    },
+    /// While sweeping: too much comes back.
+    Refaults {
+        /// In the last minute.
+        bytes: Bytes,
+        /// Allowed.
+        allowed: Bytes,
+    },
+    /// There is no swap, and no page cache worth a sweep.
+    NoSwap,
+    /// Free swap is at its floor.
+    SwapFloor {
+        /// Free.
+        free: Bytes,
+        /// Floor.
+        floor: Bytes,
+    },
+    /// The allowance for writes to swap on disk is used up.
+    WriteBudget {
+        /// Written.
+        used: Bytes,
+        /// Allowed.
+        budget: Budget,
+    },
+}
+
+/// Whole seconds from 10 s on, tenths below; minutes and hours from two of them on.
+pub fn short(time: Duration) -> impl fmt::Display {
+    struct Short(Duration);
+    impl fmt::Display for Short {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            let seconds = self.0.as_secs();
+            match seconds {
+                0 if self.0.subsec_millis() < 100 => write!(f, "{} ms", self.0.as_millis()),
+                0..10 => write!(f, "{}.{} s", seconds, self.0.subsec_millis() / 100),
+                10..120 => write!(f, "{seconds} s"),
+                120..7200 => write!(f, "{} min", seconds / 60),
+                _ => write!(f, "{} h", seconds / 3600),
+            }
+        }
+    }
+    Short(time)
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Idle { held } => write!(f, "idle for {}", short(*held)),
+            Reason::Paused { left: None } => write!(f, "paused; omr resume goes on"),
+            Reason::Paused { left: Some(left) } => write!(f, "paused for another {}", short(*left)),
+            Reason::AfterBoot { left } => write!(f, "quiet after boot for another {}", short(*left)),
+            Reason::AfterResume { left } => write!(f, "quiet after waking up for another {}", short(*left)),
+            Reason::Unknown { signal } => write!(f, "{signal} cannot be read, which counts as busy"),
+            Reason::CpuBusy { cpu, idle, needed } => {
+                write!(f, "not idle: cpu {cpu} is {idle} idle, {needed} is needed (strict rule)")
+            }
+            Reason::LowHeadroom { free, needed } => {
+                write!(f, "not idle: {free} of CPU time is free, {needed} is needed (headroom rule)")
+            }
+            Reason::ForegroundBusy { used, allowed } => {
+                write!(f, "not idle: foreground groups use {used} of a CPU, {allowed} is allowed")
+            }
+            Reason::Pressure { resource, share, allowed } => {
+                write!(f, "not idle: tasks wait for {resource} {share} of the time, {allowed} is allowed")
+            }
+            Reason::Settling { held, needed } => {
+                write!(f, "idle for {} so far, {} is needed", short(*held), short(*needed))
+            }
+            Reason::WorkBegan { used, allowed } => {
+                write!(f, "work began: {used} of a CPU outside background groups, {allowed} is allowed during a sweep")
+            }
+            Reason::Stalled { stall, window } => {
+                write!(f, "a task waited for memory for more than {} in {}", short(*stall), short(*window))
+            }
+            Reason::Stopping => write!(f, "the daemon is stopping"),
+            Reason::NothingToGain => write!(f, "no group has anything to gain"),
+            Reason::Class { class } => write!(f, "class {}: never touched", class.name()),
+            Reason::KernelProtection => write!(f, "memory.min or memory.low covers all that it uses"),
+            Reason::Keep { keep } => write!(f, "its rule keeps {keep}, which covers all that it uses"),
+            Reason::TooSmall { gain, smallest } => write!(f, "{gain} to gain, {smallest} is worth a sweep"),
+            Reason::SweptAlready { grown, needed } => {
+                write!(f, "swept before and grown by {grown} since, {needed} is worth another sweep")
+            }
+            Reason::BackingOff { left, refaults: Some(refaults) } => {
+                write!(f, "backing off for another {}: {refaults} came back in a minute", short(*left))
+            }
+            Reason::BackingOff { left, refaults: None } => {
+                write!(f, "backing off for another {}: it could not be reclaimed", short(*left))
+            }
+            Reason::Refaults { bytes, allowed } => {
+                write!(f, "{bytes} came back in the last minute, {allowed} is allowed")
+            }
+            Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to take"),
+            Reason::SwapFloor { free, floor } => write!(f, "{free} of swap is free, {floor} stays free"),
+            Reason::WriteBudget { used, budget } => {
+                write!(f, "{used} was written to swap, the allowance is {budget}")
+            }
+        }
+    }
+}
