@@ -159,16 +159,20 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     idle
 }
 
-/// Swap that must stay free.
-pub fn swap_floor(config: &Config, machine: &Machine) -> Bytes {
+/// Swap that must stay free when `amount` more goes out.
+///
+/// What a sweep moves to swap need not be in a hibernation image any more, so of what the image
+/// needs now only the rest has to stay free.
+pub fn swap_floor(config: &Config, machine: &Machine, amount: Bytes) -> Bytes {
     let total = machine.swap.map(|swap| swap.total).unwrap_or_default();
-    config.guard.swap_floor.of(total).max(machine.image.unwrap_or_default())
+    let image = machine.image.unwrap_or_default() - amount;
+    config.guard.swap_floor.of(total).max(image)
 }
 
 /// Whether anonymous memory may go to swap now: how much, or why not.
 fn swap_room(config: &Config, state: &State, signals: &Signals) -> Result<Bytes, Reason> {
     let swap = signals.machine.swap.filter(|swap| swap.total.0 > 0).ok_or(Reason::NoSwap)?;
-    let floor = swap_floor(config, &signals.machine);
+    let floor = config.guard.swap_floor.of(swap.total);
     let room = swap.free - floor;
     if room < config.sweep.smallest {
         return Err(Reason::SwapFloor { free: swap.free, floor });
@@ -235,7 +239,7 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
     let job = Job {
         amount: gain,
         floor: current - room,
-        swap_floor: swap_floor(config, &signals.machine),
+        swap_floor: swap_floor(config, &signals.machine, gain),
         swap_writes: if on_disk { state.writes.left(signals.hour, config.guard.max_swap_writes) } else { Bytes::MAX },
         file_only: signals.machine.file_only,
         step: config.sweep.step,

@@ -45,8 +45,8 @@ pub struct Machine {
     pub stall_memory: Option<Duration>,
     /// Swap space; `None` when unknown, which is treated as none.
     pub swap: Option<Swap>,
-    /// Swap space that a hibernation image would need now; `None` where the machine does not
-    /// hibernate.
+    /// What a hibernation image would hold now, at most; `None` where the machine does not hibernate
+    /// to swap.
     pub image: Option<Bytes>,
     /// Whether reclaim can be told to leave anonymous memory alone (`swappiness=`, Linux 6.11).
     pub file_only: bool,
