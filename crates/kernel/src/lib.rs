@@ -13,10 +13,13 @@ mod text;
 
 pub mod actuate;
 pub mod clock;
+pub mod hibernate;
 pub mod memcg;
 pub mod meminfo;
+pub mod process;
 pub mod psi;
 pub mod stat;
+pub mod swap;
 pub mod vmstat;
 
 pub use error::{Error, Result};

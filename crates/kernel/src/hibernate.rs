@@ -1,0 +1,126 @@
+//! `/sys/power/*`: whether the machine can hibernate, onto which device, and how large the image
+//! may get. Nothing here writes: a write to `/sys/power/resume` would try to resume at once.
+
+use std::fmt;
+
+use omr_units::{Bytes, Pages};
+use serde::{Deserialize, Serialize};
+
+use crate::text::parse_u64;
+use crate::{Dir, Kernel};
+
+/// Number of a block device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct DeviceNumber {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// Parses `MAJOR:MINOR`.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = text.trim_ascii();
+        let colon = text.iter().position(|&c| c == b':')?;
+        let number = |digits: &[u8]| parse_u64(digits).and_then(|n| u32::try_from(n).ok());
+        Some(DeviceNumber { major: number(&text[..colon])?, minor: number(&text[colon + 1..])? })
+    }
+
+    /// 0:0, which no device has.
+    pub fn is_none(self) -> bool {
+        self == DeviceNumber::default()
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// Whether this kernel would hibernate if it were asked to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Availability {
+    /// It would.
+    Available,
+    /// Built in, but switched off now: `nohibernate`, lockdown (Secure Boot), a `memfd_secret` in use.
+    Disabled,
+    /// Not built in (`CONFIG_HIBERNATION`).
+    NotBuilt,
+    /// `/sys/power` could not be read or understood.
+    #[default]
+    Unknown,
+}
+
+/// `/sys/power/{state,disk,resume,resume_offset,image_size}` (`image_size` since 2.6.16,
+/// `resume_offset` since 4.18). A field is `None` where its file is missing or not understood.
+///
+/// Sample lines: `freeze mem disk`; `[platform] shutdown reboot suspend test_resume`, or
+/// `[disabled]`; `254:16`; `34816`; `825339904`. Source: kernel/power/main.c, hibernate.c.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hibernation {
+    /// Whether it can be had.
+    pub availability: Availability,
+    /// `image_size`, bytes: the kernel frees memory until the image is no larger, if it can. 0 means
+    /// as small as possible. By default 2/5 of the memory.
+    pub image_size: Option<Bytes>,
+    /// `resume`: the device the image goes to; `None` also when it is 0:0, not set. (User space may
+    /// still choose one right before hibernating, as systemd does.)
+    pub resume: Option<DeviceNumber>,
+    /// `resume_offset`, in pages: where a swap file begins on the device; 0 for a swap partition.
+    pub resume_offset: Option<Pages>,
+}
+
+impl Hibernation {
+    /// Whether the kernel would hibernate if it were asked to. Unknown is no.
+    pub fn is_available(&self) -> bool {
+        self.availability == Availability::Available
+    }
+
+    /// Reads it.
+    pub fn read(kernel: &Kernel) -> Self {
+        let power = match kernel.sys.sub("power") {
+            Ok(power) => power,
+            // No CONFIG_PM_SLEEP and no CONFIG_HIBERNATION.
+            Err(err) if err.is_gone() => {
+                return Hibernation { availability: Availability::NotBuilt, ..Hibernation::default() };
+            }
+            Err(_) => return Hibernation::default(),
+        };
+        let number = |file| parse_u64(power.read_string(file).ok()?.as_bytes());
+        Hibernation {
+            availability: read_availability(&power),
+            image_size: number("image_size").map(Bytes),
+            resume: power
+                .read_string("resume")
+                .ok()
+                .and_then(|text| DeviceNumber::parse(text.as_bytes()))
+                .filter(|device| !device.is_none()),
+            resume_offset: number("resume_offset").map(Pages),
+        }
+    }
+}
+
+fn read_availability(power: &Dir) -> Availability {
+    match (power.read_optional("state"), power.read_optional("disk")) {
+        // /sys/power/disk is there exactly with CONFIG_HIBERNATION.
+        (Ok(_), Ok(None)) => Availability::NotBuilt,
+        (Ok(Some(state)), Ok(Some(disk))) => parse_availability(state.as_bytes(), disk.as_bytes()),
+        _ => Availability::Unknown,
+    }
+}
+
+/// From the texts of `state` and `disk`, both of which must say so.
+pub fn parse_availability(state: &[u8], disk: &[u8]) -> Availability {
+    let words = |text: &[u8], word: &[u8]| text.split(u8::is_ascii_whitespace).any(|w| w == word);
+    if words(disk, b"[disabled]") {
+        Availability::Disabled
+    } else if disk.trim_ascii().is_empty() || state.trim_ascii().is_empty() {
+        Availability::Unknown
+    } else if words(state, b"disk") {
+        Availability::Available
+    } else {
+        Availability::Disabled
+    }
+}

@@ -1,0 +1,206 @@
+//! `/proc/PID/*`: processes, and this one's own group and rights.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use omr_units::Pages;
+use serde::{Serialize, Serializer};
+
+use crate::root::os;
+use crate::text::parse_u64;
+use crate::{Dir, Error, Kernel, Result};
+
+/// The capabilities omr asks about, with their numbers (include/uapi/linux/capability.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Capability {
+    /// Write to files that belong to others.
+    DacOverride = 1,
+    /// Look into other processes.
+    SysPtrace = 19,
+    /// Open everything there is.
+    SysAdmin = 21,
+    /// Change how other processes are treated: `process_madvise`.
+    SysNice = 23,
+    /// PSI triggers with any window; `mlockall` beyond the limit.
+    SysResource = 24,
+}
+
+impl Capability {
+    /// All of them.
+    pub const ALL: [Capability; 5] = [
+        Capability::DacOverride,
+        Capability::SysPtrace,
+        Capability::SysAdmin,
+        Capability::SysNice,
+        Capability::SysResource,
+    ];
+
+    /// The kernel's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Capability::DacOverride => "CAP_DAC_OVERRIDE",
+            Capability::SysPtrace => "CAP_SYS_PTRACE",
+            Capability::SysAdmin => "CAP_SYS_ADMIN",
+            Capability::SysNice => "CAP_SYS_NICE",
+            Capability::SysResource => "CAP_SYS_RESOURCE",
+        }
+    }
+}
+
+/// A set of capabilities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// Whether it is in the set.
+    pub fn has(self, capability: Capability) -> bool {
+        self.0 & (1 << capability as u8) != 0
+    }
+}
+
+/// A list of names: only those omr asks about.
+impl Serialize for Capabilities {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(Capability::ALL.into_iter().filter(|&c| self.has(c)).map(Capability::name))
+    }
+}
+
+/// What omr needs of `/proc/PID/status`. A field is `None` when its line is missing or malformed.
+///
+/// Sample lines: `Uid: 0 0 0 0` (real, effective, saved, file system), `CapEff: 000001ffffffffff`, with tabs.
+/// Source: fs/proc/array.c, proc_pid_status(). A name cannot fake a line: newlines in it are escaped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Effective user id.
+    pub uid: Option<u32>,
+    /// Effective capabilities, which count in the process's own user namespace.
+    pub capabilities: Option<Capabilities>,
+}
+
+impl Status {
+    /// Parses the text.
+    pub fn parse(text: &[u8]) -> Self {
+        let mut status = Status::default();
+        for line in text.split(|&c| c == b'\n') {
+            if let Some(ids) = line.strip_prefix(b"Uid:") {
+                let effective = ids.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).nth(1);
+                status.uid = effective.and_then(parse_u64).and_then(|id| u32::try_from(id).ok());
+            } else if let Some(mask) = line.strip_prefix(b"CapEff:") {
+                status.capabilities = parse_mask(mask.trim_ascii()).map(Capabilities);
+            }
+        }
+        status
+    }
+
+    /// This process's own.
+    pub fn read_own(kernel: &Kernel) -> Result<Self> {
+        let mut buffer = Vec::new();
+        kernel.proc.read("self/status", &mut buffer)?;
+        Ok(Status::parse(&buffer))
+    }
+}
+
+/// Hexadecimal digits and nothing else (`from_str_radix` alone would take a sign).
+pub(crate) fn parse_mask(digits: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(digits).ok().filter(|t| t.bytes().all(|c| c.is_ascii_hexdigit()))?;
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// Whether this process is in the first user namespace: only there do `CAP_SYS_NICE` and
+/// `CAP_SYS_PTRACE` reach beyond the namespace. `/proc/PID/uid_map`, since 3.5; sample line:
+/// `         0          0 4294967295`. `None` when it cannot be told.
+pub fn parse_is_first_user_namespace(uid_map: &[u8]) -> Option<bool> {
+    let fields: Vec<&[u8]> = uid_map.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
+    match fields.as_slice() {
+        [] => None,
+        fields if fields.iter().any(|field| parse_u64(field).is_none()) => None,
+        [inside, outside, count] => Some((*inside, *outside, *count) == (b"0", b"0", b"4294967295")),
+        _ => Some(false),
+    }
+}
+
+/// See [`parse_is_first_user_namespace`].
+pub fn read_is_first_user_namespace(kernel: &Kernel) -> Option<bool> {
+    parse_is_first_user_namespace(kernel.proc.read_string("self/uid_map").ok()?.as_bytes())
+}
+
+/// The cgroup v2 group in `/proc/PID/cgroup`: the path below the mount without its leading slash,
+/// empty for the root; `None` when there is no line `0::`, or the group was removed, or it lies
+/// outside of this process's cgroup namespace.
+///
+/// Sample line: `0::/system.slice/omr.service`. Source: kernel/cgroup/cgroup.c, proc_cgroup_show().
+/// A group's name has no newline in it (cgroup_mkdir() refuses it) and is not escaped.
+pub fn parse_group(text: &[u8]) -> Option<PathBuf> {
+    let path = text.split(|&c| c == b'\n').find_map(|line| line.strip_prefix(b"0::/"))?;
+    if path.ends_with(b" (deleted)") || path == b".." || path.starts_with(b"../") {
+        return None;
+    }
+    Some(PathBuf::from(os(path)))
+}
+
+/// This process's own group; `None`: see [`parse_group`].
+pub fn read_own_group(kernel: &Kernel) -> Result<Option<PathBuf>> {
+    let mut buffer = Vec::new();
+    kernel.proc.read("self/cgroup", &mut buffer)?;
+    Ok(parse_group(&buffer))
+}
+
+/// What omr needs of `/proc/PID/stat`. Times in ticks of 10 ms (`USER_HZ`).
+///
+/// Sample line: `5413 (cat) R 5406 5406 3721 0 -1 4194304 116 0 0 0 0 0 0 0 20 0 1 0 59936 3133440 390 ...`.
+/// Source: fs/proc/array.c, do_task_stat().
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessStat {
+    /// Process id: for printing.
+    pub pid: u32,
+    /// The name, up to 15 bytes that the process chose itself, `)` and spaces included; newlines and
+    /// backslashes are escaped.
+    pub comm: OsString,
+    /// `R`, `S`, `D`, `Z`, `T`, ...
+    pub state: u8,
+    /// The parent's id.
+    pub ppid: u32,
+    /// CPU time in user mode, all threads.
+    pub utime: u64,
+    /// CPU time in kernel mode.
+    pub stime: u64,
+    /// When it started, in ticks since boot: with the pid, an identity.
+    pub starttime: u64,
+    /// Resident pages, approximately.
+    pub rss: Pages,
+}
+
+impl ProcessStat {
+    /// Parses the text; `None` when it is not in this form.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let open = text.iter().position(|&c| c == b'(')?;
+        // Nothing after the name has a bracket in it, so the last one ends the name.
+        let close = text.iter().rposition(|&c| c == b')').filter(|&close| close > open)?;
+        let number = |field: Option<&[u8]>| parse_u64(field?);
+        // The third field of proc(5), the state, is the first after the name.
+        let fields: Vec<&[u8]> =
+            text[close + 1..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
+        let field = |number_in_proc5: usize| fields.get(number_in_proc5 - 3).copied();
+        let &[state] = field(3)? else { return None };
+        Some(ProcessStat {
+            pid: u32::try_from(parse_u64(&text[..open])?).ok()?,
+            comm: OsString::from_vec(text[open + 1..close].to_vec()),
+            state,
+            ppid: u32::try_from(number(field(4))?).ok()?,
+            utime: number(field(14))?,
+            stime: number(field(15))?,
+            starttime: number(field(22))?,
+            rss: Pages(number(field(24))?),
+        })
+    }
+
+    /// Reads it in a process's directory below `/proc`.
+    pub fn read(process: &Dir) -> Result<Self> {
+        let mut buffer = Vec::new();
+        process.read("stat", &mut buffer)?;
+        ProcessStat::parse(&buffer)
+            .ok_or_else(|| Error::parse(process.path().join("stat"), "not \"PID (NAME) STATE PPID ...\""))
+    }
+}
