@@ -22,6 +22,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{clock, frame};
 
+/// The id of the reply that nobody asked for: the agent has started.
+const HELLO: u64 = 0;
+
 /// Replies remembered for a request that comes twice.
 const REPLIES_KEPT: usize = 64;
 
@@ -130,6 +133,7 @@ pub(crate) fn serve(args: &Args) -> Result<()> {
         output: args.output.clone(),
         started: AtomicU32::new(0),
     });
+    agent.reply(HELLO, Ok(Answer::Alive { monotonic_ns: clock::monotonic() }));
     let mut lines = BufReader::new(port);
     let mut line = Vec::new();
     loop {

@@ -1,0 +1,154 @@
+"""The host's end of the agent's serial port (the guest's end: crates/testkit/src/tool/agent.rs).
+
+A message is a line `@CRC32 JSON`; lines that are none are dropped. A request without an answer is sent again under the
+same id: the agent does it once and answers as often as asked. Bytes travel as latin-1 text.
+"""
+
+import itertools
+import json
+import socket
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+HELLO = 0
+"""The id of the message an agent sends when it starts."""
+
+
+class AgentError(Exception):
+    """The guest could not do what was asked."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class AgentSilent(Exception):
+    """No answer in time."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    data = json.dumps(message).encode()
+    return b"\n@%08x %s\n" % (zlib.crc32(data), data)
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """The message in a line, None where it is no intact frame."""
+    mark, _, data = line.strip().partition(b" ")
+    if len(mark) != 9 or not mark.startswith(b"@"):
+        return None
+    try:
+        return json.loads(data) if int(mark[1:], 16) == zlib.crc32(data) else None
+    except ValueError:
+        return None
+
+
+class Pending:
+    """A request on its way."""
+
+    def __init__(self, agent: "Agent", message: dict[str, Any]) -> None:
+        self.agent = agent
+        self.message = message
+        self.reply: dict[str, Any] | None = None
+        self.answered = threading.Event()
+        self.answered_at = 0.0
+
+    def result(self, timeout: float = 60, resend: float = 5) -> dict[str, Any]:
+        """The answer; asks again every `resend` seconds."""
+        deadline = time.monotonic() + timeout
+        while not self.answered.wait(min(resend, max(0.0, deadline - time.monotonic()))):
+            self.agent.check()
+            if time.monotonic() >= deadline:
+                raise AgentSilent(f"no answer in {timeout:g} s to {self.message}")
+            self.agent.send(self.message)
+        self.agent.check()
+        assert self.reply is not None
+        if "error" in self.reply:
+            raise AgentError(self.reply["error"], self.reply.get("errno"))
+        return self.reply["ok"]
+
+
+class Agent:
+    """Talks to one guest, over as many connections as it has boots."""
+
+    def __init__(self) -> None:
+        # Ids grow over the guest's life: an agent must not take a new request for an old one.
+        self.ids = itertools.count(HELLO + 1)
+        self.pending: dict[int, Pending] = {}
+        self.lock = threading.Lock()
+        self.socket: socket.socket | None = None
+        self.hellos = 0
+        self.started = threading.Event()
+        self.broken: Exception | None = None
+
+    def connect(self, path: Path) -> None:
+        self.disconnect()
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(str(path))
+        self.broken = None
+        self.started.clear()
+        threading.Thread(target=self.listen, args=(self.socket,), daemon=True).start()
+
+    def disconnect(self) -> None:
+        if self.socket:
+            self.socket.close()
+            self.socket = None
+
+    def fail(self, reason: Exception) -> None:
+        """Ends all waiting: the guest is gone for good."""
+        self.broken = reason
+        self.started.set()
+        for pending in list(self.pending.values()):
+            pending.answered.set()
+
+    def check(self) -> None:
+        if self.broken:
+            raise self.broken
+
+    def listen(self, connection: socket.socket) -> None:
+        rest = b""
+        while True:
+            try:
+                data = connection.recv(65536)
+            except OSError:
+                return
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                message = decode(line)
+                if message:
+                    self.receive(message)
+
+    def receive(self, message: dict[str, Any]) -> None:
+        if message["id"] == HELLO:
+            self.hellos += 1
+            self.started.set()
+            return
+        with self.lock:
+            pending = self.pending.pop(message["id"], None)
+        if pending:
+            pending.reply = message
+            pending.answered_at = time.monotonic()
+            pending.answered.set()
+
+    def submit(self, operation: str, **fields: Any) -> Pending:
+        """Sends a request without waiting for its answer."""
+        message = {"id": next(self.ids), "op": operation, **fields}
+        pending = Pending(self, message)
+        with self.lock:
+            self.pending[message["id"]] = pending
+        self.send(message)
+        return pending
+
+    def call(self, operation: str, timeout: float = 60, **fields: Any) -> dict[str, Any]:
+        return self.submit(operation, **fields).result(timeout)
+
+    def send(self, message: dict[str, Any]) -> None:
+        try:
+            if self.socket:
+                self.socket.sendall(encode(message))
+        except OSError:
+            pass  # between two boots; it is sent again

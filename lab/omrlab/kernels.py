@@ -1,0 +1,145 @@
+"""Debian kernel packages: found through apt at run time, unpacked into the cache, never installed.
+
+Debian removes old versions from its mirrors, so none is written down here; what was used goes into the results.
+"""
+
+import functools
+import lzma
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from .paths import CACHE
+
+
+class KernelMissing(Exception):
+    """No package of that release can be had."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An unpacked kernel package."""
+
+    release: str
+    """As asked for: `6.12`."""
+    package: str
+    version: str
+    """The package's version: `6.12.117-1~deb12u1`."""
+    root: Path
+
+    @property
+    def image(self) -> Path:
+        return next((self.root / "boot").glob("vmlinuz-*"))
+
+    @property
+    def modules(self) -> "Modules":
+        return Modules(next((self.root / "lib" / "modules").iterdir()))
+
+
+class Modules:
+    """The loadable modules of a kernel."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files = {module_name(path.name): path for path in root.rglob("*.ko*")}
+        self.builtin = {module_name(Path(line).name) for line in (root / "modules.builtin").read_text().splitlines()}
+
+    def load_order(self, *wanted: str) -> list[str]:
+        """The wanted modules and what they depend on, each after its dependencies; built-in ones left out."""
+        order: list[str] = []
+
+        def visit(name: str) -> None:
+            if name in order or name in self.builtin:
+                return
+            if name not in self.files:
+                raise KernelMissing(f"{self.root.name} has no module {name}")
+            for dependency in self.depends(name):
+                visit(dependency)
+            order.append(name)
+
+        for name in wanted:
+            visit(module_name(name))
+        return order
+
+    def depends(self, name: str) -> list[str]:
+        found = re.search(rb"\0depends=([^\0]*)\0", b"\0" + self.read(name))
+        return [module_name(dependency) for dependency in found[1].decode().split(",") if dependency] if found else []
+
+    @functools.cache
+    def read(self, name: str) -> bytes:
+        """The module itself, decompressed."""
+        path = self.files[name]
+        return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+
+
+def module_name(file_name: str) -> str:
+    return file_name.split(".ko")[0].replace("-", "_")
+
+
+@functools.cache
+def kernel(release: str) -> Kernel:
+    """The newest generic amd64 kernel of a release such as `6.12`."""
+    store = CACHE / "kernels"
+    apt = Apt()
+    found = apt.newest(release)
+    if not found:
+        apt = Apt(private=CACHE / "apt")
+        found = apt.newest(release)
+    if not found:
+        return newest_unpacked(store, release)
+    package, version = found
+    root = store / f"{package}_{version}"
+    if not root.exists():
+        store.mkdir(parents=True, exist_ok=True)
+        archive = apt.download(package, version, store)
+        unpacking = root.with_suffix(".unpacking")
+        shutil.rmtree(unpacking, ignore_errors=True)
+        subprocess.run(["dpkg", "-x", archive, unpacking], check=True)
+        archive.unlink()
+        unpacking.rename(root)
+    return Kernel(release, package, version, root)
+
+
+def newest_unpacked(store: Path, release: str) -> Kernel:
+    roots = sorted(store.glob(f"linux-image-{release}.*_*"), key=lambda root: root.stat().st_mtime)
+    if not roots:
+        raise KernelMissing(f"apt knows no kernel {release} and none is unpacked in {store}")
+    package, version = roots[-1].name.split("_", 1)
+    return Kernel(release, package, version, roots[-1])
+
+
+class Apt:
+    """apt with the machine's sources; with `private`, with lists of its own, so that the machine's are not touched."""
+
+    def __init__(self, private: Path | None = None) -> None:
+        # The cache may be in a home directory that apt's own user cannot enter.
+        self.options = ["-oAPT::Sandbox::User=root"]
+        if private:
+            for directory in ("lists/partial", "cache/archives/partial"):
+                (private / directory).mkdir(parents=True, exist_ok=True)
+            self.options += [f"-oDir::State::lists={private}/lists", f"-oDir::Cache={private}/cache"]
+            subprocess.run(["apt-get", *self.options, "-qq", "update"], check=True)
+
+    def newest(self, release: str) -> tuple[str, str] | None:
+        """Package and version of the newest signed generic kernel."""
+        names = self.output("apt-cache", "pkgnames", f"linux-image-{release}.").split()
+        generic = [name for name in names if re.fullmatch(r"linux-image-[0-9.]+(-\d+|\+deb\d+(\+\d+)?)-amd64", name)]
+        best: tuple[str, str] | None = None
+        for name in generic:
+            candidate = re.search(r"Candidate: (\S+)", self.output("apt-cache", "policy", name))
+            if candidate and candidate[1] != "(none)" and (best is None or newer(candidate[1], best[1])):
+                best = name, candidate[1]
+        return best
+
+    def download(self, package: str, version: str, directory: Path) -> Path:
+        subprocess.run(["apt-get", *self.options, "-qq", "download", f"{package}={version}"], cwd=directory, check=True)
+        return next(directory.glob(f"{package}_*.deb"))
+
+    def output(self, program: str, *arguments: str) -> str:
+        return subprocess.run([program, *self.options, *arguments], capture_output=True, text=True).stdout
+
+
+def newer(version: str, than: str) -> bool:
+    return subprocess.run(["dpkg", "--compare-versions", version, "gt", than]).returncode == 0
