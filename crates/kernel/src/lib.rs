@@ -13,9 +13,15 @@ mod text;
 
 pub mod actuate;
 pub mod clock;
+pub mod damon;
 pub mod hibernate;
+pub mod lockdown;
+pub mod lru_gen;
+pub mod madvise;
 pub mod memcg;
 pub mod meminfo;
+pub mod mounts;
+pub mod probe;
 pub mod process;
 pub mod psi;
 pub mod stat;

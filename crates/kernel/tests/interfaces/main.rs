@@ -3,7 +3,10 @@
 use omr_kernel::Kernel;
 use omr_testkit::FakeRoot;
 
+mod features;
 mod hibernate;
+mod live;
+mod mounts;
 mod process;
 mod swap;
 

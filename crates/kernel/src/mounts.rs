@@ -1,0 +1,54 @@
+//! `/proc/self/mounts`: what is mounted, as this process sees it.
+
+use std::path::{Path, PathBuf};
+
+use crate::root::os;
+use crate::swap::unescape;
+use crate::{Kernel, Result};
+
+/// One line. White space, backslash and (since 3.4) `#` in the path are escaped as in `/proc/swaps`.
+///
+/// Sample line: `cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime 0 0`.
+/// Source: fs/proc_namespace.c, show_vfsmnt().
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where.
+    pub path: PathBuf,
+    /// Type of the file system.
+    pub kind: Vec<u8>,
+    /// Whether nothing can be written there.
+    pub read_only: bool,
+}
+
+impl Mount {
+    /// Parses one line.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&c| c == b' ');
+        let (_source, path, kind, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        if path.is_empty() || kind.is_empty() {
+            return None;
+        }
+        Some(Mount {
+            path: PathBuf::from(os(&unescape(path))),
+            kind: kind.into(),
+            read_only: options.split(|&c| c == b',').any(|option| option == b"ro"),
+        })
+    }
+}
+
+/// Parses the whole file, passing over lines in another form.
+pub fn parse(text: &[u8]) -> Vec<Mount> {
+    text.split(|&c| c == b'\n').filter_map(Mount::parse).collect()
+}
+
+/// Reads it.
+pub fn read(kernel: &Kernel) -> Result<Vec<Mount>> {
+    let mut buffer = Vec::new();
+    kernel.proc.read("self/mounts", &mut buffer)?;
+    Ok(parse(&buffer))
+}
+
+/// The mount of this type at this path; the last one wins, as it covers the others.
+pub fn find<'a>(mounts: &'a [Mount], path: &Path, kind: &[u8]) -> Option<&'a Mount> {
+    mounts.iter().rev().find(|mount| mount.path == path && mount.kind == kind)
+}

@@ -1,0 +1,176 @@
+//! Finding out what the running kernel can do by asking it, in ways that change nothing: amounts of
+//! 0, empty ranges, this process's own files. Only for a [`Kernel`] opened at `/`; the files of a
+//! test's root answer to nothing.
+
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::ioctl::{Updater, ioctl, opcode};
+use serde::{Deserialize, Serialize};
+
+use crate::actuate::{Actuator, Outcome};
+use crate::madvise::{self, Advice};
+use crate::psi::Trigger;
+use crate::{Dir, Error, Kernel, Result};
+
+/// What came out of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It works.
+    Works,
+    /// This kernel does not have it.
+    Missing,
+    /// This kernel may have it, but not for this process.
+    Denied,
+    /// Nobody asked.
+    NotProbed,
+}
+
+impl Answer {
+    fn of<T>(result: Result<T, std::io::Error>) -> Self {
+        match result {
+            Ok(_) => Answer::Works,
+            Err(err) => match err.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => Answer::Denied,
+                _ => Answer::Missing,
+            },
+        }
+    }
+}
+
+/// What a group's `memory.reclaim` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ReclaimKeys {
+    /// How a write of an amount alone ended.
+    pub amount: Outcome,
+    /// `swappiness=0` to `200` (Linux 6.11).
+    pub swappiness: bool,
+    /// `swappiness=max`, anonymous memory only (Linux 6.16).
+    pub swappiness_max: bool,
+}
+
+/// Asks a group's `memory.reclaim` for 0 bytes in each of the ways it may know. The kernel parses
+/// the whole line and then has nothing to do (tried on 6.1 and 6.12). Never an empty line: up to
+/// 6.1 that means everything.
+pub fn reclaim_keys(actuator: &mut dyn Actuator, group: &Dir) -> Result<ReclaimKeys> {
+    let mut write = |line| actuator.write(group, "memory.reclaim", line);
+    let amount = write("0")?;
+    let works = amount == Outcome::Done;
+    let swappiness = works && write("0 swappiness=60")? == Outcome::Done;
+    let swappiness_max = swappiness && write("0 swappiness=max")? == Outcome::Done;
+    Ok(ReclaimKeys { amount, swappiness, swappiness_max })
+}
+
+/// The windows that are tried, shortest first: 1 ms (tried on 6.12), 500 ms (the shortest on 6.1 and
+/// before), and 2 s, all that a process without `CAP_SYS_RESOURCE` gets.
+pub const PSI_WINDOWS: [Duration; 4] =
+    [Duration::from_millis(1), Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
+
+/// The shortest window for which the kernel arms a trigger on the machine's memory pressure; each is
+/// disarmed again at once. `None`: none of them. Fails when pressure cannot be opened at all.
+pub fn psi_window(kernel: &Kernel) -> Result<Option<Duration>> {
+    for window in PSI_WINDOWS {
+        // A stall as long as the window: the trigger least likely to do anything meanwhile.
+        match Trigger::arm(&kernel.proc, "pressure/memory", window, window) {
+            Ok(_) => return Ok(Some(window)),
+            Err(Error::Write { err, .. }) if err.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(None)
+}
+
+/// Whether `process_madvise` knows a hint.
+pub fn process_madvise(advice: Advice) -> Answer {
+    Answer::of(madvise::probe(advice))
+}
+
+/// `struct procmap_query`, include/uapi/linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`, include/uapi/linux/fs.h.
+const COVERING_OR_NEXT: u64 = 0x10;
+
+/// Whether `/proc/PID/maps` answers `PROCMAP_QUERY` (Linux 6.11): asks for this process's first
+/// mapping.
+pub fn procmap_query(kernel: &Kernel) -> Answer {
+    let mut query = ProcmapQuery {
+        size: size_of::<ProcmapQuery>() as u64,
+        query_flags: COVERING_OR_NEXT,
+        ..ProcmapQuery::default()
+    };
+    let result = rustix::fs::openat(&kernel.proc, "self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|fd| {
+            type Ioctl<'a> = Updater<'a, { opcode::read_write::<ProcmapQuery>(b'f', 17) }, ProcmapQuery>;
+            // SAFETY: the opcode is PROCMAP_QUERY, whose argument is this struct; it holds no address
+            // for the kernel to write to.
+            unsafe { ioctl(fd, Ioctl::new(&mut query)) }
+        });
+    Answer::of(result.map_err(Into::into))
+}
+
+/// `struct pm_scan_arg`, include/uapi/linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct PagemapScan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// Whether `/proc/PID/pagemap` answers `PAGEMAP_SCAN` (Linux 6.7): asks about an empty range of this
+/// process.
+pub fn pagemap_scan(kernel: &Kernel) -> Answer {
+    let mut scan = PagemapScan { size: size_of::<PagemapScan>() as u64, ..PagemapScan::default() };
+    let result = rustix::fs::openat(&kernel.proc, "self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|fd| {
+            type Ioctl<'a> = Updater<'a, { opcode::read_write::<PagemapScan>(b'f', 16) }, PagemapScan>;
+            // SAFETY: the opcode is PAGEMAP_SCAN, whose argument is this struct; its range is empty and
+            // it offers no room for an answer, so the kernel writes to nothing else.
+            unsafe { ioctl(fd, Ioctl::new(&mut scan)) }
+        });
+    Answer::of(result.map_err(Into::into))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_opcodes_are_those_of_the_header() {
+        assert_eq!((size_of::<ProcmapQuery>(), size_of::<PagemapScan>()), (104, 96));
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        {
+            assert_eq!(opcode::read_write::<ProcmapQuery>(b'f', 17), 0xc068_6611);
+            assert_eq!(opcode::read_write::<PagemapScan>(b'f', 16), 0xc060_6610);
+        }
+    }
+}
