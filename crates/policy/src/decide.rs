@@ -114,21 +114,34 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
             Decision::Stop { reason }
         }
         (Ok(held), Some(_)) => Decision::Continue { reason: Reason::Idle { held } },
-        (Ok(held), None) => {
-            let best = groups
-                .iter()
-                .filter_map(|group| judge(config, state, signals, group).ok())
-                // Of equals the one with the smaller id, so that the same input gives the same choice.
-                .max_by_key(|(job, id)| (job.amount, core::cmp::Reverse(*id)));
-            match best {
-                None => Decision::Hold { reason: Reason::NothingToGain },
-                Some((job, id)) => {
-                    state.sweeping = Some(id);
-                    // From now on what comes back into it is counted.
-                    state.swept.entry(id).or_default().minute = None;
-                    Decision::Sweep { id, job, reason: Reason::Idle { held } }
-                }
-            }
+        (Ok(held), None) => choose(config, state, signals, groups, held),
+    }
+}
+
+/// The next group of a running sweep, right after one is finished: on the verdict of the last tick,
+/// because a few milliseconds say nothing about an idle machine.
+pub fn next(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Decision {
+    match state.idle.held(signals.now) {
+        Ok(held) if state.paused.is_none() => choose(config, state, signals, groups, held),
+        Ok(_) => Decision::Hold { reason: Reason::Paused { left: None } },
+        Err(reason) => Decision::Hold { reason },
+    }
+}
+
+/// The group with most to gain.
+fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group], held: Duration) -> Decision {
+    let best = groups
+        .iter()
+        .filter_map(|group| judge(config, state, signals, group).ok())
+        // Of equals the one with the smaller id, so that the same input gives the same choice.
+        .max_by_key(|(job, id)| (job.amount, core::cmp::Reverse(*id)));
+    match best {
+        None => Decision::Hold { reason: Reason::NothingToGain },
+        Some((job, id)) => {
+            state.sweeping = Some(id);
+            // From now on what comes back into it is counted.
+            state.swept.entry(id).or_default().minute = None;
+            Decision::Sweep { id, job, reason: Reason::Idle { held } }
         }
     }
 }

@@ -71,6 +71,15 @@ impl IdleState {
         *self = IdleState::default();
     }
 
+    /// What the last tick found: idle for how long, or not.
+    pub fn held(&self, now: Monotonic) -> Result<Duration, Reason> {
+        match self.holds {
+            Some((since, needed)) if now.since(since) >= needed => Ok(now.since(since)),
+            Some((since, needed)) => Err(Reason::Settling { held: now.since(since), needed }),
+            None => Err(Reason::Settling { held: Duration::ZERO, needed: Duration::ZERO }),
+        }
+    }
+
     /// CPU time used outside background groups in the last window, as a share of one CPU.
     pub fn steady_load(&self) -> Permyriad {
         self.mean(|tick| tick.load)
