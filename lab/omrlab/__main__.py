@@ -1,0 +1,36 @@
+"""The lab's command line: lab/run SCENARIO [options]."""
+
+import argparse
+import importlib
+import sys
+
+from .guest import GuestError
+from .kernels import KernelMissing
+
+VERBS = {
+    "hibernate": "hibernation and resume time, omr on and off",
+    "latency": "what a latency-sensitive task feels of a sweep, and how soon a sweep stops",
+    "demo": "both, at a size that ends within 6 minutes",
+    "capture": "captures /proc, /sys and cgroup files of real kernels for the tests",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="lab/run", description="Runs omr's scenarios on real kernels in QEMU")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    modules = {verb: importlib.import_module(f".scenarios.{verb}", __package__) for verb in VERBS}
+    for verb, description in VERBS.items():
+        modules[verb].options(verbs.add_parser(verb, help=description, description=modules[verb].__doc__))
+    arguments = parser.parse_args()
+    try:
+        result = modules[arguments.verb].run(arguments)
+    except (GuestError, KernelMissing) as error:
+        print(f"lab: {arguments.verb}: {error}", file=sys.stderr)
+        return 1
+    for name, metric in result.get("metrics", {}).items():
+        print(f"{name:28} {metric['value']:>10} {metric['unit']:6} [{metric['min']} .. {metric['max']}] {metric.get('goal', '')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""omr's daemon in a guest: its configuration for short runs, its ledger."""
+
+import json
+import signal
+from typing import Any
+
+from .agent import AgentError
+from .guest import Guest, Process
+
+CONFIG = "/etc/omr/omr.toml"
+LEDGER = "/var/lib/omr/ledger.jsonl"
+
+QUICK = """\
+# Everything as by default, except that a guest lives for minutes and not for weeks.
+[idle]
+for = "{idle}"
+again = "1s"
+window = "2s"
+
+[sweep]
+after_boot = "0s"
+after_resume = "1h"
+"""
+
+
+class Daemon:
+    """A running `omr daemon`; a context manager that ends it the civil way."""
+
+    def __init__(self, guest: Guest, idle: str = "5s", config: str = "") -> None:
+        self.guest = guest
+        guest.write(CONFIG, QUICK.format(idle=idle) + config, create=True)
+        self.process: Process = guest.spawn(["omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service")
+
+    def __enter__(self) -> "Daemon":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill(signal.SIGTERM)
+
+    def status(self) -> dict[str, Any]:
+        return self.guest.run(["omr", "status", "--json"]).json()
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """One entry per sweep and group, oldest first."""
+        try:
+            text = self.guest.read(LEDGER)
+        except AgentError:
+            return []
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

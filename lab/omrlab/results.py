@@ -1,0 +1,140 @@
+"""What a scenario leaves behind: raw/, result.json, and the numbers in between."""
+
+import hashlib
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+from .binaries import build
+from .guest import GuestPanicked, accelerator
+from .kernels import kernel
+from .paths import OUT
+
+ATTEMPTS = 3
+
+
+def progress(message: str) -> None:
+    print(time.strftime("%H:%M:%S"), message, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Metric:
+    """One figure over all pairs."""
+
+    values: list[float]
+    unit: str
+    goal: str | None = None
+    seed: float | None = None
+    """The same figure in the seed's own publication."""
+
+    @property
+    def value(self) -> float:
+        return statistics.median(self.values)
+
+    def json(self) -> dict[str, Any]:
+        known = {"goal": self.goal, "seed": self.seed}
+        return {
+            "value": rounded(self.value),
+            "min": rounded(min(self.values)),
+            "max": rounded(max(self.values)),
+            "unit": self.unit,
+            **{name: value for name, value in known.items() if value is not None},
+        }
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+@dataclass
+class Runs:
+    """The raw results of a scenario's runs, a file each: an interrupted benchmark goes on where it was.
+
+    Runs made with other parameters, another kernel or another omr are no runs of this benchmark; they are removed.
+    """
+
+    scenario: str
+    parameters: dict[str, Any]
+    fresh: bool = False
+    directory: Path = field(init=False)
+    thrown_away: list[dict[str, str]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory = OUT / self.scenario
+        stamp = self.raw / "parameters.json"
+        text = json.dumps(self.parameters, indent=1)
+        if self.fresh or not stamp.exists() or stamp.read_text() != text:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.raw.mkdir(parents=True)
+            stamp.write_text(text)
+        thrown_away = self.raw / "thrown-away.json"
+        if thrown_away.exists():
+            self.thrown_away = json.loads(thrown_away.read_text())
+
+    @property
+    def raw(self) -> Path:
+        return self.directory / "raw"
+
+    def run(self, name: str, measure: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+        """The result of one run; measures it unless that is done. A run whose guest panicked is made again."""
+        path = self.raw / f"{name}.json"
+        if path.exists():
+            return json.loads(path.read_text())
+        for attempt in range(1, ATTEMPTS + 1):
+            progress(f"{self.scenario}: {name}" + (f", attempt {attempt}" if attempt > 1 else ""))
+            try:
+                result = measure(name)
+            except GuestPanicked as panic:
+                progress(f"{self.scenario}: {name} thrown away: {panic}")
+                self.thrown_away.append({"run": name, "reason": str(panic)})
+                (self.raw / "thrown-away.json").write_text(json.dumps(self.thrown_away, indent=1))
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                path.write_text(json.dumps(result, indent=1))
+                return result
+        raise AssertionError("the last attempt returns or raises")
+
+    def finish(self, guest: dict[str, Any], pairs: int, metrics: dict[str, Metric], **more: Any) -> dict[str, Any]:
+        """Writes result.json."""
+        result = {
+            "scenario": self.scenario,
+            "kernel": self.parameters["kernel"],
+            "guest": guest,
+            "pairs": pairs,
+            "metrics": {name: metric.json() for name, metric in metrics.items()},
+            "thrown_away": self.thrown_away,
+            "environment": environment(),
+            **more,
+        }
+        (self.directory / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+        return result
+
+
+def identity(release: str) -> dict[str, Any]:
+    """What makes two runs comparable: the kernel package, the accelerator, the very programs."""
+    return {
+        "kernel": kernel(release).version,
+        "accelerator": accelerator().name,
+        "programs": {name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-testkit")},
+    }
+
+
+def environment() -> dict[str, Any]:
+    qemu = subprocess.run(["qemu-system-x86_64", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=OUT.parent, capture_output=True, text=True)
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    model = next((line.split(": ", 1)[1] for line in cpuinfo.splitlines() if line.startswith("model name")), "unknown")
+    return {
+        "qemu": qemu,
+        "accelerator": accelerator().name,
+        "host_cpu": f"{cpuinfo.count('processor')} x {model}",
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+    }

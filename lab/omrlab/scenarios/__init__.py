@@ -1,0 +1,1 @@
+"""The scenarios, one module each, with `options(parser)` and `run(arguments) -> result`."""
