@@ -1,7 +1,10 @@
 //! `omr`: opportunistic memory reclaim for Linux.
 
+#[allow(dead_code, reason = "until the daemon walks over groups")]
+mod classes;
 mod cli;
 mod commands;
+mod config;
 mod exit;
 
 use std::process::ExitCode;

@@ -1,15 +1,162 @@
 //! `omr config check` and `omr config show`.
 
-use std::path::Path;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use serde_json::{Map, Value, json};
 
+use crate::config::{self, GroupRule, KEYS, Loaded, Place, Selector, TABLES, amount_text, printable};
 use crate::exit::Exit;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Look for mistakes in the configuration
+    ///
+    /// Prints every mistake with its file and line, and what is no mistake but hardly wanted as a
+    /// warning. Exit code 2 when there are mistakes.
+    Check {
+        #[command(flatten)]
+        source: Source,
+    },
+    /// Print the effective configuration
+    Show {
+        #[command(flatten)]
+        source: Source,
+        /// Say of each value where it is written
+        #[arg(long)]
+        origin: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Source {
+    /// Read this file instead of those below /usr/lib/omr, /etc/omr and /run/omr
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
 
 /// Runs the command.
-pub fn run(_root: &Path, _args: &Args) -> Result<Exit> {
-    Err(Exit::Unsupported.error("not built yet"))
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    match &args.command {
+        Command::Check { source } => Ok(check(root, source)),
+        Command::Show { source, origin, json } => {
+            let loaded = config::load_or_refuse(root, source.config.as_deref())?;
+            if *json {
+                println!("{:#}", to_json(&loaded, *origin));
+            } else {
+                print!("{}", to_toml(&loaded, *origin));
+            }
+            Ok(Exit::Done)
+        }
+    }
+}
+
+fn check(root: &Path, source: &Source) -> Exit {
+    let loaded = match config::load(root, source.config.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return Exit::Usage;
+        }
+    };
+    for warning in loaded.warnings() {
+        eprintln!("{warning} (warning)");
+    }
+    let files: Vec<String> = loaded.files.iter().map(|file| printable(&file.to_string_lossy())).collect();
+    match files.len() {
+        0 => println!("OK: no configuration files, so all is as built in"),
+        _ => println!("OK: {}", files.join(", ")),
+    }
+    Exit::Done
+}
+
+/// As a file that loads to the same configuration.
+fn to_toml(loaded: &Loaded, origin: bool) -> String {
+    let mut out = String::new();
+    let comment = |place: Option<&Place>| match place {
+        _ if !origin => String::new(),
+        Some(place) => format!("  # {place}"),
+        None => "  # built in".into(),
+    };
+    for table in [""].into_iter().chain(TABLES) {
+        if !table.is_empty() {
+            let _ = writeln!(out, "\n[{table}]");
+        }
+        for key in KEYS.iter().filter(|key| key.table == table) {
+            let place = comment(loaded.origin(&key.full_name()));
+            let _ = writeln!(out, "{} = {}{place}", key.name, quoted(&loaded.text(key)));
+        }
+    }
+    for rule in &loaded.groups {
+        let _ = writeln!(out, "\n[[group]]{}", comment(Some(&rule.place)));
+        for (name, value) in fields(rule) {
+            let _ = writeln!(out, "{name} = {}", quoted(&value));
+        }
+    }
+    out
+}
+
+fn to_json(loaded: &Loaded, origin: bool) -> Value {
+    let with_origin = |value: String, place: Option<&Place>| match (origin, place) {
+        (false, _) => json!(value),
+        (true, Some(place)) => json!({"value": value, "file": place.file.to_string_lossy(), "line": place.line}),
+        (true, None) => json!({"value": value, "file": null, "line": null}),
+    };
+    let mut top = Map::new();
+    for key in &KEYS {
+        let value = with_origin(loaded.text(key), loaded.origin(&key.full_name()));
+        if key.table.is_empty() {
+            top.insert(key.name.into(), value);
+        } else if let Some(table) = top.entry(key.table).or_insert_with(|| json!({})).as_object_mut() {
+            table.insert(key.name.into(), value);
+        }
+    }
+    let groups = loaded.groups.iter().map(|rule| {
+        let mut group: Map<String, Value> =
+            fields(rule).into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        if origin {
+            group.insert("file".into(), json!(rule.place.file.to_string_lossy()));
+            group.insert("line".into(), json!(rule.place.line));
+        }
+        Value::Object(group)
+    });
+    top.insert("group".into(), groups.collect());
+    top.insert("files".into(), loaded.files.iter().map(|file| json!(file.to_string_lossy())).collect());
+    Value::Object(top)
+}
+
+fn fields(rule: &GroupRule) -> Vec<(&'static str, String)> {
+    let selector = match &rule.selector {
+        Selector::Match(_) => "match",
+        Selector::Unit(_) => "unit",
+    };
+    let mut fields = vec![(selector, rule.selector.glob().to_string())];
+    fields.extend(rule.class.map(|class| ("class", class.name().to_owned())));
+    fields.extend(rule.keep.map(|keep| ("keep", amount_text(keep))));
+    fields
+}
+
+/// A basic string of TOML.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out + "\""
 }

@@ -1,0 +1,201 @@
+//! What is no mistake and yet hardly what the user wanted.
+
+use omr_policy::Class;
+use omr_units::{Amount, Permyriad};
+
+use super::{GroupRule, Loaded, Problem, Selector};
+use crate::classes::BUILT_IN;
+
+/// Findings in the order of the rules.
+pub(super) fn warnings(loaded: &Loaded) -> Vec<Problem> {
+    let mut found: Vec<Problem> = loaded
+        .loose
+        .iter()
+        .map(|file| Problem::of_file(file, "anybody may write to this file, and so tell a root process what to do"))
+        .collect();
+    for (n, rule) in loaded.groups.iter().enumerate() {
+        let later = loaded.groups.get(n + 1..).unwrap_or_default();
+        found.extend(lost(rule, later));
+        found.extend(lifted(rule));
+        found.extend(overlaps(rule, later));
+    }
+    found.extend(nothing_left(&loaded.groups));
+    found
+}
+
+/// A rule whose every word is said again, for the same groups, by later ones.
+fn lost(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
+    let same = |other: &&GroupRule| other.selector == rule.selector;
+    let class = later.iter().filter(same).find(|other| other.class.is_some());
+    let keep = later.iter().filter(same).find(|other| other.keep.is_some());
+    if (rule.class.is_some() && class.is_none()) || (rule.keep.is_some() && keep.is_none()) {
+        return None;
+    }
+    let winner = if rule.class.is_some() { class } else { keep }?;
+    let text = format!("group {}: never wins, {} says the same groups again", quoted(rule), winner.place);
+    Some(Problem::at(&rule.place, text))
+}
+
+/// A rule that takes away what is built in.
+fn lifted(rule: &GroupRule) -> Option<Problem> {
+    if rule.class != Some(Class::Background) || rule.selector.glob().is_blanket() {
+        return None;
+    }
+    let mut names = BUILT_IN.iter().map(|(start, end)| match *end {
+        "" => (*start).to_owned(),
+        end => format!("{start}*{end}"),
+    });
+    let hit = names.find(|name| {
+        super::Glob::unit(name).is_ok_and(|unit| match &rule.selector {
+            // By its own part, so that "user.slice/**" or "*/x" do not count.
+            Selector::Match(glob) => glob.meets_unit(&unit),
+            Selector::Unit(glob) => glob.meets(&unit),
+        })
+    })?;
+    let text = format!("group {}: takes the built-in protection from \"{hit}\"", quoted(rule));
+    Some(Problem::at(&rule.place, text))
+}
+
+/// Rules that say different things, with equal weight, of a group that both match.
+fn overlaps(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
+    let class = rule.class?;
+    let other = later.iter().find(|other| {
+        other.class.is_some_and(|other| other != class)
+            && other.selector != rule.selector
+            && other.selector.glob().literals() == rule.selector.glob().literals()
+            && match (&rule.selector, &other.selector) {
+                (Selector::Match(a), Selector::Match(b)) | (Selector::Unit(a), Selector::Unit(b)) => a.meets(b),
+                (Selector::Match(path), Selector::Unit(unit)) | (Selector::Unit(unit), Selector::Match(path)) => {
+                    path.meets_unit(unit)
+                }
+            }
+    })?;
+    let text = format!(
+        "group {}: as specific as {} in {}; for groups that match both, the later one wins",
+        quoted(rule),
+        quoted(other),
+        other.place
+    );
+    Some(Problem::at(&rule.place, text))
+}
+
+/// Nothing that omr could take anything from.
+fn nothing_left(rules: &[GroupRule]) -> Option<Problem> {
+    let everything = |rule: &&GroupRule| match &rule.selector {
+        // "*" by inheritance.
+        Selector::Match(glob) => matches!(glob.as_str(), "**" | "*"),
+        Selector::Unit(glob) => glob.as_str() == "*",
+    };
+    let all = rules.iter().rev().filter(everything);
+    let class = all.clone().find(|rule| rule.class.is_some());
+    if let Some(rule) = class
+        && rule.class != Some(Class::Background)
+        && !rules.iter().any(|rule| rule.class == Some(Class::Background) && !everything(&rule))
+    {
+        let class = rule.class.map_or("", Class::name);
+        let text =
+            format!("group {}: every group is {class} and none background, so nothing is ever swept", quoted(rule));
+        return Some(Problem::at(&rule.place, text));
+    }
+    let keep = all.clone().find(|rule| rule.keep.is_some())?;
+    let whole = |rule: &GroupRule| rule.keep == Some(Amount::Share(Permyriad::ONE));
+    if whole(keep) && !rules.iter().any(|rule| rule.keep.is_some() && !whole(rule)) {
+        let text = format!("group {}: every group keeps all it has, so nothing is ever swept", quoted(keep));
+        return Some(Problem::at(&keep.place, text));
+    }
+    None
+}
+
+fn quoted(rule: &GroupRule) -> String {
+    format!("\"{}\"", super::printable(rule.selector.glob().as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(groups: &str) -> Vec<String> {
+        let loaded = Loaded { groups: super::super::rules(groups), ..Loaded::built_in() };
+        warnings(&loaded).iter().map(ToString::to_string).collect()
+    }
+
+    fn rule(pattern: &str, rest: &str) -> String {
+        format!("[[group]]\n{pattern}\n{rest}\n")
+    }
+
+    #[test]
+    fn a_sound_configuration_has_no_warning() {
+        let text = rule("match = 'user.slice/**'", "class = 'background'")
+            + &rule("match = 'system.slice/**'", "class = 'background'")
+            + &rule("unit = 'app-firefox-*.scope'", "class = 'foreground'\nkeep = '20%'")
+            + &rule("match = '**'", "class = 'protected'")
+            + &rule("match = 'there/is/no/such/group'", "class = 'background'");
+        assert_eq!(found(&text), [""; 0]);
+    }
+
+    #[test]
+    fn a_configuration_that_protects_everything_is_pointed_out() {
+        for (pattern, class) in
+            [("match = '**'", "protected"), ("match = '*'", "foreground"), ("unit = '*'", "protected")]
+        {
+            let found = found(&rule(pattern, &format!("class = '{class}'")));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("nothing is ever swept"), "{found:?}");
+        }
+        let found = found(&rule("match = '**'", "keep = '100%'"));
+        assert_eq!(
+            found,
+            ["/etc/omr/omr.toml:2: group \"**\": every group keeps all it has, so nothing is ever swept"]
+        );
+    }
+
+    #[test]
+    fn a_rule_that_takes_protection_away_is_pointed_out() {
+        for (pattern, what) in [
+            ("unit = 'dbus.service'", "dbus.service"),
+            ("match = 'system.slice/dbus*'", "dbus.service"),
+            ("match = 'init.scope'", "init.scope"),
+            ("unit = 'systemd-*.service'", "systemd-journald.service"),
+            ("unit = 'plasma-*.service'", "plasma-kwin_*.service"),
+        ] {
+            let found = found(&rule(pattern, "class = 'background'"));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].ends_with(&format!("takes the built-in protection from \"{what}\"")), "{found:?}");
+        }
+        assert_eq!(found(&rule("match = '**'", "class = 'background'")), [""; 0]);
+    }
+
+    #[test]
+    fn a_rule_that_never_wins_is_pointed_out() {
+        let text = rule("match = 'a'", "class = 'background'") + &rule("match = 'a'", "class = 'foreground'");
+        assert_eq!(
+            found(&text),
+            ["/etc/omr/omr.toml:2: group \"a\": never wins, /etc/omr/omr.toml:5 says the same groups again"]
+        );
+        let text =
+            rule("match = 'a'", "class = 'background'\nkeep = '1M'") + &rule("match = 'a'", "class = 'foreground'");
+        assert_eq!(found(&text), [""; 0]);
+    }
+
+    #[test]
+    fn globs_that_overlap_with_equal_weight_are_pointed_out() {
+        let text =
+            rule("match = 'app-?b*'", "class = 'background'") + &rule("match = 'app-c*'", "class = 'foreground'");
+        assert_eq!(
+            found(&text),
+            [concat!(
+                "/etc/omr/omr.toml:2: group \"app-?b*\": as specific as \"app-c*\" in /etc/omr/omr.toml:5; ",
+                "for groups that match both, the later one wins"
+            )]
+        );
+        let same =
+            rule("match = 'app-?b*'", "class = 'background'") + &rule("match = 'app-c*'", "class = 'background'");
+        assert_eq!(found(&same), [""; 0]);
+        let apart =
+            rule("match = 'app-b*'", "class = 'background'") + &rule("match = 'app-c*'", "class = 'foreground'");
+        assert_eq!(found(&apart), [""; 0]);
+        let unit =
+            rule("match = 'a.slice/*'", "class = 'background'") + &rule("unit = 'xx.scope'", "class = 'foreground'");
+        assert_eq!(found(&unit).len(), 1);
+    }
+}

@@ -1,0 +1,490 @@
+//! Patterns for control groups.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::Path;
+
+/// Wildcards in one part of a pattern (between two slashes); more say nothing that these cannot.
+const WILDCARDS: usize = 16;
+
+/// A pattern for a group's path below the mount: `app.slice/**`, `user.slice/**/app-*.scope`.
+///
+/// `*`, `?` and `[a-z]` stay within one part of the path. `**` stands for any number of parts; at
+/// the end for at least one, so that `app.slice/**` is all below `app.slice` and not itself.
+///
+/// Names need not be UTF-8: bytes that are not are compared as U+FFFD, so `*` and `?` match them.
+/// Each part is matched by itself, which keeps the cost at length of the pattern times length of the
+/// path: the names come from users, and must not be able to keep a root process busy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob {
+    text: Box<str>,
+    parts: Box<[Part]>,
+    literals: u32,
+    /// How many parts there are up to the last one that names something; see [`Glob::names`].
+    stem: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    /// `**`
+    AnyDepth,
+    /// No wildcard in it. A `glob::Pattern` takes 32 bytes for each character.
+    Literal(Box<str>),
+    Wild(glob::Pattern),
+}
+
+impl Part {
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Part::AnyDepth => true,
+            Part::Literal(text) => **text == *name,
+            Part::Wild(pattern) => pattern.matches(name),
+        }
+    }
+}
+
+impl Glob {
+    /// A pattern for paths; a slash in front and the usual mount point are taken off.
+    pub fn path(text: &str) -> Result<Glob, String> {
+        let text = text.trim_start_matches('/');
+        let text = text.strip_prefix("sys/fs/cgroup/").unwrap_or(text).trim_end_matches('/');
+        if text.is_empty() {
+            return Err("a pattern for groups, such as \"app.slice/**\"; for all groups write \"**\"".into());
+        }
+        Glob::new(text)
+    }
+
+    /// A pattern for the last part of a path: the name of a systemd unit.
+    pub fn unit(text: &str) -> Result<Glob, String> {
+        if text.is_empty() {
+            return Err("the name of a unit, such as \"firefox.service\" or \"app-firefox-*.scope\"".into());
+        }
+        if text.contains('/') {
+            return Err("a unit's name has no \"/\" in it; for a path write it as \"match\"".into());
+        }
+        if text == "**" {
+            return Err("a unit's name, so \"*\" is all of them".into());
+        }
+        Glob::new(text)
+    }
+
+    fn new(text: &str) -> Result<Glob, String> {
+        let mut parts = Vec::new();
+        let mut stem = 0;
+        for part in text.split('/') {
+            match part {
+                "" => return Err("there is nothing between two slashes".into()),
+                "." | ".." => return Err(format!("a group's path has no \"{part}\" in it")),
+                "**" if parts.last() == Some(&Part::AnyDepth) => {}
+                "**" => parts.push(Part::AnyDepth),
+                _ if part.contains(['*', '?', '[']) => {
+                    if part.matches(['*', '?', '[']).count() > WILDCARDS {
+                        return Err(format!("more than {WILDCARDS} wildcards between two slashes"));
+                    }
+                    parts.push(Part::Wild(glob::Pattern::new(part).map_err(|err| reason(part, &err))?));
+                    if names_something(part) {
+                        stem = parts.len();
+                    }
+                }
+                _ => {
+                    parts.push(Part::Literal(part.into()));
+                    stem = parts.len();
+                }
+            }
+        }
+        Ok(Glob { text: text.into(), parts: parts.into(), literals: literals(text), stem })
+    }
+
+    /// As the user wrote it, without what was taken off.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// How specific it is: the number of characters that are not wildcards.
+    pub fn literals(&self) -> u32 {
+        self.literals
+    }
+
+    /// Whether it matches a path, given as its parts.
+    pub fn matches(&self, path: &[Cow<'_, str>]) -> bool {
+        matches(&self.parts, path)
+    }
+
+    /// Whether it takes in whatever there is, without naming any: its last part is `*`, `**` or only
+    /// says the kind of unit, as `*.service`.
+    pub fn is_blanket(&self) -> bool {
+        self.stem < self.parts.len()
+    }
+
+    /// Whether it names the group `path` or one above it that is at least `depth` parts long: what is
+    /// left of the pattern without a blanket end matches that one.
+    pub fn names(&self, path: &[Cow<'_, str>], depth: usize) -> bool {
+        self.stem > 0
+            && (depth..=path.len()).any(|n| path.get(..n).is_some_and(|path| matches(&self.parts[..self.stem], path)))
+    }
+
+    /// Whether there can be a path that both match. Two `[...]` are taken to have a
+    /// character in common.
+    pub fn meets(&self, other: &Glob) -> bool {
+        meet(&self.items(), &other.items(), &|a, b| part_meets(a, b))
+    }
+
+    /// Whether a unit's name that `unit` matches can be the last part of a path that this matches.
+    pub fn meets_unit(&self, unit: &Glob) -> bool {
+        match (self.parts.last(), unit.parts.first()) {
+            (Some(last), Some(unit)) => part_meets(last, unit),
+            _ => false,
+        }
+    }
+
+    fn items(&self) -> Vec<Item<&Part>> {
+        let mut items = Vec::new();
+        for (n, part) in self.parts.iter().enumerate() {
+            if *part == Part::AnyDepth {
+                if n + 1 == self.parts.len() {
+                    items.push(Item::One(part));
+                }
+                items.push(Item::Many);
+            } else {
+                items.push(Item::One(part));
+            }
+        }
+        items
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+/// The parts of a group's path, as [`Glob::matches`] wants them.
+pub fn parts(path: &Path) -> Vec<Cow<'_, str>> {
+    path.iter().filter(|part| *part != "/").map(|part| part.to_string_lossy()).collect()
+}
+
+/// The first way that fits is the best for everything up to a `**`, so only the last `**` is ever
+/// tried again.
+fn matches(parts: &[Part], path: &[Cow<'_, str>]) -> bool {
+    let (mut p, mut c) = (0, 0);
+    let mut again = None;
+    loop {
+        match parts.get(p) {
+            Some(Part::AnyDepth) if p + 1 == parts.len() => return c < path.len(),
+            Some(Part::AnyDepth) => {
+                p += 1;
+                again = Some((p, c));
+                continue;
+            }
+            Some(part) if path.get(c).is_some_and(|name| part.matches(name)) => {
+                (p, c) = (p + 1, c + 1);
+                continue;
+            }
+            None if c == path.len() => return true,
+            _ => {}
+        }
+        match again {
+            Some((after, from)) if from < path.len() => {
+                (p, c) = (after, from + 1);
+                again = Some((after, c));
+            }
+            _ => return false,
+        }
+    }
+}
+
+fn reason(part: &str, err: &glob::PatternError) -> String {
+    if part.contains("**") {
+        return format!("\"**\" must stand alone between slashes, and here it is in \"{}\"", part.escape_debug());
+    }
+    // The only other error there is.
+    let at = err.pos;
+    format!("\"[\" without \"]\" at character {} of \"{}\"", at + 1, part.escape_debug())
+}
+
+/// One part cut into what its wildcards are.
+enum Token<'a> {
+    Char(char),
+    One,
+    Many,
+    /// With its brackets.
+    Class(&'a str),
+}
+
+fn tokens(part: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    let mut rest = part;
+    while let Some(c) = rest.chars().next() {
+        let mut length = c.len_utf8();
+        tokens.push(match c {
+            '*' => Token::Many,
+            '?' => Token::One,
+            '[' => {
+                // "]" right after the opening stands for itself.
+                let negated = rest[1..].starts_with('!');
+                let first = 1 + usize::from(negated);
+                let skip = rest[first..].chars().next().map_or(0, char::len_utf8);
+                length = rest[first + skip..].find(']').map_or(rest.len(), |n| first + skip + n + 1);
+                let class = &rest[..length];
+                match class.strip_prefix('[').and_then(|c| c.strip_suffix(']')) {
+                    // "[*]" is how a wildcard's character is written.
+                    Some(inner) if !negated && inner.chars().count() == 1 => {
+                        inner.chars().next().map_or(Token::One, Token::Char)
+                    }
+                    _ => Token::Class(class),
+                }
+            }
+            _ => Token::Char(c),
+        });
+        rest = &rest[length..];
+    }
+    tokens
+}
+
+fn literals(text: &str) -> u32 {
+    let count = tokens(text).iter().filter(|token| matches!(token, Token::Char(_))).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn names_something(part: &str) -> bool {
+    const KINDS: [&str; 4] = [".service", ".scope", ".slice", ".*"];
+    let part = KINDS.iter().find_map(|kind| part.strip_suffix(kind)).unwrap_or(part);
+    literals(part) > 0
+}
+
+/// An element of a sequence that patterns describe: one of these, or any number of anything.
+enum Item<T> {
+    One(T),
+    Many,
+}
+
+/// Whether two patterns describe a common sequence: reachability in the grid of both.
+fn meet<T>(a: &[Item<T>], b: &[Item<T>], both: &dyn Fn(&T, &T) -> bool) -> bool {
+    let width = b.len() + 1;
+    let mut reached = vec![false; (a.len() + 1) * width];
+    reached[0] = true;
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            if !reached[i * width + j] {
+                continue;
+            }
+            let (x, y) = (a.get(i), b.get(j));
+            // "Many" may stand for nothing, or for one element of the other and itself again.
+            if matches!(x, Some(Item::Many)) || matches!(y, Some(Item::Many)) {
+                if x.is_some() {
+                    reached[(i + 1) * width + j] = true;
+                }
+                if y.is_some() {
+                    reached[i * width + j + 1] = true;
+                }
+            }
+            if let (Some(Item::One(x)), Some(Item::One(y))) = (x, y)
+                && both(x, y)
+            {
+                reached[(i + 1) * width + j + 1] = true;
+            }
+        }
+    }
+    reached.last() == Some(&true)
+}
+
+fn part_meets(a: &Part, b: &Part) -> bool {
+    match (a, b) {
+        (Part::AnyDepth, _) | (_, Part::AnyDepth) => true,
+        (Part::Literal(text), part) | (part, Part::Literal(text)) => part.matches(text),
+        (Part::Wild(a), Part::Wild(b)) => {
+            let items = |pattern| -> Vec<Item<_>> {
+                let one = |token| if matches!(token, Token::Many) { Item::Many } else { Item::One(token) };
+                tokens(pattern).into_iter().map(one).collect()
+            };
+            meet(&items(a.as_str()), &items(b.as_str()), &|a, b| match (a, b) {
+                (Token::Char(a), Token::Char(b)) => a == b,
+                (Token::Class(class), Token::Char(c)) | (Token::Char(c), Token::Class(class)) => {
+                    glob::Pattern::new(class).is_ok_and(|class| class.matches(c.encode_utf8(&mut [0; 4])))
+                }
+                _ => true,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matched(pattern: &str, path: &str) -> bool {
+        Glob::path(pattern).expect(pattern).matches(&parts(Path::new(path)))
+    }
+
+    #[test]
+    fn a_pattern_stays_within_its_part_and_two_stars_do_not() {
+        for (pattern, path, expected) in [
+            ("app.slice", "app.slice", true),
+            ("/app.slice/", "app.slice", true),
+            ("/sys/fs/cgroup/app.slice", "app.slice", true),
+            ("app.slice", "app.slice/a.scope", false),
+            ("app.slice/**", "app.slice", false),
+            ("app.slice/**", "app.slice/a", true),
+            ("app.slice/**", "app.slice/a/b/c", true),
+            ("app.slice/*", "app.slice/a/b", false),
+            ("**", "a", true),
+            ("**", "a/b/c", true),
+            ("**", "", false),
+            ("**/**", "a", true),
+            ("**/session.slice", "session.slice", true),
+            ("user.slice/**/session.slice", "user.slice/user-0.slice/user@0.service/session.slice", true),
+            ("user.slice/**/session.slice", "user.slice/a/session.slice/b", false),
+            ("**/a/**/b/*", "a/x/a/y/b/b/z", true),
+            ("**/a/**/b/*", "a/x/a/y/b", false),
+            ("app-*.scope", "app-firefox-3121.scope", true),
+            ("app-[0-9]?.scope", "app-12.scope", true),
+            ("a b", "a b", true),
+            ("a*b", "a\nb", true),
+            (r"app-org.mozilla\x2dfirefox.scope", r"app-org.mozilla\x2dfirefox.scope", true),
+        ] {
+            assert_eq!(matched(pattern, path), expected, "{pattern} {path:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_utf_8_are_matched_by_wildcards() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let path = Path::new(std::ffi::OsStr::from_bytes(b"a\xff b/c"));
+        for pattern in ["a? b/c", "a*/c", "**", "a* b/*"] {
+            assert!(Glob::path(pattern).expect(pattern).matches(&parts(path)), "{pattern}");
+        }
+        assert!(!Glob::path("a b/c").expect("a pattern").matches(&parts(path)));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused_with_the_reason() {
+        for (pattern, reason) in [
+            ("", "for all groups"),
+            ("/", "for all groups"),
+            ("a//b", "between two slashes"),
+            ("a/../b", "\"..\""),
+            ("a**/b", "must stand alone"),
+            ("***", "must stand alone"),
+            ("a[b", "without \"]\" at character 2"),
+            ("a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b", "more than 16 wildcards"),
+        ] {
+            let err = Glob::path(pattern).expect_err(pattern);
+            assert!(err.contains(reason), "{pattern}: {err}");
+        }
+        for (pattern, reason) in [("", "firefox.service"), ("a/b", "\"match\""), ("**", "\"*\"")] {
+            let err = Glob::unit(pattern).expect_err(pattern);
+            assert!(err.contains(reason), "{pattern}: {err}");
+        }
+    }
+
+    #[test]
+    fn literal_characters_count() {
+        for (pattern, literals) in [("**", 0), ("a/**", 2), ("a[0-9]b?c*", 3), ("[*]", 1), ("[]]x", 2), ("[!a]", 0)] {
+            assert_eq!(Glob::path(pattern).map(|glob| glob.literals()), Ok(literals), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_blanket_pattern_names_nothing_in_its_last_part() {
+        for (pattern, blanket) in [
+            ("**", true),
+            ("a/*", true),
+            ("a/*.service", true),
+            ("a/dbus*.service", false),
+            ("a", false),
+            ("*/a", false),
+        ] {
+            assert_eq!(Glob::path(pattern).map(|glob| glob.is_blanket()), Ok(blanket), "{pattern}");
+        }
+        let path = Path::new("user.slice/session.slice/x.service");
+        for (pattern, names) in [
+            ("user.slice/**", false),
+            ("**", false),
+            ("user.slice/session.slice/**", true),
+            ("**/session.slice/*", true),
+            ("**/x.service", true),
+        ] {
+            let glob = Glob::path(pattern).expect(pattern);
+            assert!(glob.matches(&parts(path)), "{pattern}");
+            assert_eq!(glob.names(&parts(path), 2), names, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_have_a_path_in_common_meet() {
+        for (a, b, expected) in [
+            ("a/*", "*/b", true),
+            ("a/*", "b/*", false),
+            ("a/**", "a", false),
+            ("a/**", "**/b", true),
+            ("**/a", "**/b", false),
+            ("app-*.scope", "*-firefox.scope", true),
+            ("app-*.scope", "*.service", false),
+            ("a[0-4]*", "a[0-4]?", true),
+            ("a[0-4]", "a7", false),
+            ("a?c", "a*", true),
+            ("x/**/y", "x/y", true),
+        ] {
+            let (a, b) = (Glob::path(a).expect(a), Glob::path(b).expect(b));
+            assert_eq!(a.meets(&b), expected, "{a} {b}");
+            assert_eq!(b.meets(&a), expected, "{b} {a}");
+        }
+        let unit = Glob::unit("app-*.scope").expect("a pattern");
+        assert!(Glob::path("user.slice/**").expect("a pattern").meets_unit(&unit));
+        assert!(!Glob::path("user.slice/*.service").expect("a pattern").meets_unit(&unit));
+    }
+
+    #[test]
+    fn a_long_name_does_not_keep_the_matcher_busy() {
+        let name = "a".repeat(255);
+        let pattern = format!("{}b/x", "*a".repeat(14));
+        let path = format!("{name}/x");
+        let start = std::time::Instant::now();
+        assert!(!matched(&pattern, &path));
+        assert!(start.elapsed().as_secs() < 5);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_pattern_or_an_error(text in "[ab*?\\[\\]!/.-]{0,16}|\\PC{0,20}", path in "[ab/.]{0,16}") {
+            if let Ok(glob) = Glob::path(&text) {
+                let path = parts(Path::new(&path));
+                let _ = (glob.matches(&path), glob.names(&path, 0), glob.meets(&glob), glob.is_blanket());
+            }
+            let _ = Glob::unit(&text);
+        }
+
+        /// The matcher by parts against the obvious one.
+        #[test]
+        fn two_stars_match_as_by_trying_everything(
+            pattern in prop::collection::vec("a|b|\\*|\\*\\*", 1..6),
+            path in prop::collection::vec("a|b", 0..7),
+        ) {
+            fn slow(pattern: &[String], path: &[String]) -> bool {
+                match pattern.split_first() {
+                    None => path.is_empty(),
+                    Some((head, [])) if head == "**" => !path.is_empty(),
+                    Some((head, [next, ..])) if head == "**" && next == "**" => slow(&pattern[1..], path),
+                    Some((head, rest)) if head == "**" => (0..=path.len()).any(|n| slow(rest, &path[n..])),
+                    Some((head, rest)) => {
+                        path.split_first().is_some_and(|(name, path)| (head == "*" || head == name) && slow(rest, path))
+                    }
+                }
+            }
+            prop_assert_eq!(matched(&pattern.join("/"), &path.join("/")), slow(&pattern, &path));
+        }
+
+        #[test]
+        fn what_both_match_they_have_in_common(a in "[ab*?/]{1,6}", b in "[ab*?/]{1,6}", path in "[ab]{1,2}(/[ab]{1,2}){0,2}") {
+            if let (Ok(a), Ok(b)) = (Glob::path(&a), Glob::path(&b)) {
+                let path = parts(Path::new(&path));
+                if a.matches(&path) && b.matches(&path) {
+                    prop_assert!(a.meets(&b), "{} {}", a, b);
+                }
+            }
+        }
+    }
+}
