@@ -52,3 +52,10 @@ pub fn read(kernel: &Kernel) -> Result<Vec<Mount>> {
 pub fn find<'a>(mounts: &'a [Mount], path: &Path, kind: &[u8]) -> Option<&'a Mount> {
     mounts.iter().rev().find(|mount| mount.path == path && mount.kind == kind)
 }
+
+/// Whether the control groups are mounted read-only, as in most containers. `None` when they are not
+/// in the list.
+pub fn read_is_cgroup_read_only(kernel: &Kernel) -> Option<bool> {
+    let mounts = read(kernel).ok()?;
+    find(&mounts, Path::new("/sys/fs/cgroup"), b"cgroup2").map(|mount| mount.read_only)
+}

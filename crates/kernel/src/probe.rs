@@ -39,6 +39,20 @@ impl Answer {
     }
 }
 
+/// The root of the cgroup v2 hierarchy, or why there is none. More careful than
+/// [`Kernel::cgroup`] with a root that is not `/`, whose file system has no magic number to go by.
+pub fn hierarchy(kernel: &Kernel) -> Result<&Dir> {
+    let root = kernel.cgroup()?;
+    let why = if root.has("cgroup.controllers") {
+        return Ok(root);
+    } else if root.has("memory") || root.has("unified") {
+        "this machine runs cgroup v1; start it with systemd.unified_cgroup_hierarchy=1 on the kernel command line"
+    } else {
+        "no control groups are mounted; mount -t cgroup2 none /sys/fs/cgroup"
+    };
+    Err(Error::NoCgroup2 { path: kernel.cgroup_path().into(), why })
+}
+
 /// What a group's `memory.reclaim` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ReclaimKeys {

@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use omr_units::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::hibernate::DeviceNumber;
 use crate::root::os;
@@ -50,6 +50,7 @@ impl fmt::Display for SwapKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapDevice {
     /// The name it was switched on by, without the escapes.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// The kind.
     pub kind: SwapKind,
@@ -147,6 +148,11 @@ pub fn read_zswap(kernel: &Kernel) -> Option<bool> {
         "N" => Some(false),
         _ => None,
     }
+}
+
+/// A file's name need not be UTF-8, a record is: better an odd name in it than no record.
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// What separates columns. Other white space (a form feed) is part of a name and not escaped.

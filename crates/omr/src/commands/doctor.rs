@@ -1,10 +1,19 @@
-//! `omr doctor`.
+//! `omr doctor`: what this kernel and machine can do, and what omr will do with it.
 
+mod checks;
+mod facts;
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use omr_kernel::Kernel;
+use serde::Serialize;
 
 use crate::exit::Exit;
+use checks::{Backend, Check, Works};
+use facts::Facts;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -13,7 +22,95 @@ pub struct Args {
     pub json: bool,
 }
 
+/// What `--json` prints. Names stay as they are; new ones may come.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    answer: String,
+    can_reclaim: bool,
+    backend: Option<Backend>,
+    /// Whether the running kernel was asked; else all is from the files below `root`.
+    probed: bool,
+    root: String,
+    checks: Vec<Check>,
+    facts: &'a Facts,
+}
+
 /// Runs the command.
-pub fn run(_root: &Path, _args: &Args) -> Result<Exit> {
-    Err(Exit::Unsupported.error("not built yet"))
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    let kernel = Kernel::open(root)?;
+    // Files of another machine, or of a test, answer to nothing: asking would be asking this kernel.
+    let live = root == Path::new("/");
+    let facts = Facts::read(&kernel, live);
+    let backend = checks::backend(&facts);
+    let report = Report {
+        answer: checks::answer(&facts, live),
+        can_reclaim: backend.is_ok(),
+        backend: backend.ok(),
+        probed: live,
+        root: root.display().to_string(),
+        checks: checks::checks(&facts),
+        facts: &facts,
+    };
+    let text = if args.json {
+        serde_json::to_string_pretty(&report).context("the report as JSON")? + "\n"
+    } else {
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        table(&report, colour)
+    };
+    std::io::stdout().write_all(text.as_bytes()).context("write to standard output")?;
+    Ok(if report.can_reclaim { Exit::Done } else { Exit::Unsupported })
+}
+
+/// Longer findings push the last column onto the next line instead of to the right.
+const FOUND_WIDTH: usize = 42;
+
+/// The answer, then the rows: name, whether it works, what was found, and in the last column what
+/// omr does with it, or what brings it where it is missing. A row that has both gets a second line.
+fn table(report: &Report<'_>, colour: bool) -> String {
+    let rows: Vec<(&Check, String)> = report.checks.iter().map(|check| (check, plain(&check.found))).collect();
+    let widest = |cells: &mut dyn Iterator<Item = usize>| cells.max().unwrap_or(0);
+    let name_width = widest(&mut rows.iter().map(|(check, _)| check.name.len()));
+    let works_width = widest(&mut rows.iter().map(|(check, _)| check.works.word().len()));
+    let found_width = widest(&mut rows.iter().map(|(_, found)| found.chars().count()).filter(|&n| n <= FOUND_WIDTH));
+    let indent = 2 + name_width + 2 + works_width + 2 + found_width + 2;
+
+    let mut text = format!("{}\n\n", plain(&report.answer));
+    let mut before = "";
+    for (check, found) in &rows {
+        let name = if before == check.name { "" } else { check.name };
+        before = check.name;
+        let (last, second) = match &check.fix {
+            Some(fix) if check.works == Works::No => (fix.as_str(), None),
+            fix => (check.role, fix.as_deref()),
+        };
+        let works = paint(check.works, &format!("{:works_width$}", check.works.word()), colour);
+        let _ = write!(text, "  {name:name_width$}  {works}  {found:found_width$}  ");
+        if found.chars().count() > found_width {
+            let _ = write!(text, "\n{:indent$}", "");
+        }
+        let _ = writeln!(text, "{last}");
+        if let Some(second) = second {
+            let _ = writeln!(text, "{:indent$}{second}", "");
+        }
+    }
+    if !report.probed {
+        let _ = write!(text, "\nRead from the files below {}; no running kernel was asked.\n", plain(&report.root));
+    }
+    text
+}
+
+/// Colour for state only.
+fn paint(works: Works, word: &str, colour: bool) -> String {
+    let code = match works {
+        _ if !colour => return word.into(),
+        Works::Yes => "32",
+        Works::Partly => "33",
+        Works::No | Works::NotProbed => "2",
+    };
+    format!("\x1b[{code}m{word}\x1b[0m")
+}
+
+/// Names of files are somebody else's text: control characters in them must not reach a terminal.
+fn plain(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }

@@ -1,0 +1,467 @@
+//! What the facts mean: one row for each thing, and the answer. No file is read here.
+
+use omr_kernel::actuate::Outcome;
+use omr_kernel::damon::Damon;
+use omr_kernel::hibernate::Availability;
+use omr_kernel::lockdown::Lockdown;
+use omr_kernel::lru_gen::Generations;
+use omr_kernel::probe::Answer;
+use omr_kernel::process::Capability;
+use omr_kernel::swap::SwapKind;
+use serde::Serialize;
+
+use super::facts::{Facts, Swap};
+
+/// Whether a thing works here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Works {
+    Yes,
+    /// Less than all of it.
+    Partly,
+    No,
+    /// Only the running kernel could tell.
+    NotProbed,
+}
+
+impl Works {
+    pub fn word(self) -> &'static str {
+        match self {
+            Works::Yes => "yes",
+            Works::Partly => "partly",
+            Works::No => "no",
+            Works::NotProbed => "?",
+        }
+    }
+}
+
+/// One row.
+#[derive(Debug, Serialize)]
+pub struct Check {
+    pub name: &'static str,
+    pub works: Works,
+    pub found: String,
+    /// What omr does with it.
+    #[serde(rename = "use")]
+    pub role: &'static str,
+    /// The kernel version, setting or right that brings what is missing.
+    pub fix: Option<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, works: Works, found: impl Into<String>, role: &'static str) -> Self {
+        Check { name, works, found: found.into(), role, fix: None }
+    }
+
+    fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+}
+
+/// The way memory is reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Backend {
+    #[serde(rename = "memory.reclaim")]
+    Reclaim,
+    #[serde(rename = "memory.swap.reclaim")]
+    SwapReclaim,
+    /// Never without being told to.
+    #[serde(rename = "memory.high")]
+    High,
+}
+
+impl Backend {
+    fn name(self) -> &'static str {
+        match self {
+            Backend::Reclaim => "memory.reclaim",
+            Backend::SwapReclaim => "memory.swap.reclaim",
+            Backend::High => "memory.high",
+        }
+    }
+}
+
+/// The best way of reclaiming that works here, or in one sentence why none does.
+pub fn backend(facts: &Facts) -> Result<Backend, String> {
+    let cgroup = &facts.cgroup;
+    if let Some(why) = &cgroup.missing {
+        return Err(why.clone());
+    }
+    if !cgroup.controllers.iter().any(|name| name == "memory") {
+        return Err(NO_MEMORY_CONTROLLER.into());
+    }
+    if cgroup.read_only {
+        return Err("the control groups are mounted read-only, as in a container; run omr on the host".into());
+    }
+    let asked = facts.memory_reclaim.keys.map(|keys| keys.amount);
+    if facts.memory_reclaim.file.writable > 0 && asked.is_none_or(|outcome| outcome == Outcome::Done) {
+        return Ok(Backend::Reclaim);
+    }
+    if facts.memory_swap_reclaim.writable > 0 {
+        return Ok(Backend::SwapReclaim);
+    }
+    if facts.memory_high.writable > 0 {
+        return Ok(Backend::High);
+    }
+    if facts.memory_reclaim.file.groups + facts.memory_swap_reclaim.groups + facts.memory_high.groups > 0 {
+        return Err("this user may not write to any group; run omr as root, or in a group delegated to the user".into());
+    }
+    Err(format!("no group has memory.reclaim or memory.high; {}", in_groups(facts, (5, 19))))
+}
+
+const NO_MEMORY_CONTROLLER: &str =
+    "there is no memory controller; take cgroup_disable=memory off the kernel command line, or unmount cgroup v1's";
+
+/// The answer in one sentence.
+pub fn answer(facts: &Facts, live: bool) -> String {
+    let machine = if live { "this machine" } else { "the machine of these files" };
+    let backend = match backend(facts) {
+        Ok(backend) => backend,
+        Err(why) => return format!("omr cannot reclaim: {why}"),
+    };
+    if backend == Backend::High {
+        return format!(
+            "omr can reclaim on {machine} only when told to, by --backend memory.high: {}",
+            if facts.memory_reclaim.file.groups > 0 {
+                "memory.reclaim is there and may not be written"
+            } else {
+                "memory.reclaim came with Linux 5.19"
+            }
+        );
+    }
+    let how = match facts.swap.first().map(|swap| swap.device.kind) {
+        None => ", but only file memory, because there is no swap",
+        Some(SwapKind::Zram) => " into zram",
+        Some(_) if facts.zswap == Some(true) => " through zswap, paced for disk swap",
+        Some(_) => ", paced for disk swap",
+    };
+    format!("omr can reclaim on {machine}: {}{how}", backend.name())
+}
+
+/// All rows, in the order in which they matter.
+pub fn checks(facts: &Facts) -> Vec<Check> {
+    let mut rows = vec![cgroup(facts), reclaim(facts), swap_reclaim(facts), high(facts), psi(facts)];
+    rows.extend(swap(facts));
+    rows.extend([
+        zswap(facts),
+        hibernation(facts),
+        privileges(facts),
+        mglru(facts),
+        damon(facts),
+        process_madvise(facts),
+        ioctl(facts, "PROCMAP_QUERY", facts.procmap_query, (6, 11)),
+        ioctl(facts, "PAGEMAP_SCAN", facts.pagemap_scan, (6, 7)),
+    ]);
+    rows
+}
+
+/// `since Linux 5.19, this is 5.10.0-30`; when this kernel is new enough, the build option is what is missing.
+fn since(facts: &Facts, version: (u32, u32), option: &str) -> String {
+    let (major, minor) = version;
+    match &facts.kernel {
+        Some(release) if parse_version(release).is_some_and(|here| here < version) => {
+            format!("since Linux {major}.{minor}, this is {release}")
+        }
+        Some(_) if option.is_empty() => format!("since Linux {major}.{minor}"),
+        Some(_) => format!("needs a kernel built with {option}"),
+        None if option.is_empty() => format!("since Linux {major}.{minor}"),
+        None => format!("since Linux {major}.{minor}, built with {option}"),
+    }
+}
+
+/// As [`since`], for a file of groups.
+fn in_groups(facts: &Facts, version: (u32, u32)) -> String {
+    if facts.cgroup.missing.is_some() {
+        format!("Linux {}.{} with cgroup v2", version.0, version.1)
+    } else if facts.cgroup.groups_with_memory == 0 {
+        format!("Linux {}.{}, in a group with the memory controller", version.0, version.1)
+    } else {
+        since(facts, version, "CONFIG_MEMCG")
+    }
+}
+
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+fn cgroup(facts: &Facts) -> Check {
+    let cgroup = &facts.cgroup;
+    let role = "what omr watches and reclaims";
+    let row = |works, found: String| Check::new("cgroup v2", works, found, role);
+    if let Some(why) = &cgroup.missing {
+        let (found, fix) = why.split_once("; ").unwrap_or((why, "omr needs cgroup v2"));
+        return row(Works::No, found.into()).fix(fix);
+    }
+    let groups = match cgroup.groups {
+        1 => "1 group".into(),
+        n => format!("{n} groups"),
+    };
+    if !cgroup.controllers.iter().any(|name| name == "memory") {
+        let (_, fix) = NO_MEMORY_CONTROLLER.split_once("; ").unwrap_or_default();
+        return row(Works::No, format!("no memory controller, {groups}")).fix(fix);
+    }
+    if cgroup.read_only {
+        return row(Works::No, format!("mounted read-only, {groups}")).fix("run omr on the host, not in a container");
+    }
+    match cgroup.groups_with_memory {
+        0 => row(Works::Partly, format!("{groups}, none with the memory controller"))
+            .fix("write \"+memory\" to cgroup.subtree_control"),
+        n if n == cgroup.groups => row(Works::Yes, format!("memory controller in all of {groups}")),
+        n => row(Works::Yes, format!("memory controller in {n} of {groups}")),
+    }
+}
+
+fn reclaim(facts: &Facts) -> Check {
+    let file = facts.memory_reclaim.file;
+    let row = |works, found: &str| Check::new("memory.reclaim", works, found, "reclaims a group, in small writes");
+    if file.groups == 0 {
+        return row(Works::No, "not there").fix(in_groups(facts, (5, 19)));
+    }
+    if file.writable == 0 {
+        return row(Works::No, "may not be written").fix("run as root, or in a group delegated to the user");
+    }
+    let Some(keys) = facts.memory_reclaim.keys else {
+        return row(Works::Yes, "keys not probed");
+    };
+    if keys.amount != Outcome::Done {
+        return row(Works::No, "refuses to reclaim").fix("another security module or container may forbid it");
+    }
+    match (keys.swappiness, keys.swappiness_max) {
+        (_, true) => row(Works::Yes, "keys: swappiness, swappiness=max"),
+        (true, false) => {
+            row(Works::Yes, "keys: swappiness").fix(format!("swappiness=max {}; not needed", since(facts, (6, 16), "")))
+        }
+        (false, false) => row(Works::Yes, "no keys")
+            .fix(format!("swappiness= {}: without, the kernel picks file or anon", since(facts, (6, 11), ""))),
+    }
+}
+
+fn swap_reclaim(facts: &Facts) -> Check {
+    let file = facts.memory_swap_reclaim;
+    let row = |works, found: String| Check::new("memory.swap.reclaim", works, found, "where memory.reclaim is missing");
+    match file.groups {
+        0 => row(Works::No, "not there".into()).fix("in no released kernel; not needed"),
+        n if file.writable > 0 => row(Works::Yes, format!("in {n} groups")),
+        _ => row(Works::No, "may not be written".into()).fix("run as root"),
+    }
+}
+
+fn high(facts: &Facts) -> Check {
+    let file = facts.memory_high;
+    let row =
+        |works, found: String| Check::new("memory.high", works, found, "only when told to: --backend memory.high");
+    match (file.groups, file.writable) {
+        (0, _) => row(Works::No, "not there".into()).fix(format!("{}; not needed", in_groups(facts, (4, 5)))),
+        (_, 0) => row(Works::No, "may not be written".into()).fix("run as root; not needed"),
+        (_, 1) => row(Works::Yes, "in 1 group".into()),
+        (_, n) => row(Works::Yes, format!("in {n} groups")),
+    }
+}
+
+fn psi(facts: &Facts) -> Check {
+    let psi = &facts.psi;
+    let row = |works, found: String| Check::new("PSI", works, found, "ends a sweep when tasks wait for memory");
+    if !psi.present {
+        return row(Works::No, "not there".into())
+            .fix(format!("{}, and psi=1 on the kernel command line", since(facts, (4, 20), "CONFIG_PSI")));
+    }
+    match (psi.triggers, psi.shortest_window_ms) {
+        (Answer::NotProbed, _) => row(Works::NotProbed, "there, shortest window not probed".into()),
+        (Answer::Works, Some(ms @ ..=500)) => row(Works::Yes, format!("shortest window {ms} ms")),
+        (Answer::Works, Some(ms)) => {
+            row(Works::Partly, format!("shortest window {} s", ms / 1000)).fix("CAP_SYS_RESOURCE allows shorter ones")
+        }
+        (Answer::Denied, _) => row(Works::No, "triggers not allowed".into()).fix("needs CAP_SYS_RESOURCE"),
+        _ => row(Works::No, "no triggers".into())
+            .fix(format!("{}, and psi=1 on the kernel command line", since(facts, (5, 2), "CONFIG_PSI"))),
+    }
+}
+
+fn swap(facts: &Facts) -> Vec<Check> {
+    if facts.swap.is_empty() {
+        let row = Check::new("swap", Works::No, "none", "takes what is not in files");
+        return vec![row.fix("only file memory can go; swapon a disk, a file or zram")];
+    }
+    facts.swap.iter().map(one_swap).collect()
+}
+
+fn one_swap(swap: &Swap) -> Check {
+    let device = &swap.device;
+    let found = format!(
+        "{} ({}), {} of {} free{}",
+        device.path.display(),
+        device.kind,
+        device.free(),
+        device.size,
+        if swap.resume { ", resume device" } else { "" }
+    );
+    let role = match device.kind {
+        SwapKind::Zram => "takes memory, compressed in RAM",
+        SwapKind::Partition | SwapKind::File => "takes memory, at the disk's pace",
+    };
+    if device.free().0 == 0 {
+        return Check::new("swap", Works::No, found, role).fix("full: nothing more goes there");
+    }
+    Check::new("swap", Works::Yes, found, role)
+}
+
+fn zswap(facts: &Facts) -> Check {
+    let row = |works, found: &str| Check::new("zswap", works, found, "compresses in RAM before the disk");
+    match facts.zswap {
+        Some(true) => row(Works::Yes, "on"),
+        Some(false) => row(Works::No, "off").fix("boot with zswap.enabled=1; not needed"),
+        None => row(Works::No, "not in this kernel").fix("needs a kernel built with CONFIG_ZSWAP; not needed"),
+    }
+}
+
+fn hibernation(facts: &Facts) -> Check {
+    let hibernation = &facts.hibernation;
+    let row = |works, found: String| Check::new("hibernation", works, found, "keeps swap free for the image");
+    match hibernation.availability {
+        Availability::NotBuilt => {
+            return row(Works::No, "not in this kernel".into()).fix("needs a kernel built with CONFIG_HIBERNATION");
+        }
+        Availability::Disabled => {
+            return match facts.lockdown.filter(|lockdown| lockdown.is_locked()) {
+                Some(lockdown) => row(Works::No, format!("forbidden by lockdown ({lockdown})"))
+                    .fix("start without Secure Boot and without lockdown="),
+                None => row(Works::No, "switched off".into()).fix("by nohibernate, or while a memfd_secret is in use"),
+            };
+        }
+        Availability::Unknown => return row(Works::No, "could not be told".into()).fix("/sys/power cannot be read"),
+        Availability::Available => {}
+    }
+    let mut found = match (hibernation.resume, hibernation.resume_offset) {
+        (None, _) => "no resume device set".to_owned(),
+        (Some(device), Some(offset)) if offset.0 > 0 => format!("resume={device} offset {}", offset.0),
+        (Some(device), _) => format!("resume={device}"),
+    };
+    if let Some(size) = hibernation.image_size {
+        found += &format!(", image_size {size}");
+    }
+    if !facts.swap.iter().any(|swap| swap.device.kind.is_disk()) {
+        return row(Works::Partly, found).fix("the image needs swap on a disk, and there is none");
+    }
+    match hibernation.resume {
+        None => row(Works::Partly, found).fix("boot with resume=DEVICE, unless systemd picks one"),
+        Some(_) => row(Works::Yes, found),
+    }
+}
+
+/// What each capability is for.
+const NEEDED: [Capability; 4] =
+    [Capability::DacOverride, Capability::SysResource, Capability::SysNice, Capability::SysPtrace];
+
+fn privileges(facts: &Facts) -> Check {
+    let status = facts.privileges.status;
+    let row = |works, found: String| {
+        Check::new("privileges", works, found, "to write to groups, watch pressure, lock own memory")
+    };
+    let who = match status.uid {
+        Some(0) => "root".to_owned(),
+        Some(uid) => format!("user {uid}"),
+        None => "unknown user".to_owned(),
+    };
+    let lacking: Vec<&str> = NEEDED
+        .into_iter()
+        .filter(|&capability| !status.capabilities.is_some_and(|set| set.has(capability)))
+        .map(Capability::name)
+        .collect();
+    let inside = facts.privileges.first_user_namespace == Some(false);
+    let delegated = match (&facts.cgroup.own_group, facts.cgroup.own_group_writable) {
+        (Some(group), true) if status.uid != Some(0) => format!(", own group {group} delegated"),
+        _ => String::new(),
+    };
+    if inside {
+        return row(Works::Partly, format!("{who} of a user namespace{delegated}"))
+            .fix("outside of user namespaces process hints work as well");
+    }
+    match lacking.as_slice() {
+        [] => row(Works::Yes, format!("{who}, all capabilities it needs{delegated}")),
+        some if some.len() == NEEDED.len() && delegated.is_empty() => {
+            row(Works::No, format!("{who}, no capabilities")).fix("run as root, or with Delegate=yes in a systemd unit")
+        }
+        some if some.len() == NEEDED.len() => {
+            row(Works::Partly, format!("{who}{delegated}")).fix("run as root for other groups")
+        }
+        some => row(Works::Partly, format!("{who}{delegated}")).fix(format!("lacks {}", some.join(", "))),
+    }
+}
+
+fn mglru(facts: &Facts) -> Check {
+    let row = |works, found: String| Check::new("MGLRU", works, found, "ages of pages: not used yet");
+    let Some(enabled) = facts.mglru.enabled else {
+        return row(Works::No, "not in this kernel".into())
+            .fix(format!("{}; not needed", since(facts, (6, 1), "CONFIG_LRU_GEN")));
+    };
+    let mask = enabled.0;
+    if !enabled.is_on() {
+        return row(Works::No, format!("off (0x{mask:04x})"))
+            .fix("write \"y\" to /sys/kernel/mm/lru_gen/enabled; not needed");
+    }
+    let locked = facts.lockdown.is_some_and(Lockdown::is_locked);
+    let (why, fix) = match facts.mglru.generations {
+        Generations::Open => return row(Works::Yes, format!("on (0x{mask:04x}), debugfs mounted")),
+        Generations::NotMounted => ("debugfs not mounted", "mount -t debugfs none /sys/kernel/debug; not needed"),
+        Generations::Missing => ("no lru_gen in debugfs", "needs a kernel built with CONFIG_DEBUG_FS; not needed"),
+        Generations::Denied if locked => ("debugfs locked down", "start without Secure Boot; not needed"),
+        Generations::Denied => ("debugfs closed to this user", "run as root; not needed"),
+    };
+    row(Works::Partly, format!("on (0x{mask:04x}), {why}")).fix(fix)
+}
+
+fn damon(facts: &Facts) -> Check {
+    let row = |works, found: String| Check::new("DAMON", works, found, "ages of a process's memory: not used yet");
+    match facts.damon {
+        Damon::NotBuilt => row(Works::No, "not in this kernel".into())
+            .fix(format!("{}; not needed", since(facts, (5, 18), "CONFIG_DAMON_SYSFS"))),
+        Damon::Denied => row(Works::No, "closed to this user".into()).fix("run as root; not needed"),
+        Damon::Unknown => row(Works::No, "in an unknown form".into()).fix("not needed"),
+        Damon::Free => row(Works::Yes, "free".into()),
+        Damon::InUse(n) => {
+            row(Works::Partly, format!("in use, {n} monitors")).fix("stop whoever set it up; not needed")
+        }
+    }
+}
+
+fn process_madvise(facts: &Facts) -> Check {
+    let hints = &facts.process_madvise;
+    let row = |works, found: String| Check::new("process_madvise", works, found, "hints to one process: not used yet");
+    let known = |wanted| {
+        let all = [("cold", hints.cold), ("pageout", hints.pageout), ("willneed", hints.willneed)];
+        let names: Vec<&str> = all.into_iter().filter(|(_, answer)| *answer == wanted).map(|(name, _)| name).collect();
+        names.join(", ")
+    };
+    let lacking: Vec<&str> = [Capability::SysNice, Capability::SysPtrace]
+        .into_iter()
+        .filter(|&capability| !facts.privileges.status.capabilities.is_some_and(|set| set.has(capability)))
+        .map(Capability::name)
+        .collect();
+    match hints.cold {
+        Answer::NotProbed => row(Works::NotProbed, "not probed".into()),
+        Answer::Missing => row(Works::No, "not in this kernel".into())
+            .fix(format!("{}; not needed", since(facts, (5, 10), "CONFIG_ADVISE_SYSCALLS"))),
+        Answer::Denied => row(Works::No, "not allowed".into())
+            .fix("needs CAP_SYS_NICE and CAP_SYS_PTRACE, and no seccomp filter; not needed"),
+        Answer::Works if facts.privileges.first_user_namespace == Some(false) => {
+            row(Works::No, "not from a user namespace".into()).fix("run on the host as root; not needed")
+        }
+        Answer::Works if !lacking.is_empty() => {
+            row(Works::Partly, format!("{}, own memory only", known(Answer::Works)))
+                .fix(format!("needs {}; not needed", lacking.join(" and ")))
+        }
+        Answer::Works => row(Works::Yes, known(Answer::Works)),
+    }
+}
+
+fn ioctl(facts: &Facts, name: &'static str, answer: Answer, version: (u32, u32)) -> Check {
+    let row = |works, found: &str| Check::new(name, works, found, "maps of a process: not used yet");
+    match answer {
+        Answer::NotProbed => row(Works::NotProbed, "not probed"),
+        Answer::Works => row(Works::Yes, "answers"),
+        Answer::Denied => row(Works::No, "not allowed").fix("run as root; not needed"),
+        Answer::Missing => row(Works::No, "not in this kernel")
+            .fix(format!("{}; not needed", since(facts, version, "CONFIG_PROC_PAGE_MONITOR"))),
+    }
+}

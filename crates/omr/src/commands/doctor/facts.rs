@@ -1,0 +1,250 @@
+//! What is there: read from files, and asked of the running kernel where there is one to ask.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use omr_kernel::actuate::Live;
+use omr_kernel::damon::Damon;
+use omr_kernel::hibernate::Hibernation;
+use omr_kernel::lockdown::Lockdown;
+use omr_kernel::lru_gen::{self, Enabled, Generations};
+use omr_kernel::madvise::Advice;
+use omr_kernel::memcg::{self, Group, Visit};
+use omr_kernel::probe::{self, Answer, ReclaimKeys};
+use omr_kernel::process::{self, Status};
+use omr_kernel::swap::{self, SwapDevice};
+use omr_kernel::{Dir, Error, Kernel, mounts};
+use omr_units::GroupId;
+use serde::Serialize;
+
+/// Everything omr could use. A field is `None` where it could not be told.
+#[derive(Debug, Serialize)]
+pub struct Facts {
+    /// The kernel's release, such as `6.12.117+deb12-amd64`.
+    pub kernel: Option<String>,
+    pub cgroup: Cgroup,
+    pub memory_reclaim: Reclaim,
+    pub memory_swap_reclaim: File,
+    pub memory_high: File,
+    pub mglru: Mglru,
+    pub damon: Damon,
+    pub process_madvise: Hints,
+    pub procmap_query: Answer,
+    pub pagemap_scan: Answer,
+    pub psi: Psi,
+    /// Highest priority first.
+    pub swap: Vec<Swap>,
+    /// `None`: not in this kernel.
+    pub zswap: Option<bool>,
+    pub hibernation: Hibernation,
+    pub lockdown: Option<Lockdown>,
+    pub privileges: Privileges,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct Cgroup {
+    /// Why there is no cgroup v2 hierarchy.
+    pub missing: Option<String>,
+    pub read_only: bool,
+    pub controllers: Vec<String>,
+    /// Without the root.
+    pub groups: usize,
+    pub groups_with_memory: usize,
+    pub own_group: Option<String>,
+    /// Whether `memory.reclaim` of the own group may be written.
+    pub own_group_writable: bool,
+}
+
+/// A file that groups may have, the root too.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct File {
+    pub groups: usize,
+    pub writable: usize,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct Reclaim {
+    #[serde(flatten)]
+    pub file: File,
+    /// `None`: not asked, or asked for nothing because no group's may be written.
+    pub keys: Option<ReclaimKeys>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Mglru {
+    /// The mask of `enabled`; `None`: not in this kernel.
+    pub enabled: Option<Enabled>,
+    pub generations: Generations,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Hints {
+    pub cold: Answer,
+    pub pageout: Answer,
+    pub willneed: Answer,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Psi {
+    pub present: bool,
+    pub triggers: Answer,
+    /// Shortest window of those tried.
+    pub shortest_window_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Swap {
+    #[serde(flatten)]
+    pub device: SwapDevice,
+    /// Whether the hibernation image goes to this device.
+    pub resume: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Privileges {
+    #[serde(flatten)]
+    pub status: Status,
+    /// Whether capabilities reach beyond a user namespace.
+    pub first_user_namespace: Option<bool>,
+}
+
+impl Facts {
+    /// Reads them; asks the running kernel only if `live`.
+    pub fn read(kernel: &Kernel, live: bool) -> Self {
+        let ask = |question: &dyn Fn() -> Answer| if live { question() } else { Answer::NotProbed };
+        let hint = |advice| ask(&|| probe::process_madvise(advice));
+        let hibernation = Hibernation::read(kernel);
+        let groups = Groups::read(kernel, live);
+        Facts {
+            kernel: kernel.proc.read_string("sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()),
+            cgroup: groups.cgroup,
+            memory_reclaim: Reclaim { file: groups.reclaim, keys: groups.keys },
+            memory_swap_reclaim: groups.swap_reclaim,
+            memory_high: groups.high,
+            mglru: Mglru {
+                enabled: lru_gen::read_enabled(kernel).ok().flatten(),
+                generations: lru_gen::read_generations(kernel),
+            },
+            damon: Damon::read(kernel),
+            process_madvise: Hints {
+                cold: hint(Advice::Cold),
+                pageout: hint(Advice::PageOut),
+                willneed: hint(Advice::WillNeed),
+            },
+            procmap_query: ask(&|| probe::procmap_query(kernel)),
+            pagemap_scan: ask(&|| probe::pagemap_scan(kernel)),
+            psi: read_psi(kernel, live),
+            swap: read_swap(kernel, &hibernation),
+            zswap: swap::read_zswap(kernel),
+            hibernation,
+            lockdown: Lockdown::read(kernel),
+            privileges: Privileges {
+                status: Status::read_own(kernel).unwrap_or_default(),
+                first_user_namespace: process::read_is_first_user_namespace(kernel),
+            },
+        }
+    }
+}
+
+fn read_psi(kernel: &Kernel, live: bool) -> Psi {
+    let present = kernel.proc.has("pressure/memory");
+    let (triggers, window) = match live.then(|| probe::psi_window(kernel)) {
+        None => (Answer::NotProbed, None),
+        Some(Ok(Some(window))) => (Answer::Works, Some(window)),
+        // Denied also when no window is let through: 5.10 gives none to whoever lacks the capability.
+        Some(Ok(None)) => (Answer::Denied, None),
+        Some(Err(err)) if err.is_denied() => (Answer::Denied, None),
+        Some(Err(_)) => (Answer::Missing, None),
+    };
+    let shortest_window_ms = window.and_then(|window| u64::try_from(window.as_millis()).ok());
+    Psi { present, triggers, shortest_window_ms }
+}
+
+fn read_swap(kernel: &Kernel, hibernation: &Hibernation) -> Vec<Swap> {
+    let mut devices: Vec<Swap> = swap::read(kernel)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|device| {
+            let resume = hibernation.resume.is_some() && device.read_number(kernel) == hibernation.resume;
+            Swap { device, resume }
+        })
+        .collect();
+    devices.sort_by_key(|swap| std::cmp::Reverse(swap.device.priority));
+    devices
+}
+
+/// What a walk over all groups finds.
+#[derive(Default)]
+struct Groups {
+    cgroup: Cgroup,
+    reclaim: File,
+    swap_reclaim: File,
+    high: File,
+    keys: Option<ReclaimKeys>,
+    /// A group whose `memory.reclaim` may be written, in case neither the own nor the root's may.
+    writable: Option<PathBuf>,
+}
+
+impl Groups {
+    fn read(kernel: &Kernel, live: bool) -> Self {
+        let mut groups = Groups::default();
+        let root = match probe::hierarchy(kernel) {
+            Ok(root) => root,
+            Err(err) => {
+                groups.cgroup.missing = Some(match err {
+                    Error::NoCgroup2 { why, .. } => why.to_owned(),
+                    err => err.to_string(),
+                });
+                return groups;
+            }
+        };
+        groups.cgroup.read_only = mounts::read_is_cgroup_read_only(kernel).unwrap_or(false);
+        let controllers = root.read_string("cgroup.controllers").unwrap_or_default();
+        groups.cgroup.controllers = controllers.split_whitespace().map(Into::into).collect();
+        if let Err(err) = memcg::walk(root, &mut groups) {
+            groups.cgroup.missing = Some(err.to_string());
+            return groups;
+        }
+        let own = process::read_own_group(kernel).ok().flatten();
+        let own = own.and_then(|path| Group::open(root, &path).ok());
+        if let Some(own) = &own {
+            groups.cgroup.own_group = Some(own.path().display().to_string());
+            groups.cgroup.own_group_writable = groups.may_write(own.dir(), "memory.reclaim");
+        }
+        if live {
+            let other = groups.writable.take().and_then(|path| Dir::open(&path).ok());
+            let candidates = [own.as_ref().map(Group::dir), Some(root), other.as_ref()];
+            let group = candidates.into_iter().flatten().find(|dir| groups.may_write(dir, "memory.reclaim"));
+            groups.keys = group.and_then(|dir| probe::reclaim_keys(&mut Live, dir).ok());
+        }
+        groups
+    }
+
+    fn may_write(&self, dir: &Dir, file: &str) -> bool {
+        !self.cgroup.read_only && dir.may_write(file)
+    }
+
+    fn look(&self, dir: &Dir, name: &str, file: &mut File) {
+        file.groups += usize::from(dir.has(name));
+        file.writable += usize::from(self.may_write(dir, name));
+    }
+}
+
+impl Visit for Groups {
+    fn enter(&mut self, dir: &Dir, _: GroupId, _: &OsStr, parent: Option<usize>) -> Option<usize> {
+        if parent.is_some() {
+            self.cgroup.groups += 1;
+            self.cgroup.groups_with_memory += usize::from(dir.has("memory.current"));
+        }
+        let (mut reclaim, mut swap_reclaim, mut high) = (self.reclaim, self.swap_reclaim, self.high);
+        let before = reclaim.writable;
+        self.look(dir, "memory.reclaim", &mut reclaim);
+        self.look(dir, "memory.swap.reclaim", &mut swap_reclaim);
+        self.look(dir, "memory.high", &mut high);
+        if reclaim.writable > before && self.writable.is_none() {
+            self.writable = Some(dir.path().into());
+        }
+        (self.reclaim, self.swap_reclaim, self.high) = (reclaim, swap_reclaim, high);
+        Some(0)
+    }
+}
