@@ -105,6 +105,11 @@ impl Group {
         &self.dir
     }
 
+    /// Its directory, to keep.
+    pub fn into_dir(self) -> Dir {
+        self.dir
+    }
+
     /// Its identity.
     pub fn id(&self) -> GroupId {
         self.id
@@ -166,7 +171,8 @@ pub fn read_cpu(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Duration> {
         .ok_or_else(|| Error::parse(dir.path().join("cpu.stat"), "no line \"usage_usec NUMBER\""))
 }
 
-fn read_protection(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Limit> {
+/// See [`Group::read_protection`].
+pub fn read_protection(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Limit> {
     let mut most = Limit::Bytes(Bytes::ZERO);
     for file in ["memory.min", "memory.low"] {
         match dir.read(file, buffer) {
@@ -182,7 +188,8 @@ fn read_protection(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Limit> {
     Ok(most)
 }
 
-fn read_number(dir: &Dir, file: &str, buffer: &mut Vec<u8>) -> Result<u64> {
+/// A file that holds one number.
+pub fn read_number(dir: &Dir, file: &str, buffer: &mut Vec<u8>) -> Result<u64> {
     dir.read(file, buffer)?;
     parse_u64(buffer).ok_or_else(|| Error::parse(dir.path().join(file), "not a number"))
 }

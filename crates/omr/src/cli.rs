@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{config, doctor};
+use crate::commands::{config, doctor, reclaim, status};
+use crate::daemon;
 
 /// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
 /// nobody is working with, and stops at once when somebody needs the machine.
@@ -25,6 +26,20 @@ pub struct Cli {
 pub enum Command {
     /// Show what this kernel and machine can do, and what omr will use
     Doctor(doctor::Args),
+    /// Reclaim memory once: from a group, or from all background groups
+    Reclaim(reclaim::Args),
+    /// Reclaim by itself, whenever the machine is idle
+    Daemon(daemon::Args),
+    /// Show what the daemon does, and what it has done today
+    Status(status::StatusArgs),
+    /// Say why the daemon does or does not act
+    Explain(status::ExplainArgs),
+    /// Show what sweeps have done
+    History(status::HistoryArgs),
+    /// Tell the daemon to leave the machine alone
+    Pause(status::PauseArgs),
+    /// Tell the daemon to go on
+    Resume,
     /// Check and show the configuration
     Config(config::Args),
 }

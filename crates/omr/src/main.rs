@@ -1,11 +1,22 @@
 //! `omr`: opportunistic memory reclaim for Linux.
 
 #[allow(dead_code, reason = "until the daemon walks over groups")]
+mod backend;
 mod classes;
 mod cli;
 mod commands;
 mod config;
+mod cpu;
+mod daemon;
 mod exit;
+mod limits;
+mod logging;
+mod paths;
+mod reclaim;
+mod signals;
+mod snapshot;
+mod stop;
+mod tree;
 
 use std::process::ExitCode;
 

@@ -2,6 +2,8 @@
 
 pub mod config;
 pub mod doctor;
+pub mod reclaim;
+pub mod status;
 
 use anyhow::Result;
 
@@ -12,6 +14,13 @@ use crate::exit::Exit;
 pub fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Doctor(args) => doctor::run(&cli.root, &args),
+        Command::Reclaim(args) => reclaim::run(&cli.root, &args),
+        Command::Daemon(args) => crate::daemon::run(&cli.root, &args),
+        Command::Status(args) => status::status(&cli.root, &args),
+        Command::Explain(args) => status::explain(&cli.root, &args),
+        Command::History(args) => status::history(&cli.root, &args),
+        Command::Pause(args) => status::pause(&cli.root, &args),
+        Command::Resume => status::resume(&cli.root),
         Command::Config(args) => config::run(&cli.root, &args),
     }
 }

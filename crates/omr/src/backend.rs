@@ -1,0 +1,147 @@
+//! The ways of asking the kernel for memory, behind one step.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::memcg::Group;
+use omr_kernel::{Kernel, clock};
+use omr_units::{Bytes, Limit, Swappiness};
+use serde::{Deserialize, Serialize};
+
+use crate::config::BackendChoice;
+use crate::limits::Journal;
+use crate::stop::Alarm;
+
+/// The longest a lowered `memory.high` stands: tasks of the group that allocate meanwhile are slowed
+/// down by up to 2 s each (mm/memcontrol.c, MEMCG_MAX_HIGH_DELAY_JIFFIES).
+const HIGH_TIME: Duration = Duration::from_millis(50);
+
+/// Which way to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Backend {
+    /// `memory.reclaim`, Linux 5.19.
+    #[serde(rename = "memory.reclaim")]
+    MemoryReclaim {
+        /// The kernel takes `swappiness=` with a request (6.11).
+        swappiness: bool,
+    },
+    /// `memory.swap.reclaim`: the file of the original patch.
+    #[serde(rename = "memory.swap.reclaim")]
+    SwapReclaim,
+    /// Lowering `memory.high` for a moment, for kernels 5.4 to 5.18. Never chosen unasked: it slows
+    /// down tasks of the group that allocate meanwhile.
+    #[serde(rename = "memory.high")]
+    MemoryHigh,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.file())
+    }
+}
+
+impl Backend {
+    /// The file it writes.
+    pub fn file(self) -> &'static str {
+        match self {
+            Backend::MemoryReclaim { .. } => "memory.reclaim",
+            Backend::SwapReclaim => "memory.swap.reclaim",
+            Backend::MemoryHigh => "memory.high",
+        }
+    }
+
+    /// Whether it can be told to take file memory only.
+    pub fn file_only(self) -> bool {
+        matches!(self, Backend::MemoryReclaim { swappiness: true })
+    }
+
+    /// Finds out what this kernel has, on a group that will be written to anyway.
+    pub fn probe(choice: BackendChoice, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
+        let has = |file| group.dir().has(file);
+        let name = group.path().display();
+        match choice {
+            BackendChoice::Auto | BackendChoice::Reclaim if has("memory.reclaim") => {
+                // A request for nothing does nothing, and is refused where the key is unknown.
+                let request = format!("0 swappiness={}", Swappiness::FILE_ONLY);
+                let outcome = actuator.write(group.dir(), "memory.reclaim", &request)?;
+                Ok(Backend::MemoryReclaim { swappiness: outcome == Outcome::Done })
+            }
+            BackendChoice::Auto | BackendChoice::SwapReclaim if has("memory.swap.reclaim") => Ok(Backend::SwapReclaim),
+            BackendChoice::High if has("memory.high") => Ok(Backend::MemoryHigh),
+            BackendChoice::Auto if has("memory.high") => bail!(
+                "{name} has no memory.reclaim (Linux 5.19); --backend memory.high works on this kernel, \
+                 but slows down tasks of the group that allocate meanwhile"
+            ),
+            _ if !has("memory.current") => {
+                bail!("{name} has no memory controller; enable it in cgroup.subtree_control")
+            }
+            BackendChoice::Auto | BackendChoice::Reclaim => bail!("{name} has no memory.reclaim (Linux 5.19)"),
+            BackendChoice::SwapReclaim => bail!("{name} has no memory.swap.reclaim: this kernel is not patched"),
+            BackendChoice::High => bail!("{name} has no memory.high"),
+        }
+    }
+}
+
+/// One write, and what it takes to undo it.
+pub struct Step<'a> {
+    /// Which way.
+    pub backend: Backend,
+    /// The group.
+    pub group: &'a Group,
+    /// Where changed limits are noted; `memory.high` needs it.
+    pub journal: Option<&'a Journal>,
+}
+
+impl Step<'_> {
+    /// Asks for `bytes` once. Returns how that ended and how long it took.
+    pub fn ask(&self, actuator: &mut dyn Actuator, bytes: Bytes, file_only: bool) -> Result<(Outcome, Duration)> {
+        let began = clock::read_monotonic();
+        let outcome = match self.backend {
+            Backend::MemoryReclaim { swappiness } => {
+                let request = match file_only && swappiness {
+                    true => format!("{} swappiness={}", bytes.0, Swappiness::FILE_ONLY),
+                    false => bytes.0.to_string(),
+                };
+                actuator.write(self.group.dir(), "memory.reclaim", &request)?
+            }
+            Backend::SwapReclaim => actuator.write(self.group.dir(), "memory.swap.reclaim", &bytes.0.to_string())?,
+            Backend::MemoryHigh => self.squeeze(actuator, bytes)?,
+        };
+        Ok((outcome, clock::read_monotonic().since(began)))
+    }
+
+    /// Lowers `memory.high` by `bytes` below what the group holds, and puts it back.
+    fn squeeze(&self, actuator: &mut dyn Actuator, bytes: Bytes) -> Result<Outcome> {
+        let Some(journal) = self.journal else { bail!("memory.high needs a journal") };
+        let mut buffer = Vec::new();
+        let before = self.group.read_limit("memory.high", &mut buffer)?;
+        let current = self.group.read_current(&mut buffer)?;
+        let low = Limit::Bytes(current - bytes);
+        if low >= before {
+            // Somebody holds the group lower than that already.
+            return Ok(Outcome::Partial);
+        }
+        journal.note(self.group, "memory.high", before)?;
+        // The kernel reclaims inside the write; the signal ends it, and then the write succeeds.
+        let alarm = Alarm::after(HIGH_TIME);
+        let outcome = actuator.write(self.group.dir(), "memory.high", &low.to_string());
+        drop(alarm);
+        let restored = actuator.write(self.group.dir(), "memory.high", &before.to_string())?;
+        if matches!(restored, Outcome::Done | Outcome::Gone) {
+            journal.forget(self.group.id());
+        }
+        Ok(outcome?)
+    }
+}
+
+/// Opens the journal where the backend needs one, and restores what an earlier run left behind.
+pub fn journal(kernel: &Kernel, state_dir: &std::path::Path, actuator: &mut dyn Actuator) -> Result<Journal> {
+    let journal = Journal::open(kernel, state_dir)?;
+    let restored = journal.restore(kernel, actuator)?;
+    if restored > 0 {
+        log::warn!("restored {restored} limits that an earlier run of omr left behind");
+    }
+    Ok(journal)
+}

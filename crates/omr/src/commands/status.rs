@@ -1,0 +1,208 @@
+//! `omr status`, `omr explain`, `omr history`, `omr pause` and `omr resume`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use omr_policy::{Decision, Mode, short};
+use omr_units::Bytes;
+
+use crate::daemon::{ControlRequest, Explanation, LedgerEntry, Status, ask, read_ledger};
+use crate::exit::Exit;
+use crate::{paths, stop};
+
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Show it again each second
+    #[arg(long)]
+    watch: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ExplainArgs {
+    /// A control group; without one, the machine
+    group: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct PauseArgs {
+    /// For this long, e.g. 2h; until omr resume without it
+    #[arg(long = "for", value_parser = humantime::parse_duration, value_name = "TIME")]
+    time: Option<Duration>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct HistoryArgs {
+    /// Show this many of the last sweeps
+    #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
+    lines: usize,
+
+    /// Print the ledger's JSON lines
+    #[arg(long)]
+    json: bool,
+}
+
+/// `omr status`.
+pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
+    if args.watch {
+        stop::catch_signals();
+    }
+    loop {
+        let value = ask(&paths::socket(root), &ControlRequest::Status)?;
+        if args.watch {
+            // Home, and clear to the end: no flicker.
+            print!("\x1b[H\x1b[J");
+        }
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&value)?);
+        } else {
+            let status: Status = serde_json::from_value(value).context("the daemon is of another version")?;
+            print_status(&status);
+        }
+        if !args.watch {
+            return Ok(Exit::Done);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        if stop::signal().is_some() {
+            return Ok(Exit::Done);
+        }
+    }
+}
+
+fn print_status(status: &Status) {
+    let doing = match (&status.sweep, &status.decision) {
+        (Some(sweep), _) => format!("sweeping {}: {} of {}", sweep.group, sweep.freed, sweep.asked),
+        (None, Some(Decision::Hold { .. })) => "waiting".to_owned(),
+        _ => String::new(),
+    };
+    let separator = if doing.is_empty() { "" } else { "; " };
+    println!("{}{separator}{doing}", status.reason);
+    if status.mode == Mode::Observe {
+        println!("mode observe: decides and records, and reclaims nothing");
+    }
+    let today = &status.today;
+    let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
+    let written = match &status.swap {
+        Some(swap) => match swap.budget {
+            Some(budget) => format!(", swap written {} of {budget}", swap.written),
+            None => String::new(),
+        },
+        None => ", no swap".to_owned(),
+    };
+    println!(
+        "today: {} sweeps, {} freed, {} came back{back}{written}, own CPU {}",
+        today.sweeps,
+        today.freed,
+        today.came_back,
+        short(Duration::from_millis(today.cpu_ms)),
+    );
+    println!();
+    let width = status.groups.iter().map(|group| group.group.chars().count()).max().unwrap_or(0).clamp(5, 60);
+    println!("  {:<11} {:<width$} {:>9} {:>9} {:>9}  LAST", "CLASS", "GROUP", "NOW", "FREED", "BACK");
+    let bytes = |bytes: Bytes| if bytes.0 == 0 { "-".to_owned() } else { bytes.to_string() };
+    for group in status.groups.iter().filter(|group| group.current.is_none_or(|current| current >= Bytes::mib(1))) {
+        let last = match group.last {
+            _ if group.sweeping => "now".to_owned(),
+            Some(ago) => format!("{} ago", short(ago)),
+            None if group.class == omr_policy::Class::Background => "-".to_owned(),
+            None => "never touched".to_owned(),
+        };
+        println!(
+            "  {:<11} {:<width$} {:>9} {:>9} {:>9}  {last}",
+            group.class.name(),
+            crate::config::printable(&group.group),
+            group.current.map_or_else(|| "?".to_owned(), |current| current.to_string()),
+            bytes(group.freed),
+            bytes(group.came_back),
+        );
+    }
+    if status.groups_total > status.groups.len() {
+        println!("  ({} groups in all)", status.groups_total);
+    }
+}
+
+/// `omr explain`.
+pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
+    let value = ask(&paths::socket(root), &ControlRequest::Explain { group: args.group.clone() })?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(Exit::Done);
+    }
+    let explanation: Explanation = serde_json::from_value(value).context("the daemon is of another version")?;
+    println!("{}", explanation.verdict);
+    if let Some(next) = explanation.next {
+        println!("next: {next}");
+    }
+    if let Some(class) = explanation.class {
+        println!("class: {class}");
+    }
+    if !explanation.guards.is_empty() {
+        println!("guards: {}", explanation.guards.join("; "));
+    }
+    Ok(Exit::Done)
+}
+
+/// `omr pause`.
+pub fn pause(root: &Path, args: &PauseArgs) -> Result<Exit> {
+    // Rounded up: a pause of half a second is not none.
+    let seconds = args.time.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
+    ask(&paths::socket(root), &ControlRequest::Pause { seconds })?;
+    Ok(Exit::Done)
+}
+
+/// `omr resume`.
+pub fn resume(root: &Path) -> Result<Exit> {
+    ask(&paths::socket(root), &ControlRequest::Resume)?;
+    Ok(Exit::Done)
+}
+
+/// `omr history`.
+pub fn history(root: &Path, args: &HistoryArgs) -> Result<Exit> {
+    let mut entries = std::collections::VecDeque::new();
+    read_ledger(&paths::state_dir(root), |entry| {
+        entries.push_back(entry);
+        if entries.len() > args.lines {
+            entries.pop_front();
+        }
+    })?;
+    if args.json {
+        for entry in &entries {
+            println!("{}", serde_json::to_string(entry)?);
+        }
+        return Ok(Exit::Done);
+    }
+    for entry in &entries {
+        let time = |seconds: u64| {
+            humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+        };
+        match entry {
+            LedgerEntry::Sweep(swept) => println!(
+                "{}  {}: {}{} freed (anon {}, file {}), {} to swap, {}; {}",
+                time(swept.time),
+                crate::config::printable(&swept.group),
+                if swept.observed { "observed only, " } else { "" },
+                swept.freed,
+                swept.freed_anon,
+                swept.freed_file,
+                swept.swapped_out,
+                short(Duration::from_millis(swept.wall_ms)),
+                swept.stop_reason,
+            ),
+            LedgerEntry::Refaults { time: at, group, bytes, after, .. } => println!(
+                "{}  {}: {bytes} came back within {}",
+                time(*at),
+                crate::config::printable(group),
+                short(Duration::from_secs(*after)),
+            ),
+        }
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,151 @@
+//! CPU time by side: explicit background groups on one, everything else on the other.
+//!
+//! CPU time of groups (`cpu.stat`) is exact, unlike that of `/proc/stat`, which comes in ticks: that
+//! is what makes two samples of 20 ms enough to tell work from noise.
+
+use std::time::Duration;
+
+use omr_kernel::memcg::{Group, read_cpu};
+use omr_kernel::{Dir, Kernel, Result};
+use omr_policy::Class;
+use omr_units::GroupId;
+
+use crate::tree::Tree;
+
+/// A sum of the CPU time of groups, some of them taken off.
+#[derive(Debug, Default)]
+pub struct Sum {
+    counters: Vec<Counter>,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Counter {
+    dir: Dir,
+    id: GroupId,
+    plus: bool,
+    last: Option<Duration>,
+}
+
+impl Sum {
+    /// CPU time used since the last call. `None` the first time, and when a file could not be read.
+    /// A group that is gone has used nothing since.
+    pub fn sample(&mut self) -> Option<Duration> {
+        let mut known = true;
+        let (mut plus, mut minus) = (Duration::ZERO, Duration::ZERO);
+        for counter in &mut self.counters {
+            match read_cpu(&counter.dir, &mut self.buffer) {
+                Ok(now) => {
+                    match counter.last.replace(now) {
+                        Some(last) if counter.plus => plus += now.saturating_sub(last),
+                        Some(last) => minus += now.saturating_sub(last),
+                        None => known = false,
+                    };
+                }
+                Err(err) if err.is_gone() => counter.last = Some(Duration::ZERO),
+                Err(_) => known = false,
+            }
+        }
+        known.then(|| plus.saturating_sub(minus))
+    }
+
+    /// Takes over the last readings of groups that were there before, so that a change of the list
+    /// does not make the next sample unknown; a new group is counted from now.
+    fn inherit(mut self, old: Sum) -> Sum {
+        for counter in &mut self.counters {
+            counter.last = old
+                .counters
+                .iter()
+                .find(|before| before.id == counter.id)
+                .and_then(|before| before.last)
+                .or_else(|| read_cpu(&counter.dir, &mut self.buffer).ok());
+        }
+        self
+    }
+
+    fn ids(&self) -> impl Iterator<Item = (GroupId, bool)> + '_ {
+        self.counters.iter().map(|counter| (counter.id, counter.plus))
+    }
+}
+
+/// The two sides, and the foreground groups.
+#[derive(Debug, Default)]
+pub struct Sides {
+    /// Explicit background groups.
+    pub background: Sum,
+    /// Foreground groups.
+    pub foreground: Sum,
+    /// All groups but explicit background ones.
+    pub other: Sum,
+}
+
+impl Sides {
+    /// Opens what has to be looked at, for the tree as it is.
+    pub fn update(&mut self, kernel: &Kernel, tree: &Tree) -> Result<()> {
+        let root = kernel.cgroup()?;
+        let nodes = tree.nodes();
+        let background = |index: usize| {
+            tree.assignment(&nodes[index])
+                .is_some_and(|assignment| assignment.class == Class::Background && assignment.explicit)
+        };
+        // Whether all of a subtree is on one side. Children come after their parents.
+        let mut pure: Vec<bool> = vec![true; nodes.len()];
+        for index in (1..nodes.len()).rev() {
+            let parent = nodes[index].parent as usize;
+            if parent != 0 {
+                pure[parent] &= pure[index] && background(index) == background(parent);
+            }
+        }
+        let is_child = |index: usize| index != 0;
+        let top = |index: usize| {
+            let parent = nodes[index].parent as usize;
+            is_child(index) && pure[index] && (parent == 0 || !pure[parent])
+        };
+        let all = 0..nodes.len();
+        let first_level: Vec<usize> =
+            all.clone().filter(|&index| is_child(index) && nodes[index].parent == 0).collect();
+        let background_tops: Vec<usize> = all.clone().filter(|&index| top(index) && background(index)).collect();
+        let other_tops: Vec<usize> = all.clone().filter(|&index| top(index) && !background(index)).collect();
+        let foreground_tops: Vec<usize> = all
+            .filter(|&index| {
+                let class = |index: usize| tree.assignment(&nodes[index]).map(|assignment| assignment.class);
+                is_child(index)
+                    && class(index) == Some(Class::Foreground)
+                    && class(nodes[index].parent as usize) != Some(Class::Foreground)
+            })
+            .collect();
+        // One side can be had directly, or as everything less the other: whichever is fewer files.
+        let side = |direct: &[usize], rest: &[usize]| -> Vec<(usize, bool)> {
+            if direct.len() <= first_level.len() + rest.len() {
+                direct.iter().map(|&index| (index, true)).collect()
+            } else {
+                first_level.iter().map(|&index| (index, true)).chain(rest.iter().map(|&index| (index, false))).collect()
+            }
+        };
+        let lists = [
+            (&mut self.background, side(&background_tops, &other_tops)),
+            (&mut self.other, side(&other_tops, &background_tops)),
+            (&mut self.foreground, foreground_tops.iter().map(|&index| (index, true)).collect()),
+        ];
+        for (sum, list) in lists {
+            let wanted = list.iter().map(|&(index, plus)| (nodes[index].id, plus));
+            if sum.ids().eq(wanted) {
+                continue;
+            }
+            let mut new = Sum::default();
+            for (index, plus) in list {
+                let id = nodes[index].id;
+                let Some(path) = tree.path(id) else { continue };
+                // Gone since the scan, or made anew under its name: the next scan will tell.
+                if let Ok(group) = Group::open(root, &path)
+                    && group.id() == id
+                {
+                    new.counters.push(Counter { dir: group.into_dir(), id, plus, last: None });
+                }
+            }
+            let old = std::mem::take(sum);
+            *sum = new.inherit(old);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! The control socket: a line of JSON in, a line of JSON out.
+//!
+//! Who may connect is the socket's mode (root and the group omr); who may change anything is the
+//! peer's user id, which the kernel tells. A client gets no more than its share: short lines, a few
+//! clients at a time, and what it does not read within a while is dropped.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use omr_units::Monotonic;
+use serde::{Deserialize, Serialize};
+
+/// A request is shorter.
+const LONGEST_REQUEST: usize = 4096;
+/// An answer that is not read stays no longer than this.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Clients at a time.
+const MOST_CLIENTS: usize = 16;
+
+/// What a client may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Request {
+    /// What goes on.
+    Status,
+    /// Why a group is, or is not, swept.
+    Explain {
+        /// Its path below the mount; `None`: the machine.
+        group: Option<PathBuf>,
+    },
+    /// No sweeps.
+    Pause {
+        /// For this long, in seconds; `None`: until resumed.
+        seconds: Option<u64>,
+    },
+    /// Sweeps again.
+    Resume,
+}
+
+impl Request {
+    /// Whether it changes anything.
+    fn controls(&self) -> bool {
+        matches!(self, Request::Pause { .. } | Request::Resume)
+    }
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// As asked.
+    Ok(serde_json::Value),
+    /// Why not.
+    Error(String),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    controls: bool,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    since: Monotonic,
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Client {
+    /// Whether there is something to send.
+    pub fn wants_to_write(&self) -> bool {
+        !self.output.is_empty()
+    }
+}
+
+/// The listening socket and its clients.
+#[derive(Debug)]
+pub struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Open connections.
+    pub clients: Vec<Client>,
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Control {
+    /// Listens at `path`; only the holder of the lock may call this, so a socket that is there is
+    /// one that a crash left behind. `group`: who may read besides root.
+    pub fn listen(path: &Path, group: Option<u32>) -> Result<Self> {
+        match fs::remove_file(path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                return Err(err).with_context(|| format!("remove {}", path.display()));
+            }
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?;
+        listener.set_nonblocking(true)?;
+        // Closed to all first: between bind and chmod nobody must slip in.
+        let mode = if group.is_some() { 0o660 } else { 0o600 };
+        if let Some(group) = group
+            && let Err(err) = chown(path, None, Some(group))
+        {
+            log::warn!("{}: {err}; only root can ask for the status", path.display());
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        Ok(Control { listener, path: path.into(), clients: Vec::new() })
+    }
+
+    /// Takes in who wants to connect.
+    pub fn accept(&mut self, now: Monotonic) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if self.clients.len() >= MOST_CLIENTS {
+                // The one that has been there longest has had its time.
+                self.clients.remove(0);
+            }
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let root = rustix::process::getuid();
+            let controls =
+                rustix::net::sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == root);
+            self.clients.push(Client { stream, controls, input: Vec::new(), output: Vec::new(), since: now });
+        }
+    }
+
+    /// Reads from a client and lets `answer` answer its requests; false when it is to be dropped.
+    pub fn serve(client: &mut Client, now: Monotonic, mut answer: impl FnMut(Request) -> Answer) -> bool {
+        let mut chunk = [0u8; 1024];
+        // An answer that is still to be read comes before the next request.
+        while client.output.is_empty() {
+            let read = match client.stream.read(&mut chunk) {
+                Ok(0) => return false,
+                Ok(n) => n,
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return false,
+            };
+            client.input.extend_from_slice(&chunk[..read]);
+            if let Some(end) = client.input.iter().position(|&c| c == b'\n') {
+                let line: Vec<u8> = client.input.drain(..=end).collect();
+                let reply = match serde_json::from_slice::<Request>(&line) {
+                    Ok(request) if request.controls() && !client.controls => {
+                        Answer::Error("only root may do that".into())
+                    }
+                    Ok(request) => answer(request),
+                    Err(err) => Answer::Error(format!("not a request: {err}")),
+                };
+                client.output = serde_json::to_vec(&reply).unwrap_or_default();
+                client.output.push(b'\n');
+                client.since = now;
+                return Control::send(client);
+            }
+            if client.input.len() > LONGEST_REQUEST {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sends what the socket takes; false when the client is to be dropped.
+    pub fn send(client: &mut Client) -> bool {
+        while !client.output.is_empty() {
+            match client.stream.write(&client.output) {
+                Ok(0) => return false,
+                Ok(n) => drop(client.output.drain(..n)),
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Drops clients that neither ask nor read.
+    pub fn drop_silent(&mut self, now: Monotonic) {
+        self.clients.retain(|client| now.since(client.since) < PATIENCE);
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Asks the daemon; for the command line.
+pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
+    let mut stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        Err(err) if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            bail!("the daemon is not running (no answer on {}); systemctl start omr", path.display())
+        }
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+            bail!("{}: permission denied; root and members of the group omr may ask", path.display())
+        }
+        Err(err) => return Err(err).with_context(|| format!("connect to {}", path.display())),
+    };
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut reply = Vec::new();
+    let mut chunk = [0u8; 16 << 10];
+    while !reply.ends_with(b"\n") {
+        match stream.read(&mut chunk).context("no answer from the daemon")? {
+            0 => bail!("the daemon closed the connection without an answer"),
+            n => reply.extend_from_slice(&chunk[..n]),
+        }
+    }
+    match serde_json::from_slice(&reply).context("the daemon's answer")? {
+        Answer::Ok(value) => Ok(value),
+        Answer::Error(error) => bail!("{error}"),
+    }
+}

@@ -1,0 +1,220 @@
+//! The ledger: one JSON line for each sweep of a group, and one some minutes later for what came
+//! back. Each line is one write, so a crash loses at most the last one; a full disk loses lines and
+//! nothing else.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use omr_policy::End;
+use omr_units::{Bytes, GroupId};
+use serde::{Deserialize, Serialize};
+
+/// A file is put aside when it is larger.
+const LARGEST: u64 = 4 << 20;
+/// How many files are kept aside.
+const KEPT: u32 = 3;
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Entry {
+    /// A group was swept.
+    Sweep(Swept),
+    /// What came back into a group in the minutes after its sweep.
+    Refaults {
+        /// Seconds since 1970.
+        time: u64,
+        /// Number of the sweep.
+        sweep: u64,
+        /// Path of the group below the mount.
+        group: String,
+        /// Bytes.
+        bytes: Bytes,
+        /// Seconds since the sweep ended.
+        after: u64,
+    },
+}
+
+/// One group of one sweep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Swept {
+    /// When it ended, in seconds since 1970.
+    pub time: u64,
+    /// Number of the sweep: all groups in a row, until the machine is busy or nothing is left.
+    pub sweep: u64,
+    /// Path of the group below the mount.
+    pub group: String,
+    /// Its identity.
+    pub id: GroupId,
+    /// Decided only, not done (`mode = "observe"`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub observed: bool,
+    /// Bytes.
+    pub asked: Bytes,
+    /// Bytes.
+    pub freed: Bytes,
+    /// Bytes.
+    pub freed_anon: Bytes,
+    /// Bytes.
+    pub freed_file: Bytes,
+    /// Bytes.
+    pub swapped_out: Bytes,
+    /// CPU time of the reclaiming thread.
+    pub cpu_ms: u64,
+    /// How long it took.
+    pub wall_ms: u64,
+    /// Writes to the kernel.
+    pub writes: u32,
+    /// The longest of them.
+    pub longest_write_ms: u64,
+    /// When the last of them returned, `CLOCK_MONOTONIC`.
+    pub last_write_end_ns: u64,
+    /// Why it began.
+    pub start_reason: String,
+    /// Why it ended, in words.
+    pub stop_reason: String,
+    /// How it ended.
+    pub end: End,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The open ledger.
+#[derive(Debug)]
+pub struct Ledger {
+    path: PathBuf,
+    file: File,
+    size: u64,
+    lost: u64,
+}
+
+impl Ledger {
+    /// Opens or begins `ledger.jsonl` in the state directory. A line that a crash cut off is ended.
+    pub fn open(state_dir: &Path) -> Result<Self> {
+        let path = state_dir.join("ledger.jsonl");
+        let (file, size) = open_file(&path).with_context(|| format!("open {}", path.display()))?;
+        Ok(Ledger { path, file, size, lost: 0 })
+    }
+
+    /// Appends a line. A line that cannot be written is lost, and said so once.
+    pub fn add(&mut self, entry: &Entry) {
+        match self.try_add(entry) {
+            Ok(()) => {
+                if self.lost > 0 {
+                    log::warn!("{}: {} lines were lost", self.path.display(), self.lost);
+                    self.lost = 0;
+                }
+            }
+            Err(err) => {
+                if self.lost == 0 {
+                    log::warn!("{}: {err}; lines are lost until that is mended", self.path.display());
+                }
+                self.lost += 1;
+            }
+        }
+    }
+
+    fn try_add(&mut self, entry: &Entry) -> io::Result<()> {
+        if self.size > LARGEST {
+            rotate(&self.path)?;
+            (self.file, self.size) = open_file(&self.path)?;
+        }
+        let mut line = serde_json::to_vec(entry)?;
+        line.push(b'\n');
+        // A short write (ENOSPC in the middle) leaves half a line; take it back.
+        if let Err(err) = self.file.write_all(&line) {
+            let _ = self.file.set_len(self.size);
+            return Err(err);
+        }
+        self.size += line.len() as u64;
+        self.file.sync_data()
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<(File, u64)> {
+    let mut file = OpenOptions::new().append(true).create(true).read(true).open(path)?;
+    let size = file.metadata()?.len();
+    let mut last = [0u8; 1];
+    if size > 0 && std::os::unix::fs::FileExt::read_exact_at(&file, &mut last, size - 1).is_ok() && last != *b"\n" {
+        file.write_all(b"\n")?;
+        return Ok((file, size + 1));
+    }
+    Ok((file, size))
+}
+
+fn rotated(path: &Path, number: u32) -> PathBuf {
+    path.with_extension(format!("jsonl.{number}"))
+}
+
+fn rotate(path: &Path) -> io::Result<()> {
+    for number in (1..KEPT).rev() {
+        match fs::rename(rotated(path, number), rotated(path, number + 1)) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+            _ => {}
+        }
+    }
+    fs::rename(path, rotated(path, 1))
+}
+
+/// All lines, oldest first. Lines that are not whole are passed over.
+pub fn read(state_dir: &Path, mut each: impl FnMut(Entry)) -> Result<()> {
+    let path = state_dir.join("ledger.jsonl");
+    let files = (1..=KEPT).rev().map(|number| rotated(&path, number)).chain([path.clone()]);
+    for file in files {
+        match File::open(&file) {
+            Ok(opened) => {
+                for line in BufReader::new(opened).split(b'\n') {
+                    let line = line.with_context(|| format!("read {}", file.display()))?;
+                    if let Ok(entry) = serde_json::from_slice(&line) {
+                        each(entry);
+                    }
+                }
+            }
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+            Err(err) => return Err(err).with_context(|| format!("read {}", file.display())),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(sweep: u64) -> Entry {
+        Entry::Refaults { time: 1, sweep, group: "a".into(), bytes: Bytes(4096), after: 300 }
+    }
+
+    fn lines(dir: &Path) -> Vec<Entry> {
+        let mut all = Vec::new();
+        read(dir, |entry| all.push(entry)).expect("the ledger can be read");
+        all
+    }
+
+    #[test]
+    fn a_line_cut_off_by_a_crash_costs_that_line_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        Ledger::open(dir.path()).expect("a ledger").add(&line(1));
+        let path = dir.path().join("ledger.jsonl");
+        let mut text = fs::read(&path).expect("text");
+        text.extend_from_slice(b"{\"kind\":\"refau");
+        fs::write(&path, text).expect("written");
+        Ledger::open(dir.path()).expect("a ledger").add(&line(2));
+        assert_eq!(lines(dir.path()), [line(1), line(2)]);
+    }
+
+    #[test]
+    fn old_lines_are_put_aside_and_in_the_end_dropped() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut ledger = Ledger::open(dir.path()).expect("a ledger");
+        for sweep in 0..6 {
+            ledger.add(&line(sweep));
+            // As if four megabytes had been written.
+            ledger.size = LARGEST + 1;
+        }
+        assert_eq!(lines(dir.path()), [2, 3, 4, 5].map(line));
+    }
+}

@@ -1,0 +1,669 @@
+//! `omr daemon`: one loop and one worker.
+//!
+//! The loop waits in `poll` for its timer, signals, clients, memory pressure and the worker's
+//! reports. Once a second it takes a snapshot, makes signals of it and asks the policy; while a sweep
+//! runs it also looks fifty times a second whether somebody has begun to work.
+
+mod control;
+mod ledger;
+mod lock;
+mod tally;
+mod timer;
+mod views;
+mod worker;
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use omr_kernel::actuate::{Actuator, DryRun, Live};
+use omr_kernel::memcg::Group;
+use omr_kernel::psi::Trigger;
+use omr_kernel::{Kernel, clock, process};
+use omr_policy::stop::Watch;
+use omr_policy::{Config, Decision, End, Finished, Mode, Reason, Signals, State, Writes};
+use omr_units::{Bytes, GroupId, Monotonic};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use self::control::{Answer, Control, Request};
+use self::ledger::{Entry, Ledger, Swept};
+use self::lock::Lock;
+use self::tally::Tally;
+use self::timer::{SignalFd, Timer};
+use self::worker::{Order, Setup, Worker};
+use crate::backend::Backend;
+use crate::classes::Classifier;
+use crate::config::{self, Loaded};
+use crate::cpu::Sides;
+use crate::exit::Exit;
+use crate::limits::write_atomically;
+use crate::reclaim::Report;
+use crate::snapshot::{Snapshot, read_hibernates};
+use crate::tree::Tree;
+use crate::{backend, paths, signals};
+
+pub use self::control::{Request as ControlRequest, ask};
+pub use self::ledger::{Entry as LedgerEntry, read as read_ledger};
+pub use self::views::{Explanation, Status};
+
+/// The policy is asked once in this time; also the only wake-up of an idle daemon.
+const TICK: Duration = Duration::from_secs(1);
+/// Groups are read this often, or so seldom that it takes no more than half a percent of a CPU.
+const SCAN: Duration = Duration::from_secs(5);
+const SCAN_SHARE: u32 = 200;
+/// Whether the machine can hibernate is read again after this many ticks.
+const SLOW_TICKS: u64 = 60;
+
+/// What the command line says.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Log to standard error instead of the journal
+    #[arg(long)]
+    pub foreground: bool,
+
+    /// Read this file instead of the configuration of the system
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Runs the daemon until it is told to end.
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    crate::logging::start(args.foreground);
+    // Before any thread exists, so that all of them have these signals blocked.
+    let signal_fd = SignalFd::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
+    let loaded = config::load_or_refuse(root, args.config.as_deref())?;
+    let kernel = Arc::new(Kernel::open(root)?);
+    kernel.cgroup()?;
+    let _lock = Lock::take(&paths::runtime_dir(root))?;
+    let state_dir = paths::state_dir(root);
+    fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+    let mut daemon = Daemon::start(root, args.config.clone(), kernel, loaded, state_dir)?;
+    lock_memory();
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    log::info!("omr {} started", env!("CARGO_PKG_VERSION"));
+    let ended = daemon.serve(&signal_fd);
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    daemon.end();
+    ended?;
+    log::info!("omr ended");
+    Ok(Exit::Done)
+}
+
+/// Keeps the daemon in memory, so that it cannot be its own victim: what is there now, and each page
+/// from the moment it is first used.
+fn lock_memory() {
+    // SAFETY: mlockall takes flags only and touches no memory of ours.
+    let result = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) };
+    if result != 0 {
+        log::warn!("mlockall: {}; the daemon may be swapped out", std::io::Error::last_os_error());
+    }
+}
+
+/// The sweep that runs.
+struct Running {
+    sweep: u64,
+    path: PathBuf,
+    asked: Bytes,
+    refaults: Option<Bytes>,
+    start: Reason,
+    stop: Option<Reason>,
+    watch: Watch,
+    sampled: Monotonic,
+    own_cpu: Duration,
+}
+
+struct Daemon {
+    root: PathBuf,
+    config_file: Option<PathBuf>,
+    kernel: Arc<Kernel>,
+    config: Config,
+    config_files: Vec<PathBuf>,
+    backend: config::BackendChoice,
+    classifier: Classifier,
+    own_group: PathBuf,
+    state_dir: PathBuf,
+    state: State,
+    tree: Tree,
+    sides: Sides,
+    groups: Vec<omr_policy::Group>,
+    next_scan: Monotonic,
+    snapshot: Option<Snapshot>,
+    signals: Option<Signals>,
+    decision: Option<Decision>,
+    decided: Monotonic,
+    ticks: u64,
+    hibernates: bool,
+    file_only: bool,
+    worker: Worker,
+    running: Option<Running>,
+    sweep: Option<u64>,
+    ledger: Ledger,
+    tally: Tally,
+    control: Option<Control>,
+    tick: Timer,
+    sampler: Timer,
+    trigger: Option<Trigger>,
+    buffer: Vec<u8>,
+    /// Where the write budget was written last.
+    saved: Writes,
+}
+
+impl Daemon {
+    fn start(
+        root: &Path,
+        config_file: Option<PathBuf>,
+        kernel: Arc<Kernel>,
+        loaded: Loaded,
+        state_dir: PathBuf,
+    ) -> Result<Self> {
+        let own_group = process::read_own_group(&kernel).ok().flatten().unwrap_or_default();
+        let own_group = own_group.strip_prefix("/").map(Path::to_path_buf).unwrap_or(own_group);
+        let mut live = Live;
+        let journal = backend::journal(&kernel, &state_dir, &mut live)?;
+        let worker = Worker::start(Setup {
+            kernel: Arc::clone(&kernel),
+            actuator: actuator(loaded.policy.mode),
+            choice: loaded.backend,
+            journal,
+        })?;
+        let mut state = State::default();
+        state.writes = read_writes(&state_dir);
+        let socket = paths::socket(root);
+        let control = Control::listen(&socket, omr_group(root))?;
+        let mut daemon = Daemon {
+            root: root.into(),
+            config_file,
+            classifier: Classifier::new(&loaded.groups, &own_group),
+            config: loaded.policy,
+            config_files: loaded.files,
+            backend: loaded.backend,
+            own_group,
+            saved: state.writes.clone(),
+            state,
+            tree: Tree::default(),
+            sides: Sides::default(),
+            groups: Vec::new(),
+            next_scan: Monotonic(0),
+            snapshot: None,
+            signals: None,
+            decision: None,
+            decided: Monotonic(0),
+            ticks: 0,
+            hibernates: false,
+            file_only: false,
+            worker,
+            running: None,
+            sweep: None,
+            ledger: Ledger::open(&state_dir)?,
+            tally: Tally::load(&state_dir, clock::read_wall().as_secs()),
+            control: Some(control),
+            tick: Timer::new()?,
+            sampler: Timer::new()?,
+            trigger: None,
+            buffer: Vec::with_capacity(8192),
+            state_dir,
+            kernel,
+        };
+        daemon.scan();
+        daemon.probe();
+        daemon.arm_trigger();
+        daemon.tick.every(TICK)?;
+        Ok(daemon)
+    }
+
+    /// The loop. Returns when a signal asks for the end.
+    fn serve(&mut self, signal_fd: &SignalFd) -> Result<()> {
+        // The first snapshot only starts the counters.
+        self.tick();
+        loop {
+            let mut ready = Ready::default();
+            self.wait(signal_fd, &mut ready)?;
+            if ready.sampler {
+                self.sampler.clear();
+                self.sample();
+            }
+            if ready.stalled {
+                let stop = &self.config.stop;
+                let reason = Reason::Stalled { stall: stop.stall, window: stop.window };
+                self.interrupt(reason);
+            }
+            if ready.worker {
+                while let Some((id, report)) = self.worker.report() {
+                    self.finished(id, report);
+                    self.go_on();
+                }
+            }
+            if ready.tick {
+                self.tick.clear();
+                self.tick();
+            }
+            self.serve_clients(&ready);
+            if ready.signal {
+                match signal_fd.read() {
+                    Some(libc::SIGHUP) => self.reload(),
+                    Some(_) => return Ok(()),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn wait(&self, signal_fd: &SignalFd, ready: &mut Ready) -> Result<()> {
+        let mut fds = vec![
+            PollFd::new(&self.tick, PollFlags::IN),
+            PollFd::new(&self.sampler, PollFlags::IN),
+            PollFd::new(&self.worker, PollFlags::IN),
+            PollFd::from_borrowed_fd(signal_fd.as_fd(), PollFlags::IN),
+        ];
+        let stall = self.trigger.as_ref().filter(|_| self.running.is_some());
+        let stall = stall.map(|trigger| {
+            fds.push(PollFd::new(trigger, PollFlags::PRI));
+            fds.len() - 1
+        });
+        let clients = fds.len();
+        if let Some(control) = &self.control {
+            fds.push(PollFd::new(control, PollFlags::IN));
+            for client in &control.clients {
+                let flags = if client.wants_to_write() { PollFlags::OUT } else { PollFlags::IN };
+                fds.push(PollFd::new(client, flags));
+            }
+        }
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(err) => return Err(err).context("poll"),
+        }
+        let is_ready = |index: usize| !fds[index].revents().is_empty();
+        ready.tick = is_ready(0);
+        ready.sampler = is_ready(1);
+        ready.worker = is_ready(2);
+        ready.signal = is_ready(3);
+        ready.stalled = stall.is_some_and(|index| fds[index].revents().contains(PollFlags::PRI));
+        ready.listener = fds.get(clients).is_some_and(|fd| !fd.revents().is_empty());
+        ready.clients = fds.iter().skip(clients + 1).map(|fd| !fd.revents().is_empty()).collect();
+        Ok(())
+    }
+
+    /// Once a second: look, decide, act.
+    fn tick(&mut self) {
+        let now = clock::read_monotonic();
+        if now >= self.next_scan {
+            self.scan();
+        }
+        if self.ticks.is_multiple_of(SLOW_TICKS) {
+            self.hibernates = read_hibernates(&self.kernel, self.snapshot.as_ref().and_then(|snapshot| snapshot.swap));
+        }
+        self.ticks += 1;
+        let snapshot = Snapshot::take(&self.kernel, &mut self.sides, self.hibernates, &mut self.buffer);
+        if let Some(before) = &self.snapshot {
+            let signals = signals::between(before, &snapshot, self.file_only);
+            if signals.slept {
+                log::info!("the machine was asleep");
+            }
+            let decision = omr_policy::decide(&self.config, &mut self.state, &signals, &self.groups);
+            self.signals = Some(signals);
+            self.act(decision);
+        } else {
+            // The device is known once swap is.
+            self.hibernates = read_hibernates(&self.kernel, snapshot.swap);
+        }
+        self.snapshot = Some(snapshot);
+        let time = clock::read_wall().as_secs();
+        let nodes = self.tree.nodes();
+        let lines = self
+            .tally
+            .came_back(now, time, |id| nodes.iter().find(|node| node.id == id).and_then(|node| node.refaults));
+        for line in lines {
+            self.ledger.add(&line);
+        }
+        if let Some(control) = &mut self.control {
+            control.drop_silent(now);
+        }
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+    }
+
+    /// The next group of the sweep, right after one is finished.
+    fn go_on(&mut self) {
+        let Some(signals) = &self.signals else { return };
+        let signals = Signals { now: clock::read_monotonic(), slept: false, ..signals.clone() };
+        let decision = omr_policy::next(&self.config, &mut self.state, &signals, &self.groups);
+        self.act(decision);
+    }
+
+    fn act(&mut self, decision: Decision) {
+        match &decision {
+            Decision::Sweep { id, job, reason } => self.begin(*id, job, reason),
+            Decision::Stop { reason } => self.stop(reason.clone()),
+            Decision::Continue { .. } => {}
+            Decision::Hold { .. } => self.sweep = None,
+        }
+        if self.decision.as_ref().map(Decision::reason).map(std::mem::discriminant)
+            != Some(std::mem::discriminant(decision.reason()))
+        {
+            log::debug!("{}", decision.reason());
+            let status = format!("STATUS={}", decision.reason());
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Custom(&status)]);
+        }
+        self.decided = clock::read_monotonic();
+        self.decision = Some(decision);
+    }
+
+    fn begin(&mut self, id: GroupId, job: &omr_policy::pace::Job, reason: &Reason) {
+        let Some(path) = self.tree.path(id) else {
+            // It was in the list a moment ago; the next scan will tell.
+            self.forget(id);
+            return;
+        };
+        let inner = self.tree.nodes().iter().find(|node| node.id == id && node.inner);
+        let inner = inner.and_then(|node| node.current.map(|current| current - node.in_children));
+        let group = self.groups.iter().find(|group| group.id == id);
+        let sweep = *self.sweep.get_or_insert_with(|| self.tally.next_sweep());
+        // What happened before the sweep began is not its business.
+        self.sides.other.sample();
+        if let Some(trigger) = &self.trigger {
+            let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let _ = poll(&mut [PollFd::new(trigger, PollFlags::PRI)], Some(&none));
+        }
+        self.running = Some(Running {
+            sweep,
+            path: path.clone(),
+            asked: job.amount,
+            refaults: group.and_then(|group| group.refaults),
+            start: reason.clone(),
+            stop: None,
+            watch: Watch::new(&self.config.stop, self.state.steady_load()),
+            sampled: clock::read_monotonic(),
+            own_cpu: clock::read_own_cpu(),
+        });
+        if let Err(err) = self.sampler.every(self.config.stop.sample) {
+            log::error!("{err:#}; no sweep without a look at the machine");
+            self.running = None;
+            self.forget(id);
+            return;
+        }
+        self.worker.order(Order { id, path, job: job.clone(), inner });
+    }
+
+    /// A sweep that did not begin.
+    fn forget(&mut self, id: GroupId) {
+        let finished = Finished { id, size: Bytes::ZERO, refaults: None, swap_writes: Bytes::ZERO, end: End::Gone };
+        self.state.finished(&self.config, clock::read_monotonic(), 0, &finished);
+    }
+
+    fn stop(&mut self, reason: Reason) {
+        if let Some(running) = &mut self.running {
+            self.worker.stop();
+            running.stop.get_or_insert(reason);
+        }
+    }
+
+    /// Somebody needs the machine.
+    fn interrupt(&mut self, reason: Reason) {
+        if self.running.as_ref().is_some_and(|running| running.stop.is_none()) {
+            log::debug!("{reason}");
+            self.stop(reason);
+            self.state.interrupt(clock::read_monotonic());
+            self.sweep = None;
+        }
+    }
+
+    /// Some fifty times a second while a sweep runs: has somebody begun to work?
+    fn sample(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        let now = clock::read_monotonic();
+        let own_cpu = clock::read_own_cpu();
+        let dt = now.since(running.sampled);
+        let own = own_cpu.saturating_sub(running.own_cpu);
+        running.sampled = now;
+        running.own_cpu = own_cpu;
+        let mut used = self.sides.other.sample();
+        // The daemon's own group is one of the others, unless it runs in the root group.
+        if !self.own_group.as_os_str().is_empty() {
+            used = used.map(|used| used.saturating_sub(own));
+        }
+        if let Some(reason) = running.watch.sample(dt, used) {
+            self.interrupt(reason);
+        }
+    }
+
+    /// The worker is done with a group.
+    fn finished(&mut self, id: GroupId, report: Report) {
+        let _ = self.sampler.stop();
+        let Some(running) = self.running.take() else { return };
+        let now = clock::read_monotonic();
+        let on_disk = self.snapshot.as_ref().and_then(|snapshot| snapshot.swap).is_some_and(|swap| swap.on_disk);
+        let finished = Finished {
+            id,
+            size: report.size,
+            refaults: report.refaults,
+            swap_writes: if on_disk { report.swapped_out } else { Bytes::ZERO },
+            end: report.end,
+        };
+        let wall = clock::read_wall();
+        self.state.finished(&self.config, now, wall.as_secs() / 3600, &finished);
+        if let Some(group) = self.groups.iter_mut().find(|group| group.id == id) {
+            group.current = Some(report.size);
+            group.refaults = report.refaults.or(group.refaults);
+        }
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let stop_reason = match &running.stop {
+            Some(reason) if report.end == End::Stopped => reason.to_string(),
+            _ => report.end.words().to_owned(),
+        };
+        let swept = Swept {
+            time: wall.as_secs(),
+            sweep: running.sweep,
+            group: running.path.to_string_lossy().into_owned(),
+            id,
+            observed: self.config.mode == Mode::Observe,
+            asked: report.asked,
+            freed: report.freed,
+            freed_anon: report.freed_anon,
+            freed_file: report.freed_file,
+            swapped_out: report.swapped_out,
+            cpu_ms: millis(report.cpu),
+            wall_ms: millis(report.wall),
+            writes: report.writes,
+            longest_write_ms: millis(report.longest_write),
+            last_write_end_ns: report.last_write_end.0,
+            start_reason: running.start.to_string(),
+            stop_reason,
+            end: report.end,
+            error: report.error,
+        };
+        log::info!(
+            "{}: {} of {} freed, {} to swap, {} ms, {}",
+            swept.group,
+            swept.freed,
+            swept.asked,
+            swept.swapped_out,
+            swept.wall_ms,
+            swept.stop_reason
+        );
+        if let Some(error) = &swept.error {
+            log::warn!("{}: {error}", swept.group);
+        }
+        self.tally.add(now, &swept, running.refaults.or(report.refaults));
+        self.ledger.add(&Entry::Sweep(swept));
+        self.save();
+    }
+
+    /// Writes the write budget to disk when it has changed.
+    fn save(&mut self) {
+        if self.saved == self.state.writes {
+            return;
+        }
+        let text = serde_json::to_vec(&self.state.writes).unwrap_or_default();
+        match write_atomically(&self.state_dir.join("swap-writes.json"), &text) {
+            Ok(()) => self.saved = self.state.writes.clone(),
+            Err(err) => log::warn!("{err:#}"),
+        }
+    }
+
+    /// Reads all groups.
+    fn scan(&mut self) {
+        let began = clock::read_monotonic();
+        if let Err(err) = self.tree.scan(&self.kernel, &self.classifier, true) {
+            log::warn!("{err}");
+            self.groups.clear();
+            self.next_scan = began + SCAN;
+            return;
+        }
+        self.groups.clear();
+        self.groups.extend(self.tree.groups());
+        if let Err(err) = self.sides.update(&self.kernel, &self.tree) {
+            log::warn!("{err}");
+        }
+        let mut ids: Vec<GroupId> = self.tree.nodes().iter().map(|node| node.id).collect();
+        ids.sort_unstable();
+        self.state.retain(&ids);
+        self.tally.retain(|id| ids.binary_search(&id).is_ok());
+        let took = clock::read_monotonic().since(began);
+        self.next_scan = began + SCAN.max(took * SCAN_SHARE);
+    }
+
+    /// Whether the kernel can be asked for file memory only.
+    fn probe(&mut self) {
+        let Ok(root) = self.kernel.cgroup() else { return };
+        let some =
+            self.tree.nodes().iter().find(|node| node.current.is_some()).and_then(|node| self.tree.path(node.id));
+        let Some(group) = some.and_then(|path| Group::open(root, &path).ok()) else { return };
+        match Backend::probe(self.backend, &group, &mut *actuator(self.config.mode)) {
+            Ok(backend) => {
+                self.file_only = backend.file_only();
+                log::info!("reclaims by {backend}");
+            }
+            Err(err) => log::warn!("{err:#}"),
+        }
+    }
+
+    fn arm_trigger(&mut self) {
+        let stop = &self.config.stop;
+        match Trigger::arm(&self.kernel.proc, "pressure/memory", stop.stall, stop.window) {
+            Ok(trigger) => self.trigger = Some(trigger),
+            Err(err) => {
+                self.trigger = None;
+                log::warn!("no pressure trigger, only CPU time stops a sweep early: {err}");
+            }
+        }
+    }
+
+    /// SIGHUP: a file that is wrong changes nothing.
+    fn reload(&mut self) {
+        match config::load(&self.root, self.config_file.as_deref()) {
+            Err(errors) => log::error!("the configuration stays as it was:\n{errors}"),
+            Ok(loaded) => {
+                if loaded.backend != self.backend || loaded.policy.mode != self.config.mode {
+                    log::warn!("mode and backend change with a restart only: systemctl restart omr");
+                }
+                let mode = self.config.mode;
+                self.config = Config { mode, ..loaded.policy };
+                self.config_files = loaded.files;
+                self.classifier = Classifier::new(&loaded.groups, &self.own_group);
+                self.tree.reclassify();
+                self.stop(Reason::Stopping);
+                self.state.reconfigured();
+                self.scan();
+                self.arm_trigger();
+                log::info!("configuration read again");
+            }
+        }
+    }
+
+    fn serve_clients(&mut self, ready: &Ready) {
+        let Some(mut control) = self.control.take() else { return };
+        let now = clock::read_monotonic();
+        let mut index = 0;
+        control.clients.retain_mut(|client| {
+            let is_ready = ready.clients.get(index).copied().unwrap_or(false);
+            index += 1;
+            match is_ready {
+                false => true,
+                true if client.wants_to_write() => Control::send(client),
+                true => Control::serve(client, now, |request| self.answer(request)),
+            }
+        });
+        if ready.listener {
+            control.accept(now);
+        }
+        self.control = Some(control);
+    }
+
+    fn answer(&mut self, request: Request) -> Answer {
+        let now = clock::read_monotonic();
+        let value = match request {
+            Request::Status => serde_json::to_value(self.status(now)),
+            Request::Explain { group } => match self.explain(now, group.as_deref()) {
+                Ok(explanation) => serde_json::to_value(explanation),
+                Err(err) => return Answer::Error(format!("{err:#}")),
+            },
+            Request::Pause { seconds } => {
+                self.state.pause(now, seconds.map(Duration::from_secs));
+                self.stop(Reason::Paused { left: seconds.map(Duration::from_secs) });
+                self.sweep = None;
+                Ok(serde_json::Value::Null)
+            }
+            Request::Resume => {
+                self.state.resume();
+                Ok(serde_json::Value::Null)
+            }
+        };
+        match value {
+            Ok(value) => Answer::Ok(value),
+            Err(err) => Answer::Error(err.to_string()),
+        }
+    }
+
+    /// Ends a sweep, and leaves nothing behind.
+    fn end(mut self) {
+        self.stop(Reason::Stopping);
+        self.worker.close();
+        while let Some((id, report)) = self.worker.report() {
+            self.finished(id, report);
+        }
+    }
+}
+
+/// What `poll` found.
+#[derive(Debug, Default)]
+struct Ready {
+    tick: bool,
+    sampler: bool,
+    worker: bool,
+    signal: bool,
+    stalled: bool,
+    listener: bool,
+    clients: Vec<bool>,
+}
+
+fn actuator(mode: Mode) -> Box<dyn Actuator> {
+    match mode {
+        Mode::Act => Box::new(Live),
+        Mode::Observe => Box::new(DryRun),
+    }
+}
+
+/// The write budget as it was saved; a file that cannot be read starts it anew.
+fn read_writes(state_dir: &Path) -> Writes {
+    let path = state_dir.join("swap-writes.json");
+    match fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|err| {
+            log::warn!("{}: {err}; the write budget starts anew", path.display());
+            Writes::default()
+        }),
+        Err(_) => Writes::default(),
+    }
+}
+
+/// Group id of the group omr, whose members may ask for the status.
+fn omr_group(root: &Path) -> Option<u32> {
+    let groups = fs::read_to_string(root.join("etc/group")).ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == "omr").then_some(())?;
+        fields.nth(1)?.parse().ok()
+    })
+}

@@ -1,0 +1,154 @@
+//! What sweeps have done: for each group and for today. Read back from the ledger at start.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use omr_units::{Bytes, GroupId, Monotonic};
+use serde::{Deserialize, Serialize};
+
+use super::ledger::{self, Entry, Swept};
+
+const DAY: u64 = 86_400;
+/// What comes back later is hardly the sweep's doing.
+const ATTRIBUTION: Duration = Duration::from_secs(300);
+
+/// Today, since midnight UTC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Today {
+    /// Days since 1970.
+    pub day: u64,
+    /// Sweeps.
+    pub sweeps: u64,
+    /// Freed by them.
+    pub freed: Bytes,
+    /// Came back within minutes.
+    pub came_back: Bytes,
+    /// Written to swap meanwhile.
+    pub swapped_out: Bytes,
+    /// CPU time of the reclaiming thread.
+    pub cpu_ms: u64,
+}
+
+/// One group, since the daemon started.
+#[derive(Clone, Debug, Default)]
+pub struct PerGroup {
+    /// Freed by sweeps.
+    pub freed: Bytes,
+    /// When its last sweep ended.
+    pub last: Monotonic,
+    /// Refaults when the first sweep began.
+    pub first_refaults: Option<Bytes>,
+}
+
+/// A sweep of a group that is still watched for what comes back.
+#[derive(Debug)]
+struct Watched {
+    sweep: u64,
+    id: GroupId,
+    group: String,
+    ended: Monotonic,
+    refaults: Bytes,
+}
+
+/// The figures.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Today.
+    pub today: Today,
+    groups: HashMap<GroupId, PerGroup>,
+    watched: Vec<Watched>,
+    last_sweep: u64,
+}
+
+impl Tally {
+    /// Reads the ledger.
+    pub fn load(state_dir: &Path, time: u64) -> Self {
+        let mut tally = Tally { today: Today { day: time / DAY, ..Today::default() }, ..Tally::default() };
+        let read = ledger::read(state_dir, |entry| match entry {
+            Entry::Sweep(swept) => tally.count(&swept),
+            Entry::Refaults { time, bytes, .. } if time / DAY == tally.today.day => tally.today.came_back += bytes,
+            Entry::Refaults { .. } => {}
+        });
+        if let Err(err) = read {
+            log::warn!("{err:#}");
+        }
+        tally
+    }
+
+    fn count(&mut self, swept: &Swept) {
+        if swept.time / DAY == self.today.day && !swept.observed {
+            if swept.sweep != self.last_sweep {
+                self.today.sweeps += 1;
+            }
+            self.today.freed += swept.freed;
+            self.today.swapped_out += swept.swapped_out;
+            self.today.cpu_ms += swept.cpu_ms;
+        }
+        self.last_sweep = self.last_sweep.max(swept.sweep);
+    }
+
+    /// A number for the sweep that begins.
+    pub fn next_sweep(&self) -> u64 {
+        self.last_sweep + 1
+    }
+
+    /// A sweep of a group has ended.
+    pub fn add(&mut self, now: Monotonic, swept: &Swept, refaults: Option<Bytes>) {
+        self.roll(swept.time);
+        self.count(swept);
+        if swept.observed {
+            return;
+        }
+        let group = self.groups.entry(swept.id).or_default();
+        group.freed += swept.freed;
+        group.last = now;
+        if let Some(refaults) = refaults {
+            group.first_refaults.get_or_insert(refaults);
+            self.watched.push(Watched {
+                sweep: swept.sweep,
+                id: swept.id,
+                group: swept.group.clone(),
+                ended: now,
+                refaults,
+            });
+        }
+    }
+
+    /// What came back after sweeps that ended five minutes ago; called now and then. `refaults` gives
+    /// the counter of a group that is still there.
+    pub fn came_back(&mut self, now: Monotonic, time: u64, refaults: impl Fn(GroupId) -> Option<Bytes>) -> Vec<Entry> {
+        self.roll(time);
+        let mut lines = Vec::new();
+        self.watched.retain(|watched| {
+            let after = now.since(watched.ended);
+            if after < ATTRIBUTION {
+                return true;
+            }
+            if let Some(refaults) = refaults(watched.id) {
+                let bytes = refaults - watched.refaults;
+                self.today.came_back += bytes;
+                let (sweep, group) = (watched.sweep, watched.group.clone());
+                lines.push(Entry::Refaults { time, sweep, group, bytes, after: after.as_secs() });
+            }
+            false
+        });
+        lines
+    }
+
+    fn roll(&mut self, time: u64) {
+        if time / DAY != self.today.day {
+            self.today = Today { day: time / DAY, ..Today::default() };
+        }
+    }
+
+    /// The figures of a group that was swept.
+    pub fn group(&self, id: GroupId) -> Option<&PerGroup> {
+        self.groups.get(&id)
+    }
+
+    /// Forgets groups that are gone.
+    pub fn retain(&mut self, there: impl Fn(GroupId) -> bool) {
+        self.groups.retain(|id, _| there(*id));
+    }
+}

@@ -1,0 +1,243 @@
+//! What the daemon tells about itself: the answers to `omr status` and `omr explain`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use omr_policy::{Class, Decision, Mode, Reason, judge, swap_floor};
+use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic};
+use serde::{Deserialize, Serialize};
+
+use super::Daemon;
+use super::tally::Today;
+
+/// Groups shown by `omr status`; the largest.
+const MOST_GROUPS: usize = 100;
+
+/// The answer to `omr status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Of the program.
+    pub version: String,
+    /// Of the daemon.
+    pub pid: u32,
+    /// Act or observe.
+    pub mode: Mode,
+    /// The file groups are reclaimed by, as configured.
+    pub backend: String,
+    /// Files of the configuration.
+    pub config: Vec<PathBuf>,
+    /// The last decision.
+    pub decision: Option<Decision>,
+    /// Its reason in words.
+    pub reason: String,
+    /// The sweep that runs.
+    pub sweep: Option<SweepView>,
+    /// Today's figures.
+    pub today: Today,
+    /// Swap.
+    pub swap: Option<SwapView>,
+    /// All groups there are.
+    pub groups_total: usize,
+    /// The largest groups with memory of their own.
+    pub groups: Vec<GroupView>,
+}
+
+/// A running sweep.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SweepView {
+    /// Its number.
+    pub number: u64,
+    /// The group being reclaimed.
+    pub group: String,
+    /// Asked of it.
+    pub asked: Bytes,
+    /// Freed so far.
+    pub freed: Bytes,
+    /// Written to swap so far.
+    pub swapped_out: Bytes,
+}
+
+/// Swap and what is allowed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SwapView {
+    /// All.
+    pub total: Bytes,
+    /// Free.
+    pub free: Bytes,
+    /// Stays free.
+    pub floor: Bytes,
+    /// On a disk.
+    pub on_disk: bool,
+    /// Written within the budget's time.
+    pub written: Bytes,
+    /// The budget for that.
+    pub budget: Option<Budget>,
+}
+
+/// A group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GroupView {
+    /// Its path below the mount.
+    pub group: String,
+    /// Its class.
+    pub class: Class,
+    /// Somebody said so.
+    pub explicit: bool,
+    /// What it holds, its children's part left out.
+    pub current: Option<Bytes>,
+    /// Freed by sweeps since the daemon started.
+    pub freed: Bytes,
+    /// Came back since its first sweep.
+    pub came_back: Bytes,
+    /// Since its last sweep ended.
+    pub last: Option<Duration>,
+    /// It is being swept.
+    pub sweeping: bool,
+}
+
+/// The answer to `omr explain`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The group; `None`: the machine.
+    pub group: Option<String>,
+    /// What is done.
+    pub verdict: String,
+    /// The numbers behind it.
+    pub reason: Option<Reason>,
+    /// What would be done, were the machine idle.
+    pub next: Option<String>,
+    /// Its class and where that comes from.
+    pub class: Option<String>,
+    /// The guards and how near they are.
+    pub guards: Vec<String>,
+}
+
+impl Daemon {
+    fn swap_view(&self) -> Option<SwapView> {
+        let signals = self.signals.as_ref()?;
+        let swap = signals.machine.swap?;
+        let budget = self.config.guard.max_swap_writes.filter(|_| swap.on_disk);
+        Some(SwapView {
+            total: swap.total,
+            free: swap.free,
+            floor: swap_floor(&self.config, &signals.machine, Bytes::MAX),
+            on_disk: swap.on_disk,
+            written: self.state.writes.within(signals.hour, budget.map_or(24, |budget| budget.hours)),
+            budget,
+        })
+    }
+
+    pub(super) fn status(&self, now: Monotonic) -> Status {
+        let mut groups: Vec<&omr_policy::Group> = self.groups.iter().collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.current));
+        let sweeping = self.state.sweeping();
+        let sweep = self.running.as_ref().map(|running| {
+            let progress = self.worker.progress();
+            SweepView {
+                number: running.sweep,
+                group: running.path.to_string_lossy().into_owned(),
+                asked: running.asked,
+                freed: progress.freed,
+                swapped_out: progress.swapped_out,
+            }
+        });
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            mode: self.config.mode,
+            backend: self.backend.name().to_owned(),
+            config: self.config_files.clone(),
+            decision: self.decision.clone(),
+            reason: self.decision.as_ref().map_or_else(|| "just started".into(), |d| d.reason().to_string()),
+            sweep,
+            today: self.tally.today.clone(),
+            swap: self.swap_view(),
+            groups_total: self.tree.nodes().len(),
+            groups: groups
+                .into_iter()
+                .take(MOST_GROUPS)
+                .filter_map(|group| self.group_view(now, group, sweeping))
+                .collect(),
+        }
+    }
+
+    fn group_view(&self, now: Monotonic, group: &omr_policy::Group, sweeping: Option<GroupId>) -> Option<GroupView> {
+        let tally = self.tally.group(group.id);
+        let node = self.tree.nodes().iter().find(|node| node.id == group.id)?;
+        Some(GroupView {
+            group: self.tree.path(group.id)?.to_string_lossy().into_owned(),
+            class: group.class,
+            explicit: self.tree.assignment(node).is_some_and(|assignment| assignment.explicit),
+            current: group.current,
+            freed: tally.map(|tally| tally.freed).unwrap_or_default(),
+            came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
+            last: tally.map(|tally| now.since(tally.last)),
+            sweeping: sweeping == Some(group.id),
+        })
+    }
+
+    pub(super) fn explain(&self, now: Monotonic, group: Option<&Path>) -> Result<Explanation> {
+        let mut explanation = Explanation {
+            group: None,
+            verdict: String::new(),
+            reason: self.decision.as_ref().map(|decision| decision.reason().clone()),
+            next: None,
+            class: None,
+            guards: Vec::new(),
+        };
+        let age = omr_policy::short(now.since(self.decided)).to_string();
+        explanation.verdict = match &self.decision {
+            None => "just started".into(),
+            Some(Decision::Hold { reason }) => format!("held: {reason} ({age} ago)"),
+            Some(Decision::Sweep { reason, .. } | Decision::Continue { reason }) => format!("sweeping: {reason}"),
+            Some(Decision::Stop { reason }) => format!("stopped: {reason} ({age} ago)"),
+        };
+        if let Some(swap) = self.swap_view() {
+            let share = match self.config.guard.swap_floor {
+                Amount::Share(share) => format!(" ({share})"),
+                _ => String::new(),
+            };
+            explanation
+                .guards
+                .push(format!("free swap {} of {}, {}{share} stays free", swap.free, swap.total, swap.floor));
+            if let Some(budget) = swap.budget {
+                explanation.guards.push(format!("swap writes {}, allowance {budget}", swap.written));
+            }
+        }
+        let Some(path) = group else { return Ok(explanation) };
+        let path = path.strip_prefix(self.kernel.cgroup_path()).unwrap_or(path);
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let found = self.tree.nodes().iter().find(|node| self.tree.path(node.id).is_some_and(|p| p == path));
+        let Some(node) = found else { bail!("there is no group {}", path.display()) };
+        explanation.group = Some(path.to_string_lossy().into_owned());
+        if let Some(assignment) = self.tree.assignment(node) {
+            explanation.class = Some(format!("{}: {}", assignment.class.name(), assignment.explain(path)));
+        }
+        let (Some(seen), Some(signals)) = (self.groups.iter().find(|group| group.id == node.id), &self.signals) else {
+            explanation.verdict = match node.current {
+                None => "held: it has no memory controller; the group above it accounts for its memory".into(),
+                Some(_) => "held: not all groups below it may be touched, so each is looked at by itself".into(),
+            };
+            return Ok(explanation);
+        };
+        if self.state.sweeping() == Some(node.id) {
+            explanation.verdict = "being swept now".into();
+            return Ok(explanation);
+        }
+        match judge(&self.config, &self.state, signals, seen) {
+            Err(reason) => {
+                explanation.verdict = format!("held: {reason}");
+                explanation.reason = Some(reason);
+            }
+            Ok((job, _)) => {
+                explanation.next = Some(format!("a sweep of up to {} once the machine is idle", job.amount))
+            }
+        }
+        if let Some(refaults) = self.state.refaults_this_minute(seen) {
+            let allowed = self.config.guard.refaults_per_minute;
+            explanation.guards.push(format!("{refaults} came back this minute, {allowed} is allowed"));
+        }
+        Ok(explanation)
+    }
+}

@@ -1,0 +1,160 @@
+//! The one thread that reclaims, because a write to the kernel blocks. The loop gives it a job, may
+//! stop it, and hears from it through an eventfd.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use omr_kernel::Kernel;
+use omr_kernel::actuate::Actuator;
+use omr_kernel::memcg::Group;
+use omr_policy::End;
+use omr_policy::pace::Job;
+use omr_units::{Bytes, GroupId};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::backend::Backend;
+use crate::config::BackendChoice;
+use crate::limits::Journal;
+use crate::reclaim::{self, Progress, Report};
+use crate::stop::Flag;
+
+/// Deep enough for reading files and printing numbers; all of it may become resident.
+const STACK: usize = 128 << 10;
+
+/// One group to reclaim.
+pub struct Order {
+    /// Which.
+    pub id: GroupId,
+    /// Where it was at the last scan.
+    pub path: PathBuf,
+    /// How.
+    pub job: Job,
+    /// See [`reclaim::Worker::run`].
+    pub inner: Option<Bytes>,
+}
+
+/// The thread and what goes to and fro.
+pub struct Worker {
+    orders: Option<Sender<Order>>,
+    reports: Receiver<(GroupId, Report)>,
+    stop: Arc<Flag>,
+    progress: Arc<Mutex<Progress>>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread needs to know.
+pub struct Setup {
+    /// The machine.
+    pub kernel: Arc<Kernel>,
+    /// Where writes go.
+    pub actuator: Box<dyn Actuator>,
+    /// Which way to ask for memory.
+    pub choice: BackendChoice,
+    /// For limits that are changed.
+    pub journal: Journal,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub fn start(setup: Setup) -> Result<Self> {
+        let (orders, inbox) = channel::<Order>();
+        let (outbox, reports) = channel();
+        let stop = Arc::new(Flag::default());
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?);
+        let thread = {
+            let (stop, progress, wake) = (Arc::clone(&stop), Arc::clone(&progress), Arc::clone(&wake));
+            let mut setup = setup;
+            std::thread::Builder::new()
+                .name("omr-reclaim".into())
+                .stack_size(STACK)
+                .spawn(move || {
+                    while let Ok(order) = inbox.recv() {
+                        let report = carry_out(&mut setup, &order, &stop, &progress);
+                        if outbox.send((order.id, report)).is_err() {
+                            break;
+                        }
+                        let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
+                    }
+                })
+                .context("start the reclaim thread")?
+        };
+        Ok(Worker { orders: Some(orders), reports, stop, progress, wake, thread: Some(thread) })
+    }
+
+    /// Gives it a job.
+    pub fn order(&self, order: Order) {
+        self.stop.clear();
+        if let Ok(mut progress) = self.progress.lock() {
+            *progress = Progress::default();
+        }
+        if let Some(orders) = &self.orders {
+            // The receiver lives as long as the thread, and the thread as long as this sender.
+            let _ = orders.send(order);
+        }
+    }
+
+    /// Tells it to end what it does; its report follows.
+    pub fn stop(&self) {
+        self.stop.set();
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.progress.lock().map(|progress| *progress).unwrap_or_default()
+    }
+
+    /// The next report, if there is one.
+    pub fn report(&self) -> Option<(GroupId, Report)> {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+        self.reports.try_recv().ok()
+    }
+
+    /// Stops it and waits for its end; the report of a job that was running can still be had.
+    pub fn close(&mut self) {
+        self.stop.set();
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl AsFd for Worker {
+    /// Readable when there is a report.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+fn carry_out(setup: &mut Setup, order: &Order, stop: &Flag, progress: &Mutex<Progress>) -> Report {
+    let ready = setup.kernel.cgroup().map_err(anyhow::Error::from).and_then(|root| {
+        let group = Group::open(root, &order.path)?;
+        let backend = Backend::probe(setup.choice, &group, &mut *setup.actuator)?;
+        Ok((group, backend))
+    });
+    let (group, backend) = match ready {
+        Ok((group, _)) if group.id() != order.id => return Report::nothing(&order.job, End::Gone, None),
+        Ok(ready) => ready,
+        Err(err) if reclaim::is_gone(&err) => return Report::nothing(&order.job, End::Gone, None),
+        Err(err) => return Report::nothing(&order.job, End::Unsupported, Some(format!("{err:#}"))),
+    };
+    let mut worker = reclaim::Worker {
+        kernel: &setup.kernel,
+        actuator: &mut *setup.actuator,
+        backend,
+        journal: Some(&setup.journal),
+        stop,
+    };
+    worker.run(&group, order.job.clone(), order.inner, &mut |now| {
+        if let Ok(mut progress) = progress.lock() {
+            *progress = now;
+        }
+    })
+}

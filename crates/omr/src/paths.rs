@@ -1,0 +1,18 @@
+//! Where omr keeps its things, below the root.
+
+use std::path::{Path, PathBuf};
+
+/// What must survive a restart: the ledger, the write budget, the journal of limits.
+pub fn state_dir(root: &Path) -> PathBuf {
+    root.join("var/lib/omr")
+}
+
+/// What belongs to this boot: the socket and the lock.
+pub fn runtime_dir(root: &Path) -> PathBuf {
+    root.join("run/omr")
+}
+
+/// The control socket.
+pub fn socket(root: &Path) -> PathBuf {
+    runtime_dir(root).join("omr.sock")
+}

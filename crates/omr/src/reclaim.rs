@@ -1,0 +1,250 @@
+//! Carrying out one job: the loop around the policy's pace, and what it measured.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::memcg::{Group, MemoryStat};
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::vmstat::Vmstat;
+use omr_kernel::{Kernel, clock};
+use omr_policy::End;
+use omr_policy::pace::{Job, Next, Pace, Seen};
+use omr_units::{Bytes, Monotonic, Pages};
+use serde::Serialize;
+
+use crate::backend::{Backend, Step};
+use crate::limits::Journal;
+use crate::stop::Flag;
+
+/// Dirty page cache below this is not worth a sync.
+const DIRTY: Bytes = Bytes::mib(1);
+/// The longest wait for a sync; what is not written by then is left.
+const SYNC_TIME: Duration = Duration::from_secs(30);
+
+/// How far a running job is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Freed so far.
+    pub freed: Bytes,
+    /// Written to swap so far, by the whole machine.
+    pub swapped_out: Bytes,
+}
+
+/// What a job did, measured and never taken from what was asked.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What was asked.
+    pub asked: Bytes,
+    /// What the group's `memory.current` fell by, write by write.
+    pub freed: Bytes,
+    /// Of it, anonymous and shared memory.
+    pub freed_anon: Bytes,
+    /// Of it, page cache.
+    pub freed_file: Bytes,
+    /// Written to swap meanwhile by the whole machine (`pswpout`).
+    pub swapped_out: Bytes,
+    /// Writes to the kernel.
+    pub writes: u32,
+    /// The longest of them.
+    pub longest_write: Duration,
+    /// When the last one returned.
+    pub last_write_end: Monotonic,
+    /// CPU time of the reclaiming thread.
+    pub cpu: Duration,
+    /// How long it took.
+    pub wall: Duration,
+    /// How it ended.
+    pub end: End,
+    /// What went wrong, where something did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What the group holds now.
+    pub size: Bytes,
+    /// Refaults of the group so far, for those who want to know what comes back.
+    pub refaults: Option<Bytes>,
+}
+
+impl Report {
+    /// The report of a job of which nothing was done.
+    pub fn nothing(job: &Job, end: End, error: Option<String>) -> Self {
+        Report {
+            asked: job.amount,
+            freed: Bytes::ZERO,
+            freed_anon: Bytes::ZERO,
+            freed_file: Bytes::ZERO,
+            swapped_out: Bytes::ZERO,
+            writes: 0,
+            longest_write: Duration::ZERO,
+            last_write_end: Monotonic(0),
+            cpu: Duration::ZERO,
+            wall: Duration::ZERO,
+            end,
+            error,
+            size: Bytes::ZERO,
+            refaults: None,
+        }
+    }
+}
+
+/// Whether an error only says that the group is not there any more.
+pub fn is_gone(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_gone)
+}
+
+/// What a job needs.
+pub struct Worker<'a> {
+    /// The machine.
+    pub kernel: &'a Kernel,
+    /// Where writes go.
+    pub actuator: &'a mut dyn Actuator,
+    /// Which way to ask.
+    pub backend: Backend,
+    /// See [`Step::journal`].
+    pub journal: Option<&'a Journal>,
+    /// When to stop.
+    pub stop: &'a Flag,
+}
+
+struct Readings {
+    current: Bytes,
+    stat: MemoryStat,
+    pswpout: Pages,
+}
+
+impl Worker<'_> {
+    /// Reclaims from one group. `inner`: the job is about what the group holds beyond its children.
+    pub fn run(
+        &mut self,
+        group: &Group,
+        mut job: Job,
+        inner: Option<Bytes>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Report {
+        let began = clock::read_monotonic();
+        let cpu = clock::read_thread_cpu();
+        let mut report = Report::nothing(&job, End::Failed, None);
+        if let Some(own) = inner {
+            // The job counts what the group holds itself, memory.current its children as well.
+            let current = group.read_current(&mut Vec::new()).unwrap_or_default();
+            job.floor += current - own;
+        }
+        match self.steps(group, job, &mut report, progress) {
+            Ok(end) => report.end = end,
+            Err(err) if is_gone(&err) => report.end = End::Gone,
+            Err(err) => report.error = Some(format!("{err:#}")),
+        }
+        report.wall = clock::read_monotonic().since(began);
+        report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
+        report
+    }
+
+    fn steps(
+        &mut self,
+        group: &Group,
+        job: Job,
+        report: &mut Report,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<End> {
+        let mut buffer = Vec::with_capacity(8192);
+        let first = self.read(group, &mut buffer)?;
+        report.size = first.current;
+        report.refaults = first.stat.refaults().map(|pages| pages.bytes(self.kernel.page()));
+        if !self.actuator.is_live() {
+            return Ok(End::Complete);
+        }
+        if first.stat.file_dirty.is_some_and(|dirty| dirty > DIRTY) {
+            self.sync(group, &mut buffer);
+        }
+        let mut pace = Pace::new(job);
+        let step = Step { backend: self.backend, group, journal: self.journal };
+        let mut last = self.read(group, &mut buffer)?;
+        let end = loop {
+            if self.stop.is_set() {
+                break if self.stop.timed_out() { End::Timeout } else { End::Stopped };
+            }
+            let memory = Meminfo::read(self.kernel, &mut buffer)?;
+            let written = (last.pswpout - first.pswpout).bytes(self.kernel.page());
+            let seen = Seen {
+                current: last.current,
+                swapcached: last.stat.swapcached.unwrap_or_default(),
+                writeback: memory.writeback.unwrap_or_default(),
+                swap_free: memory.swap_total.filter(|total| total.0 > 0).and(memory.swap_free),
+                swap_written: written,
+            };
+            match pace.next(&seen) {
+                Next::End(end) => break end,
+                Next::Wait(time) => {
+                    self.stop.sleep(time);
+                    // Tasks of the group may have changed its size meanwhile; that is not our doing.
+                    last = self.read(group, &mut buffer)?;
+                }
+                Next::Write { bytes, file_only } => {
+                    let (outcome, took) = step.ask(self.actuator, bytes, file_only)?;
+                    report.last_write_end = clock::read_monotonic();
+                    report.writes += 1;
+                    report.longest_write = report.longest_write.max(took);
+                    match outcome {
+                        Outcome::Done | Outcome::Partial | Outcome::Interrupted => {}
+                        Outcome::Gone => break End::Gone,
+                        Outcome::Denied => break End::Denied,
+                        Outcome::Unsupported => break End::Unsupported,
+                    }
+                    let now = self.read(group, &mut buffer)?;
+                    let in_flight = now.pswpout > last.pswpout;
+                    pace.wrote(last.current - now.current, took, in_flight);
+                    last = now;
+                    progress(Progress {
+                        freed: pace.freed(),
+                        swapped_out: (last.pswpout - first.pswpout).bytes(self.kernel.page()),
+                    });
+                }
+            }
+        };
+        report.freed = pace.freed();
+        let swap_side =
+            |stat: &MemoryStat| stat.swap_backed().unwrap_or_default() + stat.swapcached.unwrap_or_default();
+        let cache = |stat: &MemoryStat| stat.page_cache().unwrap_or_default();
+        report.freed_anon = (swap_side(&first.stat) - swap_side(&last.stat)).min(report.freed);
+        report.freed_file = (cache(&first.stat) - cache(&last.stat)).min(report.freed - report.freed_anon);
+        report.swapped_out = (last.pswpout - first.pswpout).bytes(self.kernel.page());
+        report.size = last.current;
+        report.refaults = last.stat.refaults().map(|pages| pages.bytes(self.kernel.page()));
+        Ok(end)
+    }
+
+    fn read(&self, group: &Group, buffer: &mut Vec<u8>) -> Result<Readings> {
+        Ok(Readings {
+            current: group.read_current(buffer)?,
+            stat: group.read_stat(buffer)?,
+            pswpout: Vmstat::read(self.kernel, buffer)?.pswpout.unwrap_or_default(),
+        })
+    }
+
+    /// Writes out dirty page cache, which reclaim passes over. sync(2) cannot be interrupted, so it
+    /// runs in a thread of its own, which is left behind when the job must end before it is done.
+    fn sync(&self, group: &Group, buffer: &mut Vec<u8>) {
+        let done = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let done = Arc::clone(&done);
+            std::thread::Builder::new().name("omr-sync".into()).stack_size(64 << 10).spawn(move || {
+                rustix::fs::sync();
+                done.store(true, Ordering::Release);
+            })
+        };
+        if let Err(err) = thread {
+            log::warn!("no thread for a sync, dirty page cache stays: {err}");
+            return;
+        }
+        let began = clock::read_monotonic();
+        while !done.load(Ordering::Acquire)
+            && !self.stop.is_set()
+            && clock::read_monotonic().since(began) < SYNC_TIME
+            && group.read_stat(buffer).is_ok_and(|stat| stat.file_dirty.is_some_and(|dirty| dirty > DIRTY))
+        {
+            self.stop.sleep(Duration::from_millis(20));
+        }
+    }
+}

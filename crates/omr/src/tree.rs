@@ -1,0 +1,239 @@
+//! The groups of the machine: who they are, their class, and what they hold.
+//!
+//! Kept from scan to scan, because names, classes and limits hardly change while counters do.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use omr_kernel::memcg::{self, MemoryStat, Visit};
+use omr_kernel::{Dir, Kernel, Result, clock};
+use omr_policy::Class;
+use omr_units::{Bytes, GroupId, Limit, Monotonic};
+
+use crate::classes::{self, Assignment, Classifier};
+
+/// Limits and xattrs are read again after this time; a sweep reads the limits of its group anew.
+const SLOW: Duration = Duration::from_secs(30);
+
+/// What stays the same from scan to scan.
+#[derive(Debug)]
+struct Known {
+    name: Box<OsStr>,
+    assignment: Assignment,
+    /// `memory.min` or `memory.low`, the larger.
+    protection: Option<Limit>,
+    read: Monotonic,
+    seen: u32,
+}
+
+/// One group at the last scan.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Identity.
+    pub id: GroupId,
+    /// Index of its parent; the root's is its own.
+    pub parent: u32,
+    /// `memory.current`; `None` without a memory controller.
+    pub current: Option<Bytes>,
+    /// Of it, what children with a memory controller hold.
+    pub in_children: Bytes,
+    /// Whether any child has a memory controller.
+    pub inner: bool,
+    /// Anonymous and shared memory.
+    pub swap_backed: Option<Bytes>,
+    /// Page cache of files.
+    pub page_cache: Option<Bytes>,
+    /// Bytes that came back.
+    pub refaults: Option<Bytes>,
+    /// What its own and its ancestors' protection leaves; `None` unknown.
+    pub unprotected: Option<Bytes>,
+    /// All groups below it are of class background and unprotected.
+    pub clear: bool,
+}
+
+/// All groups, parents before children.
+#[derive(Debug, Default)]
+pub struct Tree {
+    nodes: Vec<Node>,
+    known: HashMap<GroupId, Known>,
+    scan: u32,
+    buffer: Vec<u8>,
+    path: PathBuf,
+}
+
+struct Scan<'a> {
+    tree: &'a mut Tree,
+    classifier: &'a Classifier,
+    page: omr_units::PageSize,
+    now: Monotonic,
+    memory: bool,
+}
+
+impl Visit for Scan<'_> {
+    fn enter(&mut self, dir: &Dir, id: GroupId, name: &OsStr, parent: Option<usize>) -> Option<usize> {
+        let tree = &mut *self.tree;
+        let index = tree.nodes.len();
+        let parent_index = parent.unwrap_or(index);
+        let stale = match tree.known.get(&id) {
+            Some(known) => *known.name != *name || self.now.since(known.read) >= SLOW,
+            None => true,
+        };
+        if stale {
+            // The path is put together for new groups only; most scans see none.
+            tree.path.clear();
+            if let Some(parent) = parent {
+                push_path(&tree.nodes, &tree.known, parent, &mut tree.path);
+                tree.path.push(name);
+            }
+            let above = parent.and_then(|parent| tree.known.get(&tree.nodes[parent].id)).map(|known| &known.assignment);
+            let xattr = dir.xattr(classes::ATTRIBUTE);
+            let owner = dir.owner().unwrap_or(0);
+            let assignment = match above {
+                Some(above) => self.classifier.assign(&tree.path, above, xattr.as_deref(), owner),
+                None => self.classifier.assign(&tree.path, &Assignment::default(), xattr.as_deref(), owner),
+            };
+            let protection = memcg::read_protection(dir, &mut tree.buffer).ok();
+            tree.known.insert(id, Known { name: name.into(), assignment, protection, read: self.now, seen: tree.scan });
+        } else if let Some(known) = tree.known.get_mut(&id) {
+            known.seen = tree.scan;
+        }
+        let current = memcg::read_number(dir, "memory.current", &mut tree.buffer).ok().map(Bytes);
+        let stat = match current {
+            Some(_) if self.memory => {
+                dir.read("memory.stat", &mut tree.buffer).map(|()| MemoryStat::parse(&tree.buffer)).unwrap_or_default()
+            }
+            _ => MemoryStat::default(),
+        };
+        tree.nodes.push(Node {
+            id,
+            parent: u32::try_from(parent_index).unwrap_or(u32::MAX),
+            current,
+            in_children: Bytes::ZERO,
+            inner: false,
+            swap_backed: stat.swap_backed().map(|bytes| bytes + stat.swapcached.unwrap_or_default()),
+            page_cache: stat.page_cache(),
+            refaults: stat.refaults().map(|pages| pages.bytes(self.page)),
+            unprotected: None,
+            clear: true,
+        });
+        Some(index)
+    }
+}
+
+fn push_path(nodes: &[Node], known: &HashMap<GroupId, Known>, index: usize, path: &mut PathBuf) {
+    let Some(node) = nodes.get(index) else { return };
+    let parent = node.parent as usize;
+    if parent == index {
+        return;
+    }
+    push_path(nodes, known, parent, path);
+    if let Some(known) = known.get(&node.id) {
+        path.push(&*known.name);
+    }
+}
+
+impl Tree {
+    /// Walks over all groups and reads what they hold. `memory`: also what it consists of.
+    pub fn scan(&mut self, kernel: &Kernel, classifier: &Classifier, memory: bool) -> Result<()> {
+        self.nodes.clear();
+        self.scan = self.scan.wrapping_add(1);
+        let mut scan = Scan { classifier, page: kernel.page(), now: clock::read_monotonic(), memory, tree: self };
+        memcg::walk(kernel.cgroup()?, &mut scan)?;
+        let this_scan = self.scan;
+        self.known.retain(|_, known| known.seen == this_scan);
+        self.sum_up();
+        Ok(())
+    }
+
+    /// Forgets classes, as after a change of the configuration.
+    pub fn reclassify(&mut self) {
+        self.known.clear();
+    }
+
+    /// Children come after their parents, so one pass down hands protection on and one pass up sums.
+    fn sum_up(&mut self) {
+        for index in 0..self.nodes.len() {
+            let parent = self.nodes[index].parent as usize;
+            let above = if parent == index { Some(Bytes::MAX) } else { self.nodes[parent].unprotected };
+            let node = &self.nodes[index];
+            let known = self.known.get(&node.id);
+            let own = match (node.current, known.and_then(|known| known.protection)) {
+                // No memory controller here: the group above it decides.
+                (None, _) => Some(Bytes::MAX),
+                (Some(_), Some(Limit::Max)) => Some(Bytes::ZERO),
+                (Some(current), Some(Limit::Bytes(protected))) if protected.0 > 0 => Some(current - protected),
+                (Some(_), Some(Limit::Bytes(_))) => Some(Bytes::MAX),
+                (Some(_), None) => None,
+            };
+            self.nodes[index].unprotected = above.zip(own).map(|(above, own)| above.min(own));
+        }
+        for index in (1..self.nodes.len()).rev() {
+            let parent = self.nodes[index].parent as usize;
+            let node = &self.nodes[index];
+            let known = self.known.get(&node.id);
+            let clear = node.clear
+                && known.is_some_and(|known| {
+                    known.assignment.class == Class::Background
+                        && (node.current.is_none() || known.protection == Some(Limit::Bytes(Bytes::ZERO)))
+                });
+            let current = node.current;
+            let above = &mut self.nodes[parent];
+            above.clear &= clear;
+            if let Some(current) = current {
+                above.in_children += current;
+                above.inner = true;
+            }
+        }
+    }
+
+    /// All groups of the last scan, the root first.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Class of a group and where that comes from.
+    pub fn assignment(&self, node: &Node) -> Option<&Assignment> {
+        self.known.get(&node.id).map(|known| &known.assignment)
+    }
+
+    /// Path of a group below the mount.
+    pub fn path(&self, id: GroupId) -> Option<PathBuf> {
+        let index = self.nodes.iter().position(|node| node.id == id)?;
+        let mut path = PathBuf::new();
+        push_path(&self.nodes, &self.known, index, &mut path);
+        Some(path)
+    }
+
+    /// The groups that can be swept, as the policy sees them: each leaf of the memory controller,
+    /// and each inner group of which all below may be touched, for what its children do not account
+    /// for (the page cache that finished children left behind is charged to nobody else).
+    pub fn groups(&self) -> impl Iterator<Item = omr_policy::Group> + '_ {
+        self.nodes.iter().enumerate().filter_map(|(index, node)| {
+            let parent = node.parent as usize;
+            if parent == index || node.current.is_none() {
+                return None;
+            }
+            let assignment = &self.known.get(&node.id)?.assignment;
+            // Below a leaf there may be groups without a memory controller, of another class.
+            let class =
+                if node.clear || assignment.class != Class::Background { assignment.class } else { Class::Protected };
+            if node.inner && !node.clear {
+                return None;
+            }
+            let current = node.current.map(|current| current - node.in_children);
+            // memory.stat of an inner group counts its children too: no more than what is its own.
+            Some(omr_policy::Group {
+                id: node.id,
+                class,
+                current,
+                swap_backed: node.swap_backed.min(current),
+                page_cache: node.page_cache.min(current),
+                refaults: node.refaults,
+                unprotected: node.unprotected,
+                keep: assignment.keep,
+            })
+        })
+    }
+}
