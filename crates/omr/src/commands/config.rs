@@ -70,7 +70,7 @@ fn check(root: &Path, source: &Source) -> Exit {
         }
     };
     for warning in loaded.warnings() {
-        eprintln!("{warning} (warning)");
+        eprintln!("warning: {warning}");
     }
     let files: Vec<String> = loaded.files.iter().map(|file| printable(&file.to_string_lossy())).collect();
     match files.len() {

@@ -3,7 +3,7 @@
 use omr_policy::Class;
 use omr_units::{Amount, Permyriad};
 
-use super::{GroupRule, Loaded, Problem, Selector};
+use super::{Glob, GroupRule, Loaded, Problem, Selector};
 use crate::classes::BUILT_IN;
 
 /// Findings in the order of the rules.
@@ -38,21 +38,18 @@ fn lost(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
 
 /// A rule that takes away what is built in.
 fn lifted(rule: &GroupRule) -> Option<Problem> {
-    if rule.class != Some(Class::Background) || rule.selector.glob().is_blanket() {
+    if rule.class != Some(Class::Background) {
         return None;
     }
-    let mut names = BUILT_IN.iter().map(|(start, end)| match *end {
-        "" => (*start).to_owned(),
-        end => format!("{start}*{end}"),
-    });
-    let hit = names.find(|name| {
-        super::Glob::unit(name).is_ok_and(|unit| match &rule.selector {
-            // By its own part, so that "user.slice/**" or "*/x" do not count.
-            Selector::Match(glob) => glob.meets_unit(&unit),
-            Selector::Unit(glob) => glob.meets(&unit),
-        })
+    let name = rule.selector.glob().naming_part()?;
+    let glob = Glob::unit(name).ok()?;
+    let (start, end) = BUILT_IN.iter().find(|(start, end)| match *end {
+        "" => glob.matches(&[(*start).into()]),
+        // By an example: "*-agent.service" is not meant for "getty@x-agent.service".
+        end => name.starts_with(start) || glob.matches(&[format!("{start}1{end}").into()]),
     })?;
-    let text = format!("group {}: takes the built-in protection from \"{hit}\"", quoted(rule));
+    let star = if end.is_empty() { "" } else { "*" };
+    let text = format!("group {}: takes the built-in protection from \"{start}{star}{end}\"", quoted(rule));
     Some(Problem::at(&rule.place, text))
 }
 
@@ -128,6 +125,7 @@ mod tests {
         let text = rule("match = 'user.slice/**'", "class = 'background'")
             + &rule("match = 'system.slice/**'", "class = 'background'")
             + &rule("unit = 'app-firefox-*.scope'", "class = 'foreground'\nkeep = '20%'")
+            + &rule("unit = '*-agent.service'", "class = 'background'")
             + &rule("match = '**'", "class = 'protected'")
             + &rule("match = 'there/is/no/such/group'", "class = 'background'");
         assert_eq!(found(&text), [""; 0]);
@@ -157,6 +155,8 @@ mod tests {
             ("match = 'init.scope'", "init.scope"),
             ("unit = 'systemd-*.service'", "systemd-journald.service"),
             ("unit = 'plasma-*.service'", "plasma-kwin_*.service"),
+            ("unit = 'getty@tty1.service'", "getty@*.service"),
+            ("match = '**/session.slice/**'", "session.slice"),
         ] {
             let found = found(&rule(pattern, "class = 'background'"));
             assert_eq!(found.len(), 1, "{found:?}");

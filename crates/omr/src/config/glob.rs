@@ -116,6 +116,15 @@ impl Glob {
         self.stem < self.parts.len()
     }
 
+    /// The last part that names something: `session.slice` in `**/session.slice/*`.
+    pub fn naming_part(&self) -> Option<&str> {
+        match self.parts.get(self.stem.checked_sub(1)?)? {
+            Part::AnyDepth => None,
+            Part::Literal(text) => Some(text),
+            Part::Wild(pattern) => Some(pattern.as_str()),
+        }
+    }
+
     /// Whether it names the group `path` or one above it that is at least `depth` parts long: what is
     /// left of the pattern without a blanket end matches that one.
     pub fn names(&self, path: &[Cow<'_, str>], depth: usize) -> bool {

@@ -281,46 +281,32 @@ impl Draft {
             ("guard.backoff", "guard.backoff_max", policy.guard.backoff > policy.guard.backoff_max),
         ] {
             if contradiction {
-                self.contradiction(order, short, "longer", long, problems);
+                let wrong = [(short, "must not be longer than"), (long, "must not be shorter than")];
+                problems.extend(self.contradiction(order, wrong, ""));
             }
         }
-        let stop = policy.stop.sample * 2 + policy.sweep.write_time;
-        if stop > Duration::from_millis(100) {
-            self.contradiction(order, "stop.sample", "sum", "sweep.write_time", problems);
+        if policy.stop.sample * 2 + policy.sweep.write_time > Duration::from_millis(100) {
+            let wrong = [("stop.sample", "two of these and one"), ("sweep.write_time", "one of these and two")];
+            problems.extend(self.contradiction(order, wrong, ", must fit into the 100ms in which a sweep stops"));
         }
     }
 
-    /// Reports that two keys do not go together, at the one that was written last.
+    /// Two keys do not go together. Reported at the one that is written last, with its words in
+    /// front of the other and `end` behind.
     fn contradiction(
         &self,
         order: &dyn Fn(&Path) -> Option<usize>,
-        first: &str,
-        what: &str,
-        second: &str,
-        problems: &mut Vec<Problem>,
-    ) {
+        mut wrong: [(&str, &str); 2],
+        end: &str,
+    ) -> Option<Problem> {
         let place = |key| self.origins[at(key)].as_ref();
-        let rank = |key| place(key).map(|place| (order(&place.file), place.line));
-        let (key, other, second_is_last) =
-            if rank(second) > rank(first) { (second, first, true) } else { (first, second, false) };
-        let Some(here) = place(key) else { return };
+        wrong.sort_by_key(|(key, _)| place(key).map(|place| (order(&place.file), place.line)));
+        let [(other, _), (key, words)] = wrong;
         let text = |key| KEYS[at(key)].text(&self.settings);
         let elsewhere = place(other).map_or_else(|| "built in".to_owned(), Place::to_string);
-        let expected = match (what, second_is_last) {
-            ("sum", _) => {
-                "a sweep must stop within 100ms, so two times stop.sample and one sweep.write_time must fit in"
-            }
-            (_, false) => "must not be longer",
-            (_, true) => "must not be shorter",
-        };
-        let than = if what == "sum" { ";" } else { " than" };
-        let text = format!(
-            "{key} = \"{}\": {expected}{than} {other}{} \"{}\" ({elsewhere})",
-            text(key),
-            if what == "sum" { " is" } else { ", which is" },
-            text(other)
-        );
-        problems.push(Problem::at(here, text));
+        let (value, other_value) = (text(key), text(other));
+        let text = format!("{key} = \"{value}\": {words} {other}, which is \"{other_value}\" ({elsewhere}){end}");
+        Some(Problem::at(place(key)?, text))
     }
 
     fn finish(self, files: Vec<PathBuf>, loose: Vec<Arc<Path>>) -> Loaded {
