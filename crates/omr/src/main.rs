@@ -1,6 +1,5 @@
 //! `omr`: opportunistic memory reclaim for Linux.
 
-#[allow(dead_code, reason = "until the daemon walks over groups")]
 mod backend;
 mod classes;
 mod cli;
