@@ -6,6 +6,7 @@ import sys
 
 from .guest import GuestError
 from .kernels import KernelMissing
+from .scenarios.demo import DemoFailed
 
 VERBS = {
     "hibernate": "hibernation and resume time, omr on and off",
@@ -24,7 +25,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         result = modules[arguments.verb].run(arguments)
-    except (GuestError, KernelMissing) as error:
+    except (DemoFailed, GuestError, KernelMissing) as error:
         print(f"lab: {arguments.verb}: {error}", file=sys.stderr)
         return 1
     for name, metric in result.get("metrics", {}).items():

@@ -40,6 +40,10 @@ class Daemon:
     def status(self) -> dict[str, Any]:
         return self.guest.run(["omr", "status", "--json"]).json()
 
+    def sweeps(self, group: str) -> list[dict[str, Any]]:
+        """The ledger's entries of one group's sweeps."""
+        return [entry for entry in self.ledger() if entry["kind"] == "sweep" and entry["group"].strip("/") == group]
+
     def ledger(self) -> list[dict[str, Any]]:
         """One entry per sweep and group, oldest first."""
         try:

@@ -211,7 +211,8 @@ class Guest:
         """QEMU's command line; the same for each boot, as a resume wants the same machine."""
         assert self.accelerator
         console = self.console_path(self.boots)
-        words = ["console=ttyS0", "loglevel=7", "panic=1", "oops=panic", self.append]
+        # Printing costs time on an emulated port: a boot is quiet, init turns the messages on that hibernation is read from.
+        words = ["console=ttyS0", "quiet", "panic=1", "oops=panic", self.append]
         command = [
             *("qemu-system-x86_64", *self.accelerator.options, "-nodefaults", "-no-user-config", "-no-reboot"),
             *("-display", "none", "-m", f"{self.mem_mib}M", "-smp", str(self.smp)),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 import statistics
 import subprocess
@@ -46,6 +47,11 @@ class Metric:
             "unit": self.unit,
             **{name: value for name, value in known.items() if value is not None},
         }
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The smallest value that this share of the values does not exceed."""
+    return sorted(values)[max(0, math.ceil(len(values) * share) - 1)]
 
 
 def rounded(value: float) -> float:

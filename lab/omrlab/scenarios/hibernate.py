@@ -1,7 +1,6 @@
 """Fill the memory, leave the machine idle, hibernate, resume, verify every byte; with omr's daemon running and without."""
 
 import argparse
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -114,7 +113,7 @@ def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, argument
 
 def swept(daemon: Daemon) -> dict[str, Any] | None:
     """The ledger's entry of the sweep that took all there was."""
-    return next((entry for entry in daemon.ledger() if LOAD in json.dumps(entry)), None)
+    return next((entry for entry in daemon.sweeps(LOAD) if entry["end"] in ("complete", "floor", "futile")), None)
 
 
 def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
