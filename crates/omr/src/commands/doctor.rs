@@ -84,11 +84,12 @@ fn table(report: &Report<'_>, colour: bool) -> String {
             fix => (check.role, fix.as_deref()),
         };
         let works = paint(check.works, &format!("{:works_width$}", check.works.word()), colour);
-        let _ = write!(text, "  {name:name_width$}  {works}  {found:found_width$}  ");
-        if found.chars().count() > found_width {
-            let _ = write!(text, "\n{:indent$}", "");
-        }
-        let _ = writeln!(text, "{last}");
+        let _ = write!(text, "  {name:name_width$}  {works}  ");
+        let _ = if found.chars().count() > found_width {
+            writeln!(text, "{found}\n{:indent$}{last}", "")
+        } else {
+            writeln!(text, "{found:found_width$}  {last}")
+        };
         if let Some(second) = second {
             let _ = writeln!(text, "{:indent$}{second}", "");
         }

@@ -162,9 +162,7 @@ fn since(facts: &Facts, version: (u32, u32), option: &str) -> String {
         Some(release) if parse_version(release).is_some_and(|here| here < version) => {
             format!("since Linux {major}.{minor}, this is {release}")
         }
-        Some(_) if option.is_empty() => format!("since Linux {major}.{minor}"),
         Some(_) => format!("needs a kernel built with {option}"),
-        None if option.is_empty() => format!("since Linux {major}.{minor}"),
         None => format!("since Linux {major}.{minor}, built with {option}"),
     }
 }
@@ -207,8 +205,8 @@ fn cgroup(facts: &Facts) -> Check {
     match cgroup.groups_with_memory {
         0 => row(Works::Partly, format!("{groups}, none with the memory controller"))
             .fix("write \"+memory\" to cgroup.subtree_control"),
-        n if n == cgroup.groups => row(Works::Yes, format!("memory controller in all of {groups}")),
-        n => row(Works::Yes, format!("memory controller in {n} of {groups}")),
+        n if n == cgroup.groups => row(Works::Yes, format!("{groups}, all with the memory controller")),
+        n => row(Works::Yes, format!("{groups}, {n} with the memory controller")),
     }
 }
 
@@ -229,11 +227,10 @@ fn reclaim(facts: &Facts) -> Check {
     }
     match (keys.swappiness, keys.swappiness_max) {
         (_, true) => row(Works::Yes, "keys: swappiness, swappiness=max"),
-        (true, false) => {
-            row(Works::Yes, "keys: swappiness").fix(format!("swappiness=max {}; not needed", since(facts, (6, 16), "")))
+        (true, false) => row(Works::Yes, "keys: swappiness").fix("swappiness=max since Linux 6.16; not needed"),
+        (false, false) => {
+            row(Works::Yes, "no keys").fix("swappiness= since Linux 6.11; without, the kernel picks file or anon")
         }
-        (false, false) => row(Works::Yes, "no keys")
-            .fix(format!("swappiness= {}: without, the kernel picks file or anon", since(facts, (6, 11), ""))),
     }
 }
 
