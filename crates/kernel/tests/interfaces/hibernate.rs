@@ -1,9 +1,20 @@
 use omr_kernel::hibernate::{Availability, DeviceNumber, Hibernation, parse_availability};
-use omr_testkit::FakeRoot;
+use omr_testkit::{FakeRoot, Release};
 use omr_units::{Bytes, Pages};
 use proptest::prelude::*;
 
 use crate::open;
+
+#[test]
+fn real_kernels() {
+    for release in Release::ALL {
+        let root = FakeRoot::captured(release);
+        let hibernation = Hibernation::read(&open(&root));
+        assert!(hibernation.is_available(), "{hibernation:?}");
+        assert!(hibernation.image_size > Some(Bytes::mib(1)), "{hibernation:?}");
+        assert!(hibernation.resume.is_some() && hibernation.resume_offset == Some(Pages(0)), "{hibernation:?}");
+    }
+}
 
 #[test]
 fn a_machine_that_can_hibernate() {
