@@ -53,7 +53,8 @@ pub struct Idle {
     #[serde(rename = "for")]
     pub hold: Duration,
     /// After an interruption the rule must hold as long as the interruption lasted, at least this
-    /// long and at most `for`.
+    /// long and at most `for`. Twice as long as after the interruption before, unless sweeps could go
+    /// on for as long as `for` in between.
     pub again: Duration,
     /// Load and pressure are averaged over this time, so that one short burst is not busy.
     pub window: Duration,

@@ -15,15 +15,57 @@ use crate::signals::Machine;
 /// A tick longer than this says nothing about its end.
 const LONGEST_TICK: Duration = Duration::from_secs(10);
 
+/// The window is cut into at most this many parts, however often the machine is looked at.
+const PARTS: u32 = 64;
+
 /// What the idle rule remembers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleState {
     /// The ticks of the last `idle.window`.
     recent: VecDeque<Tick>,
-    /// Since when the rule holds, and for how long it must.
-    holds: Option<(Monotonic, Duration)>,
-    /// Since when it does not; `None` before the first tick.
-    busy: Option<Monotonic>,
+    /// The rule holds.
+    holds: Option<Holds>,
+    /// The rule does not hold; `None` before the first tick.
+    busy: Option<Busy>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Holds {
+    since: Monotonic,
+    /// For how long it must.
+    needed: Duration,
+    /// For how long at least it must after the next interruption.
+    next: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Busy {
+    since: Monotonic,
+    /// The last moment known to be busy.
+    until: Monotonic,
+    /// How the rule held before.
+    before: Option<Holds>,
+}
+
+impl Busy {
+    /// What has to hold from `since` on.
+    fn holds(&self, config: &Idle, since: Monotonic) -> Holds {
+        let again = (config.again, config.again.saturating_mul(2));
+        let (least, next) = match self.before {
+            None => (config.hold, config.again),
+            Some(before) => match self.since.since(before.since) {
+                // Nothing was swept meanwhile: the wait begins anew.
+                held if held < before.needed => (before.needed, before.next),
+                // Interruptions follow one another, somebody is there: twice as long each time.
+                held if held.saturating_sub(before.needed) < config.hold => {
+                    (before.next, before.next.saturating_mul(2))
+                }
+                _ => again,
+            },
+        };
+        // In this order: a configuration may have `again` above `for`.
+        Holds { since, needed: least.max(since.since(self.since)).min(config.hold), next }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,25 +78,56 @@ struct Tick {
     stall_memory: Duration,
 }
 
+impl Tick {
+    /// `Err`: the name of a signal that the rule needs and that is missing.
+    fn new(rule: IdleRule, machine: &Machine) -> Result<Self, &'static str> {
+        if machine.dt.is_zero() || machine.dt > LONGEST_TICK || machine.cpus == 0 {
+            return Err("the time since the last look");
+        }
+        let stall = |stall: Option<Duration>, name| match rule {
+            IdleRule::Headroom => stall.ok_or(name),
+            IdleRule::Strict => Ok(stall.unwrap_or_default()),
+        };
+        Ok(Tick {
+            dt: machine.dt,
+            // The load is needed under both rules: a sweep ends when work begins on top of it.
+            load: machine.load.ok_or("the CPU time of the machine")?,
+            foreground: machine.foreground.ok_or("the CPU time of foreground groups")?,
+            stall_cpu: stall(machine.stall_cpu, "CPU pressure (/proc/pressure/cpu)")?,
+            stall_io: stall(machine.stall_io, "I/O pressure (/proc/pressure/io)")?,
+            stall_memory: stall(machine.stall_memory, "memory pressure (/proc/pressure/memory)")?,
+        })
+    }
+
+    fn with(self, next: Tick) -> Tick {
+        Tick {
+            dt: self.dt.saturating_add(next.dt),
+            load: self.load.saturating_add(next.load),
+            foreground: self.foreground.saturating_add(next.foreground),
+            stall_cpu: self.stall_cpu.saturating_add(next.stall_cpu),
+            stall_io: self.stall_io.saturating_add(next.stall_io),
+            stall_memory: self.stall_memory.saturating_add(next.stall_memory),
+        }
+    }
+}
+
 impl IdleState {
     /// Takes in a tick. `Ok`: idle, since then. `Err`: not, and why.
     pub fn tick(&mut self, config: &Idle, now: Monotonic, machine: &Machine) -> Result<Duration, Reason> {
         let began = now - machine.dt;
         match self.rule(config, machine) {
             Err(reason) => {
-                self.holds = None;
-                self.busy.get_or_insert(began);
+                self.note_busy(began, now);
                 Err(reason)
             }
             Ok(()) => {
                 let busy = self.busy.take();
-                let (since, needed) = *self.holds.get_or_insert_with(|| {
+                self.holds.get_or_insert_with(|| match busy {
                     // A short interruption costs a short wait, a long one the whole.
-                    let needed = busy.map_or(config.hold, |busy| began.since(busy).clamp(config.again, config.hold));
-                    (began, needed)
+                    Some(busy) => busy.holds(config, began.max(busy.until)),
+                    None => Holds { since: began, needed: config.hold, next: config.again },
                 });
-                let held = now.since(since);
-                if held >= needed { Ok(held) } else { Err(Reason::Settling { held, needed }) }
+                self.held(now)
             }
         }
     }
@@ -62,8 +135,7 @@ impl IdleState {
     /// Somebody needed the machine in the middle of a tick: what came before says nothing any more.
     pub fn interrupt(&mut self, now: Monotonic) {
         self.recent.clear();
-        self.holds = None;
-        self.busy = Some(now);
+        self.note_busy(now, now);
     }
 
     /// Forgets all, as after boot: the machine slept, or the configuration changed.
@@ -73,11 +145,11 @@ impl IdleState {
 
     /// What the last tick found: idle for how long, or not.
     pub fn held(&self, now: Monotonic) -> Result<Duration, Reason> {
-        match self.holds {
-            Some((since, needed)) if now.since(since) >= needed => Ok(now.since(since)),
-            Some((since, needed)) => Err(Reason::Settling { held: now.since(since), needed }),
-            None => Err(Reason::Settling { held: Duration::ZERO, needed: Duration::ZERO }),
-        }
+        let (held, needed) = match self.holds {
+            Some(holds) => (now.since(holds.since), holds.needed),
+            None => return Err(Reason::Settling { held: Duration::ZERO, needed: Duration::ZERO }),
+        };
+        if held >= needed { Ok(held) } else { Err(Reason::Settling { held, needed }) }
     }
 
     /// CPU time used outside background groups in the last window, as a share of one CPU.
@@ -85,39 +157,44 @@ impl IdleState {
         self.mean(|tick| tick.load)
     }
 
+    fn note_busy(&mut self, began: Monotonic, now: Monotonic) {
+        let before = self.holds.take();
+        let busy = self.busy.get_or_insert(Busy { since: began, until: now, before });
+        busy.until = busy.until.max(now);
+    }
+
     fn mean(&self, of: impl Fn(&Tick) -> Duration) -> Permyriad {
-        let part: Duration = self.recent.iter().map(of).sum();
-        let whole: Duration = self.recent.iter().map(|tick| tick.dt).sum();
-        share(part, whole)
+        let sum = |of: &dyn Fn(&Tick) -> Duration| {
+            self.recent.iter().map(of).fold(Duration::ZERO, |sum, time| sum.saturating_add(time))
+        };
+        share(sum(&of), sum(&|tick| tick.dt))
+    }
+
+    /// Adds a tick to the window and drops what has left it.
+    fn record(&mut self, window: Duration, tick: Tick) {
+        match self.recent.back_mut() {
+            Some(last) if last.dt.saturating_add(tick.dt) <= window / PARTS => *last = last.with(tick),
+            _ => self.recent.push_back(tick),
+        }
+        let mut span: Duration = self.recent.iter().map(|tick| tick.dt).sum();
+        while let Some(oldest) = self.recent.front()
+            && self.recent.len() > 1
+            && span > window
+        {
+            span = span.saturating_sub(oldest.dt);
+            self.recent.pop_front();
+        }
     }
 
     fn rule(&mut self, config: &Idle, machine: &Machine) -> Result<(), Reason> {
         let unknown = |signal: &str| Reason::Unknown { signal: signal.to_owned() };
-        if machine.dt.is_zero() || machine.dt > LONGEST_TICK || machine.cpus == 0 {
-            self.recent.clear();
-            return Err(unknown("the time since the last look"));
-        }
-        // The load is needed under both rules: a sweep ends when work begins on top of it.
-        let Some(load) = machine.load else {
-            self.recent.clear();
-            return Err(unknown("the CPU time of the machine"));
-        };
-        let tick = Tick {
-            dt: machine.dt,
-            load,
-            foreground: machine.foreground.ok_or_else(|| unknown("the CPU time of foreground groups"))?,
-            stall_cpu: machine.stall_cpu.unwrap_or_default(),
-            stall_io: machine.stall_io.unwrap_or_default(),
-            stall_memory: machine.stall_memory.unwrap_or_default(),
-        };
-        self.recent.push_back(tick);
-        let mut span: Duration = self.recent.iter().map(|tick| tick.dt).sum();
-        while let Some(oldest) = self.recent.front()
-            && self.recent.len() > 1
-            && span > config.window
-        {
-            span = span.saturating_sub(oldest.dt);
-            self.recent.pop_front();
+        match Tick::new(config.rule, machine) {
+            Ok(tick) => self.record(config.window, tick),
+            Err(signal) => {
+                // The window must not bridge the gap: what was before it is no excuse for what comes.
+                self.recent.clear();
+                return Err(unknown(signal));
+            }
         }
         match config.rule {
             IdleRule::Strict => {
@@ -136,19 +213,11 @@ impl IdleState {
                 if used > config.foreground {
                     return Err(Reason::ForegroundBusy { used, allowed: config.foreground });
                 }
-                let pressures = [
-                    ("cpu", machine.stall_cpu, self.mean(|tick| tick.stall_cpu), config.pressure_cpu),
-                    ("io", machine.stall_io, self.mean(|tick| tick.stall_io), config.pressure_io),
-                    ("memory", machine.stall_memory, self.mean(|tick| tick.stall_memory), config.pressure_memory),
-                ];
-                for (resource, known, share, allowed) in pressures {
-                    if known.is_none() {
-                        return Err(unknown(match resource {
-                            "cpu" => "CPU pressure (/proc/pressure/cpu)",
-                            "io" => "I/O pressure (/proc/pressure/io)",
-                            _ => "memory pressure (/proc/pressure/memory)",
-                        }));
-                    }
+                for (resource, share, allowed) in [
+                    ("cpu", self.mean(|tick| tick.stall_cpu), config.pressure_cpu),
+                    ("io", self.mean(|tick| tick.stall_io), config.pressure_io),
+                    ("memory", self.mean(|tick| tick.stall_memory), config.pressure_memory),
+                ] {
                     if share > allowed {
                         return Err(Reason::Pressure { resource: resource.to_owned(), share, allowed });
                     }
