@@ -20,10 +20,25 @@ const FIRST_STEP: Bytes = Bytes::mib(1);
 /// Writeback below this is over: other programs always write a little, and the counter is a few
 /// pages per CPU behind.
 const WRITEBACK_OVER: Bytes = Bytes::kib(256);
-/// Somebody else keeps the disk busy: go on in spite of it, at this slow beat.
+/// Writeback that does not fall for this long is somebody else's: go on in spite of it, at this slow
+/// beat.
 const WRITEBACK_PATIENCE: Duration = Duration::from_secs(2);
-/// Writes in a row that free nothing. The kernel itself gives up after 16 rounds in each.
-const FUTILE_WRITES: u32 = 6;
+/// Writeback falls when it is lower by this much.
+const WRITEBACK_FALL: Bytes = Bytes::kib(64);
+/// Falling or not, no pause between two writes is longer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A write that frees less than this part of what it asked for is in vain: the kernel went through
+/// many pages for each that it freed.
+const IN_VAIN: u64 = 16;
+/// Six writes in vain end a job; the kernel itself gives up after 16 rounds in each. A write that
+/// frees something takes one of them back. One that sent pages to the disk, where they cannot be
+/// freed yet, is a quarter of one in vain: they should be there when the next looks.
+const FUTILE: u32 = 6 * VAIN;
+const VAIN: u32 = 4;
+const VAIN_IN_FLIGHT: u32 = 1;
+/// One write may send this many times what it asks for to swap on disk (measured: 1.2 for 1 MiB, 1.5
+/// for 4 MiB, all of the group for 64 MiB).
+const OVERSHOOT: u64 = 4;
 
 /// What is asked of one group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +66,8 @@ pub struct Seen {
     pub current: Bytes,
     /// Of it, swapped out but not freed yet.
     pub swapcached: Bytes,
-    /// Under writeback on the whole machine.
+    /// Under writeback on the whole machine. Zero where no swap is on disk: what other programs write
+    /// is nothing to wait for.
     pub writeback: Bytes,
     /// Free swap; `None` where there is no swap at all.
     pub swap_free: Option<Bytes>,
@@ -80,17 +96,33 @@ pub enum Next {
 pub struct Pace {
     job: Job,
     step: Bytes,
+    /// What the last write asked for.
+    asked: Bytes,
     freed: Bytes,
     futile: u32,
-    waited: Duration,
-    file_only: bool,
+    /// Since the last write: how long in all, since writeback last fell, and to what.
+    paused: Duration,
+    stuck: Duration,
+    lowest: Bytes,
+    /// Why nothing may go to swap.
+    file_only: Option<End>,
 }
 
 impl Pace {
     /// Begins a job.
     pub fn new(job: Job) -> Self {
         let step = FIRST_STEP.min(job.step).max(SMALLEST_STEP);
-        Pace { job, step, freed: Bytes::ZERO, futile: 0, waited: Duration::ZERO, file_only: false }
+        Pace {
+            job,
+            step,
+            asked: Bytes::ZERO,
+            freed: Bytes::ZERO,
+            futile: 0,
+            paused: Duration::ZERO,
+            stuck: Duration::ZERO,
+            lowest: Bytes::MAX,
+            file_only: None,
+        }
     }
 
     /// Freed so far.
@@ -108,56 +140,74 @@ impl Pace {
         if above_floor < SMALLEST_STEP && self.job.floor.0 > 0 || above_floor.0 == 0 {
             return Next::End(End::Floor);
         }
-        if self.futile >= FUTILE_WRITES {
-            return Next::End(if self.file_only { self.why_file_only(seen) } else { End::Futile });
+        if self.futile >= FUTILE {
+            return Next::End(self.file_only.unwrap_or(End::Futile));
         }
-        if seen.writeback > WRITEBACK_OVER && self.waited < WRITEBACK_PATIENCE {
-            // A tenth of what a 25 MB/s disk needs for the rest, so that the disk never runs dry
-            // for long and the machine is not woken a thousand times a second.
-            let wait = Duration::from_millis((seen.writeback.0 / 250_000).clamp(2, 50));
-            self.waited += wait;
-            return Next::Wait(wait);
+        if let Some(pause) = self.pause(seen.writeback) {
+            return Next::Wait(pause);
         }
-        self.waited = Duration::ZERO;
-        let mut bytes = self.step.min(left).min(above_floor);
-        // What is swapped out but not freed comes first. Once that covers the rest, small writes
-        // collect it without sending out more.
-        if seen.swapcached >= left {
-            bytes = bytes.min(FIRST_STEP);
-        }
-        let swap_room = seen.swap_free.unwrap_or_default() - self.job.swap_floor;
-        let writes_left = self.job.swap_writes - seen.swap_written;
-        self.file_only = swap_room < bytes || writes_left < bytes;
-        if self.file_only && !self.job.file_only && seen.swap_free.is_some() {
-            return Next::End(self.why_file_only(seen));
-        }
-        // Without any swap the kernel leaves anonymous memory alone by itself.
-        Next::Write { bytes: bytes.max(SMALLEST_STEP), file_only: self.file_only && self.job.file_only }
+        // Linux 6.1 frees up to twice what it is asked for: half of the way to a floor is all of it.
+        let above_floor = if self.job.floor.0 > 0 { Bytes(above_floor.0 / 2) } else { above_floor };
+        // What is swapped out but not freed comes first; what is not sent out yet is sent in smaller
+        // portions towards the end, so that little is left over there.
+        let unsent = Bytes((left - seen.swapcached).0 / OVERSHOOT).max(FIRST_STEP);
+        let bytes = self.step.min(left).min(above_floor).min(unsent);
+        let (room, limit) = self.swap_room(seen);
+        self.file_only = (room < SMALLEST_STEP).then_some(limit);
+        let bytes = match self.file_only {
+            None => bytes.min(room),
+            // Without any swap the kernel leaves anonymous memory alone by itself.
+            Some(_) if self.job.file_only || seen.swap_free.is_none() => bytes,
+            Some(end) => return Next::End(end),
+        };
+        self.asked = bytes.max(SMALLEST_STEP);
+        Next::Write { bytes: self.asked, file_only: self.file_only.is_some() && self.job.file_only }
     }
 
-    fn why_file_only(&self, seen: &Seen) -> End {
-        match seen.swap_free {
-            None => End::Futile,
-            Some(free) if free - self.job.swap_floor < self.step => End::SwapFloor,
-            Some(_) => End::WriteBudget,
+    /// How much one write may ask for without filling swap beyond its floor or the allowance, and which
+    /// of the two is nearer.
+    fn swap_room(&self, seen: &Seen) -> (Bytes, End) {
+        let Some(free) = seen.swap_free else { return (Bytes::ZERO, End::Futile) };
+        let space = free - self.job.swap_floor;
+        let writes = self.job.swap_writes - seen.swap_written;
+        let (room, end) = if space <= writes { (space, End::SwapFloor) } else { (writes, End::WriteBudget) };
+        (Bytes(room.0 / OVERSHOOT), end)
+    }
+
+    /// How long to wait for the disk, if at all.
+    fn pause(&mut self, writeback: Bytes) -> Option<Duration> {
+        if writeback + WRITEBACK_FALL <= self.lowest {
+            self.lowest = writeback;
+            self.stuck = Duration::ZERO;
         }
+        if writeback <= WRITEBACK_OVER || self.stuck >= WRITEBACK_PATIENCE || self.paused >= LONGEST_PAUSE {
+            return None;
+        }
+        // A tenth of what a 25 MB/s disk needs for the rest, so that the disk never runs dry for long
+        // and the machine is not woken a thousand times a second.
+        let pause = Duration::from_millis((writeback.0 / 250_000).clamp(2, 50));
+        self.stuck += pause;
+        self.paused += pause;
+        Some(pause)
     }
 
     /// Takes in what a write brought: the group's size fell by `freed`, the write took `took`.
     /// `in_flight` tells whether pages went out that will only be freed later.
     pub fn wrote(&mut self, freed: Bytes, took: Duration, in_flight: bool) {
+        (self.paused, self.stuck, self.lowest) = (Duration::ZERO, Duration::ZERO, Bytes::MAX);
         self.freed += freed;
-        if freed.0 > 0 || in_flight {
-            self.futile = 0;
+        if freed.0 > 0 && freed.0 >= self.asked.0 / IN_VAIN {
+            self.futile = self.futile.saturating_sub(VAIN);
         } else {
-            self.futile += 1;
+            self.futile = self.futile.saturating_add(if in_flight { VAIN_IN_FLIGHT } else { VAIN });
         }
         if took > self.job.write_time {
             // Straight to a size that would have taken half the time allowed.
-            let fit = u128::from(self.step.0) * self.job.write_time.as_nanos() / (2 * took.as_nanos()).max(1);
-            self.step = Bytes(u64::try_from(fit).unwrap_or(u64::MAX)).max(SMALLEST_STEP);
-        } else if took < self.job.write_time / 4 {
-            self.step = Bytes(self.step.0.saturating_mul(2)).min(self.job.step);
+            let fit =
+                u128::from(self.asked.0).saturating_mul(self.job.write_time.as_nanos()) / (2 * took.as_nanos()).max(1);
+            self.step = Bytes(u64::try_from(fit).unwrap_or(u64::MAX)).min(self.step).max(SMALLEST_STEP);
+        } else if took < self.job.write_time / 4 && self.asked >= self.step {
+            self.step = Bytes(self.step.0.saturating_mul(2)).min(self.job.step).max(SMALLEST_STEP);
         }
     }
 }
