@@ -18,6 +18,10 @@ impl Writes {
 
     /// Records bytes written in this hour.
     pub fn add(&mut self, hour: u64, bytes: Bytes) {
+        if bytes.0 == 0 {
+            // Nothing to record, so no reason to trust the clock and drop what it says is old.
+            return;
+        }
         self.settle(hour);
         match self.hours.back_mut() {
             Some((last, sum)) if *last == hour => *sum += bytes,

@@ -9,7 +9,7 @@ use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Writes;
-use crate::config::{Class, Config};
+use crate::config::{Class, Config, Guard};
 use crate::idle::IdleState;
 use crate::pace::Job;
 use crate::reason::Reason;
@@ -38,15 +38,47 @@ enum Pause {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Swept {
-    /// When its last sweep ended; `None` while the first one runs.
+    /// When its last sweep ended; `None` while one runs.
     ended: Option<Monotonic>,
-    /// What it held then.
+    /// The least it has held since then.
     size: Bytes,
+    /// The most it held when a sweep began: what a keep rule in percent is a share of, so that one
+    /// sweep after the other does not keep less and less.
+    peak: Bytes,
     /// The sweep was cut short: go on as soon as possible.
     unfinished: bool,
+    /// So many sweeps in a row were cut short.
+    tries: u32,
+    /// Swap was short: go on when there is some.
+    swap_short: bool,
     /// Start of the current minute of refaults, and the counter then.
     minute: Option<(Monotonic, Bytes)>,
     backoff: Option<Backoff>,
+}
+
+impl Swept {
+    /// Forgets a back-off when a sweep after it did no harm for as long as it lasted.
+    fn forgive(&mut self, now: Monotonic) {
+        if let (Some(last), Some(ended)) = (self.backoff, self.ended)
+            && ended >= last.until
+            && now.since(ended) >= last.length
+        {
+            self.backoff = None;
+        }
+    }
+
+    /// Twice as long as the last time, unless a sweep in between did no harm.
+    fn back_off(&mut self, guard: &Guard, now: Monotonic, refaults: Option<Bytes>) {
+        self.forgive(now);
+        let length = match self.backoff {
+            // Still the pages of the sweep that it is backing off for.
+            Some(last) if self.ended.is_some_and(|ended| ended < last.until) || now < last.until => last.length,
+            Some(last) => last.length.saturating_mul(2),
+            None => guard.backoff,
+        };
+        let length = length.min(guard.backoff_max);
+        self.backoff = Some(Backoff { until: now + length, length, refaults });
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +97,8 @@ pub enum Decision {
         /// Why.
         reason: Reason,
     },
-    /// Begin to reclaim a group. [`State::finished`] tells the policy how that ended.
+    /// Begin to reclaim a group. [`State::finished`] tells the policy how that ended, and
+    /// [`State::interrupt`] when it was because somebody began to work.
     Sweep {
         /// The group.
         id: GroupId,
@@ -101,19 +134,21 @@ impl Decision {
 /// How long refaults are held against a sweep.
 const ATTRIBUTION: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
+/// A group that was swept to the end is left alone for this long, however fast it grows: a stream of
+/// file pages must not make a sweep of every tick.
+const REST: Duration = Duration::from_secs(60);
 
 /// The decision of this tick.
 pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Decision {
     let verdict = idle(config, state, signals);
-    let harm = note_refaults(config, state, signals, groups);
+    let harm = note_growth_and_refaults(config, state, signals, groups);
     match (verdict, state.sweeping) {
         (Err(reason), Some(_)) => Decision::Stop { reason },
         (Err(reason), None) => Decision::Hold { reason },
-        (Ok(_), Some(id)) if harm.as_ref().is_some_and(|(harmed, _)| *harmed == id) => {
-            let reason = harm.map_or(Reason::Stopping, |(_, reason)| reason);
-            Decision::Stop { reason }
-        }
-        (Ok(held), Some(_)) => Decision::Continue { reason: Reason::Idle { held } },
+        (Ok(held), Some(id)) => match harm.or_else(|| no_longer(state, id, groups)) {
+            Some(reason) => Decision::Stop { reason },
+            None => Decision::Continue { reason: Reason::Idle { held } },
+        },
         (Ok(held), None) => choose(config, state, signals, groups, held),
     }
 }
@@ -121,10 +156,10 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
 /// The next group of a running sweep, right after one is finished: on the verdict of the last tick,
 /// because a few milliseconds say nothing about an idle machine.
 pub fn next(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Decision {
-    match state.idle.held(signals.now) {
-        Ok(held) if state.paused.is_none() => choose(config, state, signals, groups, held),
-        Ok(_) => Decision::Hold { reason: Reason::Paused { left: None } },
+    match quiet(config, state, signals.now).and_then(|()| state.idle.held(signals.now)) {
         Err(reason) => Decision::Hold { reason },
+        Ok(held) if state.sweeping.is_some() => Decision::Continue { reason: Reason::Idle { held } },
+        Ok(held) => choose(config, state, signals, groups, held),
     }
 }
 
@@ -132,17 +167,32 @@ pub fn next(config: &Config, state: &mut State, signals: &Signals, groups: &[Gro
 fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group], held: Duration) -> Decision {
     let best = groups
         .iter()
-        .filter_map(|group| judge(config, state, signals, group).ok())
-        // Of equals the one with the smaller id, so that the same input gives the same choice.
-        .max_by_key(|(job, id)| (job.amount, core::cmp::Reverse(*id)));
-    match best {
-        None => Decision::Hold { reason: Reason::NothingToGain },
-        Some((job, id)) => {
-            state.sweeping = Some(id);
-            // From now on what comes back into it is counted.
-            state.swept.entry(id).or_default().minute = None;
-            Decision::Sweep { id, job, reason: Reason::Idle { held } }
-        }
+        .filter_map(|group| judge(config, state, signals, group).ok().map(|(job, id)| (group, job, id)))
+        // Each sweep that was cut short halves the weight of what is left, so that a group that never
+        // gets done does not keep the others waiting for ever. Of equals the one with the smaller id, so
+        // that the same input gives the same choice.
+        .max_by_key(|(_, job, id)| {
+            let tries = state.swept.get(id).map_or(0, |swept| swept.tries);
+            (job.amount.0.checked_shr(tries), core::cmp::Reverse(*id))
+        });
+    let Some((group, job, id)) = best else { return Decision::Hold { reason: Reason::NothingToGain } };
+    let swap_short = takeable(state, group).is_ok_and(|held| swap_room(config, state, signals, &held).is_err());
+    state.sweeping = Some(id);
+    let swept = state.swept.entry(id).or_default();
+    swept.forgive(signals.now);
+    swept.ended = None;
+    // From now on what comes back into it is counted.
+    swept.minute = group.refaults.map(|refaults| (signals.now, refaults));
+    swept.peak = swept.peak.max(group.current.unwrap_or_default());
+    swept.swap_short = swap_short;
+    Decision::Sweep { id, job, reason: Reason::Idle { held } }
+}
+
+/// Why the group being swept may not be swept any more.
+fn no_longer(state: &State, id: GroupId, groups: &[Group]) -> Option<Reason> {
+    match groups.iter().find(|group| group.id == id) {
+        Some(group) => takeable(state, group).err(),
+        None => Some(Reason::Unknown { signal: "the group that is being swept".to_owned() }),
     }
 }
 
@@ -154,6 +204,12 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     }
     // The idle rule sees every tick, whatever else holds sweeps back.
     let idle = state.idle.tick(&config.idle, now, &signals.machine);
+    quiet(config, state, now)?;
+    idle
+}
+
+/// Whether sweeps are held back, however idle the machine is.
+fn quiet(config: &Config, state: &mut State, now: Monotonic) -> Result<(), Reason> {
     match state.paused {
         Some(Pause::Until(until)) if now >= until => state.paused = None,
         Some(Pause::Until(until)) => return Err(Reason::Paused { left: Some(until.since(now)) }),
@@ -164,12 +220,10 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     if now < booted {
         return Err(Reason::AfterBoot { left: booted.since(now) });
     }
-    if let Some(awake) = state.awake
-        && now < awake
-    {
-        return Err(Reason::AfterResume { left: awake.since(now) });
+    match state.awake {
+        Some(awake) if now < awake => Err(Reason::AfterResume { left: awake.since(now) }),
+        _ => Ok(()),
     }
-    idle
 }
 
 /// Swap that must stay free when `amount` more goes out.
@@ -182,28 +236,52 @@ pub fn swap_floor(config: &Config, machine: &Machine, amount: Bytes) -> Bytes {
     config.guard.swap_floor.of(total).max(image)
 }
 
-/// Whether anonymous memory may go to swap now: how much, or why not.
-fn swap_room(config: &Config, state: &State, signals: &Signals) -> Result<Bytes, Reason> {
-    let swap = signals.machine.swap.filter(|swap| swap.total.0 > 0).ok_or(Reason::NoSwap)?;
-    let floor = config.guard.swap_floor.of(swap.total);
+/// What of a group may go to swap now.
+struct SwapRoom {
+    bytes: Bytes,
+    /// Swap that must stay free.
+    floor: Bytes,
+    /// May be written to swap on disk.
+    writes: Bytes,
+}
+
+/// How much of a group may go to swap now, or why nothing may.
+fn swap_room(config: &Config, state: &State, signals: &Signals, held: &Held) -> Result<SwapRoom, Reason> {
+    let unknown = || Reason::Unknown { signal: "the free swap space".to_owned() };
+    let swap = signals.machine.swap.ok_or_else(unknown)?;
+    if swap.total.0 == 0 {
+        return Err(Reason::NoSwap);
+    }
+    let mut writes = Bytes::MAX;
+    if swap.on_disk
+        && let Some(budget) = config.guard.max_swap_writes
+    {
+        writes = state.writes.left(signals.hour, Some(budget));
+        if writes < config.sweep.smallest {
+            return Err(Reason::WriteBudget { used: state.writes.within(signals.hour, budget.hours), budget });
+        }
+    }
+    let out = held.swap_backed.min(swap.free).min(writes);
+    let floor = swap_floor(config, &signals.machine, held.room.min(held.page_cache + out));
     let room = swap.free - floor;
     if room < config.sweep.smallest {
         return Err(Reason::SwapFloor { free: swap.free, floor });
     }
-    if swap.on_disk
-        && let Some(budget) = config.guard.max_swap_writes
-    {
-        let left = state.writes.left(signals.hour, Some(budget));
-        if left < config.sweep.smallest {
-            return Err(Reason::WriteBudget { used: state.writes.within(signals.hour, budget.hours), budget });
-        }
-        return Ok(room.min(left));
-    }
-    Ok(room)
+    Ok(SwapRoom { bytes: room.min(writes), floor, writes })
 }
 
-/// Whether a group is worth a sweep: how it would be done, or why not.
-pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -> Result<(Job, GroupId), Reason> {
+/// What a group holds.
+struct Held {
+    current: Bytes,
+    swap_backed: Bytes,
+    page_cache: Bytes,
+    /// What its class, its keep rule and the kernel's protection leave to be taken; not zero, unless
+    /// the group is empty.
+    room: Bytes,
+}
+
+/// What may be taken from a group, or why nothing may.
+fn takeable(state: &State, group: &Group) -> Result<Held, Reason> {
     if group.class != Class::Background {
         return Err(Reason::Class { class: group.class });
     }
@@ -212,13 +290,10 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
     let page_cache = group.page_cache.ok_or_else(|| unknown("memory.stat"))?;
     let swap_backed = group.swap_backed.ok_or_else(|| unknown("memory.stat"))?;
     let unprotected = group.unprotected.ok_or_else(|| unknown("memory.min or memory.low"))?;
-    let swept = state.swept.get(&group.id);
-    if let Some(backoff) = swept.and_then(|swept| swept.backoff)
-        && signals.now < backoff.until
-    {
-        return Err(Reason::BackingOff { left: backoff.until.since(signals.now), refaults: backoff.refaults });
-    }
-    let keep = group.keep.map_or(Bytes::ZERO, |keep| keep.of(current));
+    // Without them nobody would notice the harm a sweep does.
+    group.refaults.ok_or_else(|| unknown("what comes back (workingset_refault in memory.stat)"))?;
+    let peak = state.swept.get(&group.id).map_or(current, |swept| swept.peak.max(current));
+    let keep = group.keep.map_or(Bytes::ZERO, |keep| keep.of(peak));
     let room = current - keep;
     if room.0 == 0 && keep.0 > 0 {
         return Err(Reason::Keep { keep });
@@ -226,10 +301,22 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
     if unprotected.0 == 0 && current.0 > 0 {
         return Err(Reason::KernelProtection);
     }
-    let room = room.min(unprotected);
-    let swap = swap_room(config, state, signals);
+    Ok(Held { current, swap_backed, page_cache, room: room.min(unprotected) })
+}
+
+/// Whether a group is worth a sweep: how it would be done, or why not.
+pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -> Result<(Job, GroupId), Reason> {
+    let held = takeable(state, group)?;
+    let Held { current, swap_backed, page_cache, room } = held;
+    let swept = state.swept.get(&group.id);
+    if let Some(backoff) = swept.and_then(|swept| swept.backoff)
+        && signals.now < backoff.until
+    {
+        return Err(Reason::BackingOff { left: backoff.until.since(signals.now), refaults: backoff.refaults });
+    }
+    let swap = swap_room(config, state, signals, &held);
     let reclaimable = match &swap {
-        Ok(bytes) => page_cache + swap_backed.min(*bytes),
+        Ok(swap) => page_cache + swap_backed.min(swap.bytes),
         // Without the key the kernel would swap all the same, unless there is nothing to swap to.
         Err(Reason::NoSwap) => page_cache,
         Err(reason) if !signals.machine.file_only => return Err(reason.clone()),
@@ -242,18 +329,26 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
             _ => Reason::TooSmall { gain, smallest: config.sweep.smallest },
         });
     }
-    if let Some(swept) = swept.filter(|swept| swept.ended.is_some() && !swept.unfinished) {
+    if let Some(swept) = swept.filter(|swept| !swept.unfinished)
+        && let Some(ended) = swept.ended
+    {
         let grown = current - swept.size;
-        if grown < config.sweep.growth {
+        let swap_is_back = swept.swap_short && swap.as_ref().is_ok_and(|swap| swap.bytes >= config.sweep.growth);
+        if grown < config.sweep.growth && !swap_is_back {
             return Err(Reason::SweptAlready { grown, needed: config.sweep.growth });
         }
+        let rested = signals.now.since(ended);
+        if rested < REST {
+            return Err(Reason::JustSwept { left: REST.saturating_sub(rested) });
+        }
     }
-    let on_disk = signals.machine.swap.is_some_and(|swap| swap.on_disk);
+    // Where nothing may be swapped now, nothing may be swapped during the job.
+    let (swap_floor, swap_writes) = swap.map_or((Bytes::MAX, Bytes::ZERO), |swap| (swap.floor, swap.writes));
     let job = Job {
         amount: gain,
         floor: current - room,
-        swap_floor: swap_floor(config, &signals.machine, gain),
-        swap_writes: if on_disk { state.writes.left(signals.hour, config.guard.max_swap_writes) } else { Bytes::MAX },
+        swap_floor,
+        swap_writes,
         file_only: signals.machine.file_only,
         step: config.sweep.step,
         write_time: config.sweep.write_time,
@@ -261,40 +356,38 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
     Ok((job, group.id))
 }
 
-/// Counts what comes back into groups that were swept; returns the first group, and why, whose rate
-/// is above the limit and which now backs off.
-fn note_refaults(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Option<(GroupId, Reason)> {
+/// Notes what the groups that were swept hold and what comes back into them. Groups into which too
+/// much does back off; returns why, when the one being swept is among them.
+fn note_growth_and_refaults(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Option<Reason> {
     let now = signals.now;
-    let mut harmed = None;
+    let mut harm = None;
     for group in groups {
-        let (Some(swept), Some(refaults)) = (state.swept.get_mut(&group.id), group.refaults) else { continue };
+        let Some(swept) = state.swept.get_mut(&group.id) else { continue };
+        if let Some(current) = group.current {
+            swept.size = swept.size.min(current);
+        }
+        let Some(refaults) = group.refaults else { continue };
         if swept.ended.is_some_and(|ended| now.since(ended) > ATTRIBUTION) {
             swept.minute = None;
             continue;
         }
-        let (began, base) = *swept.minute.get_or_insert((now, refaults));
-        // A counter that went back gives zero.
+        let (began, base) = match swept.minute {
+            // A counter that went back begins anew.
+            Some((began, base)) if base <= refaults => (began, base),
+            _ => (now, refaults),
+        };
         let bytes = refaults - base;
         let allowed = config.guard.refaults_per_minute;
-        if bytes > allowed {
-            back_off(config, swept, now, Some(bytes));
-            harmed.get_or_insert((group.id, Reason::Refaults { bytes, allowed }));
-            swept.minute = Some((now, refaults));
-        } else if now.since(began) >= MINUTE {
-            swept.minute = Some((now, refaults));
+        let over = bytes > allowed;
+        swept.minute = Some(if over || now.since(began) >= MINUTE { (now, refaults) } else { (began, base) });
+        if over {
+            swept.back_off(&config.guard, now, Some(bytes));
+            if state.sweeping == Some(group.id) {
+                harm = Some(Reason::Refaults { bytes, allowed });
+            }
         }
     }
-    harmed
-}
-
-/// Twice as long as the last time, unless that has been over for as long as it lasted.
-fn back_off(config: &Config, swept: &mut Swept, now: Monotonic, refaults: Option<Bytes>) {
-    let length = match swept.backoff {
-        Some(last) if now < last.until => last.length,
-        Some(last) if now.since(last.until) < last.length => (last.length * 2).min(config.guard.backoff_max),
-        _ => config.guard.backoff,
-    };
-    swept.backoff = Some(Backoff { until: now + length, length, refaults });
+    harm
 }
 
 impl State {
@@ -310,7 +403,9 @@ impl State {
 
     /// The sweep of a group has ended.
     pub fn finished(&mut self, config: &Config, now: Monotonic, hour: u64, finished: &Finished) {
-        self.sweeping = None;
+        if self.sweeping == Some(finished.id) {
+            self.sweeping = None;
+        }
         self.writes.add(hour, finished.swap_writes);
         if finished.end == End::Gone {
             self.swept.remove(&finished.id);
@@ -319,10 +414,13 @@ impl State {
         let swept = self.swept.entry(finished.id).or_default();
         swept.ended = Some(now);
         swept.size = finished.size;
-        swept.minute = finished.refaults.map(|refaults| (now, refaults));
-        swept.unfinished = matches!(finished.end, End::Stopped | End::Timeout);
+        swept.minute = swept.minute.or_else(|| finished.refaults.map(|refaults| (now, refaults)));
+        swept.swap_short |= matches!(finished.end, End::SwapFloor | End::WriteBudget);
+        swept.unfinished =
+            !matches!(finished.end, End::Complete | End::Floor | End::Futile | End::SwapFloor | End::WriteBudget);
+        swept.tries = if swept.unfinished { swept.tries.saturating_add(1) } else { 0 };
         if matches!(finished.end, End::Denied | End::Unsupported | End::Failed) {
-            back_off(config, swept, now, None);
+            swept.back_off(&config.guard, now, None);
         }
     }
 
@@ -349,6 +447,12 @@ impl State {
     /// Forgets groups that are not in this list, which is sorted.
     pub fn retain(&mut self, groups: &[GroupId]) {
         self.swept.retain(|id, _| groups.binary_search(id).is_ok());
+    }
+
+    /// What came back into a group in the current minute, when it was swept lately.
+    pub fn refaults_this_minute(&self, group: &Group) -> Option<Bytes> {
+        let (_, base) = self.swept.get(&group.id)?.minute?;
+        Some(group.refaults? - base)
     }
 
     /// All groups that are backing off, for `omr status`.

@@ -122,6 +122,11 @@ pub enum Reason {
         /// Needed.
         needed: Bytes,
     },
+    /// Swept a moment ago.
+    JustSwept {
+        /// Still to wait.
+        left: Duration,
+    },
     /// Too much came back after the last sweep, or the group could not be written to.
     BackingOff {
         /// Still to wait.
@@ -211,6 +216,7 @@ impl fmt::Display for Reason {
             Reason::SweptAlready { grown, needed } => {
                 write!(f, "swept before and grown by {grown} since, {needed} is worth another sweep")
             }
+            Reason::JustSwept { left } => write!(f, "swept a moment ago, left alone for another {}", short(*left)),
             Reason::BackingOff { left, refaults: Some(refaults) } => {
                 write!(f, "backing off for another {}: {refaults} came back in a minute", short(*left))
             }

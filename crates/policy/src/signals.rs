@@ -43,7 +43,8 @@ pub struct Machine {
     pub stall_io: Option<Duration>,
     /// The same for memory.
     pub stall_memory: Option<Duration>,
-    /// Swap space; `None` when unknown, which is treated as none.
+    /// Swap space; a total of zero where there is none; `None` when unknown, and then nothing is
+    /// swapped.
     pub swap: Option<Swap>,
     /// What a hibernation image would hold now, at most; `None` where the machine does not hibernate
     /// to swap.

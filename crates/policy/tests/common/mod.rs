@@ -1,0 +1,161 @@
+//! A machine to decide for, one tick of a second at a time.
+#![allow(dead_code, missing_docs)]
+
+use std::time::Duration;
+
+use omr_policy::{
+    Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Reason, Signals, State, Swap, decide,
+};
+use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
+
+pub const SECOND: Duration = Duration::from_secs(1);
+
+pub fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Two CPUs with nothing to do, 4 GiB of swap in memory.
+pub fn quiet() -> Machine {
+    Machine {
+        dt: SECOND,
+        cpus: 2,
+        least_idle: Some(CpuIdle { cpu: 1, idle: Permyriad::percent(99) }),
+        load: Some(millis(10)),
+        foreground: Some(Duration::ZERO),
+        stall_cpu: Some(Duration::ZERO),
+        stall_io: Some(Duration::ZERO),
+        stall_memory: Some(Duration::ZERO),
+        swap: Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: false }),
+        image: None,
+        file_only: true,
+    }
+}
+
+/// A background group that holds so many MiB of anonymous memory and page cache.
+pub fn group(id: u64, anon: u64, file: u64) -> Group {
+    Group {
+        id: GroupId(id),
+        class: Class::Background,
+        current: Some(Bytes::mib(anon + file)),
+        swap_backed: Some(Bytes::mib(anon)),
+        page_cache: Some(Bytes::mib(file)),
+        refaults: Some(Bytes::ZERO),
+        unprotected: Some(Bytes::mib(anon + file)),
+        keep: None,
+    }
+}
+
+/// A policy and what it is told.
+#[derive(Clone)]
+pub struct Desk {
+    pub config: Config,
+    pub state: State,
+    pub now: Monotonic,
+    pub hour: u64,
+    pub slept: bool,
+    pub machine: Machine,
+    pub groups: Vec<Group>,
+}
+
+impl Desk {
+    /// A quiet machine, an hour after boot.
+    pub fn new(groups: impl Into<Vec<Group>>) -> Self {
+        Desk {
+            config: Config::default(),
+            state: State::default(),
+            now: Monotonic(0) + seconds(3600),
+            hour: 500_000,
+            slept: false,
+            machine: quiet(),
+            groups: groups.into(),
+        }
+    }
+
+    pub fn signals(&self) -> Signals {
+        Signals { now: self.now, hour: self.hour, slept: self.slept, machine: self.machine.clone() }
+    }
+
+    /// `machine.dt` later.
+    pub fn tick(&mut self) -> Decision {
+        self.now = self.now + self.machine.dt;
+        let signals = self.signals();
+        let decision = decide(&self.config, &mut self.state, &signals, &self.groups);
+        self.slept = false;
+        decision
+    }
+
+    /// So many ticks, the last decision.
+    pub fn ticks(&mut self, n: u32) -> Decision {
+        (1..n).for_each(|_| drop(self.tick()));
+        self.tick()
+    }
+
+    /// Ticks until something is swept; how many it took, and what.
+    #[track_caller]
+    pub fn until_sweep(&mut self, most: u32) -> (u32, GroupId) {
+        for n in 1..=most {
+            if let Decision::Sweep { id, .. } = self.tick() {
+                return (n, id);
+            }
+        }
+        panic!("no sweep in {most} ticks: {}", self.tick().reason());
+    }
+
+    /// No sweep in so many ticks; the last reason.
+    #[track_caller]
+    pub fn no_sweep(&mut self, ticks: u32) -> Reason {
+        for n in 1..ticks {
+            let decision = self.tick();
+            assert!(!matches!(decision, Decision::Sweep { .. }), "swept at tick {n}");
+        }
+        match self.tick() {
+            Decision::Hold { reason } => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The sweep that runs ends like this, with so many MiB left.
+    #[track_caller]
+    pub fn finish(&mut self, end: End, left: u64) {
+        self.finish_written(end, left, Bytes::ZERO);
+    }
+
+    #[track_caller]
+    pub fn finish_written(&mut self, end: End, left: u64, swap_writes: Bytes) {
+        let id = self.state.sweeping().expect("nothing is swept");
+        let group = self.groups.iter_mut().find(|group| group.id == id).expect("no such group");
+        group.current = Some(Bytes::mib(left));
+        group.swap_backed = group.swap_backed.map(|bytes| bytes.min(Bytes::mib(left)));
+        group.page_cache = group.page_cache.map(|bytes| bytes.min(Bytes::mib(left)));
+        group.unprotected = group.unprotected.map(|bytes| bytes.min(Bytes::mib(left)));
+        let finished = Finished { id, size: Bytes::mib(left), refaults: group.refaults, swap_writes, end };
+        self.state.finished(&self.config, self.now, self.hour, &finished);
+    }
+
+    /// Somebody begins to work, and the sweep ends.
+    #[track_caller]
+    pub fn interrupt(&mut self, left: u64) {
+        self.state.interrupt(self.now);
+        self.finish(End::Stopped, left);
+    }
+
+    /// A group now holds so many MiB, all of it anonymous.
+    pub fn hold(&mut self, id: u64, mib: u64) {
+        let refaults = self.group(id).refaults;
+        *self.group(id) = Group { refaults, ..group(id, mib, 0) };
+    }
+
+    pub fn group(&mut self, id: u64) -> &mut Group {
+        self.groups.iter_mut().find(|group| group.id == GroupId(id)).expect("no such group")
+    }
+
+    /// So many MiB come back into a group.
+    pub fn refault(&mut self, id: u64, mib: u64) {
+        let group = self.group(id);
+        group.refaults = group.refaults.map(|refaults| refaults + Bytes::mib(mib));
+    }
+}
