@@ -58,8 +58,11 @@ class Completed:
     stderr: str
 
     def json(self) -> Any:
-        """The last line of the output, which is where every tool here puts its result."""
-        return json.loads(self.stdout.strip().splitlines()[-1])
+        """The output as one value, or its last line as one."""
+        try:
+            return json.loads(self.stdout)
+        except json.JSONDecodeError:
+            return json.loads(self.stdout.strip().splitlines()[-1])
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,8 @@ impl Visit for Scan<'_> {
             }
             let above = parent.and_then(|parent| tree.known.get(&tree.nodes[parent].id)).map(|known| &known.assignment);
             let xattr = dir.xattr(classes::ATTRIBUTE);
-            let owner = dir.owner().unwrap_or(0);
+            // Nobody's, when it cannot be told: only root may ask for less care.
+            let owner = dir.owner().unwrap_or(u32::MAX);
             let assignment = match above {
                 Some(above) => self.classifier.assign(&tree.path, above, xattr.as_deref(), owner),
                 None => self.classifier.assign(&tree.path, &Assignment::default(), xattr.as_deref(), owner),

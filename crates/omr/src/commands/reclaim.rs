@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::memcg::Group;
-use omr_kernel::{Kernel, clock, process};
+use omr_kernel::{Kernel, clock};
 use omr_policy::pace::Job;
 use omr_policy::{Class, Config, End, Machine, short, swap_floor};
 use omr_units::{Amount, Bytes, GroupId, Limit};
@@ -146,8 +146,8 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
-    let own = process::read_own_group(&kernel).ok().flatten().unwrap_or_default();
-    let classifier = Classifier::new(&loaded.groups, own.strip_prefix("/").unwrap_or(&own));
+    // The daemon's group is protected by its unit's name; the group of this shell is like any other.
+    let classifier = Classifier::new(&loaded.groups, Path::new(""));
     let mut tree = Tree::default();
     tree.scan(&kernel, &classifier, true)?;
 
