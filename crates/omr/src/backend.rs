@@ -92,6 +92,11 @@ pub struct Step<'a> {
     pub group: &'a Group,
     /// Where changed limits are noted; `memory.high` needs it.
     pub journal: Option<&'a Journal>,
+    /// Ends a write that takes too long. The kernel looks for signals between its batches (a quarter
+    /// of the request each), so a write that waits for a full disk queue ends a batch later.
+    pub alarm: &'a Alarm,
+    /// How long a write may take before that.
+    pub write_time: Duration,
 }
 
 impl Step<'_> {
@@ -104,12 +109,16 @@ impl Step<'_> {
                     true => format!("{} swappiness={}", bytes.0, Swappiness::FILE_ONLY),
                     false => bytes.0.to_string(),
                 };
-                actuator.write(self.group.dir(), "memory.reclaim", &request)?
+                self.write(actuator, "memory.reclaim", &request)?
             }
-            Backend::SwapReclaim => actuator.write(self.group.dir(), "memory.swap.reclaim", &bytes.0.to_string())?,
+            Backend::SwapReclaim => self.write(actuator, "memory.swap.reclaim", &bytes.0.to_string())?,
             Backend::MemoryHigh => self.squeeze(actuator, bytes)?,
         };
         Ok((outcome, clock::read_monotonic().since(began)))
+    }
+
+    fn write(&self, actuator: &mut dyn Actuator, file: &str, request: &str) -> Result<Outcome> {
+        Ok(self.alarm.limit(self.write_time, || actuator.write(self.group.dir(), file, request))?)
     }
 
     /// Lowers `memory.high` by `bytes` below what the group holds, and puts it back.
@@ -125,14 +134,13 @@ impl Step<'_> {
         }
         journal.note(self.group, "memory.high", before)?;
         // The kernel reclaims inside the write; the signal ends it, and then the write succeeds.
-        let alarm = Alarm::after(HIGH_TIME);
-        let outcome = actuator.write(self.group.dir(), "memory.high", &low.to_string());
-        drop(alarm);
+        let time = HIGH_TIME.min(self.write_time);
+        let lowered = self.alarm.limit(time, || actuator.write(self.group.dir(), "memory.high", &low.to_string()));
         let restored = actuator.write(self.group.dir(), "memory.high", &before.to_string())?;
         if matches!(restored, Outcome::Done | Outcome::Gone) {
             journal.forget(self.group.id());
         }
-        Ok(outcome?)
+        Ok(lowered?)
     }
 }
 

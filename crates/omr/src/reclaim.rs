@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::backend::{Backend, Step};
 use crate::limits::Journal;
-use crate::stop::Flag;
+use crate::stop::{Alarm, Flag};
 
 /// Dirty page cache below this is not worth a sync.
 const DIRTY: Bytes = Bytes::mib(1);
@@ -158,8 +158,10 @@ impl Worker<'_> {
         if first.stat.file_dirty.is_some_and(|dirty| dirty > DIRTY) {
             self.sync(group, &mut buffer);
         }
+        let alarm = Alarm::new();
+        let step =
+            Step { backend: self.backend, group, journal: self.journal, alarm: &alarm, write_time: job.write_time };
         let mut pace = Pace::new(job);
-        let step = Step { backend: self.backend, group, journal: self.journal };
         let mut last = self.read(group, &mut buffer)?;
         let end = loop {
             if self.stop.is_set() {

@@ -83,32 +83,45 @@ pub fn catch_signals() {
 
 extern "C" fn on_alarm(_: libc::c_int) {}
 
-/// Interrupts the calling thread, once after the time and then every 10 ms, until dropped.
+/// Interrupts system calls of the thread that made it, while it is armed.
 #[derive(Debug)]
 pub struct Alarm(Option<libc::timer_t>);
 
 impl Alarm {
-    /// Sets it.
-    pub fn after(time: Duration) -> Self {
+    /// An alarm for the calling thread, not armed. Without one (no timers left) nothing is interrupted.
+    pub fn new() -> Self {
         handle(libc::SIGUSR1, on_alarm);
-        let spec = |time: Duration| libc::timespec {
-            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: libc::c_long::from(time.subsec_nanos()),
-        };
-        let value = libc::itimerspec { it_value: spec(time), it_interval: spec(Duration::from_millis(10)) };
         // SAFETY: sigevent is plain data that is filled in here, the pointers are to locals that
-        // outlive the calls, and the timer belongs to this value until `drop`.
+        // outlive the call, and the timer belongs to this value until `drop`.
         unsafe {
             let mut event: libc::sigevent = std::mem::zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
             event.sigev_signo = libc::SIGUSR1;
             event.sigev_notify_thread_id = libc::gettid();
             let mut timer: libc::timer_t = std::ptr::null_mut();
-            if libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) != 0 {
-                return Alarm(None);
-            }
-            libc::timer_settime(timer, 0, &value, std::ptr::null_mut());
-            Alarm(Some(timer))
+            let made = libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) == 0;
+            Alarm(made.then_some(timer))
+        }
+    }
+
+    /// Runs `call` and interrupts it after `time`, and then every 10 ms until it returns: the first
+    /// signal may come just before the system call.
+    pub fn limit<T>(&self, time: Duration, call: impl FnOnce() -> T) -> T {
+        self.set(time, Duration::from_millis(10));
+        let result = call();
+        self.set(Duration::ZERO, Duration::ZERO);
+        result
+    }
+
+    fn set(&self, first: Duration, then: Duration) {
+        let spec = |time: Duration| libc::timespec {
+            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(time.subsec_nanos()),
+        };
+        let value = libc::itimerspec { it_value: spec(first), it_interval: spec(then) };
+        if let Some(timer) = self.0 {
+            // SAFETY: the timer was made by timer_create in `new`, `value` outlives the call.
+            unsafe { libc::timer_settime(timer, 0, &value, std::ptr::null_mut()) };
         }
     }
 }
@@ -116,7 +129,7 @@ impl Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         if let Some(timer) = self.0 {
-            // SAFETY: the timer was made by timer_create in `after` and is deleted once.
+            // SAFETY: the timer was made by timer_create in `new` and is deleted once.
             unsafe { libc::timer_delete(timer) };
         }
     }
