@@ -10,8 +10,20 @@ from .guest import Guest, Process
 CONFIG = "/etc/omr/omr.toml"
 LEDGER = "/var/lib/omr/ledger.jsonl"
 
+CLASSES = """
+[[group]]
+match = "fg"
+class = "foreground"
+
+[[group]]
+match = "bg"
+class = "background"
+"""
+
 QUICK = """\
 # Everything as by default, except that a guest lives for minutes and not for weeks.
+{top}
+
 [idle]
 for = "{idle}"
 again = "1s"
@@ -26,9 +38,9 @@ after_resume = "1h"
 class Daemon:
     """A running `omr daemon`; a context manager that ends it the civil way."""
 
-    def __init__(self, guest: Guest, idle: str = "5s", config: str = "") -> None:
+    def __init__(self, guest: Guest, idle: str = "5s", top: str = "", config: str = "") -> None:
         self.guest = guest
-        guest.write(CONFIG, QUICK.format(idle=idle) + config, create=True)
+        guest.write(CONFIG, QUICK.format(idle=idle, top=top) + config, create=True)
         self.process: Process = guest.spawn(["omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service")
 
     def __enter__(self) -> "Daemon":

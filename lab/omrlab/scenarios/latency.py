@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from ..daemon import CONFIG, Daemon
+from ..daemon import CLASSES, CONFIG, Daemon
 from ..guest import Disk, Guest, GuestError, Process
 from ..plots import COLOURS, canvas, save
 from ..report import write_report
@@ -31,16 +31,6 @@ LABELS = {
 ARM_COLOURS = {"nothing": COLOURS["off"], "seed": COLOURS["seed"], "machine": COLOURS["machine"], "background": COLOURS["on"]}
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
-
-CLASSES = """
-[[group]]
-match = "fg"
-class = "foreground"
-
-[[group]]
-match = "bg"
-class = "background"
-"""
 
 WARM_UP = 5.0
 """Seconds in which the foreground task runs before anything reclaims."""

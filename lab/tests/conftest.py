@@ -1,0 +1,70 @@
+"""What the VM tests share. Each test names what it needs; a kernel without it is a SKIP with the reason."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from omrlab.guest import Guest  # noqa: E402
+from omrlab.kernels import KernelMissing, kernel  # noqa: E402
+
+KERNELS = ("6.12", "6.1")
+
+
+@pytest.fixture(params=KERNELS)
+def release(request: pytest.FixtureRequest) -> str:
+    """Each kernel in turn."""
+    try:
+        kernel(request.param)
+    except KernelMissing as missing:
+        pytest.skip(str(missing))
+    return request.param
+
+
+class Load:
+    """Memory held in a group."""
+
+    def __init__(self, guest: Guest, group: str, amount: str, *options: str) -> None:
+        self.guest = guest
+        self.group = group
+        guest.group(group)
+        self.process = guest.spawn(["omr-testkit", "fill", amount, *options], group=group)
+        self.bytes: int = self.process.line_with("ready", timeout=120)["bytes"]
+
+    def resident(self) -> int:
+        return self.guest.group_value(self.group)
+
+    def swapped(self) -> int:
+        return self.guest.group_value(self.group, "memory.swap.current")
+
+
+class Trace:
+    """Every write to a memory.reclaim file, as the kernel sees it begin."""
+
+    DIRECTORY = "/sys/kernel/debug/tracing"
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        guest.write(f"{self.DIRECTORY}/trace_clock", "mono")
+        guest.write(f"{self.DIRECTORY}/kprobe_events", "p:reclaim_write memory_reclaim")
+        guest.write(f"{self.DIRECTORY}/events/kprobes/reclaim_write/enable", "1")
+
+    def writes(self) -> list[int]:
+        """When they began, CLOCK_MONOTONIC in ns."""
+        lines = self.guest.read(f"{self.DIRECTORY}/trace").splitlines()
+        stamps = [line.split(": reclaim_write:")[0].split()[-1] for line in lines if ": reclaim_write:" in line]
+        return [int(float(stamp) * 1e9) for stamp in stamps]
+
+
+@pytest.fixture
+def trace() -> type[Trace]:
+    return Trace
+
+
+@pytest.fixture
+def load() -> type[Load]:
+    return Load
+
+

@@ -1,0 +1,107 @@
+"""`omr daemon` on real kernels: what it takes, what it leaves alone, and what stops it."""
+
+import signal
+
+import pytest
+
+from omrlab.daemon import CLASSES, Daemon
+from omrlab.guest import MIB, Disk, Guest, Zram
+
+LONG_ENOUGH = 15
+"""Seconds in which the daemon sweeps for sure, where nothing keeps it from that."""
+
+
+def test_an_idle_guests_background_shrinks_and_nothing_else(release, load) -> None:
+    with Guest(release, 512, Zram(512)) as guest:
+        background, foreground, low = load(guest, "bg", "128M"), load(guest, "fg", "64M"), load(guest, "low", "48M")
+        guest.write("/sys/fs/cgroup/low/memory.low", "max")
+        with Daemon(guest, idle="2s", config=CLASSES) as daemon:
+            guest.wait_for(lambda: background.resident() < 32 * MIB, 60, "smaller background group")
+            guest.wait_for(lambda: daemon.sweeps("bg"), 60, "ledger entry")
+            guest.shell("sleep 5")
+        assert foreground.swapped() == 0
+        assert low.swapped() == 0
+        assert background.swapped() > 90 * MIB
+
+
+@pytest.mark.parametrize("how", ["observe", "not running"])
+def test_it_only_shrinks_when_the_daemon_acts(release, how, load) -> None:
+    """The control of the test above, in the same guest."""
+    with Guest(release, 512, Zram(512)) as guest:
+        background = load(guest, "bg", "128M")
+        if how == "observe":
+            with Daemon(guest, idle="2s", top='mode = "observe"') as daemon:
+                guest.wait_for(lambda: daemon.sweeps("bg"), 60, "ledger entry")
+                assert all(entry["observed"] for entry in daemon.sweeps("bg"))
+        else:
+            guest.shell(f"sleep {LONG_ENOUGH}")
+        assert background.resident() > 120 * MIB
+        assert background.swapped() == 0
+
+
+def test_a_busy_guest_is_left_alone(release, load) -> None:
+    with Guest(release, 512, Zram(512)) as guest:
+        background = load(guest, "bg", "128M")
+        spin = busy(guest, "60s")
+        with Daemon(guest, idle="2s", config=CLASSES) as daemon:
+            guest.shell(f"sleep {LONG_ENOUGH}")
+            assert background.swapped() == 0
+            spin.kill(signal.SIGKILL)
+            # And it was the work that held it back.
+            guest.wait_for(lambda: background.swapped() > 64 * MIB, 60, "smaller background group")
+            assert daemon.process.guest is guest
+
+
+def test_work_that_begins_stops_a_sweep(release, load, trace) -> None:
+    with Guest(release, 512, Disk(512, mb_s=4)) as guest:
+        background = load(guest, "bg", "160M")
+        writes = trace(guest)
+        with Daemon(guest, idle="2s", config=CLASSES) as daemon:
+            guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "sweep")
+            busy(guest, "60s")
+            entry = guest.wait_for(lambda: daemon.sweeps("bg"), 30, "ledger entry")[0]
+            assert entry["end"] == "stopped"
+            stopped = guest.monotonic_ns()
+            guest.shell(f"sleep {LONG_ENOUGH}")
+            assert writes.writes()
+            assert [began for began in writes.writes() if began > stopped] == []
+        assert background.resident() > 64 * MIB
+
+
+def test_a_limit_never_outlives_the_daemon(release, load) -> None:
+    """memory.high as backend: killed while it is lowered, the next start restores it."""
+    with Guest(release, 512, Disk(512, mb_s=4)) as guest:
+        load(guest, "bg", "160M")
+        for _ in range(20):
+            daemon = Daemon(guest, idle="1s", top='backend = "memory.high"', config=CLASSES)
+            guest.wait_for(lambda: high(guest) != "max", 60, "lowered memory.high", every=0)
+            daemon.process.kill(signal.SIGKILL)
+            daemon.process.wait()
+            if high(guest) != "max":
+                break
+        else:
+            pytest.skip("never caught with a lowered limit")
+        with Daemon(guest, idle="1h", config=CLASSES):
+            guest.wait_for(lambda: high(guest) == "max", 30, "restored memory.high")
+
+
+def test_a_second_daemon_refuses_and_names_the_first() -> None:
+    with Guest(mem_mib=256) as guest:
+        with Daemon(guest) as first:
+            guest.wait_for(lambda: guest.run(["omr", "status", "--json"], check=False).code == 0, 30, "answer from the daemon")
+            second = guest.run(["omr", "daemon", "--foreground"], check=False)
+            assert second.code == 1
+            assert str(first.process.pid) in second.stderr
+
+
+def busy(guest: Guest, burst: str):
+    """Foreground work from now on."""
+    guest.group("fg")
+    spin = guest.spawn(["omr-testkit", "spin", "--threads", "1", "--burst", burst], group="fg")
+    spin.line_with("ready")
+    spin.kill(signal.SIGUSR1)
+    return spin
+
+
+def high(guest: Guest) -> str:
+    return guest.read("/sys/fs/cgroup/bg/memory.high").strip()

@@ -1,0 +1,64 @@
+"""The lab itself: what the other tests stand on."""
+
+import signal
+
+import pytest
+
+from omrlab.agent import AgentError
+from omrlab.guest import Disk, Guest, GuestPanicked, Zram
+
+TESTKIT = ("omr-testkit",)
+
+
+def test_a_guest_boots_with_swap_and_all_controllers(release: str) -> None:
+    with Guest(release, 256, Zram(64), programs=TESTKIT) as guest:
+        assert guest.read("/proc/sys/kernel/osrelease").startswith(release)
+        assert "memory" in guest.read("/sys/fs/cgroup/cgroup.subtree_control")
+        assert guest.meminfo()["SwapTotal"] > 60 << 20
+        assert guest.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False).code == 3
+        with pytest.raises(AgentError) as refused:
+            guest.write("/sys/fs/cgroup/memory.reclaim", "nonsense")
+        assert refused.value.errno == 22
+
+
+def test_the_agent_hears_through_noise(release: str) -> None:
+    """Kernel messages flood the console, and other processes write to the agent's own port."""
+    with Guest(release, 256, programs=TESTKIT) as guest:
+        guest.spawn(["sh", "-c", "while :; do echo '<3>@12345678 {\"id\":1}' > /dev/kmsg; done"])
+        guest.spawn(["sh", "-c", "while :; do echo -n '@deadbeef {\"id\":5,' > /dev/ttyS1; usleep 3000; done"])
+        text = "".join(f"{number} any \x00 byte \xff\n" for number in range(2000))
+        guest.write("/tmp/text", text, create=True)
+        for _ in range(5):
+            assert guest.read_bytes("/tmp/text") == text.encode()
+
+
+def test_a_request_that_comes_twice_is_done_once() -> None:
+    with Guest(mem_mib=256, programs=TESTKIT) as guest:
+        request = guest.agent.submit("run", argv=["sh", "-c", "echo once >> /tmp/log; sleep 1"])
+        guest.agent.send(request.message)
+        request.result()
+        guest.agent.send(request.message)
+        guest.monotonic_ns()
+        assert guest.read("/tmp/log") == "once\n"
+
+
+def test_a_panic_is_an_error_of_its_own() -> None:
+    with pytest.raises(GuestPanicked, match="sysrq|panic"):
+        with Guest(mem_mib=256, programs=TESTKIT) as guest:
+            guest.agent.submit("write", path="/proc/sysrq-trigger", data="c")
+            guest.wait_off(30)
+
+
+def test_hibernation_keeps_memory_and_processes(release: str) -> None:
+    with Guest(release, 384, Disk(768), programs=TESTKIT) as guest:
+        guest.group("load")
+        load = guest.spawn(["omr-testkit", "fill", "40%"], group="load")
+        load.line_with("ready")
+        boot = guest.read("/proc/sys/kernel/random/boot_id")
+        round_trip = guest.hibernate_and_resume()
+        assert guest.read("/proc/sys/kernel/random/boot_id") == boot
+        assert round_trip.image["image_pages"] > 0
+        load.kill(signal.SIGUSR1)
+        verified = load.line_with("verified")
+        assert verified["errors"] == 0
+        assert verified["verified"] > 100 << 20

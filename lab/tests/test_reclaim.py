@@ -1,0 +1,89 @@
+"""`omr reclaim` on real kernels."""
+
+import signal
+
+import pytest
+
+from omrlab.daemon import CLASSES, CONFIG
+from omrlab.guest import MIB, Disk, Guest, Zram
+
+PARTIAL = 4
+"""omr's exit code for less than asked."""
+
+SWAPS = {"disk": Disk(512, mb_s=40), "zram": Zram(256)}
+
+
+@pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS.keys())
+def test_a_group_shrinks_by_what_was_asked_and_swaps_little_more(release, swap, load) -> None:
+    with Guest(release, 384, swap) as guest:
+        background, other = load(guest, "bg", "160M"), load(guest, "other", "32M")
+        before, swapped_before = background.resident(), guest.vmstat()["pswpout"]
+        asked = 64 * MIB
+        summary = guest.run(["omr", "reclaim", "bg", "64M", "--json"], timeout=120).json()
+        swapped = (guest.vmstat()["pswpout"] - swapped_before) * 4096
+        assert before - background.resident() >= 0.95 * asked
+        assert swapped <= 1.25 * asked
+        assert 0.8 * asked <= summary["freed"] <= 1.25 * asked
+        assert other.swapped() == 0
+
+
+def test_without_omr_the_group_stays(release, load) -> None:
+    """The control: nothing else in these guests takes memory away."""
+    with Guest(release, 384, SWAPS["disk"]) as guest:
+        background = load(guest, "bg", "160M")
+        before = background.resident()
+        guest.run(["omr", "reclaim", "bg", "64M", "--dry-run", "--json"])
+        guest.shell("sleep 5")
+        assert background.resident() >= before
+        assert background.swapped() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_and_it_says_what_was_done(release, number, load, trace) -> None:
+    with Guest(release, 384, Disk(512, mb_s=8)) as guest:
+        background = load(guest, "bg", "160M")
+        writes = trace(guest)
+        omr = guest.spawn(["omr", "reclaim", "bg", "max", "--json"])
+        guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "swapped memory")
+        omr.kill(number)
+        signalled = guest.monotonic_ns()
+        ended = omr.wait()
+        assert ended.code == PARTIAL, ended.stderr
+        assert 0 < ended.json()["freed"] < 128 * MIB
+        guest.shell("sleep 2")
+        assert writes.writes(), "the trace must have seen the writes before the signal"
+        assert [began for began in writes.writes() if began > signalled] == []
+
+
+def test_a_group_that_goes_away_is_an_outcome(release, load) -> None:
+    with Guest(release, 384, Disk(512, mb_s=8)) as guest:
+        background = load(guest, "bg", "160M")
+        omr = guest.spawn(["omr", "reclaim", "bg", "max", "--json"])
+        guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "swapped memory")
+        background.process.kill(signal.SIGKILL)
+        background.process.wait()
+        guest.shell("rmdir /sys/fs/cgroup/bg")
+        ended = omr.wait()
+        assert ended.code in (0, PARTIAL), ended.stderr
+        assert "panicked" not in ended.stderr
+
+
+def test_a_walk_of_the_machine_spares_foreground_and_protected_memory(release, load) -> None:
+    with Guest(release, 512, Zram(512)) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        background, foreground, low = load(guest, "bg", "128M"), load(guest, "fg", "64M"), load(guest, "low", "64M")
+        guest.write("/sys/fs/cgroup/low/memory.low", "max")
+        ended = guest.run(["omr", "reclaim", "/", "max", "--json"], timeout=120, check=False)
+        assert ended.code in (0, PARTIAL), ended.stderr
+        assert background.swapped() > 100 * MIB
+        assert foreground.swapped() == 0
+        assert low.swapped() == 0
+
+
+def test_one_write_to_the_root_spares_nobody(release, load) -> None:
+    """The control: the seed's way takes the foreground's memory in the same guest."""
+    with Guest(release, 512, Zram(512)) as guest:
+        load(guest, "bg", "128M")
+        foreground = load(guest, "fg", "64M")
+        guest.run(["omr-testkit", "seed-reclaim", "/", "100%"], timeout=120)
+        assert foreground.swapped() > 16 * MIB

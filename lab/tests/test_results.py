@@ -1,0 +1,59 @@
+"""What needs no VM: frames, figures, goals."""
+
+import pytest
+
+from omrlab.agent import decode, encode
+from omrlab.guest import hibernation_figures
+from omrlab.report import reached
+from omrlab.results import Metric, quantile
+
+
+def test_a_frame_comes_back_whole() -> None:
+    assert decode(encode({"id": 1, "op": "ping"}).strip()) == {"id": 1, "op": "ping"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"@",
+        b"@00000000 {}",
+        b'@zzzzzzzz {"id":1}',
+        b"[    3.14] virtio_blk virtio0: [vda] 2097152 512-byte logical blocks",
+        encode({"id": 1}).strip()[1:],
+        encode({"id": 1}).strip()[:-1],
+        b"[    3.14] PM: S" + encode({"id": 1}).strip(),
+    ],
+)
+def test_a_line_that_is_no_intact_frame_is_none(line: bytes) -> None:
+    assert decode(line) is None
+
+
+def test_figures_are_those_of_the_last_hibernation() -> None:
+    console = """\
+[   48.4] PM: hibernation: Image created (63825 pages copied, 3734 zero pages)
+[   51.2] PM: Image size after compression: 213043 kbytes
+[   51.2] PM: hibernation: Wrote 255828 kbytes in 11.01 seconds (23.23 MB/s)
+[    5.3] PM: hibernation: Read 255828 kbytes in 23.38 seconds (10.94 MB/s)
+[   90.4] PM: hibernation: Image created (16417 pages copied, 10 zero pages)
+"""
+    figures = hibernation_figures(console)
+    assert figures["image_pages"] == 16417
+    assert figures["compressed_kib"] == 213043
+    assert figures["read_s"] == 23.38
+    assert "allocate_s" not in figures
+
+
+def test_a_metric_is_the_median_with_its_spread() -> None:
+    assert Metric([3.0, 1.0, 2.0], "ratio", ">= 2").json() == {"value": 2.0, "min": 1.0, "max": 3.0, "unit": "ratio", "goal": ">= 2"}
+
+
+@pytest.mark.parametrize(("value", "goal", "met"), [(2, ">= 2", True), (1, ">= 2", False), (100.1, "<= 100", False), (0, "= 0", True)])
+def test_a_goal_is_met_or_not(value: float, goal: str, met: bool) -> None:
+    assert reached({"value": value, "goal": goal}) is met
+
+
+def test_quantiles_are_samples() -> None:
+    values = [float(value) for value in range(1000, 0, -1)]
+    assert (quantile(values, 0.5), quantile(values, 0.999), quantile(values, 1)) == (500, 999, 1000)
+    assert quantile([7.0], 0.999) == 7
