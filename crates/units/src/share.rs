@@ -40,7 +40,7 @@ impl fmt::Display for Permyriad {
             write!(f, "{whole} %")
         } else if rest.is_multiple_of(10) || whole >= 10 {
             // Round to tenths; carry into the whole number where it must.
-            let tenths = (self.0 + 5) / 10;
+            let tenths = self.0.saturating_add(5) / 10;
             if tenths.is_multiple_of(10) {
                 write!(f, "{} %", tenths / 10)
             } else {
@@ -80,6 +80,8 @@ mod tests {
             ("0.04%", 4, "0.04 %"),
             ("99.97%", 9997, "100 %"),
             ("200%", 20_000, "200 %"),
+            // What a ratio too large for it saturates to.
+            ("42949672.95%", u32::MAX, "42949672.9 %"),
         ] {
             assert_eq!(text.parse(), Ok(Permyriad(value)), "{text}");
             assert_eq!(Permyriad(value).to_string(), shown);
