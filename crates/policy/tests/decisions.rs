@@ -197,9 +197,7 @@ fn work_in_the_middle_of_a_tick_begins_the_wait_there_and_not_at_its_beginning()
     desk.ticks(60);
     desk.now = desk.now + millis(900);
     desk.interrupt(3000);
-    desk.machine.dt = millis(100);
     // The next tick covers the whole second; 100 ms of it are past the interruption.
-    desk.machine.dt = SECOND;
     desk.now = desk.now - millis(900);
     assert_eq!(desk.until_sweep(60).0, 6);
 }

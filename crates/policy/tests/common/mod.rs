@@ -50,7 +50,7 @@ pub fn group(id: u64, anon: u64, file: u64) -> Group {
 }
 
 /// A policy and what it is told.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Desk {
     pub config: Config,
     pub state: State,

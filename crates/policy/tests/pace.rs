@@ -1,0 +1,262 @@
+//! How one group is reclaimed, write by write.
+#![allow(missing_docs)]
+
+use std::time::Duration;
+
+use omr_policy::End;
+use omr_policy::pace::{Job, Next, Pace, SMALLEST_STEP, Seen};
+use omr_units::Bytes;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn job(mib: u64) -> Job {
+    Job {
+        amount: Bytes::mib(mib),
+        floor: Bytes::ZERO,
+        swap_floor: Bytes::ZERO,
+        swap_writes: Bytes::MAX,
+        file_only: true,
+        step: Bytes::mib(4),
+        write_time: 20 * MS,
+    }
+}
+
+fn seen(mib: u64) -> Seen {
+    Seen { current: Bytes::mib(mib), swap_free: Some(Bytes::mib(1 << 20)), ..Seen::default() }
+}
+
+#[track_caller]
+fn write(pace: &mut Pace, seen: &Seen) -> (Bytes, bool) {
+    match pace.next(seen) {
+        Next::Write { bytes, file_only } => (bytes, file_only),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks and frees what was asked until the end; the sizes of the writes.
+fn run(job: Job, mut seen: Seen, took: impl Fn(Bytes) -> Duration) -> (Vec<Bytes>, End) {
+    let mut pace = Pace::new(job);
+    let mut writes = Vec::new();
+    loop {
+        match pace.next(&seen) {
+            Next::Write { bytes, .. } => {
+                seen.current = seen.current - bytes;
+                pace.wrote(bytes, took(bytes), false);
+                writes.push(bytes);
+            }
+            Next::Wait(_) => panic!("there is no writeback"),
+            Next::End(end) => return (writes, end),
+        }
+    }
+}
+
+#[test]
+fn writes_begin_small_and_grow_to_the_largest_step() {
+    let (writes, end) = run(job(100), seen(200), |_| MS);
+    assert_eq!(writes[..4], [1, 2, 4, 4].map(Bytes::mib));
+    assert_eq!(end, End::Complete);
+    let sum = writes.into_iter().sum::<Bytes>();
+    assert!(sum >= Bytes::mib(100) && sum < Bytes::mib(100) + SMALLEST_STEP, "{sum}");
+}
+
+#[test]
+fn the_step_settles_where_a_write_takes_no_longer_than_allowed() {
+    // 10 ms for a MiB: at most 2 MiB fit.
+    let took = |bytes: Bytes| Duration::from_nanos(bytes.0 * 10_000_000 / (1 << 20));
+    let (writes, _) = run(job(100), seen(200), took);
+    assert!(writes.iter().skip(1).all(|&bytes| took(bytes) <= 20 * MS), "{writes:?}");
+    let settled = &writes[10..60];
+    assert!(settled.iter().all(|bytes| bytes == &settled[0]), "{settled:?}");
+}
+
+#[test]
+fn a_slow_write_is_judged_by_its_own_size() {
+    let mut pace = Pace::new(job(8));
+    for _ in 0..3 {
+        let (bytes, _) = write(&mut pace, &seen(100));
+        pace.wrote(bytes, MS, false);
+    }
+    // A step of 4 MiB is allowed, but only 1 MiB is left: 40 ms for that is 256 KiB in 10 ms.
+    assert_eq!(write(&mut pace, &seen(100)).0, Bytes::mib(1));
+    pace.wrote(Bytes::kib(256), 40 * MS, false);
+    assert_eq!(write(&mut pace, &seen(100)).0, Bytes::kib(256));
+}
+
+#[test]
+fn a_quick_small_write_says_nothing_of_large_ones() {
+    let mut pace = Pace::new(Job { floor: Bytes::mib(50), ..job(100) });
+    let (bytes, _) = write(&mut pace, &Seen { current: Bytes::mib(51), ..seen(0) });
+    assert_eq!(bytes, Bytes::kib(512));
+    pace.wrote(bytes, Duration::ZERO, false);
+    assert_eq!(write(&mut pace, &seen(200)).0, Bytes::mib(1));
+}
+
+#[test]
+fn writes_that_free_nothing_end_the_job() {
+    let mut pace = Pace::new(job(100));
+    for _ in 0..6 {
+        write(&mut pace, &seen(200));
+        pace.wrote(Bytes::ZERO, MS, false);
+    }
+    assert_eq!(pace.next(&seen(200)), Next::End(End::Futile));
+}
+
+#[test]
+fn writes_that_hardly_free_anything_end_the_job_as_well() {
+    let mut pace = Pace::new(job(1000));
+    let ends = (0..20).any(|_| {
+        if let Next::Write { bytes, .. } = pace.next(&seen(2000)) {
+            pace.wrote(Bytes(bytes.0 / 20), MS, false);
+            return false;
+        }
+        true
+    });
+    assert!(ends);
+}
+
+#[test]
+fn pages_on_their_way_to_the_disk_are_given_time_but_not_for_ever() {
+    let mut pace = Pace::new(job(1000));
+    let writes = (0..1000).take_while(|_| {
+        let goes_on = matches!(pace.next(&seen(2000)), Next::Write { .. });
+        pace.wrote(Bytes::ZERO, MS, true);
+        goes_on
+    });
+    assert_eq!(writes.count(), 24);
+}
+
+#[test]
+fn a_useful_write_now_and_then_keeps_a_job_going() {
+    let mut pace = Pace::new(job(1000));
+    for n in 0..200 {
+        let (bytes, _) = write(&mut pace, &seen(2000));
+        pace.wrote(if n % 2 == 0 { Bytes::ZERO } else { bytes }, MS, n % 2 == 0);
+    }
+}
+
+#[test]
+fn a_disk_that_makes_progress_is_waited_for() {
+    // 4 MiB on a disk of 1 MB/s: four seconds.
+    let mut pace = Pace::new(job(1000));
+    let (mut writeback, mut waited) = (4_000_000, Duration::ZERO);
+    while let Next::Wait(time) = pace.next(&Seen { writeback: Bytes(writeback), ..seen(2000) }) {
+        waited += time;
+        writeback -= u64::try_from(time.as_micros()).expect("a short time");
+    }
+    assert!(writeback <= 256 << 10, "{writeback} still to write");
+    assert!(waited < Duration::from_secs(4), "{waited:?}");
+}
+
+#[test]
+fn somebody_elses_writeback_slows_a_job_down_and_does_not_stop_it() {
+    for fall in [0, 1, 300_000] {
+        let mut pace = Pace::new(job(1000));
+        let (mut writeback, mut waited) = (1_000_000_000, Duration::ZERO);
+        while let Next::Wait(time) = pace.next(&Seen { writeback: Bytes(writeback), ..seen(2000) }) {
+            waited += time;
+            writeback -= fall;
+        }
+        let most = if fall < 1000 { 2000 } else { 10_000 };
+        assert!(waited >= 2000 * MS && waited <= (most + 50) * MS, "{fall}: {waited:?}");
+    }
+}
+
+#[test]
+fn a_group_ends_at_its_floor_even_where_the_kernel_frees_twice_what_it_is_asked_for() {
+    for (floor, over) in [(50, 1), (50, 2), (0, 1)] {
+        let mut seen = seen(200);
+        let mut pace = Pace::new(Job { floor: Bytes::mib(floor), ..job(500) });
+        let end = loop {
+            match pace.next(&seen) {
+                Next::Write { bytes, .. } => {
+                    let freed = Bytes(bytes.0 * over);
+                    seen.current = seen.current - freed;
+                    pace.wrote(freed, MS, false);
+                }
+                Next::Wait(_) => unreachable!("there is no writeback"),
+                Next::End(end) => break end,
+            }
+        };
+        assert_eq!(end, End::Floor);
+        assert!(seen.current + SMALLEST_STEP >= Bytes::mib(floor), "{}", seen.current);
+        assert!(seen.current < Bytes::mib(floor) + SMALLEST_STEP, "{}", seen.current);
+    }
+}
+
+#[test]
+fn towards_the_swap_floor_and_the_allowance_writes_get_smaller() {
+    let grown = |job: Job| {
+        let mut pace = Pace::new(job);
+        for _ in 0..3 {
+            let (bytes, _) = write(&mut pace, &seen(2000));
+            pace.wrote(bytes, MS, false);
+        }
+        pace
+    };
+    for (left, asked) in [(100, Bytes::mib(4)), (8, Bytes::mib(2)), (1, Bytes::kib(256))] {
+        let mut pace = grown(Job { swap_floor: Bytes::mib(500), ..job(1000) });
+        let near = Seen { swap_free: Some(Bytes::mib(500 + left)), ..seen(2000) };
+        assert_eq!(write(&mut pace, &near), (asked, false), "{left} MiB above the floor");
+        let mut pace = grown(Job { swap_writes: Bytes::mib(500), ..job(1000) });
+        let near = Seen { swap_written: Bytes::mib(500 - left), ..seen(2000) };
+        assert_eq!(write(&mut pace, &near), (asked, false), "{left} MiB of the allowance");
+    }
+}
+
+#[test]
+fn at_the_swap_floor_only_files_go_on() {
+    let at_floor = Seen { swap_free: Some(Bytes::mib(500)), ..seen(2000) };
+    let at_budget = Seen { swap_written: Bytes::mib(100), ..seen(2000) };
+    for (seen, end) in [(at_floor, End::SwapFloor), (at_budget, End::WriteBudget)] {
+        let limits = Job { swap_floor: Bytes::mib(500), swap_writes: Bytes::mib(100), ..job(1000) };
+        let mut pace = Pace::new(limits.clone());
+        for _ in 0..6 {
+            assert!(write(&mut pace, &seen).1);
+            pace.wrote(Bytes::ZERO, MS, false);
+        }
+        assert_eq!(pace.next(&seen), Next::End(end));
+        // Where the kernel cannot be told, the job ends there.
+        let mut pace = Pace::new(Job { file_only: false, ..limits });
+        assert_eq!(pace.next(&seen), Next::End(end));
+    }
+}
+
+#[test]
+fn the_allowance_is_not_called_the_swap_floor() {
+    let mut pace = Pace::new(Job { swap_writes: Bytes::kib(64), file_only: false, ..job(1000) });
+    let little_swap = Seen { swap_free: Some(Bytes::kib(900)), ..seen(2000) };
+    assert_eq!(pace.next(&little_swap), Next::End(End::WriteBudget));
+}
+
+#[test]
+fn without_swap_the_kernel_takes_files_by_itself() {
+    for file_only in [true, false] {
+        let mut pace = Pace::new(Job { file_only, ..job(100) });
+        let none = Seen { swap_free: None, ..seen(2000) };
+        assert_eq!(write(&mut pace, &none), (Bytes::mib(1), file_only));
+        (0..6).for_each(|_| pace.wrote(Bytes::ZERO, MS, false));
+        assert_eq!(pace.next(&none), Next::End(End::Futile));
+    }
+}
+
+#[test]
+fn what_is_swapped_out_already_is_collected_before_more_is_sent_out() {
+    let mut pace = Pace::new(job(100));
+    for _ in 0..3 {
+        let (bytes, _) = write(&mut pace, &seen(2000));
+        pace.wrote(bytes, MS, false);
+    }
+    // 93 MiB are left.
+    for (swapcached, asked) in [(0, 4), (77, 4), (85, 2), (89, 1), (93, 1), (500, 1)] {
+        let seen = Seen { swapcached: Bytes::mib(swapcached), ..seen(2000) };
+        assert_eq!(write(&mut pace.clone(), &seen).0, Bytes::mib(asked), "{swapcached}");
+    }
+}
+
+#[test]
+fn nothing_asked_is_nothing_done() {
+    assert_eq!(Pace::new(job(0)).next(&seen(100)), Next::End(End::Complete));
+    assert_eq!(Pace::new(job(5)).next(&seen(0)), Next::End(End::Floor));
+    let mut pace = Pace::new(Job { floor: Bytes::mib(100), ..job(5) });
+    assert_eq!(pace.next(&seen(100)), Next::End(End::Floor));
+}
