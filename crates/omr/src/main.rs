@@ -1,44 +1,7 @@
-//! `omr`: opportunistic memory reclaim for Linux.
-
-mod backend;
-mod classes;
-mod cli;
-mod commands;
-mod config;
-mod cpu;
-mod daemon;
-mod exit;
-mod limits;
-mod logging;
-mod paths;
-mod reclaim;
-mod signals;
-mod snapshot;
-mod stop;
-mod tree;
+//! The program `omr`; all of it is in the library.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    // A closed pipe (`omr status | head`) ends the program quietly, as every Unix tool does.
-    // SAFETY: called before any thread exists; SIG_DFL is a valid disposition for SIGPIPE.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    let cli = match cli::Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(err) => {
-            // --help and --version come here too, and are no failure.
-            let code = if err.use_stderr() { exit::Exit::Usage } else { exit::Exit::Done };
-            let _ = err.print();
-            return code.into();
-        }
-    };
-    match commands::run(cli) {
-        Ok(code) => code.into(),
-        Err(err) => {
-            eprintln!("omr: {err:#}");
-            exit::Exit::of(&err).into()
-        }
-    }
+    omr::main()
 }

@@ -1,0 +1,51 @@
+//! `omr`: opportunistic memory reclaim for Linux. The program is `main`; a library so that what is
+//! generated from the command line (manual pages, completions) needs no part in it.
+
+mod backend;
+mod classes;
+mod cli;
+mod commands;
+mod config;
+mod cpu;
+mod daemon;
+mod exit;
+mod limits;
+mod logging;
+mod paths;
+mod reclaim;
+mod signals;
+mod snapshot;
+mod stop;
+mod tree;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+/// The command line, for those who describe it.
+pub fn command() -> clap::Command {
+    cli::Cli::command()
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    // A closed pipe (`omr status | head`) ends the program quietly, as every Unix tool does.
+    // SAFETY: called before any thread exists; SIG_DFL is a valid disposition for SIGPIPE.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(err) => {
+            // --help and --version come here too, and are no failure.
+            let code = if err.use_stderr() { exit::Exit::Usage } else { exit::Exit::Done };
+            let _ = err.print();
+            return code.into();
+        }
+    };
+    match commands::run(cli) {
+        Ok(code) => code.into(),
+        Err(err) => {
+            eprintln!("omr: {err:#}");
+            exit::Exit::of(&err).into()
+        }
+    }
+}
