@@ -1,0 +1,53 @@
+# Each verb is what CI runs; `make help` lists them. Needs Debian 12 or newer, or a relative of it.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test check unit golden vm bench bench-% deb install uninstall clean
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what building and testing need (root, or sudo is used)
+	@tools/setup
+
+build: setup ## Build the program: target/release/omr
+	cargo build --release --locked --package omr
+
+demo: setup ## Hibernate and load a VM with and without omr, and show before and after (6 minutes)
+	lab/run demo
+
+test: setup ## Run all tests: unit, golden, and in VMs
+	tools/test unit vm
+
+check: setup ## Formatting and lints, warnings being errors
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+unit: setup ## Run the tests that need no VM
+	tools/test unit
+
+golden: setup ## Run the program on trees of files and compare what it does
+	cargo test --locked --package omr --test golden
+
+vm: setup ## Run the tests on real kernels in VMs
+	tools/test vm
+
+bench: setup ## Run all benchmark scenarios; results in lab/out (an hour, on a machine that does nothing else)
+	lab/run self
+	lab/run latency
+	lab/run hibernate
+
+bench-%: setup ## Run one scenario: bench-hibernate, bench-latency, bench-self
+	lab/run $*
+
+deb: setup ## Build the Debian package: target/debian/*.deb
+	packaging/build-deb.sh
+
+install: ## Install on this machine (root); DESTDIR and PREFIX as usual
+	packaging/install.sh
+
+uninstall: ## Take it off again; the configuration stays
+	packaging/install.sh --uninstall
+
+clean: ## Remove what was built and measured
+	rm -rf target lab/out
