@@ -206,6 +206,12 @@ pub trait Visit {
     /// Called for a group before its children, with its name and a token for the parent (`None` for
     /// the root). Returns a token for its own children, or `None` to leave them out.
     fn enter(&mut self, dir: &Dir, id: GroupId, name: &OsStr, parent: Option<usize>) -> Option<usize>;
+
+    /// Called with the parent's token when there are groups below it that cannot be looked at (no
+    /// descriptors left, no permission, too deep): nothing is known of them.
+    fn unknown(&mut self, parent: usize) {
+        let _ = parent;
+    }
 }
 
 /// Walks over all groups below `root`, parents first. A group that disappears meanwhile is left out.
@@ -225,6 +231,7 @@ const DEPTH_LIMIT: usize = 64;
 
 fn walk_children(dir: &Dir, token: usize, visit: &mut impl Visit, depth: usize) -> Result<()> {
     if depth >= DEPTH_LIMIT {
+        visit.unknown(token);
         return Ok(());
     }
     let mut names: Vec<Box<OsStr>> = Vec::new();
@@ -234,8 +241,15 @@ fn walk_children(dir: &Dir, token: usize, visit: &mut impl Visit, depth: usize) 
         rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map_err(|e| Error::read(dir.path(), e))?;
         let mut entries = RawDir::new(dir, &mut space);
         while let Some(entry) = entries.next() {
-            // ENOENT: the group was removed while it was listed.
-            let Ok(entry) = entry else { break };
+            let entry = match entry {
+                Ok(entry) => entry,
+                // The group was removed while it was listed.
+                Err(rustix::io::Errno::NOENT) => break,
+                Err(_) => {
+                    visit.unknown(token);
+                    break;
+                }
+            };
             let name = entry.file_name().to_bytes();
             if entry.file_type() == FileType::Directory && name != b"." && name != b".." {
                 names.push(os(name).into());
@@ -243,8 +257,18 @@ fn walk_children(dir: &Dir, token: usize, visit: &mut impl Visit, depth: usize) 
         }
     }
     for name in names {
-        let Ok(child) = dir.sub(&*name) else { continue };
-        let Ok(stat) = rustix::fs::fstat(&child) else { continue };
+        let child = dir.sub(&*name).and_then(|child| {
+            let stat = rustix::fs::fstat(&child).map_err(|e| Error::read(child.path(), e))?;
+            Ok((child, stat))
+        });
+        let (child, stat) = match child {
+            Ok(opened) => opened,
+            Err(err) if err.is_gone() => continue,
+            Err(_) => {
+                visit.unknown(token);
+                continue;
+            }
+        };
         if let Some(token) = visit.enter(&child, GroupId(stat.st_ino), &name, Some(token))
             && stat.st_nlink != 2
         {

@@ -12,6 +12,9 @@ use crate::{Error, Result};
 /// `CGROUP2_SUPER_MAGIC`, include/uapi/linux/magic.h.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
+/// Where everybody mounts cgroup v2, below the root.
+const CGROUP_MOUNT: &str = "sys/fs/cgroup";
+
 /// No kernel file that omr reads is larger; a larger one is refused rather than swallowed.
 /// (lru_gen of 10,000 groups on two nodes is about 6 MiB.)
 const READ_LIMIT: usize = 64 << 20;
@@ -151,7 +154,7 @@ impl Kernel {
     pub fn open(root: &Path) -> Result<Self> {
         let proc = Dir::open(&root.join("proc"))?;
         let sys = Dir::open(&root.join("sys"))?;
-        let cgroup_path = root.join("sys/fs/cgroup");
+        let cgroup_path = root.join(CGROUP_MOUNT);
         let cgroup = match sys.sub("fs/cgroup") {
             Ok(dir) if root == Path::new("/") => match rustix::fs::fstatfs(&dir) {
                 #[expect(clippy::cast_sign_loss, reason = "a magic number, signed by accident of the ABI")]
@@ -179,6 +182,16 @@ impl Kernel {
     /// Where the hierarchy is mounted, for messages and for taking the prefix off a user's path.
     pub fn cgroup_path(&self) -> &Path {
         &self.cgroup_path
+    }
+
+    /// The path below the mount of a group that a user names: with the mount in front, as the machine
+    /// itself or as this program sees it, or without. No leading slash; empty for the root.
+    pub fn group_path<'a>(&self, named: &'a Path) -> &'a Path {
+        let below = named
+            .strip_prefix(&self.cgroup_path)
+            .or_else(|_| named.strip_prefix(Path::new("/").join(CGROUP_MOUNT)))
+            .unwrap_or(named);
+        below.strip_prefix("/").unwrap_or(below)
     }
 
     /// The size of a page on this machine.

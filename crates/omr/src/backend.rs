@@ -132,13 +132,20 @@ impl Step<'_> {
             // Somebody holds the group lower than that already.
             return Ok(Outcome::Partial);
         }
-        journal.note(self.group, "memory.high", before)?;
+        if !journal.note(self.group, "memory.high", before)? {
+            return Ok(Outcome::Partial);
+        }
+        // What was read may have been the low value of another omr, which has put it back since.
+        if self.group.read_limit("memory.high", &mut buffer)? != before {
+            journal.forget(self.group.id());
+            return Ok(Outcome::Partial);
+        }
         // The kernel reclaims inside the write; the signal ends it, and then the write succeeds.
         let time = HIGH_TIME.min(self.write_time);
         let lowered = self.alarm.limit(time, || actuator.write(self.group.dir(), "memory.high", &low.to_string()));
-        let restored = actuator.write(self.group.dir(), "memory.high", &before.to_string())?;
-        if matches!(restored, Outcome::Done | Outcome::Gone) {
-            journal.forget(self.group.id());
+        match actuator.write(self.group.dir(), "memory.high", &before.to_string())? {
+            Outcome::Done | Outcome::Gone => journal.forget(self.group.id()),
+            _ => bail!("memory.high could not be set back to {before}; the next start of omr tries again"),
         }
         Ok(lowered?)
     }

@@ -16,6 +16,8 @@ use crate::tree::Tree;
 #[derive(Debug, Default)]
 pub struct Sum {
     counters: Vec<Counter>,
+    /// Some group could not be opened: the sum is not known.
+    incomplete: bool,
     buffer: Vec<u8>,
 }
 
@@ -31,7 +33,7 @@ impl Sum {
     /// CPU time used since the last call. `None` the first time, and when a file could not be read.
     /// A group that is gone has used nothing since.
     pub fn sample(&mut self) -> Option<Duration> {
-        let mut known = true;
+        let mut known = !self.incomplete;
         let (mut plus, mut minus) = (Duration::ZERO, Duration::ZERO);
         for counter in &mut self.counters {
             match read_cpu(&counter.dir, &mut self.buffer) {
@@ -129,18 +131,27 @@ impl Sides {
         ];
         for (sum, list) in lists {
             let wanted = list.iter().map(|&(index, plus)| (nodes[index].id, plus));
-            if sum.ids().eq(wanted) {
+            if !sum.incomplete && sum.ids().eq(wanted) {
                 continue;
             }
             let mut new = Sum::default();
             for (index, plus) in list {
                 let id = nodes[index].id;
                 let Some(path) = tree.path(id) else { continue };
-                // Gone since the scan, or made anew under its name: the next scan will tell.
-                if let Ok(group) = Group::open(root, &path)
-                    && group.id() == id
-                {
-                    new.counters.push(Counter { dir: group.into_dir(), id, plus, last: None });
+                match Group::open(root, &path) {
+                    Ok(group) if group.id() == id => {
+                        new.counters.push(Counter { dir: group.into_dir(), id, plus, last: None });
+                    }
+                    // Gone since the scan, or made anew under its name: the next scan will tell.
+                    Ok(_) => {}
+                    Err(err) if err.is_gone() => {}
+                    // No descriptors left: work that nobody sees must not pass for idleness.
+                    Err(err) => {
+                        if !sum.incomplete && !new.incomplete {
+                            log::warn!("{err}; the machine counts as busy");
+                        }
+                        new.incomplete = true;
+                    }
                 }
             }
             let old = std::mem::take(sum);

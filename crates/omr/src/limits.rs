@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -15,10 +15,19 @@ use omr_kernel::{Dir, Kernel};
 use omr_units::{GroupId, Limit};
 use serde::{Deserialize, Serialize};
 
+/// Limits that omr may change. An entry that names another file is not ours.
+const FILES: [&str; 1] = ["memory.high"];
+
 /// Replaces a file so that a reader, or a crash at any moment, finds the old or the new one whole.
 pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
-    let dir = path.parent().context("a file has a directory")?;
-    let mut name = path.file_name().context("a file has a name")?.to_owned();
+    put(path, data, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
+}
+
+/// Writes a file of another name and puts it in place.
+fn put(path: &Path, data: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+    let no_name = || io::Error::from(io::ErrorKind::InvalidInput);
+    let dir = path.parent().ok_or_else(no_name)?;
+    let mut name = path.file_name().ok_or_else(no_name)?.to_owned();
     // The pid keeps two processes (daemon and command line) from writing one temporary file.
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = dir.join(name);
@@ -26,13 +35,12 @@ pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
         let mut file = File::create(&temporary)?;
         file.write_all(data)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)?;
+        place(&temporary, path)?;
         File::open(dir)?.sync_all()
     })();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written.with_context(|| format!("write {}", path.display()))
+    // There still after an error, or after a hard link.
+    let _ = fs::remove_file(&temporary);
+    written
 }
 
 /// A changed limit.
@@ -66,8 +74,10 @@ impl Journal {
         Ok(Journal { dir, boot })
     }
 
-    /// Notes what `file` of `group` holds now, on disk when this returns.
-    pub fn note(&self, group: &Group, file: &str, value: Limit) -> Result<()> {
+    /// Notes what `file` of `group` holds now, on disk when this returns. False when there is a note
+    /// already: another omr is at this group, or could not put its limit back, and what the file holds
+    /// now is not what must stand there in the end.
+    pub fn note(&self, group: &Group, file: &str, value: Limit) -> Result<bool> {
         let entry = Entry {
             boot: self.boot.clone(),
             pid: std::process::id(),
@@ -76,7 +86,12 @@ impl Journal {
             file: file.to_owned(),
             value,
         };
-        write_atomically(&self.path(group.id()), &serde_json::to_vec(&entry)?)
+        let path = self.path(group.id());
+        match put(&path, &serde_json::to_vec(&entry)?, |from, to| fs::hard_link(from, to)) {
+            Ok(()) => Ok(true),
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(err) => Err(err).with_context(|| format!("write {}", path.display())),
+        }
     }
 
     /// The limit stands as it was: the note is not needed any more.
@@ -89,12 +104,14 @@ impl Journal {
     pub fn restore(&self, kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<usize> {
         let mut restored = 0;
         for file in fs::read_dir(&self.dir).with_context(|| format!("read {}", self.dir.display()))? {
-            let path = file?.path();
+            let Ok(file) = file else { continue };
+            let path = file.path();
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
             let Ok(text) = fs::read(&path) else { continue };
-            let Ok(entry) = serde_json::from_slice::<Entry>(&text) else {
+            let entry = serde_json::from_slice::<Entry>(&text).ok();
+            let Some(entry) = entry.filter(|entry| FILES.contains(&entry.file.as_str())) else {
                 log::warn!("{}: not a journal entry; left alone", path.display());
                 continue;
             };
@@ -102,11 +119,19 @@ impl Journal {
                 if entry.pid != std::process::id() && is_omr(kernel, entry.pid) {
                     continue;
                 }
-                match restore_one(kernel.cgroup()?, &entry, actuator)? {
-                    Outcome::Done => restored += 1,
-                    Outcome::Gone => {}
-                    // Keep the note: a later start may have the permission that this one lacks.
-                    _ => continue,
+                match restore_one(kernel.cgroup()?, &entry, actuator) {
+                    Ok(Outcome::Done) => restored += 1,
+                    Ok(Outcome::Gone) => {}
+                    // Keep the note: a later start may have the permission that this one lacks. And go
+                    // on: one group that cannot be restored must not keep the others from it.
+                    Ok(_) => {
+                        log::warn!("{}: {} could not be restored", shown(&entry), entry.file);
+                        continue;
+                    }
+                    Err(err) => {
+                        log::warn!("{}: {} could not be restored: {err:#}", shown(&entry), entry.file);
+                        continue;
+                    }
                 }
             }
             let _ = fs::remove_file(&path);
@@ -129,6 +154,12 @@ fn restore_one(root: &Dir, entry: &Entry, actuator: &mut dyn Actuator) -> Result
         Ok(group) if group.id() == entry.id => {
             Ok(actuator.write(group.dir(), &entry.file, &entry.value.to_string())?)
         }
-        _ => Ok(Outcome::Gone),
+        Ok(_) => Ok(Outcome::Gone),
+        Err(err) if err.is_gone() => Ok(Outcome::Gone),
+        Err(err) => Err(err.into()),
     }
+}
+
+fn shown(entry: &Entry) -> String {
+    crate::config::printable(&entry.path.to_string_lossy())
 }

@@ -1,5 +1,7 @@
 //! Where messages go: the journal for the daemon, standard error where somebody is looking.
 
+use std::io::Write as _;
+
 use log::{LevelFilter, Log, Metadata, Record};
 
 /// Standard error, a line each.
@@ -11,7 +13,8 @@ impl Log for Stderr {
     }
 
     fn log(&self, record: &Record<'_>) {
-        eprintln!("omr: {}", record.args());
+        // A pipe that nobody reads any more is no reason to end.
+        let _ = writeln!(std::io::stderr(), "omr: {}", record.args());
     }
 
     fn flush(&self) {}

@@ -1,10 +1,9 @@
 //! Carrying out one job: the loop around the policy's pace, and what it measured.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::memcg::{Group, MemoryStat};
 use omr_kernel::meminfo::Meminfo;
@@ -94,6 +93,11 @@ pub fn is_gone(err: &anyhow::Error) -> bool {
     err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_gone)
 }
 
+/// A file of the machine that is missing does not mean that the group is.
+fn of_machine(err: omr_kernel::Error) -> anyhow::Error {
+    anyhow::anyhow!("{err}")
+}
+
 /// What a job needs.
 pub struct Worker<'a> {
     /// The machine.
@@ -167,13 +171,19 @@ impl Worker<'_> {
             if self.stop.is_set() {
                 break if self.stop.timed_out() { End::Timeout } else { End::Stopped };
             }
-            let memory = Meminfo::read(self.kernel, &mut buffer)?;
+            let memory = Meminfo::read(self.kernel, &mut buffer).map_err(of_machine)?;
+            // Not knowing how much swap is free, or what is on its way to disk, is no leave to go on.
+            let known = |field: Option<Bytes>, name| field.with_context(|| format!("no {name} in meminfo"));
+            let swap_total = known(memory.swap_total, "SwapTotal")?;
             let written = (last.pswpout - first.pswpout).bytes(self.kernel.page());
             let seen = Seen {
                 current: last.current,
                 swapcached: last.stat.swapcached.unwrap_or_default(),
-                writeback: memory.writeback.unwrap_or_default(),
-                swap_free: memory.swap_total.filter(|total| total.0 > 0).and(memory.swap_free),
+                writeback: known(memory.writeback, "Writeback")?,
+                swap_free: match swap_total {
+                    Bytes::ZERO => None,
+                    _ => Some(known(memory.swap_free, "SwapFree")?),
+                },
                 swap_written: written,
             };
             match pace.next(&seen) {
@@ -221,27 +231,29 @@ impl Worker<'_> {
         Ok(Readings {
             current: group.read_current(buffer)?,
             stat: group.read_stat(buffer)?,
-            pswpout: Vmstat::read(self.kernel, buffer)?.pswpout.unwrap_or_default(),
+            pswpout: Vmstat::read(self.kernel, buffer).map_err(of_machine)?.pswpout.unwrap_or_default(),
         })
     }
 
     /// Writes out dirty page cache, which reclaim passes over. sync(2) cannot be interrupted, so it
     /// runs in a thread of its own, which is left behind when the job must end before it is done.
     fn sync(&self, group: &Group, buffer: &mut Vec<u8>) {
-        let done = Arc::new(AtomicBool::new(false));
-        let thread = {
-            let done = Arc::clone(&done);
-            std::thread::Builder::new().name("omr-sync".into()).stack_size(64 << 10).spawn(move || {
-                rustix::fs::sync();
-                done.store(true, Ordering::Release);
-            })
-        };
+        // One that hangs, on a dead network file system, is not joined by another with each job.
+        static RUNNING: AtomicBool = AtomicBool::new(false);
+        if RUNNING.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let thread = std::thread::Builder::new().name("omr-sync".into()).stack_size(64 << 10).spawn(|| {
+            rustix::fs::sync();
+            RUNNING.store(false, Ordering::Release);
+        });
         if let Err(err) = thread {
+            RUNNING.store(false, Ordering::Release);
             log::warn!("no thread for a sync, dirty page cache stays: {err}");
             return;
         }
         let began = clock::read_monotonic();
-        while !done.load(Ordering::Acquire)
+        while RUNNING.load(Ordering::Acquire)
             && !self.stop.is_set()
             && clock::read_monotonic().since(began) < SYNC_TIME
             && group.read_stat(buffer).is_ok_and(|stat| stat.file_dirty.is_some_and(|dirty| dirty > DIRTY))

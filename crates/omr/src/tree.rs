@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use omr_kernel::memcg::{self, MemoryStat, Visit};
@@ -49,7 +49,7 @@ pub struct Node {
     pub refaults: Option<Bytes>,
     /// What its own and its ancestors' protection leaves; `None` unknown.
     pub unprotected: Option<Bytes>,
-    /// All groups below it are of class background and unprotected.
+    /// All groups below it are known, of class background, unprotected, and keep nothing.
     pub clear: bool,
 }
 
@@ -100,7 +100,11 @@ impl Visit for Scan<'_> {
         } else if let Some(known) = tree.known.get_mut(&id) {
             known.seen = tree.scan;
         }
-        let current = memcg::read_number(dir, "memory.current", &mut tree.buffer).ok().map(Bytes);
+        let (current, readable) = match memcg::read_number(dir, "memory.current", &mut tree.buffer) {
+            Ok(current) => (Some(Bytes(current)), true),
+            // No memory controller here, or the group is gone.
+            Err(err) => (None, err.is_gone()),
+        };
         let stat = match current {
             Some(_) if self.memory => {
                 dir.read("memory.stat", &mut tree.buffer).map(|()| MemoryStat::parse(&tree.buffer)).unwrap_or_default()
@@ -117,9 +121,15 @@ impl Visit for Scan<'_> {
             page_cache: stat.page_cache(),
             refaults: stat.refaults().map(|pages| pages.bytes(self.page)),
             unprotected: None,
-            clear: true,
+            clear: readable,
         });
         Some(index)
+    }
+
+    fn unknown(&mut self, parent: usize) {
+        if let Some(node) = self.tree.nodes.get_mut(parent) {
+            node.clear = false;
+        }
     }
 }
 
@@ -177,6 +187,7 @@ impl Tree {
             let clear = node.clear
                 && known.is_some_and(|known| {
                     known.assignment.class == Class::Background
+                        && known.assignment.keep.is_none()
                         && (node.current.is_none() || known.protection == Some(Limit::Bytes(Bytes::ZERO)))
                 });
             let current = node.current;
@@ -205,6 +216,23 @@ impl Tree {
         let mut path = PathBuf::new();
         push_path(&self.nodes, &self.known, index, &mut path);
         Some(path)
+    }
+
+    /// The group at a path below the mount; bytes in names that are not UTF-8 may be replaced in it.
+    pub fn find(&self, path: &Path) -> Option<&Node> {
+        let is_here = |mut index: usize| {
+            for part in path.iter().rev() {
+                let node = &self.nodes[index];
+                let name = self.known.get(&node.id).map(|known| &*known.name)?;
+                if node.parent as usize == index || name.to_string_lossy() != part.to_string_lossy() {
+                    return None;
+                }
+                index = node.parent as usize;
+            }
+            (self.nodes[index].parent as usize == index).then_some(())
+        };
+        let found = (0..self.nodes.len()).find(|&index| is_here(index).is_some());
+        found.map(|index| &self.nodes[index])
     }
 
     /// The groups that can be swept, as the policy sees them: each leaf of the memory controller,

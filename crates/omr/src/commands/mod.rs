@@ -1,5 +1,13 @@
 //! One module for each command.
 
+/// A line on standard output. Where that is a full disk, an error and not a panic.
+macro_rules! outln {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        anyhow::Context::context(writeln!(std::io::stdout(), $($arg)*), "write to standard output")?
+    }};
+}
+
 pub mod config;
 pub mod doctor;
 pub mod reclaim;

@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long)]
     ignore_low: bool,
 
-    /// Also take from a foreground or protected group, when it is the target
+    /// Also take from a foreground or protected group, and what a rule keeps, when it is the target
     #[arg(long)]
     ignore_class: bool,
 
@@ -89,7 +89,8 @@ fn parse_class(text: &str) -> Result<Class, String> {
 }
 
 fn parse_backend(text: &str) -> Result<BackendChoice, String> {
-    BackendChoice::from_name(text).ok_or_else(|| "expected auto, memory.reclaim, memory.swap.reclaim or memory.high".into())
+    BackendChoice::from_name(text)
+        .ok_or_else(|| "expected auto, memory.reclaim, memory.swap.reclaim or memory.high".into())
 }
 
 /// One group to take from.
@@ -127,6 +128,8 @@ struct Summary {
 
 #[derive(Debug, Serialize)]
 struct GroupSummary {
+    #[serde(skip)]
+    id: GroupId,
     group: String,
     #[serde(flatten)]
     report: Report,
@@ -230,10 +233,12 @@ impl Run<'_> {
             dry_run: self.args.dry_run,
             groups: Vec::new(),
         };
+        // What a dry run would have had from the groups so far.
+        let mut planned = Bytes::ZERO;
         for candidate in candidates {
             let left = match amount {
                 Amount::Max => Bytes::MAX,
-                _ => asked - summary.freed,
+                _ => asked - summary.freed - planned,
             };
             if left.0 == 0 {
                 break;
@@ -245,6 +250,9 @@ impl Run<'_> {
                 Err(err) => return Err(err.into()),
             };
             let job = self.job(candidate, left, amount);
+            if self.args.dry_run {
+                planned += job.amount;
+            }
             let mut worker = Worker {
                 kernel: self.kernel,
                 actuator,
@@ -269,13 +277,23 @@ impl Run<'_> {
                 summary.end = report.end;
             }
             let stopped = matches!(report.end, End::Stopped | End::Timeout);
-            summary.groups.push(GroupSummary { group: candidate.path.to_string_lossy().into_owned(), report });
+            summary.groups.push(GroupSummary {
+                id: candidate.id,
+                group: candidate.path.to_string_lossy().into_owned(),
+                report,
+            });
             if stopped {
                 break;
             }
         }
         if amount != Amount::Max && summary.freed >= asked {
             summary.end = End::Complete;
+        } else if let Some(failed) = summary.groups.iter().map(|group| group.report.end).find(|&end| is_failure(end)) {
+            summary.end = failed;
+        } else if amount != Amount::Max && summary.end == End::Complete && !self.args.dry_run {
+            // Each group gave all that may be taken from it, and that was not enough.
+            let kept = candidates.iter().any(|candidate| candidate.gain < candidate.current);
+            summary.end = if kept { End::Floor } else { End::Futile };
         }
         summary.seconds = clock::read_monotonic().since(began).as_secs_f64();
         Ok(summary)
@@ -303,9 +321,8 @@ impl Run<'_> {
 
 /// The target: one group that may be touched, or all below it that may.
 fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Result<(String, Vec<Candidate>)> {
-    let path = target.strip_prefix(kernel.cgroup_path()).unwrap_or(target);
-    let path = path.strip_prefix("/").unwrap_or(path);
-    let shown = if path.as_os_str().is_empty() { "/".to_owned() } else { path.to_string_lossy().into_owned() };
+    let path = kernel.group_path(target);
+    let shown = if path.as_os_str().is_empty() { "/".to_owned() } else { printed(path) };
     let root = kernel.cgroup()?;
     let group = Group::open(root, path).map_err(|err| match err.is_gone() {
         true => Exit::Failed.error(format!("there is no group {shown}; systemd-cgls shows those there are")),
@@ -321,9 +338,14 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
         return Ok((shown, candidates));
     }
     // One group, and it may not be touched: say why.
-    let current = node
-        .current
-        .with_context(|| format!("{shown} has no memory controller; the group above it accounts for its memory"))?;
+    let no_controller = || format!("{shown} has no memory controller; the group above it accounts for its memory");
+    let Some(current) = node.current else {
+        // The file's own error, where it is there and cannot be read.
+        return Err(match group.read_current(&mut Vec::new()) {
+            Err(err) if !err.is_gone() => err.into(),
+            _ => Exit::Unsupported.error(no_controller()),
+        });
+    };
     let class = tree.assignment(node).map(|assignment| (assignment.class, assignment.explain(path)));
     if let Some((class, why)) = class
         && class != Class::Background
@@ -336,21 +358,46 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
         return Err(Exit::Failed.error(text));
     }
     if node.unprotected.is_none_or(|bytes| bytes < SMALLEST) && !args.ignore_low && current >= SMALLEST {
-        let protection = group.read_protection(&mut Vec::new())?;
-        let by = match protection {
-            Limit::Bytes(Bytes::ZERO) => "memory.min or memory.low of a group above it".to_owned(),
-            Limit::Bytes(bytes) => format!("memory.min or memory.low = {bytes}"),
-            Limit::Max => "memory.min or memory.low = max".to_owned(),
-        };
         let text = format!(
-            "{shown} is protected ({by}, all of its {current} within it); nothing was reclaimed. \
-             --ignore-low reclaims it all the same."
+            "{shown} is protected ({}, all of its {current} in it); nothing was reclaimed. \
+             --ignore-low reclaims it all the same.",
+            protected_by(&group)?
         );
         return Err(Exit::Failed.error(text));
     }
-    let gain = if args.ignore_low { current } else { node.unprotected.unwrap_or_default().min(current) };
+    let keep = tree.assignment(node).and_then(|assignment| assignment.keep).filter(|_| !args.ignore_class);
+    let kept = keep.map_or(Bytes::ZERO, |keep| keep.of(current));
+    let why = tree.assignment(node).map(|assignment| assignment.explain(path)).unwrap_or_default();
+    if kept.0 > 0 && current - kept < SMALLEST {
+        let text = format!(
+            "{shown} keeps {kept} ({why}), all of its {current} in it; nothing was reclaimed. \
+             --ignore-class reclaims it all the same."
+        );
+        return Err(Exit::Failed.error(text));
+    }
+    let unprotected = if args.ignore_low { current } else { node.unprotected.unwrap_or_default() };
+    let gain = (current - kept).min(unprotected);
     candidates.push(Candidate { id: node.id, path: path.into(), current, gain, inner: None });
     Ok((shown, candidates))
+}
+
+/// The file that protects a group, and what is in it.
+fn protected_by(group: &Group) -> Result<String> {
+    let buffer = &mut Vec::new();
+    for file in ["memory.low", "memory.min"] {
+        match group.read_limit(file, buffer) {
+            Ok(Limit::Bytes(Bytes::ZERO)) => {}
+            Ok(Limit::Bytes(bytes)) => return Ok(format!("{file} = {bytes}")),
+            Ok(Limit::Max) => return Ok(format!("{file} = max")),
+            Err(err) if err.is_gone() => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    Ok("memory.min or memory.low of a group above it".into())
+}
+
+fn printed(path: &Path) -> String {
+    config::printable(&path.to_string_lossy())
 }
 
 /// All groups at or below `top` that may be touched.
@@ -380,6 +427,11 @@ fn walk(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
                 .then(|| Some(Candidate { id: group.id, path: tree.path(group.id)?, current, gain, inner }))?
         })
         .collect()
+}
+
+/// Whether something is wrong, rather than over.
+fn is_failure(end: End) -> bool {
+    matches!(end, End::Denied | End::Unsupported | End::Failed)
 }
 
 fn machine(kernel: &Kernel, backend: Backend) -> Machine {
@@ -428,24 +480,32 @@ fn watch(kernel: &Kernel, candidates: &[Candidate], summary: &Summary, time: Dur
     Flag::with_timeout(Some(time)).sleep(time);
     let mut came_back = Bytes::ZERO;
     for done in &summary.groups {
-        let candidate = candidates.iter().find(|candidate| candidate.path.to_string_lossy() == done.group)?;
-        let group = Group::open(kernel.cgroup().ok()?, &candidate.path).ok()?;
-        let refaults = group.read_stat(&mut Vec::new()).ok()?.refaults()?.bytes(kernel.page());
-        came_back += refaults - done.report.refaults?;
+        let candidate = candidates.iter().find(|candidate| candidate.id == done.id)?;
+        // Nothing comes back into a group that is gone.
+        let stat = match Group::open(kernel.cgroup().ok()?, &candidate.path) {
+            Ok(group) if group.id() == done.id => group.read_stat(&mut Vec::new()),
+            Ok(_) => continue,
+            Err(err) => Err(err),
+        };
+        match stat {
+            Ok(stat) => came_back += stat.refaults()?.bytes(kernel.page()) - done.report.refaults?,
+            Err(err) if err.is_gone() => {}
+            Err(_) => return None,
+        }
     }
     Some(came_back)
 }
 
 fn print(args: &Args, summary: &Summary) -> Result<()> {
     if args.json {
-        println!("{}", serde_json::to_string_pretty(summary)?);
+        outln!("{}", serde_json::to_string_pretty(summary)?);
         return Ok(());
     }
     if summary.dry_run {
         for group in &summary.groups {
-            println!("{}: would ask for {}", group.group, group.report.asked);
+            outln!("{}: would ask for {}", config::printable(&group.group), group.report.asked);
         }
-        println!("{}: nothing was done (--dry-run); backend {}", summary.target, summary.backend);
+        outln!("{}: nothing was done (--dry-run); backend {}", summary.target, summary.backend);
         return Ok(());
     }
     let mut line = format!(
@@ -466,10 +526,12 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
     if let (Some(came_back), Some(time)) = (summary.came_back, args.watch) {
         line += &format!(" {came_back} came back within {}.", short(time));
     }
-    println!("{line}");
+    outln!("{line}");
     for group in &summary.groups {
         if let Some(error) = &group.report.error {
-            eprintln!("omr: {}: {error}", group.group);
+            eprintln!("omr: {}: {error}", config::printable(&group.group));
+        } else if is_failure(group.report.end) && summary.groups.len() > 1 {
+            eprintln!("omr: {}: {}", config::printable(&group.group), group.report.end.words());
         }
     }
     Ok(())

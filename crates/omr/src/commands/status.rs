@@ -7,9 +7,14 @@ use anyhow::{Context, Result};
 use omr_policy::{Decision, Mode, short};
 use omr_units::Bytes;
 
+use crate::config::printable;
 use crate::daemon::{ControlRequest, Explanation, LedgerEntry, Status, ask, read_ledger};
 use crate::exit::Exit;
 use crate::{paths, stop};
+
+/// The last second of the year 9999, which is as far as dates can be written. A ledger can hold
+/// anything once a disk has failed.
+const LATEST: u64 = 253_402_300_799;
 
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
@@ -62,10 +67,10 @@ pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
             print!("\x1b[H\x1b[J");
         }
         if args.json {
-            println!("{}", serde_json::to_string_pretty(&value)?);
+            outln!("{}", serde_json::to_string_pretty(&value)?);
         } else {
             let status: Status = serde_json::from_value(value).context("the daemon is of another version")?;
-            print_status(&status);
+            print_status(&status)?;
         }
         if !args.watch {
             return Ok(Exit::Done);
@@ -77,16 +82,16 @@ pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
     }
 }
 
-fn print_status(status: &Status) {
+fn print_status(status: &Status) -> Result<()> {
     let doing = match (&status.sweep, &status.decision) {
-        (Some(sweep), _) => format!("sweeping {}: {} of {}", sweep.group, sweep.freed, sweep.asked),
+        (Some(sweep), _) => format!("sweeping {}: {} of {}", printable(&sweep.group), sweep.freed, sweep.asked),
         (None, Some(Decision::Hold { .. })) => "waiting".to_owned(),
         _ => String::new(),
     };
     let separator = if doing.is_empty() { "" } else { "; " };
-    println!("{}{separator}{doing}", status.reason);
+    outln!("{}{separator}{doing}", status.reason);
     if status.mode == Mode::Observe {
-        println!("mode observe: decides and records, and reclaims nothing");
+        outln!("mode observe: decides and records, and reclaims nothing");
     }
     let today = &status.today;
     let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
@@ -97,16 +102,17 @@ fn print_status(status: &Status) {
         },
         None => ", no swap".to_owned(),
     };
-    println!(
+    outln!(
         "today: {} sweeps, {} freed, {} came back{back}{written}, own CPU {}",
         today.sweeps,
         today.freed,
         today.came_back,
         short(Duration::from_millis(today.cpu_ms)),
     );
-    println!();
-    let width = status.groups.iter().map(|group| group.group.chars().count()).max().unwrap_or(0).clamp(5, 60);
-    println!("  {:<11} {:<width$} {:>9} {:>9} {:>9}  LAST", "CLASS", "GROUP", "NOW", "FREED", "BACK");
+    outln!("");
+    let width =
+        status.groups.iter().map(|group| printable(&group.group).chars().count()).max().unwrap_or(0).clamp(5, 60);
+    outln!("  {:<11} {:<width$} {:>9} {:>9} {:>9}  LAST", "CLASS", "GROUP", "NOW", "FREED", "BACK");
     let bytes = |bytes: Bytes| if bytes.0 == 0 { "-".to_owned() } else { bytes.to_string() };
     for group in status.groups.iter().filter(|group| group.current.is_none_or(|current| current >= Bytes::mib(1))) {
         let last = match group.last {
@@ -115,37 +121,43 @@ fn print_status(status: &Status) {
             None if group.class == omr_policy::Class::Background => "-".to_owned(),
             None => "never touched".to_owned(),
         };
-        println!(
+        outln!(
             "  {:<11} {:<width$} {:>9} {:>9} {:>9}  {last}",
             group.class.name(),
-            crate::config::printable(&group.group),
+            printable(&group.group),
             group.current.map_or_else(|| "?".to_owned(), |current| current.to_string()),
             bytes(group.freed),
             bytes(group.came_back),
         );
     }
     if status.groups_total > status.groups.len() {
-        println!("  ({} groups in all)", status.groups_total);
+        outln!("  ({} groups in all)", status.groups_total);
     }
+    Ok(())
+}
+
+/// A group's name as a request can carry it, and as the daemon compares it.
+fn lossy(group: PathBuf) -> String {
+    group.to_string_lossy().into_owned()
 }
 
 /// `omr explain`.
 pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
-    let value = ask(&paths::socket(root), &ControlRequest::Explain { group: args.group.clone() })?;
+    let value = ask(&paths::socket(root), &ControlRequest::Explain { group: args.group.clone().map(lossy) })?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        outln!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(Exit::Done);
     }
     let explanation: Explanation = serde_json::from_value(value).context("the daemon is of another version")?;
-    println!("{}", explanation.verdict);
+    outln!("{}", printable(&explanation.verdict));
     if let Some(next) = explanation.next {
-        println!("next: {next}");
+        outln!("next: {next}");
     }
     if let Some(class) = explanation.class {
-        println!("class: {class}");
+        outln!("class: {}", printable(&class));
     }
     if !explanation.guards.is_empty() {
-        println!("guards: {}", explanation.guards.join("; "));
+        outln!("guards: {}", explanation.guards.join("; "));
     }
     Ok(Exit::Done)
 }
@@ -153,7 +165,7 @@ pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
 /// `omr pause`.
 pub fn pause(root: &Path, args: &PauseArgs) -> Result<Exit> {
     // Rounded up: a pause of half a second is not none.
-    let seconds = args.time.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
+    let seconds = args.time.map(|time| time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)));
     ask(&paths::socket(root), &ControlRequest::Pause { seconds })?;
     Ok(Exit::Done)
 }
@@ -175,19 +187,20 @@ pub fn history(root: &Path, args: &HistoryArgs) -> Result<Exit> {
     })?;
     if args.json {
         for entry in &entries {
-            println!("{}", serde_json::to_string(entry)?);
+            outln!("{}", serde_json::to_string(entry)?);
         }
         return Ok(Exit::Done);
     }
     for entry in &entries {
         let time = |seconds: u64| {
-            humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+            let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds.min(LATEST));
+            humantime::format_rfc3339_seconds(time).to_string()
         };
         match entry {
-            LedgerEntry::Sweep(swept) => println!(
+            LedgerEntry::Sweep(swept) => outln!(
                 "{}  {}: {}{} freed (anon {}, file {}), {} to swap, {}; {}",
                 time(swept.time),
-                crate::config::printable(&swept.group),
+                printable(&swept.group),
                 if swept.observed { "observed only, " } else { "" },
                 swept.freed,
                 swept.freed_anon,
@@ -196,10 +209,10 @@ pub fn history(root: &Path, args: &HistoryArgs) -> Result<Exit> {
                 short(Duration::from_millis(swept.wall_ms)),
                 swept.stop_reason,
             ),
-            LedgerEntry::Refaults { time: at, group, bytes, after, .. } => println!(
+            LedgerEntry::Refaults { time: at, group, bytes, after, .. } => outln!(
                 "{}  {}: {bytes} came back within {}",
                 time(*at),
-                crate::config::printable(group),
+                printable(group),
                 short(Duration::from_secs(*after)),
             ),
         }

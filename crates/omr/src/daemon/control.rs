@@ -31,8 +31,8 @@ pub enum Request {
     Status,
     /// Why a group is, or is not, swept.
     Explain {
-        /// Its path below the mount; `None`: the machine.
-        group: Option<PathBuf>,
+        /// Its path, bytes that are not UTF-8 replaced; `None`: the machine.
+        group: Option<String>,
     },
     /// No sweeps.
     Pause {
@@ -77,6 +77,11 @@ impl AsFd for Client {
 }
 
 impl Client {
+    /// Whether a request has been read that is not answered yet.
+    pub fn has_request(&self) -> bool {
+        self.output.is_empty() && self.input.contains(&b'\n')
+    }
+
     /// Whether there is something to send.
     pub fn wants_to_write(&self) -> bool {
         !self.output.is_empty()
@@ -108,9 +113,12 @@ impl Control {
             }
             _ => {}
         }
-        let listener = UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?;
-        listener.set_nonblocking(true)?;
         // Closed to all first: between bind and chmod nobody must slip in.
+        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+        let listener = UnixListener::bind(path);
+        rustix::process::umask(before);
+        let listener = listener.with_context(|| format!("listen on {}", path.display()))?;
+        listener.set_nonblocking(true)?;
         let mode = if group.is_some() { 0o660 } else { 0o600 };
         if let Some(group) = group
             && let Err(err) = chown(path, None, Some(group))
@@ -143,13 +151,6 @@ impl Control {
         let mut chunk = [0u8; 1024];
         // An answer that is still to be read comes before the next request.
         while client.output.is_empty() {
-            let read = match client.stream.read(&mut chunk) {
-                Ok(0) => return false,
-                Ok(n) => n,
-                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return false,
-            };
-            client.input.extend_from_slice(&chunk[..read]);
             if let Some(end) = client.input.iter().position(|&c| c == b'\n') {
                 let line: Vec<u8> = client.input.drain(..=end).collect();
                 let reply = match serde_json::from_slice::<Request>(&line) {
@@ -162,11 +163,19 @@ impl Control {
                 client.output = serde_json::to_vec(&reply).unwrap_or_default();
                 client.output.push(b'\n');
                 client.since = now;
+                // One at a time: who asks without end does not keep the others, or a sweep, waiting.
                 return Control::send(client);
             }
             if client.input.len() > LONGEST_REQUEST {
                 return false;
             }
+            let read = match client.stream.read(&mut chunk) {
+                Ok(0) => return false,
+                Ok(n) => n,
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return false,
+            };
+            client.input.extend_from_slice(&chunk[..read]);
         }
         true
     }

@@ -24,7 +24,7 @@ use omr_kernel::memcg::Group;
 use omr_kernel::psi::Trigger;
 use omr_kernel::{Kernel, clock, process};
 use omr_policy::stop::Watch;
-use omr_policy::{Config, Decision, End, Finished, Mode, Reason, Signals, State, Writes};
+use omr_policy::{Class, Config, Decision, End, Finished, Mode, Reason, Signals, State, Writes};
 use omr_units::{Bytes, GroupId, Monotonic};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -72,6 +72,10 @@ pub struct Args {
 /// Runs the daemon until it is told to end.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     crate::logging::start(args.foreground);
+    // A client that goes away before it has its answer ends with that client.
+    // SAFETY: no thread exists yet; SIG_IGN is a valid disposition for SIGPIPE.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    raise_descriptor_limit();
     // Before any thread exists, so that all of them have these signals blocked.
     let signal_fd = SignalFd::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     let loaded = config::load_or_refuse(root, args.config.as_deref())?;
@@ -79,7 +83,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     kernel.cgroup()?;
     let _lock = Lock::take(&paths::runtime_dir(root))?;
     let state_dir = paths::state_dir(root);
-    fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+    if let Err(err) = fs::create_dir_all(&state_dir) {
+        log::warn!("create {}: {err}", state_dir.display());
+    }
     let mut daemon = Daemon::start(root, args.config.clone(), kernel, loaded, state_dir)?;
     lock_memory();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -90,6 +96,16 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     ended?;
     log::info!("omr ended");
     Ok(Exit::Done)
+}
+
+/// A descriptor stays open for each group whose CPU time is looked at; 1024, the usual soft limit, is
+/// less than the groups of a large machine.
+fn raise_descriptor_limit() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(err) = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit) {
+        log::warn!("the limit of open files stays as it is: {err}");
+    }
 }
 
 /// Keeps the daemon in memory, so that it cannot be its own victim: what is there now, and each page
@@ -137,6 +153,8 @@ struct Daemon {
     ticks: u64,
     hibernates: bool,
     file_only: bool,
+    /// Whether that is known.
+    probed: bool,
     worker: Worker,
     running: Option<Running>,
     sweep: Option<u64>,
@@ -149,6 +167,8 @@ struct Daemon {
     buffer: Vec<u8>,
     /// Where the write budget was written last.
     saved: Writes,
+    /// That failed the last time.
+    unsaved: bool,
 }
 
 impl Daemon {
@@ -162,7 +182,17 @@ impl Daemon {
         let own_group = process::read_own_group(&kernel).ok().flatten().unwrap_or_default();
         let own_group = own_group.strip_prefix("/").map(Path::to_path_buf).unwrap_or(own_group);
         let mut live = Live;
-        let journal = backend::journal(&kernel, &state_dir, &mut live)?;
+        let journal = match backend::journal(&kernel, &state_dir, &mut live) {
+            Ok(journal) => Some(journal),
+            Err(err) if loaded.backend == config::BackendChoice::High => {
+                return Err(err.context("memory.high needs a journal"));
+            }
+            // A disk that is full or read-only takes the records, not the sweeps.
+            Err(err) => {
+                log::warn!("{err:#}");
+                None
+            }
+        };
         let worker = Worker::start(Setup {
             kernel: Arc::clone(&kernel),
             actuator: actuator(loaded.policy.mode),
@@ -182,6 +212,7 @@ impl Daemon {
             backend: loaded.backend,
             own_group,
             saved: state.writes.clone(),
+            unsaved: false,
             state,
             tree: Tree::default(),
             sides: Sides::default(),
@@ -194,10 +225,11 @@ impl Daemon {
             ticks: 0,
             hibernates: false,
             file_only: false,
+            probed: false,
             worker,
             running: None,
             sweep: None,
-            ledger: Ledger::open(&state_dir)?,
+            ledger: Ledger::open(&state_dir),
             tally: Tally::load(&state_dir, clock::read_wall().as_secs()),
             control: Some(control),
             tick: Timer::new()?,
@@ -271,7 +303,10 @@ impl Daemon {
                 fds.push(PollFd::new(client, flags));
             }
         }
-        match poll(&mut fds, None) {
+        let asked = |client: &control::Client| client.has_request();
+        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let waiting = self.control.iter().flat_map(|control| &control.clients).any(asked);
+        match poll(&mut fds, waiting.then_some(&none)) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(err) => return Err(err).context("poll"),
@@ -283,7 +318,9 @@ impl Daemon {
         ready.signal = is_ready(3);
         ready.stalled = stall.is_some_and(|index| fds[index].revents().contains(PollFlags::PRI));
         ready.listener = fds.get(clients).is_some_and(|fd| !fd.revents().is_empty());
-        ready.clients = fds.iter().skip(clients + 1).map(|fd| !fd.revents().is_empty()).collect();
+        let all = self.control.iter().flat_map(|control| &control.clients);
+        let clients = fds.iter().skip(clients + 1).zip(all);
+        ready.clients = clients.map(|(fd, client)| !fd.revents().is_empty() || asked(client)).collect();
         Ok(())
     }
 
@@ -292,18 +329,31 @@ impl Daemon {
         let now = clock::read_monotonic();
         if now >= self.next_scan {
             self.scan();
+            if !self.probed {
+                self.probe();
+            }
         }
         if self.ticks.is_multiple_of(SLOW_TICKS) {
             self.hibernates = read_hibernates(&self.kernel, self.snapshot.as_ref().and_then(|snapshot| snapshot.swap));
         }
         self.ticks += 1;
+        let scanned = clock::read_monotonic();
         let snapshot = Snapshot::take(&self.kernel, &mut self.sides, self.hibernates, &mut self.buffer);
         if let Some(before) = &self.snapshot {
             let signals = signals::between(before, &snapshot, self.file_only);
             if signals.slept {
                 log::info!("the machine was asleep");
             }
+            let taken = clock::read_monotonic();
             let decision = omr_policy::decide(&self.config, &mut self.state, &signals, &self.groups);
+            // What lab/omrlab/scenarios/self_cost.py reads.
+            log::debug!(
+                "tick: {} groups, scan {} us, snapshot {} us, decision {} us",
+                self.tree.nodes().len(),
+                scanned.since(now).as_micros(),
+                taken.since(scanned).as_micros(),
+                clock::read_monotonic().since(taken).as_micros()
+            );
             self.signals = Some(signals);
             self.act(decision);
         } else {
@@ -476,7 +526,7 @@ impl Daemon {
         };
         log::info!(
             "{}: {} of {} freed, {} to swap, {} ms, {}",
-            swept.group,
+            config::printable(&swept.group),
             swept.freed,
             swept.asked,
             swept.swapped_out,
@@ -484,7 +534,7 @@ impl Daemon {
             swept.stop_reason
         );
         if let Some(error) = &swept.error {
-            log::warn!("{}: {error}", swept.group);
+            log::warn!("{}: {error}", config::printable(&swept.group));
         }
         self.tally.add(now, &swept, running.refaults.or(report.refaults));
         self.ledger.add(&Entry::Sweep(swept));
@@ -498,8 +548,15 @@ impl Daemon {
         }
         let text = serde_json::to_vec(&self.state.writes).unwrap_or_default();
         match write_atomically(&self.state_dir.join("swap-writes.json"), &text) {
-            Ok(()) => self.saved = self.state.writes.clone(),
-            Err(err) => log::warn!("{err:#}"),
+            Ok(()) => {
+                self.saved = self.state.writes.clone();
+                self.unsaved = false;
+            }
+            Err(err) if !self.unsaved => {
+                log::warn!("{err:#}; a restart will not know of the last writes to swap");
+                self.unsaved = true;
+            }
+            Err(_) => {}
         }
     }
 
@@ -528,9 +585,11 @@ impl Daemon {
     /// Whether the kernel can be asked for file memory only.
     fn probe(&mut self) {
         let Ok(root) = self.kernel.cgroup() else { return };
-        let some =
-            self.tree.nodes().iter().find(|node| node.current.is_some()).and_then(|node| self.tree.path(node.id));
+        // Not on a group that is nobody's business, though the request is for nothing.
+        let some = self.groups.iter().find(|group| group.class == Class::Background);
+        let some = some.and_then(|group| self.tree.path(group.id));
         let Some(group) = some.and_then(|path| Group::open(root, &path).ok()) else { return };
+        self.probed = true;
         match Backend::probe(self.backend, &group, &mut *actuator(self.config.mode)) {
             Ok(backend) => {
                 self.file_only = backend.file_only();
@@ -596,7 +655,7 @@ impl Daemon {
         let now = clock::read_monotonic();
         let value = match request {
             Request::Status => serde_json::to_value(self.status(now)),
-            Request::Explain { group } => match self.explain(now, group.as_deref()) {
+            Request::Explain { group } => match self.explain(now, group.as_deref().map(Path::new)) {
                 Ok(explanation) => serde_json::to_value(explanation),
                 Err(err) => return Answer::Error(format!("{err:#}")),
             },
@@ -646,16 +705,24 @@ fn actuator(mode: Mode) -> Box<dyn Actuator> {
     }
 }
 
-/// The write budget as it was saved; a file that cannot be read starts it anew.
+/// The write budget as it was saved. From a file that cannot be read it is put together anew out of
+/// the ledger, which also knows what went to swap.
 fn read_writes(state_dir: &Path) -> Writes {
     let path = state_dir.join("swap-writes.json");
-    match fs::read(&path) {
-        Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|err| {
-            log::warn!("{}: {err}; the write budget starts anew", path.display());
-            Writes::default()
-        }),
-        Err(_) => Writes::default(),
-    }
+    let err = match fs::read(&path).map(|text| serde_json::from_slice(&text)) {
+        Ok(Ok(writes)) => return writes,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Writes::default(),
+        Err(err) => err.to_string(),
+        Ok(Err(err)) => err.to_string(),
+    };
+    log::warn!("{}: {err}; the writes to swap are counted anew from the ledger", path.display());
+    let mut writes = Writes::default();
+    let _ = ledger::read(state_dir, |entry| {
+        if let Entry::Sweep(swept) = entry {
+            writes.add(swept.time / 3600, swept.swapped_out);
+        }
+    });
+    writes
 }
 
 /// Group id of the group omr, whose members may ask for the status.

@@ -83,14 +83,14 @@ impl Tally {
             }
             self.today.freed += swept.freed;
             self.today.swapped_out += swept.swapped_out;
-            self.today.cpu_ms += swept.cpu_ms;
+            self.today.cpu_ms = self.today.cpu_ms.saturating_add(swept.cpu_ms);
         }
         self.last_sweep = self.last_sweep.max(swept.sweep);
     }
 
     /// A number for the sweep that begins.
     pub fn next_sweep(&self) -> u64 {
-        self.last_sweep + 1
+        self.last_sweep.saturating_add(1)
     }
 
     /// A sweep of a group has ended.

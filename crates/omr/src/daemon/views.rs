@@ -206,10 +206,10 @@ impl Daemon {
             }
         }
         let Some(path) = group else { return Ok(explanation) };
-        let path = path.strip_prefix(self.kernel.cgroup_path()).unwrap_or(path);
-        let path = path.strip_prefix("/").unwrap_or(path);
-        let found = self.tree.nodes().iter().find(|node| self.tree.path(node.id).is_some_and(|p| p == path));
-        let Some(node) = found else { bail!("there is no group {}", path.display()) };
+        let path = self.kernel.group_path(path);
+        let Some(node) = self.tree.find(path) else {
+            bail!("there is no group {}", crate::config::printable(&path.to_string_lossy()))
+        };
         explanation.group = Some(path.to_string_lossy().into_owned());
         if let Some(assignment) = self.tree.assignment(node) {
             explanation.class = Some(format!("{}: {}", assignment.class.name(), assignment.explain(path)));

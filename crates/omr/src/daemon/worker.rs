@@ -13,7 +13,7 @@ use omr_kernel::actuate::Actuator;
 use omr_kernel::memcg::Group;
 use omr_policy::End;
 use omr_policy::pace::Job;
-use omr_units::{Bytes, GroupId};
+use omr_units::{Bytes, GroupId, Limit};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::backend::Backend;
@@ -56,7 +56,7 @@ pub struct Setup {
     /// Which way to ask for memory.
     pub choice: BackendChoice,
     /// For limits that are changed.
-    pub journal: Journal,
+    pub journal: Option<Journal>,
 }
 
 impl Worker {
@@ -145,14 +145,27 @@ fn carry_out(setup: &mut Setup, order: &Order, stop: &Flag, progress: &Mutex<Pro
         Err(err) if reclaim::is_gone(&err) => return Report::nothing(&order.job, End::Gone, None),
         Err(err) => return Report::nothing(&order.job, End::Unsupported, Some(format!("{err:#}"))),
     };
+    let in_children = match order.inner {
+        // What the children hold counts towards the protection of the group above them.
+        Some(own) => group.read_current(&mut Vec::new()).unwrap_or_default() - own,
+        None => Bytes::ZERO,
+    };
     let mut worker = reclaim::Worker {
         kernel: &setup.kernel,
         actuator: &mut *setup.actuator,
         backend,
-        journal: Some(&setup.journal),
+        journal: setup.journal.as_ref(),
         stop,
     };
-    worker.run(&group, order.job.clone(), order.inner, &mut |now| {
+    let mut job = order.job.clone();
+    // The scan's word on what is protected is up to half a minute old.
+    match group.read_protection(&mut Vec::new()) {
+        Ok(Limit::Bytes(protected)) => job.floor = job.floor.max(protected - in_children),
+        Ok(Limit::Max) => job.floor = Bytes::MAX,
+        Err(err) if err.is_gone() => return Report::nothing(&order.job, End::Gone, None),
+        Err(err) => return Report::nothing(&order.job, End::Failed, Some(err.to_string())),
+    }
+    worker.run(&group, job, order.inner, &mut |now| {
         if let Ok(mut progress) = progress.lock() {
             *progress = now;
         }
