@@ -149,7 +149,10 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
             Some(reason) => Decision::Stop { reason },
             None => Decision::Continue { reason: Reason::Idle { held } },
         },
-        (Ok(held), None) => choose(config, state, signals, groups, held),
+        (Ok(held), None) => match state.idle.surge(&config.stop) {
+            Some(reason) => Decision::Hold { reason },
+            None => choose(config, state, signals, groups, held),
+        },
     }
 }
 

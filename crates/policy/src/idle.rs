@@ -8,7 +8,7 @@ use core::time::Duration;
 use omr_units::{Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Idle, IdleRule};
+use crate::config::{Idle, IdleRule, Stop};
 use crate::reason::Reason;
 use crate::signals::Machine;
 
@@ -155,6 +155,15 @@ impl IdleState {
     /// CPU time used outside background groups in the last window, as a share of one CPU.
     pub fn steady_load(&self) -> Permyriad {
         self.mean(|tick| tick.load)
+    }
+
+    /// Why the last tick is no moment to begin a sweep in, although the window is calm: a sweep that
+    /// runs would end.
+    pub fn surge(&self, config: &Stop) -> Option<Reason> {
+        let last = self.recent.back()?;
+        let used = share(last.load, last.dt);
+        let allowed = Permyriad(self.steady_load().0.saturating_add(config.cpu.0));
+        (used > allowed).then_some(Reason::WorkBegan { used, allowed })
     }
 
     fn note_busy(&mut self, began: Monotonic, now: Monotonic) {

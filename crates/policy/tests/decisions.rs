@@ -137,6 +137,16 @@ fn one_short_burst_is_not_busy() {
 }
 
 #[test]
+fn no_sweep_begins_in_a_burst() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.ticks(29);
+    desk.machine.load = Some(millis(600));
+    assert!(matches!(desk.tick(), Decision::Hold { reason: Reason::WorkBegan { used: Permyriad(6000), .. } }));
+    desk.machine = quiet();
+    assert_eq!(desk.until_sweep(60).0, 1);
+}
+
+#[test]
 fn a_short_interruption_costs_a_short_wait_and_a_long_one_the_whole() {
     for (busy, wait) in [(1, 5), (4, 5), (12, 12), (29, 29), (300, 30)] {
         let mut desk = Desk::new([]);
