@@ -4,6 +4,7 @@
 //! and a recorded day can be decided again with another configuration.
 //!
 //! * [`decide`]: once a second. Is the machine idle, which group gains most, must a sweep end?
+//! * [`next`]: when a group is done, which one now?
 //! * [`stop::Watch`]: fifty times a second while a sweep runs. Has somebody begun to work?
 //! * [`pace::Pace`]: between two writes to the kernel. How much next, or wait, or end?
 #![no_std]

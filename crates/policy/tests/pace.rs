@@ -92,6 +92,23 @@ fn a_quick_small_write_says_nothing_of_large_ones() {
 }
 
 #[test]
+fn a_size_that_once_took_too_long_is_approached_slowly() {
+    let mut pace = Pace::new(job(1000));
+    for took in [1, 1, 200, 1] {
+        let (bytes, _) = write(&mut pace, &seen(2000));
+        pace.wrote(bytes, took * MS, false);
+    }
+    // 200 ms for 4 MiB: 204.8 KiB in half of 20 ms, and a sixteenth more after a write that was quick.
+    assert_eq!(write(&mut pace, &seen(2000)).0, Bytes(209_715 + 209_715 / 16));
+    let quick = (0..).take_while(|_| {
+        let (bytes, _) = write(&mut pace, &seen(2000));
+        pace.wrote(bytes, MS, false);
+        bytes < Bytes::mib(4)
+    });
+    assert!((40..60).contains(&quick.count()));
+}
+
+#[test]
 fn writes_that_free_nothing_end_the_job() {
     let mut pace = Pace::new(job(100));
     for _ in 0..6 {
