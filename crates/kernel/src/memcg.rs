@@ -11,7 +11,7 @@ use rustix::fs::{FileType, RawDir};
 use serde::{Deserialize, Serialize};
 
 use crate::root::os;
-use crate::text::{for_each_key, parse_u64};
+use crate::text::{for_each_key, leading_u64, parse_u64};
 use crate::{Dir, Error, Result};
 
 /// The fields of a group's `memory.stat` that omr uses, under the kernel's own names. All but the
@@ -44,20 +44,20 @@ impl MemoryStat {
     /// Parses the text; unknown lines are passed over, missing ones stay `None`.
     pub fn parse(text: &[u8]) -> Self {
         let mut stat = MemoryStat::default();
-        for_each_key(text, |key, value| match key {
-            b"anon" => stat.anon = Some(Bytes(value)),
-            b"file" => stat.file = Some(Bytes(value)),
-            b"shmem" => stat.shmem = Some(Bytes(value)),
-            b"file_mapped" => stat.file_mapped = Some(Bytes(value)),
-            b"file_dirty" => stat.file_dirty = Some(Bytes(value)),
-            b"file_writeback" => stat.file_writeback = Some(Bytes(value)),
-            b"swapcached" => stat.swapcached = Some(Bytes(value)),
-            b"unevictable" => stat.unevictable = Some(Bytes(value)),
-            b"slab_reclaimable" => stat.slab_reclaimable = Some(Bytes(value)),
-            b"pgscan" => stat.pgscan = Some(Pages(value)),
-            b"pgsteal" => stat.pgsteal = Some(Pages(value)),
-            b"workingset_refault_anon" => stat.workingset_refault_anon = Some(Pages(value)),
-            b"workingset_refault_file" => stat.workingset_refault_file = Some(Pages(value)),
+        for_each_key(text, |key, rest| match key {
+            b"anon" => stat.anon = leading_u64(rest).map(Bytes),
+            b"file" => stat.file = leading_u64(rest).map(Bytes),
+            b"shmem" => stat.shmem = leading_u64(rest).map(Bytes),
+            b"file_mapped" => stat.file_mapped = leading_u64(rest).map(Bytes),
+            b"file_dirty" => stat.file_dirty = leading_u64(rest).map(Bytes),
+            b"file_writeback" => stat.file_writeback = leading_u64(rest).map(Bytes),
+            b"swapcached" => stat.swapcached = leading_u64(rest).map(Bytes),
+            b"unevictable" => stat.unevictable = leading_u64(rest).map(Bytes),
+            b"slab_reclaimable" => stat.slab_reclaimable = leading_u64(rest).map(Bytes),
+            b"pgscan" => stat.pgscan = leading_u64(rest).map(Pages),
+            b"pgsteal" => stat.pgsteal = leading_u64(rest).map(Pages),
+            b"workingset_refault_anon" => stat.workingset_refault_anon = leading_u64(rest).map(Pages),
+            b"workingset_refault_file" => stat.workingset_refault_file = leading_u64(rest).map(Pages),
             _ => {}
         });
         stat
@@ -138,13 +138,13 @@ impl Group {
 
     /// `memory.stat`.
     pub fn read_stat(&self, buffer: &mut Vec<u8>) -> Result<MemoryStat> {
-        self.dir.read("memory.stat", buffer)?;
+        self.dir.read_at_once("memory.stat", buffer)?;
         Ok(MemoryStat::parse(buffer))
     }
 
     /// One of `memory.min`, `memory.low`, `memory.high`, `memory.max`, `memory.swap.max`.
     pub fn read_limit(&self, file: &str, buffer: &mut Vec<u8>) -> Result<Limit> {
-        self.dir.read(file, buffer)?;
+        self.dir.read_at_once(file, buffer)?;
         parse_limit(buffer)
             .ok_or_else(|| Error::parse(self.dir.path().join(file), "neither a number of bytes nor \"max\""))
     }
@@ -164,7 +164,7 @@ impl Group {
 
 /// See [`Group::read_cpu`]. Sample line: `usage_usec 2204520`. Source: kernel/cgroup/rstat.c.
 pub fn read_cpu(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Duration> {
-    dir.read("cpu.stat", buffer)?;
+    dir.read_at_once("cpu.stat", buffer)?;
     let line = buffer.split(|&c| c == b'\n').find_map(|line| line.strip_prefix(b"usage_usec "));
     line.and_then(parse_u64)
         .map(Duration::from_micros)
@@ -175,7 +175,7 @@ pub fn read_cpu(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Duration> {
 pub fn read_protection(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Limit> {
     let mut most = Limit::Bytes(Bytes::ZERO);
     for file in ["memory.min", "memory.low"] {
-        match dir.read(file, buffer) {
+        match dir.read_at_once(file, buffer) {
             Ok(()) => {
                 let limit = parse_limit(buffer)
                     .ok_or_else(|| Error::parse(dir.path().join(file), "neither a number of bytes nor \"max\""))?;
@@ -190,7 +190,7 @@ pub fn read_protection(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Limit> {
 
 /// A file that holds one number.
 pub fn read_number(dir: &Dir, file: &str, buffer: &mut Vec<u8>) -> Result<u64> {
-    dir.read(file, buffer)?;
+    dir.read_at_once(file, buffer)?;
     parse_u64(buffer).ok_or_else(|| Error::parse(dir.path().join(file), "not a number"))
 }
 

@@ -3,7 +3,7 @@
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::text::for_each_key;
+use crate::text::{for_each_key, leading_u64};
 use crate::{Kernel, Result};
 
 /// `/proc/meminfo`, fields under the kernel's own names, on the wire in kB (1024 bytes).
@@ -28,7 +28,7 @@ impl Meminfo {
     /// Parses the text; a line that is missing leaves its field `None`.
     pub fn parse(text: &[u8]) -> Self {
         let mut info = Meminfo::default();
-        for_each_key(text, |key, kib| {
+        for_each_key(text, |key, rest| {
             let field = match key {
                 b"MemTotal:" => &mut info.mem_total,
                 b"MemFree:" => &mut info.mem_free,
@@ -40,7 +40,7 @@ impl Meminfo {
                 b"Writeback:" => &mut info.writeback,
                 _ => return,
             };
-            *field = Some(Bytes(kib.saturating_mul(1024)));
+            *field = leading_u64(rest).map(|kib| Bytes(kib.saturating_mul(1024)));
         });
         info
     }

@@ -12,16 +12,26 @@ pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Calls `found` with key and number of each `key number...` line; other lines are passed over,
-/// because a future kernel may print them.
-pub(crate) fn for_each_key(text: &[u8], mut found: impl FnMut(&[u8], u64)) {
-    for line in text.split(|&c| c == b'\n') {
-        let Some(space) = line.iter().position(|&c| c == b' ') else { continue };
-        let (key, rest) = line.split_at(space);
-        let rest = rest.trim_ascii_start();
-        let end = rest.iter().position(|c| !c.is_ascii_digit()).unwrap_or(rest.len());
-        if let Some(value) = parse_u64(&rest[..end]) {
-            found(key, value);
+/// Calls `found` with key and rest of each `key number...` line, for [`leading_u64`] to read: most
+/// lines are not wanted, and their numbers need not be parsed. Other lines are passed over, because a
+/// future kernel may print them.
+pub(crate) fn for_each_key<'a>(mut text: &'a [u8], mut found: impl FnMut(&'a [u8], &'a [u8])) {
+    while !text.is_empty() {
+        // One pass: the end of the line is looked for from its space on.
+        let Some(space) = memchr::memchr2(b' ', b'\n', text) else { break };
+        let (key, rest) = text.split_at(space);
+        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+        let (rest, next) = rest.split_at(end);
+        if !rest.is_empty() {
+            found(key, rest);
         }
+        text = next.get(1..).unwrap_or_default();
     }
+}
+
+/// The number that a line begins with, after white space; what follows it is a unit.
+pub(crate) fn leading_u64(rest: &[u8]) -> Option<u64> {
+    let rest = rest.trim_ascii_start();
+    let end = rest.iter().position(|c| !c.is_ascii_digit()).unwrap_or(rest.len());
+    parse_u64(&rest[..end])
 }

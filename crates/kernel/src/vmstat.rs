@@ -3,7 +3,7 @@
 use omr_units::Pages;
 use serde::{Deserialize, Serialize};
 
-use crate::text::for_each_key;
+use crate::text::{for_each_key, leading_u64};
 use crate::{Kernel, Result};
 
 /// `/proc/vmstat`, counters in pages under the kernel's own names. Sample line: `pswpout 51234`.
@@ -20,12 +20,13 @@ impl Vmstat {
     /// Parses the text.
     pub fn parse(text: &[u8]) -> Self {
         let mut stat = Vmstat::default();
-        for_each_key(text, |key, value| match key {
-            b"pswpin" => stat.pswpin = Some(Pages(value)),
-            b"pswpout" => stat.pswpout = Some(Pages(value)),
+        for_each_key(text, |key, rest| match key {
+            b"pswpin" => stat.pswpin = leading_u64(rest).map(Pages),
+            b"pswpout" => stat.pswpout = leading_u64(rest).map(Pages),
             // One line per zone: allocstall_normal, allocstall_movable, ...
             _ if key.starts_with(b"allocstall_") => {
-                stat.allocstall = Some(stat.allocstall.unwrap_or(0).saturating_add(value));
+                let sum = |value| stat.allocstall.unwrap_or(0).saturating_add(value);
+                stat.allocstall = leading_u64(rest).map(sum).or(stat.allocstall);
             }
             _ => {}
         });

@@ -107,7 +107,8 @@ impl Visit for Scan<'_> {
         };
         let stat = match current {
             Some(_) if self.memory => {
-                dir.read("memory.stat", &mut tree.buffer).map(|()| MemoryStat::parse(&tree.buffer)).unwrap_or_default()
+                let read = dir.read_at_once("memory.stat", &mut tree.buffer);
+                read.map(|()| MemoryStat::parse(&tree.buffer)).unwrap_or_default()
             }
             _ => MemoryStat::default(),
         };

@@ -327,6 +327,7 @@ impl Daemon {
     /// Once a second: look, decide, act.
     fn tick(&mut self) {
         let now = clock::read_monotonic();
+        let cpu = clock::read_thread_cpu();
         if now >= self.next_scan {
             self.scan();
             if !self.probed {
@@ -348,11 +349,12 @@ impl Daemon {
             let decision = omr_policy::decide(&self.config, &mut self.state, &signals, &self.groups);
             // What lab/omrlab/scenarios/self_cost.py reads.
             log::debug!(
-                "tick: {} groups, scan {} us, snapshot {} us, decision {} us",
+                "tick: {} groups, scan {} us, snapshot {} us, decision {} us, CPU {} us",
                 self.tree.nodes().len(),
                 scanned.since(now).as_micros(),
                 taken.since(scanned).as_micros(),
-                clock::read_monotonic().since(taken).as_micros()
+                clock::read_monotonic().since(taken).as_micros(),
+                clock::read_thread_cpu().saturating_sub(cpu).as_micros()
             );
             self.signals = Some(signals);
             self.act(decision);
