@@ -213,6 +213,20 @@ fn work_in_the_middle_of_a_tick_begins_the_wait_there_and_not_at_its_beginning()
 }
 
 #[test]
+fn an_interruption_while_busy_begins_the_wait_there() {
+    let mut desk = Desk::new([group(1, 4000, 0)]);
+    desk.config.idle.window = SECOND;
+    desk.until_sweep(60);
+    desk.ticks(60);
+    desk.machine.load = Some(seconds(2));
+    desk.tick();
+    desk.machine = quiet();
+    desk.state.interrupt(desk.now + millis(900));
+    desk.finish(End::Stopped, 3000);
+    assert_eq!(desk.until_sweep(60).0, 6);
+}
+
+#[test]
 fn a_wait_after_an_interruption_above_the_first_one_is_no_contradiction() {
     let mut desk = Desk::new([group(1, 4000, 0)]);
     desk.config.idle.again = seconds(60);
@@ -336,7 +350,8 @@ fn a_steady_load_that_has_gone_does_not_hide_new_work() {
 fn samples_in_which_no_time_passed_do_not_blind_the_watch() {
     let mut watch = Watch::new(&Stop::default(), Permyriad::ZERO);
     let noticed = (0..10).any(|_| {
-        watch.sample(Duration::ZERO, Some(millis(10))).is_some() || watch.sample(millis(20), Some(millis(10))).is_some()
+        watch.sample(Duration::ZERO, Some(millis(10))).is_some()
+            || watch.sample(millis(20), Some(Duration::ZERO)).is_some()
     });
     assert!(noticed);
 }
@@ -632,6 +647,25 @@ fn a_sweep_that_did_no_harm_ends_the_doubling() {
     desk.refault(1, 50);
     desk.hold(1, 50);
     desk.tick();
+    assert_eq!(desk.until_sweep(10_000).0, 600);
+}
+
+#[test]
+fn harm_during_a_sweep_long_after_the_last_one_begins_anew() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.until_sweep(60);
+    desk.finish(End::Complete, 0);
+    desk.refault(1, 50);
+    desk.hold(1, 50);
+    desk.tick();
+    desk.until_sweep(600);
+    desk.finish(End::Complete, 0);
+    desk.ticks(1000);
+    desk.hold(1, 100);
+    desk.until_sweep(1);
+    desk.refault(1, 50);
+    assert!(matches!(desk.tick(), Decision::Stop { .. }));
+    desk.finish(End::Stopped, 100);
     assert_eq!(desk.until_sweep(10_000).0, 600);
 }
 
