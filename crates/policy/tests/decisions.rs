@@ -721,6 +721,41 @@ fn a_sweep_whose_pages_come_back_meanwhile_is_stopped() {
 }
 
 #[test]
+fn harm_to_one_group_does_not_stop_the_sweep_of_another() {
+    let mut desk = Desk::new([group(1, 300, 0), group(2, 200, 0)]);
+    desk.until_sweep(60);
+    desk.finish(End::Complete, 100);
+    assert_eq!(desk.until_sweep(60).1, GroupId(2));
+    desk.refault(1, 50);
+    assert!(matches!(desk.tick(), Decision::Continue { .. }));
+    assert_eq!(desk.state.backing_off(desk.now), [GroupId(1)]);
+}
+
+#[test]
+fn refaults_count_by_the_minute_and_for_an_hour() {
+    // MiB each ten seconds, after so many seconds: up to 4 MiB a minute is allowed.
+    for (mib, after, backs_off) in [(1, 0, true), (0, 0, false), (1, 3500, true), (1, 3600, false)] {
+        let mut desk = Desk::new([group(1, 100, 0)]);
+        desk.until_sweep(60);
+        desk.finish(End::Complete, 0);
+        desk.ticks(after + 1);
+        for _ in 0..12 {
+            desk.refault(1, mib);
+            desk.ticks(10);
+        }
+        assert_eq!(!desk.state.backing_off(desk.now).is_empty(), backs_off, "{mib} MiB after {after} s");
+    }
+    let mut slowly = Desk::new([group(1, 100, 0)]);
+    slowly.until_sweep(60);
+    slowly.finish(End::Complete, 0);
+    for _ in 0..50 {
+        slowly.refault(1, 4);
+        slowly.ticks(61);
+        assert!(slowly.state.backing_off(slowly.now).is_empty());
+    }
+}
+
+#[test]
 fn what_comes_back_during_a_later_sweep_counts_as_well() {
     let mut desk = Desk::new([group(1, 100, 0)]);
     desk.until_sweep(60);
