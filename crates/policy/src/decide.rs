@@ -45,6 +45,8 @@ struct Swept {
     /// The most it held when a sweep began: what a keep rule in percent is a share of, so that one
     /// sweep after the other does not keep less and less.
     peak: Bytes,
+    /// What it should hold once the sweep that runs is complete, by the figures it began with.
+    aim: Bytes,
     /// The sweep was cut short: go on as soon as possible.
     unfinished: bool,
     /// So many sweeps in a row were cut short.
@@ -187,6 +189,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     // From now on what comes back into it is counted.
     swept.minute = group.refaults.map(|refaults| (signals.now, refaults));
     swept.peak = swept.peak.max(group.current.unwrap_or_default());
+    swept.aim = group.current.unwrap_or_default() - job.amount;
     swept.swap_short = swap_short;
     Decision::Sweep { id, job, reason: Reason::Idle { held } }
 }
@@ -416,7 +419,9 @@ impl State {
         }
         let swept = self.swept.entry(finished.id).or_default();
         swept.ended = Some(now);
-        swept.size = finished.size;
+        // A job that is complete while the group holds more than it should have left was given by old
+        // figures: what is beyond them is growth.
+        swept.size = if finished.end == End::Complete { finished.size.min(swept.aim) } else { finished.size };
         swept.minute = swept.minute.or_else(|| finished.refaults.map(|refaults| (now, refaults)));
         swept.swap_short |= matches!(finished.end, End::SwapFloor | End::WriteBudget);
         swept.unfinished =

@@ -297,7 +297,7 @@ impl Daemon {
         });
         let clients = fds.len();
         if let Some(control) = &self.control {
-            fds.push(PollFd::new(control, PollFlags::IN));
+            fds.push(PollFd::new(control, control.wants()));
             for client in &control.clients {
                 let flags = if client.wants_to_write() { PollFlags::OUT } else { PollFlags::IN };
                 fds.push(PollFd::new(client, flags));
@@ -390,7 +390,14 @@ impl Daemon {
             Decision::Sweep { id, job, reason } => self.begin(*id, job, reason),
             Decision::Stop { reason } => self.stop(reason.clone()),
             Decision::Continue { .. } => {}
-            Decision::Hold { .. } => self.sweep = None,
+            Decision::Hold { reason } => {
+                self.sweep = None;
+                // A sweep begins with fresh figures.
+                if let Reason::Settling { held, needed } = reason {
+                    let begins = clock::read_monotonic() + needed.saturating_sub(*held);
+                    self.next_scan = self.next_scan.min(begins);
+                }
+            }
         }
         if self.decision.as_ref().map(Decision::reason).map(std::mem::discriminant)
             != Some(std::mem::discriminant(decision.reason()))
@@ -719,9 +726,11 @@ fn read_writes(state_dir: &Path) -> Writes {
     };
     log::warn!("{}: {err}; the writes to swap are counted anew from the ledger", path.display());
     let mut writes = Writes::default();
+    let now = clock::read_wall().as_secs();
     let _ = ledger::read(state_dir, |entry| {
         if let Entry::Sweep(swept) = entry {
-            writes.add(swept.time / 3600, swept.swapped_out);
+            // A time to come counts as now: what is older must not be forgotten for it.
+            writes.add(swept.time.min(now) / 3600, swept.swapped_out);
         }
     });
     writes
