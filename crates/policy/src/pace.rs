@@ -39,6 +39,8 @@ const VAIN_IN_FLIGHT: u32 = 1;
 /// One write may send this many times what it asks for to swap on disk (measured: 1.2 for 1 MiB, 1.5
 /// for 4 MiB, all of the group for 64 MiB).
 const OVERSHOOT: u64 = 4;
+/// A job may send a quarter more to swap than it is to free, or this much more where that is little.
+const LEAST_EXCESS: Bytes = Bytes::mib(4);
 
 /// What is asked of one group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,7 +157,7 @@ impl Pace {
         // portions towards the end, so that little is left over there.
         let unsent = Bytes((left - seen.swapcached).0 / OVERSHOOT).max(FIRST_STEP);
         let bytes = self.step.min(left).min(above_floor).min(unsent);
-        let (room, limit) = self.swap_room(seen);
+        let (room, limit) = self.swap_room(seen, left);
         self.file_only = (room < SMALLEST_STEP).then_some(limit);
         let bytes = match self.file_only {
             None => bytes.min(room),
@@ -167,14 +169,23 @@ impl Pace {
         Next::Write { bytes: self.asked, file_only: self.file_only.is_some() && self.job.file_only }
     }
 
-    /// How much one write may ask for without filling swap beyond its floor or the allowance, and which
-    /// of the two is nearer.
-    fn swap_room(&self, seen: &Seen) -> (Bytes, End) {
+    /// How much one write may ask for without filling swap beyond its floor, the allowance or what the
+    /// job is worth, and which of them is nearest.
+    fn swap_room(&self, seen: &Seen, left: Bytes) -> (Bytes, End) {
         let Some(free) = seen.swap_free else { return (Bytes::ZERO, End::Futile) };
-        let space = free - self.job.swap_floor;
+        let mut nearest = (free - self.job.swap_floor, End::SwapFloor);
         let writes = self.job.swap_writes - seen.swap_written;
-        let (room, end) = if space <= writes { (space, End::SwapFloor) } else { (writes, End::WriteBudget) };
-        (Bytes(room.0 / OVERSHOOT), end)
+        if writes < nearest.0 {
+            nearest = (writes, End::WriteBudget);
+        }
+        // Pages that are used again while they are on their way out are written and not freed. What has
+        // been sent out already may be collected all the same.
+        let worth = self.job.amount + Bytes(self.job.amount.0 / 4).max(LEAST_EXCESS);
+        let worth = worth - seen.swap_written;
+        if worth < nearest.0 && seen.swapcached < left {
+            nearest = (worth, End::Futile);
+        }
+        (Bytes(nearest.0.0 / OVERSHOOT), nearest.1)
     }
 
     /// How long to wait for the disk, if at all.

@@ -152,6 +152,19 @@ fn a_useful_write_now_and_then_keeps_a_job_going() {
 }
 
 #[test]
+fn one_useful_write_among_many_in_vain_does_not() {
+    let mut pace = Pace::new(job(1000));
+    let writes = (0..1000).take_while(|n| match pace.next(&seen(2000)) {
+        Next::Write { bytes, .. } => {
+            pace.wrote(if n % 5 == 4 { bytes } else { Bytes::ZERO }, MS, false);
+            true
+        }
+        _ => false,
+    });
+    assert_eq!(writes.count(), 8);
+}
+
+#[test]
 fn a_disk_that_makes_progress_is_waited_for() {
     // 4 MiB on a disk of 1 MB/s: four seconds.
     let mut pace = Pace::new(job(1000));
@@ -267,6 +280,32 @@ fn what_is_swapped_out_already_is_collected_before_more_is_sent_out() {
     for (swapcached, asked) in [(0, 4), (77, 4), (85, 2), (89, 1), (93, 1), (500, 1)] {
         let seen = Seen { swapcached: Bytes::mib(swapcached), ..seen(2000) };
         assert_eq!(write(&mut pace.clone(), &seen).0, Bytes::mib(asked), "{swapcached}");
+    }
+}
+
+#[test]
+fn pages_that_come_back_while_they_are_on_their_way_out_end_a_job() {
+    for (amount, most) in [(100, 125), (8, 12)] {
+        let mut pace = Pace::new(job(amount));
+        let mut churning = seen(2000);
+        let end = loop {
+            match pace.next(&churning) {
+                Next::Write { bytes, file_only: false } => {
+                    churning.swap_written += bytes;
+                    // A part of it is freed.
+                    pace.wrote(Bytes(bytes.0 / 3), MS, true);
+                }
+                Next::Write { file_only: true, .. } => pace.wrote(Bytes::ZERO, MS, false),
+                Next::Wait(_) => unreachable!("there is no writeback"),
+                Next::End(end) => break end,
+            }
+        };
+        assert_eq!(end, End::Futile);
+        assert!(churning.swap_written <= Bytes::mib(most), "{} for {amount} MiB", churning.swap_written);
+        // What is there already is collected.
+        let mut pace = Pace::new(job(amount));
+        let sent = Seen { swapcached: Bytes::mib(amount), swap_written: Bytes::mib(2 * amount), ..seen(2000) };
+        assert_eq!(write(&mut pace, &sent), (Bytes::mib(1), false));
     }
 }
 

@@ -790,7 +790,7 @@ impl Loop {
         let (out, asked) = (running.written, running.job.amount.0);
         self.report.violate(
             "no more than 1.25 times the amount is swapped out",
-            out <= asked / 4 * 5 + 2 * MIB,
+            out <= asked + (asked / 4).max(4 * MIB) + 2 * MIB,
             || format!("{out} bytes for {asked}"),
         );
         if let Some(cell) = self.model.cell(running.id) {
