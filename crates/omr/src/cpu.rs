@@ -12,6 +12,9 @@ use omr_units::GroupId;
 
 use crate::tree::Tree;
 
+/// Descriptors for everything else.
+const RESERVED: usize = 64;
+
 /// A sum of the CPU time of groups, some of them taken off.
 #[derive(Debug, Default)]
 pub struct Sum {
@@ -70,6 +73,13 @@ impl Sum {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Background,
+    Other,
+    Own,
+}
+
 /// The two sides, and the foreground groups.
 #[derive(Debug, Default)]
 pub struct Sides {
@@ -77,37 +87,44 @@ pub struct Sides {
     pub background: Sum,
     /// Foreground groups.
     pub foreground: Sum,
-    /// All groups but explicit background ones.
+    /// All groups but explicit background ones and omr's own.
     pub other: Sum,
 }
 
 impl Sides {
-    /// Opens what has to be looked at, for the tree as it is.
-    pub fn update(&mut self, kernel: &Kernel, tree: &Tree) -> Result<()> {
+    /// Opens what has to be looked at, for the tree as it is. `own`: the group in which nothing runs
+    /// but omr, which is on neither side.
+    pub fn update(&mut self, kernel: &Kernel, tree: &Tree, own: Option<GroupId>) -> Result<()> {
         let root = kernel.cgroup()?;
         let nodes = tree.nodes();
-        let background = |index: usize| {
-            tree.assignment(&nodes[index])
-                .is_some_and(|assignment| assignment.class == Class::Background && assignment.explicit)
+        let side_of = |index: usize| {
+            let node = &nodes[index];
+            match tree.assignment(node) {
+                _ if Some(node.id) == own => Side::Own,
+                Some(assignment) if assignment.class == Class::Background && assignment.explicit => Side::Background,
+                _ => Side::Other,
+            }
         };
         // Whether all of a subtree is on one side. Children come after their parents.
         let mut pure: Vec<bool> = vec![true; nodes.len()];
         for index in (1..nodes.len()).rev() {
             let parent = nodes[index].parent as usize;
             if parent != 0 {
-                pure[parent] &= pure[index] && background(index) == background(parent);
+                pure[parent] &= pure[index] && side_of(index) == side_of(parent);
             }
         }
         let is_child = |index: usize| index != 0;
-        let top = |index: usize| {
-            let parent = nodes[index].parent as usize;
-            is_child(index) && pure[index] && (parent == 0 || !pure[parent])
+        let tops = |side: Side| -> Vec<usize> {
+            let top = |&index: &usize| {
+                let parent = nodes[index].parent as usize;
+                is_child(index) && pure[index] && (parent == 0 || !pure[parent]) && side_of(index) == side
+            };
+            (0..nodes.len()).filter(top).collect()
         };
         let all = 0..nodes.len();
         let first_level: Vec<usize> =
             all.clone().filter(|&index| is_child(index) && nodes[index].parent == 0).collect();
-        let background_tops: Vec<usize> = all.clone().filter(|&index| top(index) && background(index)).collect();
-        let other_tops: Vec<usize> = all.clone().filter(|&index| top(index) && !background(index)).collect();
+        let (background_tops, other_tops, own_tops) = (tops(Side::Background), tops(Side::Other), tops(Side::Own));
         let foreground_tops: Vec<usize> = all
             .filter(|&index| {
                 let class = |index: usize| tree.assignment(&nodes[index]).map(|assignment| assignment.class);
@@ -117,7 +134,8 @@ impl Sides {
             })
             .collect();
         // One side can be had directly, or as everything less the other: whichever is fewer files.
-        let side = |direct: &[usize], rest: &[usize]| -> Vec<(usize, bool)> {
+        let side = |direct: &[usize], other: &[usize]| -> Vec<(usize, bool)> {
+            let rest = [other, &own_tops].concat();
             if direct.len() <= first_level.len() + rest.len() {
                 direct.iter().map(|&index| (index, true)).collect()
             } else {
@@ -129,7 +147,19 @@ impl Sides {
             (&mut self.other, side(&other_tops, &background_tops)),
             (&mut self.foreground, foreground_tops.iter().map(|&index| (index, true)).collect()),
         ];
+        // A descriptor stays open for each; some are left for clients, files and a sweep.
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(RESERVED);
+        let needed: usize = lists.iter().map(|(_, list)| list.len()).sum();
         for (sum, list) in lists {
+            if needed > most {
+                // Work that nobody sees must not pass for idleness.
+                if !sum.incomplete {
+                    log::warn!("{needed} groups have to be looked at, and {most} files may be open (LimitNOFILE=)");
+                }
+                *sum = Sum { incomplete: true, ..Sum::default() };
+                continue;
+            }
             let wanted = list.iter().map(|&(index, plus)| (nodes[index].id, plus));
             if !sum.incomplete && sum.ids().eq(wanted) {
                 continue;
@@ -145,7 +175,6 @@ impl Sides {
                     // Gone since the scan, or made anew under its name: the next scan will tell.
                     Ok(_) => {}
                     Err(err) if err.is_gone() => {}
-                    // No descriptors left: work that nobody sees must not pass for idleness.
                     Err(err) => {
                         if !sum.incomplete && !new.incomplete {
                             log::warn!("{err}; the machine counts as busy");

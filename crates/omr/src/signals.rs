@@ -59,7 +59,7 @@ impl Cpu {
             let delta = |of: fn(&CpuTicks) -> u64| of(ticks).checked_sub(of(past));
             let fields: [fn(&CpuTicks) -> u64; 6] =
                 [|t| t.user, |t| t.nice, |t| t.system, |t| t.irq, |t| t.softirq, |t| t.steal];
-            let busy: Option<u64> = fields.into_iter().map(delta).sum();
+            let busy = fields.into_iter().map(delta).try_fold(0u64, |sum, delta| Some(sum.saturating_add(delta?)));
             used = used.zip(busy).map(|(sum, busy)| sum.saturating_add(busy));
             // Some kernels let idle and iowait go back by a tick; total then is too small, not wrong.
             let (is_idle, waits) = (delta(|t| t.idle).unwrap_or(0), delta(|t| t.iowait).unwrap_or(0));

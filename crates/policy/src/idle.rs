@@ -81,8 +81,11 @@ struct Tick {
 impl Tick {
     /// `Err`: the name of a signal that the rule needs and that is missing.
     fn new(rule: IdleRule, machine: &Machine) -> Result<Self, &'static str> {
-        if machine.dt.is_zero() || machine.dt > LONGEST_TICK || machine.cpus == 0 {
+        if machine.dt.is_zero() || machine.dt > LONGEST_TICK {
             return Err("the time since the last look");
+        }
+        if machine.cpus == 0 {
+            return Err("the CPU time of the machine");
         }
         let stall = |stall: Option<Duration>, name| match rule {
             IdleRule::Headroom => stall.ok_or(name),

@@ -357,6 +357,13 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
         );
         return Err(Exit::Failed.error(text));
     }
+    if !node.clear && !args.ignore_class {
+        let text = format!(
+            "{shown} holds the memory of groups that may not be touched; nothing was reclaimed. \
+             --ignore-class reclaims it all the same."
+        );
+        return Err(Exit::Failed.error(text));
+    }
     if node.unprotected.is_none_or(|bytes| bytes < SMALLEST) && !args.ignore_low && current >= SMALLEST {
         let text = format!(
             "{shown} is protected ({}, all of its {current} in it); nothing was reclaimed. \
@@ -367,7 +374,8 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
     }
     let keep = tree.assignment(node).and_then(|assignment| assignment.keep).filter(|_| !args.ignore_class);
     let kept = keep.map_or(Bytes::ZERO, |keep| keep.of(current));
-    let why = tree.assignment(node).map(|assignment| assignment.explain(path)).unwrap_or_default();
+    let rule = tree.assignment(node).and_then(|assignment| assignment.keep_rule.as_ref());
+    let why = rule.map(|rule| format!("matched {rule}")).unwrap_or_default();
     if kept.0 > 0 && current - kept < SMALLEST {
         let text = format!(
             "{shown} keeps {kept} ({why}), all of its {current} in it; nothing was reclaimed. \

@@ -103,8 +103,9 @@ fn print_status(status: &Status) -> Result<()> {
         None => ", no swap".to_owned(),
     };
     outln!(
-        "today: {} sweeps, {} freed, {} came back{back}{written}, own CPU {}",
+        "today: {} sweep{}, {} freed, {} came back{back}{written}, own CPU {}",
         today.sweeps,
+        if today.sweeps == 1 { "" } else { "s" },
         today.freed,
         today.came_back,
         short(Duration::from_millis(today.cpu_ms)),

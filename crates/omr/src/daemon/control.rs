@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use omr_units::Monotonic;
+use rustix::event::PollFlags;
 use serde::{Deserialize, Serialize};
 
 /// A request is shorter.
@@ -95,6 +96,8 @@ pub struct Control {
     path: PathBuf,
     /// Open connections.
     pub clients: Vec<Client>,
+    /// Nobody can be taken in until the next tick.
+    deaf: bool,
 }
 
 impl AsFd for Control {
@@ -126,12 +129,22 @@ impl Control {
             log::warn!("{}: {err}; only root can ask for the status", path.display());
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        Ok(Control { listener, path: path.into(), clients: Vec::new() })
+        Ok(Control { listener, path: path.into(), clients: Vec::new(), deaf: false })
     }
 
     /// Takes in who wants to connect.
     pub fn accept(&mut self, now: Monotonic) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
+                // No descriptors left. Who knocks is there still at the next tick; looking at once
+                // would be looking all the time.
+                Err(_) => {
+                    self.deaf = true;
+                    break;
+                }
+            };
             if self.clients.len() >= MOST_CLIENTS {
                 // The one that has been there longest has had its time.
                 self.clients.remove(0);
@@ -193,8 +206,14 @@ impl Control {
         true
     }
 
-    /// Drops clients that neither ask nor read.
+    /// What to wait for at the listening socket.
+    pub fn wants(&self) -> PollFlags {
+        if self.deaf { PollFlags::empty() } else { PollFlags::IN }
+    }
+
+    /// Once a tick: drops clients that neither ask nor read.
     pub fn drop_silent(&mut self, now: Monotonic) {
+        self.deaf = false;
         self.clients.retain(|client| now.since(client.since) < PATIENCE);
     }
 }

@@ -140,6 +140,8 @@ struct Daemon {
     backend: config::BackendChoice,
     classifier: Classifier,
     own_group: PathBuf,
+    /// Its identity, when nothing but omr runs in it.
+    own_id: Option<GroupId>,
     state_dir: PathBuf,
     state: State,
     tree: Tree,
@@ -210,6 +212,7 @@ impl Daemon {
             config: loaded.policy,
             config_files: loaded.files,
             backend: loaded.backend,
+            own_id: own_id(&kernel, &own_group),
             own_group,
             saved: state.writes.clone(),
             unsaved: false,
@@ -479,8 +482,9 @@ impl Daemon {
         running.sampled = now;
         running.own_cpu = own_cpu;
         let mut used = self.sides.other.sample();
-        // The daemon's own group is one of the others, unless it runs in the root group.
-        if !self.own_group.as_os_str().is_empty() {
+        // In a group that it shares, the daemon's own time is among that of the others. Its clock is
+        // up to a timer tick ahead of the group's, so a group of its own is the better way.
+        if self.own_id.is_none() && !self.own_group.as_os_str().is_empty() {
             used = used.map(|used| used.saturating_sub(own));
         }
         if let Some(reason) = running.watch.sample(dt, used) {
@@ -546,8 +550,9 @@ impl Daemon {
             log::warn!("{}: {error}", config::printable(&swept.group));
         }
         self.tally.add(now, &swept, running.refaults.or(report.refaults));
-        self.ledger.add(&Entry::Sweep(swept));
+        // The budget first: who sees the line may rely on it being counted.
         self.save();
+        self.ledger.add(&Entry::Sweep(swept));
     }
 
     /// Writes the write budget to disk when it has changed.
@@ -580,7 +585,7 @@ impl Daemon {
         }
         self.groups.clear();
         self.groups.extend(self.tree.groups());
-        if let Err(err) = self.sides.update(&self.kernel, &self.tree) {
+        if let Err(err) = self.sides.update(&self.kernel, &self.tree, self.own_id) {
             log::warn!("{err}");
         }
         let mut ids: Vec<GroupId> = self.tree.nodes().iter().map(|node| node.id).collect();
@@ -712,6 +717,13 @@ fn actuator(mode: Mode) -> Box<dyn Actuator> {
         Mode::Act => Box::new(Live),
         Mode::Observe => Box::new(DryRun),
     }
+}
+
+/// The daemon's group, when it has one for itself.
+fn own_id(kernel: &Kernel, own_group: &Path) -> Option<GroupId> {
+    let group = Group::open(kernel.cgroup().ok()?, own_group).ok().filter(|group| !group.is_root())?;
+    let processes = group.dir().read_string("cgroup.procs").ok()?;
+    (processes.lines().count() == 1).then(|| group.id())
 }
 
 /// The write budget as it was saved. From a file that cannot be read it is put together anew out of

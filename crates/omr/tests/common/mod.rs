@@ -1,0 +1,119 @@
+//! What the tests of commands share: running the program, and a kernel that is none.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub mod fake_kernel;
+pub mod running;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use omr_testkit::{FakeRoot, Release};
+
+/// The mount of the groups, below the root.
+pub const GROUPS: &str = "sys/fs/cgroup";
+
+/// Steps of one size only: whatever the machine's load, the same writes are made.
+pub const STEADY: &str =
+    "[stop]\nsample = '20ms'\n[sweep]\nstep = '128KiB'\nwrite_time = '50ms'\nsmallest = '128KiB'\nafter_boot = '0s'\n";
+
+/// The program, to be run on a root.
+pub fn command(root: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_omr"));
+    command.arg("--root").arg(root).args(args).env_remove("OMR_LOG").env_remove("NOTIFY_SOCKET");
+    command
+}
+
+/// Runs it.
+pub fn omr(root: &FakeRoot, args: &[&str]) -> Output {
+    command(root.path(), args).output().expect("omr runs")
+}
+
+/// Exit code, standard output, standard error.
+pub fn text(output: &Output) -> (i32, String, String) {
+    (
+        output.status.code().unwrap_or_else(|| panic!("omr was ended by a signal: {output:?}")),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+/// A machine of 6.12 that has nothing to do, with half a gigabyte of swap and no groups.
+pub fn machine() -> FakeRoot {
+    machine_of(Release::V6_12)
+}
+
+/// As [`machine`], of another release.
+pub fn machine_of(release: Release) -> FakeRoot {
+    let root = FakeRoot::captured(release)
+        .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
+        .proc("swaps", swaps(524_284, 0))
+        .proc("self/cgroup", "0::/system.slice/omr.service\n");
+    for resource in ["cpu", "io", "memory"] {
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        root.write(format!("proc/pressure/{resource}"), text);
+    }
+    set_line(&root, "proc/meminfo", "SwapTotal:", "524284 kB");
+    set_line(&root, "proc/meminfo", "SwapFree:", "524284 kB");
+    set_line(&root, "proc/vmstat", "pswpout", "0");
+    // Nothing is kept free for an image.
+    root.remove("sys/power");
+    root
+}
+
+/// Text of `/proc/swaps` with one partition.
+pub fn swaps(size_kib: u64, used_kib: u64) -> String {
+    format!(
+        "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n/dev/vda                                partition\t{size_kib}\t\t{used_kib}\t\t-2\n"
+    )
+}
+
+/// Replaces the value of a "key value" line.
+pub fn set_line(root: &FakeRoot, file: &str, key: &str, value: &str) {
+    let text = root.read(file);
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| match line.split_whitespace().next() {
+            Some(first) if first == key => format!("{key} {value}"),
+            _ => line.to_owned(),
+        })
+        .collect();
+    assert!(lines.iter().any(|line| *line == format!("{key} {value}")), "{file} has no {key}");
+    replace(&root.resolve(file), &(lines.join("\n") + "\n"));
+}
+
+/// Replaces a file as a whole: whoever reads it finds the old text or the new one.
+pub fn replace(path: &Path, text: &str) {
+    let temporary = path.with_extension("being-made");
+    std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)).unwrap_or_else(|err| {
+        // The group may be gone.
+        assert!(!path.parent().is_some_and(Path::exists), "{}: {err}", path.display());
+    });
+}
+
+/// Adds a group that holds this much anonymous memory and page cache, in KiB.
+pub fn add_group(root: &FakeRoot, path: impl AsRef<Path>, anon_kib: u64, file_kib: u64) {
+    let dir = Path::new(GROUPS).join(path);
+    let (anon, file) = (anon_kib << 10, file_kib << 10);
+    root.write(dir.join("memory.current"), format!("{}\n", anon + file));
+    root.write(dir.join("memory.stat"), stat(anon, file));
+    for (name, contents) in [
+        ("memory.reclaim", ""),
+        ("memory.min", "0\n"),
+        ("memory.low", "0\n"),
+        ("memory.high", "max\n"),
+        ("memory.max", "max\n"),
+        ("cpu.stat", "usage_usec 1000\nuser_usec 500\nsystem_usec 500\n"),
+        ("cgroup.procs", ""),
+    ] {
+        root.write(dir.join(name), contents);
+    }
+}
+
+/// Text of `memory.stat`.
+pub fn stat(anon: u64, file: u64) -> String {
+    format!(
+        "anon {anon}\nfile {file}\nshmem 0\nfile_dirty 0\nswapcached 0\n\
+         workingset_refault_anon 0\nworkingset_refault_file 0\n"
+    )
+}

@@ -1,0 +1,203 @@
+//! `omr reclaim` where more happens than a transcript shows: signals, time limits, groups that go
+//! away, other users, and the form of its JSON.
+
+mod common;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use common::fake_kernel::FakeKernel;
+use common::running::wait_until;
+use common::{GROUPS, STEADY, add_group, command, machine, omr, replace, stat, text};
+use omr_testkit::FakeRoot;
+use serde_json::Value;
+
+fn with_group(anon_kib: u64) -> FakeRoot {
+    let root = machine();
+    root.write("etc/omr/omr.toml", STEADY);
+    add_group(&root, "app.scope", anon_kib, 0);
+    root
+}
+
+fn json(text: &str) -> Value {
+    text.parse().unwrap_or_else(|err| panic!("{err}: {text}"))
+}
+
+#[test]
+fn a_signal_ends_it_and_what_was_done_is_printed() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let root = with_group(256 << 10);
+        let kernel = FakeKernel::start(&root);
+        let mut child = command(root.path(), &["reclaim", "--json", "app.scope", "max"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("omr starts");
+        wait_until("it has begun", || root.read(format!("{GROUPS}/app.scope/memory.current")) != "268435456\n");
+        // SAFETY: the child has not been waited for.
+        unsafe { libc::kill(i32::try_from(child.id()).expect("a pid"), signal) };
+        let mut stdout = String::new();
+        child.stdout.take().expect("a pipe").read_to_string(&mut stdout).expect("text");
+        assert_eq!(child.wait().expect("an end").code(), Some(4), "{stdout}");
+        let summary = json(&stdout);
+        assert_eq!(summary["end"], "stopped", "{summary}");
+        let freed = summary["freed"].as_u64().expect("bytes");
+        assert!(freed > 0 && freed < 256 << 20, "{freed}");
+        // Measured, and no write after the signal was seen.
+        let left: u64 = root.read(format!("{GROUPS}/app.scope/memory.current")).trim().parse().expect("bytes");
+        assert_eq!(left + freed, 256 << 20);
+        assert_eq!(kernel.end().len() as u64 - 1, freed / (128 << 10));
+    }
+}
+
+#[test]
+fn a_time_limit_ends_it() {
+    let root = with_group(1024 << 10);
+    let _kernel = FakeKernel::start(&root);
+    let (code, stdout, _) = text(&omr(&root, &["reclaim", "--json", "--timeout", "100ms", "app.scope", "max"]));
+    assert_eq!((code, &json(&stdout)["end"]), (4, &"timeout".into()), "{stdout}");
+    let (code, stdout, _) = text(&omr(&root, &["reclaim", "--timeout", "0s", "app.scope", "max"]));
+    assert!(code == 4 && stdout.contains("0 B freed") && stdout.contains("Ended: time is up."), "{stdout}");
+}
+
+#[test]
+fn the_summary_as_json() {
+    let root = with_group(1024);
+    let _kernel = FakeKernel::start(&root);
+    let (code, stdout, stderr) = text(&omr(&root, &["reclaim", "--json", "app.scope", "512K"]));
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    let summary = json(&stdout);
+    for (key, value) in [
+        ("target", "app.scope".into()),
+        ("backend", "memory.reclaim".into()),
+        ("asked", (512 << 10).into()),
+        ("freed", (512 << 10).into()),
+        ("freed_anon", (512 << 10).into()),
+        ("freed_file", 0.into()),
+        ("swapped_out", (512 << 10).into()),
+        ("came_back", Value::Null),
+        ("end", "complete".into()),
+        ("dry_run", false.into()),
+    ] {
+        assert_eq!(summary[key], value, "{key}");
+    }
+    let group = &summary["groups"][0];
+    assert_eq!((&group["group"], &group["writes"]), (&"app.scope".into(), &4.into()));
+    assert_eq!(group["size"], 512 << 10);
+    assert!(summary["last_write_end_ns"].as_u64().is_some_and(|at| at > 0));
+}
+
+#[test]
+fn what_comes_back_is_watched_for() {
+    let root = with_group(512);
+    add_group(&root, "gone.scope", 1024, 0);
+    let kernel = FakeKernel::start(&root);
+    let file = root.resolve(format!("{GROUPS}/app.scope/memory.stat"));
+    let mut child = command(root.path(), &["reclaim", "--json", "--watch", "1500ms", "--class", "background", "max"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("omr starts");
+    wait_until("both are empty", || {
+        ["app.scope", "gone.scope"].iter().all(|group| root.read(format!("{GROUPS}/{group}/memory.current")) == "0\n")
+    });
+    kernel.end();
+    // One goes away, which is no reason to say nothing of the other.
+    root.remove(format!("{GROUPS}/gone.scope"));
+    replace(&file, &stat(0, 0).replace("refault_anon 0", "refault_anon 3"));
+    let mut stdout = String::new();
+    child.stdout.take().expect("a pipe").read_to_string(&mut stdout).expect("text");
+    assert_eq!(child.wait().expect("an end").code(), Some(0), "{stdout}");
+    assert_eq!(json(&stdout)["came_back"], 3 * rustix::param::page_size(), "{stdout}");
+}
+
+#[test]
+fn a_group_that_goes_away_is_an_outcome() {
+    let root = with_group(1024 << 10);
+    add_group(&root, "next.scope", 512, 0);
+    let kernel = FakeKernel::start(&root);
+    let child = command(root.path(), &["reclaim", "--json", "--class", "background", "max"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("omr starts");
+    let current = root.resolve(format!("{GROUPS}/app.scope/memory.current"));
+    wait_until("it has begun", || fs::read_to_string(&current).is_ok_and(|text| text != "1073741824\n"));
+    // As a whole, as a kernel does: it cannot be found any more, and what is open has no files.
+    fs::rename(root.resolve(format!("{GROUPS}/app.scope")), root.resolve("gone")).expect("renamed");
+    fs::remove_dir_all(root.resolve("gone")).expect("removed");
+    let (code, stdout, stderr) = text(&child.wait_with_output().expect("an end"));
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+    let summary = json(&stdout);
+    assert_eq!((&summary["groups"][0]["end"], &summary["groups"][1]["end"]), (&"gone".into(), &"complete".into()));
+    assert_eq!(root.read(format!("{GROUPS}/next.scope/memory.current")), "0\n");
+    drop(kernel);
+}
+
+/// A user without rights is told so, and nothing is written.
+#[test]
+fn another_user_is_refused_by_the_file() {
+    // SAFETY: a system call without arguments.
+    if unsafe { libc::getuid() } != 0 {
+        println!("SKIP: only root can become somebody else");
+        return;
+    }
+    let root = with_group(1024);
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    // The program is in a directory that is closed to others.
+    let program = root.resolve("omr");
+    fs::copy(env!("CARGO_BIN_EXE_omr"), &program).expect("a copy");
+    let mut command = std::process::Command::new(program);
+    command.arg("--root").arg(root.path()).args(["reclaim", "app.scope", "512K"]).uid(65534).gid(65534);
+    let (code, stdout, stderr) = text(&command.output().expect("omr runs"));
+    assert_eq!((code, stderr.as_str()), (1, ""));
+    assert!(stdout.contains("0 B freed") && stdout.contains("Ended: not permitted."), "{stdout}");
+    assert_eq!(root.read(format!("{GROUPS}/app.scope/memory.reclaim")), "");
+    assert!(!root.resolve("var").exists());
+}
+
+/// Two at one group: what the first noted is what must stand there in the end, not what the second sees.
+#[test]
+fn a_limit_that_another_omr_holds_lowered_is_left_to_it() {
+    let root = with_group(1024);
+    let dir = format!("{GROUPS}/app.scope");
+    let id = fs::metadata(root.resolve(&dir)).expect("the group").ino();
+    let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
+    // The other one lives, as far as this machine's /proc tells.
+    root.write("proc/4242/comm", "omr\n");
+    let note = format!(
+        r#"{{"boot":"{boot}","pid":4242,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"memory.high","value":"Max"}}"#
+    );
+    let file = format!("var/lib/omr/limits/{id}.json");
+    root.write(&file, &note);
+    root.write(format!("{dir}/memory.high"), "1000000\n");
+    let (code, stdout, _) = text(&omr(&root, &["reclaim", "--backend", "memory.high", "app.scope", "512K"]));
+    assert!(code == 4 && stdout.contains("nothing more to free"), "{stdout}");
+    assert_eq!(root.read(format!("{dir}/memory.high")), "1000000\n");
+    assert_eq!(root.read(&file), note);
+    // It ended without putting the limit back: now that is everybody's business.
+    root.remove("proc/4242");
+    omr(&root, &["reclaim", "app.scope", "128K"]);
+    assert!(root.read(format!("{dir}/memory.high")).starts_with("max"));
+    assert!(!root.resolve(&file).exists());
+}
+
+#[test]
+fn a_note_of_another_boot_or_of_a_group_made_anew_changes_nothing() {
+    let root = with_group(1024);
+    let dir = format!("{GROUPS}/app.scope");
+    let id = fs::metadata(root.resolve(&dir)).expect("the group").ino();
+    let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
+    for (boot, id) in [("another", id), (boot.as_str(), id + 1)] {
+        let path = r#"{"Unix":[97,112,112,46,115,99,111,112,101]}"#;
+        let note = format!(
+            r#"{{"boot":"{boot}","pid":1,"path":{path},"id":{id},"file":"memory.high","value":{{"Bytes":1}}}}"#
+        );
+        let file = format!("var/lib/omr/limits/{id}.json");
+        root.write(&file, note);
+        omr(&root, &["reclaim", "app.scope", "128K"]);
+        assert_eq!(root.read(format!("{dir}/memory.high")), "max\n");
+        assert!(!root.resolve(&file).exists(), "it is of no use any more");
+    }
+}
