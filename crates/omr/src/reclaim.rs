@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::backend::{Backend, Step};
 use crate::limits::Journal;
+use crate::snapshot::SwapSpace;
 use crate::stop::{Alarm, Flag};
 
 /// Dirty page cache below this is not worth a sync.
@@ -165,6 +166,7 @@ impl Worker<'_> {
         let alarm = Alarm::new();
         let step =
             Step { backend: self.backend, group, journal: self.journal, alarm: &alarm, write_time: job.write_time };
+        let on_disk = SwapSpace::read(self.kernel).is_none_or(|swap| swap.on_disk);
         let mut pace = Pace::new(job);
         let mut last = self.read(group, &mut buffer)?;
         let end = loop {
@@ -179,7 +181,8 @@ impl Worker<'_> {
             let seen = Seen {
                 current: last.current,
                 swapcached: last.stat.swapcached.unwrap_or_default(),
-                writeback: known(memory.writeback, "Writeback")?,
+                // Only pages on their way to a swap disk are worth waiting for.
+                writeback: if on_disk { known(memory.writeback, "Writeback")? } else { Bytes::ZERO },
                 swap_free: match swap_total {
                     Bytes::ZERO => None,
                     _ => Some(known(memory.swap_free, "SwapFree")?),

@@ -451,7 +451,7 @@ impl Daemon {
 
     /// A sweep that did not begin.
     fn forget(&mut self, id: GroupId) {
-        let finished = Finished { id, size: Bytes::ZERO, refaults: None, swap_writes: Bytes::ZERO, end: End::Gone };
+        let finished = Finished { id, size: Bytes::ZERO, refaults: None, swap_writes: Bytes::ZERO, end: End::Failed };
         self.state.finished(&self.config, clock::read_monotonic(), 0, &finished);
     }
 
