@@ -217,6 +217,12 @@ impl Kernel {
         below.strip_prefix("/").unwrap_or(below)
     }
 
+    /// `/proc/sys/kernel/random/boot_id`: a name for this boot, since 2.6. Sample line:
+    /// `7d0c9ad0-5f2e-4f6e-9a31-6a1d0d3d1c55`. Source: drivers/char/random.c.
+    pub fn read_boot_id(&self) -> Result<String> {
+        Ok(self.proc.read_string("sys/kernel/random/boot_id")?.trim().to_owned())
+    }
+
     /// The size of a page on this machine.
     pub fn page(&self) -> PageSize {
         self.page

@@ -70,7 +70,7 @@ impl Journal {
     pub fn open(kernel: &Kernel, state_dir: &Path) -> Result<Self> {
         let dir = state_dir.join("limits");
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        let boot = kernel.proc.read_string("sys/kernel/random/boot_id")?.trim().to_owned();
+        let boot = kernel.read_boot_id()?;
         Ok(Journal { dir, boot })
     }
 

@@ -61,7 +61,7 @@ fn add_block(page: &mut Roff, block: &[&str]) {
         Some(_) => {
             for (n, key) in rest.iter().enumerate() {
                 page.control(if n == 0 { "TP" } else { "TQ" }, []);
-                let (name, value) = key[1..].split_once(" = ").unwrap_or((&key[1..], ""));
+                let (name, value) = key[1..].split_once(" = ").unwrap_or_else(|| (&key[1..], ""));
                 page.text([bold(name), roman(format!(" = {value}"))]);
             }
             // Paragraphs would end the term's indentation.

@@ -49,7 +49,7 @@ fn pages(command: &Command) -> Result<Vec<(String, Vec<u8>)>> {
 
 fn add_subcommands(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        let name = sub.get_display_name().unwrap_or(sub.get_name()).to_owned();
+        let name = sub.get_display_name().unwrap_or_else(|| sub.get_name()).to_owned();
         let text = page(sub, |out| {
             writeln!(
                 out,

@@ -224,4 +224,23 @@ mod tests {
         }
         assert_eq!(lines(dir.path()), [2, 3, 4, 5].map(line));
     }
+
+    #[test]
+    fn a_next_file_that_cannot_be_made_does_not_cost_the_old_ones() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ledger.jsonl");
+        let mut ledger = Ledger::open(dir.path());
+        ledger.add(&line(1));
+        ledger.largest = 0;
+        // Where the next file has to be there is something else, as soon as the old one is aside.
+        rotate(&path).expect("put aside");
+        ledger.file = None;
+        fs::create_dir(&path).expect("a directory in the way");
+        for sweep in 2..9 {
+            ledger.add(&line(sweep));
+        }
+        fs::remove_dir(&path).expect("out of the way");
+        ledger.add(&line(9));
+        assert_eq!(lines(dir.path()), [line(1), line(9)]);
+    }
 }

@@ -1,0 +1,305 @@
+//! `/proc/meminfo`, `stat`, `vmstat`, pressure, and the memory and CPU files of groups.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::psi::{self, Resource};
+use omr_kernel::stat::Stat;
+use omr_kernel::vmstat::Vmstat;
+use omr_kernel::{Dir, Kernel};
+use omr_testkit::{FakeRoot, Release, captured};
+use omr_units::{Bytes, GroupId, Limit, Pages};
+use proptest::prelude::*;
+
+use crate::open;
+
+/// The number after `key` in a text, the slow way.
+fn number(text: &str, key: &str) -> u64 {
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(key));
+    let value = line.and_then(|line| line.split_whitespace().nth(1));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key}"))
+}
+
+#[test]
+fn real_machines() {
+    for release in Release::ALL {
+        let kernel = open(&FakeRoot::captured(release));
+        drop(kernel);
+        let root = FakeRoot::captured(release);
+        let kernel = open(&root);
+        let buffer = &mut Vec::new();
+
+        let text = captured(release, "proc/meminfo");
+        let memory = Meminfo::read(&kernel, buffer).expect("meminfo");
+        for (field, key) in [
+            (memory.mem_total, "MemTotal:"),
+            (memory.mem_free, "MemFree:"),
+            (memory.mem_available, "MemAvailable:"),
+            (memory.swap_cached, "SwapCached:"),
+            (memory.swap_total, "SwapTotal:"),
+            (memory.swap_free, "SwapFree:"),
+            (memory.dirty, "Dirty:"),
+            (memory.writeback, "Writeback:"),
+        ] {
+            assert_eq!(field, Some(Bytes::kib(number(text, key))), "{} {key}", release.name());
+        }
+
+        let text = captured(release, "proc/stat");
+        let stat = Stat::read(&kernel, buffer).expect("stat");
+        let lines: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).collect();
+        assert_eq!(stat.cpus.len(), lines.len());
+        for ((cpu, ticks), line) in stat.cpus.iter().zip(lines) {
+            let numbers: Vec<u64> = line.split_whitespace().skip(1).map(|n| n.parse().expect("a number")).collect();
+            assert!(line.starts_with(&format!("cpu{cpu} ")));
+            assert_eq!(ticks.total(), numbers[..8].iter().sum::<u64>(), "{line}");
+            assert_eq!(
+                (ticks.user, ticks.idle, ticks.iowait, ticks.steal),
+                (numbers[0], numbers[3], numbers[4], numbers[7])
+            );
+        }
+
+        let text = captured(release, "proc/vmstat");
+        let vm = Vmstat::read(&kernel, buffer).expect("vmstat");
+        assert_eq!(vm.pswpin, Some(Pages(number(text, "pswpin"))));
+        assert_eq!(vm.pswpout, Some(Pages(number(text, "pswpout"))));
+        let stalls = text.lines().filter_map(|line| line.strip_prefix("allocstall_"));
+        let stalls: u64 =
+            stalls.map(|line| line.split(' ').nth(1).expect("a number").parse::<u64>().expect("one")).sum();
+        assert_eq!(vm.allocstall, Some(stalls));
+
+        for resource in Resource::ALL {
+            let text = captured(release, &format!("proc/pressure/{}", resource.name()));
+            let total = text.lines().next().expect("a line").rsplit_once("total=").expect("a total").1;
+            let total = Duration::from_micros(total.parse().expect("a number"));
+            assert_eq!(psi::read_some_total(&kernel.proc, resource, buffer), Some(total));
+        }
+    }
+}
+
+#[test]
+fn real_groups() {
+    for release in Release::ALL {
+        let root = FakeRoot::new().busy_group_of(release, "a/b");
+        let kernel = open(&root);
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a/b")).expect("the group");
+        let buffer = &mut Vec::new();
+        let text = captured(release, "group/memory.stat");
+        let stat = group.read_stat(buffer).expect("memory.stat");
+        for (field, key) in [
+            (stat.anon, "anon"),
+            (stat.file, "file"),
+            (stat.shmem, "shmem"),
+            (stat.file_mapped, "file_mapped"),
+            (stat.file_dirty, "file_dirty"),
+            (stat.file_writeback, "file_writeback"),
+            (stat.swapcached, "swapcached"),
+            (stat.unevictable, "unevictable"),
+            (stat.slab_reclaimable, "slab_reclaimable"),
+        ] {
+            assert_eq!(field, Some(Bytes(number(text, key))), "{} {key}", release.name());
+        }
+        for (field, key) in [
+            (stat.pgscan, "pgscan"),
+            (stat.pgsteal, "pgsteal"),
+            (stat.workingset_refault_anon, "workingset_refault_anon"),
+            (stat.workingset_refault_file, "workingset_refault_file"),
+        ] {
+            assert_eq!(field, Some(Pages(number(text, key))), "{} {key}", release.name());
+        }
+        let current = captured(release, "group/memory.current").trim().parse().expect("a number");
+        assert_eq!(group.read_current(buffer).expect("memory.current"), Bytes(current));
+        let cpu = number(captured(release, "group/cpu.stat"), "usage_usec");
+        assert_eq!(group.read_cpu(buffer).expect("cpu.stat"), Duration::from_micros(cpu));
+        for file in ["memory.min", "memory.low", "memory.high", "memory.max", "memory.swap.max"] {
+            let expected = match captured(release, &format!("group/{file}")).trim() {
+                "max" => Limit::Max,
+                digits => Limit::Bytes(Bytes(digits.parse().expect("digits"))),
+            };
+            assert_eq!(group.read_limit(file, buffer).expect(file), expected, "{file}");
+        }
+        for resource in Resource::ALL {
+            assert!(psi::read_group_some_total(group.dir(), resource, buffer).is_some());
+        }
+    }
+}
+
+#[test]
+fn text_that_is_cut_off_is_never_a_smaller_number() {
+    for release in Release::ALL {
+        let text = captured(release, "proc/meminfo");
+        let whole = Meminfo::parse(text.as_bytes());
+        for end in 0..text.len() {
+            let part = Meminfo::parse(&text.as_bytes()[..end]);
+            // What is cut off in the middle of its number is the one case: a line has its unit after it.
+            let ends_in_number = text.as_bytes()[..end].last().is_some_and(u8::is_ascii_digit);
+            if !ends_in_number {
+                assert!(part.mem_total.is_none() || part.mem_total == whole.mem_total, "{end}");
+                assert!(part.swap_free.is_none() || part.swap_free == whole.swap_free, "{end}");
+            }
+        }
+        let text = captured(release, "proc/stat");
+        let cpus = Stat::parse(text.as_bytes()).expect("a stat").cpus.len();
+        for end in 0..text.find("intr").expect("a line") {
+            assert!(Stat::parse(&text.as_bytes()[..end]).is_none_or(|stat| stat.cpus.len() <= cpus), "{end}");
+        }
+    }
+}
+
+#[test]
+fn a_cpu_line_that_is_cut_off_makes_all_unknown() {
+    assert_eq!(Stat::parse(b"cpu0 1 2 3 4 5 6 7 8 9 10\ncpu1 1 2 3"), None);
+    assert_eq!(Stat::parse(b"cpu0 1 2 3 x 5 6 7 8\n"), None);
+    assert_eq!(Stat::parse(b"cpu  1 2 3 4 5 6 7 8\n"), None, "the sum alone names no CPU");
+    assert_eq!(Stat::parse(b""), None);
+    // A field more, in some future, is no reason to know less; neither is a CPU that is missing.
+    let stat = Stat::parse(b"cpu 1\ncpu3 1 2 3 4 5 6 7 8 9 10 11 12\nintr 5\ncpu9 1 1 1 1 1 1 1 1\n").expect("a stat");
+    assert_eq!(stat.cpus.iter().map(|(cpu, _)| *cpu).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn future_lines_are_passed_over() {
+    let stat =
+        MemoryStat::parse(b"anon 1\nanon_of_the_future 2\nbanana\nfile 3 4 5\nshmem x\nzswap 18446744073709551616\n");
+    assert_eq!((stat.anon, stat.file, stat.shmem), (Some(Bytes(1)), Some(Bytes(3)), None));
+    let memory = Meminfo::parse(b"MemTotal: 18446744073709551615 kB\nSwapFree:\nHugeThings: 1 MB\nWriteback: -1 kB\n");
+    assert_eq!(memory.mem_total, Some(Bytes::MAX), "as large as can be said");
+    assert_eq!((memory.swap_free, memory.writeback), (None, None));
+    assert_eq!(Vmstat::parse(b"pswpout 99999999999999999999\npswpin 7\n").pswpin, Some(Pages(7)));
+    assert_eq!(Vmstat::parse(b"pswpout 99999999999999999999\n").pswpout, None);
+}
+
+#[test]
+fn pressure_lines() {
+    let some = |text: &str| psi::parse_some_total(text.as_bytes());
+    assert_eq!(
+        some("some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull total=9\n"),
+        Some(Duration::from_micros(12))
+    );
+    // The first release of PSI printed no "full" line for the CPU; a future one may add averages.
+    assert_eq!(some("full total=1\nsome avg900=0.00 total=2 avg10=1\n"), Some(Duration::from_micros(2)));
+    for unknown in [
+        "",
+        "full total=1\n",
+        "some avg10=1\n",
+        "some total=\n",
+        "some total=-1\n",
+        "some total=1.5\n",
+        "something total=1\n",
+    ] {
+        assert_eq!(some(unknown), None, "{unknown}");
+    }
+}
+
+#[test]
+fn what_is_not_understood_is_an_error_and_what_is_not_there_is_no_protection() {
+    let root = FakeRoot::new()
+        .group("a", &[("memory.current", "12 apples\n"), ("memory.low", "-1\n"), ("cpu.stat", "user_usec 1\n")])
+        .group("b", &[("memory.min", "4096\n"), ("memory.low", "max\n")])
+        .group("c", &[("cgroup.procs", "")]);
+    let kernel = open(&root);
+    let group = |name: &str| Group::open(kernel.cgroup().expect("groups"), Path::new(name)).expect("a group");
+    let buffer = &mut Vec::new();
+    let text = |err: omr_kernel::Error| {
+        assert!(!err.is_gone() && !err.is_denied(), "{err}");
+        err.to_string()
+    };
+    assert!(text(group("a").read_current(buffer).unwrap_err()).ends_with("a/memory.current: not a number"));
+    assert!(text(group("a").read_cpu(buffer).unwrap_err()).contains("usage_usec NUMBER"));
+    assert!(text(group("a").read_protection(buffer).unwrap_err()).contains("a/memory.low: neither"));
+    assert_eq!(group("b").read_protection(buffer).expect("limits"), Limit::Max);
+    assert_eq!(group("c").read_protection(buffer).expect("none"), Limit::Bytes(Bytes::ZERO));
+    assert!(group("c").read_current(buffer).unwrap_err().is_gone());
+}
+
+#[test]
+fn a_target_cannot_lead_out_of_the_mount() {
+    let root = FakeRoot::new().group("a", &[("memory.current", "1\n")]);
+    let kernel = open(&root);
+    let groups = kernel.cgroup().expect("groups");
+    for path in ["..", "a/..", "a/../..", "./a", "/etc"] {
+        assert!(Group::open(groups, Path::new(path)).is_err(), "{path}");
+    }
+    std::os::unix::fs::symlink("/", root.resolve("sys/fs/cgroup/out")).expect("a link");
+    assert!(Group::open(groups, Path::new("out")).is_err(), "links are not followed");
+    assert!(Group::open(groups, Path::new("")).expect("the root").is_root());
+    for (named, path) in [
+        ("/sys/fs/cgroup/a/b/", "a/b"),
+        ("/sys/fs/cgroup", ""),
+        ("/", ""),
+        ("a", "a"),
+        ("/a", "a"),
+        ("/sys/fs/cgroupies", "sys/fs/cgroupies"),
+    ] {
+        assert_eq!(kernel.group_path(Path::new(named)), Path::new(path), "{named}");
+    }
+    assert_eq!(kernel.group_path(&root.resolve("sys/fs/cgroup/a")), Path::new("a"));
+}
+
+/// Names of the groups, and how often something below one was not to be seen.
+#[derive(Default)]
+struct Names(Vec<String>, usize);
+
+impl Visit for Names {
+    fn enter(&mut self, _: &Dir, _: GroupId, name: &OsStr, _: Option<usize>) -> Option<usize> {
+        self.0.push(name.to_string_lossy().into_owned());
+        Some(self.0.len() - 1)
+    }
+
+    fn unknown(&mut self, _: usize) {
+        self.1 += 1;
+    }
+}
+
+#[test]
+fn a_tree_that_is_too_deep_is_said_to_be_unknown() {
+    let names = |depth: usize| {
+        let path = vec!["d"; depth].join("/");
+        let root = FakeRoot::new().group(&path, &[("memory.current", "1\n")]);
+        let kernel: Kernel = open(&root);
+        let mut names = Names::default();
+        memcg::walk(kernel.cgroup().expect("groups"), &mut names).expect("a walk");
+        (names.0.len(), names.1)
+    };
+    assert_eq!(names(60), (61, 0));
+    let (seen, unknown) = names(200);
+    assert!(seen < 100 && unknown == 1, "{seen} {unknown}");
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_a_parser_panic(text in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = (Meminfo::parse(&text), Stat::parse(&text), Vmstat::parse(&text), MemoryStat::parse(&text));
+        let _ = psi::parse_some_total(&text);
+    }
+
+    /// Text that looks like the real thing, with something wrong in it.
+    #[test]
+    fn damaged_text_makes_no_parser_panic(release in 0..2usize, at in any::<proptest::sample::Index>(), by in any::<[u8; 3]>()) {
+        let release = Release::ALL[release];
+        for file in ["proc/meminfo", "proc/stat", "proc/vmstat", "group/memory.stat", "proc/pressure/io"] {
+            let mut text = captured(release, file).as_bytes().to_vec();
+            let at = at.index(text.len());
+            text.splice(at..(at + 2).min(text.len()), by);
+            let _ = (Meminfo::parse(&text), Stat::parse(&text), Vmstat::parse(&text), MemoryStat::parse(&text));
+            let _ = psi::parse_some_total(&text);
+        }
+    }
+
+    #[test]
+    fn what_is_parsed_is_what_was_printed(values in any::<[u64; 5]>()) {
+        let [anon, file, refaults, cpu, stall] = values;
+        let text = format!("anon {anon}\nfile {file}\nworkingset_refault_anon {refaults}\n");
+        let stat = MemoryStat::parse(text.as_bytes());
+        prop_assert_eq!((stat.anon, stat.file), (Some(Bytes(anon)), Some(Bytes(file))));
+        prop_assert_eq!(stat.workingset_refault_anon, Some(Pages(refaults)));
+        prop_assert_eq!(stat.refaults(), None, "half of it is not known");
+        let stat = Stat::parse(format!("cpu0 {cpu} 0 0 {cpu} 0 0 0 {cpu}\n").as_bytes()).expect("a stat");
+        prop_assert_eq!(stat.cpus[0].1.total(), cpu.saturating_mul(3));
+        let text = format!("some avg10=0.00 total={stall}\n");
+        prop_assert_eq!(psi::parse_some_total(text.as_bytes()), Some(Duration::from_micros(stall)));
+    }
+}

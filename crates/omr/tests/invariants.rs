@@ -1,0 +1,139 @@
+//! What the architecture promises and no compiler checks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
+}
+
+/// All Rust files below a directory of the workspace.
+fn sources(dir: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut dirs = vec![workspace().join(dir)];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display())) {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("text");
+                found.push((path, text));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "{dir} has no sources");
+    found
+}
+
+/// The lines of code: comments left out, and a module of tests, which ends its file.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let lines = text[..end].lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+    lines.filter(|(_, line)| !line.starts_with("//"))
+}
+
+/// Every line of code in `dir` for which `is_wrong`, but in files whose path contains one of `but_in`.
+fn offenders(dir: &str, but_in: &[&str], is_wrong: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (path, text) in sources(dir) {
+        if but_in.iter().any(|part| path.to_string_lossy().contains(part)) {
+            continue;
+        }
+        for (number, line) in code(&text).filter(|(_, line)| is_wrong(line)) {
+            wrong.push(format!("{}:{number}: {line}", path.display()));
+        }
+    }
+    wrong
+}
+
+fn assert_none(wrong: &[String], why: &str) {
+    assert!(wrong.is_empty(), "{why}:\n{}", wrong.join("\n"));
+}
+
+/// Whether a line has a string that is a path below `/proc` or `/sys`. Texts for people name them in the
+/// middle of a sentence.
+fn names_a_kernel_path(line: &str) -> bool {
+    ["\"/proc", "\"/sys", "\"proc/", "\"sys/"].iter().any(|start| line.contains(start))
+}
+
+#[test]
+fn kernel_paths_are_in_the_kernel_crate_only() {
+    // What doctor says about files is text, and it is the larger part of it. In rules people may write
+    // the mount in front of a group, which is taken off there.
+    let mut wrong = offenders("crates/omr/src", &["commands/doctor", "config/glob.rs"], names_a_kernel_path);
+    for dir in ["crates/policy/src", "crates/units/src"] {
+        wrong.extend(offenders(dir, &[], names_a_kernel_path));
+    }
+    assert_none(&wrong, "paths below the root belong into crates/kernel");
+}
+
+#[test]
+fn nothing_runs_other_programs() {
+    let is_command = |line: &str| line.contains("process::Command") || line.contains("Command::new");
+    assert_none(&offenders("crates/omr/src", &[], is_command), "omr runs no other programs");
+    assert_none(&offenders("crates/kernel/src", &[], is_command), "omr runs no other programs");
+}
+
+/// Seconds for people may be floats; nothing that is counted is one.
+#[test]
+fn sizes_are_no_floats() {
+    let is_float = |line: &str| {
+        let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let has = |word: &str| line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == word);
+        words.into_iter().any(|word| matches!(word, "f32" | "f64"))
+            && !line.contains("seconds: f64")
+            && !has("as_secs_f64")
+    };
+    let mut wrong = Vec::new();
+    for dir in ["crates/units/src", "crates/kernel/src", "crates/policy/src", "crates/omr/src"] {
+        wrong.extend(offenders(dir, &[], is_float));
+    }
+    assert_none(&wrong, "no floats for sizes");
+}
+
+#[test]
+fn policy_and_units_have_no_standard_library() {
+    for name in ["policy", "units"] {
+        let root = fs::read_to_string(workspace().join(format!("crates/{name}/src/lib.rs"))).expect("a crate");
+        assert!(root.lines().any(|line| line == "#![no_std]"), "{name} is #![no_std]");
+        let has_std = |line: &str| line.contains("extern crate std") || line.contains("std::");
+        assert_none(&offenders(&format!("crates/{name}/src"), &[], has_std), "no_std");
+        // A dependency with its standard library would bring files and clocks in by the back door.
+        let manifest = fs::read_to_string(workspace().join(format!("crates/{name}/Cargo.toml"))).expect("a manifest");
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+        for line in dependencies.lines().filter(|line| !line.trim().is_empty()) {
+            let known = ["omr-units", "serde"].iter().any(|known| line.starts_with(known));
+            assert!(known && !line.contains("\"std\""), "crates/{name} depends on {line}");
+        }
+    }
+}
+
+/// Files of the kernel are opened, never made; what omr makes is its own: state, lock, socket.
+#[test]
+fn the_kernel_crate_creates_no_files() {
+    let makes = |line: &str| {
+        ["O_CREAT", "OFlags::CREATE", "File::create", ".create(true)", "fs::write", "create_dir"]
+            .iter()
+            .any(|word| line.contains(word))
+    };
+    assert_none(&offenders("crates/kernel/src", &[], makes), "files are opened, never created");
+}
+
+/// The one trait through which writes go is the one place that writes; a PSI trigger is a write too,
+/// to a file that forgets it when it is closed.
+#[test]
+fn one_place_writes_to_the_kernel() {
+    let writes = |line: &str| line.contains("io::write(") || line.contains("write_all(");
+    let wrong = offenders("crates/kernel/src", &["actuate.rs", "psi.rs"], writes);
+    assert_none(&wrong, "writes go through the Actuator");
+}
+
+#[test]
+fn the_checks_see_what_they_look_for() {
+    assert!(names_a_kernel_path("let x = dir.open(\"/proc/stat\");"));
+    assert!(!names_a_kernel_path("bail!(\"no line in /proc/stat\")"));
+    let text = "//! a\nlet a = 1; // b\n    /// c\n#[cfg(test)]\nmod tests {\nlet b = \"/proc\";\n}";
+    assert_eq!(code(text).map(|(number, _)| number).collect::<Vec<_>>(), [2]);
+}
