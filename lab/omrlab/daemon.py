@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 from .agent import AgentError
-from .guest import Guest, Process
+from .guest import Guest, GuestError, Process
 
 CONFIG = "/etc/omr/omr.toml"
 LEDGER = "/var/lib/omr/ledger.jsonl"
@@ -42,12 +42,19 @@ class Daemon:
         self.guest = guest
         guest.write(CONFIG, QUICK.format(idle=idle, top=top) + config, create=True)
         self.process: Process = guest.spawn(["omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service")
+        try:
+            guest.wait_for(self.answers, 60, "answer from omr daemon")
+        except GuestError as error:
+            raise GuestError(f"{error}: {self.process.stderr()}") from error
 
     def __enter__(self) -> "Daemon":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill(signal.SIGTERM)
+
+    def answers(self) -> bool:
+        return self.guest.run(["omr", "status", "--json"], check=False).code == 0
 
     def status(self) -> dict[str, Any]:
         return self.guest.run(["omr", "status", "--json"]).json()

@@ -180,7 +180,7 @@ class Guest:
             self.accelerator = accelerator()
         self.directory = Path(tempfile.mkdtemp(prefix="omr-lab-"))
         try:
-            (self.directory / "initramfs").write_bytes(initramfs(self.kernel, self.programs))
+            (self.directory / "initramfs").write_bytes(self.initramfs())
             if isinstance(self.swap, Disk):
                 self.make_file("swap", self.swap.mib)
                 subprocess.run(["mkswap", self.directory / "swap"], check=True, capture_output=True)
@@ -204,6 +204,10 @@ class Guest:
         self.close()
         if panic and not isinstance(error, GuestPanicked):
             raise GuestPanicked(panic) from error
+
+    def initramfs(self) -> bytes:
+        """The first file system, as the kernel unpacks it."""
+        return initramfs(self.kernel, self.programs)
 
     def make_file(self, name: str, mib: int) -> None:
         with open(self.directory / name, "wb") as file:

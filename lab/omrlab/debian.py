@@ -1,0 +1,174 @@
+"""A guest that is a whole Debian 12: systemd, D-Bus, logind, udev, journald, dpkg. For what the mini guest has not.
+
+Its image is made once, by root or by anybody, and kept in the cache under a name made of its recipe; each guest works on a
+copy. Kernel, swap and the agent are those of the mini guest.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .binaries import build, busybox
+from .guest import Guest, Zram
+from .initramfs import Archive
+from .paths import CACHE
+
+SUITE = "bookworm"
+
+PACKAGES = ("systemd-sysv", "libpam-systemd", "dbus", "udev", "man-db", "bash-completion", "init-system-helpers")
+
+IMAGE_MIB = 1024
+
+LAB = "/run/lab"
+"""Where the initramfs leaves the programs and files of a test."""
+
+AGENT_UNIT = f"""\
+[Unit]
+Description=Agent of the lab
+# As soon as /dev/ttyS1 is there: what a test waits for, it waits for itself.
+After=dev-ttyS1.device
+BindsTo=dev-ttyS1.device
+
+[Service]
+ExecStart={LAB}/omr-testkit agent /dev/ttyS1
+Environment=HOME=/root LC_ALL=C.UTF-8 PATH={LAB}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+Restart=always
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+# They would work in the background for minutes, and a test would not know whose load it sees.
+QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "fstrim.timer", "man-db.timer")
+# Nobody logs in there; the serial port is the kernel's.
+NO_LOGIN = ("serial-getty@ttyS0.service", "getty@tty1.service")
+
+DPKG = """\
+path-exclude=/usr/share/locale/*
+path-exclude=/usr/share/info/*
+"""
+
+INIT = (Path(__file__).parent / "debian-init").read_text()
+
+MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "lz4", "zram")
+
+
+def sources() -> list[str]:
+    """The suite's lines from this machine's own apt configuration; without any, mmdebstrap's default."""
+    targets = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+    ).stdout
+    lines = {tuple(line.split()) for line in targets.splitlines()}
+    return [f"deb {site} {suite} {component}" for site, suite, component in sorted(lines) if suite in (SUITE, f"{SUITE}-security")]
+
+
+def image() -> Path:
+    """The root file system's image, made where the cache has none."""
+    recipe = repr((SUITE, PACKAGES, IMAGE_MIB, AGENT_UNIT, QUIET, NO_LOGIN, DPKG, CUSTOMIZE))
+    path = CACHE / "debian" / f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.ext4"
+    if path.exists():
+        return path
+    shutil.rmtree(path.parent, ignore_errors=True)
+    path.parent.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="omr-debian-") as temporary:
+        directory = Path(temporary)
+        # mmdebstrap's helpers run as other users.
+        directory.chmod(0o755)
+        (directory / "agent.service").write_text(AGENT_UNIT)
+        (directory / "dpkg.cfg").write_text(DPKG)
+        archive = directory / "root.tar"
+        subprocess.run(
+            [
+                *("mmdebstrap", "--quiet", "--variant=minbase", "--include=" + ",".join(PACKAGES)),
+                *(f"--dpkgopt={line}" for line in DPKG.splitlines()),
+                *(f"--customize-hook={line.format(directory=directory)}" for line in CUSTOMIZE),
+                *(SUITE, str(archive), *sources()),
+            ],
+            check=True,
+        )
+        # Owners and device nodes need root, or somebody who pretends.
+        pretend = [] if os.getuid() == 0 else ["fakeroot"]
+        made = directory / "root.ext4"
+        script = f"mkdir root && tar -x -f root.tar -C root && mke2fs -q -t ext4 -d root -L root {made.name} {IMAGE_MIB}M"
+        subprocess.run([*pretend, "sh", "-c", script], cwd=directory, check=True)
+        # The name appears with the last byte.
+        unfinished = path.with_suffix(".unfinished")
+        copy(made, unfinished)
+        unfinished.rename(path)
+    return path
+
+
+# Lines for mmdebstrap; in each, $1 is the new root.
+CUSTOMIZE = (
+    'copy-in "{directory}/agent.service" /etc/systemd/system',
+    'mv "$1/etc/systemd/system/agent.service" "$1/etc/systemd/system/omr-lab-agent.service"',
+    'chroot "$1" systemctl --quiet enable omr-lab-agent.service',
+    'chroot "$1" systemctl --quiet mask ' + " ".join(QUIET + NO_LOGIN),
+    'echo guest > "$1/etc/hostname"',
+    # Empty: made at each boot, and no preset is applied as at a first boot.
+    ': > "$1/etc/machine-id"',
+    ': > "$1/etc/fstab"',
+    # Apt's lists are a third of the image, and no test asks for packages.
+    'rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*',
+)
+
+
+def copy(source: Path, destination: Path) -> None:
+    subprocess.run(["cp", "--sparse=always", "--reflink=auto", source, destination], check=True)
+
+
+class DebianGuest(Guest):
+    """A Guest with systemd as its process 1. `files` are in `LAB` under their names."""
+
+    def __init__(self, mem_mib: int = 768, swap: Any = Zram(512), files: dict[str, Path] | None = None, **options: Any) -> None:
+        super().__init__(mem_mib=mem_mib, swap=swap, boot_timeout=180.0, **options)
+        self.files = files or {}
+
+    def initramfs(self) -> bytes:
+        # Also the moment for the disk: the directory is there, QEMU is not.
+        copy(image(), self.directory / "root")
+        archive = Archive()
+        for path in ("bin", "dev", "proc", "sys", "run", "root", "lab", "modules"):
+            archive.directory(path)
+        archive.file("init", INIT.encode(), 0o755)
+        archive.file("bin/busybox", busybox().read_bytes(), 0o755)
+        archive.symlink("bin/sh", "busybox")
+        archive.file("lab/omr-testkit", build("omr-testkit").read_bytes(), 0o755)
+        for name, path in self.files.items():
+            archive.file(f"lab/{name}", path.read_bytes())
+        order = self.kernel.modules.load_order(*MODULES)
+        for name in order:
+            archive.file(f"modules/{name}.ko", self.kernel.modules.read(name))
+        archive.file("modules/order", "\n".join(order).encode() + b"\n")
+        return archive.bytes()
+
+    def command(self) -> list[str]:
+        *command, append, words = super().command()
+        disks = sum(word.startswith("virtio-blk-pci") for word in command)
+        # A guest's root file system is thrown away with it: nothing has to reach the disk.
+        command += ["-drive", f"file={self.directory}/root,id=root,if=none,format=raw,cache=unsafe"]
+        command += ["-device", "virtio-blk-pci,drive=root"]
+        return [*command, append, f"{words} omr.root=vd{'abc'[disks]} systemd.show_status=no"]
+
+    def settle(self) -> None:
+        """Waits until all that belongs to a boot is done."""
+        state = self.run(["systemctl", "is-system-running", "--wait"], timeout=180, check=False).stdout.strip()
+        if state != "running":
+            failed = self.run(["systemctl", "list-units", "--failed", "--plain", "--no-legend"], check=False).stdout
+            raise AssertionError(f"the guest is {state}: {failed}")
+
+    def journal(self, unit: str) -> str:
+        """What a unit has logged in this boot."""
+        return self.run(["journalctl", "--boot", "--unit", unit, "--output", "cat", "--no-pager"]).stdout
+
+    def active(self, unit: str) -> str:
+        return self.run(["systemctl", "is-active", unit], check=False).stdout.strip()
+
+    def property(self, unit: str, name: str) -> str:
+        return self.run(["systemctl", "show", "--value", "--property", name, unit]).stdout.strip()

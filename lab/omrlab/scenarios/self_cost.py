@@ -1,0 +1,411 @@
+"""What omr itself costs, and how fast it reclaims.
+
+Part one runs the daemon, natively, on a fake tree of captured files with so many groups, on a machine that is idle and whose
+groups have all been swept: every second it looks at everything and finds nothing to do, as it does all night. Its memory, CPU
+time and wake-ups are the kernel's figures about the process, the length of a look is the daemon's own (OMR_LOG=debug). The
+same in a guest, whose emulated CPU is some ten times slower, stands beside it as information.
+
+Part two compares `omr reclaim` in a guest with what is possible: on zram a shell loop that writes the same step, on disk the
+disk's throttle; and how much more than asked goes to swap.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ..binaries import build
+from ..daemon import Daemon
+from ..guest import MIB, Disk, Guest, GuestError, Zram
+from ..plots import COLOURS, canvas, save
+from ..report import write_report
+from ..results import Metric, Runs, identity, progress
+
+NAME = "self"
+
+SIZES = (100, 1000, 5000, 10_000)
+
+GUEST_SIZES = (100, 1000)
+
+RELEASES = ("6.12", "6.1")
+
+AMOUNTS = ("64M", "128M", "25%")
+
+STEP = "4M"
+"""omr's largest step by default; the shell loop's."""
+
+CONFIG = """\
+mode = "observe"
+
+[idle]
+for = "1s"
+window = "1s"
+
+[sweep]
+after_boot = "0s"
+"""
+
+TICK = re.compile(r"tick: (\d+) groups, scan (\d+) us, snapshot (\d+) us, decision (\d+) us")
+
+AT_REST = "no group has anything to gain"
+
+SCANNED_US = 20
+"""A tick without a scan has less than that between two readings of the clock."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kernel", default="6.12", help="kernel release of the guests (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, metavar="S", help="how long each daemon is watched (default: %(default)s)")
+    parser.add_argument("--mb-s", type=float, default=20, help="speed of the guest's disk in MB/s (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=3, help="how often everything is measured (default: %(default)s)")
+    parser.add_argument("--parts", default="native,guest,zram,disk", help="what is measured (default: %(default)s)")
+    parser.add_argument("--fresh", action="store_true", help="forget the runs made before")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    parts = arguments.parts.split(",")
+    setting = {name: vars(arguments)[name] for name in ("seconds", "mb_s")}
+    runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh)
+    found: dict[str, list[dict[str, Any]]] = {}
+
+    def measure(key: str, pair: int, of: Any, *words: Any) -> None:
+        measured = runs.run(f"pair-{pair:02}-{key}", lambda _: of(arguments, *words))
+        found.setdefault(key, []).append(measured)
+        progress(f"{NAME}: {key}: {short(measured)}")
+
+    for pair in range(1, arguments.pairs + 1):
+        if "native" in parts:
+            for size in SIZES:
+                measure(f"native-{size}", pair, natively, size)
+        if "zram" in parts:
+            for arm in ("omr", "shell") if pair % 2 else ("shell", "omr"):
+                measure(f"zram-{arm}", pair, on_zram, arm)
+        if "disk" in parts:
+            for release in RELEASES:
+                for amount in AMOUNTS:
+                    measure(f"disk-{release}-{amount}", pair, on_disk, release, amount)
+    if "guest" in parts:
+        for size in GUEST_SIZES:
+            measure(f"guest-{size}", 1, in_guest, size)
+
+    guest = {"mem_mib": 512, "disk_mb_s": arguments.mb_s, "swap": "zram, disk"}
+    result = runs.finish(guest, arguments.pairs, metrics(found, arguments.mb_s))
+    plots = draw(found, runs.directory)
+    command = f"lab/run self --kernel {arguments.kernel} --seconds {arguments.seconds:g} --pairs {arguments.pairs}"
+    write_report(runs.directory, "What omr costs", __doc__ or "", command, result, plots)
+    return result
+
+
+def short(measured: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in measured.items() if isinstance(value, (int, float)))
+
+
+# Part one: the daemon
+
+
+class IdleMachine:
+    """Moves the counters of a fake root as those of an idle machine move; without that nothing counts as idle."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.began = time.monotonic()
+        self.stat = (root / "proc/stat").read_text()
+        self.pressure = (root / "proc/pressure/memory").read_text()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.move, daemon=True)
+
+    def __enter__(self) -> "IdleMachine":
+        self.replace("proc/stat", self.idle())
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    def move(self) -> None:
+        while not self.ended.wait(0.2):
+            self.replace("proc/stat", self.idle())
+            # Arming a trigger writes into the file.
+            self.replace("proc/pressure/memory", self.pressure)
+
+    def idle(self) -> str:
+        ticks = int((time.monotonic() - self.began) * 100)
+        return re.sub(
+            r"^(cpu\d+ \d+ \d+ \d+) (\d+)",
+            lambda found: f"{found[1]} {int(found[2]) + ticks}",
+            self.stat,
+            flags=re.MULTILINE,
+        )
+
+    def replace(self, path: str, text: str) -> None:
+        new = self.root / f"{path}.new"
+        new.write_text(text)
+        new.rename(self.root / path)
+
+
+def natively(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
+    """A daemon on a fake tree of that size, on this machine."""
+    # In memory, so that no disk is measured.
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": place, "OMR_LOG": "debug"}
+    made = subprocess.run([build("omr-testkit"), "tree", str(size)], env=environment, check=True, capture_output=True, text=True)
+    root = Path(made.stdout.strip())
+    try:
+        (root / "config.toml").write_text(CONFIG)
+        with IdleMachine(root), open(root / "log", "w+") as log:
+            command = [build("omr"), "daemon", "--root", root, "--foreground", "--config", root / "config.toml"]
+            daemon = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                settle(daemon, root / "log", size)
+                proc = Path("/proc") / str(daemon.pid)
+                measured = watch(lambda path: (proc / path).read_text(), [*tasks(proc)], time.monotonic, time.sleep, arguments.seconds)
+            finally:
+                daemon.terminate()
+                daemon.wait()
+            if daemon.returncode != 0:
+                raise GuestError(f"the daemon ended with {daemon.returncode}: {(root / 'log').read_text()[-500:]}")
+            return measured | ticks((root / "log").read_text()) | {"groups": size}
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def settle(daemon: subprocess.Popen[bytes], log: Path, size: int) -> None:
+    """Waits until all groups are swept."""
+    deadline = time.monotonic() + 60 + size / 20
+    while AT_REST not in (text := log.read_text()):
+        if daemon.poll() is not None or time.monotonic() > deadline:
+            raise GuestError(f"the daemon does not come to rest: {text[-500:]}")
+        time.sleep(0.5)
+    time.sleep(2)
+
+
+def tasks(proc: Path) -> list[str]:
+    return [entry.name for entry in (proc / "task").iterdir()]
+
+
+def watch(read: Any, threads: list[str], clock: Any, sleep: Any, seconds: float) -> dict[str, Any]:
+    """What a process uses within so many seconds, from files of its directory in /proc."""
+
+    def used() -> tuple[float, int, int]:
+        cpu_ns = wakeups = forced = 0
+        for thread in threads:
+            cpu_ns += int(read(f"task/{thread}/schedstat").split()[0])
+            status = read(f"task/{thread}/status")
+            wakeups += field(status, "voluntary_ctxt_switches")
+            forced += field(status, "nonvoluntary_ctxt_switches")
+        return cpu_ns / 1e9, wakeups, forced
+
+    began, (cpu, wakeups, forced) = clock(), used()
+    sleep(seconds)
+    ended, (cpu_now, wakeups_now, forced_now) = clock(), used()
+    wall = ended - began
+    status = read("status")
+    rollup = read("smaps_rollup")
+    return {
+        "cpu_pct": (cpu_now - cpu) / wall * 100,
+        "wakeups_per_s": (wakeups_now - wakeups) / wall,
+        "preempted_per_s": (forced_now - forced) / wall,
+        "seconds": wall,
+        "rss_mib": field(status, "VmRSS") / 1024,
+        "peak_rss_mib": field(status, "VmHWM") / 1024,
+        "locked_mib": field(rollup, "Locked") / 1024,
+        "private_mib": (field(rollup, "Private_Clean") + field(rollup, "Private_Dirty")) / 1024,
+        "threads": field(status, "Threads"),
+        "fds": field(status, "FDSize"),
+    }
+
+
+def field(text: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def ticks(log: str) -> dict[str, Any]:
+    """Full looks: those in which the groups were read."""
+    found = [[int(word) for word in match.groups()] for match in TICK.finditer(log)]
+    full = [tick for tick in found if tick[1] >= SCANNED_US]
+    if not full:
+        raise GuestError("no full look in the daemon's log")
+    rest = [tick for tick in found if tick[1] < SCANNED_US] or found
+    return {
+        "tick_ms": statistics.median(sum(tick[1:]) for tick in full) / 1000,
+        "scan_ms": statistics.median(tick[1] for tick in full) / 1000,
+        "snapshot_ms": statistics.median(tick[2] for tick in found) / 1000,
+        "decision_ms": statistics.median(tick[3] for tick in found) / 1000,
+        "small_tick_ms": statistics.median(sum(tick[1:]) for tick in rest) / 1000,
+        "full_ticks": len(full),
+        "ticks_us": found[-120:],
+    }
+
+
+def in_guest(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
+    """The same on a real kernel, with real control groups; nothing is in them, so nothing is swept."""
+    with Guest(arguments.kernel, 512, Zram(256)) as guest:
+        guest.shell(f"i=0; while [ $i -lt {size} ]; do mkdir -p /sys/fs/cgroup/load-$((i / 50)).slice/job-$i; i=$((i + 1)); done", timeout=300)
+        guest.shell("for dir in /sys/fs/cgroup/load-*.slice; do echo '+memory +cpu +io' > $dir/cgroup.subtree_control; done", timeout=300)
+        with Daemon(guest, idle="1s") as daemon:
+            pid = daemon.process.pid
+            guest.shell("sleep 10")
+            threads = guest.shell(f"ls /proc/{pid}/task").split()
+            measured = watch(
+                lambda path: guest.read(f"/proc/{pid}/{path}"),
+                threads,
+                lambda: guest.monotonic_ns() / 1e9,
+                lambda seconds: guest.shell(f"sleep {seconds}", timeout=seconds + 60),
+                min(30, arguments.seconds),
+            )
+        return measured | {"groups": size}
+
+
+# Part two: reclaiming
+
+TIMED = "read a _ < /proc/uptime; {command}; code=$?; read b _ < /proc/uptime; echo; echo $a $b; exit $code"
+
+
+def reclaim(guest: Guest, command: str, group: str) -> dict[str, Any]:
+    """Runs a command that reclaims, and measures it from outside."""
+    before, swapped = guest.group_value(group), guest.vmstat()["pswpout"]
+    ended = guest.run(["sh", "-c", TIMED.format(command=command)], timeout=300, check=False)
+    after, swapped_now = guest.group_value(group), guest.vmstat()["pswpout"]
+    began_s, ended_s = (float(word) for word in ended.stdout.split()[-2:])
+    return {
+        "freed_mib": (before - after) / MIB,
+        "swapped_mib": (swapped_now - swapped) * 4096 / MIB,
+        "seconds": ended_s - began_s,
+        "before_mib": before / MIB,
+        "code": ended.code,
+        "stdout": ended.stdout,
+        "stderr": ended.stderr[-2000:],
+    }
+
+
+def fill(guest: Guest, amount: str, *words: str) -> None:
+    guest.group("bg")
+    load = guest.spawn(["omr-testkit", "fill", amount, *words], group="bg")
+    load.line_with("ready", timeout=300)
+    guest.shell("sleep 1")
+
+
+ZRAM_MIB = 256
+
+
+def on_zram(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
+    """The same amount, by omr or by a loop that writes the step as often as it takes."""
+    with Guest(arguments.kernel, 768, Zram(512)) as guest:
+        fill(guest, "384M", "--compressible", "60")
+        times = ZRAM_MIB // int(STEP.rstrip("M"))
+        loop = f"i=0; while [ $i -lt {times} ]; do echo {STEP} > /sys/fs/cgroup/bg/memory.reclaim; i=$((i + 1)); done"
+        command = loop if arm == "shell" else f"omr reclaim bg {ZRAM_MIB}M --json"
+        measured = reclaim(guest, command, "bg")
+        if measured["freed_mib"] < ZRAM_MIB / 2:
+            raise GuestError(f"{arm} freed {measured['freed_mib']:.0f} MiB only: {measured['stderr']}")
+        return measured | {"rate_mib_s": measured["freed_mib"] / measured["seconds"]}
+
+
+def on_disk(arguments: argparse.Namespace, release: str, amount: str) -> dict[str, Any]:
+    """omr on a slow disk: what it makes of the disk's speed, and what it swaps out."""
+    with Guest(release, 512, Disk(1024, arguments.mb_s)) as guest:
+        fill(guest, "256M")
+        measured = reclaim(guest, f"omr reclaim bg {amount} --json", "bg")
+        asked = measured["before_mib"] * 0.25 if amount == "25%" else float(amount.rstrip("M"))
+        # What came free had to be written first; what was written beyond that is no merit.
+        useful = min(measured["freed_mib"], measured["swapped_mib"])
+        return measured | {
+            "asked_mib": asked,
+            "rate_ratio": useful * MIB / measured["seconds"] / (arguments.mb_s * 1e6),
+            "swapped_over_asked": measured["swapped_mib"] / asked,
+            "freed_over_asked": measured["freed_mib"] / asked,
+        }
+
+
+# What comes out
+
+
+def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Metric]:
+    made: dict[str, Metric] = {}
+
+    def add(name: str, key: str, field: str, unit: str, goal: str | None = None) -> None:
+        if key in found:
+            made[name] = Metric([one[field] for one in found[key]], unit, goal)
+
+    add("daemon_rss_mib_100", "native-100", "rss_mib", "MiB", "<= 4")
+    add("daemon_rss_mib_5000", "native-5000", "rss_mib", "MiB", "<= 8")
+    add("daemon_cpu_pct_100", "native-100", "cpu_pct", "%", "<= 0.1")
+    add("daemon_cpu_pct_1000", "native-1000", "cpu_pct", "%", "<= 1")
+    add("tick_ms_1000", "native-1000", "tick_ms", "ms", "<= 10")
+    add("tick_ms_10000", "native-10000", "tick_ms", "ms")
+    add("wakeups_per_s", "native-1000", "wakeups_per_s", "1/s", "<= 2")
+    if {"native-1000", "native-10000"} <= set(found):
+        pairs = zip(found["native-10000"], found["native-1000"])
+        # 10 where the cost grows linearly.
+        made["tick_growth_1000_to_10000"] = Metric([large["tick_ms"] / small["tick_ms"] for large, small in pairs], "ratio", "<= 12")
+    if {"zram-omr", "zram-shell"} <= set(found):
+        pairs = zip(found["zram-omr"], found["zram-shell"])
+        made["reclaim_rate_ratio_zram"] = Metric([omr["rate_mib_s"] / shell["rate_mib_s"] for omr, shell in pairs], "ratio", ">= 0.9")
+    disk = {key: runs for key, runs in found.items() if key.startswith("disk-")}
+    if disk:
+        per_pair = list(zip(*disk.values()))
+        # The worst of each pair: the goal holds for every amount on every kernel.
+        made["reclaim_rate_ratio_disk"] = Metric([min(one["rate_ratio"] for one in pair) for pair in per_pair], "ratio", ">= 0.9")
+        made["swapped_out_over_asked"] = Metric([max(one["swapped_over_asked"] for one in pair) for pair in per_pair], "ratio", "<= 1.25")
+        for key in disk:
+            add(f"rate_ratio_{key}", key, "rate_ratio", "ratio")
+            add(f"swapped_over_asked_{key}", key, "swapped_over_asked", "ratio")
+    for size in SIZES:
+        add(f"cpu_pct_{size}", f"native-{size}", "cpu_pct", "%")
+        add(f"rss_mib_{size}", f"native-{size}", "rss_mib", "MiB")
+        add(f"locked_mib_{size}", f"native-{size}", "locked_mib", "MiB")
+        add(f"tick_ms_{size}", f"native-{size}", "tick_ms", "ms")
+        add(f"wakeups_per_s_{size}", f"native-{size}", "wakeups_per_s", "1/s")
+    for size in GUEST_SIZES:
+        add(f"guest_cpu_pct_{size}", f"guest-{size}", "cpu_pct", "%")
+        add(f"guest_rss_mib_{size}", f"guest-{size}", "rss_mib", "MiB")
+        add(f"guest_wakeups_per_s_{size}", f"guest-{size}", "wakeups_per_s", "1/s")
+    return made
+
+
+def draw(found: dict[str, list[dict[str, Any]]], directory: Path) -> dict[str, str]:
+    plots: dict[str, str] = {}
+    sizes = [size for size in SIZES if f"native-{size}" in found]
+    if sizes:
+        figure, axes = canvas(columns=3, width=11, height=3.4)
+        goals = {"rss_mib": {100: 4, 5000: 8}, "cpu_pct": {100: 0.1, 1000: 1}, "tick_ms": {1000: 10}}
+        titles = {"rss_mib": "Resident memory (MiB)", "cpu_pct": "CPU time (% of one core)", "tick_ms": "A full look and decision (ms)"}
+        for axis, (name, title) in zip(axes, titles.items()):
+            for size in sizes:
+                values = [one[name] for one in found[f"native-{size}"]]
+                axis.plot([size] * len(values), values, ".", color=COLOURS["on"])
+            axis.plot(sizes, [statistics.median(one[name] for one in found[f"native-{size}"]) for size in sizes], color=COLOURS["on"])
+            axis.plot(goals[name].keys(), goals[name].values(), "_", color=COLOURS["seed"], markersize=16, markeredgewidth=2)
+            axis.set_xscale("log")
+            axis.set_ylim(bottom=0)
+            axis.set_title(title)
+            axis.set_xlabel("groups")
+        save(figure, directory / "daemon.png")
+        plots["daemon.png"] = "The idle daemon by number of groups, natively. Red: the most it may be."
+    disk = [key for key in found if key.startswith("disk-")]
+    if disk:
+        figure, (left, right) = canvas(columns=2, width=10, height=3.4)
+        for axis, name, goal, title in (
+            (left, "rate_ratio", 0.9, "Rate on disk, of the disk's speed"),
+            (right, "swapped_over_asked", 1.25, "Swapped out, of what was asked"),
+        ):
+            for place, key in enumerate(disk):
+                values = [one[name] for one in found[key]]
+                axis.plot([place] * len(values), values, "o", color=COLOURS["on"])
+            axis.axhline(goal, color=COLOURS["seed"], linestyle="--", linewidth=1)
+            axis.set_ylim(bottom=0)
+            axis.set_xticks(range(len(disk)), [key.removeprefix("disk-").replace("-", "\n") for key in disk])
+            axis.set_title(title)
+        save(figure, directory / "reclaim.png")
+        plots["reclaim.png"] = "omr reclaim on a throttled disk, by kernel and amount. Red: the goal."
+    return plots

@@ -1,0 +1,298 @@
+"""What is installed: the package in a Debian guest from installation to purge, the service in its sandbox, `make install`."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omrlab.agent import AgentError
+from omrlab.debian import LAB, DebianGuest
+from omrlab.guest import MIB
+from omrlab.paths import REPOSITORY
+
+PACKAGING = REPOSITORY / "packaging"
+
+NEWER = "99.0.0-1"
+
+QUICK = """
+[idle]
+for = "2s"
+again = "1s"
+window = "2s"
+
+[sweep]
+after_boot = "0s"
+"""
+
+USER_CONFIG = "/etc/omr/conf.d/mine.toml"
+
+# Written by dpkg, the journal, man's index and the like, whatever package comes and goes.
+OTHERS = re.compile(
+    r"/(var/lib/dpkg/|var/log/|var/cache/|var/lib/systemd/|var/tmp/|tmp/|etc/(group|gshadow|passwd|shadow)-$|etc/\.pwd\.lock$)"
+)
+
+
+@pytest.fixture(scope="module")
+def packages() -> list[Path]:
+    """The package, and the same with a higher version."""
+    built = []
+    for version in ([], [NEWER]):
+        command = [PACKAGING / "build-deb.sh", *version]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        built.append(REPOSITORY / output.strip())
+    return built
+
+
+@pytest.fixture(scope="module")
+def guest(packages: list[Path]) -> Iterator[DebianGuest]:
+    """A guest with the package installed; the tests leave the service running."""
+    with DebianGuest(files={"omr.deb": packages[0]}) as guest:
+        guest.settle()
+        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
+        guest.shell("useradd --create-home member && usermod --append --groups omr member && useradd --create-home other")
+        yield guest
+
+
+def configure(guest: DebianGuest, text: str) -> None:
+    """Restarts the service with a configuration of its own."""
+    guest.shell("mkdir -p /etc/omr/conf.d")
+    guest.write(USER_CONFIG, text, create=True)
+    guest.shell("systemctl reset-failed omr; systemctl restart omr")
+
+
+def sweeps(guest: DebianGuest, group: str) -> list[dict]:
+    lines = guest.read("/var/lib/omr/ledger.jsonl").splitlines()
+    entries = [json.loads(line) for line in lines]
+    return [entry for entry in entries if entry["kind"] == "sweep" and entry["group"].strip("/") == group.strip("/")]
+
+
+# The service
+
+
+def test_the_service_runs_and_starts_at_every_boot(guest: DebianGuest) -> None:
+    assert guest.active("omr") == "active"
+    assert guest.run(["systemctl", "is-enabled", "omr"]).stdout.strip() == "enabled"
+    journal = guest.journal("omr")
+    assert re.search(r"omr \d+\.\d+\.\d+ started", journal)
+    assert "reclaims by memory.reclaim" in journal
+    # The log has what a sandbox too narrow would make it say.
+    assert "mlockall" not in journal and "no pressure trigger" not in journal and "only root can ask" not in journal
+
+
+def test_the_sandbox_is_as_narrow_as_meant(guest: DebianGuest) -> None:
+    status = dict(
+        line.split(":\t", 1) for line in guest.read(f"/proc/{guest.property('omr', 'MainPID')}/status").splitlines() if ":\t" in line
+    )
+    CAP_DAC_OVERRIDE, CAP_SYS_RESOURCE = 1, 24
+    only = f"{1 << CAP_DAC_OVERRIDE | 1 << CAP_SYS_RESOURCE:016x}"
+    assert [status[name] for name in ("CapEff", "CapPrm", "CapBnd")] == [only] * 3
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert int(status["VmLck"].split()[0]) > 0
+    # Few MiB of its own, all counted.
+    assert int(status["VmRSS"].split()[0]) < 8 << 10
+    overall = guest.shell("systemd-analyze security --no-pager omr.service").splitlines()[-1]
+    print(overall)
+    assert float(re.search(r"([\d.]+) OK", overall)[1]) <= 1.6
+
+
+@pytest.mark.parametrize("user, allowed", [("root", True), ("member", True), ("other", False)])
+def test_who_may_ask(guest: DebianGuest, user: str, allowed: bool) -> None:
+    as_user = ["runuser", "-u", user, "--", "omr"]
+    for command in ("status", "history"):
+        asked = guest.run([*as_user, command], check=False)
+        assert asked.code == (0 if allowed else 1), asked
+        if not allowed:
+            assert "ermission denied" in asked.stderr
+    if not allowed:
+        assert "root and members of the group omr may ask" in guest.run([*as_user, "status"], check=False).stderr
+    paused = guest.run([*as_user, "pause", "--for", "1s"], check=False)
+    assert paused.code == (0 if user == "root" else 1)
+    if user == "member":
+        assert "only root may do that" in paused.stderr
+
+
+def test_doctor_finds_a_way(guest: DebianGuest) -> None:
+    found = guest.run(["omr", "doctor"])
+    assert "omr can reclaim on this machine" in found.stdout
+
+
+def test_a_wrong_configuration_changes_nothing_and_is_said(guest: DebianGuest) -> None:
+    configure(guest, QUICK)
+    process = guest.property("omr", "MainPID")
+    guest.write("/etc/omr/conf.d/wrong.toml", "[idle]\nfor = 30\n", create=True)
+    # The reload fails and says why ...
+    assert guest.run(["systemctl", "reload", "omr"], check=False).code == 1
+    mistake = '/etc/omr/conf.d/wrong.toml:2: idle.for = 30: a duration needs a unit, e.g. "30s"'
+    guest.wait_for(lambda: mistake in guest.journal("omr"), 20, "mistake in the journal")
+    # ... and the daemon, asked past the check, keeps what it had.
+    guest.shell("systemctl kill --kill-who=main --signal=HUP omr")
+    guest.wait_for(lambda: "the configuration stays as it was" in guest.journal("omr"), 20, "message in the journal")
+    assert (guest.active("omr"), guest.property("omr", "MainPID")) == ("active", process)
+    guest.shell("rm /etc/omr/conf.d/wrong.toml; systemctl reload omr")
+    guest.wait_for(lambda: "configuration read again" in guest.journal("omr"), 20, "message in the journal")
+    assert guest.property("omr", "MainPID") == process
+    # A start with it fails at once, and not again and again.
+    guest.write("/etc/omr/conf.d/wrong.toml", "[idle]\nfor = 30\n", create=True)
+    assert guest.run(["systemctl", "restart", "omr"], check=False).code == 1
+    guest.shell("sleep 7")
+    assert guest.active("omr") == "failed"
+    assert (guest.property("omr", "ExecMainStatus"), guest.property("omr", "NRestarts")) == ("2", "0")
+    guest.shell("rm /etc/omr/conf.d/wrong.toml; systemctl restart omr")
+
+
+def test_a_daemon_that_hangs_is_started_again(guest: DebianGuest) -> None:
+    guest.shell("mkdir -p /run/systemd/system/omr.service.d")
+    guest.write("/run/systemd/system/omr.service.d/watchdog.conf", "[Service]\nWatchdogSec=5s\n", create=True)
+    guest.shell("systemctl daemon-reload; systemctl reset-failed omr; systemctl restart omr")
+    process = guest.property("omr", "MainPID")
+    guest.shell("sleep 12")
+    assert guest.property("omr", "MainPID") == process
+    guest.shell("systemctl kill --kill-who=main --signal=STOP omr")
+    guest.wait_for(lambda: guest.property("omr", "NRestarts") == "1" and guest.active("omr") == "active", 60, "restart")
+    assert guest.property("omr", "MainPID") != process
+    assert "Watchdog timeout" in guest.journal("omr")
+    assert guest.run(["omr", "status"]).code == 0
+    guest.shell("rm -r /run/systemd/system/omr.service.d; systemctl daemon-reload; systemctl restart omr")
+
+
+HOARD = "/system.slice/hoard.service"
+# A user's group within a service that systemd has delegated: its files belong to the user.
+OWNED = """
+cd /sys/fs/cgroup/system.slice/owned.service && mkdir app && echo 0 > app/cgroup.procs &&
+echo +memory > cgroup.subtree_control && exec omr-testkit fill 64M
+"""
+
+
+def test_from_its_sandbox_it_takes_idle_memory_and_in_observe_mode_none(guest: DebianGuest) -> None:
+    def resident(group: str) -> int:
+        # The file comes with the controller, a moment after the group.
+        return int(guest.shell(f"cat /sys/fs/cgroup{group}/memory.current || echo 0"))
+
+    def swapped(group: str) -> int:
+        return guest.group_value(group.strip("/"), "memory.swap.current")
+
+    path = f"--setenv=PATH={LAB}:/usr/bin:/bin"
+    guest.run(["systemd-run", "--quiet", "--unit=hoard", path, "omr-testkit", "fill", "128M"])
+    guest.run(["systemd-run", "--quiet", "--unit=owned", path, "--uid=other", "--property=Delegate=yes", "sh", "-c", OWNED])
+    owned = "/system.slice/owned.service/app"
+    guest.wait_for(lambda: resident(HOARD) > 128 * MIB, 60, "memory in the service")
+    guest.wait_for(lambda: resident(owned) > 64 * MIB, 60, f"memory in the user's group: {guest.journal('owned')}")
+    assert guest.shell(f"stat -c '%U %a' /sys/fs/cgroup{owned}/memory.reclaim").split() == ["other", "200"]
+
+    # The control: the same decisions, written nowhere but into the ledger.
+    configure(guest, 'mode = "observe"\n' + QUICK)
+    observed = guest.wait_for(lambda: sweeps(guest, HOARD), 90, "ledger entry", every=2)
+    assert all(entry["observed"] for entry in observed)
+    assert swapped(HOARD) == swapped(owned) == 0
+
+    configure(guest, QUICK)
+    for group, size in ((HOARD, 128), (owned, 64)):
+        guest.wait_for(lambda: swapped(group) > size * MIB * 3 // 4, 120, f"smaller {group}", every=2)
+    done = guest.wait_for(lambda: [entry for entry in sweeps(guest, HOARD) if "observed" not in entry], 60, "ledger entry", every=2)
+    assert done[0]["freed_anon"] > 0 and "error" not in done[0]
+    # One line in the journal for each sweep.
+    assert re.search(r"system.slice/hoard.service: .* freed", guest.journal("omr"))
+    guest.shell("systemctl stop hoard owned")
+
+
+def test_manual_and_completions_are_there(guest: DebianGuest) -> None:
+    pages = guest.shell("dpkg -L omr | grep '/man/.*gz$'").split()
+    assert len(pages) >= 13
+    for page in pages:
+        name, section = Path(page).name.removesuffix(".gz").rsplit(".", 1)
+        shown = guest.run(["man", "--warnings", section, name])
+        assert name in shown.stdout and "SEE ALSO" in shown.stdout
+        assert shown.stderr == ""
+    assert "memory" in guest.run(["man", "--whatis", "omr"]).stdout
+    complete = '. /usr/share/bash-completion/completions/omr; COMP_WORDS=(omr sta) COMP_CWORD=1; _omr omr sta omr; echo "${COMPREPLY[@]}"'
+    assert guest.run(["bash", "-c", complete]).stdout.strip() == "status"
+    for path in ("zsh/vendor-completions/_omr", "fish/vendor_completions.d/omr.fish"):
+        assert "reclaim" in guest.read(f"/usr/share/{path}")
+
+
+# The package
+
+
+def files(guest: DebianGuest) -> set[str]:
+    listed = guest.shell("find / /run -xdev -not -path '/run/lab*' -not -path '/run/agent*' -not -path '/run/systemd/*' -not -path '/run/udev/*'")
+    return {path for path in listed.splitlines() if not OTHERS.match(path)}
+
+
+def test_a_package_comes_is_upgraded_and_goes_without_a_trace(packages: list[Path]) -> None:
+    with DebianGuest(files={"omr.deb": packages[0], "newer.deb": packages[1]}) as guest:
+        guest.settle()
+        before = files(guest)
+        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
+        assert guest.active("omr") == "active"
+        configure(guest, QUICK)
+        line = {"kind": "refaults", "time": 1, "sweep": 1, "group": "/kept.service", "bytes": 4096, "after": 300}
+        guest.shell(f"echo '{json.dumps(line)}' >> /var/lib/omr/ledger.jsonl")
+        guest.shell("mkdir -p /run/omr/conf.d && touch /run/omr/conf.d/boot.toml")
+
+        process = guest.property("omr", "MainPID")
+        guest.run(["dpkg", "-i", f"{LAB}/newer.deb"], timeout=180)
+        assert guest.shell("dpkg-query -W -f '${Version}' omr") == NEWER
+        guest.wait_for(lambda: guest.active("omr") == "active", 30, "restarted service")
+        assert guest.property("omr", "MainPID") != process
+        assert "/kept.service" in guest.run(["omr", "history"]).stdout
+        assert guest.read(USER_CONFIG) == QUICK
+        assert guest.shell("ls /run/omr/conf.d").split() == ["boot.toml"]
+
+        # Removed: what the administrator wrote and what it has learnt stay.
+        guest.run(["dpkg", "-r", "omr"], timeout=180)
+        assert guest.active("omr") == "inactive"
+        left = files(guest) - before
+        assert {USER_CONFIG, "/etc/omr/omr.toml", "/var/lib/omr/ledger.jsonl"} <= left
+        assert not [path for path in left if path.startswith("/usr/")]
+        # And it can come back.
+        guest.run(["dpkg", "-i", f"{LAB}/newer.deb"], timeout=180)
+        assert guest.active("omr") == "active"
+        assert "/kept.service" in guest.run(["omr", "history"]).stdout
+
+        guest.run(["dpkg", "-P", "omr"], timeout=180)
+        assert sorted(files(guest) ^ before) == []
+        assert guest.run(["systemctl", "status", "omr"], check=False).code == 4
+        # Groups stay, as they do in Debian.
+        assert "omr:" in guest.read("/etc/group")
+
+
+# make install
+
+
+def install(verb: str, **environment: str) -> None:
+    subprocess.run([PACKAGING / "install.sh", verb], check=True, env=os.environ | environment)
+
+
+def listing(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if not path.is_dir()}
+
+
+@pytest.mark.parametrize("prefix", ["/usr", "/usr/local"])
+def test_an_installation_can_be_taken_back(packages: list[Path], tmp_path: Path, prefix: str) -> None:
+    install("install", DESTDIR=str(tmp_path), PREFIX=prefix)
+    installed = listing(tmp_path)
+    bare = prefix.strip("/")
+    assert {f"{bare}/bin/omr", f"{bare}/share/man/man1/omr.1", f"{bare}/share/man/man5/omr.toml.5", "etc/omr/omr.toml"} <= installed
+    unit = (tmp_path / bare / "lib/systemd/system/omr.service").read_text()
+    assert f"ExecStart={prefix}/bin/omr daemon\n" in unit and f"ExecReload={prefix}/bin/omr config check\n" in unit
+    (tmp_path / "etc/omr/omr.toml").write_text("# mine\n")
+    install("install", DESTDIR=str(tmp_path), PREFIX=prefix)
+    install("uninstall", DESTDIR=str(tmp_path), PREFIX=prefix)
+    assert listing(tmp_path) == {"etc/omr/omr.toml"}
+    assert (tmp_path / "etc/omr/omr.toml").read_text() == "# mine\n"
+
+
+def test_an_installation_below_usr_local_runs(packages: list[Path], tmp_path: Path) -> None:
+    install("install", DESTDIR=str(tmp_path / "root"), PREFIX="/usr/local")
+    subprocess.run(["tar", "-C", tmp_path / "root", "--owner=0", "--group=0", "-cf", tmp_path / "omr.tar", "."], check=True)
+    with DebianGuest(files={"omr.tar": tmp_path / "omr.tar"}) as guest:
+        guest.settle()
+        guest.shell(f"tar -C / --no-overwrite-dir -xf {LAB}/omr.tar && systemd-sysusers && systemctl daemon-reload && systemctl start omr")
+        assert guest.active("omr") == "active"
+        assert guest.run(["omr", "status"]).code == 0
+        with pytest.raises(AgentError):
+            guest.read("/usr/lib/omr/omr.toml")
