@@ -377,23 +377,24 @@ fn what_cannot_be_read_counts_as_busy() {
     let daemon = Daemon::start(&root, "guard.swap_floor = '0%'\nmode = 'observe'");
     wait_until("a first sweep", || swept(&root, "app.scope").is_some());
     for (file, broken, signal) in [
-        ("proc/stat", Some("cpu  1 2\ncpu0 1 2\n".to_owned()), "CPU"),
-        ("proc/stat", Some(String::new()), "CPU"),
-        ("proc/stat", None, "CPU"),
-        ("proc/pressure/memory", Some(String::new()), "memory"),
-        ("proc/pressure/io", Some("some avg10=nan total=-1\n".into()), "io"),
-        ("proc/pressure/cpu", None, "cpu"),
+        // In turn, so that none passes for what was said of the one before.
+        ("proc/stat", Some("cpu  1 2\ncpu0 1 2\n".to_owned()), "CPU time"),
+        ("proc/pressure/memory", Some(String::new()), "memory pressure"),
+        ("proc/stat", Some(String::new()), "CPU time"),
+        ("proc/pressure/io", Some("some avg10=nan total=-1\n".into()), "I/O pressure"),
+        ("proc/stat", None, "CPU time"),
+        ("proc/pressure/cpu", None, "CPU pressure"),
     ] {
         let before = root.read(file);
         match &broken {
             Some(text) => replace(&root.resolve(file), text),
             None => root.remove(file),
         }
-        let status = daemon.wait_for_reason("unknown");
-        let said = status["decision"]["reason"]["signal"].as_str().expect("a name").to_owned();
-        assert!(said.contains(signal), "{file}: {said}");
+        wait_until(&format!("{file} is unknown"), || {
+            let reason = daemon.status()["decision"]["reason"].clone();
+            reason["kind"] == "unknown" && reason["signal"].as_str().is_some_and(|said| said.contains(signal))
+        });
         replace(&root.resolve(file), &before);
-        wait_until("it is well again", || daemon.status()["decision"]["reason"]["kind"] != "unknown");
     }
     // What is not needed to tell idleness is no reason to end, whatever becomes of it.
     for file in ["proc/meminfo", "proc/vmstat", "proc/swaps"] {

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::fake_kernel::{FakeKernel, Written};
 use common::{GROUPS, STEADY, add_group, command, machine_of, set_line, swaps, text};
@@ -28,18 +30,33 @@ fn each_tree_gives_what_is_expected() {
         fs::read_dir(&dir).expect("golden").map(|entry| entry.expect("a case").path()).collect();
     cases.sort();
     assert!(cases.len() >= 30, "{} cases are hardly all", cases.len());
-    let mut wrong = Vec::new();
-    for case in &cases {
-        let actual = run(case);
-        let file = case.join("expected");
-        if std::env::var_os("OMR_GOLDEN").is_some_and(|value| value == "write") {
-            fs::write(&file, &actual).expect("written");
-        } else if fs::read_to_string(&file).unwrap_or_default() != actual {
-            let expected = fs::read_to_string(&file).unwrap_or_else(|err| format!("({err})\n"));
-            wrong.push(format!("{}\n--- expected\n{expected}--- actual\n{actual}", case.display()));
+    let next = AtomicUsize::new(0);
+    let wrong = Mutex::new(Vec::new());
+    // They wait for each other's answers most of the time.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    wrong.lock().expect("a list").extend(compare(case));
+                }
+            });
         }
-    }
+    });
+    let mut wrong = wrong.into_inner().expect("a list");
+    wrong.sort();
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// What is wrong, if anything.
+fn compare(case: &Path) -> Option<String> {
+    let actual = run(case);
+    let file = case.join("expected");
+    if std::env::var_os("OMR_GOLDEN").is_some_and(|value| value == "write") {
+        fs::write(&file, &actual).expect("written");
+        return None;
+    }
+    let expected = fs::read_to_string(&file).unwrap_or_else(|err| format!("({err})\n"));
+    (expected != actual).then(|| format!("{}\n--- expected\n{expected}--- actual\n{actual}", case.display()))
 }
 
 fn run(case: &Path) -> String {
