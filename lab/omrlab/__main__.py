@@ -11,15 +11,18 @@ from .scenarios.demo import DemoFailed
 VERBS = {
     "hibernate": "hibernation and resume time, omr on and off",
     "latency": "what a latency-sensitive task feels of a sweep, and how soon a sweep stops",
+    "self": "what the daemon costs by number of groups, and how fast it reclaims",
     "demo": "both, at a size that ends within 6 minutes",
     "capture": "captures /proc, /sys and cgroup files of real kernels for the tests",
 }
+
+MODULES = {"self": "self_cost"}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="lab/run", description="Runs omr's scenarios on real kernels in QEMU")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    modules = {verb: importlib.import_module(f".scenarios.{verb}", __package__) for verb in VERBS}
+    modules = {verb: importlib.import_module(f".scenarios.{MODULES.get(verb, verb)}", __package__) for verb in VERBS}
     for verb, description in VERBS.items():
         modules[verb].options(verbs.add_parser(verb, help=description, description=modules[verb].__doc__))
     arguments = parser.parse_args()

@@ -39,6 +39,9 @@ RELEASES = ("6.12", "6.1")
 
 AMOUNTS = ("64M", "128M", "25%")
 
+LARGEST = "128M"
+"""Long enough that starting the program, half a second on an emulated CPU, is a small part of it."""
+
 STEP = "4M"
 """omr's largest step by default; the shell loop's."""
 
@@ -53,12 +56,9 @@ window = "1s"
 after_boot = "0s"
 """
 
-TICK = re.compile(r"tick: (\d+) groups, scan (\d+) us, snapshot (\d+) us, decision (\d+) us")
+TICK = re.compile(r"tick: (\d+) groups, scan (\d+) us, snapshot (\d+) us, decision (\d+) us, CPU (\d+) us")
 
 AT_REST = "no group has anything to gain"
-
-SCANNED_US = 20
-"""A tick without a scan has less than that between two readings of the clock."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +165,7 @@ def natively(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
             command = [build("omr"), "daemon", "--root", root, "--foreground", "--config", root / "config.toml"]
             daemon = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
-                settle(daemon, root / "log", size)
+                swept_s = settle(daemon, root / "log", size)
                 proc = Path("/proc") / str(daemon.pid)
                 measured = watch(lambda path: (proc / path).read_text(), [*tasks(proc)], time.monotonic, time.sleep, arguments.seconds)
             finally:
@@ -173,19 +173,20 @@ def natively(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
                 daemon.wait()
             if daemon.returncode != 0:
                 raise GuestError(f"the daemon ended with {daemon.returncode}: {(root / 'log').read_text()[-500:]}")
-            return measured | ticks((root / "log").read_text()) | {"groups": size}
+            return measured | ticks((root / "log").read_text()) | {"groups": size, "first_sweep_s": swept_s}
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def settle(daemon: subprocess.Popen[bytes], log: Path, size: int) -> None:
-    """Waits until all groups are swept."""
-    deadline = time.monotonic() + 60 + size / 20
+def settle(daemon: subprocess.Popen[bytes], log: Path, size: int) -> float:
+    """Waits until all groups are swept; returns how long that took."""
+    began = time.monotonic()
+    deadline = began + 60 + size / 20
     while AT_REST not in (text := log.read_text()):
         if daemon.poll() is not None or time.monotonic() > deadline:
             raise GuestError(f"the daemon does not come to rest: {text[-500:]}")
         time.sleep(0.5)
-    time.sleep(2)
+    return time.monotonic() - began
 
 
 def tasks(proc: Path) -> list[str]:
@@ -232,16 +233,19 @@ def field(text: str, name: str) -> int:
 def ticks(log: str) -> dict[str, Any]:
     """Full looks: those in which the groups were read."""
     found = [[int(word) for word in match.groups()] for match in TICK.finditer(log)]
-    full = [tick for tick in found if tick[1] >= SCANNED_US]
+    # A group takes some microseconds; without a scan there is next to nothing between the two readings of the clock.
+    full = [tick for tick in found if tick[1] > tick[0]]
     if not full:
         raise GuestError("no full look in the daemon's log")
-    rest = [tick for tick in found if tick[1] < SCANNED_US] or found
+    rest = [tick for tick in found if tick[1] <= tick[0]]
     return {
-        "tick_ms": statistics.median(sum(tick[1:]) for tick in full) / 1000,
+        # CPU time: nothing in a look waits for anything but the CPU, and other users of this machine are not omr's cost.
+        "tick_ms": statistics.median(tick[4] for tick in full) / 1000,
+        "tick_wall_ms": statistics.median(sum(tick[1:4]) for tick in full) / 1000,
         "scan_ms": statistics.median(tick[1] for tick in full) / 1000,
         "snapshot_ms": statistics.median(tick[2] for tick in found) / 1000,
         "decision_ms": statistics.median(tick[3] for tick in found) / 1000,
-        "small_tick_ms": statistics.median(sum(tick[1:]) for tick in rest) / 1000,
+        "small_tick_ms": statistics.median(tick[4] for tick in rest) / 1000,
         "full_ticks": len(full),
         "ticks_us": found[-120:],
     }
@@ -353,10 +357,11 @@ def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Me
         made["reclaim_rate_ratio_zram"] = Metric([omr["rate_mib_s"] / shell["rate_mib_s"] for omr, shell in pairs], "ratio", ">= 0.9")
     disk = {key: runs for key, runs in found.items() if key.startswith("disk-")}
     if disk:
-        per_pair = list(zip(*disk.values()))
-        # The worst of each pair: the goal holds for every amount on every kernel.
-        made["reclaim_rate_ratio_disk"] = Metric([min(one["rate_ratio"] for one in pair) for pair in per_pair], "ratio", ">= 0.9")
-        made["swapped_out_over_asked"] = Metric([max(one["swapped_over_asked"] for one in pair) for pair in per_pair], "ratio", "<= 1.25")
+        # The worst of each pair: the goals hold for every kernel, and what is swapped out for every amount.
+        rates = zip(*(runs for key, runs in disk.items() if key.endswith(LARGEST)))
+        made["reclaim_rate_ratio_disk"] = Metric([min(one["rate_ratio"] for one in pair) for pair in rates], "ratio", ">= 0.9")
+        swapped = [max(one["swapped_over_asked"] for one in pair) for pair in zip(*disk.values())]
+        made["swapped_out_over_asked"] = Metric(swapped, "ratio", "<= 1.25")
         for key in disk:
             add(f"rate_ratio_{key}", key, "rate_ratio", "ratio")
             add(f"swapped_over_asked_{key}", key, "swapped_over_asked", "ratio")
