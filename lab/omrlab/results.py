@@ -1,5 +1,6 @@
 """What a scenario leaves behind: raw/, result.json, and the numbers in between."""
 
+import fcntl
 import hashlib
 import json
 import math
@@ -8,12 +9,12 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
 from .binaries import build
-from .guest import GuestPanicked, accelerator
+from .guest import GuestError, GuestPanicked, accelerator
 from .kernels import kernel
 from .paths import OUT
 
@@ -62,26 +63,43 @@ def rounded(value: float) -> float:
 class Runs:
     """The raw results of a scenario's runs, a file each: an interrupted benchmark goes on where it was.
 
-    Runs made with other parameters, another kernel or another omr are no runs of this benchmark; they are removed.
+    Runs made with other parameters, another kernel or another omr are no runs of this benchmark; they are put aside, in
+    place of what was put aside before.
     """
 
     scenario: str
     parameters: dict[str, Any]
     fresh: bool = False
+    out: InitVar[Path | None] = None
     directory: Path = field(init=False)
+    """Where it all goes; lab/out/SCENARIO unless said otherwise."""
     thrown_away: list[dict[str, str]] = field(init=False, default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.directory = OUT / self.scenario
+    def __post_init__(self, out: Path | None) -> None:
+        self.directory = out or OUT / self.scenario
+        self.lock()
         stamp = self.raw / "parameters.json"
         text = json.dumps(self.parameters, indent=1)
         if self.fresh or not stamp.exists() or stamp.read_text() != text:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            if self.directory.exists():
+                aside = self.directory.with_name(f"{self.directory.name}.before")
+                shutil.rmtree(aside, ignore_errors=True)
+                self.directory.rename(aside)
             self.raw.mkdir(parents=True)
             stamp.write_text(text)
         thrown_away = self.raw / "thrown-away.json"
         if thrown_away.exists():
             self.thrown_away = json.loads(thrown_away.read_text())
+
+    def lock(self) -> None:
+        """Two labs in one directory would take each other's runs for their own."""
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        # Held open, and so locked, as long as this process lives.
+        self.lock_file = open(self.directory.with_name(f".{self.directory.name}.lock"), "w")
+        try:
+            fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise GuestError(f"another lab is at work in {self.directory}") from error
 
     @property
     def raw(self) -> Path:

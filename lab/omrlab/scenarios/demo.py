@@ -11,12 +11,16 @@ HIBERNATE = "--mem 512 --mb-s 12 --pairs 1 --idle 2"
 LATENCY = "--mem 512 --mb-s 12 --window 15 --pairs 1 --arms nothing,seed,background --stops 5"
 
 
+DIRECTORY = OUT / "demo"
+"""Apart from the benchmarks, whose results take longer to make."""
+
+
 class DemoFailed(Exception):
     """omr did harm, or no good."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--fresh", action="store_true", help="forget the runs made before")
+    parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -24,7 +28,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     felt = run_small(latency, LATENCY, arguments.fresh)
     print(table(hibernation, felt))
     for name in (hibernate.NAME, latency.NAME):
-        print(f"report: {OUT / name / 'report.html'}")
+        print(f"report: {DIRECTORY / name / 'report.html'}")
     metrics = hibernation["metrics"]
     if metrics["content_errors"]["value"]:
         raise DemoFailed("memory was not the same after resume")
@@ -36,7 +40,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def run_small(scenario: Any, words: str, fresh: bool) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     scenario.options(parser)
-    return scenario.run(parser.parse_args([*words.split(), *(["--fresh"] if fresh else [])]))
+    return scenario.run(parser.parse_args([*words.split(), "--out", str(DIRECTORY / scenario.NAME), *(["--fresh"] if fresh else [])]))
 
 
 def table(hibernation: dict[str, Any], felt: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Fill the memory, leave the machine idle, hibernate, resume, verify every byte; with omr's daemon running and without."""
 
 import argparse
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from ..daemon import Daemon
 from ..guest import MIB, Disk, Guest, Hibernation
-from ..paths import OUT, REPOSITORY
+from ..paths import OUT
 from ..plots import COLOURS, canvas, save
 from ..report import write_report
 from ..results import Metric, Runs, identity, progress
@@ -32,7 +31,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--idle", type=float, default=10, metavar="S", help="idle time before hibernation (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
     parser.add_argument("--arms", default="off,on", help="arms in turn, of off, on, by-hand (default: %(default)s)")
-    parser.add_argument("--fresh", action="store_true", help="forget the runs made before")
+    parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
+    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/hibernate)")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if unknown := set(arms) - set(LABELS):
         raise SystemExit(f"no such arm: {', '.join(sorted(unknown))}")
     setting = {name: vars(arguments)[name] for name in ("mem", "mb_s", "fill", "idle")}
-    runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh)
+    runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
 
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     for pair in range(1, arguments.pairs + 1):
@@ -53,16 +53,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     guest = {"mem_mib": arguments.mem, "disk_mb_s": arguments.mb_s, "swap": "disk", "fill_percent": arguments.fill}
     result = runs.finish(guest, arguments.pairs, metrics(results), arms=medians(results))
     plots = draw(results, runs.directory, guest)
-    shutil.copy(runs.directory / "hibernate.png", picture())
     command = f"lab/run hibernate --kernel {arguments.kernel} --mem {arguments.mem} --mb-s {arguments.mb_s:g} --pairs {arguments.pairs} --arms {arguments.arms}"
     write_report(runs.directory, "Hibernation", __doc__ or "", command, result, plots)
     return result
-
-
-def picture() -> Path:
-    path = OUT / "img" / "hibernate.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def measure(arguments: argparse.Namespace, arm: str, raw: Path) -> dict[str, Any]:

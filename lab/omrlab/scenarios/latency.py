@@ -15,6 +15,7 @@ from typing import Any
 
 from ..daemon import CLASSES, CONFIG, Daemon
 from ..guest import Disk, Guest, GuestError, Process
+from ..paths import OUT
 from ..plots import COLOURS, canvas, save
 from ..report import write_report
 from ..results import Metric, Runs, identity, progress, quantile
@@ -48,7 +49,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
     parser.add_argument("--arms", default=",".join(LABELS), help="arms in turn (default: %(default)s)")
     parser.add_argument("--stops", type=int, default=40, help="how often foreground work interrupts a sweep (default: %(default)s)")
-    parser.add_argument("--fresh", action="store_true", help="forget the runs made before")
+    parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
+    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/latency)")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if unknown := set(arms) - set(LABELS):
         raise SystemExit(f"no such arm: {', '.join(sorted(unknown))}")
     setting = {name: vars(arguments)[name] for name in ("mem", "mb_s", "fill", "window", "period")}
-    runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh)
+    runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
 
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     for pair in range(1, arguments.pairs + 1):
