@@ -60,7 +60,7 @@ impl Backend {
     /// Finds out what this kernel has, on a group that will be written to anyway.
     pub fn probe(choice: BackendChoice, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
         let has = |file| group.dir().has(file);
-        let name = group.path().display();
+        let name = crate::config::printable(&group.path().to_string_lossy());
         match choice {
             BackendChoice::Auto | BackendChoice::Reclaim if has("memory.reclaim") => {
                 // A request for nothing does nothing, and is refused where the key is unknown.

@@ -3,6 +3,7 @@
 //! CPU time of groups (`cpu.stat`) is exact, unlike that of `/proc/stat`, which comes in ticks: that
 //! is what makes two samples of 20 ms enough to tell work from noise.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use omr_kernel::memcg::{Group, read_cpu};
@@ -52,20 +53,6 @@ impl Sum {
             }
         }
         known.then(|| plus.saturating_sub(minus))
-    }
-
-    /// Takes over the last readings of groups that were there before, so that a change of the list
-    /// does not make the next sample unknown; a new group is counted from now.
-    fn inherit(mut self, old: Sum) -> Sum {
-        for counter in &mut self.counters {
-            counter.last = old
-                .counters
-                .iter()
-                .find(|before| before.id == counter.id)
-                .and_then(|before| before.last)
-                .or_else(|| read_cpu(&counter.dir, &mut self.buffer).ok());
-        }
-        self
     }
 
     fn ids(&self) -> impl Iterator<Item = (GroupId, bool)> + '_ {
@@ -164,27 +151,33 @@ impl Sides {
             if !sum.incomplete && sum.ids().eq(wanted) {
                 continue;
             }
-            let mut new = Sum::default();
+            let old = std::mem::take(sum);
+            // What is open stays open, with its last reading, so that a change of the list does not make
+            // the next sample unknown; a new group is counted from now.
+            let mut open: HashMap<GroupId, Counter> =
+                old.counters.into_iter().map(|counter| (counter.id, counter)).collect();
             for (index, plus) in list {
                 let id = nodes[index].id;
-                let Some(path) = tree.path(id) else { continue };
-                match Group::open(root, &path) {
+                if let Some(counter) = open.remove(&id) {
+                    sum.counters.push(Counter { plus, ..counter });
+                    continue;
+                }
+                match Group::open(root, &tree.path_at(index)) {
                     Ok(group) if group.id() == id => {
-                        new.counters.push(Counter { dir: group.into_dir(), id, plus, last: None });
+                        let last = group.read_cpu(&mut sum.buffer).ok();
+                        sum.counters.push(Counter { dir: group.into_dir(), id, plus, last });
                     }
                     // Gone since the scan, or made anew under its name: the next scan will tell.
                     Ok(_) => {}
                     Err(err) if err.is_gone() => {}
                     Err(err) => {
-                        if !sum.incomplete && !new.incomplete {
+                        if !old.incomplete && !sum.incomplete {
                             log::warn!("{err}; the machine counts as busy");
                         }
-                        new.incomplete = true;
+                        sum.incomplete = true;
                     }
                 }
             }
-            let old = std::mem::take(sum);
-            *sum = new.inherit(old);
         }
         Ok(())
     }

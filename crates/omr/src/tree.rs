@@ -211,12 +211,16 @@ impl Tree {
         self.known.get(&node.id).map(|known| &known.assignment)
     }
 
-    /// Path of a group below the mount.
+    /// Path of a group below the mount. Looks for the group: not for all of them, one after the other.
     pub fn path(&self, id: GroupId) -> Option<PathBuf> {
-        let index = self.nodes.iter().position(|node| node.id == id)?;
+        Some(self.path_at(self.nodes.iter().position(|node| node.id == id)?))
+    }
+
+    /// Path of the group at this index of [`Tree::nodes`].
+    pub fn path_at(&self, index: usize) -> PathBuf {
         let mut path = PathBuf::new();
         push_path(&self.nodes, &self.known, index, &mut path);
-        Some(path)
+        path
     }
 
     /// The group at a path below the mount; bytes in names that are not UTF-8 may be replaced in it.

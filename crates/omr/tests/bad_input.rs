@@ -482,14 +482,16 @@ fn five_thousand_groups() {
     assert!(ledger(&root).is_empty());
 }
 
-/// Only what a scan reads.
+/// Only what a scan reads; the same files for all.
 fn add_small_group(root: &FakeRoot, path: &str) {
-    let files = [
-        ("memory.current", "4096\n"),
-        ("memory.stat", "anon 4096\nfile 0\nworkingset_refault_anon 0\nworkingset_refault_file 0\n"),
-        ("cpu.stat", "usage_usec 1\n"),
-    ];
-    for (name, contents) in files {
-        root.write(Path::new(GROUPS).join(path).join(name), contents);
+    let dir = root.resolve(Path::new(GROUPS).join(path));
+    fs::create_dir_all(&dir).expect("a group");
+    let stat = "anon 4096\nfile 0\nworkingset_refault_anon 0\nworkingset_refault_file 0\n";
+    for (name, contents) in [("memory.current", "4096\n"), ("memory.stat", stat), ("cpu.stat", "usage_usec 1\n")] {
+        let shared = root.resolve("shared").join(name);
+        if !shared.exists() {
+            root.write(Path::new("shared").join(name), contents);
+        }
+        fs::hard_link(&shared, dir.join(name)).expect("a link");
     }
 }

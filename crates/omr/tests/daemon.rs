@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::fake_kernel::FakeKernel;
 use common::running::{Daemon, ledger, swept, wait_until};
-use common::{GROUPS, add_group, machine, omr, replace, set_line, text};
+use common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 
@@ -270,4 +270,27 @@ fn what_went_to_swap_today_survives_a_restart() {
     let daemon = Daemon::start(&root, "");
     wait_until("a status", || daemon.status()["swap"]["written"] == 4096 << 10);
     daemon.end();
+}
+
+/// Limits are read every half minute; what has been protected since is found right before the first
+/// write.
+#[test]
+fn protection_that_came_after_the_last_look_is_respected() {
+    let root = machine();
+    add_group(&root, "app.scope", 4096, 0);
+    add_group(&root, "half.scope", 4096, 0);
+    let kernel = FakeKernel::start(&root);
+    // Time enough to get there before the first sweep.
+    root.write("etc/omr/omr.toml", format!("[idle]\nfor = '5s'\nwindow = '1s'\n{STEADY}"));
+    let daemon = Daemon::spawn(&root, |_| {});
+    wait_until("the daemon is ready", || daemon.log().contains(" started"));
+    root.write(format!("{GROUPS}/app.scope/memory.low"), "max\n");
+    root.write(format!("{GROUPS}/half.scope/memory.min"), "3145728\n");
+    wait_until("both are done with", || swept(&root, "app.scope").and(swept(&root, "half.scope")).is_some());
+    for (group, freed) in [("app.scope", 0), ("half.scope", 1 << 20)] {
+        let line = swept(&root, group).expect("a line");
+        assert_eq!((&line["end"], &line["freed"]), (&"floor".into(), &freed.into()), "{line}");
+    }
+    daemon.end();
+    kernel.end();
 }

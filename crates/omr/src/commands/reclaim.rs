@@ -1,5 +1,6 @@
 //! `omr reclaim`: once, now, this much.
 
+use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -411,9 +412,10 @@ fn printed(path: &Path) -> String {
 /// All groups at or below `top` that may be touched.
 fn walk(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
     let nodes = tree.nodes();
-    let below = |id: GroupId| {
+    let places: HashMap<GroupId, usize> = nodes.iter().enumerate().map(|(index, node)| (node.id, index)).collect();
+    let below = |index: usize| {
         let Some(top) = top else { return true };
-        let mut index = nodes.iter().position(|node| node.id == id);
+        let mut index = Some(index);
         while let Some(here) = index {
             if nodes[here].id == top {
                 return true;
@@ -424,15 +426,15 @@ fn walk(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
         false
     };
     tree.groups()
-        .filter(|group| group.class == Class::Background && below(group.id))
+        .filter(|group| group.class == Class::Background)
         .filter_map(|group| {
+            let index = places.get(&group.id).copied().filter(|&index| below(index))?;
             let current = group.current?;
             let keep = group.keep.map_or(Bytes::ZERO, |keep| keep.of(current));
             let unprotected = if ignore_low { Bytes::MAX } else { group.unprotected? };
             let gain = (current - keep).min(unprotected);
-            let inner = nodes.iter().any(|node| node.id == group.id && node.inner).then_some(current);
-            (gain >= SMALLEST)
-                .then(|| Some(Candidate { id: group.id, path: tree.path(group.id)?, current, gain, inner }))?
+            let inner = nodes[index].inner.then_some(current);
+            (gain >= SMALLEST).then(|| Candidate { id: group.id, path: tree.path_at(index), current, gain, inner })
         })
         .collect()
 }

@@ -45,6 +45,12 @@ pub fn machine() -> FakeRoot {
 
 /// As [`machine`], of another release.
 pub fn machine_of(release: Release) -> FakeRoot {
+    // In memory where that is possible: a disk that others keep busy would have the fake kernel answer
+    // later than a write may take.
+    let memory = Path::new("/dev/shm");
+    if tempfile::tempdir_in(memory).is_ok() {
+        let _ = tempfile::env::override_temp_dir(memory);
+    }
     let root = FakeRoot::captured(release)
         .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
         .proc("swaps", swaps(524_284, 0))
