@@ -286,7 +286,7 @@ fn protection_that_came_after_the_last_look_is_respected() {
     wait_until("the daemon is ready", || daemon.log().contains(" started"));
     root.write(format!("{GROUPS}/app.scope/memory.low"), "max\n");
     root.write(format!("{GROUPS}/half.scope/memory.min"), "3145728\n");
-    wait_until("both are done with", || swept(&root, "app.scope").and(swept(&root, "half.scope")).is_some());
+    wait_until("both are done with", || ["app.scope", "half.scope"].iter().all(|group| swept(&root, group).is_some()));
     for (group, freed) in [("app.scope", 0), ("half.scope", 1 << 20)] {
         let line = swept(&root, group).expect("a line");
         assert_eq!((&line["end"], &line["freed"]), (&"floor".into(), &freed.into()), "{line}");
