@@ -156,7 +156,8 @@ pub fn journal(kernel: &Kernel, state_dir: &std::path::Path, actuator: &mut dyn 
     let journal = Journal::open(kernel, state_dir)?;
     let restored = journal.restore(kernel, actuator)?;
     if restored > 0 {
-        log::warn!("restored {restored} limits that an earlier run of omr left behind");
+        let s = if restored == 1 { "" } else { "s" };
+        log::warn!("restored {restored} limit{s} that an earlier run of omr left behind");
     }
     Ok(journal)
 }

@@ -158,7 +158,7 @@ fn a_limit_that_kill_9_left_behind_is_restored_by_whatever_comes_next() {
         match next {
             "daemon" => {
                 let log = Daemon::start(&root, "mode = 'observe'").end();
-                assert!(log.contains("restored 1 limits that an earlier run of omr left behind"), "{log}");
+                assert!(log.contains("restored 1 limit that an earlier run of omr left behind"), "{log}");
             }
             _ => {
                 omr(&root, &["reclaim", "--backend", "memory.reclaim", "app.scope", "128K"]);
