@@ -22,6 +22,14 @@ pub enum Error {
         /// What the kernel said.
         err: io::Error,
     },
+    /// A control group could not be made.
+    #[error("make {}: {err}", path.display())]
+    Make {
+        /// The group's directory.
+        path: PathBuf,
+        /// What the kernel said.
+        err: io::Error,
+    },
     /// The text is not in the form this program knows.
     #[error("{}: {what}", path.display())]
     Parse {
@@ -66,7 +74,7 @@ impl Error {
     /// Whether permission is what is missing.
     pub fn is_denied(&self) -> bool {
         match self {
-            Error::Read { err, .. } | Error::Write { err, .. } => {
+            Error::Read { err, .. } | Error::Write { err, .. } | Error::Make { err, .. } => {
                 matches!(err.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
             }
             _ => false,

@@ -147,6 +147,13 @@ pub fn read_own_group(kernel: &Kernel) -> Result<Option<PathBuf>> {
     Ok(parse_group(&buffer))
 }
 
+/// The group of a process; `None`: see [`parse_group`].
+pub fn read_group(kernel: &Kernel, pid: u32) -> Result<Option<PathBuf>> {
+    let mut buffer = Vec::new();
+    kernel.proc.read(format!("{pid}/cgroup"), &mut buffer)?;
+    Ok(parse_group(&buffer))
+}
+
 /// What omr needs of `/proc/PID/stat`. Times in ticks of 10 ms (`USER_HZ`).
 ///
 /// Sample line: `5413 (cat) R 5406 5406 3721 0 -1 4194304 116 0 0 0 0 0 0 0 20 0 1 0 59936 3133440 390 ...`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{config, doctor, reclaim, status};
+use crate::commands::{config, doctor, reclaim, run, status};
 use crate::daemon;
 
 /// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
@@ -40,6 +40,8 @@ pub enum Command {
     Pause(status::PauseArgs),
     /// Tell the daemon to go on
     Resume,
+    /// Run a command in a group of a class
+    Run(run::Args),
     /// Check and show the configuration
     Config(config::Args),
 }

@@ -7,20 +7,29 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Done.
-    Done = 0,
+    Done,
     /// Failed.
-    Failed = 1,
+    Failed,
     /// Wrong words on the command line or in a configuration file.
-    Usage = 2,
+    Usage,
     /// This kernel or machine cannot do it.
-    Unsupported = 3,
+    Unsupported,
     /// Less was done than asked: interrupted, timed out, or nothing more to be had.
-    Partial = 4,
+    Partial,
+    /// `omr run`: what the command ended with, or 125 and more where it did not even start.
+    Command(u8),
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(exit as u8)
+        ExitCode::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Unsupported => 3,
+            Exit::Partial => 4,
+            Exit::Command(code) => code,
+        })
     }
 }
 

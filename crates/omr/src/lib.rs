@@ -2,6 +2,7 @@
 //! generated from the command line (manual pages, completions) needs no part in it.
 
 mod backend;
+mod bus;
 mod classes;
 mod cli;
 mod commands;

@@ -11,6 +11,7 @@ macro_rules! outln {
 pub mod config;
 pub mod doctor;
 pub mod reclaim;
+pub mod run;
 pub mod status;
 
 use anyhow::Result;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::History(args) => status::history(&cli.root, &args),
         Command::Pause(args) => status::pause(&cli.root, &args),
         Command::Resume => status::resume(&cli.root),
+        Command::Run(args) => run::run(&cli.root, &args),
         Command::Config(args) => config::run(&cli.root, &args),
     }
 }
