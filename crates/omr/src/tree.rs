@@ -14,8 +14,12 @@ use omr_units::{Bytes, GroupId, Limit, Monotonic};
 
 use crate::classes::{self, Assignment, Classifier};
 
-/// Limits and xattrs are read again after this time; a sweep reads the limits of its group anew.
+/// Limits and xattrs of all groups are read again after this time, in one scan, so that what is said
+/// of a group reaches those below it at once; a sweep reads the limits of its group anew.
 const SLOW: Duration = Duration::from_secs(30);
+/// And not more often than in so many scans: such a scan takes twice as long, and scans of thousands
+/// of groups are more than `SLOW` apart.
+const SLOW_SCANS: u32 = 6;
 
 /// What stays the same from scan to scan.
 #[derive(Debug)]
@@ -24,7 +28,6 @@ struct Known {
     assignment: Assignment,
     /// `memory.min` or `memory.low`, the larger.
     protection: Option<Limit>,
-    read: Monotonic,
     seen: u32,
 }
 
@@ -59,6 +62,8 @@ pub struct Tree {
     nodes: Vec<Node>,
     known: HashMap<GroupId, Known>,
     scan: u32,
+    /// When limits and xattrs of all groups were read, and in which scan.
+    read_all: (Monotonic, u32),
     buffer: Vec<u8>,
     path: PathBuf,
 }
@@ -67,7 +72,8 @@ struct Scan<'a> {
     tree: &'a mut Tree,
     classifier: &'a Classifier,
     page: omr_units::PageSize,
-    now: Monotonic,
+    /// Limits and xattrs of all groups, not of new ones only.
+    all: bool,
     memory: bool,
 }
 
@@ -77,7 +83,7 @@ impl Visit for Scan<'_> {
         let index = tree.nodes.len();
         let parent_index = parent.unwrap_or(index);
         let stale = match tree.known.get(&id) {
-            Some(known) => *known.name != *name || self.now.since(known.read) >= SLOW,
+            Some(known) => self.all || *known.name != *name,
             None => true,
         };
         if stale {
@@ -96,7 +102,7 @@ impl Visit for Scan<'_> {
                 None => self.classifier.assign(&tree.path, &Assignment::default(), xattr.as_deref(), owner),
             };
             let protection = memcg::read_protection(dir, &mut tree.buffer).ok();
-            tree.known.insert(id, Known { name: name.into(), assignment, protection, read: self.now, seen: tree.scan });
+            tree.known.insert(id, Known { name: name.into(), assignment, protection, seen: tree.scan });
         } else if let Some(known) = tree.known.get_mut(&id) {
             known.seen = tree.scan;
         }
@@ -151,7 +157,13 @@ impl Tree {
     pub fn scan(&mut self, kernel: &Kernel, classifier: &Classifier, memory: bool) -> Result<()> {
         self.nodes.clear();
         self.scan = self.scan.wrapping_add(1);
-        let mut scan = Scan { classifier, page: kernel.page(), now: clock::read_monotonic(), memory, tree: self };
+        let now = clock::read_monotonic();
+        let (when, scan) = self.read_all;
+        let all = now.since(when) >= SLOW && self.scan.wrapping_sub(scan) >= SLOW_SCANS;
+        if all || self.scan == 1 {
+            self.read_all = (now, self.scan);
+        }
+        let mut scan = Scan { classifier, page: kernel.page(), all, memory, tree: self };
         memcg::walk(kernel.cgroup()?, &mut scan)?;
         let this_scan = self.scan;
         self.known.retain(|_, known| known.seen == this_scan);
