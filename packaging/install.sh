@@ -47,7 +47,7 @@ install_all() {
         install -D -m 644 "$page" "$root$prefix/share/man/man${page##*.}/${page##*/}"
     done
     if [ "$prefix" != /usr ]; then
-        sed -i "s|^\(ExecStart=\|ExecReload=\)/usr/bin/omr|\1$prefix/bin/omr|" "$root$prefix/lib/systemd/system/omr.service"
+        sed -i "s,^\(Exec[A-Z][a-z]*=\)/usr/bin/omr ,\1$prefix/bin/omr ," "$root$prefix/lib/systemd/system/omr.service"
     fi
     [ -e "$root/etc/omr/omr.toml" ] || install -D -m 644 packaging/etc/omr.toml "$root/etc/omr/omr.toml"
     if live; then
