@@ -6,9 +6,7 @@ daemon sweeps, and measures how long the kernel goes on reclaiming after that.
 """
 
 import argparse
-import random
 import re
-import signal
 import struct
 from pathlib import Path
 from typing import Any
@@ -67,14 +65,14 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             results[arm].append(measured)
             progress(f"{NAME}: {arm}: " + ", ".join(f"{name} {value:.1f} ms" for name, value in quantiles(measured).items()))
 
-    stops: list[dict[str, Any]] = []
+    stops: list[dict[str, float]] = []
+    guests = 0
     while len(stops) < arguments.stops:
-        # One guest's background memory is enough for so many interrupted sweeps.
-        count = min(STOPS_PER_GUEST, arguments.stops - len(stops))
-        number = len(stops) // STOPS_PER_GUEST + 1
-        measured = runs.run(f"stops-{number:02}-{count}", lambda name: {"stops": measure_stops(arguments, count)})
-        stops += measured["stops"]
-        progress(f"{NAME}: stop times so far: " + ", ".join(f"{stop['stop_ms']:.1f}" for stop in stops) + " ms")
+        guests += 1
+        if guests > 3 + arguments.stops // 2:
+            raise GuestError(f"only {len(stops)} sweeps were interrupted in {guests - 1} guests")
+        stops += runs.run(f"stops-{guests:02}", lambda name: {"stops": measure_stops(arguments)})["stops"]
+        progress(f"{NAME}: {len(stops)} stops so far: " + ", ".join(f"{stop['stop_ms']:.1f}" for stop in stops) + " ms")
 
     guest = {"mem_mib": arguments.mem, "disk_mb_s": arguments.mb_s, "swap": "disk", "fill_percent": arguments.fill}
     arms_table = {arm: {name: Metric([quantiles(one)[name] for one in results[arm]], "ms").json() for name in QUANTILES} for arm in arms}
@@ -153,59 +151,56 @@ def quantiles(measured: dict[str, Any]) -> dict[str, float]:
 
 # Part two: how soon a sweep stops
 
-STOPS_PER_GUEST = 10
+BURSTS = 12
+"""In one guest: its background memory is enough for so many interrupted sweeps."""
 
-BURST = 1.0
+GAP = ("4s", "9s")
+"""Between two bursts. The daemon sweeps again after some 3 s."""
 
 
-def measure_stops(arguments: argparse.Namespace, count: int) -> list[dict[str, Any]]:
-    """Foreground work begins at random moments of the daemon's sweeps.
+def measure_stops(arguments: argparse.Namespace) -> list[dict[str, float]]:
+    """Foreground work begins at random moments, some of which fall into the daemon's sweeps.
 
-    The kernel's own trace says when reclaim went on: a stop time is from the moment the foreground process ran to the end
-    of the last batch after that. Whether omr thinks that it has stopped does not matter.
+    The kernel's own trace says when reclaim went on: a stop time is from the moment the foreground process ran until the last
+    write to memory.reclaim returned. Whether omr thinks that it has stopped does not matter. Nothing is asked of the guest
+    meanwhile: the agent's answers are work too.
     """
-    stops: list[dict[str, Any]] = []
-    # As much memory for each stop as the disk takes in two seconds.
+    # As much memory for each sweep as the disk takes in four seconds.
     with Guest(arguments.kernel, arguments.mem, Disk(2 * arguments.mem, arguments.mb_s / 2)) as guest:
         guest.group("fg")
         guest.group("bg")
         guest.write(f"{TRACING}/trace_clock", "mono")
-        guest.write(f"{TRACING}/events/vmscan/mm_vmscan_memcg_reclaim_end/enable", "1")
-        spin = guest.spawn(["omr-testkit", "spin", "--burst", f"{BURST:g}s"], group="fg")
+        guest.write(f"{TRACING}/kprobe_events", "r:reclaim_return memory_reclaim")
+        guest.write(f"{TRACING}/events/kprobes/reclaim_return/enable", "1")
         load = guest.spawn(["omr-testkit", "fill", f"{arguments.fill}%"], group="bg")
         load.line_with("ready", timeout=300)
-        with Daemon(guest, idle="2s", config=CLASSES) as daemon:
-            tries = 0
-            while len(stops) < count:
-                tries += 1
-                if tries > 3 * count + 10:
-                    raise GuestError(f"only {len(stops)} of {count} sweeps were interrupted; {daemon.process.stderr()}")
-                guest.write(f"{TRACING}/trace", "", create=True)
-                guest.wait_for(lambda: batches(guest), 120, "sweep")
-                guest.shell(f"sleep {random.uniform(0, 1):.3f}")
-                spin.kill(signal.SIGUSR1)
-                burst = spin.line_with("first_ran_ns", number=tries)
-                first_ran = burst["first_ran_ns"]
-                seen = batches(guest)
-                if not any(first_ran - 1e9 < end <= first_ran for end in seen):
-                    continue  # the sweep was over before the work began: nothing was to be stopped
-                late = [end for end in seen if first_ran < end <= burst["ended_ns"]]
-                stops.append({"first_ran_ns": first_ran, "stop_ms": (max(late, default=first_ran) - first_ran) / 1e6})
-            for stop, entry in zip(stops, daemon.sweeps("bg")):
-                stop["ledger"] = entry
-    return stops
+        with Daemon(guest, idle="2s", config=CLASSES):
+            gaps = ["--gap-min", GAP[0], "--gap-max", GAP[1]]
+            spin = guest.spawn(["omr-testkit", "spin", "--burst", "1s", "--times", str(BURSTS), *gaps], group="fg")
+            spin.wait(timeout=20 * BURSTS)
+            returned = write_ends(guest.read(f"{TRACING}/trace"))
+            bursts = [line for line in spin.lines() if "first_ran_ns" in line]
+    return [stop for burst in bursts if (stop := stop_time(burst, returned)) is not None]
 
 
-def batches(guest: Guest) -> list[float]:
-    """When each batch of cgroup reclaim ended, CLOCK_MONOTONIC in ns."""
-    trace = guest.read(f"{TRACING}/trace")
-    return [float(seconds) * 1e9 for seconds in re.findall(r"(\d+\.\d+): mm_vmscan_memcg_reclaim_end", trace)]
+def write_ends(trace: str) -> list[float]:
+    """When each write to memory.reclaim returned, CLOCK_MONOTONIC in ns."""
+    return [float(seconds) * 1e9 for seconds in re.findall(r"(\d+\.\d+): reclaim_return:", trace)]
+
+
+def stop_time(burst: dict[str, int], returned: list[float]) -> dict[str, float] | None:
+    """None where no sweep ran when the burst began: nothing was to be stopped."""
+    began = burst["first_ran_ns"]
+    if not any(began - 1e9 < end <= began for end in returned):
+        return None
+    last = max((end for end in returned if began < end <= burst["ended_ns"]), default=began)
+    return {"first_ran_ns": began, "stop_ms": (last - began) / 1e6}
 
 
 # Results
 
 
-def metrics(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, Any]]) -> dict[str, Metric]:
+def metrics(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, float]]) -> dict[str, Metric]:
     found: dict[str, Metric] = {}
     for arm, name, goal in (("background", "fg_p999_ratio", "<= 1.1"), ("machine", "fg_p999_ratio_machine", None), ("seed", "fg_p999_ratio_seed", None)):
         if arm in results and "nothing" in results:
@@ -222,7 +217,7 @@ def metrics(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, Any]
     return found
 
 
-def draw(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, Any]], directory: Path) -> dict[str, str]:
+def draw(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, float]], directory: Path) -> dict[str, str]:
     figure, axes = canvas(rows=len(results), width=10, height=1.9 * len(results), sharex=True, sharey=True)
     for axis, (arm, runs) in zip(axes, results.items()):
         points = responses(runs[0])

@@ -19,29 +19,53 @@ pub(crate) struct Args {
     /// How long each burst lasts
     #[arg(long, value_parser = clock::parse_span, default_value = "1s")]
     burst: Duration,
+    /// So many bursts at random moments instead of one for each SIGUSR1
+    #[arg(long)]
+    times: Option<u64>,
+    /// The shortest time between two of them
+    #[arg(long, value_parser = clock::parse_span, default_value = "4s")]
+    gap_min: Duration,
+    /// The longest
+    #[arg(long, value_parser = clock::parse_span, default_value = "9s")]
+    gap_max: Duration,
 }
 
-/// Waits for SIGUSR1 and spins, again and again; the process is there already, so that no fork or exec is measured.
+/// Spins again and again; the process is there already, so that no fork or exec is measured.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     println!("{}", json!({"ready": true}));
+    if let Some(times) = args.times {
+        for _ in 0..times {
+            clock::sleep(random_between(args.gap_min, args.gap_max));
+            spin(args)?;
+        }
+        return Ok(());
+    }
     loop {
         match signals.wait(None)? {
-            Some(libc::SIGUSR1) => {
-                let first_ran = clock::monotonic();
-                let end = first_ran + u64::try_from(args.burst.as_nanos())?;
-                thread::scope(|scope| {
-                    for _ in 1..args.threads {
-                        scope.spawn(move || spin_until(end));
-                    }
-                    spin_until(end);
-                });
-                println!("{}", json!({"first_ran_ns": first_ran, "ended_ns": clock::monotonic()}));
-            }
+            Some(libc::SIGUSR1) => spin(args)?,
             Some(_) => return Ok(()),
             None => {}
         }
     }
+}
+
+fn random_between(min: Duration, max: Duration) -> Duration {
+    let share = pattern::mix(clock::monotonic()) % 1000;
+    min + max.saturating_sub(min) * u32::try_from(share).unwrap_or(0) / 1000
+}
+
+fn spin(args: &Args) -> Result<()> {
+    let first_ran = clock::monotonic();
+    let end = first_ran + u64::try_from(args.burst.as_nanos())?;
+    thread::scope(|scope| {
+        for _ in 1..args.threads {
+            scope.spawn(move || spin_until(end));
+        }
+        spin_until(end);
+    });
+    println!("{}", json!({"first_ran_ns": first_ran, "ended_ns": clock::monotonic()}));
+    Ok(())
 }
 
 fn spin_until(end: u64) {
