@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, can_mount, in_own_mounts, ledger, swept, wait_until};
+use common::running::{Daemon, can_mount, in_own_mounts, ledger, refused, swept, wait_until};
 use common::{GROUPS, STEADY, add_group, command, machine, omr, replace, stat, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
@@ -77,7 +77,7 @@ fn memory_high_is_not_touched_without_a_place_for_its_old_value() {
     let root = with_group();
     root.write("var/lib/omr/limits", "a file where the directory has to be\n");
     root.write("etc/omr/omr.toml", format!("backend = 'memory.high'\n{STEADY}"));
-    let (code, _, stderr) = text(&omr(&root, &["daemon", "--foreground"]));
+    let (code, stderr) = refused(&root);
     assert_eq!(code, 1);
     assert!(stderr.starts_with("omr: memory.high needs a journal: create "), "{stderr}");
     let (code, _, stderr) = text(&omr(&root, &["reclaim", "app.scope", "1M"]));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, ledger, swept, wait_until};
+use common::running::{Daemon, ledger, refused, swept, wait_until};
 use common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
@@ -133,7 +133,7 @@ fn a_bad_file_keeps_the_configuration_that_was_there() {
 fn a_wrong_configuration_is_refused_at_the_start() {
     let root = machine();
     root.write("etc/omr/omr.toml", "[idle]\nfro = '1s'\n");
-    let (code, _, stderr) = text(&omr(&root, &["daemon", "--foreground"]));
+    let (code, stderr) = refused(&root);
     assert_eq!(code, 2);
     assert!(stderr.contains("omr.toml:2: idle.fro: unknown key; did you mean \"for\"?"), "{stderr}");
     assert!(!root.resolve("run/omr").exists() && !root.resolve("var").exists());
@@ -143,7 +143,7 @@ fn a_wrong_configuration_is_refused_at_the_start() {
 fn the_second_daemon_names_the_first() {
     let root = machine();
     let mut first = Daemon::start(&root, "");
-    let (code, _, stderr) = text(&omr(&root, &["daemon", "--foreground"]));
+    let (code, stderr) = refused(&root);
     assert_eq!(code, 1);
     let expected = format!("omr: a daemon is running already (pid {}); omr status shows it\n", first.pid());
     assert_eq!(stderr, expected);

@@ -151,6 +151,12 @@ impl Daemon {
     }
 }
 
+/// Starts a daemon that has to refuse; returns its exit code and what it says.
+pub fn refused(root: &FakeRoot) -> (i32, String) {
+    let (status, log) = Daemon::spawn(root, |_| {}).wait();
+    (status.code().expect("an exit"), log)
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
