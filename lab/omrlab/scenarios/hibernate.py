@@ -53,7 +53,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     guest = {"mem_mib": arguments.mem, "disk_mb_s": arguments.mb_s, "swap": "disk", "fill_percent": arguments.fill}
     result = runs.finish(guest, arguments.pairs, metrics(results), arms=medians(results))
     plots = draw(results, runs.directory, guest)
-    command = f"lab/run hibernate --kernel {arguments.kernel} --mem {arguments.mem} --mb-s {arguments.mb_s:g} --pairs {arguments.pairs} --arms {arguments.arms}"
+    command = (
+        f"lab/run hibernate --kernel {arguments.kernel} --mem {arguments.mem} --mb-s {arguments.mb_s:g}"
+        f" --fill {arguments.fill} --idle {arguments.idle:g} --pairs {arguments.pairs} --arms {arguments.arms}"
+    )
     write_report(runs.directory, "Hibernation", __doc__ or "", command, result, plots)
     return result
 
@@ -181,8 +184,8 @@ def draw_times(axes: Any, results: dict[str, list[dict[str, Any]]]) -> None:
     axes.set_ylabel("seconds")
     axes.set_title("Time")
     axes.grid(axis="x", visible=False)
-    axes.margins(y=0.15)
-    axes.legend(loc="upper right")
+    axes.set_ylim(0, 1.35 * axes.dataLim.ymax)  # room for the figures and the legend above the bars
+    axes.legend(loc="upper right", ncols=len(results))
 
 
 def draw_memory(axes: Any, results: dict[str, list[dict[str, Any]]]) -> None:
@@ -193,11 +196,13 @@ def draw_memory(axes: Any, results: dict[str, list[dict[str, Any]]]) -> None:
         used = [(line["MemTotal"] - line["MemFree"]) / MIB for line in timeline]
         axes.plot(seconds, used, color=COLOURS[arm], linewidth=2, label=f"memory in use, {LABELS[arm]}")
         axes.plot(seconds[-1], used[-1], "o", color=COLOURS[arm])
-        axes.annotate("hibernates", (seconds[-1], used[-1]), (0, 7), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate("hibernates", (seconds[-1], used[-1]), (6, 7), textcoords="offset points", ha="right", fontsize=8)
     total = next(iter(results.values()))[0]["timeline"][0]["MemTotal"] / MIB
-    axes.axhline(0.4 * total, color="#777777", linewidth=1, linestyle=":")
-    axes.annotate("default image_size", (0, 0.4 * total), (2, 3), textcoords="offset points", fontsize=8, color="#777777")
-    axes.set_ylim(0, total * 1.08)
+    for level, label in ((total, "all memory"), (0.4 * total, "default image_size")):
+        axes.axhline(level, color="#777777", linewidth=1, linestyle=":")
+        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(label, (1, level), (-3, 3), fontsize=8, color="#777777", **place)
+    axes.set_ylim(0, total * 1.3)
     axes.set_xlabel("seconds since boot")
     axes.set_ylabel("MiB")
     axes.set_title("Memory before hibernation")

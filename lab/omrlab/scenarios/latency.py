@@ -31,6 +31,8 @@ ARM_COLOURS = {"nothing": COLOURS["off"], "seed": COLOURS["seed"], "machine": CO
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
+GOALS = {"fg_p999_ratio": "<= 1.1", "stop_p99_ms": "<= 100"}
+
 WARM_UP = 5.0
 """Seconds in which the foreground task runs before anything reclaims."""
 
@@ -75,10 +77,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         progress(f"{NAME}: {len(stops)} stops so far: " + ", ".join(f"{stop['stop_ms']:.1f}" for stop in stops) + " ms")
 
     guest = {"mem_mib": arguments.mem, "disk_mb_s": arguments.mb_s, "swap": "disk", "fill_percent": arguments.fill}
-    arms_table = {arm: {name: Metric([quantiles(one)[name] for one in results[arm]], "ms").json() for name in QUANTILES} for arm in arms}
+    arms_table = {
+        arm: {name: Metric([quantiles(one)[name] for one in results[arm]], "ms").json() for name in QUANTILES} for arm in arms
+    }
     result = runs.finish(guest, arguments.pairs, metrics(results, stops), arms=arms_table)
     plots = draw(results, stops, runs.directory)
-    command = f"lab/run latency --kernel {arguments.kernel} --pairs {arguments.pairs} --arms {arguments.arms} --stops {arguments.stops}"
+    command = (
+        f"lab/run latency --kernel {arguments.kernel} --mem {arguments.mem} --mb-s {arguments.mb_s:g} --fill {arguments.fill}"
+        f" --window {arguments.window:g} --pairs {arguments.pairs} --arms {arguments.arms} --stops {arguments.stops}"
+    )
     write_report(runs.directory, "Latency", __doc__ or "", command, result, plots)
     return result
 
@@ -202,13 +209,14 @@ def stop_time(burst: dict[str, int], returned: list[float]) -> dict[str, float] 
 
 def metrics(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, float]]) -> dict[str, Metric]:
     found: dict[str, Metric] = {}
-    for arm, name, goal in (("background", "fg_p999_ratio", "<= 1.1"), ("machine", "fg_p999_ratio_machine", None), ("seed", "fg_p999_ratio_seed", None)):
+    ratios = {"background": "fg_p999_ratio", "machine": "fg_p999_ratio_machine", "seed": "fg_p999_ratio_seed"}
+    for arm, name in ratios.items():
         if arm in results and "nothing" in results:
             pairs = zip(results[arm], results["nothing"])
-            found[name] = Metric([quantiles(one)["p999"] / quantiles(none)["p999"] for one, none in pairs], "ratio", goal)
+            found[name] = Metric([quantiles(one)["p999"] / quantiles(none)["p999"] for one, none in pairs], "ratio", GOALS.get(name))
     if stops:
         times = [stop["stop_ms"] for stop in stops]
-        found["stop_p99_ms"] = Metric([quantile(times, 0.99)], "ms", "<= 100")
+        found["stop_p99_ms"] = Metric([quantile(times, 0.99)], "ms", GOALS["stop_p99_ms"])
         found["stop_max_ms"] = Metric([max(times)], "ms")
         found["stop_p50_ms"] = Metric([quantile(times, 0.5)], "ms")
     for arm, runs in results.items():
@@ -232,7 +240,8 @@ def draw(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, float]]
     figure, (axis,) = canvas(width=9, height=4.5)
     for arm, runs in results.items():
         values = sorted(response for one in runs for _, response in responses(one))
-        axis.plot(values, [1 - number / len(values) for number in range(len(values))], color=ARM_COLOURS[arm], linewidth=2, label=LABELS[arm])
+        longer = [1 - number / len(values) for number in range(len(values))]
+        axis.plot(values, longer, color=ARM_COLOURS[arm], linewidth=2, label=LABELS[arm])
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlabel("response time of the foreground task (ms)")
@@ -241,7 +250,8 @@ def draw(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, float]]
     axis.legend()
     save(figure, directory / "distribution.png")
     plots = {
-        "latency.png": "Response of the foreground task, due every period: from the moment it should run to the end of its work. First run of each arm.",
+        "latency.png": "Response of the foreground task in each period: from the moment it should run to the end of its work."
+        " First run of each arm.",
         "distribution.png": "The same over all runs: further left and lower is better.",
     }
     if stops:
