@@ -10,8 +10,8 @@ help: ## Show this
 setup: ## Install what building and testing need (root, or sudo is used)
 	@tools/setup
 
-build: setup ## Build the program: target/release/omr
-	cargo build --release --locked --package omr
+build: setup ## Build the program, its manual pages and completions: target/package
+	packaging/build.sh
 
 demo: setup ## Hibernate and load a VM with and without omr, and show before and after (6 minutes)
 	lab/run demo
@@ -43,11 +43,11 @@ bench-%: setup ## Run one scenario: bench-hibernate, bench-latency, bench-self
 deb: setup ## Build the Debian package: target/debian/*.deb
 	packaging/build-deb.sh
 
-install: ## Install on this machine (root); DESTDIR and PREFIX as usual
-	packaging/install.sh
+install: ## Install on this machine what make build has built (root); DESTDIR and PREFIX as usual
+	packaging/install.sh install
 
 uninstall: ## Take it off again; the configuration stays
-	packaging/install.sh --uninstall
+	packaging/install.sh uninstall
 
 clean: ## Remove what was built and measured
 	rm -rf target lab/out

@@ -54,6 +54,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Groups are read this often, or so seldom that it takes no more than half a percent of a CPU.
 const SCAN: Duration = Duration::from_secs(5);
 const SCAN_SHARE: u32 = 200;
+/// While a sweep runs nothing may keep the loop from noticing work: a scan of thousands of groups
+/// that takes longer than this waits, and only the group being swept is read each second.
+const LONGEST_LOOK: Duration = Duration::from_millis(10);
 /// Whether the machine can hibernate is read again after this many ticks.
 const SLOW_TICKS: u64 = 60;
 
@@ -148,6 +151,8 @@ struct Daemon {
     sides: Sides,
     groups: Vec<omr_policy::Group>,
     next_scan: Monotonic,
+    /// How long the last scan took.
+    scan_took: Duration,
     snapshot: Option<Snapshot>,
     signals: Option<Signals>,
     decision: Option<Decision>,
@@ -221,6 +226,7 @@ impl Daemon {
             sides: Sides::default(),
             groups: Vec::new(),
             next_scan: Monotonic(0),
+            scan_took: Duration::ZERO,
             snapshot: None,
             signals: None,
             decision: None,
@@ -331,11 +337,13 @@ impl Daemon {
     fn tick(&mut self) {
         let now = clock::read_monotonic();
         let cpu = clock::read_thread_cpu();
-        if now >= self.next_scan {
+        if now >= self.next_scan && (self.running.is_none() || self.scan_took <= LONGEST_LOOK) {
             self.scan();
             if !self.probed {
                 self.probe();
             }
+        } else {
+            self.look_at_running();
         }
         if self.ticks.is_multiple_of(SLOW_TICKS) {
             self.hibernates = read_hibernates(&self.kernel, self.snapshot.as_ref().and_then(|snapshot| snapshot.swap));
@@ -478,6 +486,11 @@ impl Daemon {
         let now = clock::read_monotonic();
         let own_cpu = clock::read_own_cpu();
         let dt = now.since(running.sampled);
+        // After a late wake-up the next one is early. CPU time is accounted with a timer tick's delay,
+        // so a few milliseconds may show that of many (1005 % of a CPU were seen).
+        if dt < self.config.stop.sample / 2 {
+            return;
+        }
         let own = own_cpu.saturating_sub(running.own_cpu);
         running.sampled = now;
         running.own_cpu = own_cpu;
@@ -596,6 +609,22 @@ impl Daemon {
         // Not the time by the clock: on a busy machine that would put the next look off for minutes.
         let took = clock::read_thread_cpu().saturating_sub(cpu);
         self.next_scan = began + SCAN.max(took * SCAN_SHARE);
+        self.scan_took = clock::read_monotonic().since(began);
+    }
+
+    /// Reads the group being swept, so that what comes back into it is noticed between two scans.
+    fn look_at_running(&mut self) {
+        let Some(running) = &self.running else { return };
+        let Some(id) = self.state.sweeping() else { return };
+        let (Ok(root), Some(seen)) = (self.kernel.cgroup(), self.groups.iter_mut().find(|group| group.id == id)) else {
+            return;
+        };
+        if let Ok(group) = Group::open(root, &running.path)
+            && group.id() == id
+            && let Ok(stat) = group.read_stat(&mut self.buffer)
+        {
+            seen.refaults = stat.refaults().map(|pages| pages.bytes(self.kernel.page()));
+        }
     }
 
     /// Whether the kernel can be asked for file memory only.
