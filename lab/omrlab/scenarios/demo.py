@@ -8,7 +8,7 @@ from . import hibernate, latency
 
 HIBERNATE = "--mem 512 --mb-s 12 --pairs 1 --idle 2"
 
-LATENCY = "--mem 512 --mb-s 12 --window 15 --pairs 1 --arms nothing,seed,background --stops 5"
+LATENCY = "--mem 512 --mb-s 12 --window 15 --pairs 1 --arms nothing,seed,background --stops 2 --bursts 5"
 
 
 DIRECTORY = OUT / "demo"

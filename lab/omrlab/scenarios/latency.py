@@ -49,6 +49,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
     parser.add_argument("--arms", default=",".join(LABELS), help="arms in turn (default: %(default)s)")
     parser.add_argument("--stops", type=int, default=40, help="how often foreground work interrupts a sweep (default: %(default)s)")
+    # The background memory of one guest is enough for some 12 interrupted sweeps.
+    parser.add_argument("--bursts", type=int, default=12, help="bursts of foreground work in one guest (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
     parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/latency)")
 
@@ -57,7 +59,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     arms = arguments.arms.split(",")
     if unknown := set(arms) - set(LABELS):
         raise SystemExit(f"no such arm: {', '.join(sorted(unknown))}")
-    setting = {name: vars(arguments)[name] for name in ("mem", "mb_s", "fill", "window", "period")}
+    setting = {name: vars(arguments)[name] for name in ("mem", "mb_s", "fill", "window", "period", "bursts")}
     runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
 
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
@@ -158,9 +160,6 @@ def quantiles(measured: dict[str, Any]) -> dict[str, float]:
 
 # Part two: how soon a sweep stops
 
-BURSTS = 12
-"""In one guest: its background memory is enough for so many interrupted sweeps."""
-
 GAP = ("4s", "9s")
 """Between two bursts. The daemon sweeps again after some 3 s."""
 
@@ -183,8 +182,8 @@ def measure_stops(arguments: argparse.Namespace) -> list[dict[str, float]]:
         load.line_with("ready", timeout=300)
         with Daemon(guest, idle="2s", config=CLASSES):
             gaps = ["--gap-min", GAP[0], "--gap-max", GAP[1]]
-            spin = guest.spawn(["omr-testkit", "spin", "--burst", "1s", "--times", str(BURSTS), *gaps], group="fg")
-            spin.wait(timeout=20 * BURSTS)
+            spin = guest.spawn(["omr-testkit", "spin", "--burst", "1s", "--times", str(arguments.bursts), *gaps], group="fg")
+            spin.wait(timeout=20 * arguments.bursts)
             returned = write_ends(guest.read(f"{TRACING}/trace"))
             bursts = [line for line in spin.lines() if "first_ran_ns" in line]
     return [stop for burst in bursts if (stop := stop_time(burst, returned)) is not None]
