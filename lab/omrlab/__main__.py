@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import signal
 import sys
 
 from .guest import GuestError
@@ -26,6 +27,8 @@ def main() -> int:
     for verb, description in VERBS.items():
         modules[verb].options(verbs.add_parser(verb, help=description, description=modules[verb].__doc__))
     arguments = parser.parse_args()
+    # A terminated lab leaves no guest and no disk behind, as an interrupted one does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         result = modules[arguments.verb].run(arguments)
     except (DemoFailed, GuestError, KernelMissing) as error:
