@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,13 +38,14 @@ OTHERS = re.compile(
 
 
 @pytest.fixture(scope="module")
-def packages() -> list[Path]:
-    """The package, and the same with a higher version."""
+def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The package, and the same with a higher version. Copies: cargo-deb removes a package of another version."""
     built = []
+    kept = tmp_path_factory.mktemp("packages")
     for version in ([], [NEWER]):
         command = [PACKAGING / "build-deb.sh", *version]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        built.append(REPOSITORY / output.strip())
+        built.append(Path(shutil.copy(REPOSITORY / output.strip(), kept)))
     return built
 
 
