@@ -193,7 +193,10 @@ class Guest:
             self.agent.check()
             self.boot_s = time.monotonic() - started
         except BaseException as error:
+            panic = self.panic()
             self.close()
+            if panic:
+                raise GuestPanicked(panic) from error
             if isinstance(error, AgentSilent):
                 raise GuestError(f"{error}; the console ends: {self.last_console}") from error
             raise

@@ -1,5 +1,6 @@
 """What is installed: the package in a Debian guest from installation to purge, the service in its sandbox, `make install`."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import pytest
 
 from omrlab.agent import AgentError
 from omrlab.debian import LAB, DebianGuest
-from omrlab.guest import MIB
+from omrlab.guest import MIB, GuestPanicked
 from omrlab.paths import REPOSITORY
 
 PACKAGING = REPOSITORY / "packaging"
@@ -49,10 +50,24 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return built
 
 
+@contextlib.contextmanager
+def booted(files: dict[str, Path]) -> Iterator[DebianGuest]:
+    """A guest that is on; one that panics while it boots is thrown away, three times at most."""
+    with contextlib.ExitStack() as stack:
+        for last in (False, False, True):
+            try:
+                guest = stack.enter_context(DebianGuest(files=files))
+                break
+            except GuestPanicked:
+                if last:
+                    raise
+        yield guest
+
+
 @pytest.fixture(scope="module")
 def guest(packages: list[Path]) -> Iterator[DebianGuest]:
     """A guest with the package installed; the tests leave the service running."""
-    with DebianGuest(files={"omr.deb": packages[0]}) as guest:
+    with booted({"omr.deb": packages[0]}) as guest:
         guest.settle()
         guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
         guest.shell("useradd --create-home member && usermod --append --groups omr member && useradd --create-home other")
