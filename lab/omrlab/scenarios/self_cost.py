@@ -365,7 +365,8 @@ def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Me
     made: dict[str, Metric] = {}
 
     def add(name: str, key: str, field: str, unit: str, goal: str | None = None) -> None:
-        if key in found:
+        # What is there already has a goal.
+        if key in found and name not in made:
             made[name] = Metric([one[field] for one in found[key]], unit, goal)
 
     add("daemon_rss_mib_100", "native-100", "rss_mib", "MiB", "<= 4")
