@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from .binaries import build, busybox
-from .guest import Guest, Zram
+from .guest import Guest, Hibernation, SwapFile, Zram
 from .initramfs import Archive
 from .paths import CACHE
+from .swapfile import grow
 
 SUITE = "bookworm"
 
@@ -123,6 +124,15 @@ def copy(source: Path, destination: Path) -> None:
     subprocess.run(["cp", "--sparse=always", "--reflink=auto", source, destination], check=True)
 
 
+# What asks returns at once; logind knows when it is over. Seldom looked: the machine is to be idle meanwhile.
+SYSTEMCTL_HIBERNATE = """
+systemctl hibernate || exit
+while busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager PreparingForSleep |
+    grep -q true
+do sleep 0.5; done
+"""
+
+
 class DebianGuest(Guest):
     """A Guest with systemd as its process 1. `files` are in `LAB` under their names."""
 
@@ -132,7 +142,8 @@ class DebianGuest(Guest):
 
     def initramfs(self) -> bytes:
         # Also the moment for the disk: the directory is there, QEMU is not.
-        copy(image(), self.directory / "root")
+        if not isinstance(self.swap, SwapFile):
+            copy(image(), self.directory / "root")
         archive = Archive()
         for path in ("bin", "dev", "proc", "sys", "run", "root", "lab", "modules"):
             archive.directory(path)
@@ -148,8 +159,15 @@ class DebianGuest(Guest):
         archive.file("modules/order", "\n".join(order).encode() + b"\n")
         return archive.bytes()
 
+    def make_file_system(self, swap: SwapFile) -> None:
+        # As on a machine with one disk: the swap file is on the root file system.
+        copy(image(), self.directory / "swap")
+        grow(self.directory / "swap", swap.mib + swap.room_mib)
+
     def command(self) -> list[str]:
         *command, append, words = super().command()
+        if isinstance(self.swap, SwapFile):
+            return [*command, append, f"{words} omr.root=vda systemd.show_status=no"]
         disks = sum(word.startswith("virtio-blk-pci") for word in command)
         # A guest's root file system is thrown away with it: nothing has to reach the disk.
         command += ["-drive", f"file={self.directory}/root,id=root,if=none,format=raw,cache=unsafe"]
@@ -162,6 +180,10 @@ class DebianGuest(Guest):
         if state != "running":
             failed = self.run(["systemctl", "list-units", "--failed", "--plain", "--no-legend"], check=False).stdout
             raise AssertionError(f"the guest is {state}: {failed}")
+
+    def systemctl_hibernate(self, timeout: float = 600) -> Hibernation:
+        """As a user does it: logind, then all that systemd does before and after."""
+        return self.hibernate_and_resume(timeout, ("sh", "-c", SYSTEMCTL_HIBERNATE))
 
     def journal(self, unit: str) -> str:
         """What a unit has logged in this boot."""

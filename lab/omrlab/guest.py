@@ -19,6 +19,7 @@ from .initramfs import initramfs
 from .kernels import Kernel, kernel
 from .paths import CACHE
 from .qmp import Qmp, QmpError
+from .swapfile import BLOCK, make_swap_file
 
 MIB = 1 << 20
 
@@ -41,6 +42,16 @@ class Disk:
 
     mib: int
     mb_s: float | None = None
+
+
+@dataclass(frozen=True)
+class SwapFile:
+    """Swap in a file on an ext4 file system of its own, mounted on /swap; the disk is of limited speed."""
+
+    mib: int
+    mb_s: float | None = None
+    room_mib: int = 64
+    """Left beside it for other files, and for the file system itself."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +161,7 @@ class Guest:
         self,
         kernel_release: str = "6.12",
         mem_mib: int = 512,
-        swap: Disk | Zram | None = None,
+        swap: Disk | SwapFile | Zram | None = None,
         data_mib: int = 0,
         smp: int = 2,
         programs: tuple[str, ...] = ("omr", "omr-testkit"),
@@ -161,6 +172,7 @@ class Guest:
         self.kernel: Kernel = kernel(kernel_release)
         self.mem_mib = mem_mib
         self.swap = swap
+        self.resume_offset = 0
         self.data_mib = data_mib
         self.smp = smp
         self.programs = programs
@@ -184,14 +196,13 @@ class Guest:
             if isinstance(self.swap, Disk):
                 self.make_file("swap", self.swap.mib)
                 subprocess.run(["mkswap", self.directory / "swap"], check=True, capture_output=True)
+            if isinstance(self.swap, SwapFile):
+                self.make_file_system(self.swap)
+                self.resume_offset = make_swap_file(self.directory / "swap", self.swap.mib)
             if self.data_mib:
                 self.make_file("data", self.data_mib)
                 subprocess.run(["mke2fs", "-q", "-t", "ext4", self.directory / "data"], check=True)
-            started = self.switch_on()
-            if not self.agent.started.wait(self.boot_timeout):
-                raise AgentSilent(f"no agent in {self.boot_timeout:g} s")
-            self.agent.check()
-            self.boot_s = time.monotonic() - started
+            self.boot()
         except BaseException as error:
             panic = self.panic()
             self.close()
@@ -217,6 +228,11 @@ class Guest:
             file.truncate(mib * MIB)
         os.chmod(self.directory / name, 0o600)
 
+    def make_file_system(self, swap: SwapFile) -> None:
+        """The one a swap file is to be put into."""
+        self.make_file("swap", swap.mib + swap.room_mib)
+        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-b", str(BLOCK), self.directory / "swap"], check=True)
+
     def command(self) -> list[str]:
         """QEMU's command line; the same for each boot, as a resume wants the same machine."""
         assert self.accelerator
@@ -232,10 +248,14 @@ class Guest:
             *("-qmp", f"unix:{self.directory}/qmp,server=on,wait=off"),
         ]
         disks = iter(("vda", "vdb"))
-        if isinstance(self.swap, Disk):
+        if isinstance(self.swap, Disk | SwapFile):
             throttle = f",throttling.bps-total={int(self.swap.mb_s * 1e6)}" if self.swap.mb_s else ""
             command += self.drive("swap", throttle)
-            words.append(f"omr.swap={next(disks)}")
+            disk = next(disks)
+            if isinstance(self.swap, SwapFile):
+                words.append(f"omr.swapfile={disk} resume=/dev/{disk} resume_offset={self.resume_offset}")
+            else:
+                words.append(f"omr.swap={disk}")
         if self.data_mib:
             command += self.drive("data")
             words.append(f"omr.data={next(disks)}")
@@ -260,6 +280,22 @@ class Guest:
         assert self.qmp
         limits = {"bps": int((mb_s or 0) * 1e6), "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0}
         self.qmp.execute("block_set_io_throttle", device="swap", **limits)
+
+    def boot(self) -> None:
+        """Switches on and waits for the agent."""
+        started = self.switch_on()
+        if not self.agent.started.wait(self.boot_timeout):
+            raise AgentSilent(f"no agent in {self.boot_timeout:g} s")
+        self.agent.check()
+        self.boot_s = time.monotonic() - started
+
+    def cut_power(self) -> None:
+        """Off at once; what was written to the disks is there, what the guest still had in memory is not."""
+        assert self.qemu
+        self.qemu.kill()
+        self.qemu.wait()
+        self.check()
+        self.unplug()
 
     def switch_on(self) -> float:
         """Starts QEMU and connects; returns when on the host's clock."""
@@ -288,11 +324,14 @@ class Guest:
             time.sleep(0.005)
         off = time.monotonic()
         self.check()
+        self.unplug()
+        return off
+
+    def unplug(self) -> None:
         if self.qmp:
             self.qmp.close()
         for socket in ("agent", "qmp"):
             (self.directory / socket).unlink(missing_ok=True)
-        return off
 
     def close(self) -> None:
         self.last_console = self.console_end()
@@ -392,11 +431,14 @@ class Guest:
     def monotonic_ns(self) -> int:
         return self.call("ping")["monotonic_ns"]
 
-    def hibernate_and_resume(self, timeout: float = 600) -> Hibernation:
-        """Hibernates to the swap disk, switches on again, and comes back when the same processes run on."""
+    def hibernate_and_resume(self, timeout: float = 600, argv: tuple[str, ...] = ("omr-testkit", "hibernate")) -> Hibernation:
+        """Hibernates, switches on again, and comes back when the same processes run on.
+
+        The command asks for hibernation and ends after it.
+        """
         hellos = self.agent.hellos
         asked = time.monotonic()
-        request = self.agent.submit("run", argv=["omr-testkit", "hibernate"])
+        request = self.agent.submit("run", argv=argv)
         off = self.wait_off(timeout)
         started = self.switch_on()
         try:

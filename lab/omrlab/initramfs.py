@@ -49,7 +49,7 @@ def pad(data: bytes) -> bytes:
 def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit")) -> bytes:
     """The archive for one kernel."""
     archive = Archive()
-    for path in ("bin", "dev", "proc", "sys", "run", "tmp", "data", "etc", "etc/omr", "var", "var/lib", "var/lib/omr"):
+    for path in ("bin", "dev", "proc", "sys", "run", "tmp", "data", "swap", "etc", "etc/omr", "var", "var/lib", "var/lib/omr"):
         archive.directory(path)
     archive.file("init", INIT.encode(), 0o755)
     archive.file("bin/busybox", busybox().read_bytes(), 0o755)

@@ -1,11 +1,13 @@
 """The lab itself: what the other tests stand on."""
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
 from omrlab.agent import AgentError
-from omrlab.guest import Disk, Guest, GuestPanicked, Zram
+from omrlab.debian import DebianGuest
+from omrlab.guest import Disk, Guest, GuestPanicked, Hibernation, SwapFile, Zram
 
 TESTKIT = ("omr-testkit",)
 
@@ -49,16 +51,41 @@ def test_a_panic_is_an_error_of_its_own() -> None:
             guest.wait_off(30)
 
 
-def test_hibernation_keeps_memory_and_processes(release: str) -> None:
-    with Guest(release, 384, Disk(768), programs=TESTKIT) as guest:
-        guest.group("load")
-        load = guest.spawn(["omr-testkit", "fill", "40%"], group="load")
-        load.line_with("ready")
+@pytest.mark.parametrize("swap", [Disk(768), SwapFile(768)], ids=["disk", "file"])
+def test_hibernation_keeps_memory_and_processes(release: str, swap: Disk | SwapFile) -> None:
+    with Guest(release, 384, swap, programs=TESTKIT) as guest:
+        hibernates(guest, guest.hibernate_and_resume)
+
+
+def test_a_debian_guest_hibernates_to_a_file_on_its_root_through_logind() -> None:
+    with DebianGuest(512, SwapFile(768)) as guest:
+        guest.settle()
+        swaps = guest.read("/proc/swaps").splitlines()
+        assert len(swaps) == 2 and swaps[1].split()[:2] == ["/swapfile", "file"]
+        hibernates(guest, guest.systemctl_hibernate)
+        assert "System returned from sleep state" in guest.journal("systemd-hibernate.service")
+
+
+def hibernates(guest: Guest, round_trip: Callable[[], Hibernation]) -> None:
+    guest.group("load")
+    load = guest.spawn(["omr-testkit", "fill", "40%"], group="load")
+    load.line_with("ready")
+    boot = guest.read("/proc/sys/kernel/random/boot_id")
+    assert round_trip().image["image_pages"] > 0
+    assert guest.read("/proc/sys/kernel/random/boot_id") == boot
+    load.kill(signal.SIGUSR1)
+    verified = load.line_with("verified")
+    assert verified["errors"] == 0
+    assert verified["verified"] > 100 << 20
+
+
+def test_after_a_power_cut_the_next_boot_is_another_one() -> None:
+    with Guest(mem_mib=256, swap=SwapFile(64), programs=TESTKIT) as guest:
         boot = guest.read("/proc/sys/kernel/random/boot_id")
-        round_trip = guest.hibernate_and_resume()
-        assert guest.read("/proc/sys/kernel/random/boot_id") == boot
-        assert round_trip.image["image_pages"] > 0
-        load.kill(signal.SIGUSR1)
-        verified = load.line_with("verified")
-        assert verified["errors"] == 0
-        assert verified["verified"] > 100 << 20
+        guest.shell("echo kept > /swap/kept; sync; echo lost > /tmp/lost")
+        guest.cut_power()
+        guest.boot()
+        assert guest.read("/proc/sys/kernel/random/boot_id") != boot
+        assert guest.read("/swap/kept") == "kept\n"
+        with pytest.raises(AgentError):
+            guest.read("/tmp/lost")
