@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check unit golden vm bench bench-% deb install uninstall clean
+.PHONY: help setup build demo test check unit golden vm bench bench-full bench-% deb install uninstall clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,10 @@ bench: setup ## Run all benchmark scenarios; results in lab/out (an hour, on a m
 	lab/run latency
 	lab/run hibernate
 
-bench-%: setup ## Run one scenario: bench-hibernate, bench-latency, bench-self
+bench-full: setup ## Hibernation as in the seed: 8 GiB, 100 MB/s, image_size default and 0 (hours)
+	lab/run hibernate-seed --mem 8192 --mb-s 100 --out lab/out/hibernate-seed-full
+
+bench-%: setup ## Run one scenario: bench-hibernate, bench-hibernate-seed, bench-latency, bench-self
 	lab/run $*
 
 deb: setup ## Build the Debian package: target/debian/*.deb

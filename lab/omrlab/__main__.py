@@ -11,13 +11,14 @@ from .scenarios.demo import DemoFailed
 
 VERBS = {
     "hibernate": "hibernation and resume time, omr on and off",
+    "hibernate-seed": "the seed's table: a swap file, image_size default and 0, a mixed load",
     "latency": "what a latency-sensitive task feels of a sweep, and how soon a sweep stops",
     "self": "what the daemon costs by number of groups, and how fast it reclaims",
     "demo": "both, at a size that ends within 6 minutes",
     "capture": "captures /proc, /sys and cgroup files of real kernels for the tests",
 }
 
-MODULES = {"self": "self_cost"}
+MODULES = {"self": "self_cost", "hibernate-seed": "hibernate_seed"}
 
 
 def main() -> int:

@@ -152,7 +152,7 @@ class DebianGuest(Guest):
         archive.symlink("bin/sh", "busybox")
         archive.file("lab/omr-testkit", build("omr-testkit").read_bytes(), 0o755)
         for name, path in self.files.items():
-            archive.file(f"lab/{name}", path.read_bytes())
+            archive.file(f"lab/{name}", path.read_bytes(), 0o755)
         order = self.kernel.modules.load_order(*MODULES)
         for name in order:
             archive.file(f"modules/{name}.ko", self.kernel.modules.read(name))

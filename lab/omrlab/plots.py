@@ -12,6 +12,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
 COLOURS = {"off": "#999999", "on": "#0072b2", "by-hand": "#e69f00", "seed": "#d55e00", "machine": "#56b4e9", "swap": "#cc79a7"}
+COLOURS |= {"drop-caches": "#f0e442", "prepare": "#009e73"}
 
 pyplot.rcParams.update(
     {

@@ -45,7 +45,7 @@ pub(crate) struct StressArgs {
 }
 
 pub(crate) fn fill(args: &FillArgs) -> Result<()> {
-    let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
+    let signals = Signals::block(&[libc::SIGUSR1, libc::SIGUSR2, libc::SIGTERM])?;
     let pattern = Pattern::new(args.seed, args.compressible);
     let start = Instant::now();
     if let (Some(path), Some(amount)) = (&args.file, args.file_amount) {
@@ -60,9 +60,18 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
         match signals.wait(turn)? {
             Some(libc::SIGUSR1) => {
                 let start = Instant::now();
-                let errors = pattern.errors(&words);
+                let mut errors = pattern.errors(&words);
+                if let Some(path) = &args.file {
+                    errors += file_errors(path, pattern).with_context(|| path.display().to_string())?;
+                }
                 let seconds = start.elapsed().as_secs_f64();
                 println!("{}", json!({"verified": words.len() * 8, "errors": errors, "seconds": seconds}));
+            }
+            Some(libc::SIGUSR2) => {
+                let start = Instant::now();
+                touch(&mut words);
+                let seconds = start.elapsed().as_secs_f64();
+                println!("{}", json!({"touched": words.len() * 8, "seconds": seconds}));
             }
             Some(_) => return Ok(()),
             None => touch(&mut words[..hot]),
@@ -79,7 +88,7 @@ pub(crate) fn touch(words: &mut [u64]) {
 
 fn fill_file(path: &PathBuf, bytes: u64, pattern: Pattern) -> Result<()> {
     let mut file = File::create(path)?;
-    let page: Vec<u8> = (0..PAGE).flat_map(|index| pattern.word(index).to_le_bytes()).collect();
+    let page = file_page(pattern);
     for _ in 0..bytes / page.len() as u64 {
         file.write_all(&page)?;
     }
@@ -88,6 +97,24 @@ fn fill_file(path: &PathBuf, bytes: u64, pattern: Pattern) -> Result<()> {
     let mut chunk = vec![0; 1 << 20];
     while file.read(&mut chunk)? > 0 {}
     Ok(())
+}
+
+/// What every page of the file has in it.
+fn file_page(pattern: Pattern) -> Vec<u8> {
+    (0..PAGE).flat_map(|index| pattern.word(index).to_le_bytes()).collect()
+}
+
+/// How many words of the file are not what was written.
+fn file_errors(path: &PathBuf, pattern: Pattern) -> Result<usize> {
+    let expected = file_page(pattern);
+    let mut file = File::open(path)?;
+    let mut page = vec![0; expected.len()];
+    let mut errors = 0;
+    for _ in 0..file.metadata()?.len() / page.len() as u64 {
+        file.read_exact(&mut page)?;
+        errors += page.chunks(8).zip(expected.chunks(8)).filter(|(read, written)| read != written).count();
+    }
+    Ok(errors)
 }
 
 pub(crate) fn stress(args: &StressArgs) -> Result<()> {

@@ -35,7 +35,7 @@ enum Command {
     Agent(agent::Args),
     /// Runs a command in a cgroup, which is made if needed
     In(place::Args),
-    /// Fills memory with a known pattern and holds it; SIGUSR1 verifies every byte
+    /// Fills memory with a known pattern and holds it; SIGUSR1 verifies every byte, SIGUSR2 touches every page
     Fill(load::FillArgs),
     /// Fills memory and keeps rewriting it slowly
     Stress(load::StressArgs),
