@@ -12,6 +12,8 @@ from .scenarios.demo import DemoFailed
 VERBS = {
     "hibernate": "hibernation and resume time, omr on and off",
     "hibernate-seed": "the seed's table: a swap file, image_size default and 0, a mixed load",
+    "burst": "a program allocates much at once: stalls and time, omr on and off, and on an empty machine",
+    "migrate": "live migration over a slow link: time and bytes, omr on and off",
     "latency": "what a latency-sensitive task feels of a sweep, and how soon a sweep stops",
     "self": "what the daemon costs by number of groups, and how fast it reclaims",
     "demo": "both, at a size that ends within 6 minutes",

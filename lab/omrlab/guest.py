@@ -88,6 +88,23 @@ class Hibernation:
 
 
 @dataclass(frozen=True)
+class Migration:
+    """One live migration, as the sending QEMU counts it (query-migrate)."""
+
+    total_s: float
+    downtime_s: float
+    """How long the guest stood still."""
+    sent: int
+    """Bytes over the link, all pages and devices."""
+    normal_pages: int
+    """Pages sent whole."""
+    zero_pages: int
+    """Pages of which only that they are zero was sent."""
+    progress: list[tuple[float, int]]
+    """Seconds since the beginning, bytes sent until then."""
+
+
+@dataclass(frozen=True)
 class Accelerator:
     name: str
     options: tuple[str, ...]
@@ -168,7 +185,10 @@ class Guest:
         append: str = "",
         accelerator: Accelerator | None = None,
         boot_timeout: float = BOOT_TIMEOUT,
+        balloon: bool = False,
+        prealloc: bool = False,
     ) -> None:
+        """`balloon`: the host takes back what the guest reports free. `prealloc`: no page is the host's first touch."""
         self.kernel: Kernel = kernel(kernel_release)
         self.mem_mib = mem_mib
         self.swap = swap
@@ -179,6 +199,8 @@ class Guest:
         self.append = append
         self.accelerator = accelerator
         self.boot_timeout = boot_timeout
+        self.balloon = balloon
+        self.prealloc = prealloc
         self.boot_s = 0.0
         self.boots = 0
         self.agent = Agent()
@@ -244,9 +266,14 @@ class Guest:
             *("-display", "none", "-m", f"{self.mem_mib}M", "-smp", str(self.smp)),
             *("-kernel", str(self.kernel.image), "-initrd", str(self.directory / "initramfs")),
             *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),
-            *("-chardev", f"socket,id=agent,path={self.directory}/agent,server=on,wait=off", "-serial", "chardev:agent"),
-            *("-qmp", f"unix:{self.directory}/qmp,server=on,wait=off"),
+            *("-chardev", f"socket,id=agent,path={self.socket('agent')},server=on,wait=off", "-serial", "chardev:agent"),
+            *("-qmp", f"unix:{self.socket('qmp')},server=on,wait=off"),
         ]
+        if self.balloon:
+            command += ["-device", "virtio-balloon-pci,free-page-reporting=on"]
+            words.append("omr.balloon=yes")
+        if self.prealloc:
+            command += ["-mem-prealloc"]
         disks = iter(("vda", "vdb"))
         if isinstance(self.swap, Disk | SwapFile):
             throttle = f",throttling.bps-total={int(self.swap.mb_s * 1e6)}" if self.swap.mb_s else ""
@@ -297,21 +324,25 @@ class Guest:
         self.check()
         self.unplug()
 
-    def switch_on(self) -> float:
+    def socket(self, name: str) -> Path:
+        """One of QEMU's sockets; while a guest migrates there are two of each."""
+        return self.directory / f"{name}-{self.boots}"
+
+    def switch_on(self, *more: str) -> float:
         """Starts QEMU and connects; returns when on the host's clock."""
         self.boots += 1
         started = time.monotonic()
         # QEMU's own complaints; the guest's console has a file of its own.
         with open(self.directory / "qemu.log", "ab") as log:
             self.qemu = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
+                [*self.command(), *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
             )
-        while not (self.directory / "qmp").exists():
+        while not self.socket("qmp").exists():
             if self.qemu.poll() is not None or time.monotonic() > started + 10:
                 raise GuestError(f"QEMU did not start: {(self.directory / 'qemu.log').read_text()}")
             time.sleep(0.005)
-        self.agent.connect(self.directory / "agent")
-        self.qmp = connect_qmp(self.directory / "qmp")
+        self.agent.connect(self.socket("agent"))
+        self.qmp = connect_qmp(self.socket("qmp"))
         return started
 
     def wait_off(self, timeout: float) -> float:
@@ -330,8 +361,6 @@ class Guest:
     def unplug(self) -> None:
         if self.qmp:
             self.qmp.close()
-        for socket in ("agent", "qmp"):
-            (self.directory / socket).unlink(missing_ok=True)
 
     def close(self) -> None:
         self.last_console = self.console_end()
@@ -449,6 +478,41 @@ class Guest:
             how = "the guest booted afresh" if self.agent.hellos > hellos else "the guest is silent"
             raise GuestError(f"no resume, {how}; the console ends: {self.console_end()}") from error
         return Hibernation(off - asked, request.answered_at - started, hibernation_figures(self.console()))
+
+    def migrate(self, mb_s: float, timeout: float = 600) -> Migration:
+        """Moves the running guest to a second QEMU over a link of that speed; both use the same disks."""
+        source, link = self.qemu, self.qmp
+        assert source and link
+        uri = f"unix:{self.directory}/migration"
+        try:
+            self.switch_on("-incoming", uri)
+            link.execute("migrate-set-parameters", **{"max-bandwidth": int(mb_s * 1e6)})
+            link.execute("migrate", uri=uri)
+            return self.wait_migrated(link, timeout)
+        finally:
+            link.close()
+            source.kill()
+            source.wait()
+
+    def wait_migrated(self, link: Qmp, timeout: float) -> Migration:
+        progress: list[tuple[float, int]] = []
+        started = time.monotonic()
+        while (info := link.execute("query-migrate"))["status"] != "completed":
+            if info["status"] in ("failed", "cancelled") or time.monotonic() > started + timeout:
+                raise GuestError(f"migration {info['status']}: {info.get('error-desc', f'not done in {timeout:g} s')}")
+            progress.append((time.monotonic() - started, info.get("ram", {}).get("transferred", 0)))
+            time.sleep(0.1)
+        ram = info["ram"]
+        progress.append((info["total-time"] / 1000, ram["transferred"]))
+        return Migration(
+            info["total-time"] / 1000, info["downtime"] / 1000, ram["transferred"], ram["normal"], ram["duplicate"], progress
+        )
+
+    def host_resident(self) -> int:
+        """Bytes of the host's memory that QEMU has in use."""
+        assert self.qemu
+        lines = Path(f"/proc/{self.qemu.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
 def decode(text: str) -> str:

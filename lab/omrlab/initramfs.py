@@ -7,7 +7,7 @@ from pathlib import Path
 from .binaries import build, busybox
 from .kernels import Kernel
 
-MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "zram", "lz4", "lzo_rle", "zstd", "fuse")
+MODULES = ("virtio_pci", "virtio_blk", "virtio_balloon", "ext4", "crc32c_generic", "zram", "lz4", "lzo_rle", "zstd", "fuse")
 
 INIT = (Path(__file__).parent / "init").read_text()
 

@@ -88,7 +88,7 @@ fn saturate(nanos: u64) -> u32 {
 }
 
 /// The smallest sample that `permille` of the sorted samples do not exceed.
-fn quantile(sorted: &[u64], permille: usize) -> Option<u64> {
+pub(crate) fn quantile(sorted: &[u64], permille: usize) -> Option<u64> {
     sorted.get((sorted.len() * permille).div_ceil(1000).saturating_sub(1)).copied()
 }
 

@@ -4,6 +4,7 @@
 
 mod agent;
 mod amount;
+mod burst;
 mod clock;
 mod frame;
 mod hibernate;
@@ -39,6 +40,8 @@ enum Command {
     Fill(load::FillArgs),
     /// Fills memory and keeps rewriting it slowly
     Stress(load::StressArgs),
+    /// Allocates and touches memory at once on SIGUSR1 and says how long each page took
+    Burst(burst::Args),
     /// Periodic task that measures how late it runs and how long its work takes
     Latency(latency::Args),
     /// Burns CPU for a while after each SIGUSR1 and says when it first ran
@@ -64,6 +67,7 @@ fn main() -> Result<ExitCode> {
         Command::In(args) => return place::exec(&args),
         Command::Fill(args) => load::fill(&args)?,
         Command::Stress(args) => load::stress(&args)?,
+        Command::Burst(args) => burst::run(&args)?,
         Command::Latency(args) => latency::run(&args)?,
         Command::Spin(args) => spin::run(&args)?,
         Command::SeedReclaim(args) => reclaim::in_one_write(&args)?,
