@@ -1,12 +1,17 @@
 //! Every write to the kernel goes through an [`Actuator`].
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use omr_units::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
+use crate::madvise::{self, Advice, Advised};
+use crate::process::Process;
+use crate::ranges::length;
 use crate::{Dir, Error, Result};
 
 /// How a write ended. A race with a group or process that goes away is an outcome, not an error.
@@ -46,6 +51,10 @@ pub trait Actuator: Send {
     /// a retry after `EINTR` could not be stopped.
     fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome>;
 
+    /// Gives a hint about ranges of a process's memory: one `process_madvise(2)`, so what is not done
+    /// when it returns is the caller's to ask for again. See [`madvise::advise`], which does.
+    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised>;
+
     /// Whether writes reach the kernel; when not, no effect is to be waited for.
     fn is_live(&self) -> bool;
 }
@@ -68,6 +77,22 @@ impl Actuator for Live {
         }
     }
 
+    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+        match process.pidfd().and_then(|pidfd| madvise::call(pidfd, advice, ranges)) {
+            Ok(bytes) => Ok(Advised { bytes, outcome: Outcome::Done }),
+            // A part of the range is not mapped, or the process is about to end: the rest of it was done.
+            Err(Errno::NOMEM) => Ok(Advised { bytes: Bytes::ZERO, outcome: Outcome::Partial }),
+            Err(err) => match Outcome::of(err) {
+                Some(outcome) => Ok(Advised { bytes: Bytes::ZERO, outcome }),
+                None => Err(Error::Write {
+                    path: process.dir().path().into(),
+                    data: madvise::text(advice, ranges),
+                    err: err.into(),
+                }),
+            },
+        }
+    }
+
     fn is_live(&self) -> bool {
         true
     }
@@ -80,6 +105,10 @@ pub struct DryRun;
 impl Actuator for DryRun {
     fn write(&mut self, _: &Dir, _: &str, _: &str) -> Result<Outcome> {
         Ok(Outcome::Done)
+    }
+
+    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+        Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
     }
 
     fn is_live(&self) -> bool {
@@ -100,7 +129,8 @@ impl<A: Actuator> Transcript<A> {
         Transcript { inner, lines: Arc::default() }
     }
 
-    /// The writes so far, in order: path and data.
+    /// The writes so far, in order: path and data; for a hint the process's directory and, say,
+    /// `willneed 1000-3000 5000-6000`.
     pub fn lines(&self) -> Vec<(PathBuf, String)> {
         self.lines.lock().map(|lines| lines.clone()).unwrap_or_default()
     }
@@ -112,6 +142,13 @@ impl<A: Actuator> Actuator for Transcript<A> {
             lines.push((dir.path().join(name), data.into()));
         }
         self.inner.write(dir, name, data)
+    }
+
+    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+        if let Ok(mut lines) = self.lines.lock() {
+            lines.push((process.dir().path().into(), madvise::text(advice, ranges)));
+        }
+        self.inner.advise(process, advice, ranges)
     }
 
     fn is_live(&self) -> bool {

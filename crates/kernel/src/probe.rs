@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuate::{Actuator, Outcome};
 use crate::madvise::{self, Advice};
+use crate::pagemap::{PagemapScan, ScanIoctl};
 use crate::psi::Trigger;
 use crate::{Dir, Error, Kernel, Result};
 
@@ -142,34 +143,15 @@ pub fn procmap_query(kernel: &Kernel) -> Answer {
     Answer::of(result.map_err(Into::into))
 }
 
-/// `struct pm_scan_arg`, include/uapi/linux/fs.h.
-#[repr(C)]
-#[derive(Default)]
-struct PagemapScan {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
 /// Whether `/proc/PID/pagemap` answers `PAGEMAP_SCAN` (Linux 6.7): asks about an empty range of this
 /// process.
 pub fn pagemap_scan(kernel: &Kernel) -> Answer {
     let mut scan = PagemapScan { size: size_of::<PagemapScan>() as u64, ..PagemapScan::default() };
     let result = rustix::fs::openat(&kernel.proc, "self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|fd| {
-            type Ioctl<'a> = Updater<'a, { opcode::read_write::<PagemapScan>(b'f', 16) }, PagemapScan>;
             // SAFETY: the opcode is PAGEMAP_SCAN, whose argument is this struct; its range is empty and
             // it offers no room for an answer, so the kernel writes to nothing else.
-            unsafe { ioctl(fd, Ioctl::new(&mut scan)) }
+            unsafe { ioctl(fd, ScanIoctl::new(&mut scan)) }
         });
     Answer::of(result.map_err(Into::into))
 }

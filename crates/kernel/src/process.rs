@@ -1,10 +1,14 @@
 //! `/proc/PID/*`: processes, and this one's own group and rights.
 
 use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use omr_units::Pages;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Serialize, Serializer};
 
 use crate::root::os;
@@ -210,4 +214,68 @@ impl ProcessStat {
         ProcessStat::parse(&buffer)
             .ok_or_else(|| Error::parse(process.path().join("stat"), "not \"PID (NAME) STATE PPID ...\""))
     }
+}
+
+/// A process: its open directory below `/proc`. Whoever gets its pid next, nothing can be read in that
+/// directory any more once the process is gone (`ESRCH`). With the time it started it can be known again.
+#[derive(Debug)]
+pub struct Process {
+    dir: Dir,
+    stat: ProcessStat,
+    pidfd: OnceLock<OwnedFd>,
+}
+
+impl Process {
+    /// Opens the process that has this pid now.
+    pub fn open(kernel: &Kernel, pid: u32) -> Result<Self> {
+        let dir = kernel.proc.sub(pid.to_string())?;
+        let stat = ProcessStat::read(&dir)?;
+        Ok(Process { dir, stat, pidfd: OnceLock::new() })
+    }
+
+    /// Its directory below `/proc`.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// What `/proc/PID/stat` said when it was opened.
+    pub fn stat(&self) -> &ProcessStat {
+        &self.stat
+    }
+
+    /// A pidfd (`pidfd_open(2)`, Linux 5.3) for this process and no other. `ESRCH`: it is gone.
+    pub fn pidfd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        if self.pidfd.get().is_none() {
+            let pid = i32::try_from(self.stat.pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+            let opened = pidfd_open(pid, PidfdFlags::empty())?;
+            // The pid may have been another's by then; if this process can still be read now, it was not.
+            match ProcessStat::read(&self.dir) {
+                Ok(stat) if stat.starttime == self.stat.starttime => drop(self.pidfd.set(opened)),
+                _ => return Err(Errno::SRCH),
+            }
+        }
+        self.pidfd.get().map(AsFd::as_fd).ok_or(Errno::SRCH)
+    }
+
+    /// The group it is in now; `None`: see [`parse_group`].
+    pub fn read_group(&self) -> Result<Option<PathBuf>> {
+        let mut buffer = Vec::new();
+        self.dir.read("cgroup", &mut buffer)?;
+        Ok(parse_group(&buffer))
+    }
+}
+
+/// The processes of a group, without those of groups below it: `cgroup.procs`, since 4.5. Sample line:
+/// `5413`; `0` is a process of another pid namespace, which cannot be named here, and is left out.
+/// Source: kernel/cgroup/cgroup.c, cgroup_procs_show().
+pub fn read_pids(group: &Dir) -> Result<Vec<u32>> {
+    let mut buffer = Vec::new();
+    match group.read("cgroup.procs", &mut buffer) {
+        Ok(()) => {}
+        // A threaded group (`EOPNOTSUPP`): its processes are listed by the group it is a part of.
+        Err(Error::Read { err, .. }) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
+        Err(err) => return Err(err),
+    }
+    let lines = buffer.split(|&c| c == b'\n').filter_map(parse_u64);
+    Ok(lines.filter_map(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0).collect())
 }

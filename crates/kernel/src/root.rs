@@ -1,4 +1,4 @@
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -123,6 +123,20 @@ impl Dir {
     fn read_into(&self, name: &Path, buffer: &mut Vec<u8>) -> io::Result<()> {
         let fd = rustix::fs::openat(&self.fd, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         read_all(fd.as_fd(), buffer)
+    }
+
+    /// The names of its entries, in no order.
+    pub fn names(&self) -> Result<Vec<OsString>> {
+        let entries = rustix::fs::Dir::read_from(&self.fd).map_err(|err| Error::read(&self.path, err))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|err| Error::read(&self.path, err))?;
+            match entry.file_name().to_bytes() {
+                b"." | b".." => {}
+                name => names.push(os(name).into()),
+            }
+        }
+        Ok(names)
     }
 
     /// Value of an extended attribute of this directory; `None` when unset or unsupported.

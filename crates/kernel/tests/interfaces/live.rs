@@ -1,12 +1,15 @@
 //! Probes of the kernel the tests run on: it may know a thing or not, but must answer one of the two.
 
+use std::ops::Range;
 use std::path::Path;
 
 use omr_kernel::actuate::{Actuator, DryRun, Outcome, Transcript};
-use omr_kernel::madvise::Advice;
+use omr_kernel::madvise::{Advice, Advised};
 use omr_kernel::probe::{self, Answer, PSI_WINDOWS};
+use omr_kernel::process::Process;
 use omr_kernel::{Dir, Kernel, Result};
 use omr_testkit::FakeRoot;
+use omr_units::Bytes;
 
 use crate::open;
 
@@ -69,6 +72,10 @@ impl Actuator for Knows {
             "0 swappiness=max" if self.keys > 1 => Outcome::Done,
             _ => Outcome::Unsupported,
         })
+    }
+
+    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<Advised> {
+        Ok(Advised { bytes: Bytes::ZERO, outcome: Outcome::Unsupported })
     }
 
     fn is_live(&self) -> bool {

@@ -7,7 +7,9 @@ mod counters;
 mod features;
 mod hibernate;
 mod live;
+mod madvise;
 mod mounts;
+mod pagemap;
 mod process;
 mod swap;
 

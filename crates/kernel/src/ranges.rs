@@ -1,0 +1,169 @@
+//! Lists of address ranges: sorted, none touching another.
+
+use std::ops::Range;
+
+use omr_units::Bytes;
+
+/// Addresses of one process, on page borders: sorted, not empty, with a gap between any two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<Range<u64>>);
+
+/// How many bytes a range has; one that ends before it begins has none.
+pub fn length(range: &Range<u64>) -> Bytes {
+    Bytes(range.end.saturating_sub(range.start))
+}
+
+impl Ranges {
+    /// None.
+    pub const fn new() -> Self {
+        Ranges(Vec::new())
+    }
+
+    /// Adds a range behind the others and joins it with the last where they touch. Of one that begins
+    /// before the last one ends, only what is behind that is added: mappings that change while they are
+    /// read may come out of order.
+    pub fn push(&mut self, range: Range<u64>) {
+        let last = self.0.last_mut();
+        let start = last.as_ref().map_or(range.start, |last| range.start.max(last.end));
+        if start >= range.end {
+            return;
+        }
+        match last {
+            Some(last) if last.end == start => last.end = range.end,
+            _ => self.0.push(start..range.end),
+        }
+    }
+
+    /// All bytes in them.
+    pub fn bytes(&self) -> Bytes {
+        self.0.iter().map(length).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The ranges, lowest first.
+    pub fn as_slice(&self) -> &[Range<u64>] {
+        &self.0
+    }
+
+    /// What is in both.
+    pub fn intersection(&self, other: &Ranges) -> Ranges {
+        let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
+        let mut both = Ranges::new();
+        while let (Some(first), Some(second)) = (a.peek(), b.peek()) {
+            both.push(first.start.max(second.start)..first.end.min(second.end));
+            if first.end <= second.end {
+                a.next()
+            } else {
+                b.next()
+            };
+        }
+        both
+    }
+
+    /// What is here and not in the other.
+    pub fn without(&self, other: &Ranges) -> Ranges {
+        let mut rest = Ranges::new();
+        let mut others = other.0.iter().peekable();
+        for range in &self.0 {
+            let mut start = range.start;
+            while let Some(taken) = others.peek() {
+                if taken.start >= range.end {
+                    break;
+                }
+                rest.push(start..taken.start);
+                start = start.max(taken.end);
+                if taken.end > range.end {
+                    break;
+                }
+                others.next();
+            }
+            rest.push(start..range.end);
+        }
+        rest
+    }
+
+    /// What is in one or the other.
+    pub fn union(&self, other: &Ranges) -> Ranges {
+        let mut all: Vec<Range<u64>> = self.0.iter().chain(&other.0).cloned().collect();
+        all.sort_unstable_by_key(|range| (range.start, range.end));
+        all.into_iter().collect()
+    }
+
+    /// The same, with gaps of up to `gap` bytes filled: fewer and longer ranges.
+    pub fn bridged(&self, gap: Bytes) -> Ranges {
+        let mut bridged: Vec<Range<u64>> = Vec::new();
+        for range in &self.0 {
+            match bridged.last_mut() {
+                Some(last) if range.start - last.end <= gap.0 => last.end = range.end,
+                _ => bridged.push(range.clone()),
+            }
+        }
+        Ranges(bridged)
+    }
+}
+
+impl FromIterator<Range<u64>> for Ranges {
+    /// The ranges have to come lowest first, see [`Ranges::push`].
+    fn from_iter<T: IntoIterator<Item = Range<u64>>>(ranges: T) -> Self {
+        let mut all = Ranges::new();
+        ranges.into_iter().for_each(|range| all.push(range));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lists() -> impl Strategy<Value = Ranges> {
+        proptest::collection::vec((0u64..6, 1u64..6), 0..12).prop_map(|steps| {
+            let mut at = 0;
+            let mut ranges = Ranges::new();
+            for (gap, length) in steps {
+                ranges.push(at + gap..at + gap + length);
+                at += gap + length;
+            }
+            ranges
+        })
+    }
+
+    fn set(ranges: &Ranges) -> BTreeSet<u64> {
+        ranges.as_slice().iter().cloned().flatten().collect()
+    }
+
+    fn is_well_formed(ranges: &Ranges) -> bool {
+        let all = ranges.as_slice();
+        all.iter().all(|range| range.start < range.end) && all.windows(2).all(|two| two[0].end < two[1].start)
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_sets(a in lists(), b in lists(), gap in 0u64..4) {
+            let (set_a, set_b) = (set(&a), set(&b));
+            prop_assert_eq!(set(&a.intersection(&b)), &set_a & &set_b);
+            prop_assert_eq!(set(&a.without(&b)), &set_a - &set_b);
+            prop_assert_eq!(set(&a.union(&b)), &set_a | &set_b);
+            prop_assert_eq!(a.bytes(), Bytes(set_a.len() as u64));
+            let bridged = a.bridged(Bytes(gap));
+            prop_assert!(set(&bridged).is_superset(&set_a));
+            prop_assert!(bridged.as_slice().windows(2).all(|two| two[1].start - two[0].end > gap));
+            for ranges in [&a, &a.intersection(&b), &a.without(&b), &a.union(&b), &bridged] {
+                prop_assert!(is_well_formed(ranges), "{:?}", ranges);
+            }
+        }
+
+        #[test]
+        fn whatever_comes_they_stay_well_formed(pushed in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..20)) {
+            let ranges: Ranges = pushed.into_iter().map(|(start, end)| start..end).collect();
+            prop_assert!(is_well_formed(&ranges));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a process has mapped, and where its pages are: on text of every kind, and on this process.
+
+use std::ops::Range;
+use std::path::Path;
+
+use omr_kernel::Kernel;
+use omr_kernel::maps::{self, Backing, Mapping};
+use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::process::Process;
+use omr_kernel::ranges::Ranges;
+use omr_testkit::FakeRoot;
+use omr_units::Bytes;
+use proptest::prelude::*;
+
+use crate::open;
+
+fn parsed(text: &str) -> Vec<Mapping> {
+    let mut all = Vec::new();
+    maps::parse(text.as_bytes(), |mapping| all.push(mapping));
+    all
+}
+
+#[test]
+fn mappings_of_every_kind() {
+    let text = "\
+55d0c4a3e000-55d0c4a5f000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000021000 rw-p 00000000 00:00 0
+7f1000000000-7f1000001000 r--p 00001000 fe:01 77                         /usr/lib/a b (deleted)
+7f2000000000-7f2000001000 rw-s 00000000 00:01 5                          /dev/zero (deleted)
+7ffd3b5f0000-7ffd3b5f4000 r--p 00000000 00:00 0                          [vvar]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+    let kinds: Vec<_> = parsed(text).into_iter().map(|mapping| (mapping.range.start, mapping.backing)).collect();
+    assert_eq!(
+        kinds,
+        [
+            (0x55d0_c4a3_e000, Backing::Anonymous),
+            (0x7f00_0000_0000, Backing::Anonymous),
+            (0x7f10_0000_0000, Backing::File),
+            (0x7f20_0000_0000, Backing::File),
+            (0x7ffd_3b5f_0000, Backing::Kernel),
+            (0xffff_ffff_ff60_0000, Backing::Kernel),
+        ]
+    );
+}
+
+#[test]
+fn smaps_tell_what_was_used() {
+    let text = "1000-5000 rw-p 00000000 00:00 0 \nSize:   16 kB\nReferenced:   12 kB\nVmFlags: rd wr\n\
+                5000-6000 rw-p 00000000 00:00 0 \nReferenced:   0 kB\n6000-7000 rw-p 00000000 00:00 0\n";
+    let used: Vec<_> = parsed(text).into_iter().map(|mapping| mapping.referenced).collect();
+    assert_eq!(used, [Some(Bytes::kib(12)), Some(Bytes::ZERO), None]);
+}
+
+#[test]
+fn what_is_no_mapping_is_passed_over() {
+    for text in ["", "\n", "1000 rw-p 0 00:00 0", "2000-1000 rw-p 0 00:00 0", "x-y rw-p 0 00:00 0", "1000-2000 rw-p"] {
+        assert_eq!(parsed(text), [], "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn parsing_never_panics(text: Vec<u8>, near in "([0-9a-f]{1,17}-[0-9a-f]{1,17} .{0,30}\n|Referenced: .{0,9}\n){0,4}") {
+        maps::parse(&text, |_| {});
+        maps::parse(near.as_bytes(), |mapping| assert!(mapping.range.start < mapping.range.end));
+    }
+}
+
+/// Pages of a test: nothing, present, swapped.
+fn entries(text: &str) -> Vec<u8> {
+    let entry = |c| match c {
+        'p' => 1u64 << 63,
+        's' => 1u64 << 62,
+        _ => 0,
+    };
+    text.chars().flat_map(|c| entry(c).to_ne_bytes()).collect()
+}
+
+fn runs(pagemap: &mut Pagemap, range: Range<u64>) -> Vec<(Range<u64>, Residency)> {
+    let mut all = Vec::new();
+    pagemap.for_each(range, |range, residency| all.push((range, residency))).expect("readable");
+    all
+}
+
+#[test]
+fn runs_of_pages() {
+    let root = FakeRoot::new().proc("7/pagemap", entries("ppss-s"));
+    let kernel = open(&root);
+    let page = kernel.page().bytes().0;
+    let mut pagemap = Pagemap::open(&kernel.proc.sub("7").expect("a process"), kernel.page()).expect("a file");
+    let run = |from: u64, to: u64, residency| (from * page..to * page, residency);
+    let (present, swapped) = (Residency::Present, Residency::Swapped);
+    assert_eq!(runs(&mut pagemap, 0..6 * page), [run(0, 2, present), run(2, 4, swapped), run(5, 6, swapped)]);
+    assert_eq!(runs(&mut pagemap, page..3 * page), [run(1, 2, present), run(2, 3, swapped)]);
+    // A file that ends, as that of a process that has exited does.
+    assert_eq!(runs(&mut pagemap, 5 * page..100 * page), [run(5, 6, swapped)]);
+    assert_eq!(runs(&mut pagemap, 50 * page..100 * page), []);
+}
+
+#[test]
+fn this_process_as_both_ways_see_it() {
+    let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
+    let process = Process::open(&kernel, std::process::id()).expect("this process");
+    let page = kernel.page().bytes().0;
+    // 64 MiB of which every third page is used: more runs than one answer holds.
+    let pages = (64 << 20) / page;
+    let length = usize::try_from(pages * page).expect("a size");
+    // SAFETY: a new private mapping, nothing that exists is touched.
+    let memory = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    assert_ne!(memory, libc::MAP_FAILED);
+    // SAFETY: the mapping is `length` bytes long; huge pages would blur what is used. Every write is inside of it.
+    unsafe {
+        libc::madvise(memory, length, libc::MADV_NOHUGEPAGE);
+        for number in (0..pages).step_by(3) {
+            memory.cast::<u8>().add(usize::try_from(number * page).expect("inside")).write_volatile(1);
+        }
+    }
+    let start = memory as u64;
+    let range = start..start + pages * page;
+    let mapping = maps::read(process.dir(), true).expect("smaps").into_iter().find(|m| m.range.contains(&start));
+    let mapping = mapping.expect("the mapping is there");
+    assert_eq!(mapping.backing, Backing::Anonymous);
+    assert!(mapping.referenced >= Some(Bytes(page)), "{mapping:?}");
+
+    let all: Ranges = (0..pages).step_by(3).map(|number| start + number * page..start + (number + 1) * page).collect();
+    let mut scanned = Pagemap::open(process.dir(), kernel.page()).expect("a file");
+    let mut read = Pagemap::open(process.dir(), kernel.page()).expect("a file").without_scan();
+    // A page may have been swapped out since.
+    for pagemap in [&mut scanned, &mut read] {
+        assert_eq!(runs(pagemap, range.clone()).into_iter().map(|(range, _)| range).collect::<Ranges>(), all);
+    }
+    // SAFETY: the mapping made above, which nobody uses any more.
+    unsafe { libc::munmap(memory, length) };
+    assert_eq!(runs(&mut scanned, range), []);
+}
