@@ -7,11 +7,13 @@ extern crate alloc;
 
 mod bytes;
 mod limit;
+mod rate;
 mod share;
 mod time;
 
 pub use bytes::{Amount, Budget, Bytes, PageSize, Pages};
 pub use limit::{Limit, Swappiness};
+pub use rate::Rate;
 pub use share::Permyriad;
 pub use time::Monotonic;
 
