@@ -16,6 +16,7 @@ mod reclaim;
 mod record;
 mod signals;
 mod spin;
+mod touch;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ enum Command {
     Stress(load::StressArgs),
     /// Allocates and touches memory at once on SIGUSR1 and says how long each page took
     Burst(burst::Args),
+    /// Fills memory and holds it; SIGUSR1 touches every page once and says how long that took
+    Touch(touch::Args),
     /// Periodic task that measures how late it runs and how long its work takes
     Latency(latency::Args),
     /// Burns CPU for a while after each SIGUSR1 and says when it first ran
@@ -68,6 +71,7 @@ fn main() -> Result<ExitCode> {
         Command::Fill(args) => load::fill(&args)?,
         Command::Stress(args) => load::stress(&args)?,
         Command::Burst(args) => burst::run(&args)?,
+        Command::Touch(args) => touch::run(&args)?,
         Command::Latency(args) => latency::run(&args)?,
         Command::Spin(args) => spin::run(&args)?,
         Command::SeedReclaim(args) => reclaim::in_one_write(&args)?,
