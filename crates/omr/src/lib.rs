@@ -18,6 +18,7 @@ mod signals;
 mod snapshot;
 mod stop;
 mod tree;
+mod warm;
 
 use std::process::ExitCode;
 

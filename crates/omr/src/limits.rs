@@ -4,8 +4,9 @@
 //! One file a group in `limits/` of the state directory, named by the group's inode number.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -20,11 +21,16 @@ const FILES: [&str; 1] = ["memory.high"];
 
 /// Replaces a file so that a reader, or a crash at any moment, finds the old or the new one whole.
 pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
+    put(path, data, 0o644, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
+}
+
+/// As [`write_atomically`], for what nobody but root may read.
+pub fn write_privately(path: &Path, data: &[u8]) -> Result<()> {
+    put(path, data, 0o600, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
 }
 
 /// Writes a file of another name and puts it in place.
-fn put(path: &Path, data: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+fn put(path: &Path, data: &[u8], mode: u32, place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
     let no_name = || io::Error::from(io::ErrorKind::InvalidInput);
     let dir = path.parent().ok_or_else(no_name)?;
     let mut name = path.file_name().ok_or_else(no_name)?.to_owned();
@@ -32,7 +38,9 @@ fn put(path: &Path, data: &[u8], place: impl FnOnce(&Path, &Path) -> io::Result<
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = dir.join(name);
     let written = (|| {
-        let mut file = File::create(&temporary)?;
+        // One of that name is of a process that is gone and had our pid.
+        let _ = fs::remove_file(&temporary);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.write_all(data)?;
         file.sync_all()?;
         place(&temporary, path)?;
@@ -87,7 +95,7 @@ impl Journal {
             value,
         };
         let path = self.path(group.id());
-        match put(&path, &serde_json::to_vec(&entry)?, |from, to| fs::hard_link(from, to)) {
+        match put(&path, &serde_json::to_vec(&entry)?, 0o644, |from, to| fs::hard_link(from, to)) {
             Ok(()) => Ok(true),
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(err) => Err(err).with_context(|| format!("write {}", path.display())),

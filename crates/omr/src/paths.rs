@@ -16,3 +16,13 @@ pub fn runtime_dir(root: &Path) -> PathBuf {
 pub fn socket(root: &Path) -> PathBuf {
     runtime_dir(root).join("omr.sock")
 }
+
+/// Which pages were in memory, for `omr warm`.
+pub fn warm_record(root: &Path) -> PathBuf {
+    state_dir(root).join("warm")
+}
+
+/// Held while `omr warm` brings memory back.
+pub fn warm_lock(root: &Path) -> PathBuf {
+    runtime_dir(root).join("warm.lock")
+}

@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod reclaim;
 pub mod run;
 pub mod status;
+pub mod warm;
 
 use anyhow::Result;
 
@@ -24,6 +25,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Doctor(args) => doctor::run(&cli.root, &args),
         Command::Reclaim(args) => reclaim::run(&cli.root, &args),
+        Command::Warm(args) => warm::run(&cli.root, &args),
         Command::Daemon(args) => crate::daemon::run(&cli.root, &args),
         Command::Status(args) => status::status(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),

@@ -1,0 +1,316 @@
+//! `omr warm`: what was in memory, back before it is needed.
+
+use std::collections::HashSet;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_kernel::Kernel;
+use omr_kernel::actuate::{Actuator, DryRun, Live};
+use omr_kernel::madvise::Advice;
+use omr_kernel::memcg::Group;
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::probe::{self, Answer};
+use omr_policy::{Class, short};
+use omr_units::{Amount, Bytes, Rate};
+use serde::Serialize;
+
+use crate::classes::Classifier;
+use crate::config::{self, Loaded};
+use crate::exit::Exit;
+use crate::paths;
+use crate::stop::{self, Flag};
+use crate::tree::Tree;
+use crate::warm::record::Record;
+use crate::warm::{self, Bounds, End, Recorded, Report, Subject, Warmer, Work};
+
+/// Somebody works for so long: what is wanted now comes back by itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Brings memory back from swap before it is needed, foreground first: after a resume, or any time
+/// instead of swapoff and swapon. What "omr warm --record" has found in memory comes first, then what
+/// else is in swap. It stays in swap too, so it is the first to go again when memory gets scarce.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Control groups and process ids; / is the whole machine
+    ///
+    /// Without any: all groups but those that are background because somebody said so.
+    #[arg(value_name = "TARGET")]
+    targets: Vec<PathBuf>,
+
+    /// Write down what is in memory now, for the next time, and bring nothing back
+    #[arg(long, conflicts_with_all = ["rate", "timeout", "free_floor", "ignore_busy"])]
+    record: bool,
+
+    /// Read no faster than this, e.g. 100MiB/s
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+
+    /// Stop after this time, e.g. 30s
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    timeout: Option<Duration>,
+
+    /// Memory that stays available: a size or a share of all memory
+    #[arg(long, value_name = "SIZE", default_value = "10%")]
+    free_floor: Amount,
+
+    /// Go on while somebody works; else it waits, and ends after 10 s of that
+    #[arg(long)]
+    ignore_busy: bool,
+
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed after `--record`.
+#[derive(Serialize)]
+struct Written {
+    #[serde(flatten)]
+    recorded: Recorded,
+    /// Bytes.
+    size: Option<u64>,
+    dry_run: bool,
+}
+
+/// What is printed else.
+#[derive(Serialize)]
+struct Summary {
+    /// There is a record, and it is of this boot.
+    recorded: bool,
+    dry_run: bool,
+    seconds: f64,
+    cpu_seconds: f64,
+    #[serde(flatten)]
+    report: Report,
+}
+
+/// Runs the command.
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    let kernel = Kernel::open(root)?;
+    kernel.cgroup()?;
+    let loaded = config::load_or_refuse(root, None)?;
+    let mut tree = Tree::default();
+    tree.scan(&kernel, &Classifier::new(&loaded.groups, Path::new("")), false)?;
+    let subjects = find(&kernel, &tree, &args.targets)?;
+    if args.record {
+        write(&kernel, root, args, &subjects)
+    } else {
+        bring_back(&kernel, root, args, &loaded, &tree, &subjects)
+    }
+}
+
+/// The processes of the targets, without this one.
+fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject>> {
+    let mut subjects = if targets.is_empty() { warm::subjects(kernel, tree, None)? } else { Vec::new() };
+    for target in targets {
+        let pid = target.to_str().and_then(|text| text.parse::<u32>().ok());
+        let path = kernel.group_path(target);
+        let shown = config::printable(&path.to_string_lossy());
+        let found = match Group::open(kernel.cgroup()?, path) {
+            Ok(_) => warm::subjects(kernel, tree, Some(path))?,
+            Err(err) if !err.is_gone() => return Err(err.into()),
+            Err(_) => match pid {
+                Some(pid) => vec![process(kernel, tree, pid)?],
+                None => {
+                    let text = format!("there is no group {shown}; systemd-cgls shows those there are");
+                    return Err(Exit::Failed.error(text));
+                }
+            },
+        };
+        // One target may lie in another.
+        subjects.extend(found);
+    }
+    let mut seen = HashSet::from([std::process::id()]);
+    for subject in &mut subjects {
+        subject.pids.retain(|&pid| seen.insert(pid));
+    }
+    subjects.retain(|subject| !subject.pids.is_empty());
+    subjects.sort_by_key(|subject| subject.rank);
+    Ok(subjects)
+}
+
+/// One process as a target.
+fn process(kernel: &Kernel, tree: &Tree, pid: u32) -> Result<Subject> {
+    let group = match omr_kernel::process::read_group(kernel, pid) {
+        Ok(group) => group.unwrap_or_default(),
+        Err(err) if err.is_gone() => {
+            return Err(Exit::Failed.error(format!("there is no group and no process {pid}")));
+        }
+        Err(err) => return Err(err.into()),
+    };
+    let assignment = tree.find(&group).and_then(|node| tree.assignment(node));
+    let class = assignment.map_or(Class::Background, |assignment| assignment.class);
+    Ok(Subject { group, class, rank: 0, pids: vec![pid] })
+}
+
+fn write(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Result<Exit> {
+    let (record, recorded) = warm::record(kernel, subjects)?;
+    let path = paths::warm_record(root);
+    if recorded.processes == 0 && recorded.denied > 0 {
+        return Err(Exit::Failed.error(format!(
+            "none of {} processes could be looked at: it needs CAP_SYS_PTRACE, so run it as root",
+            recorded.denied
+        )));
+    }
+    let size = if args.dry_run {
+        None
+    } else {
+        let dir = paths::state_dir(root);
+        std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        Some(record.write(&path)?)
+    };
+    let written = Written { recorded, size, dry_run: args.dry_run };
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&written)?);
+        return Ok(Exit::Done);
+    }
+    let Recorded { groups, processes, ranges, used, rest, denied, cut } = written.recorded;
+    let mut line =
+        format!("{processes} processes in {groups} groups: {used} used, {rest} more in memory, {ranges} ranges");
+    if denied > 0 {
+        line += &format!("; {denied} processes could not be looked at");
+    }
+    if cut {
+        line += "; not all of it: a record holds no more";
+    }
+    match size {
+        Some(size) => outln!("{line}. Written to {}, {}.", path.display(), Bytes(size)),
+        None => outln!("{line}. Nothing was written (--dry-run)."),
+    }
+    Ok(Exit::Done)
+}
+
+fn bring_back(
+    kernel: &Kernel,
+    root: &Path,
+    args: &Args,
+    loaded: &Loaded,
+    tree: &Tree,
+    subjects: &[Subject],
+) -> Result<Exit> {
+    let record = read_record(kernel, root)?;
+    if root == Path::new("/") && !args.dry_run && probe::process_madvise(Advice::WillNeed) == Answer::Missing {
+        return Err(Exit::Unsupported.error(End::Unsupported.words()));
+    }
+    let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
+    let _lock = if args.dry_run { None } else { Some(warm::lock(&paths::warm_lock(root))?) };
+    let memory = Meminfo::read(kernel, &mut Vec::new())?;
+    stop::catch_signals();
+    let stop = Flag::with_timeout(args.timeout);
+    let work = if args.dry_run || args.ignore_busy {
+        None
+    } else {
+        Some(Work::watch(kernel, &loaded.policy, tree, subjects)?)
+    };
+    let bar = progress_bar(args);
+    let mut warmer = Warmer {
+        kernel,
+        actuator: &mut *actuator,
+        stop: &stop,
+        bounds: Bounds {
+            rate: args.rate,
+            floor: args.free_floor.of(memory.mem_total.unwrap_or_default()),
+            patience: work.is_some().then_some(PATIENCE),
+        },
+        work,
+    };
+    let report = warmer.run(subjects, record.as_ref(), &mut |bytes| bar.set_position(bytes.0))?;
+    bar.finish_and_clear();
+    let exit = match report.end {
+        End::Complete => Exit::Done,
+        End::Denied => Exit::Failed,
+        End::Unsupported => Exit::Unsupported,
+        End::Headroom | End::Busy | End::Stopped | End::Timeout => Exit::Partial,
+    };
+    let summary = Summary {
+        recorded: record.is_some(),
+        dry_run: args.dry_run,
+        seconds: report.wall.as_secs_f64(),
+        cpu_seconds: report.cpu.as_secs_f64(),
+        report,
+    };
+    print(args, &summary)?;
+    Ok(exit)
+}
+
+/// The record, when there is one of this boot.
+fn read_record(kernel: &Kernel, root: &Path) -> Result<Option<Record>> {
+    let path = paths::warm_record(root);
+    let Some(record) = Record::read(&path)? else { return Ok(None) };
+    if record.boot != kernel.read_boot_id()? || record.page != kernel.page() {
+        eprintln!("omr: {} is of another boot, and its processes are gone; it is left out", path.display());
+        return Ok(None);
+    }
+    Ok(Some(record))
+}
+
+fn progress_bar(args: &Args) -> ProgressBar {
+    let shown = std::io::stderr().is_terminal() && !args.json && !args.dry_run;
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(None, target);
+    if let Ok(style) = ProgressStyle::with_template("{binary_bytes} asked for   {binary_bytes_per_sec}   ^C stops") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn print(args: &Args, summary: &Summary) -> Result<()> {
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(summary)?);
+        return Ok(());
+    }
+    let report = &summary.report;
+    if summary.dry_run {
+        for group in &report.groups {
+            let name = shown(&group.group);
+            let full = if group.full { "; more does not fit under its limit" } else { "" };
+            outln!(
+                "{name} ({}): would ask for {} from swap, {} from files{full}",
+                group.class.name(),
+                group.swap,
+                group.file
+            );
+        }
+        outln!("{} from swap, {} from files; nothing was done (--dry-run)", report.swap, report.file);
+    } else {
+        let mut line = format!(
+            "{} in swap and {} of files asked for, {} read from swap, {}, CPU {}.",
+            report.swap,
+            report.file,
+            report.swapped_in,
+            short(report.wall),
+            short(report.cpu)
+        );
+        if report.gone > 0 {
+            line += &format!(" {} recorded processes are gone.", report.gone);
+        }
+        if report.unmapped > Bytes::ZERO {
+            line += &format!(" {} recorded are not mapped any more.", report.unmapped);
+        }
+        outln!("{line}");
+    }
+    match (report.end, &report.reason) {
+        (End::Complete, _) => {}
+        (end, Some(reason)) => outln!("Ended: {}: {reason}.", end.words()),
+        (end, None) => outln!("Ended: {}.", end.words()),
+    }
+    for group in report.groups.iter().filter(|group| group.full && !summary.dry_run) {
+        eprintln!("omr: {}: more does not fit under its memory.max or memory.high", shown(&group.group));
+    }
+    if report.denied > 0 {
+        eprintln!("omr: {} processes could not be looked at", report.denied);
+    }
+    Ok(())
+}
+
+/// A group's path for people.
+fn shown(group: &str) -> String {
+    if group.is_empty() { "/".into() } else { config::printable(group) }
+}

@@ -1,0 +1,671 @@
+//! Bringing memory back before it is needed: which pages were in memory is recorded before they leave,
+//! and read back by `process_madvise(MADV_WILLNEED)`, in large requests, foreground first.
+//!
+//! What comes back is in the swap cache: a page that is used is mapped by a minor fault, one that is
+//! not is the first to go again. Not covered: pages of shared memory in swap that no record knows of
+//! (the page table does not tell), and changed pages of privately mapped files (the kernel reads the
+//! file for this hint, not the swap).
+
+pub mod record;
+mod work;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::block::SwapDisks;
+use omr_kernel::madvise::{self, Advice};
+use omr_kernel::maps::{self, Backing};
+use omr_kernel::memcg::Group;
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::process::{self, Process};
+use omr_kernel::ranges::Ranges;
+use omr_kernel::vmstat::Vmstat;
+use omr_kernel::{Kernel, clock};
+use omr_policy::Class;
+use omr_units::{Bytes, Limit, Monotonic, Pages, Rate};
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+
+use self::record::{MOST_RANGES, Packed, Record, RecordedGroup, RecordedProcess};
+pub use self::work::Work;
+use crate::exit::Exit;
+use crate::stop::Flag;
+use crate::tree::Tree;
+
+/// Bytes in one call: long enough for a disk, and short enough that the process can map memory soon
+/// (its `mmap_lock` is held) and that a fault of somebody who comes back does not wait long behind it.
+const CHUNK: Bytes = Bytes::mib(4);
+/// The next call waits until the disks have no more reads than this to do.
+const IN_FLIGHT: u64 = 8;
+/// But not for longer than this: they may be others' reads.
+const QUEUE_TIME: Duration = Duration::from_secs(1);
+/// Between two looks at the disks.
+const LOOK: Duration = Duration::from_millis(2);
+/// Between two looks whether somebody still works.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Gaps that a record does not keep: what is in them and in swap comes back as well.
+const GAP: Bytes = Bytes::kib(64);
+
+/// Some processes that are of the same importance.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Their group, below the mount.
+    pub group: PathBuf,
+    /// Its class.
+    pub class: Class,
+    /// 0 first: foreground, protected, those of which nothing is said, explicit background.
+    pub rank: u8,
+    /// The processes.
+    pub pids: Vec<u32>,
+}
+
+/// The rank of explicit background groups.
+const BACKGROUND: u8 = 3;
+
+/// All groups with processes, at or below `top`, those that matter most first; `None`: all of the
+/// machine but explicit background groups.
+pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<Subject>> {
+    let root = kernel.cgroup()?;
+    let mut all = Vec::new();
+    for (index, node) in tree.nodes().iter().enumerate() {
+        let path = tree.path_at(index);
+        let Some(assignment) = tree.assignment(node) else { continue };
+        let rank = match assignment.class {
+            Class::Foreground => 0,
+            Class::Protected => 1,
+            Class::Background if !assignment.explicit => 2,
+            Class::Background => BACKGROUND,
+        };
+        if !top.map_or(rank != BACKGROUND, |top| path.starts_with(top)) {
+            continue;
+        }
+        let pids = Group::open(root, &path).and_then(|group| process::read_pids(group.dir()));
+        match pids {
+            Ok(pids) if pids.is_empty() => {}
+            Ok(pids) => all.push(Subject { group: path, class: assignment.class, rank, pids }),
+            Err(err) if err.is_gone() => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    all.sort_by_key(|subject| subject.rank);
+    Ok(all)
+}
+
+/// What a record holds, in figures.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Recorded {
+    /// Groups.
+    pub groups: usize,
+    /// Processes.
+    pub processes: usize,
+    /// Ranges.
+    pub ranges: usize,
+    /// Bytes in memory, in mappings that were used since the kernel last looked.
+    pub used: Bytes,
+    /// Bytes in memory in others.
+    pub rest: Bytes,
+    /// Processes that could not be looked at.
+    pub denied: usize,
+    /// Some were left out: a record holds no more.
+    pub cut: bool,
+}
+
+/// Looks at what is in memory of these processes.
+///
+/// The page table tells what is there, not when it was used; of a whole mapping smaps tells whether it
+/// was. Mappings that were not come after all that were, and are not left out: an idle machine has not
+/// used much lately that will be wanted.
+pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded)> {
+    let mut record = Record::new(kernel.read_boot_id()?, kernel.page(), clock::read_wall().as_secs());
+    let mut figures = Recorded::default();
+    for subject in subjects {
+        let mut processes = Vec::new();
+        for &pid in &subject.pids {
+            let (starttime, used, rest) = match look(kernel, pid) {
+                Ok(seen) => seen,
+                Err(err) if err.is_gone() => continue,
+                Err(err) if err.is_denied() => {
+                    figures.denied += 1;
+                    continue;
+                }
+                Err(err) => return Err(err.into()),
+            };
+            let (used, rest) = (used.bridged(GAP), rest.bridged(GAP).without(&used.bridged(GAP)));
+            let (bytes, more) = (used.bytes(), rest.bytes());
+            let (used, rest) = (Packed::new(&used, kernel.page()), Packed::new(&rest, kernel.page()));
+            let ranges = used.len() + rest.len();
+            if ranges == 0 {
+                continue;
+            }
+            if figures.ranges + ranges > MOST_RANGES {
+                record.cut = true;
+                continue;
+            }
+            figures.ranges += ranges;
+            figures.used += bytes;
+            figures.rest += more;
+            processes.push(RecordedProcess { pid, starttime, used, rest });
+        }
+        if !processes.is_empty() {
+            figures.groups += 1;
+            figures.processes += processes.len();
+            let path = subject.group.to_string_lossy().into_owned();
+            record.groups.push(RecordedGroup { path, class: subject.class, processes });
+        }
+    }
+    figures.cut = record.cut;
+    Ok((record, figures))
+}
+
+/// When a process started, and what of it is in memory: in mappings that were used, and in others.
+fn look(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
+    let process = Process::open(kernel, pid)?;
+    let mut pagemap = Pagemap::open(process.dir(), kernel.page())?;
+    let (mut used, mut rest) = (Ranges::new(), Ranges::new());
+    for mapping in maps::read(process.dir(), true)? {
+        // Unknown is never cold.
+        let ranges = if mapping.referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
+        if mapping.backing != Backing::Kernel {
+            pagemap.for_each(mapping.range, |range, residency| {
+                if residency == Residency::Present {
+                    ranges.push(range);
+                }
+            })?;
+        }
+    }
+    Ok((process.stat().starttime, used, rest))
+}
+
+/// What bounds the work.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// No more than this.
+    pub rate: Option<Rate>,
+    /// What stays available of the machine's memory.
+    pub floor: Bytes,
+    /// When somebody works it waits, and ends when that lasts for this long; `None`: it does not look.
+    pub patience: Option<Duration>,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// All that was to come back was asked for.
+    Complete,
+    /// No more fits into memory.
+    Headroom,
+    /// Somebody works.
+    Busy,
+    /// A signal came.
+    Stopped,
+    /// The time was up.
+    Timeout,
+    /// No permission.
+    Denied,
+    /// The kernel lacks it.
+    Unsupported,
+}
+
+impl End {
+    /// In a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            End::Complete => "done",
+            End::Headroom => "no more fits into memory",
+            End::Busy => "somebody works",
+            End::Stopped => "stopped by a signal",
+            End::Timeout => "time is up",
+            End::Denied => "not permitted: it needs CAP_SYS_NICE and CAP_SYS_PTRACE, so run it as root",
+            End::Unsupported => "this kernel's process_madvise takes no MADV_WILLNEED (6.1 has it)",
+        }
+    }
+}
+
+/// What was done for one group.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupReport {
+    /// Its path below the mount.
+    pub group: String,
+    /// Its class.
+    pub class: Class,
+    /// Processes of which anything was asked for.
+    pub processes: usize,
+    /// Asked for from swap.
+    pub swap: Bytes,
+    /// Asked for from files and shared memory.
+    pub file: Bytes,
+    /// Left in swap: no more fits under a limit of the group or of one above it.
+    pub full: bool,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Asked for from swap. What was in the swap cache already counts too.
+    pub swap: Bytes,
+    /// Asked for from files and shared memory; what was in memory already counts too.
+    pub file: Bytes,
+    /// Read from swap meanwhile by the whole machine (`pswpin`).
+    pub swapped_in: Bytes,
+    /// Recorded, and not mapped any more.
+    pub unmapped: Bytes,
+    /// Refused by the kernel, or unmapped just then.
+    pub skipped: Bytes,
+    /// In swap and out of reach: changed pages of privately mapped files.
+    pub uncovered: Bytes,
+    /// Recorded processes that are gone.
+    pub gone: usize,
+    /// Processes that could not be looked at.
+    pub denied: usize,
+    /// Calls to the kernel.
+    pub calls: u32,
+    /// When the last one returned, `CLOCK_MONOTONIC`.
+    pub last_call_end_ns: u64,
+    /// How long it took.
+    #[serde(skip)]
+    pub wall: Duration,
+    /// CPU time of this thread.
+    #[serde(skip)]
+    pub cpu: Duration,
+    /// How it ended.
+    pub end: End,
+    /// What somebody did who worked, where that ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Group by group, in the order in which they came back.
+    pub groups: Vec<GroupReport>,
+}
+
+/// Which part of a process's memory comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Recorded, in mappings that were used.
+    Used,
+    /// Recorded, in others.
+    Rest,
+    /// Whatever else is in swap.
+    Swapped,
+}
+
+/// One process to bring back.
+struct Task<'a> {
+    pid: u32,
+    starttime: Option<u64>,
+    group: usize,
+    recorded: Option<&'a RecordedProcess>,
+    /// What was asked for already.
+    asked: Ranges,
+}
+
+/// What it needs.
+pub struct Warmer<'a> {
+    /// The machine.
+    pub kernel: &'a Kernel,
+    /// Where hints go.
+    pub actuator: &'a mut dyn Actuator,
+    /// When to stop.
+    pub stop: &'a Flag,
+    /// What bounds it.
+    pub bounds: Bounds,
+    /// Looks whether somebody works.
+    pub work: Option<Work>,
+}
+
+impl Warmer<'_> {
+    /// Brings back what is in swap of these processes, in their order: what the record says was in
+    /// memory, then the rest. `progress` is told what was asked for so far.
+    pub fn run(
+        &mut self,
+        subjects: &[Subject],
+        record: Option<&Record>,
+        progress: &mut dyn FnMut(Bytes),
+    ) -> Result<Report> {
+        let began = clock::read_monotonic();
+        let cpu = clock::read_thread_cpu();
+        let before = self.swapped_in();
+        let mut report = Report {
+            swap: Bytes::ZERO,
+            file: Bytes::ZERO,
+            swapped_in: Bytes::ZERO,
+            unmapped: Bytes::ZERO,
+            skipped: Bytes::ZERO,
+            uncovered: Bytes::ZERO,
+            gone: 0,
+            denied: 0,
+            calls: 0,
+            last_call_end_ns: 0,
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            end: End::Complete,
+            reason: None,
+            groups: Vec::new(),
+        };
+        let mut run = Run {
+            disks: SwapDisks::find(self.kernel)?,
+            warmer: self,
+            began,
+            buffer: Vec::with_capacity(4096),
+            report: &mut report,
+            progress,
+        };
+        if let Err(end) = run.all(subjects, record)? {
+            report.end = end;
+        } else if report.calls == 0 && report.denied > 0 {
+            report.end = End::Denied;
+        } else if report.groups.iter().any(|group| group.full) {
+            report.end = End::Headroom;
+        }
+        report.groups.retain(|group| group.processes > 0 || group.full);
+        report.swapped_in = (self.swapped_in() - before).bytes(self.kernel.page());
+        report.wall = clock::read_monotonic().since(began);
+        report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
+        Ok(report)
+    }
+
+    fn swapped_in(&self) -> Pages {
+        let read = Vmstat::read(self.kernel, &mut Vec::new());
+        read.ok().and_then(|vmstat| vmstat.pswpin).unwrap_or_default()
+    }
+}
+
+/// One run: the inner result is what ended it early.
+struct Run<'a, 'b> {
+    warmer: &'a mut Warmer<'b>,
+    disks: SwapDisks,
+    began: Monotonic,
+    buffer: Vec<u8>,
+    report: &'a mut Report,
+    progress: &'a mut dyn FnMut(Bytes),
+}
+
+/// What became of a request.
+enum Asked {
+    Done,
+    /// The group is full.
+    Full,
+    /// The process is gone.
+    Gone,
+}
+
+impl Run<'_, '_> {
+    fn all(&mut self, subjects: &[Subject], record: Option<&Record>) -> Result<Result<(), End>> {
+        let mut recorded: HashMap<u32, &RecordedProcess> =
+            record.into_iter().flat_map(Record::processes).map(|process| (process.pid, process)).collect();
+        // By rank: all that was used of all of its processes, then the rest of it.
+        let mut ranks: BTreeMap<u8, Vec<Task>> = BTreeMap::new();
+        for subject in subjects {
+            self.report.groups.push(GroupReport {
+                group: subject.group.to_string_lossy().into_owned(),
+                class: subject.class,
+                processes: 0,
+                swap: Bytes::ZERO,
+                file: Bytes::ZERO,
+                full: false,
+            });
+            let group = self.report.groups.len() - 1;
+            ranks.entry(subject.rank).or_default().extend(subject.pids.iter().map(|&pid| Task {
+                pid,
+                starttime: None,
+                group,
+                recorded: recorded.remove(&pid),
+                asked: Ranges::new(),
+            }));
+        }
+        // Those left are gone, or were asked about in another call.
+        self.report.gone = recorded.keys().filter(|pid| !self.is_there(**pid)).count();
+        for mut tasks in ranks.into_values() {
+            for part in [Part::Used, Part::Rest, Part::Swapped] {
+                for task in &mut tasks {
+                    let asked = match self.part(task, part, &subjects[task.group]) {
+                        Ok(asked) => asked,
+                        Err(err) if is_gone(&err) => Ok(Asked::Gone),
+                        Err(err) if is_denied(&err) => {
+                            self.report.denied += usize::from(part == Part::Swapped);
+                            continue;
+                        }
+                        Err(err) => return Err(err),
+                    };
+                    match asked {
+                        Ok(Asked::Done | Asked::Gone) => {}
+                        Ok(Asked::Full) => self.report.groups[task.group].full = true,
+                        Err(end) => return Ok(Err(end)),
+                    }
+                }
+            }
+        }
+        self.settle(0);
+        Ok(Ok(()))
+    }
+
+    fn is_there(&self, pid: u32) -> bool {
+        self.warmer.kernel.proc.has(pid.to_string())
+    }
+
+    /// One part of one process.
+    fn part(&mut self, task: &mut Task<'_>, part: Part, subject: &Subject) -> Result<Result<Asked, End>> {
+        let page = self.warmer.kernel.page();
+        let packed = match part {
+            Part::Used => task.recorded.map(|recorded| &recorded.used),
+            Part::Rest => task.recorded.map(|recorded| &recorded.rest),
+            Part::Swapped => None,
+        };
+        let wanted = packed.and_then(|packed| packed.ranges(page));
+        // What the group holds now is what counts; most groups have nothing in swap.
+        if part != Part::Swapped && wanted.as_ref().is_none_or(Ranges::is_empty) || self.report.groups[task.group].full
+        {
+            return Ok(Ok(Asked::Done));
+        }
+        let process = Process::open(self.warmer.kernel, task.pid)?;
+        let starttime = process.stat().starttime;
+        if task.starttime.is_some_and(|seen| seen != starttime) {
+            return Ok(Ok(Asked::Gone));
+        }
+        task.starttime = Some(starttime);
+        if let Some(recorded) = task.recorded.filter(|recorded| recorded.starttime != starttime) {
+            // Another process has the pid of one that is gone.
+            log::debug!("{} is not the process that was recorded", recorded.pid);
+            self.report.gone += 1;
+            task.recorded = None;
+            return Ok(Ok(Asked::Done));
+        }
+        let found = find(&process, page, wanted.as_ref())?;
+        self.report.unmapped += found.unmapped;
+        self.report.uncovered += found.uncovered;
+        let mut first = task.asked.is_empty();
+        for (ranges, is_file) in [(found.swapped, false), (found.file, true)] {
+            let ranges = ranges.without(&task.asked);
+            for call in madvise::calls(ranges.as_slice(), CHUNK) {
+                let bytes = call.iter().map(omr_kernel::ranges::length).sum();
+                match self.wait_for_leave(bytes, subject)? {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Ok(Asked::Full)),
+                    Err(end) => return Ok(Err(end)),
+                }
+                let advised = madvise::advise(self.warmer.actuator, &process, Advice::WillNeed, &call)?;
+                self.report.calls += 1;
+                self.report.last_call_end_ns = clock::read_monotonic().0;
+                self.report.skipped += advised.skipped.iter().map(|(range, _)| omr_kernel::ranges::length(range)).sum();
+                let group = &mut self.report.groups[task.group];
+                group.processes += usize::from(std::mem::take(&mut first));
+                if is_file {
+                    group.file += advised.advised;
+                    self.report.file += advised.advised;
+                } else {
+                    group.swap += advised.advised;
+                    self.report.swap += advised.advised;
+                }
+                (self.progress)(self.report.swap + self.report.file);
+                match advised.outcome {
+                    Outcome::Gone => return Ok(Ok(Asked::Gone)),
+                    Outcome::Denied => return Ok(Err(End::Denied)),
+                    _ => {}
+                }
+            }
+            task.asked = task.asked.union(&ranges);
+        }
+        Ok(Ok(Asked::Done))
+    }
+
+    /// Waits until so much may be asked for. False: there is no room for it in the group.
+    fn wait_for_leave(&mut self, bytes: Bytes, subject: &Subject) -> Result<Result<bool, End>> {
+        let stop = self.warmer.stop;
+        let live = self.warmer.actuator.is_live();
+        let asked = self.report.swap + self.report.file;
+        let rate = self.warmer.bounds.rate.filter(|_| live);
+        let due = self.began + rate.map_or(Duration::ZERO, |rate| rate.time_for(asked));
+        if live {
+            self.settle(IN_FLIGHT);
+        }
+        loop {
+            if stop.is_set() {
+                return Ok(Err(if stop.timed_out() { End::Timeout } else { End::Stopped }));
+            }
+            if let Some(reason) = self.look().filter(|_| live) {
+                self.report.reason = Some(reason);
+                return Ok(Err(End::Busy));
+            }
+            let left = due.since(clock::read_monotonic());
+            if left.is_zero() && !self.is_busy() {
+                break;
+            }
+            stop.sleep(if left.is_zero() { PAUSE } else { left.min(PAUSE) });
+        }
+        let memory = Meminfo::read(self.warmer.kernel, &mut self.buffer)?;
+        // Not knowing what there is room for is no leave to go on.
+        let available = memory.mem_available.context("no MemAvailable in meminfo")?;
+        // In a dry run what would have come back by now is not there.
+        let planned = if live { Bytes::ZERO } else { asked };
+        if available - planned < self.warmer.bounds.floor + bytes {
+            return Ok(Err(End::Headroom));
+        }
+        let planned = if live { Bytes::ZERO } else { self.report.groups.iter().map(|group| group.swap).sum() };
+        Ok(Ok(room(self.warmer.kernel, &subject.group, &mut self.buffer)? >= planned + bytes))
+    }
+
+    /// Waits until the disks have no more reads to do than that.
+    fn settle(&mut self, in_flight: u64) {
+        let began = clock::read_monotonic();
+        while self.warmer.actuator.is_live()
+            && self.disks.read_in_flight(self.warmer.kernel, &mut self.buffer).is_some_and(|reads| reads > in_flight)
+            && !self.warmer.stop.is_set()
+            && clock::read_monotonic().since(began) < QUEUE_TIME
+        {
+            std::thread::sleep(LOOK);
+            let _ = self.look();
+        }
+    }
+
+    /// Looks whether somebody works; why it must end, when that has lasted too long.
+    fn look(&mut self) -> Option<String> {
+        let patience = self.warmer.bounds.patience?;
+        self.warmer.work.as_mut()?.look(patience)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.warmer.actuator.is_live() && self.warmer.work.as_ref().is_some_and(|work| work.is_busy())
+    }
+}
+
+fn is_gone(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_gone)
+}
+
+fn is_denied(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_denied)
+}
+
+/// What there is to ask for of a process.
+struct Found {
+    /// Anonymous memory in swap.
+    swapped: Ranges,
+    /// Of files and shared memory, not mapped now.
+    file: Ranges,
+    unmapped: Bytes,
+    uncovered: Bytes,
+}
+
+/// Looks for what is wanted, or for all that is in swap, as the process has it mapped now.
+fn find(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -> Result<Found> {
+    let mut pagemap = Pagemap::open(process.dir(), page)?;
+    let (mut swapped, mut file, mut mapped) = (Ranges::new(), Ranges::new(), Ranges::new());
+    let mut uncovered = Bytes::ZERO;
+    for mapping in maps::read(process.dir(), false)? {
+        mapped.push(mapping.range.clone());
+        let (mut present, mut in_swap) = (Ranges::new(), Ranges::new());
+        let is_wanted = || wanted.is_none_or(|wanted| !wanted.intersection(&one(&mapping.range)).is_empty());
+        if mapping.backing == Backing::Kernel || !is_wanted() {
+            continue;
+        }
+        pagemap.for_each(mapping.range.clone(), |range, residency| match residency {
+            Residency::Present => present.push(range),
+            Residency::Swapped => in_swap.push(range),
+        })?;
+        match (mapping.backing, wanted) {
+            (Backing::Anonymous, None) => in_swap.as_slice().iter().for_each(|range| swapped.push(range.clone())),
+            (Backing::Anonymous, Some(wanted)) => {
+                wanted.intersection(&in_swap).as_slice().iter().for_each(|range| swapped.push(range.clone()));
+            }
+            (Backing::File, None) => uncovered += in_swap.bytes(),
+            (Backing::File, Some(wanted)) => {
+                let wanted = wanted.intersection(&one(&mapping.range)).without(&present);
+                wanted.as_slice().iter().for_each(|range| file.push(range.clone()));
+            }
+            (Backing::Kernel, _) => {}
+        }
+    }
+    let unmapped = wanted.map_or(Bytes::ZERO, |wanted| wanted.without(&mapped).bytes());
+    Ok(Found { swapped, file, unmapped, uncovered })
+}
+
+fn one(range: &std::ops::Range<u64>) -> Ranges {
+    [range.clone()].into_iter().collect()
+}
+
+/// What fits into a group: the least that `memory.max` and `memory.high` leave of it and of those
+/// above it. Pages come back charged to it, and at its limit others would leave for them.
+fn room(kernel: &Kernel, group: &Path, buffer: &mut Vec<u8>) -> Result<Bytes> {
+    let mut room = Bytes::MAX;
+    for path in group.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+        let opened = match Group::open(kernel.cgroup()?, path) {
+            Ok(opened) => opened,
+            Err(err) if err.is_gone() => return Ok(Bytes::ZERO),
+            Err(err) => return Err(err.into()),
+        };
+        for limit in ["memory.max", "memory.high"] {
+            // No such file: no memory controller, so the group above it counts.
+            match opened.read_limit(limit, buffer) {
+                Ok(Limit::Bytes(most)) => room = room.min(most - opened.read_current(buffer)?),
+                Ok(Limit::Max) => {}
+                Err(err) if err.is_gone() => {}
+                Err(err) => return Err(err.into()),
+            }
+        }
+    }
+    Ok(room)
+}
+
+/// Taken while memory is brought back, so that there is one at a time and the daemon knows: it does not
+/// take away what comes back, nor take it for refaults. The kernel lets go of it when this process
+/// ends, however.
+pub fn lock(path: &Path) -> Result<File> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    }
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = open.with_context(|| format!("open {}", path.display()))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut pid = String::new();
+        let _ = (&mut file).take(16).read_to_string(&mut pid);
+        return Err(Exit::Failed.error(format!("omr warm is running already (pid {})", pid.trim())));
+    }
+    file.set_len(0)?;
+    file.write_all(format!("{}\n", std::process::id()).as_bytes())?;
+    Ok(file)
+}

@@ -1,0 +1,188 @@
+"""`omr warm` on real kernels: what was swapped out is back before it is used, and in whose order."""
+
+import random
+import signal
+
+import pytest
+
+from omrlab.daemon import CLASSES, CONFIG
+from omrlab.guest import MIB, Disk, Guest
+
+PARTIAL = 4
+"""omr's exit code for less than asked."""
+
+DISK = Disk(768, mb_s=40)
+
+
+class Touched:
+    """A program whose working set somebody comes back to."""
+
+    def __init__(self, guest: Guest, group: str, amount: str = "96M") -> None:
+        self.guest, self.group, self.touches = guest, group, 0
+        guest.group(group)
+        self.process = guest.spawn(["omr-testkit", "touch", amount], group=group)
+        self.bytes: int = self.process.line_with("ready", timeout=120)["bytes"]
+
+    def swap_out(self) -> None:
+        """Everything, as hard as the kernel can."""
+        self.guest.run(["omr-testkit", "by-hand", self.group, "1G"], timeout=180)
+        assert self.swapped() > 0.95 * self.bytes
+
+    def touch(self) -> dict:
+        """Uses all of it once."""
+        self.touches += 1
+        self.process.kill(signal.SIGUSR1)
+        touched = self.process.line_with("touched", self.touches, timeout=180)
+        assert touched["errors"] == 0
+        return touched
+
+    def swapped(self) -> int:
+        return self.guest.group_value(self.group, "memory.swap.current")
+
+    def cached(self) -> int:
+        """In swap and in memory as well."""
+        stat = dict(line.split() for line in self.guest.read(f"/sys/fs/cgroup/{self.group}/memory.stat").splitlines())
+        return int(stat["swapcached"])
+
+
+def warm(guest: Guest, *options: str, code: int = 0) -> dict:
+    ended = guest.run(["omr", "warm", "--json", *options], timeout=180, check=False)
+    assert ended.code == code, f"{ended.code}: {ended.stdout} {ended.stderr}"
+    return ended.json()
+
+
+def test_a_working_set_is_back_before_it_is_used(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        foreground = Touched(guest, "fg", "192M")
+        recorded = guest.run(["omr", "warm", "--record", "--json"], timeout=60).json()
+        assert recorded["used"] >= foreground.bytes
+        assert guest.shell("stat -c %a /var/lib/omr/warm").strip() == "600"
+
+        foreground.swap_out()
+        without = foreground.touch()
+        foreground.swap_out()
+        summary = warm(guest, "--ignore-busy")
+        assert summary["recorded"] and summary["end"] == "complete" and summary["gone"] == 0
+        assert summary["swap"] >= 0.95 * foreground.bytes
+        assert summary["swapped_in"] >= 0.95 * foreground.bytes
+        assert foreground.cached() >= 0.9 * foreground.bytes
+        after = foreground.touch()
+        # The control is in the same guest: without warm each read brings some pages, and the program waits for all of them.
+        pages = foreground.bytes / 4096
+        assert without["major_faults"] > pages / 16
+        assert after["major_faults"] < pages / 200
+
+
+def test_foreground_comes_back_first(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        background, foreground = Touched(guest, "bg", "64M"), Touched(guest, "fg", "64M")
+        background.swap_out()
+        foreground.swap_out()
+        summary = warm(guest, "/", "--ignore-busy", "--rate", "8M/s", "--timeout", "4s", code=PARTIAL)
+        assert summary["end"] == "timeout"
+        assert 16 * MIB <= foreground.cached() <= 48 * MIB, "as much as the rate lets through"
+        assert background.cached() < MIB
+        summary = warm(guest, "/", "--ignore-busy")
+        assert [group["group"] for group in summary["groups"]][0] == "fg"
+        assert background.cached() > 0.9 * background.bytes
+
+
+def test_a_limit_is_respected(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        foreground = Touched(guest, "fg", "96M")
+        foreground.swap_out()
+        most = guest.group_value("fg") + 32 * MIB
+        guest.write("/sys/fs/cgroup/fg/memory.max", str(most))
+        summary = warm(guest, "fg", "--ignore-busy", code=PARTIAL)
+        assert summary["end"] == "headroom" and summary["groups"][0]["full"]
+        assert 16 * MIB <= foreground.cached() <= 33 * MIB
+        events = dict(line.split() for line in guest.read("/sys/fs/cgroup/fg/memory.events").splitlines())
+        assert events["max"] == "0", "nothing had to leave for what came back"
+        # The control: it was the limit.
+        guest.write("/sys/fs/cgroup/fg/memory.max", "max")
+        warm(guest, "fg", "--ignore-busy")
+        assert foreground.cached() > 0.9 * foreground.bytes
+
+
+def test_memory_that_must_stay_free_stays_free(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        foreground = Touched(guest, "fg", "96M")
+        foreground.swap_out()
+        floor = guest.meminfo()["MemAvailable"] - 32 * MIB
+        summary = warm(guest, "fg", "--ignore-busy", "--free-floor", f"{floor}B", code=PARTIAL)
+        assert summary["end"] == "headroom"
+        assert foreground.cached() < 40 * MIB
+
+
+def test_a_busy_guest_stops_it_and_a_quiet_one_does_not(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        foreground = Touched(guest, "fg", "64M")
+        foreground.swap_out()
+        guest.group("work")
+        spin = guest.spawn(["omr-testkit", "spin", "--threads", "1", "--burst", "60s"], group="work")
+        spin.line_with("ready")
+        omr = guest.spawn(["omr", "warm", "fg", "--json", "--rate", "4M/s"])
+        guest.wait_for(lambda: foreground.cached() > 4 * MIB, 60, "memory that comes back")
+        spin.kill(signal.SIGUSR1)
+        guest.shell("sleep 1")
+        before = guest.vmstat()["pswpin"]
+        ended = omr.wait(timeout=60)
+        assert ended.code == PARTIAL, ended.stderr
+        assert ended.json()["end"] == "busy"
+        assert (guest.vmstat()["pswpin"] - before) * 4096 < 2 * MIB
+        assert foreground.cached() < 0.75 * foreground.bytes
+        # It was the work that stopped it.
+        spin.kill(signal.SIGKILL)
+        spin.wait()
+        guest.wait_for(lambda: warm_if_quiet(guest), 90, "end in a quiet guest")
+        assert foreground.cached() > 0.9 * foreground.bytes
+
+
+def warm_if_quiet(guest: Guest) -> bool:
+    return guest.run(["omr", "warm", "fg", "--json"], timeout=120, check=False).code == 0
+
+
+def test_killed_at_any_moment_it_does_no_harm(release) -> None:
+    chance = random.Random(3)
+    with Guest(release, 512, DISK) as guest:
+        foreground = Touched(guest, "fg", "64M")
+        for _ in range(5):
+            foreground.swap_out()
+            recording = guest.spawn(["omr", "warm", "--record"])
+            guest.shell(f"usleep {chance.randrange(50_000)}")
+            recording.kill(signal.SIGKILL)
+            omr = guest.spawn(["omr", "warm", "fg", "--ignore-busy"])
+            guest.shell(f"usleep {chance.randrange(1_500_000)}")
+            omr.kill(signal.SIGKILL)
+            omr.wait()
+            foreground.touch()
+        foreground.swap_out()
+        warm(guest, "fg", "--ignore-busy")
+        assert foreground.touch()["major_faults"] < 100
+
+
+def test_a_process_that_ends_meanwhile_is_an_outcome(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        foreground = Touched(guest, "fg", "64M")
+        foreground.swap_out()
+        omr = guest.spawn(["omr", "warm", "fg", "--ignore-busy", "--rate", "8M/s", "--json"])
+        guest.wait_for(lambda: foreground.cached() > 4 * MIB, 60, "memory that comes back")
+        foreground.process.kill(signal.SIGKILL)
+        ended = omr.wait(timeout=60)
+        assert ended.code == 0, ended.stderr
+        assert ended.json()["swap"] < foreground.bytes
+
+
+@pytest.mark.parametrize("kernel_release", ["6.12"])
+def test_after_hibernation_the_same_processes_have_it_back(kernel_release) -> None:
+    with Guest(kernel_release, 512, DISK) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        foreground = Touched(guest, "fg", "96M")
+        guest.run(["omr", "warm", "--record"], timeout=60)
+        foreground.swap_out()
+        guest.hibernate_and_resume()
+        summary = warm(guest, "--ignore-busy")
+        assert summary["recorded"] and summary["gone"] <= 2
+        assert foreground.touch()["major_faults"] < foreground.bytes / 4096 / 200
