@@ -53,8 +53,8 @@ pub enum Availability {
     Unknown,
 }
 
-/// `/sys/power/{state,disk,resume,resume_offset,image_size}` (`image_size` since 2.6.16,
-/// `resume_offset` since 4.18). A field is `None` where its file is missing or not understood.
+/// `/sys/power/{state,disk,resume,resume_offset,image_size,reserved_size}` (`image_size` since
+/// 2.6.16, `reserved_size` since 3.0, `resume_offset` since 4.18). A field is `None` where its file is missing or not understood.
 ///
 /// Sample lines: `freeze mem disk`; `[platform] shutdown reboot suspend test_resume`, or
 /// `[disabled]`; `254:16`; `34816`; `825339904`. Source: kernel/power/main.c, hibernate.c.
@@ -65,6 +65,8 @@ pub struct Hibernation {
     /// `image_size`, bytes: the kernel frees memory until the image is no larger, if it can. 0 means
     /// as small as possible. By default 2/5 of the memory.
     pub image_size: Option<Bytes>,
+    /// `reserved_size`, bytes: kept free for drivers that allocate while the machine is put to sleep.
+    pub reserved_size: Option<Bytes>,
     /// `resume`: the device the image goes to; `None` also when it is 0:0, not set. (User space may
     /// still choose one right before hibernating, as systemd does.)
     pub resume: Option<DeviceNumber>,
@@ -92,6 +94,7 @@ impl Hibernation {
         Hibernation {
             availability: read_availability(&power),
             image_size: number("image_size").map(Bytes),
+            reserved_size: number("reserved_size").map(Bytes),
             resume: power
                 .read_string("resume")
                 .ok()

@@ -31,6 +31,7 @@ pub mod ranges;
 pub mod stat;
 pub mod swap;
 pub mod vmstat;
+pub mod zoneinfo;
 
 pub use error::{Error, Result};
 pub use root::{Dir, Kernel};

@@ -15,13 +15,22 @@ pub struct Meminfo {
     pub mem_total: Option<Bytes>,
     pub mem_free: Option<Bytes>,
     pub mem_available: Option<Bytes>,
+    /// Swapped out, or swapped in again, and in memory all the same.
     pub swap_cached: Option<Bytes>,
+    pub active_anon: Option<Bytes>,
+    pub inactive_anon: Option<Bytes>,
+    pub active_file: Option<Bytes>,
+    pub inactive_file: Option<Bytes>,
     pub swap_total: Option<Bytes>,
     pub swap_free: Option<Bytes>,
     /// Waiting to be written to a file system.
     pub dirty: Option<Bytes>,
     /// Being written, to a file system or to swap.
     pub writeback: Option<Bytes>,
+    /// Slab that shrinkers can free (`SReclaimable`, since 2.6.19).
+    pub slab_reclaimable: Option<Bytes>,
+    /// The compressed pool of zswap, since 5.19; `None` where it is not built in.
+    pub zswap: Option<Bytes>,
 }
 
 impl Meminfo {
@@ -34,10 +43,16 @@ impl Meminfo {
                 b"MemFree:" => &mut info.mem_free,
                 b"MemAvailable:" => &mut info.mem_available,
                 b"SwapCached:" => &mut info.swap_cached,
+                b"Active(anon):" => &mut info.active_anon,
+                b"Inactive(anon):" => &mut info.inactive_anon,
+                b"Active(file):" => &mut info.active_file,
+                b"Inactive(file):" => &mut info.inactive_file,
                 b"SwapTotal:" => &mut info.swap_total,
                 b"SwapFree:" => &mut info.swap_free,
                 b"Dirty:" => &mut info.dirty,
                 b"Writeback:" => &mut info.writeback,
+                b"SReclaimable:" => &mut info.slab_reclaimable,
+                b"Zswap:" => &mut info.zswap,
                 _ => return,
             };
             *field = leading_u64(rest).map(|kib| Bytes(kib.saturating_mul(1024)));

@@ -117,6 +117,16 @@ impl SwapDevice {
     }
 }
 
+impl SwapDevice {
+    /// Of a file: the number of the device that its file system is on, as far as `stat(2)` tells (btrfs
+    /// has numbers of its own).
+    pub fn read_file_system(&self, root: &Path) -> Option<DeviceNumber> {
+        let below = self.path.strip_prefix("/").ok()?;
+        let stat = rustix::fs::stat(root.join(below)).ok()?;
+        Some(DeviceNumber { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev) })
+    }
+}
+
 /// Parses the whole file; `None` when the head line is not the one this program knows. A line it
 /// cannot read is passed over: better to know of less swap than there is.
 pub fn parse(text: &[u8]) -> Option<Vec<SwapDevice>> {
@@ -138,6 +148,17 @@ pub fn read(kernel: &Kernel) -> Result<Vec<SwapDevice>> {
         Err(err) if err.is_gone() => Ok(Vec::new()),
         Err(err) => Err(err),
     }
+}
+
+/// What a zram device holds in memory: `mem_used_total` of `/sys/block/zramN/mm_stat`, the third
+/// number, in bytes, since 4.1. `None`: no such device, or not understood.
+///
+/// Sample line: `83886080 41975808 42434560 0 42434560 0 0 0 0`. Source:
+/// drivers/block/zram/zram_drv.c, mm_stat_show().
+pub fn read_zram_pool(kernel: &Kernel, device: &SwapDevice) -> Option<Bytes> {
+    let file = PathBuf::from("block").join(device.path.file_name()?).join("mm_stat");
+    let text = kernel.sys.read_string(file).ok()?;
+    parse_u64(text.split_ascii_whitespace().nth(2)?.as_bytes()).map(Bytes)
 }
 
 /// Whether zswap stands before the swap devices: `/sys/module/zswap/parameters/enabled`, since 3.11.

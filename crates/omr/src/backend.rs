@@ -161,3 +161,18 @@ pub fn journal(kernel: &Kernel, state_dir: &std::path::Path, actuator: &mut dyn 
     }
     Ok(journal)
 }
+
+/// As [`journal`], for a command: only `memory.high` needs it.
+pub fn open_journal(
+    kernel: &Kernel,
+    root: &std::path::Path,
+    choice: BackendChoice,
+    actuator: &mut dyn Actuator,
+) -> Result<Option<Journal>> {
+    match journal(kernel, &crate::paths::state_dir(root), actuator) {
+        Ok(journal) => Ok(Some(journal)),
+        // Only memory.high needs it; users without rights in /var/lib reclaim their own groups.
+        Err(err) if choice == BackendChoice::High => Err(err.context("memory.high needs a journal")),
+        Err(_) => Ok(None),
+    }
+}

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{config, doctor, reclaim, run, status, warm};
+use crate::commands::{config, doctor, prepare, reclaim, run, status, warm};
 use crate::daemon;
 
 /// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
@@ -28,6 +28,8 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Reclaim memory once: from a group, or from all background groups
     Reclaim(reclaim::Args),
+    /// Reclaim now for what is to come: hibernation
+    Prepare(prepare::Args),
     /// Bring memory back from swap before it is needed, foreground first
     Warm(warm::Args),
     /// Reclaim by itself, whenever the machine is idle

@@ -3,16 +3,20 @@
 
 mod backend;
 mod bus;
+mod candidates;
 mod classes;
 mod cli;
 mod commands;
 mod config;
 mod cpu;
 mod daemon;
+mod disk_rate;
 mod exit;
+mod image;
 mod limits;
 mod logging;
 mod paths;
+mod prepare;
 mod reclaim;
 mod signals;
 mod snapshot;

@@ -20,7 +20,7 @@ use crate::snapshot::SwapSpace;
 use crate::stop::{Alarm, Flag};
 
 /// Dirty page cache below this is not worth a sync.
-const DIRTY: Bytes = Bytes::mib(1);
+pub const DIRTY: Bytes = Bytes::mib(1);
 /// The longest wait for a sync; what is not written by then is left.
 const SYNC_TIME: Duration = Duration::from_secs(30);
 
@@ -161,7 +161,9 @@ impl Worker<'_> {
             return Ok(End::Complete);
         }
         if first.stat.file_dirty.is_some_and(|dirty| dirty > DIRTY) {
-            self.sync(group, &mut buffer);
+            flush(self.stop, || {
+                group.read_stat(&mut buffer).is_ok_and(|stat| stat.file_dirty.is_some_and(|dirty| dirty > DIRTY))
+            });
         }
         let alarm = Alarm::new();
         let step =
@@ -237,31 +239,32 @@ impl Worker<'_> {
             pswpout: Vmstat::read(self.kernel, buffer).map_err(of_machine)?.pswpout.unwrap_or_default(),
         })
     }
+}
 
-    /// Writes out dirty page cache, which reclaim passes over. sync(2) cannot be interrupted, so it
-    /// runs in a thread of its own, which is left behind when the job must end before it is done.
-    fn sync(&self, group: &Group, buffer: &mut Vec<u8>) {
-        // One that hangs, on a dead network file system, is not joined by another with each job.
-        static RUNNING: AtomicBool = AtomicBool::new(false);
-        if RUNNING.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let thread = std::thread::Builder::new().name("omr-sync".into()).stack_size(64 << 10).spawn(|| {
-            rustix::fs::sync();
-            RUNNING.store(false, Ordering::Release);
-        });
-        if let Err(err) = thread {
-            RUNNING.store(false, Ordering::Release);
-            log::warn!("no thread for a sync, dirty page cache stays: {err}");
-            return;
-        }
-        let began = clock::read_monotonic();
-        while RUNNING.load(Ordering::Acquire)
-            && !self.stop.is_set()
-            && clock::read_monotonic().since(began) < SYNC_TIME
-            && group.read_stat(buffer).is_ok_and(|stat| stat.file_dirty.is_some_and(|dirty| dirty > DIRTY))
-        {
-            self.stop.sleep(Duration::from_millis(20));
-        }
+/// Writes out dirty page cache, which reclaim passes over, and waits while `is_dirty`. sync(2) cannot
+/// be interrupted, so it runs in a thread of its own, which is left behind when the job must end
+/// before it is done.
+pub fn flush(stop: &Flag, mut is_dirty: impl FnMut() -> bool) {
+    // One that hangs, on a dead network file system, is not joined by another with each job.
+    static RUNNING: AtomicBool = AtomicBool::new(false);
+    if RUNNING.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let thread = std::thread::Builder::new().name("omr-sync".into()).stack_size(64 << 10).spawn(|| {
+        rustix::fs::sync();
+        RUNNING.store(false, Ordering::Release);
+    });
+    if let Err(err) = thread {
+        RUNNING.store(false, Ordering::Release);
+        log::warn!("no thread for a sync, dirty page cache stays: {err}");
+        return;
+    }
+    let began = clock::read_monotonic();
+    while RUNNING.load(Ordering::Acquire)
+        && !stop.is_set()
+        && clock::read_monotonic().since(began) < SYNC_TIME
+        && is_dirty()
+    {
+        stop.sleep(Duration::from_millis(20));
     }
 }

@@ -123,6 +123,20 @@ fn set_machine(root: &FakeRoot, word: &str) {
             let text = root.read("proc/meminfo");
             root.write("proc/meminfo", &text[..text.find("SwapFree").expect("a line")]);
         }
+        // With half a gigabyte of swap at 254:0, the resume device.
+        ("hibernates", "") => {
+            for (file, text) in [
+                ("power/state", "freeze mem disk"),
+                ("power/disk", "[platform] shutdown"),
+                ("power/resume", "254:0"),
+                ("power/resume_offset", "0"),
+                ("power/image_size", "188059648"),
+                ("power/reserved_size", "1048576"),
+                ("class/block/vda/dev", "254:0"),
+            ] {
+                root.write(Path::new("sys").join(file), format!("{text}\n"));
+            }
+        }
         ("vmstat", "missing") => root.remove("proc/vmstat"),
         _ => panic!("{word}: no such machine"),
     }

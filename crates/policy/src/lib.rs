@@ -6,6 +6,7 @@
 //! * [`decide`]: once a second. Is the machine idle, which group gains most, must a sweep end?
 //! * [`next`]: when a group is done, which one now?
 //! * [`stop::Watch`]: fifty times a second while a sweep runs. Has somebody begun to work?
+//! * [`forecast::forecast`]: how large would a hibernation image be now?
 //! * [`pace::Pace`]: between two writes to the kernel. How much next, or wait, or end?
 #![no_std]
 extern crate alloc;
@@ -13,6 +14,7 @@ extern crate alloc;
 mod budget;
 mod config;
 mod decide;
+pub mod forecast;
 mod idle;
 pub mod pace;
 mod reason;

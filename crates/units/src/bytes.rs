@@ -47,6 +47,12 @@ impl Bytes {
         let rate = (u128::from(self.0) * 1_000_000_000).checked_div(time.as_nanos())?;
         Some(Bytes(u64::try_from(rate).unwrap_or(u64::MAX)))
     }
+
+    /// How long these bytes take at so many a second; `None` at none, or where it is for ever.
+    pub fn time_at(self, per_second: Bytes) -> Option<Duration> {
+        let nanos = (u128::from(self.0) * 1_000_000_000).checked_div(u128::from(per_second.0))?;
+        u64::try_from(nanos).ok().map(Duration::from_nanos)
+    }
 }
 
 impl Add for Bytes {
@@ -317,6 +323,13 @@ mod tests {
         for text in ["20GiB", "20/day", "20GiB/week", "/day"] {
             assert!(text.parse::<Budget>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_rate_gives_a_time_and_a_time_a_rate() {
+        assert_eq!(Bytes::mib(50).time_at(Bytes::mib(25)), Some(Duration::from_secs(2)));
+        assert_eq!(Bytes::mib(50).per_second(Duration::from_secs(2)), Some(Bytes::mib(25)));
+        assert_eq!((Bytes(1).time_at(Bytes::ZERO), Bytes::MAX.time_at(Bytes(1))), (None, None));
     }
 
     proptest! {

@@ -43,6 +43,12 @@ fn real_machines() {
             (memory.swap_free, "SwapFree:"),
             (memory.dirty, "Dirty:"),
             (memory.writeback, "Writeback:"),
+            (memory.active_anon, "Active(anon):"),
+            (memory.inactive_anon, "Inactive(anon):"),
+            (memory.active_file, "Active(file):"),
+            (memory.inactive_file, "Inactive(file):"),
+            (memory.slab_reclaimable, "SReclaimable:"),
+            (memory.zswap, "Zswap:"),
         ] {
             assert_eq!(field, Some(Bytes::kib(number(text, key))), "{} {key}", release.name());
         }

@@ -12,6 +12,7 @@ fn real_kernels() {
         let hibernation = Hibernation::read(&open(&root));
         assert!(hibernation.is_available(), "{hibernation:?}");
         assert!(hibernation.image_size > Some(Bytes::mib(1)), "{hibernation:?}");
+        assert_eq!(hibernation.reserved_size, Some(Bytes::mib(1)));
         assert!(hibernation.resume.is_some() && hibernation.resume_offset == Some(Pages(0)), "{hibernation:?}");
     }
 }

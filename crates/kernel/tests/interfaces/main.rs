@@ -12,6 +12,7 @@ mod mounts;
 mod pagemap;
 mod process;
 mod swap;
+mod zoneinfo;
 
 fn open(root: &FakeRoot) -> Kernel {
     Kernel::open(root.path()).expect("a fake root opens")

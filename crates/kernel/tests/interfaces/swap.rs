@@ -115,6 +115,23 @@ fn zswap() {
     assert_eq!(swap::read_zswap(&open(&FakeRoot::new())), None);
 }
 
+#[test]
+fn what_a_zram_device_holds_in_memory() {
+    let root = FakeRoot::new().sys("block/zram0/mm_stat", "  83886080 41975808 42434560        0 42434560 0 0 0 0\n");
+    let zram = |name: &str| one(&format!("{name} partition 4 0 5")).expect("a line");
+    assert_eq!(swap::read_zram_pool(&open(&root), &zram("/dev/zram0")), Some(Bytes(42_434_560)));
+    assert_eq!(swap::read_zram_pool(&open(&root), &zram("/dev/zram1")), None);
+}
+
+#[test]
+fn the_device_of_a_swap_file_is_that_of_its_file_system() {
+    let root = FakeRoot::new().file("swapfile", "");
+    let dev = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(root.resolve("swapfile")).expect("a file"));
+    let number = DeviceNumber { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) };
+    assert_eq!(one("/swapfile file 4 0 5").expect("a line").read_file_system(root.path()), Some(number));
+    assert_eq!(one("/gone file 4 0 5").expect("a line").read_file_system(root.path()), None);
+}
+
 proptest! {
     #[test]
     fn parsing_never_panics(text: Vec<u8>, line in "[/a\\\\0-9 \t\n()a-z]{0,60}") {

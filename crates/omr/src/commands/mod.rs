@@ -10,6 +10,7 @@ macro_rules! outln {
 
 pub mod config;
 pub mod doctor;
+pub mod prepare;
 pub mod reclaim;
 pub mod run;
 pub mod status;
@@ -25,6 +26,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Doctor(args) => doctor::run(&cli.root, &args),
         Command::Reclaim(args) => reclaim::run(&cli.root, &args),
+        Command::Prepare(args) => prepare::run(&cli.root, &args),
         Command::Warm(args) => warm::run(&cli.root, &args),
         Command::Daemon(args) => crate::daemon::run(&cli.root, &args),
         Command::Status(args) => status::status(&cli.root, &args),

@@ -1,6 +1,5 @@
 //! `omr reclaim`: once, now, this much.
 
-use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,18 +15,15 @@ use omr_units::{Amount, Bytes, GroupId, Limit};
 use serde::Serialize;
 
 use crate::backend::{self, Backend};
+use crate::candidates::{Candidate, SMALLEST, walk};
 use crate::classes::Classifier;
 use crate::config::{self, BackendChoice, Loaded};
 use crate::exit::Exit;
 use crate::limits::Journal;
-use crate::paths;
 use crate::reclaim::{Report, Worker};
 use crate::snapshot::{SwapSpace, read_hibernates};
 use crate::stop::{self, Flag};
 use crate::tree::Tree;
-
-/// How much of the reclaimed memory may be smaller than one request to the kernel.
-const SMALLEST: Bytes = omr_policy::pace::SMALLEST_STEP;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -94,17 +90,6 @@ fn parse_backend(text: &str) -> Result<BackendChoice, String> {
         .ok_or_else(|| "expected auto, memory.reclaim, memory.swap.reclaim or memory.high".into())
 }
 
-/// One group to take from.
-struct Candidate {
-    id: GroupId,
-    path: PathBuf,
-    current: Bytes,
-    /// What may be taken.
-    gain: Bytes,
-    /// For an inner group: what it holds beyond its children.
-    inner: Option<Bytes>,
-}
-
 /// What is printed at the end.
 #[derive(Debug, Serialize)]
 struct Summary {
@@ -161,13 +146,12 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     };
     let held: Bytes = candidates.iter().map(|candidate| candidate.current).sum();
     let asked = amount.of(held);
-    // Largest benefit first.
-    candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.gain), candidate.id));
+    crate::candidates::sort(&mut candidates);
 
     let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
     let choice = args.backend.unwrap_or(loaded.backend);
     // Limits that an earlier run left behind are put back at every start.
-    let journal = if args.dry_run { None } else { open_journal(&kernel, root, choice, &mut *actuator)? };
+    let journal = if args.dry_run { None } else { backend::open_journal(&kernel, root, choice, &mut *actuator)? };
     let probed = candidates.first().map(|first| {
         let group = Group::open(kernel.cgroup()?, &first.path)?;
         Backend::probe(choice, &group, &mut *actuator).map_err(|err| Exit::Unsupported.error(format!("{err:#}")))
@@ -409,36 +393,6 @@ fn printed(path: &Path) -> String {
     config::printable(&path.to_string_lossy())
 }
 
-/// All groups at or below `top` that may be touched.
-fn walk(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
-    let nodes = tree.nodes();
-    let places: HashMap<GroupId, usize> = nodes.iter().enumerate().map(|(index, node)| (node.id, index)).collect();
-    let below = |index: usize| {
-        let Some(top) = top else { return true };
-        let mut index = Some(index);
-        while let Some(here) = index {
-            if nodes[here].id == top {
-                return true;
-            }
-            let parent = nodes[here].parent as usize;
-            index = (parent != here).then_some(parent);
-        }
-        false
-    };
-    tree.groups()
-        .filter(|group| group.class == Class::Background)
-        .filter_map(|group| {
-            let index = places.get(&group.id).copied().filter(|&index| below(index))?;
-            let current = group.current?;
-            let keep = group.keep.map_or(Bytes::ZERO, |keep| keep.of(current));
-            let unprotected = if ignore_low { Bytes::MAX } else { group.unprotected? };
-            let gain = (current - keep).min(unprotected);
-            let inner = nodes[index].inner.then_some(current);
-            (gain >= SMALLEST).then(|| Candidate { id: group.id, path: tree.path_at(index), current, gain, inner })
-        })
-        .collect()
-}
-
 /// Whether something is wrong, rather than over.
 fn is_failure(end: End) -> bool {
     matches!(end, End::Denied | End::Unsupported | End::Failed)
@@ -453,20 +407,6 @@ fn machine(kernel: &Kernel, backend: Backend) -> Machine {
         image: image.filter(|_| read_hibernates(kernel, swap)),
         file_only: backend.file_only(),
         ..Machine::default()
-    }
-}
-
-fn open_journal(
-    kernel: &Kernel,
-    root: &Path,
-    choice: BackendChoice,
-    actuator: &mut dyn Actuator,
-) -> Result<Option<Journal>> {
-    match backend::journal(kernel, &paths::state_dir(root), actuator) {
-        Ok(journal) => Ok(Some(journal)),
-        // Only memory.high needs it; users without rights in /var/lib reclaim their own groups.
-        Err(err) if choice == BackendChoice::High => Err(err.context("memory.high needs a journal")),
-        Err(_) => Ok(None),
     }
 }
 

@@ -229,6 +229,7 @@ impl Watch {
         if freed == 0 {
             return;
         }
+        machine.freed(freed);
         replace(&self.dir.join("memory.stat"), &stat(anon - out, file - from_file));
         let left = self.number() - freed;
         if self.size.is_none() {
@@ -270,6 +271,24 @@ impl Machine {
                 .collect();
             replace(&path, &(lines.join("\n") + "\n"));
         }
+    }
+}
+
+impl Machine {
+    /// `bytes` are free now: in the zone that has most free already.
+    fn freed(&self, bytes: u64) {
+        let path = self.root.join("proc/zoneinfo");
+        let Ok(text) = fs::read_to_string(&path) else { return };
+        let free = |line: &str| line.trim_start().strip_prefix("pages free").and_then(|n| n.trim().parse::<u64>().ok());
+        let Some(most) = text.lines().filter_map(free).max() else { return };
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| match free(line) {
+                Some(pages) if pages == most => format!("  pages free     {}", pages + bytes / page()),
+                _ => line.to_owned(),
+            })
+            .collect();
+        replace(&path, &(lines.join("\n") + "\n"));
     }
 }
 

@@ -1,0 +1,298 @@
+//! `omr prepare`: reclaim now, for what is to come.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_kernel::actuate::{Actuator, DryRun, Live};
+use omr_kernel::{Kernel, swap};
+use omr_policy::forecast::Forecast;
+use omr_policy::{End, short};
+use omr_units::Bytes;
+use serde::Serialize;
+
+use crate::exit::Exit;
+use crate::image::{self, Obstacle, Place};
+use crate::prepare::{Done, Goal, Preparation, Reached, Target};
+use crate::stop::{self, Flag};
+use crate::{backend, config, disk_rate};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Make the image small and quick to write, and leave swap free for it
+    ///
+    /// Takes from background groups only. Exit code 0: the target is reached; 4: less than that was to
+    /// be had in time; 3: this machine cannot hibernate, and a sentence says why and what to do.
+    Hibernate(Hibernate),
+}
+
+#[derive(Debug, clap::Args)]
+struct Hibernate {
+    /// How large the image may be before compression: a size, or min for as small as will go
+    ///
+    /// By default as large as the kernel can copy at once, without reclaiming first: image_size
+    /// (2/5 of the memory, unless set) or about half of the memory, whichever is less.
+    #[arg(long, value_parser = parse_target, value_name = "SIZE")]
+    target: Option<Target>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What all preparations have.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Stop after this time, e.g. 30s, reached or not
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    deadline: Option<Duration>,
+
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_target(text: &str) -> Result<Target, String> {
+    match text {
+        "min" => Ok(Target::Smallest),
+        _ => match text.parse() {
+            Ok(Bytes::ZERO) => Ok(Target::Smallest),
+            Ok(size) => Ok(Target::AtMost(size)),
+            Err(_) => Err("expected a size such as \"200M\", or min".into()),
+        },
+    }
+}
+
+/// Runs the command.
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    match &args.what {
+        What::Hibernate(args) => hibernate(root, args),
+    }
+}
+
+/// What is printed at the end.
+#[derive(Debug, Serialize)]
+struct Summary {
+    prepared: &'static str,
+    #[serde(flatten)]
+    done: Done,
+    /// What the image may hold; `None`: as little as will go.
+    target: Option<Bytes>,
+    before: Forecast,
+    after: Forecast,
+    swap: Place,
+    /// Where the rate is not measured in this run: that of an earlier one.
+    last_disk_rate: Option<Bytes>,
+    /// Writing the image, if it does not compress at all.
+    write_ms_at_most: Option<u64>,
+    notes: Vec<String>,
+    dry_run: bool,
+}
+
+/// What is printed instead.
+#[derive(Debug, Serialize)]
+struct Refused {
+    prepared: &'static str,
+    end: &'static str,
+    why: String,
+}
+
+fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
+    let common = &args.common;
+    let kernel = Kernel::open(root)?;
+    kernel.cgroup()?;
+    let loaded = config::load_or_refuse(root, None)?;
+    let goal = match Goal::hibernate(&kernel, root, args.target.unwrap_or(Target::Fast)) {
+        Ok(goal) => goal,
+        Err(obstacle) => return refuse(common, &obstacle),
+    };
+    let Some(before) = image::forecast(&kernel) else { return refuse(common, &Obstacle::Unknown) };
+    let (Goal::Image { place, at_most }, missing) = (&goal, goal.missing(&kernel)?) else {
+        return refuse(common, &Obstacle::Unknown);
+    };
+
+    let done = prepare(&kernel, root, &loaded, &goal, common, missing)?;
+    let after = image::forecast(&kernel).unwrap_or(before);
+    let last_disk_rate = disk_rate::load(root, &place.device.path);
+    if let Some(rate) = done.disk_rate.filter(|_| !common.dry_run) {
+        disk_rate::store(root, &place.device.path, rate);
+    }
+    let rate = done.disk_rate.or(last_disk_rate);
+    let time = rate.and_then(|rate| after.most_written().time_at(rate));
+    let summary = Summary {
+        prepared: "hibernate",
+        target: *at_most,
+        before,
+        after,
+        swap: place.again(&kernel).unwrap_or_else(|| place.clone()),
+        last_disk_rate,
+        write_ms_at_most: time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        notes: notes(&kernel, place, &after),
+        dry_run: common.dry_run,
+        done,
+    };
+    print(common, &summary)?;
+    Ok(match (summary.done.end, summary.done.why) {
+        _ if common.dry_run => Exit::Done,
+        (Reached::Reached, _) => Exit::Done,
+        (Reached::Partly, End::Denied | End::Failed) => Exit::Failed,
+        (Reached::Partly, End::Unsupported) => Exit::Unsupported,
+        (Reached::Partly, _) => Exit::Partial,
+    })
+}
+
+/// Carries a preparation out, with a bar on a terminal.
+fn prepare(
+    kernel: &Kernel,
+    root: &Path,
+    loaded: &config::Loaded,
+    goal: &Goal,
+    common: &Common,
+    missing: Option<Bytes>,
+) -> Result<Done> {
+    let mut actuator: Box<dyn Actuator> = if common.dry_run { Box::new(DryRun) } else { Box::new(Live) };
+    let journal = match common.dry_run {
+        true => None,
+        false => backend::open_journal(kernel, root, loaded.backend, &mut *actuator)?,
+    };
+    stop::catch_signals();
+    let stop = Flag::with_timeout(common.deadline);
+    let bar = progress_bar(common, missing);
+    let mut preparation =
+        Preparation { kernel, config: loaded, actuator: &mut *actuator, journal: journal.as_ref(), stop: &stop };
+    let done = preparation.run(goal, &mut |freed| bar.set_position(freed.0));
+    bar.finish_and_clear();
+    done
+}
+
+fn refuse(common: &Common, obstacle: &Obstacle) -> Result<Exit> {
+    let why = obstacle.to_string();
+    if common.json {
+        let refused = Refused { prepared: "hibernate", end: "refused", why: why.clone() };
+        outln!("{}", serde_json::to_string_pretty(&refused)?);
+    }
+    Err(Exit::Unsupported.error(why))
+}
+
+fn progress_bar(common: &Common, missing: Option<Bytes>) -> ProgressBar {
+    let shown = std::io::stderr().is_terminal() && !common.json && !common.dry_run;
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(missing.map(|bytes| bytes.0), target);
+    let template = match missing {
+        None => "{binary_bytes} freed   {binary_bytes_per_sec}   ^C stops",
+        Some(_) => "{bar:28}  {binary_bytes} of {binary_total_bytes}   {binary_bytes_per_sec}   {eta} left   ^C stops",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("█░"));
+    }
+    bar
+}
+
+/// What keeps memory in the image that seems to have left it.
+fn notes(kernel: &Kernel, place: &Place, after: &Forecast) -> Vec<String> {
+    let mut notes = Vec::new();
+    let devices = swap::read(kernel).unwrap_or_default();
+    for zram in devices.iter().filter(|device| !device.kind.is_disk() && device.priority >= place.device.priority) {
+        let name = config::printable(&zram.path.to_string_lossy());
+        notes.push(format!(
+            "{name} (zram) is filled before {disk}, and what it holds is in the image ({pool} now); \
+             \"swapoff {name}\" before preparing leaves {disk} alone",
+            disk = place.name(),
+            pool = after.zram,
+        ));
+    }
+    if after.zswap >= Bytes::mib(1) {
+        notes.push(format!(
+            "zswap holds {} in memory, which is in the image; with zswap.enabled=0 it would be on {}",
+            after.zswap,
+            place.name()
+        ));
+    }
+    let free = place.again(kernel).map_or(Bytes::ZERO, |place| place.device.free());
+    if after.most_written() > free {
+        notes.push(format!(
+            "{} has {free} free: an image that hardly compresses would take {} and not fit",
+            place.name(),
+            after.most_written()
+        ));
+    }
+    notes
+}
+
+fn print(common: &Common, summary: &Summary) -> Result<()> {
+    if common.json {
+        outln!("{}", serde_json::to_string_pretty(summary)?);
+        return Ok(());
+    }
+    let (done, after) = (&summary.done, &summary.after);
+    let time = match (summary.write_ms_at_most, done.disk_rate.or(summary.last_disk_rate)) {
+        (Some(ms), Some(rate)) => {
+            let measured = if done.disk_rate.is_some() { "" } else { " as last measured" };
+            format!("at most {} to write at {rate}/s{measured}", short(Duration::from_millis(ms)))
+        }
+        _ => "time to write it unknown (nothing was swapped out yet to measure the disk by)".to_owned(),
+    };
+    if summary.dry_run {
+        let leave = &after.could_leave;
+        outln!("image now: at most {}, {time}", after.image);
+        outln!("  in use       {}; up to {} is copied at once, more is reclaimed first", after.in_use, after.fast);
+        outln!("  must stay    {} (zram {}, zswap {})", after.must_stay, after.zram, after.zswap);
+        outln!(
+            "  could leave  {}: anonymous {}, swap cache {}, file {} clean and {} dirty, slab {}",
+            leave.total(),
+            leave.anon,
+            leave.swap_cache,
+            leave.clean_file,
+            leave.dirty_file,
+            leave.slab
+        );
+        outln!("  goes to      {}, {} free", summary.swap.name(), summary.swap.device.free());
+        let missing = done.missing.map_or_else(|| "as much as will go".to_owned(), |missing| missing.to_string());
+        outln!(
+            "would ask background groups for {} ({missing} should leave); nothing was done (--dry-run)",
+            done.planned
+        );
+    } else {
+        let ready = match done.end {
+            Reached::Reached => "ready to hibernate",
+            Reached::Partly => "partly ready to hibernate",
+        };
+        outln!("{ready}: image of at most {} (before: {} in use), {time}", after.image, summary.before.in_use);
+        let mut line = format!(
+            "{} freed (anon {}, file {}), {} written to swap, {}.",
+            done.freed,
+            done.freed_anon,
+            done.freed_file,
+            done.swapped_out,
+            short(Duration::from_secs_f64(done.seconds)),
+        );
+        if done.end == Reached::Partly {
+            if let Some(missing) = done.missing {
+                line += &format!(" {missing} more should leave.");
+            }
+            line += &match done.why {
+                End::Stopped => " Stopped by a signal.".to_owned(),
+                end => format!(" Ended: {}.", end.words()),
+            };
+        }
+        outln!("{line}");
+    }
+    for note in &summary.notes {
+        outln!("note: {note}");
+    }
+    if let Some(error) = &done.error {
+        eprintln!("omr: {error}");
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+"""`omr prepare hibernate` on real kernels: the forecast against the kernel's own count, and what comes of it."""
+
+import re
+import signal
+
+import pytest
+
+from omrlab.guest import MIB, Disk, Guest, Zram
+
+PARTIAL, UNSUPPORTED = 4, 3
+
+PAGE = 4096
+
+# Measured: 0.1 % of 21,128 pages idle and of 60,850 filled. What the freezer and the drivers allocate counts as well.
+TOLERANCE = 0.03
+
+
+def kernels_count(guest: Guest, line: str) -> int:
+    """Bytes of the last such message."""
+    return int(re.findall(rf"{line} (\d+) pages", guest.console())[-1]) * PAGE
+
+
+def forecast(guest: Guest) -> dict[str, int]:
+    return guest.run(["omr", "prepare", "hibernate", "--dry-run", "--json"]).json()["after"]
+
+
+def test_the_image_is_forecast_and_brought_below_what_is_copied_at_once(release, load) -> None:
+    with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
+        background = load(guest, "bg", "75%")
+        before = forecast(guest)
+        assert before["in_use"] > before["fast"]
+        done = guest.run(["omr", "prepare", "hibernate", "--json"], timeout=240).json()
+        assert done["end"] == "reached", done
+        after = forecast(guest)
+        assert after["in_use"] <= after["fast"]
+        assert before["in_use"] - after["in_use"] >= 0.9 * done["freed"]
+        assert guest.meminfo()["SwapCached"] < 2 * MIB
+        guest.hibernate_and_resume()
+        copied = kernels_count(guest, "Need to copy")
+        assert abs(copied - after["image"]) <= TOLERANCE * copied, (copied, after)
+        guest.throttle_swap(None)
+        background.process.kill(signal.SIGUSR1)
+        assert background.process.line_with("verified", timeout=300)["errors"] == 0
+
+
+def test_without_it_the_image_is_as_large_as_it_may_be(release, load) -> None:
+    """The control: the same load, left alone."""
+    with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
+        load(guest, "bg", "75%")
+        before = forecast(guest)
+        guest.hibernate_and_resume()
+        assert kernels_count(guest, "Need to copy") > 0.8 * before["fast"]
+        assert before["in_use"] > 1.2 * before["fast"]
+
+
+def test_as_small_as_will_go_is_little_more_than_must_stay(load) -> None:
+    with Guest("6.12", 512, Disk(1024, mb_s=40)) as guest:
+        unloaded = forecast(guest)["image"]
+        load(guest, "bg", "75%")
+        done = guest.run(["omr", "prepare", "hibernate", "--target", "min", "--json"], timeout=240).json()
+        assert done["end"] == "reached", done
+        assert done["after"]["image"] <= 1.15 * unloaded
+
+
+def test_a_deadline_ends_it_partly(release, load) -> None:
+    with Guest(release, 512, Disk(1024, mb_s=10)) as guest:
+        load(guest, "bg", "75%")
+        ended = guest.run(["omr", "prepare", "hibernate", "--deadline", "3s", "--json"], check=False)
+        done = ended.json()
+        assert (ended.code, done["end"], done["why"]) == (PARTIAL, "partly", "timeout"), done
+        assert done["freed"] > 4 * MIB
+        assert done["missing"] > 4 * MIB
+        assert done["seconds"] < 10
+
+
+def test_foreground_and_protected_memory_stays(release, load) -> None:
+    with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
+        guest.write("/etc/omr/omr.toml", '[[group]]\nmatch = "fg"\nclass = "foreground"\n', create=True)
+        foreground, low = load(guest, "fg", "96M"), load(guest, "low", "64M")
+        guest.write("/sys/fs/cgroup/low/memory.low", "max")
+        background = load(guest, "bg", "96M")
+        guest.run(["omr", "prepare", "hibernate", "--target", "min"], timeout=120)
+        assert background.swapped() > 80 * MIB
+        assert foreground.swapped() == low.swapped() == 0
+
+
+def test_zram_alone_is_refused(release, load) -> None:
+    with Guest(release, 384, Zram(256)) as guest:
+        background = load(guest, "bg", "96M")
+        ended = guest.run(["omr", "prepare", "hibernate"], check=False)
+        assert ended.code == UNSUPPORTED
+        assert "zram" in ended.stderr, ended.stderr
+        assert background.swapped() == 0
+
+
+@pytest.mark.parametrize("written_mib", [0, 8, 64])
+def test_killed_at_any_point_it_leaves_nothing_behind(written_mib, load) -> None:
+    with Guest("6.12", 512, Disk(1024, mb_s=20)) as guest:
+        background = load(guest, "bg", "75%")
+        omr = guest.spawn(["omr", "prepare", "hibernate"])
+        guest.wait_for(lambda: background.swapped() >= written_mib * MIB, 60, "swapped memory")
+        omr.kill(signal.SIGKILL)
+        omr.wait()
+        assert guest.shell("cat /sys/fs/cgroup/bg/memory.high").strip() == "max"
+        assert guest.shell("find /var/lib/omr /run/omr -type f 2>/dev/null || true").split() == []
+        # Nothing is in the way of the next one, nor of hibernation.
+        assert guest.run(["omr", "prepare", "hibernate", "--json"], timeout=240).json()["end"] == "reached"
+        guest.hibernate_and_resume()
+        guest.throttle_swap(None)
+        background.process.kill(signal.SIGUSR1)
+        assert background.process.line_with("verified", timeout=300)["errors"] == 0
