@@ -24,6 +24,7 @@ files() {
     echo 755 $stage/omr bin/omr
     echo 644 packaging/omr.toml "$defaults"
     echo 644 packaging/systemd/omr.service lib/systemd/system/omr.service
+    echo 644 packaging/systemd/omr-watch.service lib/systemd/system/omr-watch.service
     echo 644 packaging/sysusers.d/omr.conf lib/sysusers.d/omr.conf
     echo 644 $stage/completions/omr.bash share/bash-completion/completions/omr
     echo 644 $stage/completions/_omr share/zsh/site-functions/_omr
@@ -47,20 +48,20 @@ install_all() {
         install -D -m 644 "$page" "$root$prefix/share/man/man${page##*.}/${page##*/}"
     done
     if [ "$prefix" != /usr ]; then
-        sed -i "s,^\(Exec[A-Z][a-z]*=\)/usr/bin/omr ,\1$prefix/bin/omr ," "$root$prefix/lib/systemd/system/omr.service"
+        sed -i "s,^\(Exec[A-Z][a-z]*=\)/usr/bin/omr ,\1$prefix/bin/omr ," "$root$prefix"/lib/systemd/system/omr*.service
     fi
     [ -e "$root/etc/omr/omr.toml" ] || install -D -m 644 packaging/etc/omr.toml "$root/etc/omr/omr.toml"
     if live; then
         systemd-sysusers "$prefix/lib/sysusers.d/omr.conf"
         systemctl daemon-reload
-        systemctl try-restart omr
+        systemctl try-restart omr omr-watch
         echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr"
     fi
 }
 
 uninstall_all() {
     if live; then
-        systemctl disable --now --quiet omr 2> /dev/null || true
+        systemctl disable --now --quiet omr-watch omr 2> /dev/null || true
         rm -rf /run/omr
     fi
     files | while read -r _ _ to; do

@@ -15,6 +15,7 @@ pub mod actuate;
 pub mod block;
 pub mod clock;
 pub mod damon;
+pub mod dmi;
 pub mod hibernate;
 pub mod lockdown;
 pub mod lru_gen;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{config, doctor, prepare, reclaim, run, status, warm};
+use crate::commands::{config, doctor, prepare, reclaim, run, status, warm, watch};
 use crate::daemon;
 
 /// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
@@ -46,6 +46,8 @@ pub enum Command {
     Resume,
     /// Run a command in a group of a class
     Run(run::Args),
+    /// Have the machine prepared when its cloud provider announces an interruption
+    Watch(watch::Args),
     /// Check and show the configuration
     Config(config::Args),
 }

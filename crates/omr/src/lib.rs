@@ -23,6 +23,7 @@ mod snapshot;
 mod stop;
 mod tree;
 mod warm;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -15,6 +15,7 @@ pub mod reclaim;
 pub mod run;
 pub mod status;
 pub mod warm;
+pub mod watch;
 
 use anyhow::Result;
 
@@ -35,6 +36,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Pause(args) => status::pause(&cli.root, &args),
         Command::Resume => status::resume(&cli.root),
         Command::Run(args) => run::run(&cli.root, &args),
+        Command::Watch(args) => watch::run(&cli.root, &args),
         Command::Config(args) => config::run(&cli.root, &args),
     }
 }

@@ -10,6 +10,7 @@ mod parse;
 mod schema;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,55 @@ impl BackendChoice {
     /// The choice of that name.
     pub fn from_name(name: &str) -> Option<BackendChoice> {
         BackendChoice::ALL.into_iter().find(|choice| choice.name() == name)
+    }
+}
+
+/// Whose interruption notices `omr watch` follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provider {
+    /// The one that the firmware names.
+    #[default]
+    Auto,
+    /// Amazon.
+    Ec2,
+    /// Google Compute Engine.
+    Gcp,
+    /// Microsoft.
+    Azure,
+}
+
+impl Provider {
+    const ALL: [Provider; 4] = [Provider::Auto, Provider::Ec2, Provider::Gcp, Provider::Azure];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Provider::Auto => "auto",
+            Provider::Ec2 => "ec2",
+            Provider::Gcp => "gcp",
+            Provider::Azure => "azure",
+        }
+    }
+
+    /// The provider of that name.
+    pub fn from_name(name: &str) -> Option<Provider> {
+        Provider::ALL.into_iter().find(|provider| provider.name() == name)
+    }
+}
+
+/// What `omr watch` needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cloud {
+    /// Whose notices.
+    pub provider: Provider,
+    /// Where its metadata server is.
+    pub endpoint: SocketAddr,
+}
+
+impl Default for Cloud {
+    fn default() -> Self {
+        // All three use this one.
+        Cloud { provider: Provider::Auto, endpoint: SocketAddr::from(([169, 254, 169, 254], 80)) }
     }
 }
 
@@ -125,6 +175,7 @@ impl fmt::Display for GroupRule {
 pub struct Settings {
     policy: omr_policy::Config,
     backend: BackendChoice,
+    cloud: Cloud,
 }
 
 /// The effective configuration.
@@ -134,6 +185,8 @@ pub struct Loaded {
     pub policy: omr_policy::Config,
     /// How groups are reclaimed.
     pub backend: BackendChoice,
+    /// What `omr watch` follows.
+    pub cloud: Cloud,
     /// The rules for groups, in the order of the files.
     pub groups: Vec<GroupRule>,
     /// The files that were read.
@@ -158,7 +211,7 @@ impl Loaded {
 
     /// The value of one of [`KEYS`] as one writes it.
     pub fn text(&self, key: &schema::Key) -> String {
-        key.text(&Settings { policy: self.policy.clone(), backend: self.backend })
+        key.text(&Settings { policy: self.policy.clone(), backend: self.backend, cloud: self.cloud.clone() })
     }
 
     /// What is no mistake and yet hardly what the user wanted.
@@ -310,9 +363,9 @@ impl Draft {
     }
 
     fn finish(self, files: Vec<PathBuf>, loose: Vec<Arc<Path>>) -> Loaded {
-        let Draft { settings: Settings { policy, backend }, origins, mut groups } = self;
+        let Draft { settings: Settings { policy, backend, cloud }, origins, mut groups } = self;
         groups.shrink_to_fit();
-        Loaded { policy, backend, groups, files, origins, loose }
+        Loaded { policy, backend, cloud, groups, files, origins, loose }
     }
 }
 

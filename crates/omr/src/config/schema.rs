@@ -1,12 +1,13 @@
 //! Every key with its kind and range: what loading, showing and suggesting have in common.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use omr_policy::{Class, IdleRule, Mode};
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use toml::de::DeValue;
 
-use super::{BackendChoice, Settings};
+use super::{BackendChoice, Provider, Settings};
 
 /// A key that has one value.
 pub struct Key {
@@ -24,6 +25,7 @@ enum Kind {
     Share { at: fn(&mut Settings) -> &mut Permyriad, min: Permyriad, max: Permyriad },
     Floor { at: fn(&mut Settings) -> &mut Amount },
     Budget { at: fn(&mut Settings) -> &mut Option<Budget> },
+    Endpoint { at: fn(&mut Settings) -> &mut SocketAddr },
 }
 
 const fn ms(n: u64) -> Duration {
@@ -72,7 +74,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order in which they are shown: by table, the top first.
-pub static KEYS: [Key; 27] = [
+pub static KEYS: [Key; 29] = [
     Key {
         table: "",
         name: "mode",
@@ -135,10 +137,20 @@ pub static KEYS: [Key; 27] = [
     time("guard", "backoff_max", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff_max),
     Key { table: "guard", name: "swap_floor", kind: Kind::Floor { at: |s| &mut s.policy.guard.swap_floor } },
     Key { table: "guard", name: "max_swap_writes", kind: Kind::Budget { at: |s| &mut s.policy.guard.max_swap_writes } },
+    Key {
+        table: "cloud",
+        name: "provider",
+        kind: Kind::Word {
+            words: &["auto", "ec2", "gcp", "azure"],
+            get: |s| s.cloud.provider.name(),
+            set: |s, word| s.cloud.provider = Provider::from_name(word).unwrap_or_default(),
+        },
+    },
+    Key { table: "cloud", name: "endpoint", kind: Kind::Endpoint { at: |s| &mut s.cloud.endpoint } },
 ];
 
 /// The tables, in the order in which they are shown.
-pub const TABLES: [&str; 4] = ["idle", "stop", "sweep", "guard"];
+pub const TABLES: [&str; 5] = ["idle", "stop", "sweep", "guard", "cloud"];
 
 /// What a `[[group]]` may have.
 pub const GROUP_KEYS: [&str; 4] = ["match", "unit", "class", "keep"];
@@ -165,6 +177,7 @@ impl Key {
             Kind::Share { at, .. } => share_text(*at(&mut settings)),
             Kind::Floor { at } => amount_text(*at(&mut settings)),
             Kind::Budget { at } => budget_text(*at(&mut settings)),
+            Kind::Endpoint { at } => endpoint_text(*at(&mut settings)),
         }
     }
 
@@ -184,6 +197,7 @@ impl Key {
             }
             Kind::Floor { at } => *at(settings) = parse_amount(value, &usual())?,
             Kind::Budget { at } => *at(settings) = parse_budget(value)?,
+            Kind::Endpoint { at } => *at(settings) = parse_endpoint(value, &usual())?,
         }
         Ok(())
     }
@@ -265,6 +279,23 @@ fn parse_budget(value: &DeValue<'_>) -> Result<Option<Budget>, String> {
     }
 }
 
+/// An address and nothing behind it. A name would have to be looked up, and could be anybody's answer.
+fn parse_endpoint(value: &DeValue<'_>, usual: &str) -> Result<SocketAddr, String> {
+    let parse = |text: &str| {
+        let address = text.strip_prefix("http://")?;
+        let address = address.strip_suffix('/').unwrap_or(address);
+        let bare = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
+        let with_port = |address: IpAddr| SocketAddr::new(address, 80);
+        address.parse().ok().or_else(|| bare.parse().ok().map(with_port)).filter(|address| address.port() != 0)
+    };
+    let text = if let DeValue::String(text) = value { &**text } else { "" };
+    parse(text).ok_or_else(|| {
+        format!(
+            "an address in numbers is needed, e.g. \"{usual}\", \"http://[fd00:ec2::254]\" or \"http://127.0.0.1:1338\""
+        )
+    })
+}
+
 /// One of some words.
 pub fn word<'a>(value: &DeValue<'_>, words: &[&'a str]) -> Result<&'a str, String> {
     if let DeValue::String(text) = value
@@ -323,6 +354,14 @@ fn budget_text(budget: Option<Budget>) -> String {
             format!("{}/{}", size_text(bytes), if hours == 24 { "day" } else { "hour" })
         }
         None => "unlimited".into(),
+    }
+}
+
+fn endpoint_text(endpoint: SocketAddr) -> String {
+    match (endpoint.port(), endpoint) {
+        (80, SocketAddr::V4(address)) => format!("http://{}", address.ip()),
+        (80, SocketAddr::V6(address)) => format!("http://[{}]", address.ip()),
+        _ => format!("http://{endpoint}"),
     }
 }
 
@@ -389,6 +428,26 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(meant(word, GROUP_KEYS), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_an_address_in_numbers() {
+        let parse = |text: &str| parse_endpoint(&DeValue::String(text.to_owned().into()), "x").ok();
+        for text in ["http://169.254.169.254", "http://[fd00:ec2::254]", "http://127.0.0.1:1338", "http://[::1]:81"] {
+            assert_eq!(parse(text).map(endpoint_text).as_deref(), Some(text));
+        }
+        assert_eq!(parse("http://10.0.0.1/").map(endpoint_text).as_deref(), Some("http://10.0.0.1"));
+        for text in [
+            "169.254.169.254",
+            "https://1.2.3.4",
+            "http://a.b",
+            "http://1.2.3.4/latest",
+            "http://1.2.3.4:0",
+            "http://u@1.2.3.4",
+            "",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
         }
     }
 

@@ -42,12 +42,73 @@ pub enum Request {
     },
     /// Sweeps again.
     Resume,
+    /// Something is about to happen to the machine: free memory for it now, idle or not.
+    Prepare {
+        /// For what.
+        #[serde(rename = "for")]
+        purpose: Purpose,
+        /// In how many milliseconds it happens; `None`: nobody knows.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        deadline_ms: Option<u64>,
+        /// Who says so.
+        why: String,
+    },
+    /// It will not happen after all.
+    StandDown,
+}
+
+/// What a machine can be prepared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// Hibernation: little may be left that the image must hold.
+    Hibernate,
+    /// Being moved to another host: little may be left that must be copied.
+    Migrate,
+    /// Being ended: whoever saves what it has needs memory and an idle disk for it.
+    Preempt,
+}
+
+impl Purpose {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Purpose::Hibernate => "hibernate",
+            Purpose::Migrate => "migrate",
+            Purpose::Preempt => "preempt",
+        }
+    }
+}
+
+/// What a client may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    /// Ask.
+    Read,
+    /// Ask, and have the machine prepared: what the user that `omr watch` runs as may do.
+    Prepare,
+    /// Everything.
+    Control,
 }
 
 impl Request {
-    /// Whether it changes anything.
-    fn controls(&self) -> bool {
-        matches!(self, Request::Pause { .. } | Request::Resume)
+    /// What one needs to be allowed for it.
+    fn needs(&self) -> Right {
+        match self {
+            Request::Status | Request::Explain { .. } => Right::Read,
+            Request::Prepare { .. } | Request::StandDown => Right::Prepare,
+            Request::Pause { .. } | Request::Resume => Right::Control,
+        }
+    }
+}
+
+impl Right {
+    fn covers(self, needed: Right) -> bool {
+        match self {
+            Right::Read => needed == Right::Read,
+            Right::Prepare => needed != Right::Control,
+            Right::Control => true,
+        }
     }
 }
 
@@ -65,7 +126,7 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
-    controls: bool,
+    right: Right,
     input: Vec<u8>,
     output: Vec<u8>,
     since: Monotonic,
@@ -96,6 +157,8 @@ pub struct Control {
     path: PathBuf,
     /// Open connections.
     pub clients: Vec<Client>,
+    /// User id of `omr watch`, who may have the machine prepared.
+    watcher: Option<u32>,
     /// Nobody can be taken in until the next tick.
     deaf: bool,
 }
@@ -108,8 +171,9 @@ impl AsFd for Control {
 
 impl Control {
     /// Listens at `path`; only the holder of the lock may call this, so a socket that is there is
-    /// one that a crash left behind. `group`: who may read besides root.
-    pub fn listen(path: &Path, group: Option<u32>) -> Result<Self> {
+    /// one that a crash left behind. `group`: who may read besides root. `watcher`: the user of it who
+    /// may also have the machine prepared.
+    pub fn listen(path: &Path, group: Option<u32>, watcher: Option<u32>) -> Result<Self> {
         match fs::remove_file(path) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => {
                 return Err(err).with_context(|| format!("remove {}", path.display()));
@@ -129,7 +193,7 @@ impl Control {
             log::warn!("{}: {err}; only root can ask for the status", path.display());
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        Ok(Control { listener, path: path.into(), clients: Vec::new(), deaf: false })
+        Ok(Control { listener, path: path.into(), clients: Vec::new(), watcher, deaf: false })
     }
 
     /// Takes in who wants to connect.
@@ -152,10 +216,13 @@ impl Control {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            let root = rustix::process::getuid();
-            let controls =
-                rustix::net::sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == root);
-            self.clients.push(Client { stream, controls, input: Vec::new(), output: Vec::new(), since: now });
+            let own = rustix::process::getuid();
+            let right = match rustix::net::sockopt::socket_peercred(&stream) {
+                Ok(peer) if peer.uid.is_root() || peer.uid == own => Right::Control,
+                Ok(peer) if Some(peer.uid.as_raw()) == self.watcher => Right::Prepare,
+                _ => Right::Read,
+            };
+            self.clients.push(Client { stream, right, input: Vec::new(), output: Vec::new(), since: now });
         }
     }
 
@@ -167,7 +234,7 @@ impl Control {
             if let Some(end) = client.input.iter().position(|&c| c == b'\n') {
                 let line: Vec<u8> = client.input.drain(..=end).collect();
                 let reply = match serde_json::from_slice::<Request>(&line) {
-                    Ok(request) if request.controls() && !client.controls => {
+                    Ok(request) if !client.right.covers(request.needs()) => {
                         Answer::Error("only root may do that".into())
                     }
                     Ok(request) => answer(request),

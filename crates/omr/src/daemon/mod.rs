@@ -32,7 +32,7 @@ use self::control::{Answer, Control, Request};
 use self::ledger::{Entry, Ledger, Swept};
 use self::lock::Lock;
 use self::tally::Tally;
-use self::timer::{SignalFd, Timer};
+use self::timer::Timer;
 use self::worker::{Order, Setup, Worker};
 use crate::backend::Backend;
 use crate::classes::Classifier;
@@ -45,8 +45,9 @@ use crate::snapshot::{Snapshot, read_hibernates};
 use crate::tree::Tree;
 use crate::{backend, paths, signals};
 
-pub use self::control::{Request as ControlRequest, ask};
+pub use self::control::{Purpose, Request as ControlRequest, ask};
 pub use self::ledger::{Entry as LedgerEntry, read as read_ledger};
+pub use self::timer::SignalFd;
 pub use self::views::{Explanation, Status};
 
 /// The policy is asked once in this time; also the only wake-up of an idle daemon.
@@ -59,6 +60,9 @@ const SCAN_SHARE: u32 = 200;
 const LONGEST_LOOK: Duration = Duration::from_millis(10);
 /// Whether the machine can hibernate is read again after this many ticks.
 const SLOW_TICKS: u64 = 60;
+
+/// The user that `omr watch` runs as.
+const WATCHER: &str = "omr-watch";
 
 /// What the command line says.
 #[derive(Debug, clap::Args)]
@@ -209,7 +213,7 @@ impl Daemon {
         let mut state = State::default();
         state.writes = read_writes(&state_dir);
         let socket = paths::socket(root);
-        let control = Control::listen(&socket, omr_group(root))?;
+        let control = Control::listen(&socket, id_of(root, "etc/group", "omr"), id_of(root, "etc/passwd", WATCHER))?;
         let mut daemon = Daemon {
             root: root.into(),
             config_file,
@@ -714,6 +718,9 @@ impl Daemon {
                 self.state.resume();
                 Ok(serde_json::Value::Null)
             }
+            Request::Prepare { .. } | Request::StandDown => {
+                return Answer::Error("this daemon cannot prepare the machine".into());
+            }
         };
         match value {
             Ok(value) => Answer::Ok(value),
@@ -779,12 +786,12 @@ fn read_writes(state_dir: &Path) -> Writes {
     writes
 }
 
-/// Group id of the group omr, whose members may ask for the status.
-fn omr_group(root: &Path) -> Option<u32> {
-    let groups = fs::read_to_string(root.join("etc/group")).ok()?;
-    groups.lines().find_map(|line| {
+/// The third field of the line of that name: of `etc/group` the group id, of `etc/passwd` the user id.
+fn id_of(root: &Path, file: &str, name: &str) -> Option<u32> {
+    let lines = fs::read_to_string(root.join(file)).ok()?;
+    lines.lines().find_map(|line| {
         let mut fields = line.split(':');
-        (fields.next()? == "omr").then_some(())?;
+        (fields.next()? == name).then_some(())?;
         fields.nth(1)?.parse().ok()
     })
 }

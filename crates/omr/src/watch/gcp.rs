@@ -1,0 +1,151 @@
+//! Google Compute Engine: preemption and maintenance events, by requests that are answered when
+//! something changes.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+
+use super::http::{Request, Server};
+use super::notice::Notice;
+use super::{Source, word};
+use crate::daemon::Purpose;
+
+/// The server answers after this many seconds if nothing has changed ...
+const WAIT: u64 = 60;
+/// ... and is given a little longer.
+const PATIENCE: Duration = Duration::from_secs(WAIT + 10);
+/// A request that does not wait.
+const SHORT_PATIENCE: Duration = Duration::from_secs(5);
+/// A server that does not wait, though it was asked to, is not asked without end.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// From the notice to ACPI power off.
+const PREEMPTION: Duration = Duration::from_secs(30);
+/// From the notice to the event. (A machine with GPUs has an hour; it is not told which.)
+const MAINTENANCE: Duration = Duration::from_secs(60);
+
+/// Which value is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// `instance/preempted`: `FALSE`, `TRUE`.
+    Preempted,
+    /// `instance/maintenance-event`: `NONE`, `MIGRATE_ON_HOST_MAINTENANCE`, `TERMINATE_ON_HOST_MAINTENANCE`.
+    /// The 60 seconds are given only to those who have asked for it since the last event.
+    MaintenanceEvent,
+}
+
+impl Key {
+    fn path(self) -> &'static str {
+        match self {
+            Key::Preempted => "/computeMetadata/v1/instance/preempted",
+            Key::MaintenanceEvent => "/computeMetadata/v1/instance/maintenance-event",
+        }
+    }
+}
+
+/// One value of the instance.
+#[derive(Debug)]
+pub struct Gcp {
+    key: Key,
+    /// Of the last answer. There is none before the first, which therefore comes at once.
+    etag: Option<String>,
+    /// The event of the last answer, with its time as it was first seen.
+    event: Option<Notice>,
+}
+
+impl Gcp {
+    /// Follows this value.
+    pub fn new(key: Key) -> Self {
+        Gcp { key, etag: None, event: None }
+    }
+}
+
+impl Source for Gcp {
+    fn name(&self) -> &'static str {
+        match self.key {
+            Key::Preempted => "gcp preempted",
+            Key::MaintenanceEvent => "gcp maintenance-event",
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        INTERVAL
+    }
+
+    fn look(&mut self, server: &Server) -> Result<Vec<Notice>> {
+        let path = self.key.path();
+        let (query, patience) = match &self.etag {
+            Some(etag) => (format!("?wait_for_change=true&timeout_sec={WAIT}&last_etag={etag}"), PATIENCE),
+            None => (String::new(), SHORT_PATIENCE),
+        };
+        // After a failure: where do we stand?
+        self.etag = None;
+        let headers = [("Metadata-Flavor", "Google")];
+        let target = format!("{path}{query}");
+        let answer = server.ask(&Request { method: "GET", path: &target, headers: &headers, patience })?;
+        let Some(answer) = answer.found(path)? else { bail!("{path}: not there (404)") };
+        if answer.header("Metadata-Flavor") != Some("Google") {
+            bail!("{path}: answered by something else than the metadata server (no Metadata-Flavor: Google)");
+        }
+        // It goes into a query as it is.
+        let sane =
+            |etag: &&str| !etag.is_empty() && etag.len() <= 64 && etag.bytes().all(|c| c.is_ascii_alphanumeric());
+        self.etag = answer.header("ETag").filter(sane).map(str::to_owned);
+        let event = parse(self.key, answer.text().context(path)?, server.now())?;
+        match (&self.event, event) {
+            (Some(known), Some(event)) if known.id == event.id => {}
+            (_, event) => self.event = event,
+        }
+        Ok(self.event.iter().cloned().collect())
+    }
+}
+
+fn parse(key: Key, value: &str, now: SystemTime) -> Result<Option<Notice>> {
+    let (purpose, time) = match (key, value) {
+        (Key::Preempted, "FALSE") | (Key::MaintenanceEvent, "NONE") => return Ok(None),
+        (Key::Preempted, "TRUE") => (Purpose::Preempt, PREEMPTION),
+        (Key::MaintenanceEvent, "MIGRATE_ON_HOST_MAINTENANCE") => (Purpose::Migrate, MAINTENANCE),
+        (Key::MaintenanceEvent, "TERMINATE_ON_HOST_MAINTENANCE") => (Purpose::Preempt, MAINTENANCE),
+        _ => bail!("{}: {:?} is no value that is known", key.path(), word(value)),
+    };
+    let what = match key {
+        Key::Preempted => "preemption".to_owned(),
+        Key::MaintenanceEvent => format!("maintenance event: {value}"),
+    };
+    let name = key.path().trim_start_matches("/computeMetadata/v1/");
+    Ok(Some(Notice { id: format!("{name} {value}"), what, purpose: Some(purpose), at: Some(now + time) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_value_is_prepared_for() {
+        let now = SystemTime::UNIX_EPOCH;
+        let purpose = |key, value| parse(key, value, now).ok().map(|notice| notice.and_then(|notice| notice.purpose));
+        use Key::{MaintenanceEvent, Preempted};
+        for (key, value, expected) in [
+            (Preempted, "FALSE", Some(None)),
+            (Preempted, "TRUE", Some(Some(Purpose::Preempt))),
+            (Preempted, "NONE", None),
+            (Preempted, "", None),
+            (MaintenanceEvent, "NONE", Some(None)),
+            (MaintenanceEvent, "MIGRATE_ON_HOST_MAINTENANCE", Some(Some(Purpose::Migrate))),
+            (MaintenanceEvent, "TERMINATE_ON_HOST_MAINTENANCE", Some(Some(Purpose::Preempt))),
+            (MaintenanceEvent, "<html>", None),
+        ] {
+            assert_eq!(purpose(key, value), expected, "{key:?} {value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_makes_it_panic(value in "\\PC{0,40}") {
+            let _ = parse(Key::Preempted, &value, SystemTime::UNIX_EPOCH);
+            let _ = parse(Key::MaintenanceEvent, &value, SystemTime::UNIX_EPOCH);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! `omr watch`: follows the interruption notices of a cloud provider and has the daemon prepare.
+//!
+//! A process of its own, without any privilege: the network is here, and what is done to memory is the
+//! daemon's. One thread for each source looks; one tells the daemon.
+
+mod azure;
+mod ec2;
+mod gcp;
+mod http;
+mod notice;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use omr_kernel::Kernel;
+use omr_kernel::dmi::Dmi;
+
+use self::http::Server;
+pub use self::notice::Due;
+use self::notice::{Announced, Change, Notice};
+use crate::config::{Cloud, Provider, printable};
+use crate::exit::Exit;
+
+/// What Azure puts into the chassis of its machines. Other machines on Hyper-V have the same vendor.
+const AZURE_CHASSIS: &str = "7783-7084-3265-9085-8269-3286-77";
+
+/// After a failure the next look is this much later ...
+const BACKOFF: Duration = Duration::from_secs(1);
+/// ... twice as much after each further one, up to this.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// A word from the network is shown up to this length.
+const SHOWN: usize = 60;
+
+/// Something that announces events.
+trait Source: Send {
+    /// What it is called in messages.
+    fn name(&self) -> &'static str;
+
+    /// How long to wait between two looks.
+    fn interval(&self) -> Duration;
+
+    /// What is announced now. May take its time, except for the first time.
+    fn look(&mut self, server: &Server) -> Result<Vec<Notice>>;
+}
+
+/// Everything that is followed.
+pub struct Watch {
+    server: Arc<Server>,
+    sources: Vec<Box<dyn Source>>,
+}
+
+/// Where requests go.
+pub trait Desk: Send {
+    /// Has the machine prepared.
+    fn prepare(&self, due: &Due) -> Result<()>;
+
+    /// Nothing that was to be prepared for is announced any more.
+    fn stand_down(&self) -> Result<()>;
+}
+
+impl Watch {
+    /// What is to be followed on this machine. Nothing is asked yet.
+    pub fn new(root: &Path, cloud: &Cloud) -> Result<Self> {
+        let provider = match cloud.provider {
+            Provider::Auto => detect(&Dmi::read(&Kernel::open(root)?)?).ok_or_else(|| {
+                Exit::Unsupported.error(
+                    "this is no machine of EC2, Google Compute Engine or Azure, by what its firmware says; \
+                     if it is, write provider = \"ec2\", \"gcp\" or \"azure\" in the table [cloud]",
+                )
+            })?,
+            given => given,
+        };
+        let sources: Vec<Box<dyn Source>> = match provider {
+            Provider::Ec2 | Provider::Auto => vec![Box::new(ec2::Ec2::default())],
+            Provider::Gcp => {
+                vec![Box::new(gcp::Gcp::new(gcp::Key::Preempted)), Box::new(gcp::Gcp::new(gcp::Key::MaintenanceEvent))]
+            }
+            Provider::Azure => vec![Box::new(azure::Azure::default())],
+        };
+        Ok(Watch { server: Arc::new(Server::new(cloud.endpoint)), sources })
+    }
+
+    /// What is followed, for the log.
+    pub fn names(&self) -> String {
+        self.sources.iter().map(|source| source.name()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Looks once and says what there is to say; how many requests that were.
+    pub fn once(&mut self, desk: &dyn Desk) -> Result<usize> {
+        let mut announced = Announced::default();
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            let notices = source.look(&self.server).with_context(|| source.name())?;
+            tell_changes(announced.update(index, notices));
+        }
+        let mut told = 0;
+        while let Some(due) = announced.due(self.server.now()) {
+            desk.prepare(&due)?;
+            announced.told(&due.id);
+            told += 1;
+        }
+        Ok(told)
+    }
+
+    /// Looks and tells until the process ends.
+    pub fn follow(self, desk: &dyn Desk) -> Result<()> {
+        let Watch { server, sources } = self;
+        let (sender, seen) = channel();
+        for (index, source) in sources.into_iter().enumerate() {
+            let (server, sender) = (Arc::clone(&server), sender.clone());
+            std::thread::Builder::new()
+                .name("omr-source".into())
+                .stack_size(256 << 10)
+                .spawn(move || look_on(index, source, &server, &sender))
+                .context("start a thread")?;
+        }
+        drop(sender);
+        let mut announced = Announced::default();
+        loop {
+            let wait = announced.next(server.now()).unwrap_or(Duration::from_secs(3600));
+            match seen.recv_timeout(wait) {
+                Ok((source, notices)) => {
+                    let before = announced.any_told();
+                    tell_changes(announced.update(source, notices));
+                    if before
+                        && !announced.any_told()
+                        && let Err(err) = desk.stand_down()
+                    {
+                        log::warn!("{err:#}");
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // They never end.
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            while let Some(due) = announced.due(server.now()) {
+                match desk.prepare(&due) {
+                    Ok(()) => announced.told(&due.id),
+                    Err(err) => {
+                        log::error!("{}: {err:#}", due.why);
+                        announced.refused(&due.id, server.now());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Looks again and again. A failure is said once, and what was announced before stays announced.
+fn look_on(index: usize, mut source: Box<dyn Source>, server: &Server, seen: &Sender<(usize, Vec<Notice>)>) {
+    let mut backoff = None;
+    loop {
+        let wait = match source.look(server) {
+            Ok(notices) => {
+                if backoff.take().is_some() {
+                    log::info!("{}: answers again", source.name());
+                }
+                if seen.send((index, notices)).is_err() {
+                    return;
+                }
+                source.interval()
+            }
+            Err(err) => {
+                if backoff.is_none() {
+                    log::warn!("{}: {}", source.name(), printable(&format!("{err:#}")));
+                } else {
+                    log::debug!("{}: {}", source.name(), printable(&format!("{err:#}")));
+                }
+                let wait = backoff.map_or(BACKOFF, |last: Duration| (last * 2).min(BACKOFF_MAX));
+                backoff = Some(wait);
+                wait.max(source.interval())
+            }
+        };
+        std::thread::sleep(wait);
+    }
+}
+
+fn tell_changes(changes: Vec<Change>) {
+    for change in changes {
+        match change {
+            Change::New(Notice { what, purpose: Some(_), .. }) => log::warn!("announced: {what}"),
+            Change::New(Notice { what, .. }) => log::info!("announced: {what}"),
+            Change::Withdrawn(Notice { what, .. }) => log::info!("not announced any more: {what}"),
+        }
+    }
+}
+
+/// Whose machine this is.
+fn detect(dmi: &Dmi) -> Option<Provider> {
+    let is = |field: &Option<String>, text: &str| field.as_deref() == Some(text);
+    // Instances of the Xen generation say it in the version of their BIOS: "4.11.amazon".
+    let xen_ec2 = dmi.bios_version.as_ref().is_some_and(|version| version.to_lowercase().ends_with("amazon"));
+    if is(&dmi.sys_vendor, "Amazon EC2") || xen_ec2 {
+        Some(Provider::Ec2)
+    } else if is(&dmi.product_name, "Google Compute Engine") {
+        Some(Provider::Gcp)
+    } else if is(&dmi.sys_vendor, "Microsoft Corporation") && is(&dmi.chassis_asset_tag, AZURE_CHASSIS) {
+        Some(Provider::Azure)
+    } else {
+        None
+    }
+}
+
+/// What came from the network, fit for a log.
+fn word(text: &str) -> String {
+    let shown: String = text.chars().take(SHOWN).collect();
+    printable(&shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use omr_testkit::FakeRoot;
+
+    use super::*;
+
+    fn detected(files: &[(&str, &str)]) -> Option<Provider> {
+        let root = FakeRoot::new();
+        root.write("proc/meminfo", "");
+        root.write("sys/kernel/x", "");
+        for (name, text) in files {
+            root.write(format!("sys/class/dmi/id/{name}"), format!("{text}\n"));
+        }
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        detect(&Dmi::read(&kernel).expect("DMI"))
+    }
+
+    #[test]
+    fn the_firmware_tells_whose_machine_it_is() {
+        assert_eq!(detected(&[("sys_vendor", "Amazon EC2"), ("product_name", "m7i.large")]), Some(Provider::Ec2));
+        assert_eq!(detected(&[("sys_vendor", "Xen"), ("bios_version", "4.11.amazon")]), Some(Provider::Ec2));
+        assert_eq!(detected(&[("product_name", "Google Compute Engine")]), Some(Provider::Gcp));
+        let microsoft = ("sys_vendor", "Microsoft Corporation");
+        assert_eq!(detected(&[microsoft, ("chassis_asset_tag", AZURE_CHASSIS)]), Some(Provider::Azure));
+        assert_eq!(detected(&[microsoft, ("chassis_asset_tag", "0000")]), None, "Hyper-V at home");
+        assert_eq!(detected(&[("sys_vendor", "QEMU")]), None);
+        assert_eq!(detected(&[]), None);
+    }
+
+    #[test]
+    fn what_came_from_the_network_does_nothing_to_a_terminal() {
+        assert!(!word("\u{1b}[31m\n").contains(char::is_control));
+        assert_eq!(word(&"x".repeat(1000)).len(), SHOWN);
+    }
+}
