@@ -294,3 +294,38 @@ fn protection_that_came_after_the_last_look_is_respected() {
     daemon.end();
     kernel.end();
 }
+
+#[test]
+fn what_warm_brings_back_is_no_harm() {
+    for warm in [true, false] {
+        let root = machine();
+        add_group(&root, "app.scope", 4096, 1024);
+        root.write("run/omr/warm.lock", "");
+        let _kernel = FakeKernel::start(&root);
+        let daemon = Daemon::start(&root, "");
+        wait_until("the sweep is in the ledger", || swept(&root, "app.scope").is_some());
+        let lock = std::fs::File::open(root.resolve("run/omr/warm.lock")).expect("the lock");
+        if warm {
+            rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
+            daemon.wait_for_reason("warming");
+        }
+        // 16 MiB came back.
+        let file = root.resolve(format!("{GROUPS}/app.scope/memory.stat"));
+        let text = std::fs::read_to_string(&file).expect("text");
+        replace(&file, &text.replace("workingset_refault_anon 0", "workingset_refault_anon 4096"));
+        drop(lock);
+        let kind = || {
+            let explained: Value = ok(&root, &["explain", "--json", "app.scope"]).parse().expect("JSON");
+            explained["reason"]["kind"].as_str().unwrap_or("none").to_owned()
+        };
+        if warm {
+            daemon.wait_for_reason("nothing-to-gain");
+            // Longer than between two scans.
+            std::thread::sleep(Duration::from_secs(7));
+            assert_eq!(kind(), "too-small");
+        } else {
+            wait_until("it backs off", || kind() == "backing-off");
+        }
+        daemon.end();
+    }
+}

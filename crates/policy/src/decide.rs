@@ -22,6 +22,8 @@ pub struct State {
     /// No sweep before that moment, since the machine woke up.
     awake: Option<Monotonic>,
     paused: Option<Pause>,
+    /// `omr warm` brings memory back.
+    warming: bool,
     /// The group being swept.
     sweeping: Option<GroupId>,
     /// Groups that were swept, or could not be.
@@ -221,6 +223,9 @@ fn quiet(config: &Config, state: &mut State, now: Monotonic) -> Result<(), Reaso
         Some(Pause::Until(until)) => return Err(Reason::Paused { left: Some(until.since(now)) }),
         Some(Pause::ForGood) => return Err(Reason::Paused { left: None }),
         None => {}
+    }
+    if state.warming {
+        return Err(Reason::Warming);
     }
     let booted = Monotonic(0) + config.sweep.after_boot;
     if now < booted {
@@ -445,6 +450,19 @@ impl State {
     /// Sweeps again.
     pub fn resume(&mut self) {
         self.paused = None;
+    }
+
+    /// Whether memory is being brought back on purpose: nothing is taken away meanwhile.
+    pub fn set_warming(&mut self, warming: bool) {
+        self.warming = warming;
+    }
+
+    /// So much came back into a group on purpose, which the kernel counts as refaults: no harm that a
+    /// sweep did.
+    pub fn excuse(&mut self, id: GroupId, bytes: Bytes) {
+        if let Some((_, base)) = self.swept.get_mut(&id).and_then(|swept| swept.minute.as_mut()) {
+            *base += bytes;
+        }
     }
 
     /// The configuration changed: the rule must hold anew.

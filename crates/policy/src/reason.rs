@@ -24,6 +24,8 @@ pub enum Reason {
         /// Until then; `None`: until `omr resume`.
         left: Option<Duration>,
     },
+    /// `omr warm` brings memory back.
+    Warming,
     /// Shortly after boot.
     AfterBoot {
         /// Still to wait.
@@ -207,6 +209,7 @@ impl fmt::Display for Reason {
             Reason::Stalled { stall, window } => {
                 write!(f, "a task waited for memory for more than {} in {}", short(*stall), short(*window))
             }
+            Reason::Warming => write!(f, "omr warm is bringing memory back"),
             Reason::Stopping => write!(f, "the daemon is stopping"),
             Reason::NothingToGain => write!(f, "no group has anything to gain"),
             Reason::Class { class } => write!(f, "class {}: never touched", class.name()),

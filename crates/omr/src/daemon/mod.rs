@@ -12,6 +12,7 @@ mod timer;
 mod views;
 mod worker;
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -176,6 +177,9 @@ struct Daemon {
     sampler: Timer,
     trigger: Option<Trigger>,
     buffer: Vec<u8>,
+    warm: crate::warm::Notice,
+    /// `omr warm` runs, or did since the last tick.
+    warming: bool,
     /// Where the write budget was written last.
     saved: Writes,
     /// That failed the last time.
@@ -245,6 +249,8 @@ impl Daemon {
             ledger: Ledger::open(&state_dir),
             tally: Tally::load(&state_dir, clock::read_wall().as_secs()),
             control: Some(control),
+            warm: crate::warm::Notice::new(&paths::warm_lock(root)),
+            warming: false,
             tick: Timer::new()?,
             sampler: Timer::new()?,
             trigger: None,
@@ -341,7 +347,14 @@ impl Daemon {
     fn tick(&mut self) {
         let now = clock::read_monotonic();
         let cpu = clock::read_thread_cpu();
-        if now >= self.next_scan && (self.running.is_none() || self.scan_took <= LONGEST_LOOK) {
+        let was_warming = std::mem::replace(&mut self.warming, self.warm.look());
+        self.state.set_warming(self.warming || was_warming);
+        if self.warming || was_warming {
+            // At the end too: what came back since the last scan must not be found later.
+            if !self.warming || now >= self.next_scan {
+                self.excuse();
+            }
+        } else if now >= self.next_scan && (self.running.is_none() || self.scan_took <= LONGEST_LOOK) {
             self.scan();
             if !self.probed {
                 self.probe();
@@ -614,6 +627,20 @@ impl Daemon {
         let took = clock::read_thread_cpu().saturating_sub(cpu);
         self.next_scan = began + SCAN.max(took * SCAN_SHARE);
         self.scan_took = clock::read_monotonic().since(began);
+    }
+
+    /// A scan of which all that came back since the last one is excused: `omr warm` did that.
+    fn excuse(&mut self) {
+        let refaults = |node: &crate::tree::Node| node.refaults.map(|refaults| (node.id, refaults));
+        let before: HashMap<GroupId, Bytes> = self.tree.nodes().iter().filter_map(refaults).collect();
+        self.scan();
+        for (id, now) in self.tree.nodes().iter().filter_map(refaults) {
+            let bytes = before.get(&id).map_or(Bytes::ZERO, |before| now - *before);
+            if bytes > Bytes::ZERO {
+                self.state.excuse(id, bytes);
+                self.tally.excuse(id, bytes);
+            }
+        }
     }
 
     /// Reads the group being swept, so that what comes back into it is noticed between two scans.

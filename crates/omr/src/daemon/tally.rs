@@ -136,6 +136,16 @@ impl Tally {
         lines
     }
 
+    /// So much came back into a group on purpose: it is not what a sweep is to be blamed for.
+    pub fn excuse(&mut self, id: GroupId, bytes: Bytes) {
+        if let Some(first) = self.groups.get_mut(&id).and_then(|group| group.first_refaults.as_mut()) {
+            *first += bytes;
+        }
+        for watched in self.watched.iter_mut().filter(|watched| watched.id == id) {
+            watched.refaults += bytes;
+        }
+    }
+
     fn roll(&mut self, time: u64) {
         if time / DAY != self.today.day {
             self.today = Today { day: time / DAY, ..Today::default() };
