@@ -23,6 +23,7 @@ use omr_kernel::maps::{self, Backing};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::probe::{self, Answer};
 use omr_kernel::process::{self, Process};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::vmstat::Vmstat;
@@ -33,8 +34,11 @@ use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use self::record::{MOST_RANGES, Packed, Record, RecordedGroup, RecordedProcess};
-pub use self::work::Work;
+use self::work::Work;
+use crate::classes::Classifier;
+use crate::config::Loaded;
 use crate::exit::Exit;
+use crate::paths;
 use crate::stop::Flag;
 use crate::tree::Tree;
 
@@ -87,12 +91,16 @@ pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<
         }
         let pids = Group::open(root, &path).and_then(|group| process::read_pids(group.dir()));
         match pids {
-            Ok(pids) if pids.is_empty() => {}
-            Ok(pids) => all.push(Subject { group: path, class: assignment.class, rank, pids }),
+            Ok(mut pids) => {
+                // This process needs nothing brought back.
+                pids.retain(|&pid| pid != std::process::id());
+                all.push(Subject { group: path, class: assignment.class, rank, pids });
+            }
             Err(err) if err.is_gone() => {}
             Err(err) => return Err(err.into()),
         }
     }
+    all.retain(|subject| !subject.pids.is_empty());
     all.sort_by_key(|subject| subject.rank);
     Ok(all)
 }
@@ -161,6 +169,66 @@ pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded
     }
     figures.cut = record.cut;
     Ok((record, figures))
+}
+
+/// All groups, with their classes.
+pub fn scan(kernel: &Kernel, loaded: &Loaded) -> Result<Tree> {
+    let mut tree = Tree::default();
+    tree.scan(kernel, &Classifier::new(&loaded.groups, Path::new("")), false)?;
+    Ok(tree)
+}
+
+/// Replaces the record; returns its size.
+pub fn write(root: &Path, record: &Record) -> Result<Bytes> {
+    let dir = paths::state_dir(root);
+    std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    record.write(&paths::warm_record(root)).map(Bytes)
+}
+
+/// Of all memory so much stays available.
+pub const FLOOR: &str = "10%";
+
+/// One time of bringing back, from the lock to the report.
+pub struct Job<'a> {
+    /// The machine.
+    pub kernel: &'a Kernel,
+    /// The root of the files.
+    pub root: &'a Path,
+    /// The configuration.
+    pub loaded: &'a Loaded,
+    /// All groups.
+    pub tree: &'a Tree,
+    /// Whose memory.
+    pub subjects: &'a [Subject],
+    /// What bounds it.
+    pub bounds: Bounds,
+}
+
+impl Job<'_> {
+    /// Does it.
+    pub fn run(&self, actuator: &mut dyn Actuator, stop: &Flag, progress: &mut dyn FnMut(Bytes)) -> Result<Report> {
+        let live = actuator.is_live();
+        let record = Record::read(&paths::warm_record(self.root))?;
+        let boot = self.kernel.read_boot_id()?;
+        let is_of_this_boot = |record: &Record| record.boot == boot && record.page == self.kernel.page();
+        let is_old = record.as_ref().is_some_and(|record| !is_of_this_boot(record));
+        let record = record.filter(is_of_this_boot);
+        if live && self.root == Path::new("/") && probe::process_madvise(Advice::WillNeed) == Answer::Missing {
+            return Err(Exit::Unsupported.error(End::Unsupported.words()));
+        }
+        let _lock = if live { Some(lock(&paths::warm_lock(self.root))?) } else { None };
+        let work = if live && self.bounds.patience.is_some() {
+            Some(Work::watch(self.kernel, &self.loaded.policy, self.tree, self.subjects)?)
+        } else {
+            None
+        };
+        let mut warmer = Warmer { kernel: self.kernel, actuator, stop, bounds: self.bounds.clone(), work };
+        let mut report = warmer.run(self.subjects, record.as_ref(), progress)?;
+        if is_old {
+            report.record = Use::OfAnotherBoot;
+        }
+        Ok(report)
+    }
 }
 
 /// When a process started, and what of it is in memory: in mappings that were used, and in others.
@@ -245,9 +313,23 @@ pub struct GroupReport {
     pub full: bool,
 }
 
+/// Whether a record was of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Use {
+    /// There is none.
+    None,
+    /// It is of this boot.
+    Used,
+    /// Its processes are gone with their boot.
+    OfAnotherBoot,
+}
+
 /// What was done.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// Whether there was a record to go by.
+    pub record: Use,
     /// Asked for from swap. What was in the swap cache already counts too.
     pub swap: Bytes,
     /// Asked for from files and shared memory; what was in memory already counts too.
@@ -305,23 +387,18 @@ struct Task<'a> {
 }
 
 /// What it needs.
-pub struct Warmer<'a> {
-    /// The machine.
-    pub kernel: &'a Kernel,
-    /// Where hints go.
-    pub actuator: &'a mut dyn Actuator,
-    /// When to stop.
-    pub stop: &'a Flag,
-    /// What bounds it.
-    pub bounds: Bounds,
-    /// Looks whether somebody works.
-    pub work: Option<Work>,
+struct Warmer<'a> {
+    kernel: &'a Kernel,
+    actuator: &'a mut dyn Actuator,
+    stop: &'a Flag,
+    bounds: Bounds,
+    work: Option<Work>,
 }
 
 impl Warmer<'_> {
     /// Brings back what is in swap of these processes, in their order: what the record says was in
     /// memory, then the rest. `progress` is told what was asked for so far.
-    pub fn run(
+    fn run(
         &mut self,
         subjects: &[Subject],
         record: Option<&Record>,
@@ -331,6 +408,7 @@ impl Warmer<'_> {
         let cpu = clock::read_thread_cpu();
         let before = self.swapped_in();
         let mut report = Report {
+            record: if record.is_some() { Use::Used } else { Use::None },
             swap: Bytes::ZERO,
             file: Bytes::ZERO,
             swapped_in: Bytes::ZERO,

@@ -93,7 +93,7 @@ fn foreground_comes_first_and_background_only_when_named() {
     let (code, summary) = dry(&root, &[]);
     assert_eq!(code, 0, "{summary}");
     assert_eq!(order(&summary), [("fg".into(), 3 * PAGE), ("other".into(), 2 * PAGE)]);
-    assert_eq!((&summary["swap"], &summary["recorded"]), (&(5 * PAGE).into(), &false.into()));
+    assert_eq!((&summary["swap"], &summary["record"]), (&(5 * PAGE).into(), &"none".into()));
     let (_, summary) = dry(&root, &["/"]);
     assert_eq!(order(&summary), [("fg".into(), 3 * PAGE), ("other".into(), 2 * PAGE), ("bg".into(), 4 * PAGE)]);
     let (_, summary) = dry(&root, &["bg", "102"]);
@@ -123,7 +123,7 @@ fn a_record_brings_back_what_was_there_and_what_was_used_first() {
     root.write(format!("{GROUPS}/fg/cgroup.procs"), "");
     add_process(&root, 103, 3, "fg", &pages("ssps--ss", "ss", "-p"));
     let (code, summary) = dry(&root, &[]);
-    assert_eq!((code, &summary["recorded"]), (0, &true.into()));
+    assert_eq!((code, &summary["record"]), (0, &"used".into()));
     // 3 recorded in the heap, 2 in the other mapping, then 2 of which no record knows.
     assert_eq!((&summary["swap"], &summary["file"]), (&(7 * PAGE).into(), &(2 * PAGE).into()), "{summary}");
     assert_eq!((&summary["gone"], &summary["unmapped"]), (&0.into(), &0.into()));

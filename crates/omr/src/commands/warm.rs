@@ -5,26 +5,22 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use omr_kernel::Kernel;
 use omr_kernel::actuate::{Actuator, DryRun, Live};
-use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
-use omr_kernel::probe::{self, Answer};
 use omr_policy::{Class, short};
 use omr_units::{Amount, Bytes, Rate};
 use serde::Serialize;
 
-use crate::classes::Classifier;
-use crate::config::{self, Loaded};
+use crate::config;
 use crate::exit::Exit;
 use crate::paths;
 use crate::stop::{self, Flag};
 use crate::tree::Tree;
-use crate::warm::record::Record;
-use crate::warm::{self, Bounds, End, Recorded, Report, Subject, Warmer, Work};
+use crate::warm::{self, Bounds, End, Job, Recorded, Report, Subject, Use};
 
 /// Somebody works for so long: what is wanted now comes back by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,7 +49,7 @@ pub struct Args {
     timeout: Option<Duration>,
 
     /// Memory that stays available: a size or a share of all memory
-    #[arg(long, value_name = "SIZE", default_value = "10%")]
+    #[arg(long, value_name = "SIZE", default_value = warm::FLOOR)]
     free_floor: Amount,
 
     /// Go on while somebody works; else it waits, and ends after 10 s of that
@@ -74,16 +70,14 @@ pub struct Args {
 struct Written {
     #[serde(flatten)]
     recorded: Recorded,
-    /// Bytes.
-    size: Option<u64>,
+    /// Of the record; none in a dry run.
+    size: Option<Bytes>,
     dry_run: bool,
 }
 
 /// What is printed else.
 #[derive(Serialize)]
 struct Summary {
-    /// There is a record, and it is of this boot.
-    recorded: bool,
     dry_run: bool,
     seconds: f64,
     cpu_seconds: f64,
@@ -96,17 +90,45 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
-    let mut tree = Tree::default();
-    tree.scan(&kernel, &Classifier::new(&loaded.groups, Path::new("")), false)?;
+    let tree = warm::scan(&kernel, &loaded)?;
     let subjects = find(&kernel, &tree, &args.targets)?;
     if args.record {
-        write(&kernel, root, args, &subjects)
-    } else {
-        bring_back(&kernel, root, args, &loaded, &tree, &subjects)
+        return write(&kernel, root, args, &subjects);
     }
+    let memory = Meminfo::read(&kernel, &mut Vec::new())?;
+    let bounds = Bounds {
+        rate: args.rate,
+        floor: args.free_floor.of(memory.mem_total.unwrap_or_default()),
+        patience: (!args.ignore_busy).then_some(PATIENCE),
+    };
+    let job = Job { kernel: &kernel, root, loaded: &loaded, tree: &tree, subjects: &subjects, bounds };
+    let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
+    stop::catch_signals();
+    let stop = Flag::with_timeout(args.timeout);
+    let bar = progress_bar(args);
+    let report = job.run(&mut *actuator, &stop, &mut |bytes| bar.set_position(bytes.0))?;
+    bar.finish_and_clear();
+    let exit = match report.end {
+        End::Complete => Exit::Done,
+        End::Denied => Exit::Failed,
+        End::Unsupported => Exit::Unsupported,
+        End::Headroom | End::Busy | End::Stopped | End::Timeout => Exit::Partial,
+    };
+    if report.record == Use::OfAnotherBoot {
+        let path = paths::warm_record(root);
+        eprintln!("omr: {} is of another boot, and its processes are gone; it is left out", path.display());
+    }
+    let summary = Summary {
+        dry_run: args.dry_run,
+        seconds: report.wall.as_secs_f64(),
+        cpu_seconds: report.cpu.as_secs_f64(),
+        report,
+    };
+    print(args, &summary)?;
+    Ok(exit)
 }
 
-/// The processes of the targets, without this one.
+/// The processes of the targets.
 fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject>> {
     let mut subjects = if targets.is_empty() { warm::subjects(kernel, tree, None)? } else { Vec::new() };
     for target in targets {
@@ -124,10 +146,10 @@ fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject
                 }
             },
         };
-        // One target may lie in another.
         subjects.extend(found);
     }
-    let mut seen = HashSet::from([std::process::id()]);
+    // One target may lie in another.
+    let mut seen = HashSet::new();
     for subject in &mut subjects {
         subject.pids.retain(|&pid| seen.insert(pid));
     }
@@ -152,20 +174,13 @@ fn process(kernel: &Kernel, tree: &Tree, pid: u32) -> Result<Subject> {
 
 fn write(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Result<Exit> {
     let (record, recorded) = warm::record(kernel, subjects)?;
-    let path = paths::warm_record(root);
     if recorded.processes == 0 && recorded.denied > 0 {
         return Err(Exit::Failed.error(format!(
             "none of {} processes could be looked at: it needs CAP_SYS_PTRACE, so run it as root",
             recorded.denied
         )));
     }
-    let size = if args.dry_run {
-        None
-    } else {
-        let dir = paths::state_dir(root);
-        std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        Some(record.write(&path)?)
-    };
+    let size = if args.dry_run { None } else { Some(warm::write(root, &record)?) };
     let written = Written { recorded, size, dry_run: args.dry_run };
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&written)?);
@@ -181,74 +196,10 @@ fn write(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Res
         line += "; not all of it: a record holds no more";
     }
     match size {
-        Some(size) => outln!("{line}. Written to {}, {}.", path.display(), Bytes(size)),
+        Some(size) => outln!("{line}. Written to {}, {size}.", paths::warm_record(root).display()),
         None => outln!("{line}. Nothing was written (--dry-run)."),
     }
     Ok(Exit::Done)
-}
-
-fn bring_back(
-    kernel: &Kernel,
-    root: &Path,
-    args: &Args,
-    loaded: &Loaded,
-    tree: &Tree,
-    subjects: &[Subject],
-) -> Result<Exit> {
-    let record = read_record(kernel, root)?;
-    if root == Path::new("/") && !args.dry_run && probe::process_madvise(Advice::WillNeed) == Answer::Missing {
-        return Err(Exit::Unsupported.error(End::Unsupported.words()));
-    }
-    let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
-    let _lock = if args.dry_run { None } else { Some(warm::lock(&paths::warm_lock(root))?) };
-    let memory = Meminfo::read(kernel, &mut Vec::new())?;
-    stop::catch_signals();
-    let stop = Flag::with_timeout(args.timeout);
-    let work = if args.dry_run || args.ignore_busy {
-        None
-    } else {
-        Some(Work::watch(kernel, &loaded.policy, tree, subjects)?)
-    };
-    let bar = progress_bar(args);
-    let mut warmer = Warmer {
-        kernel,
-        actuator: &mut *actuator,
-        stop: &stop,
-        bounds: Bounds {
-            rate: args.rate,
-            floor: args.free_floor.of(memory.mem_total.unwrap_or_default()),
-            patience: work.is_some().then_some(PATIENCE),
-        },
-        work,
-    };
-    let report = warmer.run(subjects, record.as_ref(), &mut |bytes| bar.set_position(bytes.0))?;
-    bar.finish_and_clear();
-    let exit = match report.end {
-        End::Complete => Exit::Done,
-        End::Denied => Exit::Failed,
-        End::Unsupported => Exit::Unsupported,
-        End::Headroom | End::Busy | End::Stopped | End::Timeout => Exit::Partial,
-    };
-    let summary = Summary {
-        recorded: record.is_some(),
-        dry_run: args.dry_run,
-        seconds: report.wall.as_secs_f64(),
-        cpu_seconds: report.cpu.as_secs_f64(),
-        report,
-    };
-    print(args, &summary)?;
-    Ok(exit)
-}
-
-/// The record, when there is one of this boot.
-fn read_record(kernel: &Kernel, root: &Path) -> Result<Option<Record>> {
-    let path = paths::warm_record(root);
-    let Some(record) = Record::read(&path)? else { return Ok(None) };
-    if record.boot != kernel.read_boot_id()? || record.page != kernel.page() {
-        eprintln!("omr: {} is of another boot, and its processes are gone; it is left out", path.display());
-        return Ok(None);
-    }
-    Ok(Some(record))
 }
 
 fn progress_bar(args: &Args) -> ProgressBar {
