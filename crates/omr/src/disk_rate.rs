@@ -4,9 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use omr_kernel::{Kernel, swap};
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::image;
 use crate::limits::write_atomically;
 use crate::paths;
 use crate::reclaim::Report;
@@ -54,13 +56,24 @@ pub fn load(root: &Path, device: &Path) -> Option<Bytes> {
     (saved.device == device.to_string_lossy() && saved.bytes_per_second.0 > 0).then_some(saved.bytes_per_second)
 }
 
-/// Keeps a rate for the next time. That it cannot be kept is nothing to fail for.
-pub fn store(root: &Path, device: &Path, rate: Bytes) {
-    let saved = Saved { bytes_per_second: rate, device: device.to_string_lossy().into_owned() };
+/// Keeps a rate for the next time, as that of the swap that an image goes to. Where some swap is zram
+/// the rate was not the disk's, and where there is no place for an image nobody will ask. That it cannot
+/// be kept is nothing to fail for.
+pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
+    let Ok(place) = image::place(kernel, root) else { return };
+    if !is_disk_only(kernel) {
+        return;
+    }
+    let saved = Saved { bytes_per_second: rate, device: place.device.path.to_string_lossy().into_owned() };
     let written = serde_json::to_vec(&saved)
         .map_err(anyhow::Error::from)
         .and_then(|data| write_atomically(&paths::state_dir(root).join(FILE), &data));
     if let Err(err) = written {
         log::debug!("{err:#}");
     }
+}
+
+/// Whether all that is swapped out goes to disks.
+pub fn is_disk_only(kernel: &Kernel) -> bool {
+    swap::read(kernel).is_ok_and(|devices| !devices.is_empty() && devices.iter().all(|device| device.kind.is_disk()))
 }

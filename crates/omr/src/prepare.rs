@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::candidates::{self, Candidate};
 use crate::classes::Classifier;
 use crate::config::Loaded;
-use crate::disk_rate::Measured;
+use crate::disk_rate::{self, Measured};
 use crate::image::{self, Obstacle, Place};
 use crate::limits::Journal;
 use crate::reclaim::{self, DIRTY, Report, Worker};
@@ -213,7 +213,7 @@ impl Preparation<'_> {
         }
         done.seconds = clock::read_monotonic().since(began).as_secs_f64();
         // Where some of it went to memory, the time says nothing of the disk.
-        done.disk_rate = measured.rate().filter(|_| self.swaps_to_disk_only());
+        done.disk_rate = measured.rate().filter(|_| disk_rate::is_disk_only(self.kernel));
         Ok(done)
     }
 
@@ -346,11 +346,6 @@ impl Preparation<'_> {
             stop: self.stop,
         };
         Ok(Some(worker.run(&group, job, candidate.inner, progress)))
-    }
-
-    fn swaps_to_disk_only(&self) -> bool {
-        omr_kernel::swap::read(self.kernel)
-            .is_ok_and(|devices| !devices.is_empty() && devices.iter().all(|device| device.kind.is_disk()))
     }
 }
 

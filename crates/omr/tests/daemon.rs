@@ -20,6 +20,54 @@ fn ok(root: &FakeRoot, args: &[&str]) -> String {
     stdout
 }
 
+/// With half a gigabyte of swap, the resume device.
+fn can_hibernate(root: &FakeRoot) {
+    for (file, text) in [
+        ("power/state", "freeze mem disk\n"),
+        ("power/disk", "[platform] shutdown\n"),
+        ("power/resume", "254:0\n"),
+        ("power/resume_offset", "0\n"),
+        ("power/image_size", "188059648\n"),
+        ("class/block/vda/dev", "254:0\n"),
+    ] {
+        root.write(Path::new("sys").join(file), text);
+    }
+}
+
+#[test]
+fn with_hibernation_as_its_goal_it_sweeps_until_the_image_is_small_enough() {
+    let root = machine();
+    can_hibernate(&root);
+    add_group(&root, "app.scope", 0, 64 << 10);
+    let kernel = FakeKernel::start(&root);
+    // 249 MiB or so before.
+    let daemon = Daemon::start(&root, "goal = 'hibernate'\nhibernate.image = '230MiB'\n");
+    let status = daemon.wait_for_reason("small-image");
+    assert_eq!(status["image"]["is_goal"], true);
+    let image = status["image"]["forecast"]["in_use"].as_u64().expect("bytes");
+    let swept = swept(&root, "app.scope").expect("a line");
+    assert!(swept["freed"].as_u64().is_some_and(|freed| (17 << 20..60 << 20).contains(&freed)), "{swept}");
+    assert!(image < 270 << 20, "{status}");
+    let shown = ok(&root, &["status"]);
+    assert!(shown.contains("ready to hibernate: ") && shown.contains(" is small enough"), "{shown}");
+    daemon.end();
+    kernel.end();
+}
+
+#[test]
+fn with_hibernation_as_its_goal_it_leaves_a_machine_alone_that_cannot_hibernate() {
+    let root = machine();
+    add_group(&root, "app.scope", 4096, 0);
+    let kernel = FakeKernel::start(&root);
+    let daemon = Daemon::start(&root, "goal = 'hibernate'\n");
+    daemon.wait_for_reason("cannot-hibernate");
+    let shown = ok(&root, &["status"]);
+    assert!(shown.contains("cannot hibernate: this kernel cannot hibernate"), "{shown}");
+    assert!(ok(&root, &["explain", "app.scope"]).contains("held: this machine cannot hibernate"));
+    daemon.end();
+    assert!(kernel.end().iter().all(|write| write.data.starts_with('0')), "nothing was asked for");
+}
+
 #[test]
 fn an_idle_machine_is_swept_and_the_daemon_tells_of_it() {
     let root = machine();

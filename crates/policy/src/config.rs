@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// Whether decisions are carried out.
     pub mode: Mode,
+    /// What sweeps work towards.
+    pub goal: Goal,
+    /// What `Goal::Hibernate` needs to know.
+    pub hibernate: Hibernate,
     /// When the machine counts as idle.
     pub idle: Idle,
     /// When a running sweep ends because somebody needs the machine.
@@ -29,6 +33,25 @@ pub enum Mode {
     Act,
     /// Decide and record, and write nothing to the kernel.
     Observe,
+}
+
+/// What sweeps work towards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Goal {
+    /// Free memory: all that background groups may lose.
+    #[default]
+    Free,
+    /// A small hibernation image, at any time. No sweeps where the machine cannot hibernate, and none
+    /// once the image is small enough.
+    Hibernate,
+}
+
+/// What `Goal::Hibernate` works towards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hibernate {
+    /// The image, before compression, is small enough at this size; zero: never.
+    pub image: Bytes,
 }
 
 /// Which rule tells an idle machine.

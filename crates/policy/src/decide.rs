@@ -9,7 +9,7 @@ use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Writes;
-use crate::config::{Class, Config, Guard};
+use crate::config::{Class, Config, Goal, Guard};
 use crate::idle::IdleState;
 use crate::pace::Job;
 use crate::reason::Reason;
@@ -55,6 +55,9 @@ struct Swept {
     tries: u32,
     /// Swap was short: go on when there is some.
     swap_short: bool,
+    /// The goal took less than was to be had: go on when it takes more.
+    #[serde(default)]
+    spared: bool,
     /// Start of the current minute of refaults, and the counter then.
     minute: Option<(Monotonic, Bytes)>,
     backoff: Option<Backoff>,
@@ -170,8 +173,28 @@ pub fn next(config: &Config, state: &mut State, signals: &Signals, groups: &[Gro
     }
 }
 
+/// What must still leave memory until the goal is reached, or why there is nothing to do. `Bytes::MAX`
+/// where the goal is to free all that may be freed.
+fn wanted(config: &Config, machine: &Machine) -> Result<Bytes, Reason> {
+    if config.goal == Goal::Free {
+        return Ok(Bytes::MAX);
+    }
+    let image = machine.image.ok_or(Reason::CannotHibernate)?;
+    let target = config.hibernate.image;
+    match image - target {
+        _ if target == Bytes::ZERO => Ok(Bytes::MAX),
+        Bytes::ZERO => Err(Reason::SmallImage { image, target }),
+        // An image that is small enough by a hair would be too large a moment later.
+        above => Ok(above + config.sweep.growth),
+    }
+}
+
 /// The group with most to gain.
 fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group], held: Duration) -> Decision {
+    let wanted = match wanted(config, &signals.machine) {
+        Ok(wanted) => wanted,
+        Err(reason) => return Decision::Hold { reason },
+    };
     let best = groups
         .iter()
         .filter_map(|group| judge(config, state, signals, group).ok().map(|(job, id)| (group, job, id)))
@@ -182,7 +205,9 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
             let tries = state.swept.get(id).map_or(0, |swept| swept.tries);
             (job.amount.0.checked_shr(tries), core::cmp::Reverse(*id))
         });
-    let Some((group, job, id)) = best else { return Decision::Hold { reason: Reason::NothingToGain } };
+    let Some((group, mut job, id)) = best else { return Decision::Hold { reason: Reason::NothingToGain } };
+    let spared = wanted < job.amount;
+    job.amount = job.amount.min(wanted);
     let swap_short = takeable(state, group).is_ok_and(|held| swap_room(config, state, signals, &held).is_err());
     state.sweeping = Some(id);
     let swept = state.swept.entry(id).or_default();
@@ -193,6 +218,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     swept.peak = swept.peak.max(group.current.unwrap_or_default());
     swept.aim = group.current.unwrap_or_default() - job.amount;
     swept.swap_short = swap_short;
+    swept.spared = spared;
     Decision::Sweep { id, job, reason: Reason::Idle { held } }
 }
 
@@ -318,6 +344,7 @@ fn takeable(state: &State, group: &Group) -> Result<Held, Reason> {
 /// Whether a group is worth a sweep: how it would be done, or why not.
 pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -> Result<(Job, GroupId), Reason> {
     let held = takeable(state, group)?;
+    wanted(config, &signals.machine)?;
     let Held { current, swap_backed, page_cache, room } = held;
     let swept = state.swept.get(&group.id);
     if let Some(backoff) = swept.and_then(|swept| swept.backoff)
@@ -340,7 +367,7 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
             _ => Reason::TooSmall { gain, smallest: config.sweep.smallest },
         });
     }
-    if let Some(swept) = swept.filter(|swept| !swept.unfinished)
+    if let Some(swept) = swept.filter(|swept| !swept.unfinished && !swept.spared)
         && let Some(ended) = swept.ended
     {
         let grown = current - swept.size;

@@ -22,7 +22,7 @@ mod signals;
 pub mod stop;
 
 pub use budget::Writes;
-pub use config::{Class, Config, Guard, Idle, IdleRule, Mode, Stop, Sweep};
+pub use config::{Class, Config, Goal, Guard, Hibernate, Idle, IdleRule, Mode, Stop, Sweep};
 pub use decide::{Decision, State, decide, judge, next, swap_floor};
 pub use reason::{Reason, short};
 pub use signals::{CpuIdle, End, Finished, Group, Machine, Signals, Swap};

@@ -145,6 +145,15 @@ pub enum Reason {
     },
     /// There is no swap, and no page cache worth a sweep.
     NoSwap,
+    /// With `goal = "hibernate"`: there would be no image.
+    CannotHibernate,
+    /// With `goal = "hibernate"`: the image is small enough.
+    SmallImage {
+        /// What it would hold.
+        image: Bytes,
+        /// What is small enough.
+        target: Bytes,
+    },
     /// Free swap is at its floor.
     SwapFloor {
         /// Free.
@@ -228,6 +237,12 @@ impl fmt::Display for Reason {
             }
             Reason::Refaults { bytes, allowed } => {
                 write!(f, "{bytes} came back in the last minute, {allowed} is allowed")
+            }
+            Reason::CannotHibernate => {
+                write!(f, "this machine cannot hibernate (goal = \"hibernate\"); omr prepare hibernate says why")
+            }
+            Reason::SmallImage { image, target } => {
+                write!(f, "an image would hold {image}, and {target} is small enough")
             }
             Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to take"),
             Reason::SwapFloor { free, floor } => write!(f, "{free} of swap is free, {floor} stays free"),

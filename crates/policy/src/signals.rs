@@ -46,8 +46,8 @@ pub struct Machine {
     /// Swap space; a total of zero where there is none; `None` when unknown, and then nothing is
     /// swapped.
     pub swap: Option<Swap>,
-    /// What a hibernation image would hold now, at most; `None` where the machine does not hibernate
-    /// to swap.
+    /// What a hibernation image would hold now, at most, if nothing left memory before; `None` where the
+    /// machine does not hibernate to swap.
     pub image: Option<Bytes>,
     /// Whether reclaim can be told to leave anonymous memory alone (`swappiness=`, Linux 6.11).
     pub file_only: bool,

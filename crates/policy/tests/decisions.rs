@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{Desk, SECOND, group, millis, quiet, seconds};
 use omr_policy::stop::Watch;
 use omr_policy::{
-    Class, Config, CpuIdle, Decision, End, IdleRule, Machine, Reason, State, Stop, Swap, Writes, judge, next,
+    Class, Config, CpuIdle, Decision, End, Goal, IdleRule, Machine, Reason, State, Stop, Swap, Writes, judge, next,
 };
 use omr_units::{Amount, Budget, Bytes, GroupId, Permyriad};
 
@@ -853,6 +853,52 @@ fn swap_is_never_filled_beyond_its_floor() {
         let why = job(free).expect_err("no room");
         assert_eq!(why, Reason::SwapFloor { free: Bytes::mib(free), floor: Bytes::mib(100) });
     }
+}
+
+fn for_hibernation(image: Option<u64>, target: u64) -> Desk {
+    let mut desk = Desk::new([group(1, 300, 0), group(2, 100, 0)]);
+    desk.config.goal = Goal::Hibernate;
+    desk.config.hibernate.image = Bytes::mib(target);
+    desk.machine.image = image.map(Bytes::mib);
+    desk
+}
+
+#[test]
+fn for_hibernation_no_more_is_swept_than_the_image_is_too_large() {
+    let mut desk = for_hibernation(Some(450), 200);
+    let job = (1..=60).find_map(|_| match desk.tick() {
+        Decision::Sweep { id, job, .. } => Some((id, job.amount)),
+        _ => None,
+    });
+    // 16 MiB more than that, so that the next page does not make it too large again.
+    assert_eq!(job, Some((GroupId(1), Bytes::mib(266))));
+    desk.finish(End::Complete, 34);
+    desk.machine.image = Some(Bytes::mib(184));
+    let small = Reason::SmallImage { image: Bytes::mib(184), target: Bytes::mib(200) };
+    assert_eq!(desk.no_sweep(10), small);
+    // And what was spared is swept once the image has grown, though the group has not.
+    desk.machine.image = Some(Bytes::mib(201));
+    desk.group(2).class = Class::Foreground;
+    assert_eq!(desk.until_sweep(5).1, GroupId(1));
+}
+
+#[test]
+fn for_hibernation_without_a_target_all_is_swept() {
+    let mut desk = for_hibernation(Some(450), 0);
+    assert_eq!(desk.until_sweep(60), (30, GroupId(1)));
+    desk.finish(End::Complete, 0);
+    assert_eq!(desk.until_sweep(5).1, GroupId(2));
+}
+
+#[test]
+fn where_the_machine_cannot_hibernate_that_goal_sweeps_nothing() {
+    for target in [0, 200] {
+        assert_eq!(for_hibernation(None, target).no_sweep(60), Reason::CannotHibernate);
+    }
+    // The control: the usual goal does not ask.
+    let mut desk = for_hibernation(None, 0);
+    desk.config.goal = Goal::Free;
+    assert_eq!(desk.until_sweep(60).0, 30);
 }
 
 #[test]

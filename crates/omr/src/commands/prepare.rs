@@ -126,7 +126,7 @@ fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     let after = image::forecast(&kernel).unwrap_or(before);
     let last_disk_rate = disk_rate::load(root, &place.device.path);
     if let Some(rate) = done.disk_rate.filter(|_| !common.dry_run) {
-        disk_rate::store(root, &place.device.path, rate);
+        disk_rate::keep(&kernel, root, rate);
     }
     let rate = done.disk_rate.or(last_disk_rate);
     let time = rate.and_then(|rate| after.most_written().time_at(rate));

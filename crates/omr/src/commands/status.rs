@@ -8,7 +8,7 @@ use omr_policy::{Decision, Mode, short};
 use omr_units::Bytes;
 
 use crate::config::printable;
-use crate::daemon::{ControlRequest, Explanation, LedgerEntry, Status, ask, read_ledger};
+use crate::daemon::{ControlRequest, Explanation, ImageView, LedgerEntry, Status, ask, read_ledger};
 use crate::exit::Exit;
 use crate::{paths, stop};
 
@@ -110,6 +110,9 @@ fn print_status(status: &Status) -> Result<()> {
         today.came_back,
         short(Duration::from_millis(today.cpu_ms)),
     );
+    if let Some(line) = status.image.as_ref().and_then(about_image) {
+        outln!("{line}");
+    }
     outln!("");
     let width =
         status.groups.iter().map(|group| printable(&group.group).chars().count()).max().unwrap_or(0).clamp(5, 60);
@@ -135,6 +138,25 @@ fn print_status(status: &Status) -> Result<()> {
         outln!("  ({} groups in all)", status.groups_total);
     }
     Ok(())
+}
+
+/// What hibernation would take now. Of a machine that cannot hibernate nothing is said, unless it should.
+fn about_image(image: &ImageView) -> Option<String> {
+    if let Some(why) = &image.obstacle {
+        return image.is_goal.then(|| format!("cannot hibernate: {why}"));
+    }
+    let forecast = image.forecast.as_ref()?;
+    let time = match image.write_ms_at_most {
+        Some(ms) => format!(", at most {} to write", short(Duration::from_millis(ms))),
+        None => String::new(),
+    };
+    Some(match forecast.is_fast() {
+        true => format!("ready to hibernate: image of at most {}{time}", forecast.image),
+        false => format!(
+            "not ready to hibernate: {} in use, {} can be copied at once; image of at most {}{time}",
+            forecast.in_use, forecast.fast, forecast.image
+        ),
+    })
 }
 
 /// A group's name as a request can carry it, and as the daemon compares it.

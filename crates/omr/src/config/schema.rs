@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use omr_policy::{Class, IdleRule, Mode};
+use omr_policy::{Class, Goal, IdleRule, Mode};
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use toml::de::DeValue;
 
@@ -74,7 +74,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order in which they are shown: by table, the top first.
-pub static KEYS: [Key; 29] = [
+pub static KEYS: [Key; 31] = [
     Key {
         table: "",
         name: "mode",
@@ -85,6 +85,18 @@ pub static KEYS: [Key; 29] = [
                 Mode::Observe => "observe",
             },
             set: |s, word| s.policy.mode = if word == "observe" { Mode::Observe } else { Mode::Act },
+        },
+    },
+    Key {
+        table: "",
+        name: "goal",
+        kind: Kind::Word {
+            words: &["free", "hibernate"],
+            get: |s| match s.policy.goal {
+                Goal::Free => "free",
+                Goal::Hibernate => "hibernate",
+            },
+            set: |s, word| s.policy.goal = if word == "hibernate" { Goal::Hibernate } else { Goal::Free },
         },
     },
     Key {
@@ -132,6 +144,7 @@ pub static KEYS: [Key; 29] = [
     // write takes longer than a sweep may take to stop.
     size("sweep", "step", Bytes::kib(128), Bytes::mib(64), |s| &mut s.policy.sweep.step),
     time("sweep", "write_time", ms(1), ms(50), |s| &mut s.policy.sweep.write_time),
+    size("hibernate", "image", Bytes::ZERO, TIB, |s| &mut s.policy.hibernate.image),
     size("guard", "refaults_per_minute", Bytes::ZERO, TIB, |s| &mut s.policy.guard.refaults_per_minute),
     time("guard", "backoff", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff),
     time("guard", "backoff_max", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff_max),
@@ -150,7 +163,7 @@ pub static KEYS: [Key; 29] = [
 ];
 
 /// The tables, in the order in which they are shown.
-pub const TABLES: [&str; 5] = ["idle", "stop", "sweep", "guard", "cloud"];
+pub const TABLES: [&str; 6] = ["idle", "stop", "sweep", "hibernate", "guard", "cloud"];
 
 /// What a `[[group]]` may have.
 pub const GROUP_KEYS: [&str; 4] = ["match", "unit", "class", "keep"];

@@ -25,7 +25,7 @@ use omr_kernel::memcg::Group;
 use omr_kernel::psi::Trigger;
 use omr_kernel::{Kernel, clock, process};
 use omr_policy::stop::Watch;
-use omr_policy::{Class, Config, Decision, End, Finished, Mode, Reason, Signals, State, Writes};
+use omr_policy::{Class, Config, Decision, End, Finished, Goal, Mode, Reason, Signals, State, Writes};
 use omr_units::{Bytes, GroupId, Monotonic};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -42,14 +42,14 @@ use crate::cpu::Sides;
 use crate::exit::Exit;
 use crate::limits::write_atomically;
 use crate::reclaim::Report;
-use crate::snapshot::{Snapshot, read_hibernates};
+use crate::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use crate::tree::Tree;
-use crate::{backend, paths, signals};
+use crate::{backend, disk_rate, image, paths, signals};
 
 pub use self::control::{Purpose, Request as ControlRequest, ask};
 pub use self::ledger::{Entry as LedgerEntry, read as read_ledger};
 pub use self::timer::SignalFd;
-pub use self::views::{Explanation, Status};
+pub use self::views::{Explanation, ImageView, Status};
 
 /// The policy is asked once in this time; also the only wake-up of an idle daemon.
 const TICK: Duration = Duration::from_secs(1);
@@ -172,6 +172,7 @@ struct Daemon {
     sweep: Option<u64>,
     ledger: Ledger,
     tally: Tally,
+    disk_rate: disk_rate::Measured,
     control: Option<Control>,
     tick: Timer,
     sampler: Timer,
@@ -247,6 +248,7 @@ impl Daemon {
             running: None,
             sweep: None,
             ledger: Ledger::open(&state_dir),
+            disk_rate: disk_rate::Measured::default(),
             tally: Tally::load(&state_dir, clock::read_wall().as_secs()),
             control: Some(control),
             warm: crate::warm::Notice::new(&paths::warm_lock(root)),
@@ -363,13 +365,14 @@ impl Daemon {
             self.look_at_running();
         }
         if self.ticks.is_multiple_of(SLOW_TICKS) {
-            self.hibernates = read_hibernates(&self.kernel, self.snapshot.as_ref().and_then(|snapshot| snapshot.swap));
+            self.hibernates = self.read_hibernates(self.snapshot.as_ref().and_then(|snapshot| snapshot.swap));
         }
         self.ticks += 1;
         let scanned = clock::read_monotonic();
         let snapshot = Snapshot::take(&self.kernel, &mut self.sides, self.hibernates, &mut self.buffer);
         if let Some(before) = &self.snapshot {
-            let signals = signals::between(before, &snapshot, self.file_only);
+            let mut signals = signals::between(before, &snapshot, self.file_only);
+            self.measure_image(&mut signals.machine);
             if signals.slept {
                 log::info!("the machine was asleep");
             }
@@ -388,7 +391,7 @@ impl Daemon {
             self.act(decision);
         } else {
             // The device is known once swap is.
-            self.hibernates = read_hibernates(&self.kernel, snapshot.swap);
+            self.hibernates = self.read_hibernates(snapshot.swap);
         }
         self.snapshot = Some(snapshot);
         let time = clock::read_wall().as_secs();
@@ -405,10 +408,27 @@ impl Daemon {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
     }
 
+    /// Whether there could be an image. With swap enough for what sweeps need to know; where the image
+    /// is the goal, with all that it takes.
+    fn read_hibernates(&self, swap: Option<SwapSpace>) -> bool {
+        match self.config.goal {
+            Goal::Free => read_hibernates(&self.kernel, swap),
+            Goal::Hibernate => image::place(&self.kernel, &self.root).is_ok(),
+        }
+    }
+
+    /// Where the image is the goal: as the kernel would count it, and not by meminfo alone.
+    fn measure_image(&self, machine: &mut omr_policy::Machine) {
+        if self.config.goal == Goal::Hibernate && self.hibernates {
+            machine.image = image::forecast(&self.kernel).map(|forecast| forecast.in_use - forecast.per_cpu);
+        }
+    }
+
     /// The next group of the sweep, right after one is finished.
     fn go_on(&mut self) {
         let Some(signals) = &self.signals else { return };
-        let signals = Signals { now: clock::read_monotonic(), slept: false, ..signals.clone() };
+        let mut signals = Signals { now: clock::read_monotonic(), slept: false, ..signals.clone() };
+        self.measure_image(&mut signals.machine);
         let decision = omr_policy::next(&self.config, &mut self.state, &signals, &self.groups);
         self.act(decision);
     }
@@ -526,6 +546,11 @@ impl Daemon {
     fn finished(&mut self, id: GroupId, report: Report) {
         let _ = self.sampler.stop();
         let Some(running) = self.running.take() else { return };
+        self.disk_rate.add(&report);
+        if let Some(rate) = self.disk_rate.rate() {
+            disk_rate::keep(&self.kernel, &self.root, rate);
+            self.disk_rate = disk_rate::Measured::default();
+        }
         let now = clock::read_monotonic();
         let on_disk = self.snapshot.as_ref().and_then(|snapshot| snapshot.swap).is_some_and(|swap| swap.on_disk);
         let finished = Finished {

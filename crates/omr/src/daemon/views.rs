@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use omr_policy::{Class, Decision, Mode, Reason, judge, swap_floor};
+use omr_policy::forecast::Forecast;
+use omr_policy::{Class, Decision, Goal, Mode, Reason, judge, swap_floor};
 use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
 use super::Daemon;
 use super::tally::Today;
+use crate::{disk_rate, image};
 
 /// Groups shown by `omr status`; the largest.
 const MOST_GROUPS: usize = 100;
@@ -37,6 +39,8 @@ pub struct Status {
     pub today: Today,
     /// Swap.
     pub swap: Option<SwapView>,
+    /// The hibernation image.
+    pub image: Option<ImageView>,
     /// All groups there are.
     pub groups_total: usize,
     /// The largest groups with memory of their own.
@@ -73,6 +77,23 @@ pub struct SwapView {
     pub written: Bytes,
     /// The budget for that.
     pub budget: Option<Budget>,
+}
+
+/// The hibernation image as it would be now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ImageView {
+    /// Its size and what it consists of; `None` where it cannot be told.
+    pub forecast: Option<Forecast>,
+    /// The swap it goes to.
+    pub device: Option<String>,
+    /// Why there would be none.
+    pub obstacle: Option<String>,
+    /// What the disk took in a second when that was measured last.
+    pub disk_rate: Option<Bytes>,
+    /// Writing it, if it does not compress at all.
+    pub write_ms_at_most: Option<u64>,
+    /// Sweeps work towards a small image (`goal = "hibernate"`).
+    pub is_goal: bool,
 }
 
 /// A group.
@@ -128,6 +149,21 @@ impl Daemon {
         })
     }
 
+    fn image_view(&self) -> ImageView {
+        let forecast = image::forecast(&self.kernel);
+        let place = image::place(&self.kernel, &self.root);
+        let disk_rate = place.as_ref().ok().and_then(|place| disk_rate::load(&self.root, &place.device.path));
+        let time = forecast.zip(disk_rate).and_then(|(forecast, rate)| forecast.most_written().time_at(rate));
+        ImageView {
+            forecast,
+            device: place.as_ref().ok().map(image::Place::name),
+            obstacle: place.err().map(|obstacle| obstacle.to_string()),
+            disk_rate,
+            write_ms_at_most: time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            is_goal: self.config.goal == Goal::Hibernate,
+        }
+    }
+
     pub(super) fn status(&self, now: Monotonic) -> Status {
         let mut groups: Vec<&omr_policy::Group> = self.groups.iter().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.current));
@@ -153,6 +189,7 @@ impl Daemon {
             sweep,
             today: self.tally.today.clone(),
             swap: self.swap_view(),
+            image: Some(self.image_view()),
             groups_total: self.tree.nodes().len(),
             groups: groups
                 .into_iter()
