@@ -6,14 +6,14 @@
 //! (the page table does not tell), and changed pages of privately mapped files (the kernel reads the
 //! file for this hint, not the swap).
 
-pub mod record;
+mod lock;
+mod record;
+mod report;
 mod work;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_kernel::actuate::{Actuator, Outcome};
@@ -30,10 +30,11 @@ use omr_kernel::vmstat::Vmstat;
 use omr_kernel::{Kernel, clock};
 use omr_policy::Class;
 use omr_units::{Bytes, Limit, Monotonic, Pages, Rate};
-use rustix::fs::{FlockOperation, flock};
-use serde::Serialize;
 
-use self::record::{MOST_RANGES, Packed, Record, RecordedGroup, RecordedProcess};
+pub use self::lock::{Notice, lock};
+use self::record::{Record, RecordedProcess};
+pub use self::record::{Recorded, record};
+pub use self::report::{End, GroupReport, Report, Use};
 use self::work::Work;
 use crate::classes::Classifier;
 use crate::config::Loaded;
@@ -53,8 +54,6 @@ const QUEUE_TIME: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(2);
 /// Between two looks whether somebody still works.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Gaps that a record does not keep: what is in them and in swap comes back as well.
-const GAP: Bytes = Bytes::kib(64);
 
 /// Some processes that are of the same importance.
 #[derive(Clone, Debug)]
@@ -103,72 +102,6 @@ pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<
     all.retain(|subject| !subject.pids.is_empty());
     all.sort_by_key(|subject| subject.rank);
     Ok(all)
-}
-
-/// What a record holds, in figures.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Recorded {
-    /// Groups.
-    pub groups: usize,
-    /// Processes.
-    pub processes: usize,
-    /// Ranges.
-    pub ranges: usize,
-    /// Bytes in memory, in mappings that were used since the kernel last looked.
-    pub used: Bytes,
-    /// Bytes in memory in others.
-    pub rest: Bytes,
-    /// Processes that could not be looked at.
-    pub denied: usize,
-    /// Some were left out: a record holds no more.
-    pub cut: bool,
-}
-
-/// Looks at what is in memory of these processes.
-///
-/// The page table tells what is there, not when it was used; of a whole mapping smaps tells whether it
-/// was. Mappings that were not come after all that were, and are not left out: an idle machine has not
-/// used much lately that will be wanted.
-pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded)> {
-    let mut record = Record::new(kernel.read_boot_id()?, kernel.page(), clock::read_wall().as_secs());
-    let mut figures = Recorded::default();
-    for subject in subjects {
-        let mut processes = Vec::new();
-        for &pid in &subject.pids {
-            let (starttime, used, rest) = match look(kernel, pid) {
-                Ok(seen) => seen,
-                Err(err) if err.is_gone() => continue,
-                Err(err) if err.is_denied() => {
-                    figures.denied += 1;
-                    continue;
-                }
-                Err(err) => return Err(err.into()),
-            };
-            let (used, rest) = (used.bridged(GAP), rest.bridged(GAP).without(&used.bridged(GAP)));
-            let (bytes, more) = (used.bytes(), rest.bytes());
-            let (used, rest) = (Packed::new(&used, kernel.page()), Packed::new(&rest, kernel.page()));
-            let ranges = used.len() + rest.len();
-            if ranges == 0 {
-                continue;
-            }
-            if figures.ranges + ranges > MOST_RANGES {
-                record.cut = true;
-                continue;
-            }
-            figures.ranges += ranges;
-            figures.used += bytes;
-            figures.rest += more;
-            processes.push(RecordedProcess { pid, starttime, used, rest });
-        }
-        if !processes.is_empty() {
-            figures.groups += 1;
-            figures.processes += processes.len();
-            let path = subject.group.to_string_lossy().into_owned();
-            record.groups.push(RecordedGroup { path, class: subject.class, processes });
-        }
-    }
-    figures.cut = record.cut;
-    Ok((record, figures))
 }
 
 /// All groups, with their classes.
@@ -231,25 +164,6 @@ impl Job<'_> {
     }
 }
 
-/// When a process started, and what of it is in memory: in mappings that were used, and in others.
-fn look(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
-    let process = Process::open(kernel, pid)?;
-    let mut pagemap = Pagemap::open(process.dir(), kernel.page())?;
-    let (mut used, mut rest) = (Ranges::new(), Ranges::new());
-    for mapping in maps::read(process.dir(), true)? {
-        // Unknown is never cold.
-        let ranges = if mapping.referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
-        if mapping.backing != Backing::Kernel {
-            pagemap.for_each(mapping.range, |range, residency| {
-                if residency == Residency::Present {
-                    ranges.push(range);
-                }
-            })?;
-        }
-    }
-    Ok((process.stat().starttime, used, rest))
-}
-
 /// What bounds the work.
 #[derive(Clone, Debug)]
 pub struct Bounds {
@@ -259,110 +173,6 @@ pub struct Bounds {
     pub floor: Bytes,
     /// When somebody works it waits, and ends when that lasts for this long; `None`: it does not look.
     pub patience: Option<Duration>,
-}
-
-/// How it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum End {
-    /// All that was to come back was asked for.
-    Complete,
-    /// No more fits into memory.
-    Headroom,
-    /// Somebody works.
-    Busy,
-    /// A signal came.
-    Stopped,
-    /// The time was up.
-    Timeout,
-    /// No permission.
-    Denied,
-    /// The kernel lacks it.
-    Unsupported,
-}
-
-impl End {
-    /// In a few words.
-    pub fn words(self) -> &'static str {
-        match self {
-            End::Complete => "done",
-            End::Headroom => "no more fits into memory",
-            End::Busy => "somebody works",
-            End::Stopped => "stopped by a signal",
-            End::Timeout => "time is up",
-            End::Denied => "not permitted: it needs CAP_SYS_NICE and CAP_SYS_PTRACE, so run it as root",
-            End::Unsupported => "this kernel's process_madvise takes no MADV_WILLNEED (6.1 has it)",
-        }
-    }
-}
-
-/// What was done for one group.
-#[derive(Clone, Debug, Serialize)]
-pub struct GroupReport {
-    /// Its path below the mount.
-    pub group: String,
-    /// Its class.
-    pub class: Class,
-    /// Processes of which anything was asked for.
-    pub processes: usize,
-    /// Asked for from swap.
-    pub swap: Bytes,
-    /// Asked for from files and shared memory.
-    pub file: Bytes,
-    /// Left in swap: no more fits under a limit of the group or of one above it.
-    pub full: bool,
-}
-
-/// Whether a record was of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Use {
-    /// There is none.
-    None,
-    /// It is of this boot.
-    Used,
-    /// Its processes are gone with their boot.
-    OfAnotherBoot,
-}
-
-/// What was done.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Whether there was a record to go by.
-    pub record: Use,
-    /// Asked for from swap. What was in the swap cache already counts too.
-    pub swap: Bytes,
-    /// Asked for from files and shared memory; what was in memory already counts too.
-    pub file: Bytes,
-    /// Read from swap meanwhile by the whole machine (`pswpin`).
-    pub swapped_in: Bytes,
-    /// Recorded, and not mapped any more.
-    pub unmapped: Bytes,
-    /// Refused by the kernel, or unmapped just then.
-    pub skipped: Bytes,
-    /// In swap and out of reach: changed pages of privately mapped files.
-    pub uncovered: Bytes,
-    /// Recorded processes that are gone.
-    pub gone: usize,
-    /// Processes that could not be looked at.
-    pub denied: usize,
-    /// Calls to the kernel.
-    pub calls: u32,
-    /// When the last one returned, `CLOCK_MONOTONIC`.
-    pub last_call_end_ns: u64,
-    /// How long it took.
-    #[serde(skip)]
-    pub wall: Duration,
-    /// CPU time of this thread.
-    #[serde(skip)]
-    pub cpu: Duration,
-    /// How it ended.
-    pub end: End,
-    /// What somebody did who worked, where that ended it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Group by group, in the order in which they came back.
-    pub groups: Vec<GroupReport>,
 }
 
 /// Which part of a process's memory comes back.
@@ -727,81 +537,4 @@ fn room(kernel: &Kernel, group: &Path, buffer: &mut Vec<u8>) -> Result<Bytes> {
         }
     }
     Ok(room)
-}
-
-/// So often the lock is tried, a moment apart.
-const TRIES: u32 = 10;
-
-/// Taken while memory is brought back, so that there is one at a time and the daemon knows: it does not
-/// take away what comes back, nor take it for refaults. The kernel lets go of it when this process
-/// ends, however.
-pub fn lock(path: &Path) -> Result<File> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-    }
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = open.with_context(|| format!("open {}", path.display()))?;
-    // The daemon tries it once a second, for a moment.
-    let is_free = || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-    if !(0..TRIES).any(|again| {
-        std::thread::sleep(LOOK * again.min(1));
-        is_free()
-    }) {
-        let mut pid = String::new();
-        let _ = (&mut file).take(16).read_to_string(&mut pid);
-        return Err(Exit::Failed.error(format!("omr warm is running already (pid {})", pid.trim())));
-    }
-    file.set_len(0)?;
-    file.write_all(format!("{}\n", std::process::id()).as_bytes())?;
-    Ok(file)
-}
-
-/// Tells a daemon whether memory is brought back.
-#[derive(Debug)]
-pub struct Notice {
-    path: PathBuf,
-    /// When the lock was taken last.
-    taken: Option<SystemTime>,
-}
-
-impl Notice {
-    /// By the lock at this path; who held it before does not count.
-    pub fn new(path: &Path) -> Self {
-        let mut notice = Notice { path: path.into(), taken: None };
-        notice.look();
-        notice
-    }
-
-    /// Whether it is held, or was since the last look.
-    pub fn look(&mut self) -> bool {
-        let Ok(file) = File::open(&self.path) else { return false };
-        // A lock that nobody holds is let go of again with the file.
-        let held = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
-        let taken = file.metadata().and_then(|meta| meta.modified()).ok();
-        let since = taken != std::mem::replace(&mut self.taken, taken);
-        held || since
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_daemon_notices_a_warm_that_runs_and_one_that_ran() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("run/warm.lock");
-        let mut notice = Notice::new(&path);
-        assert!(!notice.look(), "there was none ever");
-        let held = lock(&path).expect("the lock");
-        assert!(notice.look() && notice.look());
-        assert!(lock(&path).expect_err("held").to_string().contains(&std::process::id().to_string()));
-        drop(held);
-        assert!(!notice.look());
-        std::thread::sleep(Duration::from_millis(20));
-        drop(lock(&path).expect("the lock"));
-        assert!(notice.look(), "one that began and ended between two looks");
-        assert!(!notice.look());
-        assert!(!Notice::new(&path).look());
-    }
 }

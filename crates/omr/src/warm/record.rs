@@ -10,19 +10,28 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use omr_kernel::maps::{self, Backing};
+use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::process::Process;
 use omr_kernel::ranges::Ranges;
+use omr_kernel::{Kernel, clock};
 use omr_policy::Class;
-use omr_units::PageSize;
+use omr_units::{Bytes, PageSize};
+
 use serde::{Deserialize, Serialize};
 
+use super::Subject;
 use crate::limits::write_privately;
 
 /// What this program writes and reads.
 const VERSION: u32 = 1;
 /// Ranges in a record; those of the groups that matter least are left out when there are more.
-pub const MOST_RANGES: usize = 500_000;
+const MOST_RANGES: usize = 500_000;
 /// No record is larger: of [`MOST_RANGES`], most have short numbers.
 const LARGEST: u64 = 16 << 20;
+
+/// Gaps that a record does not keep: what is in them and in swap comes back as well.
+const GAP: Bytes = Bytes::kib(64);
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,6 +188,91 @@ impl Record {
         }
         Ok(record)
     }
+}
+
+/// What a record holds, in figures.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Recorded {
+    /// Groups.
+    pub groups: usize,
+    /// Processes.
+    pub processes: usize,
+    /// Ranges.
+    pub ranges: usize,
+    /// Bytes in memory, in mappings that were used since the kernel last looked.
+    pub used: Bytes,
+    /// Bytes in memory in others.
+    pub rest: Bytes,
+    /// Processes that could not be looked at.
+    pub denied: usize,
+    /// Some were left out: a record holds no more.
+    pub cut: bool,
+}
+
+/// Looks at what is in memory of these processes.
+///
+/// The page table tells what is there, not when it was used; of a whole mapping smaps tells whether it
+/// was. Mappings that were not come after all that were, and are not left out: an idle machine has not
+/// used much lately that will be wanted.
+pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded)> {
+    let mut record = Record::new(kernel.read_boot_id()?, kernel.page(), clock::read_wall().as_secs());
+    let mut figures = Recorded::default();
+    for subject in subjects {
+        let mut processes = Vec::new();
+        for &pid in &subject.pids {
+            let (starttime, used, rest) = match look(kernel, pid) {
+                Ok(seen) => seen,
+                Err(err) if err.is_gone() => continue,
+                Err(err) if err.is_denied() => {
+                    figures.denied += 1;
+                    continue;
+                }
+                Err(err) => return Err(err.into()),
+            };
+            let (used, rest) = (used.bridged(GAP), rest.bridged(GAP).without(&used.bridged(GAP)));
+            let (bytes, more) = (used.bytes(), rest.bytes());
+            let (used, rest) = (Packed::new(&used, kernel.page()), Packed::new(&rest, kernel.page()));
+            let ranges = used.len() + rest.len();
+            if ranges == 0 {
+                continue;
+            }
+            if figures.ranges + ranges > MOST_RANGES {
+                record.cut = true;
+                continue;
+            }
+            figures.ranges += ranges;
+            figures.used += bytes;
+            figures.rest += more;
+            processes.push(RecordedProcess { pid, starttime, used, rest });
+        }
+        if !processes.is_empty() {
+            figures.groups += 1;
+            figures.processes += processes.len();
+            let path = subject.group.to_string_lossy().into_owned();
+            record.groups.push(RecordedGroup { path, class: subject.class, processes });
+        }
+    }
+    figures.cut = record.cut;
+    Ok((record, figures))
+}
+
+/// When a process started, and what of it is in memory: in mappings that were used, and in others.
+fn look(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
+    let process = Process::open(kernel, pid)?;
+    let mut pagemap = Pagemap::open(process.dir(), kernel.page())?;
+    let (mut used, mut rest) = (Ranges::new(), Ranges::new());
+    for mapping in maps::read(process.dir(), true)? {
+        // Unknown is never cold.
+        let ranges = if mapping.referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
+        if mapping.backing != Backing::Kernel {
+            pagemap.for_each(mapping.range, |range, residency| {
+                if residency == Residency::Present {
+                    ranges.push(range);
+                }
+            })?;
+        }
+    }
+    Ok((process.stat().starttime, used, rest))
 }
 
 #[cfg(test)]
