@@ -60,7 +60,6 @@ pub enum Goal {
     },
     /// Free memory above the watermarks up to which kswapd reclaims, and above what zones keep for
     /// those who can use no other.
-    #[expect(dead_code, reason = "the goal of a preparation for a burst")]
     Free {
         /// This much.
         at_least: Bytes,

@@ -2,6 +2,7 @@
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -24,6 +25,8 @@ pub struct State {
     paused: Option<Pause>,
     /// `omr warm` brings memory back.
     warming: bool,
+    /// What the machine is being prepared for.
+    preparing: Option<String>,
     /// The group being swept.
     sweeping: Option<GroupId>,
     /// Groups that were swept, or could not be.
@@ -244,6 +247,9 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
 
 /// Whether sweeps are held back, however idle the machine is.
 fn quiet(config: &Config, state: &mut State, now: Monotonic) -> Result<(), Reason> {
+    if let Some(what) = &state.preparing {
+        return Err(Reason::Preparing { what: what.clone() });
+    }
     match state.paused {
         Some(Pause::Until(until)) if now >= until => state.paused = None,
         Some(Pause::Until(until)) => return Err(Reason::Paused { left: Some(until.since(now)) }),
@@ -490,6 +496,11 @@ impl State {
         if let Some((_, base)) = self.swept.get_mut(&id).and_then(|swept| swept.minute.as_mut()) {
             *base += bytes;
         }
+    }
+
+    /// The machine is being prepared for this, or not any more: meanwhile there are no sweeps.
+    pub fn prepare(&mut self, what: Option<String>) {
+        self.preparing = what;
     }
 
     /// The configuration changed: the rule must hold anew.

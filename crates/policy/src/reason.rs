@@ -73,6 +73,11 @@ pub enum Reason {
         /// Allowed.
         allowed: Permyriad,
     },
+    /// The machine is being prepared for something; sweeps wait until that is done.
+    Preparing {
+        /// For what, and who says so.
+        what: String,
+    },
     /// The rule holds, but not for long enough.
     Settling {
         /// For this long so far.
@@ -209,6 +214,7 @@ impl fmt::Display for Reason {
             Reason::Pressure { resource, share, allowed } => {
                 write!(f, "not idle: tasks wait for {resource} {share} of the time, {allowed} is allowed")
             }
+            Reason::Preparing { what } => write!(f, "preparing for {what}"),
             Reason::Settling { held, needed } => {
                 write!(f, "idle for {} so far, {} is needed", short(*held), short(*needed))
             }

@@ -284,6 +284,19 @@ fn quiet_after_boot() {
 }
 
 #[test]
+fn while_the_machine_is_prepared_there_are_no_sweeps() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.until_sweep(60);
+    desk.state.prepare(Some("preempt: notice".into()));
+    assert!(matches!(desk.tick(), Decision::Stop { reason: Reason::Preparing { .. } }));
+    desk.finish(End::Stopped, 90);
+    desk.no_sweep(1_000);
+    desk.state.prepare(None);
+    // The rule has held all the time.
+    assert_eq!(desk.until_sweep(1).0, 1);
+}
+
+#[test]
 fn pause_and_resume() {
     let mut desk = Desk::new([group(1, 100, 0)]);
     desk.until_sweep(60);

@@ -84,6 +84,13 @@ pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
 
 fn print_status(status: &Status) -> Result<()> {
     let doing = match (&status.sweep, &status.decision) {
+        (None, _) if let Some(preparing) = &status.preparing => {
+            let left = match preparing.left_ms {
+                Some(left) => format!("{} left", short(Duration::from_millis(left))),
+                None => "no time limit".to_owned(),
+            };
+            format!("{} freed so far, {left}", preparing.freed)
+        }
         (Some(sweep), _) => format!("sweeping {}: {} of {}", printable(&sweep.group), sweep.freed, sweep.asked),
         (None, Some(Decision::Hold { .. })) => "waiting".to_owned(),
         _ => String::new(),
@@ -231,6 +238,19 @@ pub fn history(root: &Path, args: &HistoryArgs) -> Result<Exit> {
                 swept.swapped_out,
                 short(Duration::from_millis(swept.wall_ms)),
                 swept.stop_reason,
+            ),
+            LedgerEntry::Prepare(prepared) => outln!(
+                "{}  prepared for {} ({}): {}{} freed (anon {}, file {}), {} to swap, {}; {}",
+                time(prepared.time),
+                prepared.purpose.name(),
+                printable(&prepared.why),
+                if prepared.observed { "observed only, " } else { "" },
+                prepared.freed,
+                prepared.freed_anon,
+                prepared.freed_file,
+                prepared.swapped_out,
+                short(Duration::from_millis(prepared.wall_ms)),
+                prepared.stop_reason,
             ),
             LedgerEntry::Refaults { time: at, group, bytes, after, .. } => outln!(
                 "{}  {}: {bytes} came back within {}",

@@ -11,6 +11,8 @@ use omr_policy::End;
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
 
+use super::Purpose;
+
 /// A file is put aside when it is larger.
 const LARGEST: u64 = 4 << 20;
 /// How many files are kept aside.
@@ -22,6 +24,8 @@ const KEPT: u32 = 3;
 pub enum Entry {
     /// A group was swept.
     Sweep(Swept),
+    /// The machine was prepared for something.
+    Prepare(Prepared),
     /// What came back into a group in the minutes after its sweep.
     Refaults {
         /// Seconds since 1970.
@@ -77,6 +81,36 @@ pub struct Swept {
     pub stop_reason: String,
     /// How it ended.
     pub end: End,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// One preparation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prepared {
+    /// When it ended, in seconds since 1970.
+    pub time: u64,
+    /// For what.
+    #[serde(rename = "for")]
+    pub purpose: Purpose,
+    /// Who said so.
+    pub why: String,
+    /// Decided only, not done (`mode = "observe"`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub observed: bool,
+    /// Bytes.
+    pub freed: Bytes,
+    /// Bytes.
+    pub freed_anon: Bytes,
+    /// Bytes.
+    pub freed_file: Bytes,
+    /// Bytes.
+    pub swapped_out: Bytes,
+    /// How long it took.
+    pub wall_ms: u64,
+    /// Why it ended, in words.
+    pub stop_reason: String,
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -7,6 +7,7 @@
 mod control;
 mod ledger;
 mod lock;
+mod preparing;
 mod tally;
 mod timer;
 mod views;
@@ -32,9 +33,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use self::control::{Answer, Control, Request};
 use self::ledger::{Entry, Ledger, Swept};
 use self::lock::Lock;
+use self::preparing::Preparing;
 use self::tally::Tally;
 use self::timer::Timer;
-use self::worker::{Order, Setup, Worker};
+use self::worker::{Order, Outcome, Setup, Sweep, Worker};
 use crate::backend::Backend;
 use crate::classes::Classifier;
 use crate::config::{self, Loaded};
@@ -144,6 +146,8 @@ struct Daemon {
     config_file: Option<PathBuf>,
     kernel: Arc<Kernel>,
     config: Config,
+    /// As it was loaded.
+    loaded: Arc<Loaded>,
     config_files: Vec<PathBuf>,
     backend: config::BackendChoice,
     classifier: Classifier,
@@ -168,7 +172,10 @@ struct Daemon {
     /// Whether that is known.
     probed: bool,
     worker: Worker,
+    /// It has an order whose outcome is still to come.
+    is_working: bool,
     running: Option<Running>,
+    preparing: Option<Preparing>,
     sweep: Option<u64>,
     ledger: Ledger,
     tally: Tally,
@@ -223,9 +230,10 @@ impl Daemon {
             root: root.into(),
             config_file,
             classifier: Classifier::new(&loaded.groups, &own_group),
-            config: loaded.policy,
-            config_files: loaded.files,
+            config: loaded.policy.clone(),
+            config_files: loaded.files.clone(),
             backend: loaded.backend,
+            loaded: Arc::new(loaded),
             own_id: own_id(&kernel, &own_group),
             own_group,
             saved: state.writes.clone(),
@@ -245,7 +253,9 @@ impl Daemon {
             file_only: false,
             probed: false,
             worker,
+            is_working: false,
             running: None,
+            preparing: None,
             sweep: None,
             ledger: Ledger::open(&state_dir),
             disk_rate: disk_rate::Measured::default(),
@@ -284,9 +294,12 @@ impl Daemon {
                 self.interrupt(reason);
             }
             if ready.worker {
-                while let Some((id, report)) = self.worker.report() {
-                    self.finished(id, report);
-                    self.go_on();
+                while let Some(outcome) = self.worker.report() {
+                    self.take(outcome);
+                    self.begin_to_prepare();
+                    if !self.is_working {
+                        self.go_on();
+                    }
                 }
             }
             if ready.tick {
@@ -349,6 +362,7 @@ impl Daemon {
     fn tick(&mut self) {
         let now = clock::read_monotonic();
         let cpu = clock::read_thread_cpu();
+        self.look_at_deadline(now);
         let was_warming = std::mem::replace(&mut self.warming, self.warm.look());
         self.state.set_warming(self.warming || was_warming);
         if self.warming || was_warming {
@@ -491,7 +505,21 @@ impl Daemon {
             self.forget(id);
             return;
         }
-        self.worker.order(Order { id, path, job: job.clone(), inner });
+        self.order(Order::Sweep(Sweep { id, path, job: job.clone(), inner }));
+    }
+
+    fn order(&mut self, order: Order) {
+        self.is_working = true;
+        self.worker.order(order);
+    }
+
+    /// The worker has done what it was told to.
+    fn take(&mut self, outcome: Outcome) {
+        self.is_working = false;
+        match outcome {
+            Outcome::Swept(id, report) => self.finished(id, report),
+            Outcome::Prepared(result) => self.prepared(result),
+        }
     }
 
     /// A sweep that did not begin.
@@ -720,14 +748,15 @@ impl Daemon {
                     log::warn!("mode and backend change with a restart only: systemctl restart omr");
                 }
                 let mode = self.config.mode;
-                self.config = Config { mode, ..loaded.policy };
-                self.config_files = loaded.files;
+                self.config = Config { mode, ..loaded.policy.clone() };
+                self.config_files = loaded.files.clone();
                 self.classifier = Classifier::new(&loaded.groups, &self.own_group);
                 self.tree.reclassify();
                 self.stop(Reason::Stopping);
                 self.state.reconfigured();
                 self.scan();
                 self.arm_trigger();
+                self.loaded = Arc::new(loaded);
                 log::info!("configuration read again");
             }
         }
@@ -770,9 +799,8 @@ impl Daemon {
                 self.state.resume();
                 Ok(serde_json::Value::Null)
             }
-            Request::Prepare { .. } | Request::StandDown => {
-                return Answer::Error("this daemon cannot prepare the machine".into());
-            }
+            Request::Prepare { purpose, deadline_ms, why } => return self.prepare(purpose, deadline_ms, &why),
+            Request::StandDown => return self.stand_down(),
         };
         match value {
             Ok(value) => Answer::Ok(value),
@@ -784,8 +812,8 @@ impl Daemon {
     fn end(mut self) {
         self.stop(Reason::Stopping);
         self.worker.close();
-        while let Some((id, report)) = self.worker.report() {
-            self.finished(id, report);
+        while let Some(outcome) = self.worker.report() {
+            self.take(outcome);
         }
     }
 }
@@ -830,10 +858,13 @@ fn read_writes(state_dir: &Path) -> Writes {
     let mut writes = Writes::default();
     let now = clock::read_wall().as_secs();
     let _ = ledger::read(state_dir, |entry| {
-        if let Entry::Sweep(swept) = entry {
-            // A time to come counts as now: what is older must not be forgotten for it.
-            writes.add(swept.time.min(now) / 3600, swept.swapped_out);
-        }
+        let (time, bytes) = match entry {
+            Entry::Sweep(swept) => (swept.time, swept.swapped_out),
+            Entry::Prepare(prepared) => (prepared.time, prepared.swapped_out),
+            Entry::Refaults { .. } => return,
+        };
+        // A time to come counts as now: what is older must not be forgotten for it.
+        writes.add(time.min(now) / 3600, bytes);
     });
     writes
 }

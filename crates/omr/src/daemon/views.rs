@@ -9,8 +9,8 @@ use omr_policy::{Class, Decision, Goal, Mode, Reason, judge, swap_floor};
 use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
-use super::Daemon;
 use super::tally::Today;
+use super::{Daemon, Purpose};
 use crate::{disk_rate, image};
 
 /// Groups shown by `omr status`; the largest.
@@ -35,6 +35,9 @@ pub struct Status {
     pub reason: String,
     /// The sweep that runs.
     pub sweep: Option<SweepView>,
+    /// What the machine is being prepared for.
+    #[serde(default)]
+    pub preparing: Option<PreparingView>,
     /// Today's figures.
     pub today: Today,
     /// Swap.
@@ -60,6 +63,20 @@ pub struct SweepView {
     pub freed: Bytes,
     /// Written to swap so far.
     pub swapped_out: Bytes,
+}
+
+/// A preparation that runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PreparingView {
+    /// For what.
+    #[serde(rename = "for")]
+    pub purpose: Purpose,
+    /// Who says so.
+    pub why: String,
+    /// Until it ends, reached or not.
+    pub left_ms: Option<u64>,
+    /// Freed so far.
+    pub freed: Bytes,
 }
 
 /// Swap and what is allowed.
@@ -187,6 +204,7 @@ impl Daemon {
             decision: self.decision.clone(),
             reason: self.decision.as_ref().map_or_else(|| "just started".into(), |d| d.reason().to_string()),
             sweep,
+            preparing: self.preparing_view(now),
             today: self.tally.today.clone(),
             swap: self.swap_view(),
             image: Some(self.image_view()),

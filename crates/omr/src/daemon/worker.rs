@@ -17,16 +17,33 @@ use omr_units::{Bytes, GroupId, Limit};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::backend::Backend;
-use crate::config::BackendChoice;
+use crate::config::{BackendChoice, Loaded};
 use crate::limits::Journal;
+use crate::prepare::{Done, Goal, Preparation};
 use crate::reclaim::{self, Progress, Report};
 use crate::stop::Flag;
 
 /// Deep enough for reading files and printing numbers; all of it may become resident.
 const STACK: usize = 128 << 10;
 
+/// What it is to do.
+pub enum Order {
+    /// Reclaim one group.
+    Sweep(Sweep),
+    /// Reclaim from one group after the other until a goal is reached, by this configuration.
+    Prepare(Goal, Arc<Loaded>),
+}
+
+/// How that went.
+pub enum Outcome {
+    /// Of a sweep of that group.
+    Swept(GroupId, Report),
+    /// Of a preparation.
+    Prepared(Result<Done>),
+}
+
 /// One group to reclaim.
-pub struct Order {
+pub struct Sweep {
     /// Which.
     pub id: GroupId,
     /// Where it was at the last scan.
@@ -40,7 +57,7 @@ pub struct Order {
 /// The thread and what goes to and fro.
 pub struct Worker {
     orders: Option<Sender<Order>>,
-    reports: Receiver<(GroupId, Report)>,
+    reports: Receiver<Outcome>,
     stop: Arc<Flag>,
     progress: Arc<Mutex<Progress>>,
     wake: Arc<OwnedFd>,
@@ -75,8 +92,15 @@ impl Worker {
                 .stack_size(STACK)
                 .spawn(move || {
                     while let Ok(order) = inbox.recv() {
-                        let report = carry_out(&mut setup, &order, &stop, &progress);
-                        if outbox.send((order.id, report)).is_err() {
+                        let outcome = match order {
+                            Order::Sweep(sweep) => {
+                                Outcome::Swept(sweep.id, carry_out(&mut setup, &sweep, &stop, &progress))
+                            }
+                            Order::Prepare(goal, loaded) => {
+                                Outcome::Prepared(prepare(&mut setup, &goal, &loaded, &stop, &progress))
+                            }
+                        };
+                        if outbox.send(outcome).is_err() {
                             break;
                         }
                         let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
@@ -110,7 +134,7 @@ impl Worker {
     }
 
     /// The next report, if there is one.
-    pub fn report(&self) -> Option<(GroupId, Report)> {
+    pub fn report(&self) -> Option<Outcome> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
         self.reports.try_recv().ok()
@@ -133,7 +157,22 @@ impl AsFd for Worker {
     }
 }
 
-fn carry_out(setup: &mut Setup, order: &Order, stop: &Flag, progress: &Mutex<Progress>) -> Report {
+fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, stop: &Flag, progress: &Mutex<Progress>) -> Result<Done> {
+    let mut preparation = Preparation {
+        kernel: &setup.kernel,
+        config: loaded,
+        actuator: &mut *setup.actuator,
+        journal: setup.journal.as_ref(),
+        stop,
+    };
+    preparation.run(goal, &mut |freed| {
+        if let Ok(mut progress) = progress.lock() {
+            progress.freed = freed;
+        }
+    })
+}
+
+fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag, progress: &Mutex<Progress>) -> Report {
     let ready = setup.kernel.cgroup().map_err(anyhow::Error::from).and_then(|root| {
         let group = Group::open(root, &order.path)?;
         let backend = Backend::probe(setup.choice, &group, &mut *setup.actuator)?;
