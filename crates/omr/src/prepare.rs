@@ -42,6 +42,8 @@ const WRITEBACK_TIME: Duration = Duration::from_secs(5);
 pub enum Target {
     /// So small that the kernel only has to copy it.
     Fast,
+    /// That, and then smaller for as long as there is time.
+    AsTimeAllows,
     /// That, and before compression no larger than this.
     AtMost(Bytes),
     /// As small as will go.
@@ -55,6 +57,8 @@ pub enum Goal {
     Image {
         /// Its size before compression; `None`: as small as will go.
         at_most: Option<Bytes>,
+        /// Once that is reached, goes on until the time is up or nothing more will go.
+        further: bool,
         /// Where it goes.
         place: Place,
     },
@@ -75,17 +79,17 @@ impl Goal {
         let at_most = match target {
             Target::AtMost(size) => Some(size),
             // With image_size 0 nothing is small enough: then as small as will go is what was asked for.
-            Target::Fast => Some(forecast.fast).filter(|&fast| fast > forecast.must_stay),
+            Target::Fast | Target::AsTimeAllows => Some(forecast.fast).filter(|&fast| fast > forecast.must_stay),
             Target::Smallest => None,
         };
-        Ok(Goal::Image { at_most, place })
+        Ok(Goal::Image { at_most, further: target == Target::AsTimeAllows, place })
     }
 
     /// What must still leave memory, measured now; zero when the goal is reached. `None` in a goal
     /// that ends only when nothing more will go.
     pub fn missing(&self, kernel: &Kernel) -> Result<Option<Bytes>> {
         match self {
-            Goal::Image { at_most, place } => {
+            Goal::Image { at_most, place, .. } => {
                 let forecast =
                     image::forecast(kernel).context("the kernel does not tell any more what memory is in use")?;
                 let place = place.again(kernel).with_context(|| format!("{} is no swap any more", place.name()))?;
@@ -94,6 +98,12 @@ impl Goal {
             }
             Goal::Free { at_least } => Ok(Some(*at_least - read_free(kernel)?)),
         }
+    }
+
+    /// What is to be taken in all; `None`: as much as will go.
+    fn wanted(&self, kernel: &Kernel) -> Result<Option<Bytes>> {
+        let missing = self.missing(kernel)?;
+        Ok(missing.filter(|_| !matches!(self, Goal::Image { further: true, .. })))
     }
 
     /// Swap of the whole machine that must stay free when `amount` more leaves memory.
@@ -190,7 +200,7 @@ impl Preparation<'_> {
             error: None,
         };
         let mut measured = Measured::default();
-        if done.missing != Some(Bytes::ZERO) {
+        if goal.wanted(self.kernel)? != Some(Bytes::ZERO) {
             self.flush()?;
             // Page cache that was dirty, what had not arrived in swap yet, and what has grown meanwhile is
             // there for a second round.
@@ -250,8 +260,7 @@ impl Preparation<'_> {
         let before = done.freed;
         let mut failed = None;
         for candidate in self.candidates()? {
-            let missing = goal.missing(self.kernel)?.map(|missing| missing - done.planned);
-            let missing = match missing {
+            let missing = match goal.wanted(self.kernel)?.map(|missing| missing - done.planned) {
                 Some(Bytes::ZERO) => return Ok(false),
                 missing => missing.map(|missing| missing + MARGIN),
             };

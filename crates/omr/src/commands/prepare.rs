@@ -39,7 +39,9 @@ struct Hibernate {
     /// How large the image may be before compression: a size, or min for as small as will go
     ///
     /// By default as large as the kernel can copy at once, without reclaiming first: image_size
-    /// (2/5 of the memory, unless set) or about half of the memory, whichever is less.
+    /// (2/5 of the memory, unless set) or about half of the memory, whichever is less. With --deadline
+    /// what is left of the time then makes it smaller still: what is swapped out before need be neither
+    /// written nor read with the image.
     #[arg(long, value_parser = parse_target, value_name = "SIZE")]
     target: Option<Target>,
 
@@ -113,16 +115,20 @@ fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
-    let goal = match Goal::hibernate(&kernel, root, args.target.unwrap_or(Target::Fast)) {
+    let target = args.target.unwrap_or(match common.deadline {
+        Some(_) => Target::AsTimeAllows,
+        None => Target::Fast,
+    });
+    let goal = match Goal::hibernate(&kernel, root, target) {
         Ok(goal) => goal,
         Err(obstacle) => return refuse(common, &obstacle),
     };
     let Some(before) = image::forecast(&kernel) else { return refuse(common, &Obstacle::Unknown) };
-    let (Goal::Image { place, at_most }, missing) = (&goal, goal.missing(&kernel)?) else {
+    let (Goal::Image { place, at_most, further }, missing) = (&goal, goal.missing(&kernel)?) else {
         return refuse(common, &Obstacle::Unknown);
     };
 
-    let done = prepare(&kernel, root, &loaded, &goal, common, missing)?;
+    let done = prepare(&kernel, root, &loaded, &goal, common, missing.filter(|_| !further))?;
     let after = image::forecast(&kernel).unwrap_or(before);
     let last_disk_rate = disk_rate::load(root, &place.device.path);
     if let Some(rate) = done.disk_rate.filter(|_| !common.dry_run) {
