@@ -34,6 +34,11 @@ impl Ranges {
         }
     }
 
+    /// Adds ranges behind the others, see [`Ranges::push`].
+    pub fn append(&mut self, others: &Ranges) {
+        others.0.iter().for_each(|range| self.push(range.clone()));
+    }
+
     /// All bytes in them.
     pub fn bytes(&self) -> Bytes {
         self.0.iter().map(length).sum()
@@ -47,6 +52,13 @@ impl Ranges {
     /// The ranges, lowest first.
     pub fn as_slice(&self) -> &[Range<u64>] {
         &self.0
+    }
+
+    /// What is in both. Looks for the beginning: for many small ranges, one after the other.
+    pub fn within(&self, range: &Range<u64>) -> Ranges {
+        let first = self.0.partition_point(|other| other.end <= range.start);
+        let rest = self.0.iter().skip(first).take_while(|other| other.start < range.end);
+        rest.map(|other| other.start.max(range.start)..other.end.min(range.end)).collect()
     }
 
     /// What is in both.
@@ -151,6 +163,9 @@ mod tests {
             prop_assert_eq!(set(&a.intersection(&b)), &set_a & &set_b);
             prop_assert_eq!(set(&a.without(&b)), &set_a - &set_b);
             prop_assert_eq!(set(&a.union(&b)), &set_a | &set_b);
+            for range in b.as_slice() {
+                prop_assert_eq!(a.within(range), a.intersection(&std::iter::once(range.clone()).collect()));
+            }
             prop_assert_eq!(a.bytes(), Bytes(set_a.len() as u64));
             let bridged = a.bridged(Bytes(gap));
             prop_assert!(set(&bridged).is_superset(&set_a));

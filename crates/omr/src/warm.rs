@@ -24,7 +24,7 @@ use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::pagemap::{Pagemap, Residency};
 use omr_kernel::probe::{self, Answer};
-use omr_kernel::process::{self, Process};
+use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::vmstat::Vmstat;
 use omr_kernel::{Kernel, clock};
@@ -141,6 +141,9 @@ impl Job<'_> {
     /// Does it.
     pub fn run(&self, actuator: &mut dyn Actuator, stop: &Flag, progress: &mut dyn FnMut(Bytes)) -> Result<Report> {
         let live = actuator.is_live();
+        if live && !may_advise(self.kernel) {
+            return Err(Exit::Failed.error(End::Denied.words()));
+        }
         let record = Record::read(&paths::warm_record(self.root))?;
         let boot = self.kernel.read_boot_id()?;
         let is_of_this_boot = |record: &Record| record.boot == boot && record.page == self.kernel.page();
@@ -162,6 +165,12 @@ impl Job<'_> {
         }
         Ok(report)
     }
+}
+
+/// Whether this process has the capabilities for it; when that cannot be told, the kernel will say.
+fn may_advise(kernel: &Kernel) -> bool {
+    let own = Status::read_own(kernel).ok().and_then(|status| status.capabilities);
+    own.is_none_or(|own| own.has(Capability::SysNice) && own.has(Capability::SysPtrace))
 }
 
 /// What bounds the work.
@@ -238,7 +247,7 @@ impl Warmer<'_> {
         let mut run = Run {
             disks: SwapDisks::find(self.kernel)?,
             warmer: self,
-            began,
+            due: began,
             buffer: Vec::with_capacity(4096),
             report: &mut report,
             progress,
@@ -267,7 +276,8 @@ impl Warmer<'_> {
 struct Run<'a, 'b> {
     warmer: &'a mut Warmer<'b>,
     disks: SwapDisks,
-    began: Monotonic,
+    /// When the next call may be made.
+    due: Monotonic,
     buffer: Vec<u8>,
     report: &'a mut Report,
     progress: &'a mut dyn FnMut(Bytes),
@@ -371,7 +381,7 @@ impl Run<'_, '_> {
             let ranges = ranges.without(&task.asked);
             for call in madvise::calls(ranges.as_slice(), CHUNK) {
                 let bytes = call.iter().map(omr_kernel::ranges::length).sum();
-                match self.wait_for_leave(bytes, subject)? {
+                match self.wait_for_leave(bytes, subject, task.group)? {
                     Ok(true) => {}
                     Ok(false) => return Ok(Ok(Asked::Full)),
                     Err(end) => return Ok(Err(end)),
@@ -402,12 +412,9 @@ impl Run<'_, '_> {
     }
 
     /// Waits until so much may be asked for. False: there is no room for it in the group.
-    fn wait_for_leave(&mut self, bytes: Bytes, subject: &Subject) -> Result<Result<bool, End>> {
+    fn wait_for_leave(&mut self, bytes: Bytes, subject: &Subject, group: usize) -> Result<Result<bool, End>> {
         let stop = self.warmer.stop;
         let live = self.warmer.actuator.is_live();
-        let asked = self.report.swap + self.report.file;
-        let rate = self.warmer.bounds.rate.filter(|_| live);
-        let due = self.began + rate.map_or(Duration::ZERO, |rate| rate.time_for(asked));
         if live {
             self.settle(IN_FLIGHT);
         }
@@ -419,21 +426,25 @@ impl Run<'_, '_> {
                 self.report.reason = Some(reason);
                 return Ok(Err(End::Busy));
             }
-            let left = due.since(clock::read_monotonic());
+            let left = self.due.since(clock::read_monotonic());
             if left.is_zero() && !self.is_busy() {
                 break;
             }
             stop.sleep(if left.is_zero() { PAUSE } else { left.min(PAUSE) });
         }
+        // A wait for somebody who works is not caught up by a burst.
+        if let Some(rate) = self.warmer.bounds.rate.filter(|_| live) {
+            self.due = clock::read_monotonic() + rate.time_for(bytes);
+        }
         let memory = Meminfo::read(self.warmer.kernel, &mut self.buffer)?;
         // Not knowing what there is room for is no leave to go on.
         let available = memory.mem_available.context("no MemAvailable in meminfo")?;
         // In a dry run what would have come back by now is not there.
-        let planned = if live { Bytes::ZERO } else { asked };
+        let planned = if live { Bytes::ZERO } else { self.report.swap + self.report.file };
         if available - planned < self.warmer.bounds.floor + bytes {
             return Ok(Err(End::Headroom));
         }
-        let planned = if live { Bytes::ZERO } else { self.report.groups.iter().map(|group| group.swap).sum() };
+        let planned = if live { Bytes::ZERO } else { self.report.groups[group].swap };
         Ok(Ok(room(self.warmer.kernel, &subject.group, &mut self.buffer)? >= planned + bytes))
     }
 
@@ -487,8 +498,8 @@ fn find(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -
     for mapping in maps::read(process.dir(), false)? {
         mapped.push(mapping.range.clone());
         let (mut present, mut in_swap) = (Ranges::new(), Ranges::new());
-        let is_wanted = || wanted.is_none_or(|wanted| !wanted.intersection(&one(&mapping.range)).is_empty());
-        if mapping.backing == Backing::Kernel || !is_wanted() {
+        let wanted = wanted.map(|wanted| wanted.within(&mapping.range));
+        if mapping.backing == Backing::Kernel || wanted.as_ref().is_some_and(Ranges::is_empty) {
             continue;
         }
         pagemap.for_each(mapping.range.clone(), |range, residency| match residency {
@@ -496,24 +507,15 @@ fn find(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -
             Residency::Swapped => in_swap.push(range),
         })?;
         match (mapping.backing, wanted) {
-            (Backing::Anonymous, None) => in_swap.as_slice().iter().for_each(|range| swapped.push(range.clone())),
-            (Backing::Anonymous, Some(wanted)) => {
-                wanted.intersection(&in_swap).as_slice().iter().for_each(|range| swapped.push(range.clone()));
-            }
+            (Backing::Anonymous, None) => swapped.append(&in_swap),
+            (Backing::Anonymous, Some(wanted)) => swapped.append(&wanted.intersection(&in_swap)),
             (Backing::File, None) => uncovered += in_swap.bytes(),
-            (Backing::File, Some(wanted)) => {
-                let wanted = wanted.intersection(&one(&mapping.range)).without(&present);
-                wanted.as_slice().iter().for_each(|range| file.push(range.clone()));
-            }
+            (Backing::File, Some(wanted)) => file.append(&wanted.without(&present)),
             (Backing::Kernel, _) => {}
         }
     }
     let unmapped = wanted.map_or(Bytes::ZERO, |wanted| wanted.without(&mapped).bytes());
     Ok(Found { swapped, file, unmapped, uncovered })
-}
-
-fn one(range: &std::ops::Range<u64>) -> Ranges {
-    [range.clone()].into_iter().collect()
 }
 
 /// What fits into a group: the least that `memory.max` and `memory.high` leave of it and of those
