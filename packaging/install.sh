@@ -25,11 +25,16 @@ files() {
     echo 644 packaging/omr.toml "$defaults"
     echo 644 packaging/systemd/omr.service lib/systemd/system/omr.service
     echo 644 packaging/systemd/omr-watch.service lib/systemd/system/omr-watch.service
+    echo 644 packaging/systemd/omr-prepare-hibernate.service lib/systemd/system/omr-prepare-hibernate.service
+    echo 644 packaging/systemd/omr-warm.service lib/systemd/system/omr-warm.service
     echo 644 packaging/sysusers.d/omr.conf lib/sysusers.d/omr.conf
     echo 644 $stage/completions/omr.bash share/bash-completion/completions/omr
     echo 644 $stage/completions/_omr share/zsh/site-functions/_omr
     echo 644 $stage/completions/omr.fish share/fish/vendor_completions.d/omr.fish
 }
+
+# The only directory in which systemd looks for it, whatever the prefix.
+hook=/usr/lib/systemd/system-sleep/omr
 
 # Whether there is a systemd to talk to, and we may.
 live() {
@@ -47,8 +52,10 @@ install_all() {
     for page in $stage/man/*; do
         install -D -m 644 "$page" "$root$prefix/share/man/man${page##*.}/${page##*/}"
     done
+    install -D -m 755 packaging/systemd-sleep/omr "$root$hook"
     if [ "$prefix" != /usr ]; then
-        sed -i "s,^\(Exec[A-Z][a-z]*=\)/usr/bin/omr ,\1$prefix/bin/omr ," "$root$prefix"/lib/systemd/system/omr*.service
+        sed -i "s,^\(Exec[A-Za-z]*=-\{0,1\}\)/usr/bin/omr ,\1$prefix/bin/omr ," "$root$prefix"/lib/systemd/system/omr*.service
+        sed -i "s, /usr/bin/omr , $prefix/bin/omr ," "$root$hook"
     fi
     [ -e "$root/etc/omr/omr.toml" ] || install -D -m 644 packaging/etc/omr.toml "$root/etc/omr/omr.toml"
     if live; then
@@ -56,17 +63,19 @@ install_all() {
         systemctl daemon-reload
         systemctl try-restart omr omr-watch
         echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr"
+        echo "To prepare the machine when it hibernates: systemctl enable omr-prepare-hibernate omr-warm"
     fi
 }
 
 uninstall_all() {
     if live; then
-        systemctl disable --now --quiet omr-watch omr 2> /dev/null || true
+        systemctl disable --now --quiet omr-watch omr omr-prepare-hibernate omr-warm 2> /dev/null || true
         rm -rf /run/omr
     fi
     files | while read -r _ _ to; do
         rm -f "$root$prefix/$to"
     done
+    rm -f "$root$hook"
     rm -f "$root$prefix"/share/man/man1/omr.1 "$root$prefix"/share/man/man1/omr-*.1 "$root$prefix"/share/man/man5/omr.toml.5
     for directory in lib/omr share/doc/omr; do
         rmdir "$root$prefix/$directory" 2> /dev/null || true

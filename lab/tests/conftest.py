@@ -1,5 +1,7 @@
 """What the VM tests share. Each test names what it needs; a kernel without it is a SKIP with the reason."""
 
+import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -10,8 +12,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from omrlab.guest import Guest, GuestPanicked  # noqa: E402
 from omrlab.kernels import KernelMissing, kernel  # noqa: E402
+from omrlab.paths import REPOSITORY  # noqa: E402
 
 KERNELS = ("6.12", "6.1")
+
+NEWER = "99.0.0-1"
+"""Version of the second package."""
 
 
 @pytest.fixture(params=KERNELS)
@@ -22,6 +28,18 @@ def release(request: pytest.FixtureRequest) -> str:
     except KernelMissing as missing:
         pytest.skip(str(missing))
     return request.param
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The package, and the same with a higher version. Copies: cargo-deb removes a package of another version."""
+    built = []
+    kept = tmp_path_factory.mktemp("packages")
+    for version in ([], [NEWER]):
+        command = [REPOSITORY / "packaging" / "build-deb.sh", *version]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        built.append(Path(shutil.copy(REPOSITORY / output.strip(), kept)))
+    return built
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import NEWER
 
 from omrlab.agent import AgentError
 from omrlab.debian import LAB, DebianGuest
@@ -17,8 +17,6 @@ from omrlab.guest import MIB, GuestPanicked
 from omrlab.paths import REPOSITORY
 
 PACKAGING = REPOSITORY / "packaging"
-
-NEWER = "99.0.0-1"
 
 QUICK = """
 [idle]
@@ -36,18 +34,6 @@ USER_CONFIG = "/etc/omr/conf.d/mine.toml"
 OTHERS = re.compile(
     r"/(var/lib/dpkg/|var/log/|var/cache/|var/lib/systemd/|var/tmp/|tmp/|etc/(group|gshadow|passwd|shadow)-$|etc/\.pwd\.lock$)"
 )
-
-
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The package, and the same with a higher version. Copies: cargo-deb removes a package of another version."""
-    built = []
-    kept = tmp_path_factory.mktemp("packages")
-    for version in ([], [NEWER]):
-        command = [PACKAGING / "build-deb.sh", *version]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        built.append(Path(shutil.copy(REPOSITORY / output.strip(), kept)))
-    return built
 
 
 @contextlib.contextmanager

@@ -27,6 +27,8 @@ pub struct State {
     warming: bool,
     /// What the machine is being prepared for.
     preparing: Option<String>,
+    /// No sweep before that moment, or before it has woken up: the machine is about to sleep.
+    going_to_sleep: Option<Monotonic>,
     /// The group being swept.
     sweeping: Option<GroupId>,
     /// Groups that were swept, or could not be.
@@ -34,6 +36,10 @@ pub struct State {
     /// Writes to swap on disk.
     pub writes: Writes,
 }
+
+/// A machine that is to sleep and does not within this time, on a clock that stands still meanwhile, will
+/// not: shrinking and copying 8 GiB for hibernation took 75 s.
+const FALLING_ASLEEP: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Pause {
@@ -237,6 +243,7 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     let now = signals.now;
     if signals.slept {
         state.idle.reset();
+        state.going_to_sleep = None;
         state.awake = Some(now + config.sweep.after_resume);
     }
     // The idle rule sees every tick, whatever else holds sweeps back.
@@ -258,6 +265,12 @@ fn quiet(config: &Config, state: &mut State, now: Monotonic) -> Result<(), Reaso
     }
     if state.warming {
         return Err(Reason::Warming);
+    }
+    if let Some(until) = state.going_to_sleep {
+        if now < until {
+            return Err(Reason::GoingToSleep { left: until.since(now) });
+        }
+        state.going_to_sleep = None;
     }
     let booted = Monotonic(0) + config.sweep.after_boot;
     if now < booted {
@@ -478,6 +491,12 @@ impl State {
     /// No sweeps, for a time or until [`State::resume`].
     pub fn pause(&mut self, now: Monotonic, time: Option<Duration>) {
         self.paused = Some(time.map_or(Pause::ForGood, |time| Pause::Until(now + time)));
+    }
+
+    /// The machine is about to sleep: no sweeps until it has woken up. Another pause stays what it is.
+    pub fn fall_asleep(&mut self, now: Monotonic) -> Reason {
+        self.going_to_sleep = Some(now + FALLING_ASLEEP);
+        Reason::GoingToSleep { left: FALLING_ASLEEP }
     }
 
     /// Sweeps again.

@@ -26,6 +26,11 @@ pub enum Reason {
     },
     /// `omr warm` brings memory back.
     Warming,
+    /// The machine is about to sleep.
+    GoingToSleep {
+        /// If it is not asleep by then, it will not be.
+        left: Duration,
+    },
     /// Shortly after boot.
     AfterBoot {
         /// Still to wait.
@@ -199,6 +204,9 @@ impl fmt::Display for Reason {
             Reason::Idle { held } => write!(f, "idle for {}", short(*held)),
             Reason::Paused { left: None } => write!(f, "paused; omr resume goes on"),
             Reason::Paused { left: Some(left) } => write!(f, "paused for another {}", short(*left)),
+            Reason::GoingToSleep { left } => {
+                write!(f, "the machine is about to sleep; unless it does, held for another {}", short(*left))
+            }
             Reason::AfterBoot { left } => write!(f, "quiet after boot for another {}", short(*left)),
             Reason::AfterResume { left } => write!(f, "quiet after waking up for another {}", short(*left)),
             Reason::Unknown { signal } => write!(f, "{signal} cannot be read, which counts as busy"),

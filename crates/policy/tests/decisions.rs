@@ -313,6 +313,37 @@ fn pause_and_resume() {
 }
 
 #[test]
+fn no_sweep_between_the_hook_before_sleep_and_waking_up() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.config.sweep.after_resume = seconds(10);
+    desk.until_sweep(60);
+    desk.state.fall_asleep(desk.now);
+    assert!(matches!(desk.tick(), Decision::Stop { reason: Reason::GoingToSleep { .. } }));
+    desk.finish(End::Stopped, 90);
+    desk.no_sweep(60);
+    desk.slept = true;
+    // The idle rule, which needs longer than the quiet time.
+    assert_eq!(desk.until_sweep(600).0, 30);
+}
+
+#[test]
+fn a_machine_that_did_not_fall_asleep_is_swept_again() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.ticks(20);
+    desk.state.fall_asleep(desk.now);
+    assert_eq!(desk.until_sweep(1000).0, 300);
+}
+
+#[test]
+fn sleep_does_not_end_a_pause() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.state.pause(desk.now, None);
+    desk.state.fall_asleep(desk.now);
+    desk.slept = true;
+    desk.no_sweep(10_000);
+}
+
+#[test]
 fn a_new_configuration_must_hold_anew() {
     let mut desk = Desk::new([group(1, 100, 0)]);
     desk.ticks(29);

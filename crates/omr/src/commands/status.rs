@@ -42,6 +42,12 @@ pub struct PauseArgs {
     /// For this long, e.g. 2h; until omr resume without it
     #[arg(long = "for", value_parser = humantime::parse_duration, value_name = "TIME")]
     time: Option<Duration>,
+
+    /// Until the machine has slept and woken up; five minutes at most if it does not sleep
+    ///
+    /// What the package's hook says before every kind of sleep. A pause that was there before stays.
+    #[arg(long, conflicts_with = "time")]
+    until_wake: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -194,6 +200,10 @@ pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
 
 /// `omr pause`.
 pub fn pause(root: &Path, args: &PauseArgs) -> Result<Exit> {
+    if args.until_wake {
+        ask(&paths::socket(root), &ControlRequest::FallAsleep)?;
+        return Ok(Exit::Done);
+    }
     // Rounded up: a pause of half a second is not none.
     let seconds = args.time.map(|time| time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)));
     ask(&paths::socket(root), &ControlRequest::Pause { seconds })?;

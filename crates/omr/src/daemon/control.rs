@@ -40,6 +40,8 @@ pub enum Request {
         /// For this long, in seconds; `None`: until resumed.
         seconds: Option<u64>,
     },
+    /// No sweeps until the machine has slept and woken up.
+    FallAsleep,
     /// Sweeps again.
     Resume,
     /// Something is about to happen to the machine: free memory for it now, idle or not.
@@ -97,7 +99,7 @@ impl Request {
         match self {
             Request::Status | Request::Explain { .. } => Right::Read,
             Request::Prepare { .. } | Request::StandDown => Right::Prepare,
-            Request::Pause { .. } | Request::Resume => Right::Control,
+            Request::Pause { .. } | Request::FallAsleep | Request::Resume => Right::Control,
         }
     }
 }

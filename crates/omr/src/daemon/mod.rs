@@ -795,6 +795,12 @@ impl Daemon {
                 self.sweep = None;
                 Ok(serde_json::Value::Null)
             }
+            Request::FallAsleep => {
+                let reason = self.state.fall_asleep(now);
+                self.stop(reason);
+                self.sweep = None;
+                Ok(serde_json::Value::Null)
+            }
             Request::Resume => {
                 self.state.resume();
                 Ok(serde_json::Value::Null)

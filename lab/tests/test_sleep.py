@@ -1,0 +1,169 @@
+"""What the package does when the machine sleeps: the preparation before hibernation, the hook around every kind of sleep,
+power cuts on the way, an image that nobody resumes from."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from omrlab.debian import LAB, DebianGuest
+from omrlab.guest import Guest, Process, SwapFile
+from omrlab.kernels import kernel
+
+PREPARE = "omr-prepare-hibernate.service"
+WARM = "omr-warm.service"
+
+# The daemon decides nothing here: what is seen is the preparation's doing.
+OBSERVE = 'mode = "observe"\n'
+
+
+def guest_with(packages: list[Path], mem_mib: int = 768) -> DebianGuest:
+    return DebianGuest(mem_mib, SwapFile(1024, 40), files={"omr.deb": packages[0]})
+
+
+def install(guest: DebianGuest, unit: str = "") -> None:
+    """Installs the package; `unit` is what a drop-in changes of the preparation."""
+    guest.shell("mkdir -p /etc/omr/conf.d")
+    guest.write("/etc/omr/conf.d/observe.toml", OBSERVE, create=True)
+    guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
+    # Nothing but hibernation starts them.
+    for started in (PREPARE, WARM):
+        assert guest.property(started, "ExecMainStartTimestampMonotonic") == "0"
+    if unit:
+        directory = f"/etc/systemd/system/{PREPARE}.d"
+        guest.shell(f"mkdir -p {directory}")
+        guest.write(f"{directory}/test.conf", f"[Service]\n{unit}\n", create=True)
+        guest.shell("systemctl daemon-reload")
+
+
+def fill(guest: Guest, amount: str) -> Process:
+    guest.group("load")
+    load = guest.spawn(["omr-testkit", "fill", amount], group="load")
+    load.line_with("ready", timeout=120)
+    return load
+
+
+def verify(guest: Guest, load: Process) -> None:
+    load.kill(signal.SIGUSR1)
+    assert load.line_with("verified", timeout=300)["errors"] == 0
+
+
+def boot_id(guest: Guest) -> str:
+    return guest.read("/proc/sys/kernel/random/boot_id")
+
+
+def assert_clean(guest: DebianGuest, before: str) -> None:
+    """A boot of its own, in which nothing of the one before is in the way."""
+    assert boot_id(guest) != before
+    guest.settle()
+    assert guest.active("omr") == "active"
+    assert guest.run(["omr", "status"]).code == 0
+    assert "/swapfile" in guest.read("/proc/swaps")
+    assert guest.shell("ls -A /var/lib/omr/limits 2> /dev/null || true") == ""
+    assert guest.shell("cat /sys/fs/cgroup/*/memory.high /sys/fs/cgroup/*/*/memory.high | sort -u").split() == ["max"]
+    # And it can hibernate again.
+    load = fill(guest, "64M")
+    guest.systemctl_hibernate()
+    verify(guest, load)
+
+
+def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[Path]) -> None:
+    with guest_with(packages) as guest:
+        guest.settle()
+        load = fill(guest, "45%")
+        # The control: the same machine without omr.
+        without = guest.systemctl_hibernate()
+        verify(guest, load)  # all of it is in memory again
+        install(guest, "ExecStart=\nExecStart=/usr/bin/omr prepare hibernate --target min --deadline 60s\nTimeoutStartSec=70s")
+        prepared = guest.systemctl_hibernate()
+        journal = guest.journal(PREPARE)
+        assert "ready to hibernate" in journal
+        assert guest.property(PREPARE, "Result") == "success"
+        assert prepared.image["image_pages"] < 0.6 * without.image["image_pages"], journal
+        # The hook has told the daemon, which knows that the machine was asleep.
+        assert "quiet after waking up" in guest.run(["omr", "explain"]).stdout
+        # What was recorded before comes back afterwards, unless somebody works.
+        assert "Written to /var/lib/omr/" in journal
+        guest.wait_for(lambda: "asked for" in guest.journal(WARM), 120, "memory brought back", every=2)
+        assert guest.property(WARM, "Result") == "success" and "could not be looked at" not in guest.journal(WARM)
+        verify(guest, load)
+
+
+def test_the_preparation_of_the_package_runs_in_its_sandbox(packages: list[Path]) -> None:
+    with guest_with(packages) as guest:
+        guest.settle()
+        install(guest)
+        assert guest.run(["systemctl", "is-enabled", PREPARE]).stdout.strip() == "enabled"
+        load = fill(guest, "70%")
+        swapped = guest.vmstat()["pswpout"]
+        guest.run(["systemctl", "start", PREPARE], timeout=120)
+        journal = guest.journal(PREPARE)
+        assert "ready to hibernate" in journal, journal
+        assert guest.vmstat()["pswpout"] > swapped
+        overall = guest.shell(f"systemd-analyze security --no-pager {PREPARE}").splitlines()[-1]
+        assert "OK" in overall, overall
+        verify(guest, load)
+
+
+def test_neither_a_slow_preparation_nor_a_daemon_that_hangs_keeps_the_machine_awake(packages: list[Path]) -> None:
+    with guest_with(packages, 512) as guest:
+        guest.settle()
+        install(guest, "ExecStart=\nExecStart=/bin/sleep infinity\nTimeoutStartSec=3s")
+        guest.shell("systemctl kill --kill-who=main --signal=STOP omr")
+        load = fill(guest, "64M")
+        boot = boot_id(guest)
+        guest.systemctl_hibernate()
+        assert boot_id(guest) == boot
+        assert guest.property(PREPARE, "Result") == "timeout"
+        # It has not answered the hook: it could not.
+        assert "(stopped)" in guest.read(f"/proc/{guest.property('omr', 'MainPID')}/status")
+        guest.shell("systemctl kill --kill-who=main --signal=CONT omr")
+        assert guest.run(["omr", "status"]).code == 0
+        verify(guest, load)
+
+
+def begin(guest: DebianGuest, reached: Callable[[], bool], what: str) -> str:
+    """Fills the memory, asks for hibernation and comes back when something of it is reached; returns the boot's id."""
+    guest.settle()
+    install(guest, "ExecStart=\nExecStart=/usr/bin/omr prepare hibernate --target min --deadline 60s\nTimeoutStartSec=70s")
+    fill(guest, "45%")
+    guest.shell("sync")
+    boot = boot_id(guest)
+    guest.agent.submit("run", argv=["systemctl", "hibernate"])
+    guest.wait_for(reached, 180, what, every=0.1)
+    return boot
+
+
+def test_after_a_power_cut_during_the_preparation_the_next_boot_is_clean(packages: list[Path]) -> None:
+    with guest_with(packages) as guest:
+        boot = begin(guest, lambda: guest.active(PREPARE) == "activating" and guest.group_value("load", "memory.swap.current") > 0, "sweep")
+        guest.cut_power()
+        guest.boot()
+        assert_clean(guest, boot)
+
+
+def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(packages: list[Path]) -> None:
+    with guest_with(packages) as guest:
+        boot = begin(guest, lambda: "for lzo compression" in guest.console(), "image being written")
+        time.sleep(0.5)
+        guest.cut_power()
+        # The control: it was in the middle of it.
+        assert "Wrote" not in guest.console()
+        guest.boot()
+        assert_clean(guest, boot)
+
+
+def test_an_image_that_is_not_resumed_from_is_forgotten(packages: list[Path]) -> None:
+    """Another kernel on a machine with other memory: the kernel discards the image, and omr starts as after any boot."""
+    with guest_with(packages) as guest:
+        boot = begin(guest, lambda: "PM: hibernation" in guest.console(), "hibernation")
+        guest.wait_off(300)
+        assert "Wrote" in guest.console()
+        guest.kernel = kernel("6.1")
+        guest.mem_mib += 128
+        (guest.directory / "initramfs").write_bytes(guest.initramfs())
+        guest.boot()
+        assert guest.read("/proc/sys/kernel/osrelease").startswith("6.1.")
+        assert_clean(guest, boot)
