@@ -32,15 +32,17 @@ golden: setup ## Run the program on trees of files and compare what it does
 vm: setup ## Run the tests on real kernels in VMs
 	tools/test vm
 
-bench: setup ## Run all benchmark scenarios; results in lab/out (an hour, on a machine that does nothing else)
+bench: setup ## Run all benchmark scenarios; results in lab/out (two hours, on a machine that does nothing else)
 	lab/run self
 	lab/run latency
 	lab/run hibernate
+	lab/run burst
+	lab/run migrate
 
 bench-full: setup ## Hibernation as in the seed: 8 GiB, 100 MB/s, image_size default and 0 (hours)
 	lab/run hibernate-seed --mem 8192 --mb-s 100 --out lab/out/hibernate-seed-full
 
-bench-%: setup ## Run one scenario: bench-hibernate, bench-hibernate-seed, bench-latency, bench-self
+bench-%: setup ## Run one scenario: bench-hibernate, bench-hibernate-seed, bench-burst, bench-migrate, bench-latency, bench-self
 	lab/run $*
 
 deb: setup ## Build the Debian package: target/debian/*.deb

@@ -13,6 +13,7 @@ mod text;
 
 pub mod actuate;
 pub mod block;
+pub mod buddyinfo;
 pub mod clock;
 pub mod damon;
 pub mod dmi;
@@ -24,6 +25,7 @@ pub mod maps;
 pub mod memcg;
 pub mod meminfo;
 pub mod mounts;
+pub mod page_reporting;
 pub mod pagemap;
 pub mod probe;
 pub mod process;

@@ -28,7 +28,7 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Reclaim memory once: from a group, or from all background groups
     Reclaim(reclaim::Args),
-    /// Reclaim now for what is to come: hibernation
+    /// Reclaim now for what is to come: hibernation, a burst, a migration
     Prepare(prepare::Args),
     /// Bring memory back from swap before it is needed, foreground first
     Warm(warm::Args),

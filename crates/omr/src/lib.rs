@@ -12,6 +12,7 @@ mod cpu;
 mod daemon;
 mod disk_rate;
 mod exit;
+mod handback;
 mod image;
 mod limits;
 mod logging;

@@ -68,6 +68,8 @@ pub enum Goal {
         /// This much.
         at_least: Bytes,
     },
+    /// Everything that may be taken: what is in memory is moved with the machine.
+    All,
 }
 
 impl Goal {
@@ -97,11 +99,12 @@ impl Goal {
                 Ok(at_most.map(|size| forecast.above(size).max(forecast.image - place.device.free())))
             }
             Goal::Free { at_least } => Ok(Some(*at_least - read_free(kernel)?)),
+            Goal::All => Ok(None),
         }
     }
 
     /// What is to be taken in all; `None`: as much as will go.
-    fn wanted(&self, kernel: &Kernel) -> Result<Option<Bytes>> {
+    pub fn wanted(&self, kernel: &Kernel) -> Result<Option<Bytes>> {
         let missing = self.missing(kernel)?;
         Ok(missing.filter(|_| !matches!(self, Goal::Image { further: true, .. })))
     }
@@ -119,7 +122,7 @@ impl Goal {
                 floor.max(place.floor(left))
             }
             (Goal::Image { .. }, None) => Bytes::MAX,
-            (Goal::Free { .. }, _) => floor,
+            (Goal::Free { .. } | Goal::All, _) => floor,
         }
     }
 }

@@ -11,7 +11,7 @@ from ..paths import CAPTURED
 from ..results import progress
 
 MACHINE = (
-    "proc/stat proc/meminfo proc/vmstat proc/swaps proc/loadavg proc/zoneinfo proc/filesystems"
+    "proc/stat proc/meminfo proc/vmstat proc/swaps proc/loadavg proc/zoneinfo proc/buddyinfo proc/filesystems"
     " proc/pressure/cpu proc/pressure/io proc/pressure/memory proc/pressure/irq"
     " proc/self/stat proc/self/status proc/self/statm proc/self/cgroup proc/self/mounts proc/self/mountinfo"
     " proc/self/maps proc/self/smaps_rollup proc/self/io proc/self/comm"

@@ -1,5 +1,5 @@
 use omr_kernel::meminfo::Meminfo;
-use omr_kernel::zoneinfo::{self, Zone};
+use omr_kernel::zoneinfo::{self, Zone, ZoneId, ZoneKind};
 use omr_testkit::{FakeRoot, Release, captured};
 use omr_units::Pages;
 use proptest::prelude::*;
@@ -27,25 +27,29 @@ fn real_kernels() {
         assert!(free.0.abs_diff(other.0) < 2 << 20, "{free} {other}");
         assert!(zones.iter().all(|zone| zone.free <= zone.managed && zone.managed <= zone.present));
         assert!(zones.iter().all(|zone| zone.present <= zone.spanned));
+        assert!(zones.iter().all(|zone| zone.low <= zone.high && zone.id.kind != ZoneKind::Other));
+        assert_eq!(zones[0].start_pfn, 1, "the first page frame is the firmware's");
         assert!(sum(&zones, |zone| zone.per_cpu) > Pages(0) && sum(&zones, |zone| zone.high) > Pages(0));
     }
 }
 
 #[test]
 fn the_lists_of_all_cpus_are_added_up_and_their_marks_are_no_watermarks() {
-    let text = "Node 1, zone   Normal\n  pages free     10\n        boost    0\n        high     32\n        \
+    let text = "Node 1, zone   Normal\n  pages free     10\n        boost    0\n        low      27\n        high     32\n        \
                 spanned  4096\n        present  3998\n        managed  3840\n        protection: (0, 433, 77)\n  \
                 pagesets\n    cpu: 0\n              count:    5\n              high:     9\n    cpu: 1\n              \
-                count:    7\n  node_unreclaimable:  0\n";
+                count:    7\n  node_unreclaimable:  0\n  start_pfn:           4096\n";
     let want = Zone {
-        node: 1,
+        id: ZoneId { node: 1, kind: ZoneKind::Normal },
         free: Pages(10),
+        low: Pages(27),
         high: Pages(32),
         spanned: Pages(4096),
         present: Pages(3998),
         managed: Pages(3840),
         protection: Pages(433),
         per_cpu: Pages(12),
+        start_pfn: 4096,
     };
     assert_eq!(zoneinfo::parse(text.as_bytes()), [want]);
 }

@@ -1,5 +1,8 @@
 //! `omr prepare`: reclaim now, for what is to come.
 
+mod burst;
+mod migrate;
+
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
@@ -32,6 +35,19 @@ enum What {
     /// Takes from background groups only. Exit code 0: the target is reached; 4: less than that was to
     /// be had in time; 3: this machine cannot hibernate, and a sentence says why and what to do.
     Hibernate(Hibernate),
+    /// Have this much free memory ready before somebody allocates it at once
+    ///
+    /// Free above the watermarks up to which the kernel reclaims by itself, so that the burst neither
+    /// waits for reclaim nor sets it going. Takes from background groups only. Exit code 0: that much is
+    /// free; 4: less was to be had in time.
+    Burst(burst::Args),
+    /// Empty this virtual machine before it is moved to another host
+    ///
+    /// Reclaims all that may be taken from background groups, compacts what is free into blocks that
+    /// free page reporting can hand back to the host, and waits until the host was told of them: such
+    /// memory is not sent. Exit code 0: done; 4: less was to be had in time; 3: this machine reports no
+    /// free memory to a host.
+    Migrate(migrate::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -80,6 +96,8 @@ fn parse_target(text: &str) -> Result<Target, String> {
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     match &args.what {
         What::Hibernate(args) => hibernate(root, args),
+        What::Burst(args) => burst::run(root, args),
+        What::Migrate(args) => migrate::run(root, args),
     }
 }
 
@@ -121,14 +139,12 @@ fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     });
     let goal = match Goal::hibernate(&kernel, root, target) {
         Ok(goal) => goal,
-        Err(obstacle) => return refuse(common, &obstacle),
+        Err(obstacle) => return refuse(common, "hibernate", obstacle),
     };
-    let Some(before) = image::forecast(&kernel) else { return refuse(common, &Obstacle::Unknown) };
-    let (Goal::Image { place, at_most, further }, missing) = (&goal, goal.missing(&kernel)?) else {
-        return refuse(common, &Obstacle::Unknown);
-    };
+    let Some(before) = image::forecast(&kernel) else { return refuse(common, "hibernate", Obstacle::Unknown) };
+    let Goal::Image { place, at_most, .. } = &goal else { return refuse(common, "hibernate", Obstacle::Unknown) };
 
-    let done = prepare(&kernel, root, &loaded, &goal, common, missing.filter(|_| !further))?;
+    let done = prepare(&kernel, root, &loaded, &goal, common, common.deadline)?;
     let after = image::forecast(&kernel).unwrap_or(before);
     let last_disk_rate = disk_rate::load(root, &place.device.path);
     if let Some(rate) = done.disk_rate.filter(|_| !common.dry_run) {
@@ -149,13 +165,17 @@ fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
         done,
     };
     print(common, &summary)?;
-    Ok(match (summary.done.end, summary.done.why) {
+    Ok(exit(common, &summary.done))
+}
+
+fn exit(common: &Common, done: &Done) -> Exit {
+    match (done.end, done.why) {
         _ if common.dry_run => Exit::Done,
         (Reached::Reached, _) => Exit::Done,
         (Reached::Partly, End::Denied | End::Failed) => Exit::Failed,
         (Reached::Partly, End::Unsupported) => Exit::Unsupported,
         (Reached::Partly, _) => Exit::Partial,
-    })
+    }
 }
 
 /// Carries a preparation out, with a bar on a terminal.
@@ -165,7 +185,7 @@ fn prepare(
     loaded: &config::Loaded,
     goal: &Goal,
     common: &Common,
-    missing: Option<Bytes>,
+    deadline: Option<Duration>,
 ) -> Result<Done> {
     let mut actuator: Box<dyn Actuator> = if common.dry_run { Box::new(DryRun) } else { Box::new(Live) };
     let journal = match common.dry_run {
@@ -173,8 +193,8 @@ fn prepare(
         false => backend::open_journal(kernel, root, loaded.backend, &mut *actuator)?,
     };
     stop::catch_signals();
-    let stop = Flag::with_timeout(common.deadline);
-    let bar = progress_bar(common, missing);
+    let stop = Flag::with_timeout(deadline);
+    let bar = progress_bar(common, goal.wanted(kernel)?);
     let mut preparation =
         Preparation { kernel, config: loaded, actuator: &mut *actuator, journal: journal.as_ref(), stop: &stop };
     let done = preparation.run(goal, &mut |freed| bar.set_position(freed.0));
@@ -182,19 +202,23 @@ fn prepare(
     done
 }
 
-fn refuse(common: &Common, obstacle: &Obstacle) -> Result<Exit> {
-    let why = obstacle.to_string();
+fn refuse(common: &Common, prepared: &'static str, why: impl ToString) -> Result<Exit> {
+    let why = why.to_string();
     if common.json {
-        let refused = Refused { prepared: "hibernate", end: "refused", why: why.clone() };
+        let refused = Refused { prepared, end: "refused", why: why.clone() };
         outln!("{}", serde_json::to_string_pretty(&refused)?);
     }
     Err(Exit::Unsupported.error(why))
 }
 
-fn progress_bar(common: &Common, missing: Option<Bytes>) -> ProgressBar {
+/// Nobody looks at a bar in a pipe.
+fn bar_target(common: &Common) -> ProgressDrawTarget {
     let shown = std::io::stderr().is_terminal() && !common.json && !common.dry_run;
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(missing.map(|bytes| bytes.0), target);
+    if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+}
+
+fn progress_bar(common: &Common, missing: Option<Bytes>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(missing.map(|bytes| bytes.0), bar_target(common));
     let template = match missing {
         None => "{binary_bytes} freed   {binary_bytes_per_sec}   ^C stops",
         Some(_) => "{bar:28}  {binary_bytes} of {binary_total_bytes}   {binary_bytes_per_sec}   {eta} left   ^C stops",
@@ -275,28 +299,34 @@ fn print(common: &Common, summary: &Summary) -> Result<()> {
             Reached::Partly => "partly ready to hibernate",
         };
         outln!("{ready}: image of at most {} (before: {} in use), {time}", after.image, summary.before.in_use);
-        let mut line = format!(
-            "{} freed (anon {}, file {}), {} written to swap, {}.",
-            done.freed,
-            done.freed_anon,
-            done.freed_file,
-            done.swapped_out,
-            short(Duration::from_secs_f64(done.seconds)),
-        );
-        if done.end == Reached::Partly {
-            if let Some(missing) = done.missing {
-                line += &format!(" {missing} more should leave.");
-            }
-            line += &match done.why {
-                End::Stopped => " Stopped by a signal.".to_owned(),
-                end => format!(" Ended: {}.", end.words()),
-            };
-        }
-        outln!("{line}");
+        print_done(done, "should leave")?;
     }
     for note in &summary.notes {
         outln!("note: {note}");
     }
+    Ok(())
+}
+
+/// What was done, and why not more.
+fn print_done(done: &Done, should: &str) -> Result<()> {
+    let mut line = format!(
+        "{} freed (anon {}, file {}), {} written to swap, {}.",
+        done.freed,
+        done.freed_anon,
+        done.freed_file,
+        done.swapped_out,
+        short(Duration::from_secs_f64(done.seconds)),
+    );
+    if done.end == Reached::Partly {
+        if let Some(missing) = done.missing {
+            line += &format!(" {missing} more {should}.");
+        }
+        line += &match done.why {
+            End::Stopped => " Stopped by a signal.".to_owned(),
+            end => format!(" Ended: {}.", end.words()),
+        };
+    }
+    outln!("{line}");
     if let Some(error) = &done.error {
         eprintln!("omr: {error}");
     }

@@ -1,0 +1,178 @@
+//! `omr prepare migrate`: empty a virtual machine before it is moved, and tell its host.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use omr_kernel::actuate::{Live, Outcome};
+use omr_kernel::{Kernel, clock, page_reporting, zoneinfo};
+use omr_policy::{End, short};
+use omr_units::{Bytes, Pages};
+use serde::Serialize;
+
+use super::{Common, bar_target, exit, prepare, print_done, refuse};
+use crate::config;
+use crate::exit::Exit;
+use crate::handback::{self, Blocks};
+use crate::prepare::{Done, Goal, Reached};
+use crate::stop::{self, Flag};
+
+/// Of a deadline, a quarter stays for compacting and for reports, and no more than this: reports go out while
+/// memory is reclaimed as well.
+const REPORTING: Duration = Duration::from_secs(10);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What is printed at the end.
+#[derive(Debug, Serialize)]
+struct Summary {
+    prepared: &'static str,
+    #[serde(flatten)]
+    done: Done,
+    /// Size of the smallest block that is reported.
+    block: Bytes,
+    /// Whether compaction ran to its end.
+    compacted: bool,
+    /// From the end of compaction until the last report.
+    reporting_ms: u64,
+    /// All memory of the machine, as its host counts it.
+    memory: Bytes,
+    before: Blocks,
+    after: Blocks,
+    notes: Vec<String>,
+    dry_run: bool,
+}
+
+pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
+    let common = &args.common;
+    let kernel = Kernel::open(root)?;
+    kernel.cgroup()?;
+    let loaded = config::load_or_refuse(root, None)?;
+    let Some(order) = page_reporting::read_order(&kernel)? else {
+        return refuse(
+            common,
+            "migrate",
+            "this machine tells no host of its free memory, so a migration sends that as well; it takes a virtual machine \
+             with free page reporting (QEMU: -device virtio-balloon-pci,free-page-reporting=on; libvirt: <memballoon \
+             freePageReporting='on'>) and Linux 5.14",
+        );
+    };
+    let stop = Flag::with_timeout(common.deadline);
+    let before = Blocks::read(&kernel, order)?;
+    let reclaiming = common.deadline.map(|time| time - (time / 4).min(REPORTING));
+    let mut summary = Summary {
+        prepared: "migrate",
+        done: prepare(&kernel, root, &loaded, &Goal::All, common, reclaiming)?,
+        block: handback::block(&kernel, order),
+        compacted: false,
+        reporting_ms: 0,
+        memory: read_present(&kernel)?,
+        before,
+        after: before,
+        notes: Vec::new(),
+        dry_run: common.dry_run,
+    };
+    if !common.dry_run && stop::signal().is_none() {
+        hand_back(&kernel, root, order, common, &stop, &mut summary)?;
+    }
+    print(common, &summary)?;
+    Ok(exit(common, &summary.done))
+}
+
+/// Compacts what is free, and waits until the host was told of it.
+fn hand_back(
+    kernel: &Kernel,
+    root: &Path,
+    order: u32,
+    common: &Common,
+    stop: &Flag,
+    summary: &mut Summary,
+) -> Result<()> {
+    match handback::compact(root, Box::new(Live), stop)? {
+        Some(Outcome::Done) => summary.compacted = true,
+        Some(Outcome::Gone) => summary.notes.push("this kernel cannot compact memory (CONFIG_COMPACTION)".into()),
+        Some(_) => {
+            summary.notes.push("memory was not compacted: /proc/sys/vm/compact_memory may not be written".into())
+        }
+        None => {}
+    }
+    let began = clock::read_monotonic();
+    let bar = ProgressBar::with_draw_target(None, bar_target(common));
+    if let Ok(style) = ProgressStyle::with_template("{bar:28}  {pos} of {len} free blocks reported   ^C stops") {
+        bar.set_style(style.progress_chars("█░"));
+    }
+    let (after, end) = handback::wait(kernel, order, stop, &mut |blocks| {
+        bar.set_length(blocks.blocks);
+        bar.set_position(blocks.reported.unwrap_or_default());
+    })?;
+    bar.finish_and_clear();
+    summary.after = after;
+    let waited = clock::read_monotonic().since(began);
+    summary.reporting_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+    match (after.reported, end) {
+        (None, _) => summary.notes.push(format!(
+            "this kernel does not show which blocks were reported (/proc/kpageflags); waited {} for it",
+            short(waited)
+        )),
+        (Some(0), End::Futile) => summary.notes.push("no report was seen: whether the host was told is unknown".into()),
+        _ => {}
+    }
+    if end != End::Complete && summary.done.end == Reached::Reached {
+        (summary.done.end, summary.done.why) = (Reached::Partly, end);
+    }
+    Ok(())
+}
+
+fn read_present(kernel: &Kernel) -> Result<Bytes> {
+    let zones = zoneinfo::read(kernel, &mut Vec::new())?;
+    Ok(zones.iter().fold(Pages(0), |sum, zone| sum + zone.present).bytes(kernel.page()))
+}
+
+fn print(common: &Common, summary: &Summary) -> Result<()> {
+    if common.json {
+        outln!("{}", serde_json::to_string_pretty(summary)?);
+        return Ok(());
+    }
+    let (done, before, after) = (&summary.done, &summary.before, &summary.after);
+    if summary.dry_run {
+        outln!(
+            "about {} to send; {} free in blocks of {} or more, which are not sent; would ask background groups for {}; nothing \
+             was done (--dry-run)",
+            summary.memory - before.in_blocks,
+            before.in_blocks,
+            summary.block,
+            done.planned
+        );
+        return Ok(());
+    }
+    let ready = match done.end {
+        Reached::Reached => "ready",
+        Reached::Partly => "partly ready",
+    };
+    outln!(
+        "{ready} to migrate: about {} to send (before: {})",
+        summary.memory - after.in_blocks,
+        summary.memory - before.in_blocks
+    );
+    let told = match after.reported {
+        Some(reported) => format!("the host was told of {reported} of {}", after.blocks),
+        None => "whether the host was told of them is not to be seen".to_owned(),
+    };
+    outln!(
+        "{} free, {} of it in {} blocks of {} or more; {told}.",
+        after.free,
+        after.in_blocks,
+        after.blocks,
+        summary.block
+    );
+    print_done(done, "to leave")?;
+    for note in &summary.notes {
+        outln!("note: {note}");
+    }
+    Ok(())
+}
