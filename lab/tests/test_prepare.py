@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from omrlab.daemon import Daemon
 from omrlab.guest import MIB, Disk, Guest, Zram
 
 PARTIAL, UNSUPPORTED = 4, 3
@@ -109,3 +110,21 @@ def test_killed_at_any_point_it_leaves_nothing_behind(written_mib, load) -> None
         guest.throttle_swap(None)
         background.process.kill(signal.SIGUSR1)
         assert background.process.line_with("verified", timeout=300)["errors"] == 0
+
+
+@pytest.mark.parametrize("goal", ["hibernate", "free"])
+def test_the_daemon_takes_what_the_image_is_too_large_and_no_more(goal, load) -> None:
+    """With the goal "free", the control, it takes all there is."""
+    target = 250 * MIB
+    with Guest("6.12", 512, Disk(1024, mb_s=40)) as guest:
+        background = load(guest, "bg", "75%")
+        with Daemon(guest, idle="2s", top=f'goal = "{goal}"', config=f'[hibernate]\nimage = "{target // MIB}MiB"\n') as daemon:
+            what = {"hibernate": "small-image", "free": "nothing-to-gain"}[goal]
+            # Asking is work that begins, to the daemon: seldom.
+            status = guest.wait_for(
+                lambda: now if (now := daemon.status())["decision"]["reason"]["kind"] == what else None, 240, what, every=5
+            )
+        image = status["image"]
+        assert image["is_goal"] == (goal == "hibernate")
+        assert image["forecast"]["image"] <= target
+        assert (background.resident() > 64 * MIB) == (goal == "hibernate")
