@@ -181,6 +181,7 @@ impl Worker<'_> {
             let swap_total = known(memory.swap_total, "SwapTotal")?;
             let written = (last.pswpout - first.pswpout).bytes(self.kernel.page());
             let seen = Seen {
+                at: clock::read_monotonic(),
                 current: last.current,
                 swapcached: last.stat.swapcached.unwrap_or_default(),
                 // Only pages on their way to a swap disk are worth waiting for.

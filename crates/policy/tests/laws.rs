@@ -468,7 +468,7 @@ proptest! {
 
     #[test]
     fn a_pace_and_a_watch_never_panic(
-        bytes in vec(wild_bytes(), 10),
+        bytes in vec(wild_bytes(), 11),
         times in vec(wild_duration(), 8),
         flags in any::<u8>(),
     ) {
@@ -477,12 +477,14 @@ proptest! {
             amount: bytes[0], floor: bytes[1], swap_floor: bytes[2], swap_writes: bytes[3],
             file_only: flag(0), step: bytes[4], write_time: times[0],
         };
-        let seen = Seen { current: bytes[5], swapcached: bytes[6], writeback: bytes[7], swap_free: flag(1).then_some(bytes[8]), swap_written: bytes[9] };
+        let mut seen = Seen { at: Monotonic(bytes[10].0), current: bytes[5], swapcached: bytes[6], writeback: bytes[7], swap_free: flag(1).then_some(bytes[8]), swap_written: bytes[9] };
         let mut pace = Pace::new(job);
         let mut watch = Watch::new(&Stop::default(), Permyriad(u32::from(flags) << 24));
         for time in &times {
             pace.next(&seen);
             pace.wrote(bytes[0], *time, flag(2));
+            seen.at = Monotonic(seen.at.0.wrapping_add(bytes[1].0));
+            seen.swap_written = seen.swap_written.max(bytes[2]);
             watch.sample(*time, flag(3).then_some(times[0]));
         }
     }
@@ -539,6 +541,7 @@ proptest! {
         let (mut writes, mut waited) = (0, Duration::ZERO);
         for (current, swapcached, writeback, swap_free, freed, in_flight, took) in replies.iter().cycle() {
             let seen = Seen {
+                at: Monotonic(0),
                 current: Bytes::kib(*current),
                 swapcached: Bytes::kib(*swapcached),
                 writeback: Bytes::kib(*writeback),

@@ -177,6 +177,51 @@ fn a_disk_that_makes_progress_is_waited_for() {
     assert!(waited < Duration::from_secs(4), "{waited:?}");
 }
 
+/// A disk that takes `rate` bytes a second and sends out a fifth more than it is asked for: the sizes of
+/// the writes of a job.
+fn run_on_disk(rate: impl Fn(usize) -> u64) -> Vec<Bytes> {
+    let mut pace = Pace::new(job(200));
+    let mut seen = seen(2000);
+    let mut writes = Vec::new();
+    loop {
+        let pass = |seen: &mut Seen, time: Duration| {
+            seen.at = seen.at + time;
+            seen.writeback = seen.writeback
+                - Bytes(rate(writes.len()) * u64::try_from(time.as_micros()).expect("short") / 1_000_000);
+        };
+        match pace.next(&seen) {
+            Next::Wait(time) => pass(&mut seen, time),
+            Next::Write { bytes, .. } => {
+                let sent = Bytes(bytes.0 + bytes.0 / 5);
+                (seen.writeback, seen.swap_written) = (seen.writeback + sent, seen.swap_written + sent);
+                seen.current = seen.current - bytes;
+                pass(&mut seen, MS);
+                writes.push(bytes);
+                pace.wrote(bytes, MS, true);
+            }
+            Next::End(End::Complete) => return writes,
+            Next::End(end) => panic!("{end:?} after {} writes", writes.len()),
+        }
+    }
+}
+
+#[test]
+fn a_write_asks_for_no_more_than_the_disk_takes_in_60_ms() {
+    for (rate, most) in [(12_500_000, 760 << 10), (25_000_000, 1500 << 10)] {
+        let writes = run_on_disk(|_| rate);
+        assert!(writes[1..].iter().all(|bytes| bytes.0 <= most), "{rate}: {writes:?}");
+        assert!(writes[1..writes.len() / 2].iter().all(|bytes| bytes.0 >= most / 2), "{rate}: {writes:?}");
+    }
+    assert!(run_on_disk(|_| 400_000_000).contains(&Bytes::mib(4)));
+}
+
+#[test]
+fn a_disk_that_was_slow_for_a_while_is_tried_again() {
+    let writes = run_on_disk(|number| if number < 3 { 1_000_000 } else { 400_000_000 });
+    assert!(writes[3] <= Bytes::kib(256), "{writes:?}");
+    assert!(writes.contains(&Bytes::mib(4)), "{writes:?}");
+}
+
 #[test]
 fn somebody_elses_writeback_slows_a_job_down_and_does_not_stop_it() {
     for fall in [0, 1, 300_000] {

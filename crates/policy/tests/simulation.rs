@@ -697,6 +697,7 @@ impl Loop {
         }
         let Some(cell) = self.model.cells.iter().find(|cell| cell.id == id) else { return self.finish(End::Gone) };
         let seen = Seen {
+            at: now,
             current: Bytes(cell.current()),
             swapcached: Bytes(cell.clean + cell.in_flight),
             writeback: Bytes(writeback),
