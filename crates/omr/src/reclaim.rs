@@ -113,9 +113,11 @@ pub struct Worker<'a> {
     pub stop: &'a Flag,
 }
 
+/// What is read after each write.
 struct Readings {
     current: Bytes,
-    stat: MemoryStat,
+    /// Swapped out but not freed yet; nothing where no swap is on disk.
+    swapcached: Bytes,
     pswpout: Pages,
 }
 
@@ -154,13 +156,13 @@ impl Worker<'_> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<End> {
         let mut buffer = Vec::with_capacity(8192);
-        let first = self.read(group, &mut buffer)?;
-        report.size = first.current;
-        report.refaults = first.stat.refaults().map(|pages| pages.bytes(self.kernel.page()));
+        report.size = group.read_current(&mut buffer)?;
+        let stat_before = group.read_stat(&mut buffer)?;
+        report.refaults = stat_before.refaults().map(|pages| pages.bytes(self.kernel.page()));
         if !self.actuator.is_live() {
             return Ok(End::Complete);
         }
-        if first.stat.file_dirty.is_some_and(|dirty| dirty > DIRTY) {
+        if stat_before.file_dirty.is_some_and(|dirty| dirty > DIRTY) {
             flush(self.stop, || {
                 group.read_stat(&mut buffer).is_ok_and(|stat| stat.file_dirty.is_some_and(|dirty| dirty > DIRTY))
             });
@@ -170,7 +172,8 @@ impl Worker<'_> {
             Step { backend: self.backend, group, journal: self.journal, alarm: &alarm, write_time: job.write_time };
         let on_disk = SwapSpace::read(self.kernel).is_none_or(|swap| swap.on_disk);
         let mut pace = Pace::new(job);
-        let mut last = self.read(group, &mut buffer)?;
+        let first = self.read(group, on_disk, &mut buffer)?;
+        let mut last = Readings { ..first };
         let end = loop {
             if self.stop.is_set() {
                 break if self.stop.timed_out() { End::Timeout } else { End::Stopped };
@@ -183,7 +186,7 @@ impl Worker<'_> {
             let seen = Seen {
                 at: clock::read_monotonic(),
                 current: last.current,
-                swapcached: last.stat.swapcached.unwrap_or_default(),
+                swapcached: last.swapcached,
                 // Only pages on their way to a swap disk are worth waiting for.
                 writeback: if on_disk { known(memory.writeback, "Writeback")? } else { Bytes::ZERO },
                 swap_free: match swap_total {
@@ -197,7 +200,7 @@ impl Worker<'_> {
                 Next::Wait(time) => {
                     self.stop.sleep(time);
                     // Tasks of the group may have changed its size meanwhile; that is not our doing.
-                    last = self.read(group, &mut buffer)?;
+                    last = self.read(group, on_disk, &mut buffer)?;
                 }
                 Next::Write { bytes, file_only } => {
                     let (outcome, took) = step.ask(self.actuator, bytes, file_only)?;
@@ -210,7 +213,7 @@ impl Worker<'_> {
                         Outcome::Denied => break End::Denied,
                         Outcome::Unsupported => break End::Unsupported,
                     }
-                    let now = self.read(group, &mut buffer)?;
+                    let now = self.read(group, on_disk, &mut buffer)?;
                     let in_flight = now.pswpout > last.pswpout;
                     pace.wrote(last.current - now.current, took, in_flight);
                     last = now;
@@ -225,18 +228,24 @@ impl Worker<'_> {
         let swap_side =
             |stat: &MemoryStat| stat.swap_backed().unwrap_or_default() + stat.swapcached.unwrap_or_default();
         let cache = |stat: &MemoryStat| stat.page_cache().unwrap_or_default();
-        report.freed_anon = (swap_side(&first.stat) - swap_side(&last.stat)).min(report.freed);
-        report.freed_file = (cache(&first.stat) - cache(&last.stat)).min(report.freed - report.freed_anon);
         report.swapped_out = (last.pswpout - first.pswpout).bytes(self.kernel.page());
         report.size = last.current;
-        report.refaults = last.stat.refaults().map(|pages| pages.bytes(self.kernel.page()));
+        let stat_after = group.read_stat(&mut buffer)?;
+        report.freed_anon = (swap_side(&stat_before) - swap_side(&stat_after)).min(report.freed);
+        report.freed_file = (cache(&stat_before) - cache(&stat_after)).min(report.freed - report.freed_anon);
+        report.refaults = stat_after.refaults().map(|pages| pages.bytes(self.kernel.page()));
         Ok(end)
     }
 
-    fn read(&self, group: &Group, buffer: &mut Vec<u8>) -> Result<Readings> {
+    fn read(&self, group: &Group, on_disk: bool, buffer: &mut Vec<u8>) -> Result<Readings> {
         Ok(Readings {
             current: group.read_current(buffer)?,
-            stat: group.read_stat(buffer)?,
+            // Without swap on disk nothing stays behind in the swap cache, and memory.stat is the dear one:
+            // the kernel collects its counters from all CPUs for it.
+            swapcached: match on_disk {
+                true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
+                false => Bytes::ZERO,
+            },
             pswpout: Vmstat::read(self.kernel, buffer).map_err(of_machine)?.pswpout.unwrap_or_default(),
         })
     }

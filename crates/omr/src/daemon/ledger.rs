@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use omr_policy::End;
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
@@ -215,6 +215,9 @@ pub fn read(state_dir: &Path, mut each: impl FnMut(Entry)) -> Result<()> {
                 }
             }
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+                bail!("read {}: permission denied; root and members of the group omr may", file.display())
+            }
             Err(err) => return Err(err).with_context(|| format!("read {}", file.display())),
         }
     }
