@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Kernel:
     @property
     def image(self) -> Path:
         """What QEMU boots: the kernel itself, as ELF. Unpacking it once here saves each boot 2 of 5 s under emulation."""
-        compressed = next((self.root / "boot").glob("vmlinuz-*"))
+        compressed = next(path for place in ("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz*") for path in self.root.glob(place))
         kernel = compressed.with_name(compressed.name.replace("vmlinuz", "vmlinux"))
         if not kernel.exists():
             try:
@@ -49,7 +50,7 @@ class Kernel:
 
     @property
     def modules(self) -> "Modules":
-        return Modules(next((self.root / "lib" / "modules").iterdir()))
+        return Modules(next(path for path in self.root.glob("**/lib/modules/*")))
 
 
 class Modules:
@@ -116,14 +117,22 @@ def module_name(file_name: str) -> str:
     return file_name.split(".ko")[0].replace("-", "_")
 
 
+# Where a release is not in the suites of the machine's own apt: which suite has it.
+SUITES = {"7": "trixie-backports"}
+
+DAY = 86400
+
+
 @functools.cache
 def kernel(release: str) -> Kernel:
-    """The newest generic amd64 kernel of a release such as `6.12`."""
+    """The newest generic amd64 kernel of a release such as `6.12`, or of a series such as `7`."""
     store = CACHE / "kernels"
-    apt = Apt()
-    found = apt.newest(release)
+    found = None
+    if release not in SUITES:
+        apt = Apt()
+        found = apt.newest(release)
     if not found:
-        apt = Apt(private=CACHE / "apt")
+        apt = Apt.private(SUITES.get(release))
         found = apt.newest(release)
     if not found:
         return newest_unpacked(store, release)
@@ -131,17 +140,26 @@ def kernel(release: str) -> Kernel:
     root = store / f"{package}_{version}"
     if not root.exists():
         store.mkdir(parents=True, exist_ok=True)
-        archive = apt.download(package, version, store)
         unpacking = root.with_suffix(".unpacking")
         shutil.rmtree(unpacking, ignore_errors=True)
-        subprocess.run(["dpkg", "-x", archive, unpacking], check=True)
-        archive.unlink()
+        for part in parts(package):
+            archive = apt.download(part, version, store)
+            subprocess.run(["dpkg", "-x", archive, unpacking], check=True)
+            archive.unlink()
         unpacking.rename(root)
     return Kernel(release, package, version, root)
 
 
+def parts(package: str) -> list[str]:
+    """What has to be unpacked: since 6.19 the kernel, its modules and the list of them are packages of their own."""
+    binary = re.match("linux-binary-(unsigned-)?", package)
+    if not binary:
+        return [package]
+    return [package, *(package.replace(binary[0], part) for part in ("linux-modules-", "linux-base-"))]
+
+
 def newest_unpacked(store: Path, release: str) -> Kernel:
-    roots = sorted(store.glob(f"linux-image-{release}.*_*"), key=lambda root: root.stat().st_mtime)
+    roots = sorted(store.glob(f"linux-*-{release}.*_*"), key=lambda root: root.stat().st_mtime)
     if not roots:
         raise KernelMissing(f"apt knows no kernel {release} and none is unpacked in {store}")
     package, version = roots[-1].name.split("_", 1)
@@ -149,26 +167,43 @@ def newest_unpacked(store: Path, release: str) -> Kernel:
 
 
 class Apt:
-    """apt with the machine's sources; with `private`, with lists of its own, so that the machine's are not touched."""
+    """apt with the machine's sources."""
 
-    def __init__(self, private: Path | None = None) -> None:
+    def __init__(self, *options: str) -> None:
         # The cache may be in a home directory that apt's own user cannot enter.
-        self.options = ["-oAPT::Sandbox::User=root"]
-        if private:
-            for directory in ("lists/partial", "cache/archives/partial"):
-                (private / directory).mkdir(parents=True, exist_ok=True)
-            self.options += [f"-oDir::State::lists={private}/lists", f"-oDir::Cache={private}/cache"]
-            subprocess.run(["apt-get", *self.options, "-qq", "update"], check=True)
+        self.options = ["-oAPT::Sandbox::User=root", *options]
+
+    @classmethod
+    def private(cls, suite: str | None) -> "Apt":
+        """apt with lists of its own, not older than a day, so that the machine's are not touched: of the machine's sources,
+        or of another suite on the machine's mirror."""
+        directory = CACHE / ("apt" if suite is None else f"apt-{suite}")
+        for name in ("lists/partial", "cache/archives/partial"):
+            (directory / name).mkdir(parents=True, exist_ok=True)
+        options = [f"-oDir::State::lists={directory}/lists", f"-oDir::Cache={directory}/cache"]
+        if suite:
+            source = directory / "sources.list"
+            source.write_text(f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror()} {suite} main\n")
+            options += [f"-oDir::Etc::sourcelist={source}", "-oDir::Etc::sourceparts=/dev/null"]
+        apt = cls(*options)
+        updated = directory / "updated"
+        if not updated.exists() or time.time() - updated.stat().st_mtime > DAY:
+            subprocess.run(["apt-get", *apt.options, "-qq", "update"], check=True)
+            updated.touch()
+        return apt
 
     def newest(self, release: str) -> tuple[str, str] | None:
-        """Package and version of the newest signed generic kernel."""
-        names = self.output("apt-cache", "pkgnames", f"linux-image-{release}.").split()
-        generic = [name for name in names if re.fullmatch(r"linux-image-[0-9.]+(-\d+|\+deb\d+(\+\d+)?)-amd64", name)]
+        """Package and version of the newest generic kernel. A suite whose kernels are in parts may have the newest one
+        without a signature only, which a guest does not look at."""
+        kind = "binary(-unsigned)?" if release in SUITES else "image"
+        pattern = rf"linux-{kind}-{re.escape(release)}\.[0-9.]+(-\d+|\+deb\d+(\+\d+)?)-amd64"
+        names = [name for name in self.output("apt-cache", "pkgnames", "linux-").split() if re.fullmatch(pattern, name)]
         best: tuple[str, str] | None = None
-        for name in generic:
-            candidate = re.search(r"Candidate: (\S+)", self.output("apt-cache", "policy", name))
-            if candidate and candidate[1] != "(none)" and (best is None or newer(candidate[1], best[1])):
-                best = name, candidate[1]
+        # One line for each package and version: name | version | source
+        for line in self.output("apt-cache", "madison", *names).splitlines() if names else []:
+            name, version, _ = (word.strip() for word in line.split("|"))
+            if best is None or newer(version, best[1]):
+                best = name, version
         return best
 
     def download(self, package: str, version: str, directory: Path) -> Path:
@@ -177,6 +212,15 @@ class Apt:
 
     def output(self, program: str, *arguments: str) -> str:
         return subprocess.run([program, *self.options, *arguments], capture_output=True, text=True).stdout
+
+
+def mirror() -> str:
+    """Where the machine's own apt gets Debian from."""
+    for line in Apt().output("apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(RELEASE)").splitlines():
+        address, origin, suite = (line.split() + ["", ""])[:3]
+        if origin == "Debian" and "-security" not in suite:
+            return address
+    raise KernelMissing("the machine's apt has no Debian mirror")
 
 
 def newer(version: str, than: str) -> bool:

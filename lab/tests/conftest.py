@@ -14,7 +14,7 @@ from omrlab.guest import Guest, GuestPanicked  # noqa: E402
 from omrlab.kernels import KernelMissing, kernel  # noqa: E402
 from omrlab.paths import REPOSITORY  # noqa: E402
 
-KERNELS = ("6.12", "6.1")
+KERNELS = ("7", "6.12", "6.1")
 
 NEWER = "99.0.0-1"
 """Version of the second package."""

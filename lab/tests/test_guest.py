@@ -71,7 +71,7 @@ def hibernates(guest: Guest, round_trip: Callable[[], Hibernation]) -> None:
     load = guest.spawn(["omr-testkit", "fill", "40%"], group="load")
     load.line_with("ready")
     boot = guest.read("/proc/sys/kernel/random/boot_id")
-    assert round_trip().image["image_pages"] > 0
+    assert round_trip().image["image_kib"] > 0
     assert guest.read("/proc/sys/kernel/random/boot_id") == boot
     load.kill(signal.SIGUSR1)
     verified = load.line_with("verified")

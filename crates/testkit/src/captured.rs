@@ -14,17 +14,20 @@ pub enum Release {
     V6_1,
     /// Debian 12's 6.12: memory.reclaim with `swappiness=`, MGLRU on.
     V6_12,
+    /// The newest 7.x of Debian 13's backports: pgscan_proactive and the like, `swappiness=max`.
+    V7,
 }
 
 impl Release {
     /// Every release there is, oldest first.
-    pub const ALL: [Self; 2] = [Self::V6_1, Self::V6_12];
+    pub const ALL: [Self; 3] = [Self::V6_1, Self::V6_12, Self::V7];
 
     /// The directory's name under `captured/`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V6_1 => "6.1",
             Self::V6_12 => "6.12",
+            Self::V7 => "7",
         }
     }
 
