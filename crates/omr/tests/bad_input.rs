@@ -287,6 +287,14 @@ fn an_answer_that_cannot_be_printed_is_an_error() {
 
 // Groups.
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn groups_that_come_and_go() {
     let root = machine();
@@ -294,6 +302,8 @@ fn groups_that_come_and_go() {
     let daemon = Daemon::start(&root, "");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also when what follows fails: the scope waits for its threads.
+        let _done = SetOnDrop(&done);
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 for number in 0..20 {
@@ -308,12 +318,12 @@ fn groups_that_come_and_go() {
         // By hand as well, for what changes between one look and the next.
         for _ in 0..30 {
             let (code, _, stderr) = text(&omr(&root, &["reclaim", "/", "256K", "--timeout", "1s"]));
-            assert!([0, 1, 4].contains(&code) && !stderr.contains("panicked"), "{code} {stderr}");
+            // 3: without its file, but still there, as no real group ever is.
+            assert!([0, 1, 3, 4].contains(&code) && !stderr.contains("panicked"), "{code} {stderr}");
             let (code, _, stderr) = text(&omr(&root, &["explain", "job-7.scope/inner"]));
             assert!([0, 1].contains(&code) && !stderr.contains("panicked"), "{code} {stderr}");
         }
         wait_until("one that stays is swept", || swept(&root, "stay.scope").is_some());
-        done.store(true, Ordering::Relaxed);
     });
     daemon.end();
 }

@@ -152,12 +152,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let choice = args.backend.unwrap_or(loaded.backend);
     // Limits that an earlier run left behind are put back at every start.
     let journal = if args.dry_run { None } else { backend::open_journal(&kernel, root, choice, &mut *actuator)? };
-    let probed = candidates.first().map(|first| {
-        let group = Group::open(kernel.cgroup()?, &first.path)?;
-        Backend::probe(choice, &group, &mut *actuator).map_err(|err| Exit::Unsupported.error(format!("{err:#}")))
-    });
-    let Some(backend) = probed.transpose()? else {
-        return Err(Exit::Partial.error(format!("{name}: no group there may be touched; nothing was reclaimed")));
+    let Some(backend) = probe(&kernel, choice, &candidates, &mut *actuator)? else {
+        let why = if candidates.is_empty() { "no group there may be touched" } else { "it is gone" };
+        return Err(Exit::Partial.error(format!("{name}: {why}; nothing was reclaimed")));
     };
     stop::catch_signals();
     let stop = Flag::with_timeout(args.timeout);
@@ -178,6 +175,29 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         End::Unsupported => Exit::Unsupported,
         _ => Exit::Partial,
     })
+}
+
+/// Finds out what this kernel has on the first group that is still there.
+fn probe(
+    kernel: &Kernel,
+    choice: BackendChoice,
+    candidates: &[Candidate],
+    actuator: &mut dyn Actuator,
+) -> Result<Option<Backend>> {
+    for candidate in candidates {
+        let open = || Group::open(kernel.cgroup()?, &candidate.path);
+        let group = match open() {
+            Err(err) if err.is_gone() => continue,
+            group => group?,
+        };
+        match Backend::probe(choice, &group, actuator) {
+            Ok(backend) => return Ok(Some(backend)),
+            // A group that went meanwhile has no files at all.
+            Err(_) if open().map_or(true, |now| now.id() != group.id()) => {}
+            Err(err) => return Err(Exit::Unsupported.error(format!("{err:#}"))),
+        }
+    }
+    Ok(None)
 }
 
 struct Run<'a> {
