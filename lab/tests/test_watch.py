@@ -1,0 +1,77 @@
+"""`omr watch` and the daemon in a guest: what a cloud's notice makes of a machine that is busy.
+
+The metadata server is busybox's httpd with files of the names that Azure's service has: it is the one of the three that needs
+nothing of a request but its path. Each protocol as such is tested in crates/omr/tests/watch.rs.
+"""
+
+import json
+import signal
+from email.utils import formatdate
+
+from omrlab.daemon import CLASSES, CONFIG, Daemon
+from omrlab.guest import MIB, Guest, Zram
+
+LONG_ENOUGH = 15
+"""Seconds in which a notice is seen and acted upon for sure: events are asked for each second."""
+
+CLOUD = """
+[cloud]
+provider = "azure"
+endpoint = "http://127.0.0.1:1338"
+"""
+
+EVENTS = "/www/metadata/scheduledevents"
+
+
+def announce(guest: Guest, *events: dict) -> None:
+    """Whole or not at all: whoever asks meanwhile gets the old list."""
+    guest.write(f"{EVENTS}.new", json.dumps({"DocumentIncarnation": 1, "Events": events}), create=True)
+    guest.run(["mv", f"{EVENTS}.new", EVENTS])
+
+
+def preempt(guest: Guest, seconds: int) -> dict:
+    at = formatdate(int(guest.shell("date +%s")) + seconds, usegmt=True)
+    return {
+        "EventId": "A123BC45-1234-5678-AB90-ABCDEF123456",
+        "EventType": "Preempt",
+        "ResourceType": "VirtualMachine",
+        "Resources": ["vm_1"],
+        "EventStatus": "Scheduled",
+        "NotBefore": at,
+    }
+
+
+def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release, load) -> None:
+    with Guest(release, 512, Zram(512)) as guest:
+        background, foreground, low = load(guest, "bg", "128M"), load(guest, "fg", "64M"), load(guest, "low", "48M")
+        guest.write("/sys/fs/cgroup/low/memory.low", "max")
+        guest.shell("ip link set lo up; mkdir -p /www/metadata/instance/compute")
+        guest.write("/www/metadata/instance/compute/name", "vm_1", create=True)
+        announce(guest)
+        guest.spawn(["httpd", "-f", "-p", "127.0.0.1:1338", "-h", "/www"])
+        spin = guest.spawn(["omr-testkit", "spin", "--threads", "1", "--burst", "600s"], group="fg")
+        spin.line_with("ready")
+        spin.kill(signal.SIGUSR1)
+        with Daemon(guest, idle="2s", config=CLASSES + CLOUD) as daemon:
+            watch = guest.spawn(["omr", "watch", "--foreground", "--config", CONFIG])
+            guest.wait_for(lambda: "watches azure" in watch.stderr(), 30, "start of omr watch")
+            # The control: with all of that there, and no notice, nothing is taken.
+            guest.shell(f"sleep {LONG_ENOUGH}")
+            assert background.swapped() == 0
+            assert daemon.ledger() == []
+
+            announce(guest, preempt(guest, 90))
+            guest.wait_for(lambda: background.resident() < 32 * MIB, 80, "smaller background group")
+            prepared = guest.wait_for(lambda: [e for e in daemon.ledger() if e["kind"] == "prepare"], 90, "ledger entry")
+            assert len(prepared) == 1
+            assert prepared[0]["for"] == "preempt"
+            assert prepared[0]["why"] == "scheduled event: Preempt"
+            assert prepared[0]["freed"] > 90 * MIB
+            # Once: the same event is there still.
+            guest.shell(f"sleep {LONG_ENOUGH}")
+            assert len([entry for entry in daemon.ledger() if entry["kind"] == "prepare"]) == 1
+            watch.kill(signal.SIGTERM)
+            assert watch.wait().code == 0, watch.stderr()
+        assert foreground.swapped() == 0
+        assert low.swapped() == 0
+        assert background.swapped() > 90 * MIB
