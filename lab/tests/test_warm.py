@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from omrlab.daemon import CLASSES, CONFIG
+from omrlab.daemon import CLASSES, CONFIG, Daemon
 from omrlab.guest import MIB, Disk, Guest
 
 PARTIAL = 4
@@ -191,3 +191,33 @@ def test_after_hibernation_the_same_processes_have_it_back(kernel_release) -> No
         summary = warm(guest, "--ignore-busy")
         assert summary["record"] == "used" and summary["gone"] <= 2
         assert foreground.touch()["major_faults"] < foreground.bytes / 4096 / 200
+
+
+def test_the_daemon_does_not_take_it_for_harm(release) -> None:
+    with Guest(release, 512, DISK) as guest, Daemon(guest, idle="2s", config=CLASSES) as daemon:
+        background = Touched(guest, "bg", "64M")
+        swept_out(guest, background, daemon, 1)
+        sweeps = len(daemon.sweeps("bg"))
+        before = refaults(guest)
+        warm(guest, "bg", "--ignore-busy")
+        assert refaults(guest) - before > 48 * MIB, "the kernel counts what comes back"
+        guest.shell("sleep 8")
+        assert explained(guest) != "backing-off"
+        # The control: the same by faults is harm.
+        swept_out(guest, background, daemon, sweeps + 1)
+        background.touch()
+        guest.wait_for(lambda: explained(guest) == "backing-off", 60, "back-off")
+
+
+def swept_out(guest: Guest, load: Touched, daemon: Daemon, sweeps: int) -> None:
+    guest.wait_for(lambda: len(daemon.sweeps("bg")) >= sweeps and load.cached() < 8 * MIB, 120, "sweep")
+    assert load.swapped() > 0.8 * load.bytes
+
+
+def refaults(guest: Guest) -> int:
+    stat = dict(line.split() for line in guest.read("/sys/fs/cgroup/bg/memory.stat").splitlines())
+    return int(stat["workingset_refault_anon"]) * 4096
+
+
+def explained(guest: Guest) -> str:
+    return guest.run(["omr", "explain", "bg", "--json"]).json()["reason"]["kind"]
