@@ -120,10 +120,14 @@ def test_the_daemon_takes_what_the_image_is_too_large_and_no_more(goal, load) ->
         background = load(guest, "bg", "75%")
         with Daemon(guest, idle="2s", top=f'goal = "{goal}"', config=f'[hibernate]\nimage = "{target // MIB}MiB"\n') as daemon:
             what = {"hibernate": "small-image", "free": "nothing-to-gain"}[goal]
+
+            def decided() -> dict | None:
+                status = daemon.status()
+                decision = status["decision"]  # None at first
+                return status if decision and decision["reason"]["kind"] == what else None
+
             # Asking is work that begins, to the daemon: seldom.
-            status = guest.wait_for(
-                lambda: now if (now := daemon.status())["decision"]["reason"]["kind"] == what else None, 240, what, every=5
-            )
+            status = guest.wait_for(decided, 240, what, every=5)
         image = status["image"]
         assert image["is_goal"] == (goal == "hibernate")
         assert image["forecast"]["image"] <= target
