@@ -23,7 +23,7 @@ def test_a_prepared_burst_does_not_stall_and_the_foreground_loses_nothing(releas
         size = program.line_with("ready")["bytes"]
         background = load(guest, "bg", "80%")
         before = guest.group_value("fg", "memory.swap.current")
-        done = guest.run(["omr", "prepare", "burst", str(size), "--json"], timeout=240).json()
+        done = guest.run(["omr", "prepare", "burst", f"{size}B", "--json"], timeout=240).json()
         assert (done["end"], done["missing"]) == ("reached", 0), done
         assert done["free_after"] >= size > done["free_before"]
         assert guest.group_value("fg", "memory.swap.current") == before
@@ -40,7 +40,7 @@ def test_without_it_the_burst_stalls(release, load) -> None:
         program = guest.spawn(["omr-testkit", "burst", "40%"], group="fg")
         size = program.line_with("ready")["bytes"]
         load(guest, "bg", "80%")
-        done = guest.run(["omr", "prepare", "burst", str(size), "--dry-run", "--json"]).json()
+        done = guest.run(["omr", "prepare", "burst", f"{size}B", "--dry-run", "--json"]).json()
         assert done["missing"] > 0.5 * size
         assert burst(guest, program)["events"]["allocstall"] > 0
 

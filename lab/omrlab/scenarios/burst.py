@@ -116,7 +116,7 @@ def prepare(guest: Guest, arm: str, size: int, limit: float) -> dict[str, Any]:
         guest.run(["omr-testkit", "by-hand", LOAD, str(size)], timeout=limit)
         ended: dict[str, Any] = {}
     elif arm == "on":
-        omr = guest.run(["omr", "prepare", "burst", str(size), "--json"], group="omr.service", timeout=limit, check=False)
+        omr = guest.run(["omr", "prepare", "burst", f"{size}B", "--json"], group="omr.service", timeout=limit, check=False)
         if omr.code not in (0, PARTIAL):
             raise GuestError(f"omr prepare ended with {omr.code}: {omr.stderr}")
         ended = {"code": omr.code, "stdout": omr.stdout, "stderr": omr.stderr}
