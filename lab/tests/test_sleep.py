@@ -1,6 +1,8 @@
 """What the package does when the machine sleeps: the preparation before hibernation, the hook around every kind of sleep,
-power cuts on the way, an image that nobody resumes from."""
+power cuts on the way, an image that nobody resumes from; and omr hibernate."""
 
+import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from omrlab.binaries import build
 from omrlab.debian import LAB, DebianGuest
 from omrlab.guest import Guest, Process, SwapFile
 from omrlab.kernels import kernel
@@ -167,3 +170,39 @@ def test_an_image_that_is_not_resumed_from_is_forgotten(packages: list[Path]) ->
         guest.boot()
         assert guest.read("/proc/sys/kernel/osrelease").startswith("6.1.")
         assert_clean(guest, boot)
+
+
+# omr hibernate
+
+
+def whole_round(guest: Guest, *options: str) -> dict:
+    """Runs `omr hibernate` and returns its report, compared with what the host has seen."""
+    load = fill(guest, "40%")
+    boot = boot_id(guest)
+    seen = guest.hibernate_and_resume(argv=("sh", "-c", " ".join(["omr hibernate --json", *options, "> /tmp/report 2> /tmp/errors"])))
+    assert boot_id(guest) == boot
+    text = guest.read("/tmp/report")
+    print(text, guest.read("/tmp/errors"))
+    report = json.loads(text[text.rindex("\n{") :])
+    # The log on the console is the one that the resumed kernel has lost.
+    copied = int(re.findall(r"Need to copy (\d+) pages", guest.console())[-1])
+    assert report["image"] == copied * 4096
+    assert 0 < report["asleep_ms"] / 1000 < seen.hibernate_s + seen.resume_s + 2
+    assert "Wrote" in guest.console() and "Wrote" not in guest.shell("dmesg")
+    verify(guest, load)
+    return report
+
+
+def test_omr_hibernates_straight_through_the_kernel(release: str) -> None:
+    with Guest(release, 512, SwapFile(768, 40)) as guest:
+        report = whole_round(guest, "--target min")
+        assert (report["hibernated"], report["allocate_ms"] is not None) == ("kernel", True)
+        assert report["warm_ms"] is not None
+
+
+def test_omr_hibernates_through_logind_where_it_runs() -> None:
+    with DebianGuest(512, SwapFile(768, 40), files={"omr": build("omr")}) as guest:
+        guest.settle()
+        report = whole_round(guest, "--no-warm")
+        assert (report["hibernated"], report["warm_ms"]) == ("logind", None)
+        assert "System returned from sleep state" in guest.journal("systemd-hibernate.service")

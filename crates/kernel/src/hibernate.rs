@@ -2,12 +2,14 @@
 //! may get. Nothing here writes: a write to `/sys/power/resume` would try to resume at once.
 
 use std::fmt;
+use std::time::Duration;
 
 use omr_units::{Bytes, Pages};
 use serde::{Deserialize, Serialize};
 
+use crate::actuate::{Actuator, Outcome};
 use crate::text::parse_u64;
-use crate::{Dir, Kernel};
+use crate::{Dir, Kernel, Result};
 
 /// Number of a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -103,6 +105,53 @@ impl Hibernation {
             resume_offset: number("resume_offset").map(Pages),
         }
     }
+}
+
+/// Hibernates; comes back after resume, or at once when it could not be. The device was told before, at
+/// boot or by `resume=`.
+///
+/// `Done`: the machine was away. `Partial`: another sleep is under way. `Gone`: no device to resume from.
+/// `Denied`: not root, or lockdown. What the image or swap lacks is an error with the kernel's reason.
+pub fn hibernate(kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<Outcome> {
+    actuator.write(&kernel.sys.sub("power")?, "state", "disk")
+}
+
+/// What the kernel's log still has of a hibernation after resume. The log is that of the moment of the
+/// snapshot: how large the image became and how long writing it took was logged later, and is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Logged {
+    /// Pages that were to be copied, those that are zero included: the image's size before compression.
+    pub image: Option<Pages>,
+    /// Freeing memory and allocating the copies.
+    pub allocated_in: Option<Duration>,
+}
+
+impl Logged {
+    /// From the messages; the last hibernation counts. Sample lines: `PM: hibernation: Need to copy 67559
+    /// pages`, `PM: hibernation: Allocated 304344 kbytes in 3.26 seconds (93.35 MB/s)`. Source:
+    /// kernel/power/snapshot.c; 7.x logs the first with `pm_debug_messages` only.
+    pub fn parse(messages: &[String]) -> Self {
+        let mut logged = Logged::default();
+        for message in messages {
+            let Some(text) = message.split("hibernation: ").nth(1) else { continue };
+            if let Some(pages) = between(text, "Need to copy ", " pages") {
+                logged.image = parse_u64(pages.as_bytes()).map(Pages);
+            } else if let Some(time) = between(text, " kbytes in ", " seconds") {
+                // In hundredths of a second.
+                let (seconds, hundredths) = time.split_once('.').unwrap_or((time, "0"));
+                let number = |text: &str| parse_u64(text.as_bytes());
+                logged.allocated_in = number(seconds)
+                    .zip(number(hundredths))
+                    .filter(|&(_, hundredths)| hundredths < 100)
+                    .map(|(s, hundredths)| Duration::from_secs(s) + Duration::from_millis(hundredths * 10));
+            }
+        }
+        logged
+    }
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
 }
 
 fn read_availability(power: &Dir) -> Availability {

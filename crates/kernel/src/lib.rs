@@ -18,6 +18,7 @@ pub mod clock;
 pub mod damon;
 pub mod dmi;
 pub mod hibernate;
+pub mod kmsg;
 pub mod lockdown;
 pub mod lru_gen;
 pub mod madvise;

@@ -1,4 +1,4 @@
-//! One call to systemd over D-Bus: as much of the protocol as a method call with a plain reply takes.
+//! Calls to systemd and logind over D-Bus: as much of the protocol as a method call with a plain reply takes.
 //!
 //! Why not a library: docs/decisions/004-dbus.md. The format is the D-Bus specification's; numbers
 //! travel in the byte order of this machine.
@@ -20,6 +20,11 @@ const SYSTEMD: Target = Target {
     destination: "org.freedesktop.systemd1",
     path: "/org/freedesktop/systemd1",
     interface: "org.freedesktop.systemd1.Manager",
+};
+const LOGIND: Target = Target {
+    destination: "org.freedesktop.login1",
+    path: "/org/freedesktop/login1",
+    interface: "org.freedesktop.login1.Manager",
 };
 const BUS: Target =
     Target { destination: "org.freedesktop.DBus", path: "/org/freedesktop/DBus", interface: "org.freedesktop.DBus" };
@@ -137,11 +142,36 @@ impl Systemd {
         // Units to start along with it: none.
         body.array(8, |_| {});
         self.call(&SYSTEMD, "StartTransientUnit", "ssa(sv)a(sa(sv))", &body.0)
-            .with_context(|| format!("start {}", scope.name))
+            .with_context(|| format!("start {}", scope.name))?;
+        Ok(())
     }
 
-    /// Calls and waits for the answer, whose contents nobody wants.
-    fn call(&mut self, target: &Target, member: &str, signature: &str, body: &[u8]) -> Result<()> {
+    /// Whether there is a bus, and with it others than systemd.
+    pub fn is_bus(&self) -> bool {
+        self.bus
+    }
+
+    /// Asks logind to hibernate the machine. Done when logind has accepted it: it happens a moment later.
+    pub fn hibernate(&mut self) -> Result<()> {
+        let mut body = Message::default();
+        // Nobody is there to be asked for a password.
+        body.number(0);
+        self.call(&LOGIND, "Hibernate", "b", &body.0).context("ask logind to hibernate")?;
+        Ok(())
+    }
+
+    /// Whether a sleep that logind was asked for is not over yet.
+    pub fn is_going_to_sleep(&mut self) -> Result<bool> {
+        let properties = Target { interface: "org.freedesktop.DBus.Properties", ..LOGIND };
+        let mut body = Message::default();
+        body.string(LOGIND.interface);
+        body.string("PreparingForSleep");
+        let answer = self.call(&properties, "Get", "ss", &body.0).context("ask logind whether it is over")?;
+        answer.flag().context("logind answers with something else than yes or no")
+    }
+
+    /// Calls and waits for the answer.
+    fn call(&mut self, target: &Target, member: &str, signature: &str, body: &[u8]) -> Result<Answer> {
         self.serial += 1;
         let serial = self.serial;
         let message = request(target, self.bus, member, signature, body, serial)?;
@@ -153,7 +183,7 @@ impl Systemd {
                 continue;
             }
             match answer.kind {
-                RETURN => return Ok(()),
+                RETURN => return Ok(answer),
                 _ => bail!("{}", answer.error_text()),
             }
         }
@@ -338,6 +368,15 @@ impl Answer {
         Some(())
     }
 
+    /// The value of a property that is yes or no.
+    fn flag(&self) -> Option<bool> {
+        let mut reader = Reader { bytes: &self.body, at: 0 };
+        if self.signature.as_deref() != Some("v") || reader.signature()? != "b" {
+            return None;
+        }
+        reader.number().map(|value| value != 0)
+    }
+
     /// The words of an error, or at least its name.
     fn error_text(&self) -> String {
         let name = self.error.as_deref().unwrap_or("an error without a name");
@@ -452,6 +491,21 @@ mod tests {
         expected.extend_from_slice(&20u32.to_ne_bytes());
         expected.extend_from_slice(b"org.freedesktop.DBus\0\0\0\0");
         assert_eq!(message, expected);
+    }
+
+    #[test]
+    fn only_a_flag_is_a_flag() {
+        let answer = |signature: &str, kind: &str, value: u32| {
+            let mut body = Message::default();
+            body.signature(kind);
+            body.number(value);
+            Answer { signature: Some(signature.into()), body: body.0, ..Answer::default() }
+        };
+        assert_eq!(answer("v", "b", 1).flag(), Some(true));
+        assert_eq!(answer("v", "b", 0).flag(), Some(false));
+        assert_eq!(answer("v", "u", 1).flag(), None);
+        assert_eq!(answer("s", "b", 1).flag(), None);
+        assert_eq!(Answer { signature: Some("v".into()), ..Answer::default() }.flag(), None);
     }
 
     #[test]

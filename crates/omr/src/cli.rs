@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{config, doctor, prepare, reclaim, run, status, warm, watch};
+use crate::commands::{config, doctor, hibernate, prepare, reclaim, run, status, warm, watch};
 use crate::daemon;
 
 /// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
@@ -32,6 +32,8 @@ pub enum Command {
     Prepare(prepare::Args),
     /// Bring memory back from swap before it is needed, foreground first
     Warm(warm::Args),
+    /// Hibernate: prepare, go, and bring memory back afterwards
+    Hibernate(hibernate::Args),
     /// Reclaim by itself, whenever the machine is idle
     Daemon(daemon::Args),
     /// Show what the daemon does, and what it has done today

@@ -1,4 +1,6 @@
-use omr_kernel::hibernate::{Availability, DeviceNumber, Hibernation, parse_availability};
+use std::time::Duration;
+
+use omr_kernel::hibernate::{Availability, DeviceNumber, Hibernation, Logged, parse_availability};
 use omr_testkit::{FakeRoot, Release};
 use omr_units::{Bytes, Pages};
 use proptest::prelude::*;
@@ -79,4 +81,22 @@ proptest! {
         let _ = parse_availability(&state, &disk);
         let _ = DeviceNumber::parse(&state);
     }
+}
+
+#[test]
+fn what_the_log_still_has_after_resume() {
+    let messages: Vec<String> = [
+        "PM: hibernation: Allocated 76086 pages for snapshot",
+        "PM: hibernation: Allocated 304344 kbytes in 3.26 seconds (93.35 MB/s)",
+        "PM: hibernation: Need to copy 67559 pages",
+        "PM: hibernation: Need to copy some pages",
+        "Restarting tasks ... done.",
+    ]
+    .map(String::from)
+    .into();
+    let all = Logged { image: Some(Pages(67559)), allocated_in: Some(Duration::from_millis(3260)) };
+    assert_eq!(Logged::parse(&messages[..3]), all);
+    // What is not understood is unknown, not what was before.
+    assert_eq!(Logged::parse(&messages).image, None);
+    assert_eq!(Logged::parse(&messages[4..]), Logged::default());
 }

@@ -10,6 +10,7 @@ macro_rules! outln {
 
 pub mod config;
 pub mod doctor;
+pub mod hibernate;
 pub mod prepare;
 pub mod reclaim;
 pub mod run;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Reclaim(args) => reclaim::run(&cli.root, &args),
         Command::Prepare(args) => prepare::run(&cli.root, &args),
         Command::Warm(args) => warm::run(&cli.root, &args),
+        Command::Hibernate(args) => hibernate::run(&cli.root, &args),
         Command::Daemon(args) => crate::daemon::run(&cli.root, &args),
         Command::Status(args) => status::status(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),

@@ -51,7 +51,7 @@ enum What {
 }
 
 #[derive(Debug, clap::Args)]
-struct Hibernate {
+pub struct Hibernate {
     /// How large the image may be before compression: a size, or min for as small as will go
     ///
     /// By default as large as the kernel can copy at once, without reclaiming first: image_size
@@ -63,6 +63,18 @@ struct Hibernate {
 
     #[command(flatten)]
     common: Common,
+}
+
+impl Hibernate {
+    /// Nothing is to be done, only said.
+    pub fn is_dry_run(&self) -> bool {
+        self.common.dry_run
+    }
+
+    /// For machines.
+    pub fn is_json(&self) -> bool {
+        self.common.json
+    }
 }
 
 /// What all preparations have.
@@ -128,7 +140,8 @@ struct Refused {
     why: String,
 }
 
-fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
+/// `omr prepare hibernate`.
+pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     let common = &args.common;
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use omr_kernel::Kernel;
 use omr_kernel::actuate::{Actuator, DryRun, Live};
@@ -83,6 +83,22 @@ struct Summary {
     cpu_seconds: f64,
     #[serde(flatten)]
     report: Report,
+}
+
+impl Args {
+    /// As with `--record`, or as without anything.
+    pub fn plain(record: bool, json: bool) -> Result<Self> {
+        Ok(Args {
+            targets: Vec::new(),
+            record,
+            rate: None,
+            timeout: None,
+            free_floor: warm::FLOOR.parse().context("the default")?,
+            ignore_busy: false,
+            dry_run: false,
+            json,
+        })
+    }
 }
 
 /// Runs the command.

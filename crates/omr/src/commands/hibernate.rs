@@ -1,0 +1,177 @@
+//! `omr hibernate`: the whole round.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use omr_kernel::actuate::{Live, Outcome};
+use omr_kernel::hibernate::Logged;
+use omr_kernel::kmsg::Log;
+use omr_kernel::{Kernel, clock};
+use omr_policy::short;
+use omr_units::Bytes;
+use serde::Serialize;
+
+use crate::bus::Systemd;
+use crate::commands::{prepare, warm};
+use crate::exit::Exit;
+use crate::stop;
+
+/// How often logind is asked whether it is over.
+const LOOK: Duration = Duration::from_millis(200);
+/// The clock that runs on while the machine is off counts in seconds: less was no sleep.
+const ASLEEP: Duration = Duration::from_millis(500);
+
+/// Prepares as "omr prepare hibernate" does, hibernates, waits until the machine is back, and brings
+/// back what was in memory. Through logind where it runs, so that inhibitors and hooks are heard; else
+/// straight through the kernel. With --json, each part prints an object of its own.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    prepare: prepare::Hibernate,
+
+    /// Straight through the kernel, past logind, its inhibitors and all hooks
+    #[arg(long)]
+    direct: bool,
+
+    /// Leave in swap what is there after resume
+    #[arg(long)]
+    no_warm: bool,
+}
+
+/// What is printed at the end. The kernel's log of the image having been written is not in the image,
+/// so writing, the time without power and loading cannot be told apart from inside.
+#[derive(Debug, Serialize)]
+struct Summary {
+    hibernated: &'static str,
+    /// Recording, reclaiming.
+    prepare_ms: u64,
+    /// From asking until the snapshot, and from the snapshot until this program went on: by
+    /// `CLOCK_MONOTONIC`, which stands still in between.
+    awake_ms: u64,
+    /// From the snapshot until the machine was back: by the real-time clock, in whole seconds.
+    asleep_ms: u64,
+    /// By the kernel's log; `None`: it does not say.
+    image: Option<Bytes>,
+    /// By the kernel's log: freeing memory and making room for the copies.
+    allocate_ms: Option<u64>,
+    /// Bringing memory back.
+    warm_ms: Option<u64>,
+}
+
+/// Runs the command.
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    let kernel = Kernel::open(root)?;
+    let began = clock::read_monotonic();
+    if !args.no_warm && !args.prepare.is_dry_run() {
+        tell("record", warm::run(root, &warm::Args::plain(true, args.prepare.is_json())?));
+    }
+    match prepare::hibernate(root, &args.prepare)? {
+        // Less than wished is no reason to stay awake.
+        Exit::Done | Exit::Partial => {}
+        exit => return Ok(exit),
+    }
+    if stop::signal().is_some() {
+        return Err(Exit::Partial.error("interrupted, so the machine stays awake"));
+    }
+    if args.prepare.is_dry_run() {
+        return Ok(Exit::Done);
+    }
+    let prepared = clock::read_monotonic();
+
+    let mut log = Log::from_now(root).ok();
+    let asleep = clock::read_asleep();
+    let hibernated = match logind(root, args) {
+        Some(systemd) => through_logind(systemd)?,
+        None => straight(&kernel)?,
+    };
+    let asleep = clock::read_asleep().saturating_sub(asleep);
+    let back = clock::read_monotonic();
+    if asleep < ASLEEP {
+        bail!("the machine did not hibernate; journalctl -b -u systemd-hibernate and dmesg say why");
+    }
+
+    let warmed = !args.no_warm && tell("warm", warm::run(root, &warm::Args::plain(false, args.prepare.is_json())?));
+    let logged = log.as_mut().map(|log| Logged::parse(&log.read())).unwrap_or_default();
+    let summary = Summary {
+        hibernated,
+        prepare_ms: millis(prepared.since(began)),
+        awake_ms: millis(back.since(prepared)),
+        asleep_ms: millis(asleep),
+        image: logged.image.map(|pages| pages.bytes(kernel.page())),
+        allocate_ms: logged.allocated_in.map(millis),
+        warm_ms: warmed.then(|| millis(clock::read_monotonic().since(back))),
+    };
+    print(args, &summary)?;
+    Ok(Exit::Done)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The machine hibernates with or without this part; whether it was done.
+fn tell(part: &str, result: Result<Exit>) -> bool {
+    match result {
+        Ok(exit) => matches!(exit, Exit::Done | Exit::Partial),
+        Err(err) => {
+            eprintln!("omr: {part}: {err:#}");
+            false
+        }
+    }
+}
+
+/// The way to logind, where there is one.
+fn logind(root: &Path, args: &Args) -> Option<Systemd> {
+    // Another root is another machine, whose logind nobody can ask.
+    if args.direct || root != Path::new("/") {
+        return None;
+    }
+    Systemd::connect(false).ok().filter(Systemd::is_bus)
+}
+
+fn through_logind(mut systemd: Systemd) -> Result<&'static str> {
+    systemd.hibernate().context("\"omr hibernate --direct\" goes past logind")?;
+    // Frozen, written, read and thawed in one of these sleeps.
+    while systemd.is_going_to_sleep()? {
+        std::thread::sleep(LOOK);
+    }
+    Ok("logind")
+}
+
+fn straight(kernel: &Kernel) -> Result<&'static str> {
+    let why = match omr_kernel::hibernate::hibernate(kernel, &mut Live)? {
+        Outcome::Done => return Ok("kernel"),
+        Outcome::Partial => "another sleep is under way, or /dev/snapshot is in use",
+        Outcome::Interrupted => "a process could not be frozen",
+        Outcome::Gone => "no device to resume from is set (resume=)",
+        Outcome::Denied => "permission denied; it takes root, and a kernel that is not locked down",
+        Outcome::Unsupported => "the kernel cannot",
+    };
+    bail!("hibernate: {why}")
+}
+
+fn print(args: &Args, summary: &Summary) -> Result<()> {
+    if args.prepare.is_json() {
+        outln!("{}", serde_json::to_string_pretty(summary)?);
+        return Ok(());
+    }
+    let time = |ms: u64| short(Duration::from_millis(ms));
+    let mut line = format!("hibernated through {}: prepared in {}", summary.hibernated, time(summary.prepare_ms));
+    if let Some(image) = summary.image {
+        line += &format!(", image {image}");
+    }
+    if let Some(ms) = summary.allocate_ms {
+        line += &format!(" made room for in {}", time(ms));
+    }
+    line += &format!(
+        ", {} before and after the snapshot, away for {} (writing, power off and on, loading)",
+        time(summary.awake_ms),
+        time(summary.asleep_ms)
+    );
+    if let Some(ms) = summary.warm_ms {
+        line += &format!(", warm after {}", time(ms));
+    }
+    outln!("{line}.");
+    Ok(())
+}
