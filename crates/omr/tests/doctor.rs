@@ -190,6 +190,15 @@ fn no_control_groups_at_all() {
 }
 
 #[test]
+fn the_agent_of_ec2_is_named() {
+    let (code, text) = doctor(&full().file("etc/hibinit-config.cfg", "[swap]\npercentage-of-ram = 100\n"));
+    assert_eq!(code, 0);
+    assert!(row(&text, "hibernation").contains("EC2's agent installed"), "{text}");
+    let (_, without) = doctor(&full());
+    assert!(!without.contains("EC2"), "{without}");
+}
+
+#[test]
 fn no_swap_leaves_file_memory() {
     let root = full().proc("swaps", "Filename\t\t\t\tType\t\tSize\tUsed\tPriority\n");
     let (code, text) = doctor(&root);

@@ -40,7 +40,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     // Files of another machine, or of a test, answer to nothing: asking would be asking this kernel.
     let live = root == Path::new("/");
-    let facts = Facts::read(&kernel, live);
+    let facts = Facts::read(&kernel, root, live);
     let backend = checks::backend(&facts);
     let report = Report {
         answer: checks::answer(&facts, live),

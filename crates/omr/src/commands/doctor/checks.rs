@@ -337,6 +337,11 @@ fn hibernation(facts: &Facts) -> Check {
     if let Some(size) = hibernation.image_size {
         found += &format!(", image_size {size}");
     }
+    if facts.ec2_agent {
+        found += ", EC2's agent installed";
+        return row(Works::Partly, found)
+            .fix("the agent's swap is on right before and after hibernation only: docs/sleep.md says what that means");
+    }
     if !facts.swap.iter().any(|swap| swap.device.kind.is_disk()) {
         return row(Works::Partly, found).fix("the image needs swap on a disk, and there is none");
     }

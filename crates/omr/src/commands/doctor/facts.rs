@@ -1,7 +1,7 @@
 //! What is there: read from files, and asked of the running kernel where there is one to ask.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use omr_kernel::actuate::Live;
 use omr_kernel::damon::Damon;
@@ -37,6 +37,8 @@ pub struct Facts {
     /// `None`: not in this kernel.
     pub zswap: Option<bool>,
     pub hibernation: Hibernation,
+    /// EC2's hibernation agent is installed: its swap is on around hibernation only.
+    pub ec2_agent: bool,
     pub lockdown: Option<Lockdown>,
     pub privileges: Privileges,
 }
@@ -110,7 +112,7 @@ pub struct Privileges {
 
 impl Facts {
     /// Reads them; asks the running kernel only if `live`.
-    pub fn read(kernel: &Kernel, live: bool) -> Self {
+    pub fn read(kernel: &Kernel, root: &Path, live: bool) -> Self {
         let ask = |question: &dyn Fn() -> Answer| if live { question() } else { Answer::NotProbed };
         let hint = |advice| ask(&|| probe::process_madvise(advice));
         let hibernation = Hibernation::read(kernel);
@@ -137,6 +139,7 @@ impl Facts {
             swap: read_swap(kernel, &hibernation),
             zswap: swap::read_zswap(kernel),
             hibernation,
+            ec2_agent: root.join("etc/hibinit-config.cfg").exists(),
             lockdown: Lockdown::read(kernel),
             privileges: Privileges {
                 status: Status::read_own(kernel).unwrap_or_default(),
