@@ -79,7 +79,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=10, metavar="S", help="idle time before hibernation (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="how often each case runs (default: %(default)s)")
-    parser.add_argument("--arms", default="off,drop-caches,on", help=f"of {', '.join(LABELS)} (default: %(default)s)")
+    parser.add_argument("--arms", default="off,drop-caches,on,prepare", help=f"of {', '.join(LABELS)} (default: %(default)s)")
     parser.add_argument("--sizes", default="default,zero", help="image sizes (default: %(default)s)")
     parser.add_argument("--workloads", default="seed,mixed", help="of seed, mixed, working-set (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
@@ -148,6 +148,8 @@ def measure(arguments: argparse.Namespace, case: Case, raw: Path) -> dict[str, A
         filled = sum(load.line_with("ready")["bytes"] for load in loads)
         prepared = prepare(guest, case, daemon, filled, arguments)
         measured = {"case": str(case), "boot_s": boot_s, "filled": filled, "prepared": prepared, "meminfo": guest.meminfo()}
+        if case == WARMED:
+            guest.run(["omr", "warm", "--record"])
         measured |= hibernate(guest, case, raw)
         if case.workload == "working-set":
             measured["working_set"] = come_back(guest, case, loads[-1])
@@ -222,7 +224,9 @@ def come_back(guest: Guest, case: Case, foreground: Any) -> dict[str, Any]:
     resident = guest.group_value(FOREGROUND)
     began = time.monotonic()
     if case.arm == "warm":
-        guest.run(["omr", "warm"], timeout=600)
+        ran = guest.run(["omr", "warm", "--ignore-busy"], timeout=600, check=False)
+        if ran.code not in (0, 4):
+            raise RuntimeError(f"omr warm ended with {ran.code}: {ran.stderr}")
     warm_s = time.monotonic() - began if case.arm == "warm" else 0.0
     foreground.kill(signal.SIGUSR2)
     touched = foreground.line_with("touched", timeout=900)
