@@ -15,6 +15,7 @@ pub mod actuate;
 pub mod block;
 pub mod buddyinfo;
 pub mod clock;
+pub mod compaction;
 pub mod damon;
 pub mod dmi;
 pub mod hibernate;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::{Kernel, buddyinfo, clock, page_reporting, zoneinfo};
+use omr_kernel::{Kernel, buddyinfo, clock, compaction, page_reporting, zoneinfo};
 use omr_policy::End;
 use omr_units::{Bytes, Pages};
 use serde::Serialize;
@@ -79,7 +79,7 @@ pub fn compact(root: &Path, mut actuator: Box<dyn Actuator>, stop: &Flag) -> Res
     thread::Builder::new()
         .name("omr-compact".into())
         .stack_size(64 << 10)
-        .spawn(move || sender.send(actuator.write(&kernel.proc, "sys/vm/compact_memory", "1")))
+        .spawn(move || sender.send(compaction::compact(&kernel, &mut *actuator)))
         .context("a thread for compaction")?;
     loop {
         match receiver.recv_timeout(Duration::from_millis(10)) {
