@@ -54,8 +54,8 @@ install_all() {
     done
     install -D -m 755 packaging/systemd-sleep/omr "$root$hook"
     if [ "$prefix" != /usr ]; then
-        sed -i "s,^\(Exec[A-Za-z]*=-\{0,1\}\)/usr/bin/omr ,\1$prefix/bin/omr ," "$root$prefix"/lib/systemd/system/omr*.service
-        sed -i "s, /usr/bin/omr , $prefix/bin/omr ," "$root$hook"
+        sed -i "s#^\(Exec[A-Za-z]*=-\{0,1\}\)/usr/bin/omr #\1$prefix/bin/omr #" "$root$prefix"/lib/systemd/system/omr*.service
+        sed -i "s# /usr/bin/omr # $prefix/bin/omr #" "$root$hook"
     fi
     [ -e "$root/etc/omr/omr.toml" ] || install -D -m 644 packaging/etc/omr.toml "$root/etc/omr/omr.toml"
     if live; then

@@ -15,7 +15,7 @@ from typing import Any
 from .binaries import build, busybox
 from .guest import Guest, Hibernation, SwapFile, Zram
 from .initramfs import Archive
-from .paths import CACHE
+from .paths import CACHE, alone
 from .swapfile import grow
 
 SUITE = "bookworm"
@@ -71,6 +71,11 @@ def sources() -> list[str]:
 
 def image() -> Path:
     """The root file system's image, made where the cache has none."""
+    with alone("debian"):
+        return find_or_make()
+
+
+def find_or_make() -> Path:
     recipe = repr((SUITE, PACKAGES, IMAGE_MIB, AGENT_UNIT, QUIET, NO_LOGIN, DPKG, CUSTOMIZE))
     path = CACHE / "debian" / f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.ext4"
     if path.exists():

@@ -17,7 +17,7 @@ from typing import Any, Callable, Self
 from .agent import Agent, AgentSilent
 from .initramfs import initramfs
 from .kernels import Kernel, kernel
-from .paths import CACHE
+from .paths import CACHE, alone
 from .qmp import Qmp, QmpError
 from .swapfile import BLOCK, make_swap_file
 
@@ -123,15 +123,16 @@ def accelerator() -> Accelerator:
     # Asked once per boot of the host.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     answer = CACHE / "accelerator" / boot
-    if not answer.exists():
-        try:
-            with Guest(accelerator=KVM, programs=("omr-testkit",), boot_timeout=20):
-                name = KVM.name
-        except GuestError:
-            name = TCG.name
-        shutil.rmtree(answer.parent, ignore_errors=True)
-        answer.parent.mkdir(parents=True)
-        answer.write_text(name)
+    with alone("accelerator"):
+        if not answer.exists():
+            try:
+                with Guest(accelerator=KVM, programs=("omr-testkit",), boot_timeout=20):
+                    name = KVM.name
+            except GuestError:
+                name = TCG.name
+            shutil.rmtree(answer.parent, ignore_errors=True)
+            answer.parent.mkdir(parents=True)
+            answer.write_text(name)
     return KVM if answer.read_text() == KVM.name else TCG
 
 

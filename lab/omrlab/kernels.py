@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .paths import CACHE
+from .paths import CACHE, alone
 
 
 class KernelMissing(Exception):
@@ -126,6 +126,11 @@ DAY = 86400
 @functools.cache
 def kernel(release: str) -> Kernel:
     """The newest generic amd64 kernel of a release such as `6.12`, or of a series such as `7`."""
+    with alone("kernels"):
+        return find_or_fetch(release)
+
+
+def find_or_fetch(release: str) -> Kernel:
     store = CACHE / "kernels"
     found = None
     if release not in SUITES:

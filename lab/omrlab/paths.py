@@ -1,9 +1,21 @@
 """Where things are."""
 
+import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OUT = REPOSITORY / "lab" / "out"
 CAPTURED = REPOSITORY / "crates" / "testkit" / "captured"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "omr-lab"
+
+
+@contextlib.contextmanager
+def alone(what: str) -> Iterator[None]:
+    """Two labs, or two test processes, fill the cache one after the other."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / f"{what}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

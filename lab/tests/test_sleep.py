@@ -18,8 +18,8 @@ from omrlab.kernels import kernel
 PREPARE = "omr-prepare-hibernate.service"
 WARM = "omr-warm.service"
 
-# The daemon decides nothing here: what is seen is the preparation's doing.
-OBSERVE = 'mode = "observe"\n'
+# The daemon takes nothing here: what is seen is the preparation's doing. And it is not quiet because of the boot.
+OBSERVE = 'mode = "observe"\n[sweep]\nafter_boot = "0s"\n'
 
 
 def guest_with(packages: list[Path], mem_mib: int = 768) -> DebianGuest:
