@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,13 @@ class Pending:
 
     def result(self, timeout: float = 60, resend: float = 5) -> dict[str, Any]:
         """The answer; asks again every `resend` seconds."""
-        deadline = time.monotonic() + timeout
-        while not self.answered.wait(min(resend, max(0.0, deadline - time.monotonic()))):
-            self.agent.check()
+        sent = time.monotonic()
+        deadline = sent + timeout
+        while not self.agent.wait(self.answered, min(deadline, sent + resend)):
             if time.monotonic() >= deadline:
                 raise AgentSilent(f"no answer in {timeout:g} s to {self.message}")
             self.agent.send(self.message)
-        self.agent.check()
+            sent = time.monotonic()
         assert self.reply is not None
         if "error" in self.reply:
             raise AgentError(self.reply["error"], self.reply.get("errno"))
@@ -71,9 +72,13 @@ class Pending:
 
 
 class Agent:
-    """Talks to one guest, over as many connections as it has boots."""
+    """Talks to one guest, over as many connections as it has boots.
 
-    def __init__(self) -> None:
+    `check_on` raises where no answer can come any more, so that nobody waits for one.
+    """
+
+    def __init__(self, check_on: Callable[[], None]) -> None:
+        self.check_on = check_on
         # Ids grow over the guest's life: an agent must not take a new request for an old one.
         self.ids = itertools.count(HELLO + 1)
         self.pending: dict[int, Pending] = {}
@@ -81,13 +86,11 @@ class Agent:
         self.socket: socket.socket | None = None
         self.hellos = 0
         self.started = threading.Event()
-        self.broken: Exception | None = None
 
     def connect(self, path: Path) -> None:
         self.disconnect()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(str(path))
-        self.broken = None
         self.started.clear()
         threading.Thread(target=self.listen, args=(self.socket,), daemon=True).start()
 
@@ -96,16 +99,13 @@ class Agent:
             self.socket.close()
             self.socket = None
 
-    def fail(self, reason: Exception) -> None:
-        """Ends all waiting: the guest is gone for good."""
-        self.broken = reason
-        self.started.set()
-        for pending in list(self.pending.values()):
-            pending.answered.set()
-
-    def check(self) -> None:
-        if self.broken:
-            raise self.broken
+    def wait(self, event: threading.Event, deadline: float) -> bool:
+        """Whether it came before `deadline`."""
+        while not event.wait(min(1.0, max(0.0, deadline - time.monotonic()))):
+            self.check_on()
+            if time.monotonic() >= deadline:
+                return False
+        return True
 
     def listen(self, connection: socket.socket) -> None:
         rest = b""

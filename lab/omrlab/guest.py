@@ -204,7 +204,7 @@ class Guest:
         self.prealloc = prealloc
         self.boot_s = 0.0
         self.boots = 0
-        self.agent = Agent()
+        self.agent = Agent(self.check_on)
         self.last_console = ""
         self.qemu: subprocess.Popen[bytes] | None = None
         self.qmp: Qmp | None = None
@@ -312,9 +312,8 @@ class Guest:
     def boot(self) -> None:
         """Switches on and waits for the agent."""
         started = self.switch_on()
-        if not self.agent.started.wait(self.boot_timeout):
+        if not self.agent.wait(self.agent.started, started + self.boot_timeout):
             raise AgentSilent(f"no agent in {self.boot_timeout:g} s")
-        self.agent.check()
         self.boot_s = time.monotonic() - started
 
     def cut_power(self) -> None:
@@ -338,12 +337,12 @@ class Guest:
             self.qemu = subprocess.Popen(
                 [*self.command(), *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
             )
-        while not self.socket("qmp").exists():
+        while not (qmp := try_qmp(self.socket("qmp"))):
             if self.qemu.poll() is not None or time.monotonic() > started + 10:
                 raise GuestError(f"QEMU did not start: {(self.directory / 'qemu.log').read_text()}")
             time.sleep(0.005)
+        self.qmp = qmp
         self.agent.connect(self.socket("agent"))
-        self.qmp = connect_qmp(self.socket("qmp"))
         return started
 
     def wait_off(self, timeout: float) -> float:
@@ -394,6 +393,12 @@ class Guest:
     def check(self) -> None:
         if panic := self.panic():
             raise GuestPanicked(panic)
+
+    def check_on(self) -> None:
+        """Raises where the guest is off."""
+        if self.qemu and self.qemu.poll() is not None:
+            self.check()
+            raise GuestError(f"the guest is off; the console ends: {self.console_end()}")
 
     # What a guest can be asked for
 
@@ -521,9 +526,12 @@ def decode(text: str) -> str:
     return text.encode("latin-1").decode(errors="replace")
 
 
-def connect_qmp(path: Path) -> Qmp:
+def try_qmp(path: Path) -> Qmp | None:
+    """None until QEMU listens: its socket is there before that, and then refuses."""
     try:
         return Qmp(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
     except (OSError, QmpError) as error:
         raise GuestError(f"QEMU does not answer: {error}") from error
 

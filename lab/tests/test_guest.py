@@ -1,13 +1,15 @@
 """The lab itself: what the other tests stand on."""
 
+import math
 import signal
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from omrlab.agent import AgentError
 from omrlab.debian import DebianGuest
-from omrlab.guest import Disk, Guest, GuestPanicked, Hibernation, SwapFile, Zram
+from omrlab.guest import Disk, Guest, GuestError, GuestPanicked, Hibernation, SwapFile, Zram
 
 TESTKIT = ("omr-testkit",)
 
@@ -49,6 +51,16 @@ def test_a_panic_is_an_error_of_its_own() -> None:
         with Guest(mem_mib=256, programs=TESTKIT) as guest:
             guest.agent.submit("write", path="/proc/sysrq-trigger", data="c")
             guest.wait_off(30)
+
+
+def test_nobody_waits_for_a_guest_that_is_off() -> None:
+    with Guest(mem_mib=256, programs=TESTKIT) as guest:
+        assert guest.qemu
+        guest.qemu.kill()
+        with pytest.raises(GuestError, match="the guest is off"):
+            guest.run(["sleep", "1"], timeout=3600)
+        with pytest.raises(GuestError, match="the guest is off"):
+            guest.agent.wait(threading.Event(), math.inf)
 
 
 @pytest.mark.parametrize("swap", [Disk(768), SwapFile(768)], ids=["disk", "file"])
