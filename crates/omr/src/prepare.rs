@@ -42,8 +42,6 @@ const WRITEBACK_TIME: Duration = Duration::from_secs(5);
 pub enum Target {
     /// So small that the kernel only has to copy it.
     Fast,
-    /// That, and then smaller for as long as there is time.
-    AsTimeAllows,
     /// That, and before compression no larger than this.
     AtMost(Bytes),
     /// As small as will go.
@@ -57,8 +55,6 @@ pub enum Goal {
     Image {
         /// Its size before compression; `None`: as small as will go.
         at_most: Option<Bytes>,
-        /// Once that is reached, goes on until the time is up or nothing more will go.
-        further: bool,
         /// Where it goes.
         place: Place,
     },
@@ -81,10 +77,10 @@ impl Goal {
         let at_most = match target {
             Target::AtMost(size) => Some(size),
             // With image_size 0 nothing is small enough: then as small as will go is what was asked for.
-            Target::Fast | Target::AsTimeAllows => Some(forecast.fast).filter(|&fast| fast > forecast.must_stay),
+            Target::Fast => Some(forecast.fast).filter(|&fast| fast > forecast.must_stay),
             Target::Smallest => None,
         };
-        Ok(Goal::Image { at_most, further: target == Target::AsTimeAllows, place })
+        Ok(Goal::Image { at_most, place })
     }
 
     /// What must still leave memory, measured now; zero when the goal is reached. `None` in a goal
@@ -101,12 +97,6 @@ impl Goal {
             Goal::Free { at_least } => Ok(Some(*at_least - read_free(kernel)?)),
             Goal::All => Ok(None),
         }
-    }
-
-    /// What is to be taken in all; `None`: as much as will go.
-    pub fn wanted(&self, kernel: &Kernel) -> Result<Option<Bytes>> {
-        let missing = self.missing(kernel)?;
-        Ok(missing.filter(|_| !matches!(self, Goal::Image { further: true, .. })))
     }
 
     /// Swap of the whole machine that must stay free when `amount` more leaves memory.
@@ -203,7 +193,7 @@ impl Preparation<'_> {
             error: None,
         };
         let mut measured = Measured::default();
-        if goal.wanted(self.kernel)? != Some(Bytes::ZERO) {
+        if goal.missing(self.kernel)? != Some(Bytes::ZERO) {
             self.flush()?;
             // Page cache that was dirty, what had not arrived in swap yet, and what has grown meanwhile is
             // there for a second round.
@@ -263,7 +253,7 @@ impl Preparation<'_> {
         let before = done.freed;
         let mut failed = None;
         for candidate in self.candidates()? {
-            let missing = match goal.wanted(self.kernel)?.map(|missing| missing - done.planned) {
+            let missing = match goal.missing(self.kernel)?.map(|missing| missing - done.planned) {
                 Some(Bytes::ZERO) => return Ok(false),
                 missing => missing.map(|missing| missing + MARGIN),
             };

@@ -55,9 +55,8 @@ pub struct Hibernate {
     /// How large the image may be before compression: a size, or min for as small as will go
     ///
     /// By default as large as the kernel can copy at once, without reclaiming first: image_size
-    /// (2/5 of the memory, unless set) or about half of the memory, whichever is less. With --deadline
-    /// what is left of the time then makes it smaller still: what is swapped out before need be neither
-    /// written nor read with the image.
+    /// (2/5 of the memory, unless set) or about half of the memory, whichever is less. Smaller takes
+    /// longer here, and makes resume faster: what is swapped out before is not read with the image.
     #[arg(long, value_parser = parse_target, value_name = "SIZE")]
     target: Option<Target>,
 
@@ -146,11 +145,7 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
-    let target = args.target.unwrap_or(match common.deadline {
-        Some(_) => Target::AsTimeAllows,
-        None => Target::Fast,
-    });
-    let goal = match Goal::hibernate(&kernel, root, target) {
+    let goal = match Goal::hibernate(&kernel, root, args.target.unwrap_or(Target::Fast)) {
         Ok(goal) => goal,
         Err(obstacle) => return refuse(common, "hibernate", obstacle),
     };
@@ -207,7 +202,7 @@ fn prepare(
     };
     stop::catch_signals();
     let stop = Flag::with_timeout(deadline);
-    let bar = progress_bar(common, goal.wanted(kernel)?);
+    let bar = progress_bar(common, goal.missing(kernel)?);
     let mut preparation =
         Preparation { kernel, config: loaded, actuator: &mut *actuator, journal: journal.as_ref(), stop: &stop };
     let done = preparation.run(goal, &mut |freed| bar.set_position(freed.0));

@@ -202,7 +202,7 @@ fn goal(kernel: &Kernel, root: &Path, purpose: Purpose) -> Goal {
     let all = Goal::Free { at_least: Bytes::MAX };
     match purpose {
         Purpose::Migrate | Purpose::Preempt => all,
-        Purpose::Hibernate => Goal::hibernate(kernel, root, Target::AsTimeAllows).unwrap_or_else(|obstacle| {
+        Purpose::Hibernate => Goal::hibernate(kernel, root, Target::Fast).unwrap_or_else(|obstacle| {
             // Whoever hibernates the machine may be about to mend that: EC2's agent switches its swap file on
             // a second before.
             log::warn!("{obstacle}; what can be freed is freed all the same");
