@@ -91,6 +91,7 @@ fn a_full_6_12() {
         ("PSI", "PSI ? there, shortest window not probed"),
         ("swap", "swap yes /dev/vdb (disk), 1.00 GiB of 2.00 GiB free, resume device"),
         ("zswap", "zswap no off"),
+        ("page reporting", "page reporting no nobody is told"),
         ("hibernation", "hibernation yes resume=254:16, image_size 787 MiB"),
         ("MGLRU", "MGLRU yes on (0x0007), debugfs mounted"),
         ("DAMON", "DAMON yes free"),
@@ -199,6 +200,19 @@ fn the_agent_of_ec2_is_named() {
 }
 
 #[test]
+fn a_swapoff_after_resume_is_named() {
+    let hook = |text| {
+        let root =
+            full().file("etc/hibinit-config.cfg", "").file("usr/lib/systemd/system-sleep/sleep-handler.sh", text);
+        doctor(&root).1
+    };
+    let old = hook("#!/bin/bash\nif [ \"$1\" = \"post\" ]; then\n    swapoff /swap\nfi\n");
+    assert!(old.contains("after resume the agent reads back all its swap"), "{old}");
+    let new = hook("#!/bin/bash\n# We do not swapoff /swap here.\n");
+    assert!(!new.contains("reads back"), "{new}");
+}
+
+#[test]
 fn no_swap_leaves_file_memory() {
     let root = full().proc("swaps", "Filename\t\t\t\tType\t\tSize\tUsed\tPriority\n");
     let (code, text) = doctor(&root);
@@ -222,6 +236,8 @@ fn several_swap_devices_come_in_the_order_of_use() {
     assert!(at("/dev/zram0 (zram), 4.00 MiB of 4.00 MiB free") < at("/swap file (file), 0 B of 1.00 MiB free"));
     assert!(at("full: nothing more goes there") > 0);
     assert!(row(&text, "zswap").starts_with("zswap yes on"));
+    let (_, text) = doctor(&root.sys("module/page_reporting/parameters/page_reporting_order", "9\n"));
+    assert!(row(&text, "page reporting").starts_with("page reporting yes in blocks of 2.00 MiB"), "{text}");
 }
 
 #[test]

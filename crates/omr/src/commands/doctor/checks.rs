@@ -145,6 +145,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     rows.extend([
         zswap(facts),
         hibernation(facts),
+        page_reporting(facts),
         privileges(facts),
         mglru(facts),
         damon(facts),
@@ -337,10 +338,13 @@ fn hibernation(facts: &Facts) -> Check {
     if let Some(size) = hibernation.image_size {
         found += &format!(", image_size {size}");
     }
-    if facts.ec2_agent {
+    if let Some(agent) = &facts.ec2_agent {
         found += ", EC2's agent installed";
-        return row(Works::Partly, found)
-            .fix("the agent's swap is on right before and after hibernation only: docs/sleep.md says what that means");
+        return row(Works::Partly, found).fix(if agent.swapoff_after_resume {
+            "after resume the agent reads back all its swap; a newer one does not, see docs/sleep.md"
+        } else {
+            "the agent's swap is on only from its first hibernation on: docs/sleep.md says what that means"
+        });
     }
     if !facts.swap.iter().any(|swap| swap.device.kind.is_disk()) {
         return row(Works::Partly, found).fix("the image needs swap on a disk, and there is none");
@@ -348,6 +352,14 @@ fn hibernation(facts: &Facts) -> Check {
     match hibernation.resume {
         None => row(Works::Partly, found).fix("boot with resume=DEVICE, unless systemd picks one"),
         Some(_) => row(Works::Yes, found),
+    }
+}
+
+fn page_reporting(facts: &Facts) -> Check {
+    let row = |works, found| Check::new("page reporting", works, found, "gives free memory to the host, for migration");
+    match facts.page_reporting {
+        Some(block) => row(Works::Yes, format!("in blocks of {block}")),
+        None => row(Works::No, "nobody is told".into()).fix("balloon with free-page-reporting=on; not needed"),
     }
 }
 

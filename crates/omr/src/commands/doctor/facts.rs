@@ -1,6 +1,7 @@
 //! What is there: read from files, and asked of the running kernel where there is one to ask.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use omr_kernel::actuate::Live;
@@ -13,9 +14,11 @@ use omr_kernel::memcg::{self, Group, Visit};
 use omr_kernel::probe::{self, Answer, ReclaimKeys};
 use omr_kernel::process::{self, Status};
 use omr_kernel::swap::{self, SwapDevice};
-use omr_kernel::{Dir, Error, Kernel, mounts};
-use omr_units::GroupId;
+use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
+use omr_units::{Bytes, GroupId};
 use serde::Serialize;
+
+use crate::handback;
 
 /// Everything omr could use. A field is `None` where it could not be told.
 #[derive(Debug, Serialize)]
@@ -37,10 +40,30 @@ pub struct Facts {
     /// `None`: not in this kernel.
     pub zswap: Option<bool>,
     pub hibernation: Hibernation,
-    /// EC2's hibernation agent is installed: its swap is on around hibernation only.
-    pub ec2_agent: bool,
+    /// EC2's hibernation agent, where it is installed.
+    pub ec2_agent: Option<Ec2Agent>,
+    /// The smallest block of free memory that the host of this machine is told of.
+    pub page_reporting: Option<Bytes>,
     pub lockdown: Option<Lockdown>,
     pub privileges: Privileges,
+}
+
+/// Its swap file is switched on right before hibernation only.
+#[derive(Debug, Serialize)]
+pub struct Ec2Agent {
+    /// And off again after resume, which reads back all that is in it; its authors took that out in August 2026.
+    pub swapoff_after_resume: bool,
+}
+
+impl Ec2Agent {
+    fn read(root: &Path) -> Option<Self> {
+        if !root.join("etc/hibinit-config.cfg").exists() {
+            return None;
+        }
+        let hook = fs::read_to_string(root.join("usr/lib/systemd/system-sleep/sleep-handler.sh")).unwrap_or_default();
+        let runs = |line: &str| !line.trim_start().starts_with('#') && line.contains("swapoff");
+        Some(Ec2Agent { swapoff_after_resume: hook.lines().any(runs) })
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -139,7 +162,11 @@ impl Facts {
             swap: read_swap(kernel, &hibernation),
             zswap: swap::read_zswap(kernel),
             hibernation,
-            ec2_agent: root.join("etc/hibinit-config.cfg").exists(),
+            ec2_agent: Ec2Agent::read(root),
+            page_reporting: page_reporting::read_order(kernel)
+                .ok()
+                .flatten()
+                .map(|order| handback::block(kernel, order)),
             lockdown: Lockdown::read(kernel),
             privileges: Privileges {
                 status: Status::read_own(kernel).unwrap_or_default(),
