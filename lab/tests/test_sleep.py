@@ -21,15 +21,27 @@ WARM = "omr-warm.service"
 # The daemon takes nothing here: what is seen is the preparation's doing. And it is not quiet because of the boot.
 OBSERVE = 'mode = "observe"\n[sweep]\nafter_boot = "0s"\n'
 
+# And here it is the daemon that takes, by the way that changes a limit for moments.
+ACT = """
+backend = "memory.high"
+[idle]
+for = "2s"
+[sweep]
+after_boot = "0s"
+[[group]]
+match = "load"
+class = "background"
+"""
+
 
 def guest_with(packages: list[Path], mem_mib: int = 768) -> DebianGuest:
     return DebianGuest(mem_mib, SwapFile(1024, 40), files={"omr.deb": packages[0]})
 
 
-def install(guest: DebianGuest, unit: str = "") -> None:
+def install(guest: DebianGuest, unit: str = "", config: str = OBSERVE) -> None:
     """Installs the package; `unit` is what a drop-in changes of the preparation."""
     guest.shell("mkdir -p /etc/omr/conf.d")
-    guest.write("/etc/omr/conf.d/observe.toml", OBSERVE, create=True)
+    guest.write("/etc/omr/conf.d/test.toml", config, create=True)
     guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
     # Nothing but hibernation starts them.
     for started in (PREPARE, WARM):
@@ -137,6 +149,19 @@ def begin(guest: DebianGuest, reached: Callable[[], bool], what: str) -> str:
     guest.agent.submit("run", argv=["systemctl", "hibernate"])
     guest.wait_for(reached, 180, what, every=0.1)
     return boot
+
+
+def test_after_a_power_cut_during_a_sweep_the_next_boot_is_clean(packages: list[Path]) -> None:
+    with guest_with(packages) as guest:
+        guest.settle()
+        install(guest, config=ACT)
+        fill(guest, "45%")
+        boot = boot_id(guest)
+        # Asking is work, to the daemon: seldom.
+        guest.wait_for(lambda: guest.group_value("load", "memory.swap.current") > 0, 180, "sweep", every=4)
+        guest.cut_power()
+        guest.boot()
+        assert_clean(guest, boot)
 
 
 def test_after_a_power_cut_during_the_preparation_the_next_boot_is_clean(packages: list[Path]) -> None:

@@ -153,7 +153,7 @@ def test_killed_at_any_moment_it_does_no_harm(release) -> None:
     chance = random.Random(3)
     with Guest(release, 512, DISK) as guest:
         foreground = Touched(guest, "fg", "64M")
-        for _ in range(5):
+        for _ in range(10):
             foreground.swap_out()
             recording = guest.spawn(["omr", "warm", "--record"])
             guest.shell(f"usleep {chance.randrange(50_000)}")

@@ -114,6 +114,12 @@ impl Journal {
         for file in fs::read_dir(&self.dir).with_context(|| format!("read {}", self.dir.display()))? {
             let Ok(file) = file else { continue };
             let path = file.path();
+            if let Some(writer) =
+                writer(&path).filter(|&writer| writer == std::process::id() || !is_omr(kernel, writer))
+            {
+                log::info!("{}: removed, {writer} did not come to the end of writing it", path.display());
+                let _ = fs::remove_file(&path);
+            }
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
@@ -150,6 +156,12 @@ impl Journal {
     fn path(&self, id: GroupId) -> PathBuf {
         self.dir.join(format!("{id}.json"))
     }
+}
+
+/// The process whose temporary file this is.
+fn writer(path: &Path) -> Option<u32> {
+    let written = path.file_name()?.to_str()?.strip_suffix(".tmp")?;
+    written.rsplit_once('.')?.1.parse().ok()
 }
 
 /// Whether that process is still an omr: a pid may have been given to somebody else.

@@ -155,6 +155,8 @@ fn a_limit_that_kill_9_left_behind_is_restored_by_whatever_comes_next() {
         // What a kernel would hold now.
         fs::remove_file(&high).expect("the pipe");
         fs::write(&high, format!("{lowered}\n")).expect("the limit");
+        // And what one leaves that ends in the middle of writing. 1 is not an omr.
+        fs::write(root.resolve("var/lib/omr/limits/5-6.json.1.tmp"), "{\"boot").expect("half an entry");
         match next {
             "daemon" => {
                 let log = Daemon::start(&root, "mode = 'observe'").end();
