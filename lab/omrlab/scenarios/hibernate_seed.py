@@ -27,7 +27,7 @@ LABELS = {
     "off": "without omr",
     "drop-caches": "caches dropped",
     "on": "omr daemon",
-    "prepare": "omr prepare",
+    "prepare": "omr prepare --target min",
     "by-hand": "by hand",
 }
 
@@ -82,13 +82,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arms", default="off,drop-caches,on,prepare", help=f"of {', '.join(LABELS)} (default: %(default)s)")
     parser.add_argument("--sizes", default="default,zero", help="image sizes (default: %(default)s)")
     parser.add_argument("--workloads", default="seed,mixed", help="of seed, mixed, working-set (default: %(default)s)")
+    parser.add_argument("--order", choices=("random", "sequential"), default="random", help="of working-set's touches (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
     parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help=f"where the results go (default: lab/out/{NAME})")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     cases = chosen(arguments)
-    setting = {name: vars(arguments)[name] for name in ("guest", "mem", "mb_s", "fill", "idle")}
+    setting = {name: vars(arguments)[name] for name in ("guest", "mem", "mb_s", "fill", "idle", "order")}
     runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
 
     results: Results = {case: [] for case in cases}
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     command = (
         f"lab/run {NAME} --kernel {arguments.kernel} --guest {arguments.guest} --mem {arguments.mem} --mb-s {arguments.mb_s:g}"
         f" --fill {arguments.fill} --idle {arguments.idle:g} --pairs {arguments.pairs} --arms {arguments.arms}"
-        f" --sizes {arguments.sizes} --workloads {arguments.workloads}"
+        f" --sizes {arguments.sizes} --workloads {arguments.workloads} --order {arguments.order}"
     )
     write_report(runs.directory, "The seed's table", __doc__ or "", command, result, plots)
     return result
@@ -152,12 +153,13 @@ def measure(arguments: argparse.Namespace, case: Case, raw: Path) -> dict[str, A
             guest.run(["omr", "warm", "--record"])
         measured |= hibernate(guest, case, raw)
         if case.workload == "working-set":
-            measured["working_set"] = come_back(guest, case, loads[-1])
+            measured["working_set"] = come_back(guest, case, loads.pop())
         guest.throttle_swap(None)  # neither is the verification
         for load in loads:
             load.kill(signal.SIGUSR1)
-        errors = [load.line_with("verified", timeout=1800)["errors"] for load in loads]
-        return measured | {"verified": {"errors": sum(errors)}, "ledger": daemon.ledger() if daemon else []}
+        errors = sum(load.line_with("verified", timeout=1800)["errors"] for load in loads)
+        errors += measured.get("working_set", {}).get("errors", 0)
+        return measured | {"verified": {"errors": errors}, "ledger": daemon.ledger() if daemon else []}
 
 
 def booted(arguments: argparse.Namespace) -> Guest:
@@ -183,7 +185,8 @@ def start(guest: Guest, case: Case, arguments: argparse.Namespace) -> list[Any]:
     elif case.workload == "working-set":
         loads.append(guest.spawn([*words, str(anonymous - WORKING_SET)], group=LOAD))
         guest.group(FOREGROUND)
-        loads.append(guest.spawn([*words, str(WORKING_SET), "--seed", "2"], group=FOREGROUND))
+        touch = ["omr-testkit", "touch", str(WORKING_SET), "--order", arguments.order]
+        loads.append(guest.spawn(touch, group=FOREGROUND))
     else:
         loads.append(guest.spawn([*words, str(anonymous)], group=LOAD))
     for load in loads:
@@ -206,7 +209,7 @@ def prepare(guest: Guest, case: Case, daemon: Daemon | None, filled: int, argume
     if case.arm == "prepare":
         began = time.monotonic()
         limit = 120 + 4 * filled / (arguments.mb_s * 1e6)
-        ran = guest.run(["omr", "prepare", "hibernate", "--deadline", f"{limit:.0f}s"], timeout=limit + 60, check=False)
+        ran = guest.run(["omr", "prepare", "hibernate", "--target", "min", "--deadline", f"{limit:.0f}s"], timeout=limit + 60, check=False)
         if ran.code not in (0, 4):
             raise RuntimeError(f"omr prepare hibernate ended with {ran.code}: {ran.stderr}")
         prepared = {"seconds": time.monotonic() - began, "code": ran.code, "stdout": ran.stdout, "stderr": ran.stderr}
@@ -228,9 +231,15 @@ def come_back(guest: Guest, case: Case, foreground: Any) -> dict[str, Any]:
         if ran.code not in (0, 4):
             raise RuntimeError(f"omr warm ended with {ran.code}: {ran.stderr}")
     warm_s = time.monotonic() - began if case.arm == "warm" else 0.0
-    foreground.kill(signal.SIGUSR2)
+    foreground.kill(signal.SIGUSR1)
     touched = foreground.line_with("touched", timeout=900)
-    return {"resident_after_resume": resident, "warm_s": warm_s, "touch_s": touched["seconds"]}
+    return {
+        "resident_after_resume": resident,
+        "warm_s": warm_s,
+        "touch_s": touched["seconds"],
+        "major_faults": touched["major_faults"],
+        "errors": touched["errors"],
+    }
 
 
 def metrics(results: Results, mem_mib: int) -> dict[str, Metric]:

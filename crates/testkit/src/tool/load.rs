@@ -45,7 +45,7 @@ pub(crate) struct StressArgs {
 }
 
 pub(crate) fn fill(args: &FillArgs) -> Result<()> {
-    let signals = Signals::block(&[libc::SIGUSR1, libc::SIGUSR2, libc::SIGTERM])?;
+    let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     let pattern = Pattern::new(args.seed, args.compressible);
     let start = Instant::now();
     if let (Some(path), Some(amount)) = (&args.file, args.file_amount) {
@@ -66,12 +66,6 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
                 }
                 let seconds = start.elapsed().as_secs_f64();
                 println!("{}", json!({"verified": words.len() * 8, "errors": errors, "seconds": seconds}));
-            }
-            Some(libc::SIGUSR2) => {
-                let start = Instant::now();
-                touch(&mut words);
-                let seconds = start.elapsed().as_secs_f64();
-                println!("{}", json!({"touched": words.len() * 8, "seconds": seconds}));
             }
             Some(_) => return Ok(()),
             None => touch(&mut words[..hot]),

@@ -37,7 +37,7 @@ enum Command {
     Agent(agent::Args),
     /// Runs a command in a cgroup, which is made if needed
     In(place::Args),
-    /// Fills memory with a known pattern and holds it; SIGUSR1 verifies every byte, SIGUSR2 touches every page
+    /// Fills memory with a known pattern and holds it; SIGUSR1 verifies every byte
     Fill(load::FillArgs),
     /// Fills memory and keeps rewriting it slowly
     Stress(load::StressArgs),
