@@ -173,8 +173,9 @@ def draw_times(axes: Any, results: dict[str, list[dict[str, Any]]]) -> None:
             axes.plot([x] * len(runs), metric.values, ".", color="#333333", markersize=4)
             text = f"{metric.value:.1f} s"
             if arm != "off" and "off" in results:
-                off = Metric([run[f"{what}_s"] for run in results["off"]], "s")
-                text += f"\n{off.value / metric.value:.1f} x"
+                pairs = zip(results["off"], runs)
+                ratio = Metric([off[f"{what}_s"] / run[f"{what}_s"] for off, run in pairs], "ratio")
+                text += f"\n{ratio.value:.1f} x"
             axes.annotate(text, (x, max(metric.values)), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=9)
     before, after = SEED["hibernate"]
     axes.set_xticks([0, 1], [

@@ -171,8 +171,8 @@ def measure_stops(arguments: argparse.Namespace) -> list[dict[str, float]]:
     write to memory.reclaim returned. Whether omr thinks that it has stopped does not matter. Nothing is asked of the guest
     meanwhile: the agent's answers are work too.
     """
-    # As much memory for each sweep as the disk takes in four seconds.
-    with Guest(arguments.kernel, arguments.mem, Disk(2 * arguments.mem, arguments.mb_s / 2)) as guest:
+    # As much memory for each sweep as the disk takes in five seconds.
+    with Guest(arguments.kernel, 2 * arguments.mem, Disk(4 * arguments.mem, arguments.mb_s)) as guest:
         guest.group("fg")
         guest.group("bg")
         guest.write(f"{TRACING}/trace_clock", "mono")
