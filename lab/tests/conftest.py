@@ -18,7 +18,7 @@ KERNELS = ("6.12", "6.1")
 
 # What touches the kernel's interfaces most is tried on the newest kernel, too; for all of it there is no time.
 NEWEST = "7"
-ON_NEWEST = {"test_guest", "test_reclaim", "test_daemon"}
+ON_NEWEST = {"test_guest", "test_reclaim", "test_daemon", "test_prepare_migrate"}
 
 NEWER = "99.0.0-1"
 """Version of the second package."""

@@ -15,6 +15,10 @@ use serde::Serialize;
 
 use crate::stop::Flag;
 
+/// Passes of compaction that make no more blocks, before it is over.
+const PASSES_IN_VAIN: u32 = 2;
+/// However much each makes.
+const MOST_PASSES: u32 = 20;
 /// How often is looked.
 const LOOK: Duration = Duration::from_millis(250);
 /// Reports go out 2 s apart: so long without another is the end of it.
@@ -89,6 +93,32 @@ pub fn compact(root: &Path, mut actuator: Box<dyn Actuator>, stop: &Flag) -> Res
             Err(err @ RecvTimeoutError::Disconnected) => return Err(err).context("compaction"),
         }
     }
+}
+
+/// Compacts again and again, until that makes no more blocks; as [`compact`] otherwise.
+///
+/// One pass does not move everything, and what was freed a moment ago is partly on the lists of the CPUs, 7.x keeping more
+/// there. (Of 400 MiB free, 7.3 had 167 MiB in blocks after one pass, as after ten; with the lists drained before each it is
+/// nearly all. 6.12 needs one pass.)
+pub fn compact_fully(
+    kernel: &Kernel,
+    root: &Path,
+    order: u32,
+    actuator: &dyn Fn() -> Box<dyn Actuator>,
+    stop: &Flag,
+) -> Result<Option<Outcome>> {
+    let (mut most, mut in_vain) = (Bytes::ZERO, 0);
+    for _ in 0..MOST_PASSES {
+        compaction::drain_per_cpu_lists(kernel);
+        let outcome = compact(root, actuator(), stop)?;
+        let in_blocks = Blocks::read(kernel, order)?.in_blocks;
+        in_vain = if in_blocks > most { 0 } else { in_vain + 1 };
+        most = most.max(in_blocks);
+        if outcome != Some(Outcome::Done) || in_vain == PASSES_IN_VAIN {
+            return Ok(outcome);
+        }
+    }
+    Ok(Some(Outcome::Done))
 }
 
 /// Waits until the host was told of all blocks, until no more are told of, or until it must end.
@@ -195,6 +225,23 @@ mod tests {
         assert_eq!(transcript.lines(), [(path, "1".to_owned())]);
         root.remove("proc/sys/vm/compact_memory");
         assert_eq!(compact(root.path(), Box::new(Live), &Flag::default()).expect("no error"), Some(Outcome::Gone));
+    }
+
+    #[test]
+    fn compaction_goes_on_while_it_makes_blocks() {
+        let root = machine(0);
+        let transcript = Transcript::new(Live);
+        let actuator = || -> Box<dyn Actuator> { Box::new(transcript.clone()) };
+        let outcome =
+            compact_fully(&kernel(&root), root.path(), ORDER, &actuator, &Flag::default()).expect("compacted");
+        // One that made all there are, and two in vain.
+        assert_eq!((outcome, transcript.lines().len()), (Some(Outcome::Done), 3));
+        let stop = Flag::default();
+        stop.set();
+        assert_eq!(
+            compact_fully(&kernel(&root), root.path(), ORDER, &|| Box::new(Slow), &stop).expect("no error"),
+            None
+        );
     }
 
     /// A kernel that compacts for an hour.

@@ -93,7 +93,7 @@ fn hand_back(
     stop: &Flag,
     summary: &mut Summary,
 ) -> Result<()> {
-    match handback::compact(root, Box::new(Live), stop)? {
+    match handback::compact_fully(kernel, root, order, &|| Box::new(Live), stop)? {
         Some(Outcome::Done) => summary.compacted = true,
         Some(Outcome::Gone) => summary.notes.push("this kernel cannot compact memory (CONFIG_COMPACTION)".into()),
         Some(_) => {
