@@ -227,7 +227,7 @@ def come_back(guest: Guest, case: Case, foreground: Any) -> dict[str, Any]:
     resident = guest.group_value(FOREGROUND)
     began = time.monotonic()
     if case.arm == "warm":
-        ran = guest.run(["omr", "warm", "--ignore-busy"], timeout=600, check=False)
+        ran = guest.run(["omr", "warm", FOREGROUND, "--ignore-busy"], timeout=600, check=False)
         if ran.code not in (0, 4):
             raise RuntimeError(f"omr warm ended with {ran.code}: {ran.stderr}")
     warm_s = time.monotonic() - began if case.arm == "warm" else 0.0
@@ -291,6 +291,28 @@ def metrics(results: Results, mem_mib: int) -> dict[str, Metric]:
 
 
 def draw(results: Results, directory: Path, guest: dict[str, Any]) -> dict[str, str]:
+    plots = draw_tables(results, directory, guest) if any(case.workload in ("seed", "mixed") for case in results) else {}
+    return plots | (draw_return(results, directory) if WARMED in results else {})
+
+
+def draw_return(results: Results, directory: Path) -> dict[str, str]:
+    figure, (axes,) = canvas(width=7, height=2.6)
+    for place, (case, label, colour) in enumerate(((FAULTING, "by faults", COLOURS["off"]), (WARMED, "after omr warm", COLOURS["on"]))):
+        runs = [run["working_set"] for run in results[case]]
+        warm, touch = (Metric([run[what] for run in runs], "s") for what in ("warm_s", "touch_s"))
+        axes.barh(place, warm.value, color=COLOURS["machine"], label="omr warm" if case == WARMED else None)
+        axes.barh(place, touch.value, left=warm.value, color=colour, label=f"use, {label}")
+        axes.plot([run["warm_s"] + run["touch_s"] for run in runs], [place] * len(runs), ".", color="#333333", markersize=4)
+    axes.set_yticks((0, 1), ("by faults", "warmed"))
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds until the working set was used once, after resume")
+    axes.grid(axis="y", visible=False)
+    axes.legend(loc="lower right", fontsize=8)
+    save(figure, directory / "return.png")
+    return {"return.png": "Time until a program has used its working set once after resume; each run a dot, the bars medians."}
+
+
+def draw_tables(results: Results, directory: Path, guest: dict[str, Any]) -> dict[str, str]:
     groups = {
         label: {case.arm: runs for case, runs in results.items() if (case.workload, case.size) == key}
         for label, key in (
@@ -337,5 +359,4 @@ def draw_bars(axes: Any, groups: dict[str, dict[str, list[dict[str, Any]]]], val
     axes.set_title(title)
     axes.grid(axis="x", visible=False)
     axes.set_ylim(0, 1.35 * axes.dataLim.ymax)
-    if groups:
-        axes.legend(loc="upper right", fontsize=8)
+    axes.legend(loc="upper right", fontsize=8)
