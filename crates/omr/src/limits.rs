@@ -114,11 +114,11 @@ impl Journal {
         for file in fs::read_dir(&self.dir).with_context(|| format!("read {}", self.dir.display()))? {
             let Ok(file) = file else { continue };
             let path = file.path();
-            if let Some(writer) =
-                writer(&path).filter(|&writer| writer == std::process::id() || !is_omr(kernel, writer))
+            if let Some(writer) = writer(&path)
+                && (writer == std::process::id() || !is_omr(kernel, writer))
+                && fs::remove_file(&path).is_ok()
             {
                 log::info!("{}: removed, {writer} did not come to the end of writing it", path.display());
-                let _ = fs::remove_file(&path);
             }
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
