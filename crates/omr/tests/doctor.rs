@@ -212,6 +212,21 @@ fn a_swapoff_after_resume_is_named() {
     assert!(!new.contains("reads back"), "{new}");
 }
 
+/// A pipe that nobody writes to must not be waited for, nor bytes that are no text keep the answer away.
+#[test]
+fn a_hook_that_is_no_script_is_no_obstacle() {
+    let name = "usr/lib/systemd/system-sleep/sleep-handler.sh";
+    let root = full().file("etc/hibinit-config.cfg", "").file(name, "");
+    let path = root.resolve(name);
+    std::fs::write(&path, b"# \xff\n swapoff /swap\n").expect("written");
+    assert!(doctor(&root).1.contains("reads back all its swap"));
+    std::fs::remove_file(&path).expect("removed");
+    let pipe = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
+    // SAFETY: a valid C string.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    assert!(!doctor(&root).1.contains("reads back"));
+}
+
 #[test]
 fn no_swap_leaves_file_memory() {
     let root = full().proc("swaps", "Filename\t\t\t\tType\t\tSize\tUsed\tPriority\n");

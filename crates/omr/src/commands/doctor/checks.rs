@@ -343,7 +343,7 @@ fn hibernation(facts: &Facts) -> Check {
         return row(Works::Partly, found).fix(if agent.swapoff_after_resume {
             "after resume the agent reads back all its swap; a newer one does not, see docs/sleep.md"
         } else {
-            "the agent's swap is on only from its first hibernation on: docs/sleep.md says what that means"
+            "the agent switches its swap on right before it hibernates: docs/sleep.md says what that means"
         });
     }
     if !facts.swap.iter().any(|swap| swap.device.kind.is_disk()) {

@@ -60,9 +60,12 @@ impl Ec2Agent {
         if !root.join("etc/hibinit-config.cfg").exists() {
             return None;
         }
-        let hook = fs::read_to_string(root.join("usr/lib/systemd/system-sleep/sleep-handler.sh")).unwrap_or_default();
+        let hook = root.join("usr/lib/systemd/system-sleep/sleep-handler.sh");
+        // Whatever bears that name; a pipe would be waited for.
+        let is_file = fs::metadata(&hook).is_ok_and(|meta| meta.is_file());
+        let script = if is_file { fs::read(&hook).unwrap_or_default() } else { Vec::new() };
         let runs = |line: &str| !line.trim_start().starts_with('#') && line.contains("swapoff");
-        Some(Ec2Agent { swapoff_after_resume: hook.lines().any(runs) })
+        Some(Ec2Agent { swapoff_after_resume: String::from_utf8_lossy(&script).lines().any(runs) })
     }
 }
 
