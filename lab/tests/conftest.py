@@ -1,6 +1,7 @@
 """What the VM tests share. Each test names what it needs; a kernel without it is a SKIP with the reason."""
 
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -87,6 +88,12 @@ class Load:
 
     def swapped(self) -> int:
         return self.guest.group_value(self.group, "memory.swap.current")
+
+    def errors(self) -> int:
+        """Words that are not what they were; all of it is read, as fast as the disk can."""
+        self.guest.throttle_swap(None)
+        self.process.kill(signal.SIGUSR1)
+        return self.process.line_with("verified", timeout=300)["errors"]
 
 
 class Trace:

@@ -97,12 +97,12 @@ def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[P
         assert "ready to hibernate" in journal
         assert guest.property(PREPARE, "Result") == "success"
         assert prepared.image["image_pages"] < 0.6 * without.image["image_pages"], journal
-        # The hook has told the daemon, which knows that the machine was asleep.
-        assert "quiet after waking up" in guest.run(["omr", "explain"]).stdout
         # What was recorded before comes back afterwards, unless somebody works.
         assert "Written to /var/lib/omr/" in journal
         guest.wait_for(lambda: "asked for" in guest.journal(WARM), 120, "memory brought back", every=2)
         assert guest.property(WARM, "Result") == "success" and "could not be looked at" not in guest.journal(WARM)
+        # The hook has told the daemon, which knows that the machine was asleep; while the warming lasts it says that instead.
+        guest.wait_for(lambda: "quiet after waking up" in guest.run(["omr", "explain"]).stdout, 30, "quiet", every=1)
         verify(guest, load)
 
 
