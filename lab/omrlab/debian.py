@@ -55,7 +55,7 @@ path-exclude=/usr/share/info/*
 
 INIT = (Path(__file__).parent / "debian-init").read_text()
 
-MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "lz4", "zram")
+MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "lz4", "zram", "fuse")
 
 
 def sources() -> list[str]:
@@ -130,8 +130,8 @@ def copy(source: Path, destination: Path) -> None:
 
 
 # What asks returns at once; logind knows when it is over. Seldom looked: the machine is to be idle meanwhile.
-SYSTEMCTL_HIBERNATE = """
-systemctl hibernate || exit
+SYSTEMCTL_SLEEP = """
+systemctl {kind} || exit
 while busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager PreparingForSleep |
     grep -q true
 do sleep 0.5; done
@@ -188,7 +188,12 @@ class DebianGuest(Guest):
 
     def systemctl_hibernate(self, timeout: float = 600) -> Hibernation:
         """As a user does it: logind, then all that systemd does before and after."""
-        return self.hibernate_and_resume(timeout, ("sh", "-c", SYSTEMCTL_HIBERNATE))
+        return self.hibernate_and_resume(timeout, ("sh", "-c", SYSTEMCTL_SLEEP.format(kind="hibernate")))
+
+    def systemctl_suspend(self) -> None:
+        """Everything but the sleep itself: the kernel freezes all and thaws it 5 s later (pm_test). QEMU's emulated sleep does not end."""
+        self.write("/sys/power/pm_test", "freezer")
+        self.shell(SYSTEMCTL_SLEEP.format(kind="suspend"), timeout=120)
 
     def journal(self, unit: str) -> str:
         """What a unit has logged in this boot."""

@@ -53,9 +53,9 @@ def install(guest: DebianGuest, unit: str = "", config: str = OBSERVE) -> None:
         guest.shell("systemctl daemon-reload")
 
 
-def fill(guest: Guest, amount: str) -> Process:
-    guest.group("load")
-    load = guest.spawn(["omr-testkit", "fill", amount], group="load")
+def fill(guest: Guest, amount: str, group: str = "load") -> Process:
+    guest.group(group)
+    load = guest.spawn(["omr-testkit", "fill", amount], group=group)
     load.line_with("ready", timeout=120)
     return load
 
@@ -102,7 +102,7 @@ def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[P
         guest.wait_for(lambda: "asked for" in guest.journal(WARM), 120, "memory brought back", every=2)
         assert guest.property(WARM, "Result") == "success" and "could not be looked at" not in guest.journal(WARM)
         # The hook has told the daemon, which knows that the machine was asleep; while the warming lasts it says that instead.
-        guest.wait_for(lambda: "quiet after waking up" in guest.run(["omr", "explain"]).stdout, 30, "quiet", every=1)
+        guest.wait_for(lambda: quiet_after_waking(guest), 30, "quiet", every=1)
         verify(guest, load)
 
 
@@ -119,6 +119,26 @@ def test_the_preparation_of_the_package_runs_in_its_sandbox(packages: list[Path]
         assert guest.vmstat()["pswpout"] > swapped
         overall = guest.shell(f"systemd-analyze security --no-pager {PREPARE}").splitlines()[-1]
         assert "OK" in overall, overall
+        verify(guest, load)
+
+
+def quiet_after_waking(guest: DebianGuest) -> bool:
+    return "quiet after waking up" in guest.run(["omr", "explain"]).stdout
+
+
+def test_suspend_stops_sweeps_and_prepares_nothing(packages: list[Path]) -> None:
+    with guest_with(packages, 512) as guest:
+        guest.settle()
+        install(guest)
+        load, boot = fill(guest, "64M"), boot_id(guest)
+        # The control: until then nobody has told the daemon.
+        assert "about to sleep" not in guest.run(["omr", "explain"]).stdout
+        guest.systemctl_suspend()
+        assert boot_id(guest) == boot and "PM: suspend exit" in guest.console()
+        assert "about to sleep" in guest.run(["omr", "explain"]).stdout
+        for hibernation_only in (PREPARE, WARM):
+            assert guest.property(hibernation_only, "ExecMainStartTimestampMonotonic") == "0"
+        assert guest.group_value("load", "memory.swap.current") == 0
         verify(guest, load)
 
 
@@ -200,11 +220,12 @@ def test_an_image_that_is_not_resumed_from_is_forgotten(packages: list[Path]) ->
 # omr hibernate
 
 
-def whole_round(guest: Guest, *options: str) -> dict:
-    """Runs `omr hibernate` and returns its report, compared with what the host has seen."""
-    load = fill(guest, "40%")
+def whole_round(guest: Guest, *options: str, session: str = "load") -> dict:
+    """Runs `omr hibernate` in a group and returns its report, compared with what the host has seen."""
+    load = fill(guest, "40%", session)
     boot = boot_id(guest)
-    seen = guest.hibernate_and_resume(argv=("sh", "-c", " ".join(["omr hibernate --json", *options, "> /tmp/report 2> /tmp/errors"])))
+    script = f"echo $$ > /sys/fs/cgroup/{session}/cgroup.procs; omr hibernate --json {' '.join(options)} > /tmp/report 2> /tmp/errors"
+    seen = guest.hibernate_and_resume(argv=("sh", "-c", script))
     assert boot_id(guest) == boot
     text = guest.read("/tmp/report")
     print(text, guest.read("/tmp/errors"))
@@ -231,3 +252,30 @@ def test_omr_hibernates_through_logind_where_it_runs() -> None:
         report = whole_round(guest, "--no-warm")
         assert (report["hibernated"], report["warm_ms"]) == ("logind", None)
         assert "System returned from sleep state" in guest.journal("systemd-hibernate.service")
+
+
+# As systemd-sleep of 256 and newer does around the hooks and the sleep.
+FREEZE = """
+[Service]
+ExecStartPre=systemctl freeze user.slice
+ExecStopPost=systemctl thaw user.slice
+"""
+
+FROZEN = "grep frozen /sys/fs/cgroup/user.slice/cgroup.events"
+
+
+def test_a_session_that_is_frozen_meanwhile_can_ask_for_it(packages: list[Path]) -> None:
+    with guest_with(packages) as guest:
+        guest.settle()
+        install(guest)
+        guest.shell("mkdir -p /etc/systemd/system/systemd-hibernate.service.d && systemctl start user.slice")
+        guest.write("/etc/systemd/system/systemd-hibernate.service.d/freeze.conf", FREEZE, create=True)
+        guest.write("/usr/lib/systemd/system-sleep/test", f"#!/bin/sh\n{FROZEN} >> /run/frozen\n", create=True)
+        guest.shell("chmod +x /usr/lib/systemd/system-sleep/test && systemctl daemon-reload")
+        report = whole_round(guest, "--target min", session="user.slice/session")
+        # The control: it was frozen before and after.
+        assert guest.read("/run/frozen") == "frozen 1\nfrozen 1\n"
+        assert guest.shell(FROZEN) == "frozen 0\n"
+        assert (report["hibernated"], report["warm_ms"] is not None) == ("logind", True)
+        assert "ready to hibernate" in guest.journal(PREPARE)
+        guest.wait_for(lambda: quiet_after_waking(guest), 60, "quiet", every=1)

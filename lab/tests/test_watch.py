@@ -8,7 +8,9 @@ import json
 import signal
 from email.utils import formatdate
 
+from omrlab.binaries import busybox
 from omrlab.daemon import CLASSES, CONFIG, Daemon
+from omrlab.debian import LAB, DebianGuest
 from omrlab.guest import MIB, Guest, Zram
 
 LONG_ENOUGH = 15
@@ -75,3 +77,39 @@ def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release
         assert foreground.swapped() == 0
         assert low.swapped() == 0
         assert background.swapped() > 90 * MIB
+
+
+METADATA = "169.254.169.254"
+
+# Nothing is ever swept because the machine is idle.
+SERVICE = CLASSES + """
+[idle]
+for = "1d"
+[sweep]
+after_boot = "0s"
+[cloud]
+provider = "azure"
+"""
+
+
+def test_the_service_of_the_package_hears_a_notice_in_its_sandbox(packages) -> None:
+    files = {"omr.deb": packages[0], "busybox": busybox()}
+    with DebianGuest(768, files=files) as guest:
+        guest.settle()
+        guest.shell("mkdir -p /etc/omr/conf.d /www/metadata/instance/compute")
+        guest.write("/etc/omr/conf.d/test.toml", SERVICE, create=True)
+        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
+        guest.write("/www/metadata/instance/compute/name", "vm_1", create=True)
+        announce(guest)
+        guest.shell(f"busybox ip link set lo up && busybox ip addr add {METADATA}/32 dev lo")
+        guest.spawn(["busybox", "httpd", "-f", "-p", f"{METADATA}:80", "-h", "/www"])
+        guest.group("bg")
+        guest.spawn(["omr-testkit", "fill", "128M"], group="bg").line_with("ready", timeout=120)
+        guest.run(["systemctl", "start", "omr-watch"], timeout=90)
+        guest.wait_for(lambda: "watches azure" in guest.journal("omr-watch"), 60, "start of omr watch")
+        guest.shell(f"sleep {LONG_ENOUGH}")
+        assert guest.group_value("bg", "memory.swap.current") == 0
+        announce(guest, preempt(guest, 90))
+        guest.wait_for(lambda: guest.group_value("bg", "memory.swap.current") > 64 * MIB, 80, "smaller background group", every=1)
+        assert guest.active("omr-watch") == "active"
+        assert guest.property("omr-watch", "NRestarts") == "0"
