@@ -52,6 +52,8 @@ class SwapFile:
     mb_s: float | None = None
     room_mib: int = 64
     """Left beside it for other files, and for the file system itself."""
+    iops: int | None = None
+    """Requests a second, however large: what a seek costs on a real disk."""
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,8 @@ class Guest:
         disks = iter(("vda", "vdb"))
         if isinstance(self.swap, Disk | SwapFile):
             throttle = f",throttling.bps-total={int(self.swap.mb_s * 1e6)}" if self.swap.mb_s else ""
+            if self.iops:
+                throttle += f",throttling.iops-total={self.iops}"
             command += self.drive("swap", throttle)
             disk = next(disks)
             if isinstance(self.swap, SwapFile):
@@ -303,10 +307,14 @@ class Guest:
             *("-device", f"virtio-blk-pci,drive={name}"),
         ]
 
+    @property
+    def iops(self) -> int | None:
+        return self.swap.iops if isinstance(self.swap, SwapFile) else None
+
     def throttle_swap(self, mb_s: float | None) -> None:
-        """Changes the swap disk's speed; None takes the limit off."""
+        """Changes the swap disk's speed; None takes all limits off."""
         assert self.qmp
-        limits = {"bps": int((mb_s or 0) * 1e6), "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0}
+        limits = {"bps": int((mb_s or 0) * 1e6), "bps_rd": 0, "bps_wr": 0, "iops": mb_s and self.iops or 0, "iops_rd": 0, "iops_wr": 0}
         self.qmp.execute("block_set_io_throttle", device="swap", **limits)
 
     def boot(self) -> None:

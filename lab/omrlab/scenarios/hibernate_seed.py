@@ -76,6 +76,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guest", choices=("debian", "mini"), default="debian", help="what boots (default: %(default)s)")
     parser.add_argument("--mem", type=int, default=2048, metavar="MIB", help="memory of the guest (default: %(default)s)")
     parser.add_argument("--mb-s", type=float, default=25, help="speed of its disk in MB/s (default: %(default)s)")
+    parser.add_argument("--iops", type=int, metavar="N", help="requests a second it answers at most (default: as many as come)")
     parser.add_argument("--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=10, metavar="S", help="idle time before hibernation (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="how often each case runs (default: %(default)s)")
@@ -89,7 +90,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     cases = chosen(arguments)
-    setting = {name: vars(arguments)[name] for name in ("guest", "mem", "mb_s", "fill", "idle", "order")}
+    setting = {name: vars(arguments)[name] for name in ("guest", "mem", "mb_s", "iops", "fill", "idle", "order")}
     runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
 
     results: Results = {case: [] for case in cases}
@@ -107,6 +108,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         f"lab/run {NAME} --kernel {arguments.kernel} --guest {arguments.guest} --mem {arguments.mem} --mb-s {arguments.mb_s:g}"
         f" --fill {arguments.fill} --idle {arguments.idle:g} --pairs {arguments.pairs} --arms {arguments.arms}"
         f" --sizes {arguments.sizes} --workloads {arguments.workloads} --order {arguments.order}"
+        + (f" --iops {arguments.iops}" if arguments.iops else "")
     )
     write_report(runs.directory, "The seed's table", __doc__ or "", command, result, plots)
     return result
@@ -164,7 +166,7 @@ def measure(arguments: argparse.Namespace, case: Case, raw: Path) -> dict[str, A
 
 def booted(arguments: argparse.Namespace) -> Guest:
     """As in the seed: as much swap as memory, in a file. Beside it is room for the file of the mixed workload."""
-    swap = SwapFile(arguments.mem, arguments.mb_s, room_mib=64 + arguments.mem)
+    swap = SwapFile(arguments.mem, arguments.mb_s, room_mib=64 + arguments.mem, iops=arguments.iops)
     if arguments.guest == "mini":
         return Guest(arguments.kernel, arguments.mem, swap)
     return DebianGuest(arguments.mem, swap, files={"omr": build("omr")}, kernel_release=arguments.kernel)
