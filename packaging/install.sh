@@ -25,6 +25,7 @@ files() {
     echo 644 packaging/omr.toml "$defaults"
     echo 644 packaging/systemd/omr.service lib/systemd/system/omr.service
     echo 644 packaging/systemd/omr-watch.service lib/systemd/system/omr-watch.service
+    echo 644 packaging/systemd/omr-mount.service lib/systemd/system/omr-mount.service
     echo 644 packaging/systemd/omr-prepare-hibernate.service lib/systemd/system/omr-prepare-hibernate.service
     echo 644 packaging/systemd/omr-warm.service lib/systemd/system/omr-warm.service
     echo 644 packaging/sysusers.d/omr.conf lib/sysusers.d/omr.conf
@@ -61,7 +62,7 @@ install_all() {
     if live; then
         systemd-sysusers "$prefix/lib/sysusers.d/omr.conf"
         systemctl daemon-reload
-        systemctl try-restart omr omr-watch
+        systemctl try-restart omr omr-watch omr-mount
         echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr"
         echo "To prepare the machine when it hibernates: systemctl enable omr-prepare-hibernate omr-warm"
     fi
@@ -69,7 +70,7 @@ install_all() {
 
 uninstall_all() {
     if live; then
-        systemctl disable --now --quiet omr-watch omr omr-prepare-hibernate omr-warm 2> /dev/null || true
+        systemctl disable --now --quiet omr-watch omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
         rm -rf /run/omr
     fi
     files | while read -r _ _ to; do

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{config, doctor, hibernate, prepare, reclaim, run, status, warm, watch};
+use crate::commands::{config, doctor, hibernate, mount, prepare, reclaim, run, status, warm, watch};
 use crate::daemon;
 
 /// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
@@ -50,6 +50,8 @@ pub enum Command {
     Run(run::Args),
     /// Have the machine prepared when its cloud provider announces an interruption
     Watch(watch::Args),
+    /// Offer memory.swap.reclaim, the file of the original patch, on a kernel that lacks it
+    Mount(mount::Args),
     /// Check and show the configuration
     Config(config::Args),
 }

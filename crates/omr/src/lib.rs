@@ -16,6 +16,7 @@ mod handback;
 mod image;
 mod limits;
 mod logging;
+mod mount;
 mod paths;
 mod prepare;
 mod reclaim;

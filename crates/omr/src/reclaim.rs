@@ -9,14 +9,14 @@ use omr_kernel::memcg::{Group, MemoryStat};
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::vmstat::Vmstat;
 use omr_kernel::{Kernel, clock};
-use omr_policy::End;
 use omr_policy::pace::{Job, Next, Pace, Seen};
+use omr_policy::{Config, End, Machine, swap_floor};
 use omr_units::{Bytes, Monotonic, Pages};
 use serde::Serialize;
 
 use crate::backend::{Backend, Step};
 use crate::limits::Journal;
-use crate::snapshot::SwapSpace;
+use crate::snapshot::{SwapSpace, read_hibernates};
 use crate::stop::{Alarm, Flag};
 
 /// Dirty page cache below this is not worth a sync.
@@ -248,6 +248,32 @@ impl Worker<'_> {
             },
             pswpout: Vmstat::read(self.kernel, buffer).map_err(of_machine)?.pswpout.unwrap_or_default(),
         })
+    }
+}
+
+/// A job that frees `amount` of a group and leaves `floor`, by the configuration's pace.
+pub fn job(config: &Config, machine: &Machine, backend: Backend, amount: Bytes, floor: Bytes) -> Job {
+    Job {
+        amount,
+        floor,
+        swap_floor: swap_floor(config, machine, amount),
+        swap_writes: Bytes::MAX,
+        file_only: backend.file_only(),
+        step: config.sweep.step,
+        write_time: config.sweep.write_time,
+    }
+}
+
+/// What a swap floor depends on.
+pub fn machine(kernel: &Kernel, backend: Backend) -> Machine {
+    let swap = SwapSpace::read(kernel);
+    let memory = Meminfo::read(kernel, &mut Vec::new()).ok();
+    let image = memory.and_then(|memory| Some(memory.mem_total? - memory.mem_free?));
+    Machine {
+        swap: swap.map(|swap| omr_policy::Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk }),
+        image: image.filter(|_| read_hibernates(kernel, swap)),
+        file_only: backend.file_only(),
+        ..Machine::default()
     }
 }
 

@@ -11,6 +11,7 @@ macro_rules! outln {
 pub mod config;
 pub mod doctor;
 pub mod hibernate;
+pub mod mount;
 pub mod prepare;
 pub mod reclaim;
 pub mod run;
@@ -39,6 +40,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Resume => status::resume(&cli.root),
         Command::Run(args) => run::run(&cli.root, &args),
         Command::Watch(args) => watch::run(&cli.root, &args),
+        Command::Mount(args) => mount::run(&cli.root, &args),
         Command::Config(args) => config::run(&cli.root, &args),
     }
 }

@@ -10,7 +10,7 @@ use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_policy::pace::Job;
-use omr_policy::{Class, Config, End, Machine, short, swap_floor};
+use omr_policy::{Class, Config, End, Machine, short};
 use omr_units::{Amount, Bytes, GroupId, Limit};
 use serde::Serialize;
 
@@ -20,8 +20,7 @@ use crate::classes::Classifier;
 use crate::config::{self, BackendChoice, Loaded};
 use crate::exit::Exit;
 use crate::limits::Journal;
-use crate::reclaim::{Report, Worker};
-use crate::snapshot::{SwapSpace, read_hibernates};
+use crate::reclaim::{Report, Worker, job, machine};
 use crate::stop::{self, Flag};
 use crate::tree::Tree;
 
@@ -312,15 +311,7 @@ impl Run<'_> {
         if let Some(floor) = self.args.swap_floor {
             with_floor.guard.swap_floor = floor;
         }
-        Job {
-            amount: gain,
-            floor: candidate.current - candidate.gain,
-            swap_floor: swap_floor(&with_floor, &self.machine, gain),
-            swap_writes: Bytes::MAX,
-            file_only: self.backend.file_only(),
-            step: config.sweep.step,
-            write_time: config.sweep.write_time,
-        }
+        job(&with_floor, &self.machine, self.backend, gain, candidate.current - candidate.gain)
     }
 }
 
@@ -416,18 +407,6 @@ fn printed(path: &Path) -> String {
 /// Whether something is wrong, rather than over.
 fn is_failure(end: End) -> bool {
     matches!(end, End::Denied | End::Unsupported | End::Failed)
-}
-
-fn machine(kernel: &Kernel, backend: Backend) -> Machine {
-    let swap = SwapSpace::read(kernel);
-    let memory = omr_kernel::meminfo::Meminfo::read(kernel, &mut Vec::new()).ok();
-    let image = memory.and_then(|memory| Some(memory.mem_total? - memory.mem_free?));
-    Machine {
-        swap: swap.map(|swap| omr_policy::Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk }),
-        image: image.filter(|_| read_hibernates(kernel, swap)),
-        file_only: backend.file_only(),
-        ..Machine::default()
-    }
 }
 
 fn progress_bar(args: &Args, name: &str, amount: Amount, asked: Bytes) -> ProgressBar {

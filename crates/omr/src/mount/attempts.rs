@@ -1,0 +1,226 @@
+//! Writes to `memory.swap.reclaim`: each an attempt to reclaim, in a thread of its own.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use omr_kernel::Kernel;
+use omr_kernel::actuate::Live;
+use omr_kernel::clock;
+use omr_kernel::memcg::Group;
+use omr_policy::End;
+use omr_units::{Bytes, GroupId};
+use rustix::io::Errno;
+
+use super::request::Request;
+use crate::backend::Backend;
+use crate::candidates;
+use crate::classes::Classifier;
+use crate::config::Loaded;
+use crate::reclaim::{Report, Worker, job, machine};
+use crate::stop::Flag;
+use crate::tree::Tree;
+
+/// More at a time are refused (`EAGAIN`): each is a thread.
+const MOST: usize = 64;
+/// So many counts are kept before those of groups that are gone are looked for.
+const KEPT: usize = 1024;
+/// Who waits for a turn looks so often whether it was interrupted.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long attempts have to end when the file system is unmounted.
+const END_TIME: Duration = Duration::from_secs(1);
+
+/// What reclaiming takes.
+pub struct Reclaimer {
+    /// The machine.
+    pub kernel: Arc<Kernel>,
+    /// Swap floor, step and write time; the classes of groups.
+    pub loaded: Loaded,
+    /// The way to the kernel.
+    pub backend: Backend,
+}
+
+/// A group's file.
+#[derive(Debug, Default)]
+struct File {
+    /// Freed by the last attempt, or so far by the one that runs.
+    freed: AtomicU64,
+    /// Who reclaims holds it: attempts on one file take turns.
+    turn: Mutex<()>,
+}
+
+/// All attempts.
+pub struct Attempts {
+    reclaimer: Arc<Reclaimer>,
+    files: HashMap<GroupId, (PathBuf, Arc<File>)>,
+    running: Arc<Mutex<HashMap<u64, Arc<Flag>>>>,
+}
+
+impl Attempts {
+    pub fn new(reclaimer: Reclaimer) -> Self {
+        Attempts { reclaimer: Arc::new(reclaimer), files: HashMap::new(), running: Arc::default() }
+    }
+
+    /// Freed by the last attempt on a group's file.
+    pub fn freed(&self, id: GroupId) -> Bytes {
+        Bytes(self.files.get(&id).map_or(0, |(_, file)| file.freed.load(Ordering::Relaxed)))
+    }
+
+    /// Begins one. `done` is told how it ended.
+    pub fn begin(
+        &mut self,
+        unique: u64,
+        group: Group,
+        request: Request,
+        done: impl FnOnce(Result<(), Errno>) + Send + 'static,
+    ) -> Result<(), Errno> {
+        let mut running = lock(&self.running);
+        if running.len() >= MOST {
+            return Err(Errno::AGAIN);
+        }
+        if self.files.len() >= KEPT
+            && let Ok(root) = self.reclaimer.kernel.cgroup()
+        {
+            self.files.retain(|_, (path, file)| Arc::strong_count(file) > 1 || Group::open(root, path).is_ok());
+        }
+        let (_, file) = self.files.entry(group.id()).or_insert_with(|| (group.path().into(), Arc::default()));
+        let (file, stop) = (Arc::clone(file), Arc::new(Flag::default()));
+        running.insert(unique, Arc::clone(&stop));
+        drop(running);
+        let (reclaimer, all) = (Arc::clone(&self.reclaimer), Arc::clone(&self.running));
+        let thread = std::thread::Builder::new().name("omr-mount-write".into()).spawn(move || {
+            let result = reclaimer.attempt(&group, request, &file, &stop);
+            lock(&all).remove(&unique);
+            done(result);
+        });
+        if thread.is_err() {
+            lock(&self.running).remove(&unique);
+            return Err(Errno::AGAIN);
+        }
+        Ok(())
+    }
+
+    /// A signal came for who waits for this one. One that has ended meanwhile is no concern.
+    pub fn interrupt(&self, unique: u64) {
+        if let Some(stop) = lock(&self.running).get(&unique) {
+            stop.set();
+        }
+    }
+
+    /// Interrupts all and waits for them.
+    pub fn end(&self) {
+        let began = clock::read_monotonic();
+        loop {
+            let running = lock(&self.running);
+            running.values().for_each(|stop| stop.set());
+            if running.is_empty() || clock::read_monotonic().since(began) > END_TIME {
+                return;
+            }
+            drop(running);
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Nothing that is done under these locks can leave things half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Reclaimer {
+    /// Reclaims; success also when there was less, or when a signal ended it.
+    fn attempt(&self, group: &Group, request: Request, file: &File, stop: &Flag) -> Result<(), Errno> {
+        let _turn = loop {
+            if let Ok(turn) = file.turn.try_lock() {
+                break turn;
+            }
+            if stop.is_set() {
+                // Nothing was done, and the count is another's.
+                return Err(Errno::INTR);
+            }
+            stop.sleep(LOOK);
+        };
+        file.freed.store(0, Ordering::Relaxed);
+        let asked = match request {
+            Request::Bytes(bytes) => Bytes(bytes.0 - bytes.0 % self.kernel.page().bytes().0),
+            Request::Max => Bytes::MAX,
+        };
+        if asked.0 == 0 {
+            return Ok(());
+        }
+        if group.is_root() {
+            return self.everywhere(asked, file, stop);
+        }
+        let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
+        let report = self.one(group, current.min(asked), Bytes::ZERO, None, file, stop);
+        ended(&report)
+    }
+
+    /// The machine: one group after the other, as the root's own file knows no protection.
+    fn everywhere(&self, asked: Bytes, file: &File, stop: &Flag) -> Result<(), Errno> {
+        let classifier = Classifier::new(&self.loaded.groups, std::path::Path::new(""));
+        let mut tree = Tree::default();
+        tree.scan(&self.kernel, &classifier, false).map_err(|err| errno(&err))?;
+        let mut groups = candidates::walk(&tree, None, false);
+        candidates::sort(&mut groups);
+        let mut left = asked;
+        for candidate in groups {
+            if left.0 == 0 || stop.is_set() {
+                break;
+            }
+            let root = self.kernel.cgroup().map_err(|err| errno(&err))?;
+            let Ok(group) = Group::open(root, &candidate.path) else { continue };
+            if group.id() != candidate.id {
+                continue;
+            }
+            let floor = candidate.current - candidate.gain;
+            let report = self.one(&group, candidate.gain.min(left), floor, candidate.inner, file, stop);
+            if !matches!(report.end, End::Gone) {
+                ended(&report)?;
+            }
+            left = left - report.freed;
+        }
+        Ok(())
+    }
+
+    fn one(
+        &self,
+        group: &Group,
+        amount: Bytes,
+        floor: Bytes,
+        inner: Option<Bytes>,
+        file: &File,
+        stop: &Flag,
+    ) -> Report {
+        let before = file.freed.load(Ordering::Relaxed);
+        let mut actuator = Live;
+        let mut worker =
+            Worker { kernel: &self.kernel, actuator: &mut actuator, backend: self.backend, journal: None, stop };
+        let machine = machine(&self.kernel, self.backend);
+        let job = job(&self.loaded.policy, &machine, self.backend, amount, floor);
+        let count = |freed: Bytes| file.freed.store(before + freed.0, Ordering::Relaxed);
+        let report = worker.run(group, job, inner, &mut |progress| count(progress.freed));
+        count(report.freed);
+        report
+    }
+}
+
+/// What a write to a real file would say.
+fn ended(report: &Report) -> Result<(), Errno> {
+    match report.end {
+        End::Gone => Err(Errno::NODEV),
+        End::Denied => Err(Errno::PERM),
+        End::Unsupported => Err(Errno::OPNOTSUPP),
+        End::Failed => {
+            log::warn!("{}", report.error.as_deref().unwrap_or("reclaiming failed"));
+            Err(Errno::IO)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn errno(err: &omr_kernel::Error) -> Errno {
+    if err.is_gone() { Errno::NODEV } else { Errno::IO }
+}

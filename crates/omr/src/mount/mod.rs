@@ -1,0 +1,332 @@
+//! The files of the original patch on a kernel that lacks them: a file system whose directories are
+//! the control groups, each with one file, `memory.swap.reclaim`.
+//!
+//! One thread reads requests and answers all that are quick. Each write is a thread of its own: it
+//! lasts as long as the reclaiming, and an interrupt for it arrives as a request.
+
+mod attempts;
+mod fuse;
+mod request;
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use omr_kernel::memcg::Group;
+use omr_kernel::{Error, Kernel};
+use omr_units::GroupId;
+use polyfuse_kernel::{
+    FATTR_SIZE, FOPEN_DIRECT_IO, fuse_access_in, fuse_attr, fuse_attr_out, fuse_batch_forget_in, fuse_entry_out,
+    fuse_forget_in, fuse_forget_one, fuse_in_header, fuse_interrupt_in, fuse_kstatfs, fuse_opcode, fuse_open_out,
+    fuse_read_in, fuse_release_in, fuse_setattr_in, fuse_statfs_out, fuse_write_in, fuse_write_out,
+};
+use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use self::attempts::Attempts;
+pub use self::attempts::Reclaimer;
+pub use self::fuse::{KIND, detach};
+use self::fuse::{Session, argument, name, push_entry};
+
+/// The file that each directory holds.
+pub const FILE: &str = "memory.swap.reclaim";
+/// The kernel's file in whose place it stands: the same owner, and the same may write it.
+const LIKE: &str = "memory.reclaim";
+
+/// The size that files seem to have, as in sysfs: sendfile(2), which some cat use, reads nothing of an empty one.
+const SIZE: u64 = 4096;
+
+/// FUSE's number for the root directory. Others have the group's id.
+const ROOT: u64 = 1;
+/// Set in the numbers of files.
+///
+/// Each lookup of a file finds another one: the kernel locks an inode while it is written, and who waits for
+/// that lock to open, close or write it cannot be interrupted before the reclaiming ends.
+const IS_FILE: u64 = 1 << 63;
+
+/// A directory or file that the kernel knows, and how often it has looked it up.
+#[derive(Debug)]
+struct Known {
+    id: GroupId,
+    path: PathBuf,
+    lookups: u64,
+}
+
+/// A listing that somebody reads.
+type Listing = Vec<(OsString, u64, FileType)>;
+
+/// The mounted tree; unmounted when it is dropped.
+pub struct Mirror {
+    session: Arc<Session>,
+    kernel: Arc<Kernel>,
+    known: HashMap<u64, Known>,
+    listings: HashMap<u64, Listing>,
+    /// Makes numbers of files and listings.
+    count: u64,
+    attempts: Attempts,
+    buffer: Vec<u8>,
+}
+
+/// What became of a request.
+enum Answer {
+    /// This, at once.
+    Body(Vec<u8>),
+    /// Later, by a thread of its own.
+    Later,
+    /// Nothing: none is expected.
+    Nothing,
+}
+
+impl Answer {
+    fn of(message: impl IntoBytes + zerocopy::Immutable) -> Result<Answer, Errno> {
+        Ok(Answer::Body(message.as_bytes().to_vec()))
+    }
+
+    fn empty() -> Result<Answer, Errno> {
+        Ok(Answer::Body(Vec::new()))
+    }
+}
+
+/// A group that cannot be opened: whoever asks by path is told that there is none.
+fn no_entry(err: &Error) -> Errno {
+    if err.is_gone() { Errno::NOENT } else { Errno::IO }
+}
+
+impl Mirror {
+    /// Mounts at `dir`; groups are reclaimed by `reclaimer`.
+    pub fn mount(dir: &Path, kernel: Arc<Kernel>, reclaimer: Reclaimer) -> io::Result<Self> {
+        let session = Arc::new(Session::mount(dir)?);
+        Ok(Mirror {
+            attempts: Attempts::new(reclaimer),
+            session,
+            kernel,
+            known: HashMap::new(),
+            listings: HashMap::new(),
+            count: 0,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Answers what has been asked so far. An error when it is not mounted any more.
+    pub fn serve(&mut self) -> io::Result<()> {
+        let mut body = std::mem::take(&mut self.buffer);
+        while let Some(header) = self.session.receive(&mut body)? {
+            match self.answer(&header, &body) {
+                Ok(Answer::Body(answer)) => self.session.reply(header.unique, &answer),
+                Ok(Answer::Later | Answer::Nothing) => {}
+                Err(err) => self.session.fail(header.unique, err),
+            }
+        }
+        self.buffer = body;
+        Ok(())
+    }
+
+    fn answer(&mut self, header: &fuse_in_header, body: &[u8]) -> Result<Answer, Errno> {
+        use fuse_opcode as Op;
+        let node = header.nodeid;
+        match Op::try_from(header.opcode).map_err(|_| Errno::NOSYS)? {
+            Op::FUSE_INIT => {
+                self.session.agree(header.unique, body);
+                Ok(Answer::Nothing)
+            }
+            Op::FUSE_LOOKUP => self.look_up(node, name(body)),
+            Op::FUSE_FORGET => {
+                let forgotten: fuse_forget_in = argument(body).ok_or(Errno::INVAL)?;
+                self.forget(node, forgotten.nlookup);
+                Ok(Answer::Nothing)
+            }
+            Op::FUSE_BATCH_FORGET => {
+                let mut rest = body.get(size_of::<fuse_batch_forget_in>()..).unwrap_or_default();
+                while let Some(one) = argument::<fuse_forget_one>(rest) {
+                    self.forget(one.nodeid, one.nlookup);
+                    rest = &rest[size_of::<fuse_forget_one>()..];
+                }
+                Ok(Answer::Nothing)
+            }
+            Op::FUSE_GETATTR => self.attributes_of(node),
+            Op::FUSE_SETATTR => {
+                let asked: fuse_setattr_in = argument(body).ok_or(Errno::INVAL)?;
+                // A shell's ">" cuts the file first; owner and mode are the group's.
+                if node & IS_FILE == 0 || asked.valid & FATTR_SIZE == 0 {
+                    return Err(Errno::PERM);
+                }
+                self.attributes_of(node)
+            }
+            Op::FUSE_ACCESS => {
+                // Modes are checked by the kernel (default_permissions); this is for the rest.
+                argument::<fuse_access_in>(body).ok_or(Errno::INVAL)?;
+                self.group(node)?;
+                Answer::empty()
+            }
+            Op::FUSE_OPEN => {
+                self.group(node)?;
+                // What is read differs from one moment to the next.
+                Answer::of(fuse_open_out { open_flags: FOPEN_DIRECT_IO, ..Default::default() })
+            }
+            Op::FUSE_READ => {
+                let asked: fuse_read_in = argument(body).ok_or(Errno::INVAL)?;
+                let known = self.known.get(&node).ok_or(Errno::NOENT)?;
+                let text = format!("{}\n", self.attempts.freed(known.id).0);
+                let from = usize::try_from(asked.offset).unwrap_or(usize::MAX).min(text.len());
+                let to = from.saturating_add(asked.size as usize).min(text.len());
+                Ok(Answer::Body(text.as_bytes()[from..to].to_vec()))
+            }
+            Op::FUSE_WRITE => self.write(header, body),
+            Op::FUSE_INTERRUPT => {
+                let asked: fuse_interrupt_in = argument(body).ok_or(Errno::INVAL)?;
+                self.attempts.interrupt(asked.unique);
+                Ok(Answer::Nothing)
+            }
+            Op::FUSE_OPENDIR => {
+                let listing = self.list(node)?;
+                self.count += 1;
+                self.listings.insert(self.count, listing);
+                Answer::of(fuse_open_out { fh: self.count, ..Default::default() })
+            }
+            Op::FUSE_READDIR => {
+                let asked: fuse_read_in = argument(body).ok_or(Errno::INVAL)?;
+                let listing = self.listings.get(&asked.fh).ok_or(Errno::BADF)?;
+                let mut answer = Vec::new();
+                let from = usize::try_from(asked.offset).unwrap_or(usize::MAX);
+                for (place, (name, ino, kind)) in listing.iter().enumerate().skip(from) {
+                    let kind = if *kind == FileType::Directory { libc::DT_DIR } else { libc::DT_REG };
+                    let next = place as u64 + 1;
+                    if !push_entry(&mut answer, asked.size as usize, *ino, next, u32::from(kind), name) {
+                        break;
+                    }
+                }
+                Ok(Answer::Body(answer))
+            }
+            Op::FUSE_RELEASEDIR => {
+                let asked: fuse_release_in = argument(body).ok_or(Errno::INVAL)?;
+                self.listings.remove(&asked.fh);
+                Answer::empty()
+            }
+            Op::FUSE_RELEASE | Op::FUSE_FLUSH | Op::FUSE_FSYNC | Op::FUSE_DESTROY => Answer::empty(),
+            Op::FUSE_STATFS => {
+                let st = fuse_kstatfs { bsize: 4096, frsize: 4096, namelen: 255, ..Default::default() };
+                Answer::of(fuse_statfs_out { st })
+            }
+            Op::FUSE_MKNOD | Op::FUSE_MKDIR | Op::FUSE_CREATE | Op::FUSE_SYMLINK | Op::FUSE_LINK => Err(Errno::PERM),
+            Op::FUSE_UNLINK | Op::FUSE_RMDIR | Op::FUSE_RENAME | Op::FUSE_RENAME2 => Err(Errno::PERM),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// The group of a node, opened anew: it may be gone, and another have its name.
+    fn group(&self, node: u64) -> Result<Group, Errno> {
+        let root = self.kernel.cgroup().map_err(|err| no_entry(&err))?;
+        if node == ROOT {
+            return Group::open(root, Path::new("")).map_err(|err| no_entry(&err));
+        }
+        let known = self.known.get(&node).ok_or(Errno::NOENT)?;
+        let group = Group::open(root, &known.path).map_err(|err| no_entry(&err))?;
+        if group.id() == known.id { Ok(group) } else { Err(Errno::NOENT) }
+    }
+
+    fn look_up(&mut self, parent: u64, name: &OsStr) -> Result<Answer, Errno> {
+        if parent & IS_FILE != 0 {
+            return Err(Errno::NOTDIR);
+        }
+        let above = self.group(parent)?;
+        let (group, node) = if name == FILE {
+            self.count += 1;
+            (above, self.count | IS_FILE)
+        } else {
+            let root = self.kernel.cgroup().map_err(|err| no_entry(&err))?;
+            // Also for names that are files in a real group: here they are not.
+            let group = Group::open(root, &above.path().join(name)).map_err(|_| Errno::NOENT)?;
+            let id = group.id();
+            (group, id.0)
+        };
+        let attr = attributes(&group, node)?;
+        let new = || Known { id: group.id(), path: group.path().into(), lookups: 0 };
+        self.known.entry(node).or_insert_with(new).lookups += 1;
+        // No entry is kept: groups come and go, and so do the rights to write to them.
+        Answer::of(fuse_entry_out { nodeid: node, attr, ..Default::default() })
+    }
+
+    fn forget(&mut self, node: u64, lookups: u64) {
+        if let Some(known) = self.known.get_mut(&node) {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 {
+                self.known.remove(&node);
+            }
+        }
+    }
+
+    fn attributes_of(&self, node: u64) -> Result<Answer, Errno> {
+        let attr = attributes(&self.group(node)?, node)?;
+        Answer::of(fuse_attr_out { attr, ..Default::default() })
+    }
+
+    fn list(&self, node: u64) -> Result<Listing, Errno> {
+        let group = self.group(node)?;
+        let here = group.id().0;
+        let mut listing = vec![(".".into(), here, FileType::Directory), ("..".into(), here, FileType::Directory)];
+        if group.dir().has(LIKE) {
+            listing.push((FILE.into(), here | IS_FILE, FileType::RegularFile));
+        }
+        for child in group.dir().names().map_err(|err| no_entry(&err))? {
+            // One that is gone meanwhile, or a file.
+            if let Ok(dir) = group.dir().sub(&child)
+                && let Ok(id) = dir.id()
+            {
+                listing.push((child, id.0, FileType::Directory));
+            }
+        }
+        Ok(listing)
+    }
+
+    fn write(&mut self, header: &fuse_in_header, body: &[u8]) -> Result<Answer, Errno> {
+        let asked: fuse_write_in = argument(body).ok_or(Errno::INVAL)?;
+        let size = asked.size as usize;
+        let data = body.get(size_of::<fuse_write_in>()..).and_then(|data| data.get(..size)).ok_or(Errno::INVAL)?;
+        let request = request::parse(data)?;
+        // It was there when it was opened.
+        let group = self.group(header.nodeid).map_err(|err| if err == Errno::NOENT { Errno::NODEV } else { err })?;
+        let (session, unique) = (Arc::clone(&self.session), header.unique);
+        let done = move |result: Result<(), Errno>| match result {
+            Ok(()) => session.reply(unique, fuse_write_out { size: asked.size, padding: 0 }.as_bytes()),
+            Err(err) => session.fail(unique, err),
+        };
+        self.attempts.begin(unique, group, request, done)?;
+        Ok(Answer::Later)
+    }
+}
+
+/// Ends all reclaiming, which answers those who wait for it, and unmounts.
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.attempts.end();
+        self.session.unmount();
+    }
+}
+
+impl AsFd for Mirror {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.session.as_fd()
+    }
+}
+
+/// Attributes of a group's directory, or of its file.
+fn attributes(group: &Group, node: u64) -> Result<fuse_attr, Errno> {
+    let stat: Stat = if node & IS_FILE == 0 {
+        rustix::fs::fstat(group.dir())?
+    } else {
+        rustix::fs::statat(group.dir(), LIKE, AtFlags::SYMLINK_NOFOLLOW)?
+    };
+    let mode = match node & IS_FILE {
+        // Nothing can be made or removed in it.
+        0 => libc::S_IFDIR | (stat.st_mode & 0o555),
+        // Who may write the one may write the other; the count is no secret, as those of the kernel are not.
+        _ => libc::S_IFREG | (stat.st_mode & 0o222) | 0o444,
+    };
+    let id = group.id().0;
+    let (ino, nlink, size) = if node & IS_FILE == 0 { (id, 2, 0) } else { (id | IS_FILE, 1, SIZE) };
+    Ok(fuse_attr { ino, mode, nlink, size, uid: stat.st_uid, gid: stat.st_gid, blksize: 4096, ..Default::default() })
+}

@@ -1,0 +1,102 @@
+//! What is written to `memory.swap.reclaim`.
+
+use omr_units::Bytes;
+use rustix::io::Errno;
+
+/// How much somebody asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Up to so much.
+    Bytes(Bytes),
+    /// As much as will go.
+    Max,
+}
+
+/// Parses a write as the patched kernel does: a number as `memparse()` takes it (decimal, 0x or 0 in
+/// front, k m g t p e behind), or `max`; white space around it. `EINVAL` for everything else.
+pub fn parse(data: &[u8]) -> Result<Request, Errno> {
+    let text = std::str::from_utf8(data).map_err(|_| Errno::INVAL)?.trim_ascii();
+    if text == "max" {
+        return Ok(Request::Max);
+    }
+    let shift = match text.as_bytes().last().map(u8::to_ascii_lowercase) {
+        Some(b'k') => 10,
+        Some(b'm') => 20,
+        Some(b'g') => 30,
+        Some(b't') => 40,
+        Some(b'p') => 50,
+        // The last digit of 0x1e is no suffix.
+        Some(b'e') if !is_hex(text) => 60,
+        _ => 0,
+    };
+    let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
+    let (digits, radix) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(hex) => (hex, 16),
+        None if digits.len() > 1 && digits.starts_with('0') => (&digits[1..], 8),
+        None => (digits, 10),
+    };
+    // from_str_radix takes a sign.
+    if !digits.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(Errno::INVAL);
+    }
+    let number = u64::from_str_radix(digits, radix).map_err(|_| Errno::INVAL)?;
+    // More than there is of anything is all of it.
+    Ok(Request::Bytes(Bytes(number.saturating_mul(1 << shift))))
+}
+
+fn is_hex(text: &str) -> bool {
+    text.starts_with("0x") || text.starts_with("0X")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_memparse_does() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("4095\n", 4095),
+            ("0", 0),
+            (" 64K ", 64 << 10),
+            ("1m", 1 << 20),
+            ("2G\n", 2 << 30),
+            ("1t", 1 << 40),
+            ("1P", 1 << 50),
+            ("1e", 1 << 60),
+            ("0x1000", 4096),
+            ("0x1e", 30),
+            ("0x1k", 1024),
+            ("010", 8),
+            ("99e", u64::MAX),
+        ] {
+            assert_eq!(parse(text.as_bytes()), Ok(Request::Bytes(Bytes(bytes))), "{text:?}");
+        }
+        assert_eq!(parse(b"max\n"), Ok(Request::Max));
+    }
+
+    #[test]
+    fn everything_else_is_invalid() {
+        for text in [
+            "",
+            "\n",
+            " ",
+            "all",
+            "-1",
+            "+1",
+            "1.5M",
+            "1MiB",
+            "5%",
+            "max max",
+            "1 2",
+            "0x",
+            "k",
+            "09",
+            "1M swappiness=60",
+        ] {
+            assert_eq!(parse(text.as_bytes()), Err(Errno::INVAL), "{text:?}");
+        }
+        assert_eq!(parse(b"\xff"), Err(Errno::INVAL));
+        assert_eq!(parse("١".as_bytes()), Err(Errno::INVAL));
+    }
+}
