@@ -105,3 +105,28 @@ def busy(guest: Guest, burst: str):
 
 def high(guest: Guest) -> str:
     return guest.read("/sys/fs/cgroup/bg/memory.high").strip()
+
+
+def test_the_seeds_profile_waits_for_every_cpu_and_takes_one_group(load) -> None:
+    """What the original daemon did on a patched kernel, by another way and on a kernel that is not."""
+    with Guest("6.12", 512, Disk(768, mb_s=60)) as guest:
+        background, other = load(guest, "bg", "128M"), load(guest, "other", "64M")
+        assert guest.run(["omr", "daemon", "--profile", "seed", "nobody"], check=False).code == 1
+        assert guest.run(["omr", "daemon", "bg"], check=False).code == 2
+        # The control: one CPU of two is at work, which the rule of the profile does not call idle.
+        spin = guest.spawn(["omr-testkit", "spin", "--threads", "1", "--burst", "600s"])
+        spin.line_with("ready")
+        spin.kill(signal.SIGUSR1)
+        omr = guest.spawn(["omr", "daemon", "--foreground", "--profile", "seed", "/sys/fs/cgroup/bg"])
+        guest.wait_for(lambda: "started" in omr.stderr(), 30, "start")
+        guest.shell("sleep 40")
+        assert background.swapped() == 0
+        spin.kill(signal.SIGKILL)
+        # Not before it was idle for 30 s. Asking is work, so it is not asked again for long enough.
+        guest.shell("sleep 25")
+        assert background.swapped() == 0
+        guest.shell("sleep 60", timeout=120)
+        assert background.resident() < 16 * MIB
+        assert other.swapped() == 0
+        omr.kill(signal.SIGTERM)
+        assert omr.wait().code == 0

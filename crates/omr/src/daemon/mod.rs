@@ -8,6 +8,7 @@ mod control;
 mod ledger;
 mod lock;
 mod preparing;
+mod profile;
 mod tally;
 mod timer;
 mod views;
@@ -34,6 +35,7 @@ use self::control::{Answer, Control, Request};
 use self::ledger::{Entry, Ledger, Swept};
 use self::lock::Lock;
 use self::preparing::Preparing;
+use self::profile::Profile;
 use self::tally::Tally;
 use self::timer::Timer;
 use self::worker::{Order, Outcome, Setup, Sweep, Worker};
@@ -68,7 +70,7 @@ const SLOW_TICKS: u64 = 60;
 const WATCHER: &str = "omr-watch";
 
 /// What the command line says.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Log to standard error instead of the journal
     #[arg(long)]
@@ -77,6 +79,24 @@ pub struct Args {
     /// Read this file instead of the configuration of the system
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+
+    /// Put the values of a profile in the place of those in the configuration
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub profile: Option<Profile>,
+
+    /// With a profile: take from this control group only, whatever rules there are
+    #[arg(value_name = "GROUP", requires = "profile")]
+    pub target: Option<PathBuf>,
+}
+
+/// The configuration, with the profile that was asked for.
+fn load(root: &Path, args: &Args, kernel: &Kernel) -> Result<Loaded> {
+    let mut loaded = config::load_or_refuse(root, args.config.as_deref())?;
+    if let Some(profile) = args.profile {
+        let target = args.target.as_deref().map(|target| kernel.group_path(target));
+        profile.apply(target, &mut loaded).map_err(|err| Exit::Usage.error(err))?;
+    }
+    Ok(loaded)
 }
 
 /// Runs the daemon until it is told to end.
@@ -88,15 +108,20 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     raise_descriptor_limit();
     // Before any thread exists, so that all of them have these signals blocked.
     let signal_fd = SignalFd::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
-    let loaded = config::load_or_refuse(root, args.config.as_deref())?;
     let kernel = Arc::new(Kernel::open(root)?);
+    let loaded = load(root, args, &kernel)?;
     kernel.cgroup()?;
+    if let Some(target) = &args.target {
+        // A group that comes later is found later; one that was mistyped never comes.
+        Group::open(kernel.cgroup()?, kernel.group_path(target))
+            .with_context(|| format!("there is no group {}; systemd-cgls shows those there are", target.display()))?;
+    }
     let _lock = Lock::take(&paths::runtime_dir(root))?;
     let state_dir = paths::state_dir(root);
     if let Err(err) = fs::create_dir_all(&state_dir) {
         log::warn!("create {}: {err}", state_dir.display());
     }
-    let mut daemon = Daemon::start(root, args.config.clone(), kernel, loaded, state_dir)?;
+    let mut daemon = Daemon::start(root, args.clone(), kernel, loaded, state_dir)?;
     lock_memory();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     log::info!("omr {} started", env!("CARGO_PKG_VERSION"));
@@ -143,7 +168,7 @@ struct Running {
 
 struct Daemon {
     root: PathBuf,
-    config_file: Option<PathBuf>,
+    args: Args,
     kernel: Arc<Kernel>,
     config: Config,
     /// As it was loaded.
@@ -195,13 +220,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(
-        root: &Path,
-        config_file: Option<PathBuf>,
-        kernel: Arc<Kernel>,
-        loaded: Loaded,
-        state_dir: PathBuf,
-    ) -> Result<Self> {
+    fn start(root: &Path, args: Args, kernel: Arc<Kernel>, loaded: Loaded, state_dir: PathBuf) -> Result<Self> {
         let own_group = process::read_own_group(&kernel).ok().flatten().unwrap_or_default();
         let own_group = own_group.strip_prefix("/").map(Path::to_path_buf).unwrap_or(own_group);
         let mut live = Live;
@@ -228,7 +247,7 @@ impl Daemon {
         let control = Control::listen(&socket, id_of(root, "etc/group", "omr"), id_of(root, "etc/passwd", WATCHER))?;
         let mut daemon = Daemon {
             root: root.into(),
-            config_file,
+            args,
             classifier: Classifier::new(&loaded.groups, &own_group),
             config: loaded.policy.clone(),
             config_files: loaded.files.clone(),
@@ -741,8 +760,8 @@ impl Daemon {
 
     /// SIGHUP: a file that is wrong changes nothing.
     fn reload(&mut self) {
-        match config::load(&self.root, self.config_file.as_deref()) {
-            Err(errors) => log::error!("the configuration stays as it was:\n{errors}"),
+        match load(&self.root, &self.args, &self.kernel) {
+            Err(errors) => log::error!("the configuration stays as it was:\n{errors:#}"),
             Ok(loaded) => {
                 if loaded.backend != self.backend || loaded.policy.mode != self.config.mode {
                     log::warn!("mode and backend change with a restart only: systemctl restart omr");

@@ -1,0 +1,104 @@
+//! Profiles: sets of values that are known by a name.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use omr_policy::{Class, Goal, IdleRule};
+use omr_units::{Bytes, Permyriad};
+
+use crate::config::{Glob, GroupRule, Loaded, Place, Selector};
+
+/// A profile that has been asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Profile {
+    /// The daemon of the original patch: when every CPU was idle by 95 % for 30 s, as much as will go
+    Seed,
+}
+
+impl Profile {
+    /// Puts its values in the place of those that were loaded. `target`: only this group is touched, whatever
+    /// rules there are.
+    pub fn apply(self, target: Option<&Path>, loaded: &mut Loaded) -> Result<(), String> {
+        let Profile::Seed = self;
+        let policy = &mut loaded.policy;
+        policy.goal = Goal::Free;
+        policy.idle.rule = IdleRule::Strict;
+        policy.idle.strict = Permyriad::percent(95);
+        // Its samples were of one second, and after work it waited as long as at first.
+        policy.idle.window = Duration::from_secs(1);
+        policy.idle.hold = Duration::from_secs(30);
+        policy.idle.again = policy.idle.hold;
+        policy.sweep.after_boot = Duration::ZERO;
+        policy.sweep.after_resume = Duration::ZERO;
+        // It asked again every second.
+        policy.sweep.growth = policy.sweep.smallest;
+        policy.guard.refaults_per_minute = Bytes::MAX;
+        policy.guard.max_swap_writes = None;
+        if let Some(path) = target.map(escaped).transpose()?.filter(|path| !path.is_empty()) {
+            let below = format!("{path}/**");
+            let rules = [("**", Class::Protected), (&*path, Class::Background), (&*below, Class::Background)];
+            loaded.groups = rules.into_iter().map(|(text, class)| rule(text, class)).collect::<Result<_, _>>()?;
+        }
+        Ok(())
+    }
+}
+
+fn rule(text: &str, class: Class) -> Result<GroupRule, String> {
+    let place = Place { file: Arc::from(Path::new("--profile")), line: 1 };
+    Ok(GroupRule { selector: Selector::Match(Glob::path(text)?), class: Some(class), keep: None, place })
+}
+
+/// A group's path below the mount as a pattern that matches nothing else.
+fn escaped(path: &Path) -> Result<String, String> {
+    let text = path.to_str().ok_or_else(|| format!("{}: a group's path in UTF-8 is expected", path.display()))?;
+    let mut pattern = String::new();
+    for c in text.trim_matches('/').chars() {
+        if matches!(c, '*' | '?' | '[') {
+            pattern.extend(['[', c, ']']);
+        } else {
+            pattern.push(c);
+        }
+    }
+    Ok(pattern)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classes::{Assignment, Classifier};
+    use crate::config;
+
+    fn class_of(group: &str, target: Option<&str>) -> Class {
+        let mut loaded = Loaded::built_in();
+        loaded.groups = config::rules("[[group]]\nmatch = \"work/**\"\nclass = \"foreground\"\n");
+        Profile::Seed.apply(target.map(Path::new), &mut loaded).expect("a path");
+        let classifier = Classifier::new(&loaded.groups, Path::new(""));
+        let mut assignment = Assignment::default();
+        let mut path = std::path::PathBuf::new();
+        for part in group.split('/') {
+            path.push(part);
+            assignment = classifier.assign(&path, &assignment, None, 0);
+        }
+        assignment.class
+    }
+
+    #[test]
+    fn one_group_is_touched_with_all_below_it_and_no_other() {
+        for target in ["a[b]*c/d", "/a[b]*c/d", "a[b]*c/d/"] {
+            assert_eq!(class_of("a[b]*c/d", Some(target)), Class::Background, "{target}");
+            assert_eq!(class_of("a[b]*c/d/e/f", Some(target)), Class::Background, "{target}");
+            for other in ["a[b]*c", "abc/d", "a[b]*c/de", "work/x", "system.slice"] {
+                assert_eq!(class_of(other, Some(target)), Class::Protected, "{target}: {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_root_is_all_that_may_be_touched() {
+        for target in [None, Some("/"), Some("")] {
+            assert_eq!(class_of("system.slice", target), Class::Background);
+            assert_eq!(class_of("work/x", target), Class::Foreground);
+        }
+    }
+}
