@@ -122,6 +122,7 @@ def chosen(arguments: argparse.Namespace) -> list[Case]:
             raise SystemExit(f"{', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     cases = [UNLOADED]
     if "seed" in workloads:
+        cases += [Case("unloaded", size, "off") for size in sizes if size != UNLOADED.size]
         cases += [Case("seed", size, arm) for size in sizes for arm in arms]
     if "mixed" in workloads:
         cases += [Case("mixed", "default", arm) for arm in arms]
@@ -137,7 +138,7 @@ def measure(arguments: argparse.Namespace, case: Case, raw: Path) -> dict[str, A
         if isinstance(guest, DebianGuest):
             guest.settle()
         boot_s = guest.boot_s + time.monotonic() - began
-        if case == UNLOADED:
+        if case.workload == "unloaded":
             return {"case": str(case), "boot_s": boot_s, "verified": {"errors": 0}} | hibernate(guest, case, raw)
 
         guest.throttle_swap(None)  # filling is not timed
@@ -333,7 +334,9 @@ def draw_tables(results: Results, directory: Path, guest: dict[str, Any]) -> dic
         (images, Metric([run["image"]["image_kib"] / 1024 for run in results[UNLOADED]], "MiB").value, "never loaded"),
     ):
         axes.axhline(value, color="#777777", linewidth=1, linestyle=":")
-        axes.annotate(label, (1, value), (-3, 3), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", fontsize=8)
+        # Between two groups of bars, or at the edge.
+        place = (0.5, "center") if len(groups) == 2 else (1, "right")
+        axes.annotate(label, (place[0], value), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points", ha=place[1], fontsize=8)
     figure.suptitle(
         f"Hibernating a machine with a swap file ({guest['mem_mib'] / 1024:g} GiB, {guest['fill_percent']} % full,"
         f" disk {guest['disk_mb_s']:g} MB/s)",
