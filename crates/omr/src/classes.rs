@@ -25,9 +25,10 @@ pub const ATTRIBUTE: &str = "user.omr.class";
 /// Groups that are protected unless a rule names them, by the last part of their path, as the
 /// beginning and the end of it. Short on purpose: what makes a machine look dead when it has to be
 /// read back from a slow disk first.
-pub const BUILT_IN: [(&str, &str); 32] = [
+pub const BUILT_IN: [(&str, &str); 33] = [
     // omr itself, for the command line; the daemon also knows its own group by whatever name.
     ("omr.service", ""),
+    ("omr-mount.service", ""),
     // The first process, and a user's service manager.
     ("init.scope", ""),
     // The bus: everything waits for it.

@@ -91,9 +91,9 @@ impl Attempts {
         drop(running);
         let (reclaimer, all) = (Arc::clone(&self.reclaimer), Arc::clone(&self.running));
         let thread = std::thread::Builder::new().name("omr-mount-write".into()).spawn(move || {
-            let result = reclaimer.attempt(&group, request, &file, &stop);
+            done(reclaimer.attempt(&group, request, &file, &stop));
+            // Answered first: at the end, all that is not in the list has its answer.
             lock(&all).remove(&unique);
-            done(result);
         });
         if thread.is_err() {
             lock(&self.running).remove(&unique);

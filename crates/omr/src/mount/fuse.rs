@@ -66,12 +66,9 @@ impl Session {
         Ok(Some(header))
     }
 
-    /// Answers the first request of all; returns whether a version is agreed on (the kernel may try again).
-    pub fn agree(&self, unique: u64, body: &[u8]) -> bool {
-        let Some(asked) = argument::<fuse_init_in>(body) else {
-            self.fail(unique, Errno::PROTO);
-            return false;
-        };
+    /// Answers the first request of all: which version of the protocol it is. A kernel of a later one asks again.
+    pub fn agree(&self, unique: u64, body: &[u8]) {
+        let Some(asked) = argument::<fuse_init_in>(body) else { return self.fail(unique, Errno::PROTO) };
         let answer = fuse_init_out {
             major: FUSE_KERNEL_VERSION,
             minor: FUSE_KERNEL_MINOR_VERSION.min(asked.minor),
@@ -80,7 +77,6 @@ impl Session {
             ..fuse_init_out::default()
         };
         self.reply(unique, answer.as_bytes());
-        asked.major == FUSE_KERNEL_VERSION
     }
 
     /// Answers a request. Nobody may be waiting any more: that is no error.
