@@ -57,8 +57,8 @@ def test_a_write_reclaims_and_the_count_is_read_back(release, load) -> None:
         assert freed(guest, "bg") == 0
         before = guest.vmstat()["pswpout"]
         guest.shell(f"echo 32M > {file('bg')}", timeout=120)
-        assert 32 * MIB <= freed(guest, "bg") < 38 * MIB
-        assert abs(background.swapped() - freed(guest, "bg")) < 4 * MIB
+        assert 32 * MIB <= freed(guest, "bg") < 44 * MIB
+        assert 28 * MIB < background.swapped() < 44 * MIB
         assert (guest.vmstat()["pswpout"] - before) * 4096 < 1.25 * 32 * MIB + 4 * MIB
         # Rounded down to pages: nothing.
         guest.write(file("bg"), "4095")
@@ -152,7 +152,8 @@ def test_writers_of_one_file_take_turns(load) -> None:
         background = load(guest, "bg", "192M")
         write = f"echo 24M > {file('bg')}"
         guest.shell(f"{write} & {write} & {write} & wait", timeout=120)
-        assert 72 * MIB <= background.swapped() < 84 * MIB
+        # Each may send a quarter more, and 4 MiB, to swap than it reclaims.
+        assert 72 * MIB <= background.swapped() < 3 * (30 + 4) * MIB
         assert 24 * MIB <= freed(guest, "bg") < 30 * MIB
 
 
