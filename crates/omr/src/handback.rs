@@ -107,12 +107,11 @@ pub fn compact_fully(
     actuator: &dyn Fn() -> Box<dyn Actuator>,
     stop: &Flag,
 ) -> Result<Option<Outcome>> {
-    let (mut most, mut in_vain) = (Pages(0), 0);
+    let (mut most, mut in_vain) = (Bytes::ZERO, 0);
     for _ in 0..MOST_PASSES {
         compaction::drain_per_cpu_lists(kernel);
         let outcome = compact(root, actuator(), stop)?;
-        let free = buddyinfo::read(kernel, &mut Vec::new())?;
-        let in_blocks = free.iter().fold(Pages(0), |sum, blocks| sum + blocks.pages_from(order));
+        let in_blocks = Blocks::read(kernel, order)?.in_blocks;
         in_vain = if in_blocks > most { 0 } else { in_vain + 1 };
         most = most.max(in_blocks);
         if outcome != Some(Outcome::Done) || in_vain == PASSES_IN_VAIN {
