@@ -19,7 +19,7 @@ KERNELS = ("6.12", "6.1")
 
 # What touches the kernel's interfaces most is tried on the newest kernel, too; for all of it there is no time.
 NEWEST = "7"
-# test_prepare_migrate is not: on a busy host a guest with 7.x gives back half of what it should in one of three runs.
+# test_prepare_migrate is not: on a busy host a guest with 7.x gave back half of what it should in half of the runs.
 ON_NEWEST = {"test_guest", "test_reclaim", "test_daemon"}
 
 NEWER = "99.0.0-1"
