@@ -125,8 +125,13 @@ def test_the_seeds_profile_waits_for_every_cpu_and_takes_one_group(load) -> None
         # Not before it was idle for 30 s. Asking is work, so it is not asked again for long enough.
         guest.shell("sleep 25")
         assert background.swapped() == 0
-        guest.shell("sleep 60", timeout=120)
-        assert background.resident() < 16 * MIB
+        # A busy host is seen as a CPU that is not idle, and the wait begins anew; asking ends it too.
+        for _ in range(6):
+            guest.shell("sleep 60", timeout=120)
+            if background.resident() < 16 * MIB:
+                break
+        else:
+            raise AssertionError(f"{background.resident()} bytes are left after six minutes")
         assert other.swapped() == 0
         omr.kill(signal.SIGTERM)
         assert omr.wait().code == 0
