@@ -21,8 +21,8 @@ def file(group: str) -> str:
     return f"{DIR}/{group}/{FILE}" if group else f"{DIR}/{FILE}"
 
 
-def mount(guest: Guest) -> Process:
-    omr = guest.spawn(["omr", "mount", "--foreground", DIR])
+def mount(guest: Guest, directory: str = DIR) -> Process:
+    omr = guest.spawn(["omr", "mount", "--foreground", directory])
     guest.wait_for(lambda: "offers" in omr.stderr(), 30, "mount")
     return omr
 
@@ -184,6 +184,17 @@ def test_it_goes_whatever_happens_and_comes_again(load) -> None:
         # Unmounted by somebody else, it ends.
         guest.shell(f"umount -l {DIR}")
         assert omr.wait().code == 0, omr.stderr()
+        # The same behind another name of the directory.
+        guest.shell(f"ln -s {DIR} /tmp/other")
+        for _ in range(2):
+            omr = mount(guest, "/tmp/other")
+            assert guest.read("/proc/mounts").count(DIR) == 1
+            omr.kill(signal.SIGKILL)
+            omr.wait()
+        omr = mount(guest, "/tmp/other")
+        omr.kill(signal.SIGTERM)
+        assert omr.wait().code == 0, omr.stderr()
+        assert DIR not in guest.read("/proc/mounts")
         # And what cannot be mounted on is said.
         for words, code in (([f"{DIR}/../nowhere"], 1), (["/proc/version"], 2), (["/"], 2), ([], 2)):
             ended = guest.run(["omr", "mount", "--foreground", *words], check=False)

@@ -85,30 +85,18 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 
 /// The directory by its real path, without what an omr that was killed has left there.
 fn free(kernel: &Kernel, dir: &Path) -> Result<PathBuf> {
-    // The whole path is looked at by the kernel but for its end, which may be dead.
-    let (above, name) = match (dir.parent(), dir.file_name()) {
-        (Some(above), Some(name)) => (above, name),
-        _ => return Err(Exit::Usage.error(format!("{}: expected a directory below another", dir.display()))),
-    };
-    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-    let real = std::fs::canonicalize(above).with_context(|| format!("look for {}", above.display()))?.join(name);
-    while let Err(err) = rustix::fs::stat(&real)
-        && err == Errno::NOTCONN
-    {
-        log::warn!("{}: unmounting what an omr that was killed has left", real.display());
-        detach(&real);
-        if mounts::find(&mounts::read(kernel)?, &real, KIND.as_bytes()).is_some() {
-            break;
+    let real = std::fs::canonicalize(dir).with_context(|| format!("look at {}", dir.display()))?;
+    while mounts::find(&mounts::read(kernel)?, &real, KIND.as_bytes()).is_some() {
+        if rustix::fs::stat(&real).err() != Some(Errno::NOTCONN) {
+            return Err(Exit::Failed.error(format!("{} is mounted already", real.display())));
         }
+        log::warn!("{}: unmounting what an omr that was killed has left", real.display());
+        detach(&real).with_context(|| format!("unmount {}", real.display()))?;
     }
-    if mounts::find(&mounts::read(kernel)?, &real, KIND.as_bytes()).is_some() {
-        return Err(Exit::Failed.error(format!("{} is mounted already", real.display())));
+    if real.parent().is_none() || !real.is_dir() {
+        return Err(Exit::Usage.error(format!("{}: expected a directory below another", real.display())));
     }
-    match std::fs::metadata(&real) {
-        Ok(meta) if meta.is_dir() => Ok(real),
-        Ok(_) => Err(Exit::Usage.error(format!("{}: expected a directory", real.display()))),
-        Err(err) => Err(err).with_context(|| format!("look at {}", real.display())),
-    }
+    Ok(real)
 }
 
 /// What a mount that failed says about this machine.

@@ -11,6 +11,7 @@ use omr_kernel::actuate::Live;
 use omr_kernel::clock;
 use omr_kernel::memcg::Group;
 use omr_policy::End;
+use omr_policy::pace::Job;
 use omr_units::{Bytes, GroupId};
 use rustix::io::Errno;
 
@@ -154,8 +155,9 @@ impl Reclaimer {
             return self.everywhere(asked, file, stop);
         }
         let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
-        let report = self.one(group, current.min(asked), Bytes::ZERO, None, file, stop);
-        ended(&report)
+        let machine = machine(&self.kernel, self.backend);
+        let job = job(&self.loaded.policy, &machine, self.backend, current.min(asked), Bytes::ZERO);
+        ended(&self.one(group, job, None, file, stop))
     }
 
     /// The machine: one group after the other, as the root's own file knows no protection.
@@ -165,18 +167,16 @@ impl Reclaimer {
         tree.scan(&self.kernel, &classifier, false).map_err(|err| errno(&err))?;
         let mut groups = candidates::walk(&tree, None, false);
         candidates::sort(&mut groups);
+        let machine = machine(&self.kernel, self.backend);
         let mut left = asked;
         for candidate in groups {
             if left.0 == 0 || stop.is_set() {
                 break;
             }
-            let root = self.kernel.cgroup().map_err(|err| errno(&err))?;
-            let Ok(group) = Group::open(root, &candidate.path) else { continue };
-            if group.id() != candidate.id {
-                continue;
-            }
+            let Some(group) = candidate.open(&self.kernel).map_err(|err| errno(&err))? else { continue };
             let floor = candidate.current - candidate.gain;
-            let report = self.one(&group, candidate.gain.min(left), floor, candidate.inner, file, stop);
+            let job = job(&self.loaded.policy, &machine, self.backend, candidate.gain.min(left), floor);
+            let report = self.one(&group, job, candidate.inner, file, stop);
             if !matches!(report.end, End::Gone) {
                 ended(&report)?;
             }
@@ -185,21 +185,11 @@ impl Reclaimer {
         Ok(())
     }
 
-    fn one(
-        &self,
-        group: &Group,
-        amount: Bytes,
-        floor: Bytes,
-        inner: Option<Bytes>,
-        file: &File,
-        stop: &Flag,
-    ) -> Report {
+    fn one(&self, group: &Group, job: Job, inner: Option<Bytes>, file: &File, stop: &Flag) -> Report {
         let before = file.freed.load(Ordering::Relaxed);
         let mut actuator = Live;
         let mut worker =
             Worker { kernel: &self.kernel, actuator: &mut actuator, backend: self.backend, journal: None, stop };
-        let machine = machine(&self.kernel, self.backend);
-        let job = job(&self.loaded.policy, &machine, self.backend, amount, floor);
         let count = |freed: Bytes| file.freed.store(before + freed.0, Ordering::Relaxed);
         let report = worker.run(group, job, inner, &mut |progress| count(progress.freed));
         count(report.freed);

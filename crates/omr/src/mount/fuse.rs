@@ -48,7 +48,11 @@ impl Session {
 
     /// Unmounts. Who still has something open in it gets errors.
     pub fn unmount(&self) {
-        detach(&self.dir);
+        match detach(&self.dir) {
+            // Somebody else has.
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(err) => log::warn!("unmount {}: {err}", self.dir.display()),
+        }
     }
 
     /// Waits for nothing: `None` when there is no request, an error when it is not mounted any more.
@@ -109,12 +113,8 @@ impl AsFd for Session {
 }
 
 /// Takes a mount away, also while somebody uses it.
-pub fn detach(dir: &Path) {
-    match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-        // Somebody else has.
-        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
-        Err(err) => log::warn!("unmount {}: {err}", dir.display()),
-    }
+pub fn detach(dir: &Path) -> Result<(), Errno> {
+    rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
 }
 
 /// What is behind a request's header.

@@ -19,9 +19,9 @@ use omr_kernel::memcg::Group;
 use omr_kernel::{Error, Kernel};
 use omr_units::GroupId;
 use polyfuse_kernel::{
-    FATTR_SIZE, FOPEN_DIRECT_IO, fuse_access_in, fuse_attr, fuse_attr_out, fuse_batch_forget_in, fuse_entry_out,
-    fuse_forget_in, fuse_forget_one, fuse_in_header, fuse_interrupt_in, fuse_kstatfs, fuse_opcode, fuse_open_out,
-    fuse_read_in, fuse_release_in, fuse_setattr_in, fuse_statfs_out, fuse_write_in, fuse_write_out,
+    FATTR_SIZE, FOPEN_DIRECT_IO, fuse_attr, fuse_attr_out, fuse_batch_forget_in, fuse_entry_out, fuse_forget_in,
+    fuse_forget_one, fuse_in_header, fuse_interrupt_in, fuse_kstatfs, fuse_opcode, fuse_open_out, fuse_read_in,
+    fuse_release_in, fuse_setattr_in, fuse_statfs_out, fuse_write_in, fuse_write_out,
 };
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
@@ -155,12 +155,6 @@ impl Mirror {
                     return Err(Errno::PERM);
                 }
                 self.attributes_of(node)
-            }
-            Op::FUSE_ACCESS => {
-                // Modes are checked by the kernel (default_permissions); this is for the rest.
-                argument::<fuse_access_in>(body).ok_or(Errno::INVAL)?;
-                self.group(node)?;
-                Answer::empty()
             }
             Op::FUSE_OPEN => {
                 self.group(node)?;
