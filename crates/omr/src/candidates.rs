@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use omr_kernel::memcg::Group;
+use omr_kernel::{Kernel, Result};
 use omr_policy::Class;
 use omr_units::{Bytes, GroupId};
 
@@ -24,6 +26,17 @@ pub struct Candidate {
     pub gain: Bytes,
     /// For an inner group: what it holds beyond its children.
     pub inner: Option<Bytes>,
+}
+
+impl Candidate {
+    /// The group; `None` when it is gone, whatever else may have its name by now.
+    pub fn open(&self, kernel: &Kernel) -> Result<Option<Group>> {
+        match Group::open(kernel.cgroup()?, &self.path) {
+            Ok(group) => Ok(Some(group).filter(|group| group.id() == self.id)),
+            Err(err) if err.is_gone() => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
 }
 
 /// Largest benefit first; of equals the one with the smaller id, so that a run can be repeated.

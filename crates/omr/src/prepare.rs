@@ -318,12 +318,7 @@ impl Preparation<'_> {
         swap_floor: Bytes,
         progress: &mut dyn FnMut(reclaim::Progress),
     ) -> Result<Option<Report>> {
-        let group = match Group::open(self.kernel.cgroup()?, &candidate.path) {
-            Ok(group) if group.id() == candidate.id => group,
-            Ok(_) => return Ok(None),
-            Err(err) if err.is_gone() => return Ok(None),
-            Err(err) => return Err(err.into()),
-        };
+        let Some(group) = candidate.open(self.kernel)? else { return Ok(None) };
         let sweep = &self.config.policy.sweep;
         let mut job = Job {
             amount,

@@ -13,6 +13,8 @@ use omr_policy::Class;
 use omr_units::{Bytes, GroupId, Limit, Monotonic};
 
 use crate::classes::{self, Assignment, Classifier};
+use crate::config::printable;
+use crate::exit::Exit;
 
 /// Limits and xattrs of all groups are read again after this time, in one scan, so that what is said
 /// of a group reaches those below it at once; a sweep reads the limits of its group anew.
@@ -138,6 +140,12 @@ impl Visit for Scan<'_> {
             node.clear = false;
         }
     }
+}
+
+/// What is said to who names a group that is not there.
+pub fn no_group(path: &Path) -> anyhow::Error {
+    let shown = printable(&path.to_string_lossy());
+    Exit::Failed.error(format!("there is no group {shown}; systemd-cgls shows those there are"))
 }
 
 fn push_path(nodes: &[Node], known: &HashMap<GroupId, Known>, index: usize, path: &mut PathBuf) {

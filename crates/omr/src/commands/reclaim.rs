@@ -22,7 +22,7 @@ use crate::exit::Exit;
 use crate::limits::Journal;
 use crate::reclaim::{Report, Worker, job, machine};
 use crate::stop::{self, Flag};
-use crate::tree::Tree;
+use crate::tree::{Tree, no_group};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -247,12 +247,7 @@ impl Run<'_> {
             if left.0 == 0 {
                 break;
             }
-            let group = match Group::open(self.kernel.cgroup()?, &candidate.path) {
-                Ok(group) if group.id() == candidate.id => group,
-                Ok(_) => continue,
-                Err(err) if err.is_gone() => continue,
-                Err(err) => return Err(err.into()),
-            };
+            let Some(group) = candidate.open(self.kernel)? else { continue };
             let job = self.job(candidate, left, amount);
             if self.args.dry_run {
                 planned += job.amount;
@@ -321,7 +316,7 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
     let shown = if path.as_os_str().is_empty() { "/".to_owned() } else { printed(path) };
     let root = kernel.cgroup()?;
     let group = Group::open(root, path).map_err(|err| match err.is_gone() {
-        true => Exit::Failed.error(format!("there is no group {shown}; systemd-cgls shows those there are")),
+        true => no_group(path),
         false => err.into(),
     })?;
     let node = tree.nodes().iter().find(|node| node.id == group.id());

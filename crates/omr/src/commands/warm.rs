@@ -19,7 +19,7 @@ use crate::config;
 use crate::exit::Exit;
 use crate::paths;
 use crate::stop::{self, Flag};
-use crate::tree::Tree;
+use crate::tree::{Tree, no_group};
 use crate::warm::{self, Bounds, End, Job, Recorded, Report, Subject, Use};
 
 /// Somebody works for so long: what is wanted now comes back by itself.
@@ -150,16 +150,12 @@ fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject
     for target in targets {
         let pid = target.to_str().and_then(|text| text.parse::<u32>().ok());
         let path = kernel.group_path(target);
-        let shown = config::printable(&path.to_string_lossy());
         let found = match Group::open(kernel.cgroup()?, path) {
             Ok(_) => warm::subjects(kernel, tree, Some(path))?,
             Err(err) if !err.is_gone() => return Err(err.into()),
             Err(_) => match pid {
                 Some(pid) => vec![process(kernel, tree, pid)?],
-                None => {
-                    let text = format!("there is no group {shown}; systemd-cgls shows those there are");
-                    return Err(Exit::Failed.error(text));
-                }
+                None => return Err(no_group(path)),
             },
         };
         subjects.extend(found);

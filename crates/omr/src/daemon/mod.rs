@@ -47,7 +47,7 @@ use crate::exit::Exit;
 use crate::limits::write_atomically;
 use crate::reclaim::Report;
 use crate::snapshot::{Snapshot, SwapSpace, read_hibernates};
-use crate::tree::Tree;
+use crate::tree::{Tree, no_group};
 use crate::{backend, disk_rate, image, paths, signals};
 
 pub use self::control::{Purpose, Request as ControlRequest, ask};
@@ -111,10 +111,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Arc::new(Kernel::open(root)?);
     let loaded = load(root, args, &kernel)?;
     kernel.cgroup()?;
-    if let Some(target) = &args.target {
-        // A group that comes later is found later; one that was mistyped never comes.
-        Group::open(kernel.cgroup()?, kernel.group_path(target))
-            .with_context(|| format!("there is no group {}; systemd-cgls shows those there are", target.display()))?;
+    if let Some(path) = args.target.as_deref().map(|target| kernel.group_path(target)) {
+        // One that was mistyped never comes.
+        Group::open(kernel.cgroup()?, path).map_err(|err| if err.is_gone() { no_group(path) } else { err.into() })?;
     }
     let _lock = Lock::take(&paths::runtime_dir(root))?;
     let state_dir = paths::state_dir(root);

@@ -52,15 +52,7 @@ fn rule(text: &str, class: Class) -> Result<GroupRule, String> {
 /// A group's path below the mount as a pattern that matches nothing else.
 fn escaped(path: &Path) -> Result<String, String> {
     let text = path.to_str().ok_or_else(|| format!("{}: a group's path in UTF-8 is expected", path.display()))?;
-    let mut pattern = String::new();
-    for c in text.trim_matches('/').chars() {
-        if matches!(c, '*' | '?' | '[') {
-            pattern.extend(['[', c, ']']);
-        } else {
-            pattern.push(c);
-        }
-    }
-    Ok(pattern)
+    Ok(glob::Pattern::escape(text.trim_matches('/')))
 }
 
 #[cfg(test)]
