@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check unit golden vm bench bench-full bench-% deb install uninstall clean
+.PHONY: help setup build demo test check unit golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,13 @@ golden: setup ## Run the program on trees of files and compare what it does
 
 vm: setup ## Run the tests on real kernels in VMs
 	tools/test vm
+
+kernel: setup ## Build Linux 6.12 with the patches in kernel/ (10 minutes, kept)
+	@lab/setup kernel
+	lab/run kernel
+
+vm-kernel: kernel ## Run the tests of the patched kernel in VMs
+	tools/test kernel
 
 bench: setup ## Run all benchmark scenarios; results in lab/out (two hours, on a machine that does nothing else)
 	lab/run self

@@ -15,12 +15,14 @@ VERBS = {
     "burst": "a program allocates much at once: stalls and time, omr on and off, and on an empty machine",
     "migrate": "live migration over a slow link: time and bytes, omr on and off",
     "latency": "what a latency-sensitive task feels of a sweep, and how soon a sweep stops",
+    "swap-reclaim": "memory.swap.reclaim, patched and mounted, and memory.reclaim: what is sent to swap, how soon a signal ends it",
     "self": "what the daemon costs by number of groups, and how fast it reclaims",
     "demo": "both, at a size that ends within 6 minutes",
+    "kernel": "builds Linux 6.12 with the patches in kernel/",
     "capture": "captures /proc, /sys and cgroup files of real kernels for the tests",
 }
 
-MODULES = {"self": "self_cost", "hibernate-seed": "hibernate_seed"}
+MODULES = {"self": "self_cost", "hibernate-seed": "hibernate_seed", "swap-reclaim": "swap_reclaim"}
 
 
 def main() -> int:

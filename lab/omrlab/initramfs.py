@@ -56,6 +56,8 @@ def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit")
     archive.symlink("bin/sh", "busybox")
     for program in programs:
         archive.file(f"bin/{program}", build(program).read_bytes(), 0o755)
+    for path in sorted((kernel.root / "bin").glob("*")):
+        archive.file(f"bin/{path.name}", path.read_bytes(), 0o755)
 
     modules = kernel.modules
     present = [name for name in MODULES if name in modules.files or name in modules.builtin]

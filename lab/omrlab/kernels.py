@@ -125,7 +125,11 @@ DAY = 86400
 
 @functools.cache
 def kernel(release: str) -> Kernel:
-    """The newest generic amd64 kernel of a release such as `6.12`, or of a series such as `7`."""
+    """The newest generic amd64 kernel of a release such as `6.12`, or of a series such as `7`; `6.12-omr` is omr's own."""
+    if "-omr" in release:
+        from .patched import built
+
+        return built(release)
     with alone("kernels"):
         return find_or_fetch(release)
 
@@ -204,12 +208,25 @@ class Apt:
         pattern = rf"linux-{kind}-{re.escape(release)}\.[0-9.]+(-\d+|\+deb\d+(\+\d+)?)-amd64"
         names = [name for name in self.output("apt-cache", "pkgnames", "linux-").split() if re.fullmatch(pattern, name)]
         best: tuple[str, str] | None = None
-        # One line for each package and version: name | version | source
-        for line in self.output("apt-cache", "madison", *names).splitlines() if names else []:
-            name, version, _ = (word.strip() for word in line.split("|"))
+        for name, version in self.versions(*names) if names else []:
             if best is None or newer(version, best[1]):
                 best = name, version
         return best
+
+    def version(self, package: str) -> str | None:
+        """The newest version of one package."""
+        best: str | None = None
+        for _, version in self.versions(package):
+            if best is None or newer(version, best):
+                best = version
+        return best
+
+    def versions(self, *packages: str) -> list[tuple[str, str]]:
+        """Each package with each of its versions."""
+        # One line for each: name | version | source
+        lines = self.output("apt-cache", "madison", *packages).splitlines()
+        found = [[word.strip() for word in line.split("|")] for line in lines]
+        return [(name, version) for name, version, origin in found if origin.endswith("Packages")]
 
     def download(self, package: str, version: str, directory: Path) -> Path:
         subprocess.run(["apt-get", *self.options, "-qq", "download", f"{package}={version}"], cwd=directory, check=True)

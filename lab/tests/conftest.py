@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from omrlab.guest import Guest, GuestPanicked  # noqa: E402
 from omrlab.kernels import KernelMissing, kernel  # noqa: E402
+from omrlab.patched import DEBUG, RELEASE  # noqa: E402
 from omrlab.paths import REPOSITORY, alone  # noqa: E402
 
 KERNELS = ("6.12", "6.1")
@@ -22,6 +23,17 @@ NEWEST = "7"
 # test_prepare_migrate is not: on a busy host a guest with 7.x gave back half of what it should in half of the runs.
 ON_NEWEST = {"test_guest", "test_reclaim", "test_daemon"}
 
+def have(release: str) -> bool:
+    try:
+        return bool(kernel(release))
+    except KernelMissing:
+        return False
+
+
+# The patched kernels take part where they were built: that takes too long for every run of the tests.
+PATCHED = tuple(filter(have, (RELEASE, DEBUG)))
+collect_ignore = [] if PATCHED else ["test_kernel.py"]
+
 NEWER = "99.0.0-1"
 """Version of the second package."""
 
@@ -30,6 +42,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "release" in metafunc.fixturenames:
         newest = (NEWEST,) if metafunc.module.__name__ in ON_NEWEST else ()
         metafunc.parametrize("release", newest + KERNELS, indirect=True)
+    if "offering" in metafunc.fixturenames:
+        metafunc.parametrize("offering", KERNELS + PATCHED, indirect=True)
+    if "patched" in metafunc.fixturenames:
+        metafunc.parametrize("patched", PATCHED)
 
 
 @pytest.fixture
@@ -40,6 +56,10 @@ def release(request: pytest.FixtureRequest) -> str:
     except KernelMissing as missing:
         pytest.skip(str(missing))
     return request.param
+
+
+# Each kernel that can have memory.swap.reclaim, by omr mount or by itself.
+offering = release
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,120 @@
+"""The patched kernel's own: its selftests, removal of cgroups, freezing, and everything at once. Run where it was built.
+
+Where the debug kernel was built, too (lab/run kernel --debug), all of it is done on that one as well.
+"""
+
+import re
+import signal
+
+import pytest
+
+from omrlab.guest import MIB, Disk, Guest, SwapFile
+
+CGROUP = "/sys/fs/cgroup"
+
+FILE = "memory.swap.reclaim"
+
+
+def complaints(guest: Guest) -> list[str]:
+    """What KASAN, lockdep, the watchdogs and assertions say."""
+    lines = guest.shell("dmesg").splitlines()
+    return [line for line in lines if re.search(r"\b(WARNING|BUG|KASAN|INFO: (possible|task|rcu))\b|lockdep|stall", line)]
+
+
+@pytest.mark.parametrize("lru", ["mglru", "classic"])
+def test_its_selftests_pass(patched, lru) -> None:
+    with Guest(patched, 1024, Disk(1280, mb_s=60)) as guest:
+        if lru == "classic":
+            guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
+        ended = guest.run(["test_swap_reclaim"], timeout=300, check=False)
+        assert ended.code == 0, ended.stdout
+        # What needs MGLRU is not passed over where there is one.
+        assert ended.stdout.count("\nok ") == 5 and ended.stdout.count("# SKIP") == (lru == "classic"), ended.stdout
+        assert complaints(guest) == []
+
+
+def removal(patched: str, file: str) -> float:
+    """Seconds that rmdir of a group takes while somebody reclaims it, and with it everybody's mkdir."""
+    with Guest(patched, 768, Disk(1280, mb_s=10)) as guest:
+        # Of a process that is gone, so that the group can go.
+        guest.shell("mkdir /run/big; mount -t tmpfs -o size=512M tmpfs /run/big")
+        guest.group("gone")
+        guest.run(["dd", "if=/dev/urandom", "of=/run/big/file", "bs=1M", "count=256"], group="gone", timeout=120)
+        guest.spawn(["omr-testkit", "write", f"{CGROUP}/gone/{file}", "200M"])
+        guest.wait_for(lambda: guest.vmstat()["pswpout"] > 256, 60, "swapping", every=0.1)
+        uptime = "read up _ < /proc/uptime; echo $up"
+        began, ended = map(float, guest.shell(f"{uptime}; rmdir {CGROUP}/gone; {uptime}", timeout=120).split())
+        assert complaints(guest) == []
+        return ended - began
+
+
+def test_removing_a_group_does_not_wait_for_its_reclaim(patched) -> None:
+    ours, control = removal(patched, FILE), removal(patched, "memory.reclaim")
+    assert 4 * ours < control, (ours, control)
+
+
+def test_freezing_ends_it_with_success_and_it_does_not_go_on(patched, load) -> None:
+    with Guest(patched, 1024, Disk(1280, mb_s=20)) as guest:
+        background = load(guest, "bg", "512M")
+        writer = guest.spawn(["omr-testkit", "write", f"{CGROUP}/bg/{FILE}", "max"])
+        guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "swapping", every=0.1)
+        guest.write("/sys/power/pm_test", "freezer")
+        guest.write("/sys/power/state", "freeze")
+        ended = writer.wait().json()
+        assert (ended["written"], ended["errno"]) == (3, None), ended
+        count = int(guest.read(f"{CGROUP}/bg/{FILE}"))
+        assert 8 * MIB < count < 256 * MIB
+        swapped = background.swapped()
+        guest.shell("sleep 2")
+        assert background.swapped() == swapped
+        assert "Freezing user space processes completed" in guest.shell("dmesg")
+        assert complaints(guest) == []
+
+
+def test_it_hibernates_while_somebody_reclaims(patched, load) -> None:
+    with Guest(patched, 1024, SwapFile(1280, mb_s=40)) as guest:
+        background = load(guest, "bg", "384M")
+        writer = guest.spawn(["omr-testkit", "write", f"{CGROUP}/{FILE}", "max"])
+        guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "swapping", every=0.1)
+        guest.hibernate_and_resume()
+        assert writer.wait().json()["written"] == 3
+        assert background.resident() > 64 * MIB
+        assert background.errors() == 0
+
+
+def test_it_can_be_delegated_as_memory_reclaim_can(patched) -> None:
+    with Guest(patched, 512, Disk(768)) as guest:
+        assert {FILE, "memory.reclaim"} <= set(guest.read("/sys/kernel/cgroup/delegate").split())
+
+
+def test_everything_at_once(patched, load) -> None:
+    write = "omr-testkit write"
+    with Guest(patched, 1024, Disk(1280, mb_s=60)) as guest:
+        kept, background = load(guest, "kept", "64M"), load(guest, "bg", "256M")
+        guest.write(f"{CGROUP}/kept/memory.min", "max")
+        guest.group("oom")
+        guest.write(f"{CGROUP}/oom/memory.max", "16M")
+        guest.write(f"{CGROUP}/oom/memory.swap.max", "0")
+        guest.shell("mkdir /run/big; mount -t tmpfs -o size=512M tmpfs /run/big")
+        storms = {
+            "of one group, stopped": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} max --stop-after 300ms; done",
+            "of one group, in turn": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} 4M; done",
+            "of the root": f"for i in $(seq 10); do {write} {CGROUP}/{FILE} 8M; done",
+            "of what is old": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} 'max older_than=1'; sleep 0.2; done",
+            "removal": f"""for i in $(seq 20); do
+                mkdir {CGROUP}/storm; sh -c 'echo $$ > {CGROUP}/storm/cgroup.procs; dd if=/dev/urandom of=/run/big/storm bs=1M count=8 2> /dev/null'
+                {write} {CGROUP}/storm/{FILE} max & rmdir {CGROUP}/storm || exit 1; wait; rm /run/big/storm; done""",
+            "fork": "for i in $(seq 1000); do true & done; wait",
+            "out of memory": "for i in $(seq 5); do omr-testkit in oom -- omr-testkit fill 64M; done; true",
+            "use": f"for i in $(seq 20); do kill -{int(signal.SIGUSR1)} {background.process.pid}; sleep 0.5; done",
+        }
+        running = {name: guest.spawn(["sh", "-c", script]) for name, script in storms.items()}
+        for name, process in running.items():
+            ended = process.wait(timeout=900)
+            assert ended.code == 0, (name, ended)
+        assert "oom_kill 0" not in guest.read(f"{CGROUP}/oom/memory.events")
+        assert kept.swapped() == 0
+        assert complaints(guest) == []
+        verified = [line for line in background.process.lines() if "verified" in line]
+        assert verified and not any(line["errors"] for line in verified), verified
+        assert kept.errors() == 0

@@ -1,0 +1,177 @@
+"""memory.swap.reclaim by its contract, wherever it comes from: the patched kernel, or `omr mount` on kernels that lack it.
+
+The patched kernel takes part where it was built (make kernel).
+"""
+
+import errno
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from omrlab.agent import AgentError
+from omrlab.daemon import CLASSES, CONFIG
+from omrlab.guest import MIB, Disk, Guest
+from omrlab.patched import RELEASE
+from test_mount import DIR, FILE, mount
+
+CGROUP = "/sys/fs/cgroup"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the file is."""
+
+    guest: Guest
+    patched: bool
+
+    def file(self, group: str) -> str:
+        directory = CGROUP if self.patched else DIR
+        return f"{directory}/{group}/{FILE}" if group else f"{directory}/{FILE}"
+
+    def freed(self, group: str) -> int:
+        text = self.guest.read(self.file(group))
+        assert text.endswith("\n")
+        return int(text)
+
+    def refused(self, group: str, text: str) -> int:
+        """The error number of a write."""
+        with pytest.raises(AgentError) as caught:
+            self.guest.write(self.file(group), text)
+        return caught.value.errno
+
+    def bound(self, amount: int) -> int:
+        """What may leave for the disk when so much is to be reclaimed."""
+        return amount + 2 * MIB if self.patched else amount * 5 // 4 + 4 * MIB
+
+
+@contextmanager
+def offered(release: str, mb_s: float = 60) -> Iterator[Place]:
+    with Guest(release, 512, Disk(768, mb_s=mb_s)) as guest:
+        patched = release.startswith(RELEASE)
+        guest.shell(f"mkdir -p {DIR} /etc/omr")
+        guest.write(CONFIG, CLASSES, create=True)
+        if not patched:
+            guest.shell("[ ! -f /modules/fuse.ko ] || insmod /modules/fuse.ko")
+            mount(guest)
+        yield Place(guest, patched)
+
+
+def test_a_write_reclaims_and_the_count_is_read_back(offering, load) -> None:
+    with offered(offering) as place:
+        guest = place.guest
+        background = load(guest, "bg", "192M")
+        assert place.freed("bg") == 0
+        before = guest.vmstat()["pswpout"]
+        guest.shell(f"echo 32M > {place.file('bg')}", timeout=120)
+        assert 32 * MIB <= place.freed("bg") < place.bound(32 * MIB)
+        assert 28 * MIB < background.swapped() < place.bound(32 * MIB)
+        assert (guest.vmstat()["pswpout"] - before) * 4096 < place.bound(32 * MIB)
+        # Rounded down to pages: nothing.
+        guest.write(place.file("bg"), "4095")
+        assert place.freed("bg") == 0
+        guest.shell(f"echo max > {place.file('bg')}", timeout=120)
+        assert background.resident() < 16 * MIB
+        assert place.freed("bg") > 128 * MIB
+        assert background.errors() == 0
+
+
+def test_the_kernels_own_file_is_not_bounded(offering, load) -> None:
+    """The control of the test above: what is sent to a slow disk when the same is written to memory.reclaim."""
+    with Guest(offering, 512, Disk(768, mb_s=20)) as guest:
+        load(guest, "bg", "192M")
+        if not offering.startswith(RELEASE):
+            with pytest.raises(AgentError):
+                guest.read(f"{CGROUP}/bg/{FILE}")
+        before = guest.vmstat()["pswpout"]
+        guest.shell(f"echo 32M > {CGROUP}/bg/memory.reclaim || true", timeout=120)
+        assert (guest.vmstat()["pswpout"] - before) * 4096 > 48 * MIB
+
+
+@pytest.mark.parametrize("protection", ["min", "low"])
+def test_what_is_protected_stays_at_the_root_too(offering, protection, load) -> None:
+    with offered(offering) as place:
+        guest = place.guest
+        kept, background = load(guest, "kept", "64M"), load(guest, "bg", "96M")
+        guest.write(f"{CGROUP}/kept/memory.{protection}", "max")
+        guest.shell(f"echo max > {place.file('')}", timeout=120)
+        assert place.freed("") > 80 * MIB
+        assert background.swapped() > 80 * MIB
+        assert kept.swapped() == 0
+        # The control: by its own file it goes, as a group's own protection holds against others only.
+        guest.shell(f"echo 16M > {place.file('kept')}", timeout=120)
+        assert kept.swapped() >= 16 * MIB
+
+
+def test_what_is_written_is_understood_as_by_the_kernel(offering) -> None:
+    with offered(offering) as place:
+        guest = place.guest
+        guest.group("bg")
+        for text in ("0", "4096", "4k", "0x1000", "010000", "  64K  ", "1M", "1e", "max"):
+            guest.write(place.file("bg"), f"{text}\n")
+        for text in ("", "x", "-1", "1.5M", "5%", "1Mb", "1M 1M", "1M swappiness=60", "1M older_than=x", "older_than=1"):
+            assert place.refused("bg", f"{text}\n") == errno.EINVAL, text
+        assert place.refused("nobody", "1M") == errno.ENOENT
+        script = f"exec 3> {place.file('bg')}; rmdir {CGROUP}/bg; echo 1M >&3"
+        ended = guest.run(["sh", "-c", script], check=False)
+        assert ended.code != 0 and "No such device" in ended.stderr, ended
+        # A new group of the old name is another.
+        guest.group("bg")
+        assert place.freed("bg") == 0
+
+
+def test_who_may_write_the_kernels_file_may_write_this_one(offering, load) -> None:
+    with offered(offering) as place:
+        guest = place.guest
+        guest.write("/etc/passwd", "root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n", create=True)
+        background = load(guest, "bg", "64M")
+        attempt = ["su", "user", "-c", f"cat {place.file('bg')} && echo 8M > {place.file('bg')}"]
+        ended = guest.run(attempt, check=False)
+        assert ended.code != 0 and "Permission denied" in ended.stderr, ended
+        assert ended.stdout == "0\n" and background.swapped() == 0, ended
+        guest.shell(f"chown 1000 {place.file('bg') if place.patched else f'{CGROUP}/bg/memory.reclaim'}")
+        guest.run(attempt, timeout=120)
+        assert background.swapped() >= 8 * MIB
+        # It is the write that is delegated, and nothing else.
+        assert guest.shell(f"stat -c '%a %u' {place.file('bg')}").split() == ["644", "1000"]
+
+
+def test_a_signal_ends_it_with_a_partial_count(offering, load) -> None:
+    with offered(offering, mb_s=20) as place:
+        guest = place.guest
+        background = load(guest, "bg", "256M")
+        writer = guest.spawn(["sh", "-c", f"trap : INT; echo max > {place.file('bg')}; echo ended $?"])
+        guest.wait_for(lambda: place.freed("bg") > 8 * MIB, 60, "count of the running attempt", every=0.1)
+        writer.kill(signal.SIGINT)
+        guest.wait_for(lambda: writer.stdout(), 30, "end of the write", every=0.1)
+        assert writer.stdout() == "ended 0\n", writer.stderr()
+        count = place.freed("bg")
+        assert 8 * MIB < count < 128 * MIB
+        # It has really ended.
+        swapped = background.swapped()
+        guest.shell("sleep 2")
+        assert background.swapped() == swapped
+        assert place.freed("bg") == count
+        # One that is killed leaves nothing behind, and who waits for a turn can be interrupted.
+        first = guest.spawn(["sh", "-c", f"echo max > {place.file('bg')}"])
+        guest.wait_for(lambda: background.swapped() > swapped + 8 * MIB, 60, "next attempt", every=0.1)
+        second = guest.spawn(["sh", "-c", f"echo 1M > {place.file('bg')}"])
+        guest.shell("sleep 0.5")
+        for writer in (second, first):
+            writer.kill(signal.SIGKILL)
+        assert {writer.wait().signal for writer in (first, second)} == {signal.SIGKILL}
+        assert background.resident() > 64 * MIB
+        guest.shell(f"echo 1M > {place.file('bg')}")
+        assert 1 * MIB <= place.freed("bg") < 8 * MIB
+
+
+def test_writers_of_one_file_take_turns(offering, load) -> None:
+    with offered(offering) as place:
+        guest = place.guest
+        background = load(guest, "bg", "192M")
+        write = f"echo 24M > {place.file('bg')}"
+        guest.shell(f"{write} & {write} & {write} & wait", timeout=120)
+        assert 72 * MIB <= background.swapped() < 3 * place.bound(24 * MIB)
+        assert 24 * MIB <= place.freed("bg") < place.bound(24 * MIB)
