@@ -17,6 +17,7 @@ mod record;
 mod signals;
 mod spin;
 mod touch;
+mod write;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,8 @@ enum Command {
     SeedReclaim(reclaim::SeedArgs),
     /// Reclaims as one would by hand: small writes, each waiting for the swap disk
     ByHand(reclaim::ByHandArgs),
+    /// Writes to a file once, and says how long that took, and how soon a signal ended it
+    Write(write::Args),
     /// Hibernates, and says after resume how long that took
     Hibernate(hibernate::Args),
     /// Prints memory figures at an interval
@@ -76,6 +79,7 @@ fn main() -> Result<ExitCode> {
         Command::Spin(args) => spin::run(&args)?,
         Command::SeedReclaim(args) => reclaim::in_one_write(&args)?,
         Command::ByHand(args) => reclaim::by_hand(&args)?,
+        Command::Write(args) => write::run(&args)?,
         Command::Hibernate(args) => hibernate::run(&args)?,
         Command::Record(args) => record::run(&args)?,
         Command::Tree { groups } => println!("{}", FakeRoot::scaled_tree(groups).keep().display()),
