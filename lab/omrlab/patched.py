@@ -94,18 +94,58 @@ def unpacked(directory: Path) -> Path:
     return source
 
 
-def make(release: str, source: Path, made: Path) -> None:
-    """Builds kernel and selftests, and puts them where the lab looks for them."""
+VARIANTS = (
+    ("CONFIG_SWAP=n",),
+    ("CONFIG_LRU_GEN=n",),
+    ("CONFIG_MEMCG_V1=y",),
+    ("CONFIG_MEMCG=n",),
+    ("CONFIG_NUMA=y",),
+    ("CONFIG_SWAP=n", "CONFIG_LRU_GEN=n", "CONFIG_MEMCG_V1=y"),
+    ("CONFIG_64BIT=n",),
+)
+"""What the patched files have to compile with, too."""
+
+
+def check_variants() -> None:
+    """Compiles what is patched in each variant, warnings being errors."""
+    with tempfile.TemporaryDirectory(dir=STORE, prefix="building-") as directory:
+        source = unpacked(Path(directory))
+        for variant in VARIANTS:
+            say(f"compiling what is patched with {' '.join(variant)}")
+            configure(source, [SERIES / "config"], variant)
+            compile_patched(source)
+
+
+def configure(source: Path, fragments: list[Path], further: tuple[str, ...]) -> None:
+    """An option that a dependency has switched off is an error, not another kernel."""
+    lines = [line for fragment in fragments for line in fragment.read_text().splitlines() if line.startswith("CONFIG_")]
     run(["make", "-s", "tinyconfig"], cwd=source)
     with open(source / ".config", "a") as config:
-        for fragment in configuration(release):
-            config.write(fragment.read_text())
-        config.write(f'CONFIG_LOCALVERSION="{release.removeprefix("6.12")}"\n')
+        config.writelines(f"{line}\n" for line in (*lines, *further))
     run(["make", "-s", "olddefconfig"], cwd=source)
-    check_configuration(source / ".config", configuration(release))
-    # What is patched has to pass the kernel's further warnings, too.
+    have = (source / ".config").read_text().splitlines()
+    on = {line.split("=")[0] for line in have}
+    # A variant may take other options with it. What is to be off need not be mentioned.
+    wanted = further or lines
+    missing = [line for line in wanted if (line[:-2] in on if line.endswith("=n") else line not in have)]
+    if missing:
+        raise KernelMissing(f"this source does not take {', '.join(missing)}")
+
+
+def compile_patched(source: Path) -> None:
+    """What is patched has to pass the kernel's further warnings, too."""
     touched = [f"{path.removesuffix('.c')}.o" for path in changed() if path.startswith("mm/")]
+    # Without cgroups there is nothing to compile of their file.
+    if "CONFIG_MEMCG=y" not in (source / ".config").read_text().splitlines():
+        touched.remove("mm/memcontrol.o")
     run(["make", "-s", "W=1", "KCFLAGS=-Werror", *touched], cwd=source)
+
+
+def make(release: str, source: Path, made: Path) -> None:
+    """Builds kernel and selftests, and puts them where the lab looks for them."""
+    configure(source, configuration(release), ())
+    run(["scripts/config", "--set-str", "LOCALVERSION", release.removeprefix("6.12")], cwd=source)
+    compile_patched(source)
     say("compiling, some minutes")
     run(["make", "-s", f"-j{(os.cpu_count() or 1) + 1}", "bzImage"], cwd=source)
     name = subprocess.run(["make", "-s", "kernelrelease"], cwd=source, check=True, capture_output=True, text=True).stdout.strip()
@@ -125,17 +165,6 @@ def changed() -> list[str]:
     """The C files that the series changes."""
     lines = [line for patch in patches() for line in patch.read_text().splitlines()]
     return sorted({line.removeprefix("+++ b/") for line in lines if line.startswith("+++ b/") and line.endswith(".c")})
-
-
-def check_configuration(config: Path, fragments: list[Path]) -> None:
-    """An option that a dependency has switched off is an error, not another kernel."""
-    have = config.read_text().splitlines()
-    on = {line.split("=")[0] for line in have}
-    want = [line for fragment in fragments for line in fragment.read_text().splitlines() if line.startswith("CONFIG_")]
-    # What is to be off need not be mentioned.
-    missing = [line for line in want if (line[:-2] in on if line.endswith("=n") else line not in have)]
-    if missing:
-        raise KernelMissing(f"this source does not take {', '.join(missing)}")
 
 
 def run(command: list[str | Path], cwd: Path | None = None) -> None:
