@@ -118,3 +118,21 @@ def test_everything_at_once(patched, load) -> None:
         verified = [line for line in background.process.lines() if "verified" in line]
         assert verified and not any(line["errors"] for line in verified), verified
         assert kept.errors() == 0
+
+
+def test_omr_uses_it(patched, load) -> None:
+    with Guest(patched, 512, Disk(768, mb_s=20), data_mib=64) as guest:
+        background = load(guest, "bg", "192M")
+        assert guest.run(["omr", "doctor", "--json"]).json()["backend"] == FILE
+        done = guest.run(["omr", "reclaim", "bg", "64M", "--json"], timeout=120).json()
+        assert (done["backend"], done["end"]) == (FILE, "complete"), done
+        assert done["swapped_out"] < done["freed"] + 2 * MIB, done
+        # With no swap left to use, page cache is asked of memory.reclaim, which can be told to take nothing else.
+        guest.write("/etc/omr/omr.toml", '[guard]\nswap_floor = "99%"\n', create=True)
+        guest.run(["dd", "if=/dev/urandom", "of=/data/file", "bs=1M", "count=32"], group="bg")
+        guest.shell("sync")
+        swapped = background.swapped()
+        done = guest.run(["omr", "reclaim", "bg", "16M", "--json"], timeout=120).json()
+        assert (done["backend"], done["end"]) == (FILE, "complete"), done
+        assert done["freed_file"] >= 16 * MIB and background.swapped() == swapped, done
+        assert background.errors() == 0

@@ -27,9 +27,13 @@ pub enum Backend {
         /// The kernel takes `swappiness=` with a request (6.11).
         swappiness: bool,
     },
-    /// `memory.swap.reclaim`: the file of the original patch.
+    /// `memory.swap.reclaim`: the file of the patch. It sends to swap what it is asked for and no more, and ends within
+    /// milliseconds; where it is, it comes first.
     #[serde(rename = "memory.swap.reclaim")]
-    SwapReclaim,
+    SwapReclaim {
+        /// `memory.reclaim` is there, too, and takes `swappiness=`: for file memory only.
+        swappiness: bool,
+    },
     /// Lowering `memory.high` for a moment, for kernels 5.4 to 5.18. Never chosen unasked: it slows
     /// down tasks of the group that allocate meanwhile.
     #[serde(rename = "memory.high")]
@@ -47,28 +51,32 @@ impl Backend {
     pub fn file(self) -> &'static str {
         match self {
             Backend::MemoryReclaim { .. } => "memory.reclaim",
-            Backend::SwapReclaim => "memory.swap.reclaim",
+            Backend::SwapReclaim { .. } => "memory.swap.reclaim",
             Backend::MemoryHigh => "memory.high",
         }
     }
 
     /// Whether it can be told to take file memory only.
     pub fn file_only(self) -> bool {
-        matches!(self, Backend::MemoryReclaim { swappiness: true })
+        matches!(self, Backend::MemoryReclaim { swappiness: true } | Backend::SwapReclaim { swappiness: true })
     }
 
     /// Finds out what this kernel has, on a group that will be written to anyway.
     pub fn probe(choice: BackendChoice, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
         let has = |file| group.dir().has(file);
         let name = crate::config::printable(&group.path().to_string_lossy());
+        let mut swappiness = || -> Result<bool> {
+            // A request for nothing does nothing, and is refused where the key is unknown.
+            let request = format!("0 swappiness={}", Swappiness::FILE_ONLY);
+            Ok(has("memory.reclaim") && actuator.write(group.dir(), "memory.reclaim", &request)? == Outcome::Done)
+        };
         match choice {
-            BackendChoice::Auto | BackendChoice::Reclaim if has("memory.reclaim") => {
-                // A request for nothing does nothing, and is refused where the key is unknown.
-                let request = format!("0 swappiness={}", Swappiness::FILE_ONLY);
-                let outcome = actuator.write(group.dir(), "memory.reclaim", &request)?;
-                Ok(Backend::MemoryReclaim { swappiness: outcome == Outcome::Done })
+            BackendChoice::Auto | BackendChoice::SwapReclaim if has("memory.swap.reclaim") => {
+                Ok(Backend::SwapReclaim { swappiness: swappiness()? })
             }
-            BackendChoice::Auto | BackendChoice::SwapReclaim if has("memory.swap.reclaim") => Ok(Backend::SwapReclaim),
+            BackendChoice::Auto | BackendChoice::Reclaim if has("memory.reclaim") => {
+                Ok(Backend::MemoryReclaim { swappiness: swappiness()? })
+            }
             BackendChoice::High if has("memory.high") => Ok(Backend::MemoryHigh),
             BackendChoice::Auto if has("memory.high") => bail!(
                 "{name} has no memory.reclaim (Linux 5.19); --backend memory.high works on this kernel, \
@@ -104,15 +112,11 @@ impl Step<'_> {
     pub fn ask(&self, actuator: &mut dyn Actuator, bytes: Bytes, file_only: bool) -> Result<(Outcome, Duration)> {
         let began = clock::read_monotonic();
         let outcome = match self.backend {
-            Backend::MemoryReclaim { swappiness } => {
-                let request = match file_only && swappiness {
-                    true => format!("{} swappiness={}", bytes.0, Swappiness::FILE_ONLY),
-                    false => bytes.0.to_string(),
-                };
-                self.write(actuator, "memory.reclaim", &request)?
-            }
-            Backend::SwapReclaim => self.write(actuator, "memory.swap.reclaim", &bytes.0.to_string())?,
             Backend::MemoryHigh => self.squeeze(actuator, bytes)?,
+            backend if file_only && backend.file_only() => {
+                self.write(actuator, "memory.reclaim", &format!("{} swappiness={}", bytes.0, Swappiness::FILE_ONLY))?
+            }
+            backend => self.write(actuator, backend.file(), &bytes.0.to_string())?,
         };
         Ok((outcome, clock::read_monotonic().since(began)))
     }

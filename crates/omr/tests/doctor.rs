@@ -86,7 +86,7 @@ fn a_full_6_12() {
     for (name, start) in [
         ("cgroup v2", "cgroup v2 yes 3 groups, 2 with the memory controller"),
         ("memory.reclaim", "memory.reclaim yes keys not probed"),
-        ("memory.swap.reclaim", "memory.swap.reclaim no not there in no released kernel"),
+        ("memory.swap.reclaim", "memory.swap.reclaim no not there omr's patches for Linux 6.12"),
         ("memory.high", "memory.high yes in 2 groups only when told to"),
         ("PSI", "PSI ? there, shortest window not probed"),
         ("swap", "swap yes /dev/vdb (disk), 1.00 GiB of 2.00 GiB free, resume device"),
@@ -152,8 +152,10 @@ fn a_5_10_has_only_memory_high_and_is_told_the_version_it_needs() {
 }
 
 #[test]
-fn the_seeds_file_stands_in_where_memory_reclaim_is_missing() {
+fn the_patchs_file_comes_first_and_needs_no_memory_reclaim() {
+    assert_eq!(json(&full())["backend"], "memory.reclaim");
     let root = full().group("user.slice", &[("memory.swap.reclaim", "0\n")]);
+    assert_eq!(json(&root)["backend"], "memory.swap.reclaim");
     for path in ["", "user.slice", "system.slice/a.service"] {
         root.remove(Path::new("sys/fs/cgroup").join(path).join("memory.reclaim"));
     }

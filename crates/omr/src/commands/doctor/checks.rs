@@ -93,12 +93,12 @@ pub fn backend(facts: &Facts) -> Result<Backend, String> {
     if cgroup.read_only {
         return Err("the control groups are mounted read-only, as in a container; run omr on the host".into());
     }
+    if facts.memory_swap_reclaim.writable > 0 {
+        return Ok(Backend::SwapReclaim);
+    }
     let asked = facts.memory_reclaim.keys.map(|keys| keys.amount);
     if facts.memory_reclaim.file.writable > 0 && asked.is_none_or(|outcome| outcome == Outcome::Done) {
         return Ok(Backend::Reclaim);
-    }
-    if facts.memory_swap_reclaim.writable > 0 {
-        return Ok(Backend::SwapReclaim);
     }
     if facts.memory_high.writable > 0 {
         return Ok(Backend::High);
@@ -237,9 +237,10 @@ fn reclaim(facts: &Facts) -> Check {
 
 fn swap_reclaim(facts: &Facts) -> Check {
     let file = facts.memory_swap_reclaim;
-    let row = |works, found: String| Check::new("memory.swap.reclaim", works, found, "where memory.reclaim is missing");
+    let row =
+        |works, found: String| Check::new("memory.swap.reclaim", works, found, "reclaims a group, no more than asked");
     match file.groups {
-        0 => row(Works::No, "not there".into()).fix("in no released kernel; not needed"),
+        0 => row(Works::No, "not there".into()).fix("omr's patches for Linux 6.12; not needed"),
         n if file.writable > 0 => row(Works::Yes, format!("in {n} groups")),
         _ => row(Works::No, "may not be written".into()).fix("run as root"),
     }
