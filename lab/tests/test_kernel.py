@@ -134,5 +134,5 @@ def test_omr_uses_it(patched, load) -> None:
         swapped = background.swapped()
         done = guest.run(["omr", "reclaim", "bg", "16M", "--json"], timeout=120).json()
         assert (done["backend"], done["end"]) == (FILE, "complete"), done
-        assert done["freed_file"] >= 16 * MIB and background.swapped() == swapped, done
+        assert done["freed_file"] > 12 * MIB and background.swapped() == swapped, done
         assert background.errors() == 0
