@@ -82,6 +82,18 @@ def test_it_hibernates_while_somebody_reclaims(patched, load) -> None:
         assert background.errors() == 0
 
 
+def test_what_is_in_use_is_not_sent_for_ever(patched) -> None:
+    """Without the bound on what is sent this goes on until somebody stops it: 64 MiB were sent after a minute, none freed."""
+    with Guest(patched, 512, Disk(768, mb_s=1)) as guest:
+        guest.group("bg")
+        # All of it is used again before the disk has it.
+        guest.spawn(["omr-testkit", "stress", "32M", "--rate", "512M"], group="bg").line_with("ready")
+        before = guest.vmstat()["pswpout"]
+        written = guest.run(["omr-testkit", "write", f"{CGROUP}/bg/{FILE}", "16M"], timeout=180).json()
+        assert written["errno"] is None, written
+        assert (guest.vmstat()["pswpout"] - before) * 4096 <= 19 * MIB
+
+
 def test_it_can_be_delegated_as_memory_reclaim_can(patched) -> None:
     with Guest(patched, 512, Disk(768)) as guest:
         assert {FILE, "memory.reclaim"} <= set(guest.read("/sys/kernel/cgroup/delegate").split())
