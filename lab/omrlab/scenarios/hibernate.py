@@ -20,7 +20,10 @@ SEED = {"hibernate": (49.07, 3.40), "resume": (18.35, 7.13)}
 
 LOAD = "load"
 
-LABELS = {"off": "without omr", "on": "with omr", "by-hand": "by hand"}
+ROOT_FILE = "/sys/fs/cgroup/memory.swap.reclaim"
+
+LABELS = {"off": "without omr", "on": "with omr", "by-hand": "by hand", "seed": "the original way"}
+"""`seed` writes `max` to the root's memory.swap.reclaim, as the original did: it needs the patched kernel, 6.12-omr."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +33,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
     parser.add_argument("--idle", type=float, default=10, metavar="S", help="idle time before hibernation (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
-    parser.add_argument("--arms", default="off,on", help="arms in turn, of off, on, by-hand (default: %(default)s)")
+    parser.add_argument("--arms", default="off,on", help="arms in turn, of off, on, by-hand, seed (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
     parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/hibernate)")
 
@@ -103,6 +106,8 @@ def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, argument
     limit = 120 + 4 * filled / (arguments.mb_s * 1e6)
     if arm == "by-hand":
         return guest.run(["omr-testkit", "by-hand", LOAD, str(filled)], timeout=limit).json()
+    if arm == "seed":
+        return guest.run(["omr-testkit", "write", ROOT_FILE, "max"], group="init.scope", timeout=limit).json()
     if daemon:
         began = time.monotonic()
         # Asking is work that begins, to the daemon: seldom, and little.
@@ -123,7 +128,7 @@ def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
     """Ratios are taken pair by pair."""
     found: dict[str, Metric] = {}
     goals = {"hibernate": ">= 25", "resume": ">= 5.5"}
-    for arm, suffix in (("on", ""), ("by-hand", "_by_hand")):
+    for arm, suffix in (("on", ""), ("by-hand", "_by_hand"), ("seed", "_seed")):
         if arm not in results or "off" not in results:
             continue
         for what, goal in goals.items():
