@@ -80,7 +80,7 @@ def test_a_write_reclaims_and_the_count_is_read_back(offering, load) -> None:
 
 def test_the_kernels_own_file_is_not_bounded(offering, load) -> None:
     """The control of the test above: what is sent to a slow disk when the same is written to memory.reclaim."""
-    with Guest(offering, 512, Disk(768, mb_s=20)) as guest:
+    with Guest(offering, 512, Disk(768, mb_s=10)) as guest:
         load(guest, "bg", "192M")
         if not offering.startswith(RELEASE):
             with pytest.raises(AgentError):
@@ -113,6 +113,9 @@ def test_what_is_written_is_understood_as_by_the_kernel(offering) -> None:
             guest.write(place.file("bg"), f"{text}\n")
         for text in ("", "x", "-1", "1.5M", "5%", "1Mb", "1M 1M", "1M swappiness=60", "1M older_than=x", "older_than=1"):
             assert place.refused("bg", f"{text}\n") == errno.EINVAL, text
+        # Which memory was used when, omr mount cannot say of page cache; the kernel has a selftest of it.
+        if not place.patched:
+            assert place.refused("bg", "1M older_than=60") == errno.EOPNOTSUPP
         assert place.refused("nobody", "1M") == errno.ENOENT
         script = f"exec 3> {place.file('bg')}; rmdir {CGROUP}/bg; echo 1M >&3"
         ended = guest.run(["sh", "-c", script], check=False)

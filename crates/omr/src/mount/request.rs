@@ -14,8 +14,25 @@ pub enum Request {
 
 /// Parses a write as the patched kernel does: a number as `memparse()` takes it (decimal, 0x or 0 in
 /// front, k m g t p e behind), or `max`; white space around it. `EINVAL` for everything else.
+///
+/// The kernel's key `older_than=SECONDS` is `EOPNOTSUPP`, as where it has no MGLRU: `lru_gen` in debugfs can evict a generation,
+/// but not without the page cache in it, whose age is not known.
 pub fn parse(data: &[u8]) -> Result<Request, Errno> {
-    let text = std::str::from_utf8(data).map_err(|_| Errno::INVAL)?.trim_ascii();
+    let text = std::str::from_utf8(data).map_err(|_| Errno::INVAL)?;
+    let mut words = text.split_ascii_whitespace();
+    let request = amount(words.next().ok_or(Errno::INVAL)?)?;
+    let mut seconds = 0;
+    for key in words {
+        let value = key.strip_prefix("older_than=").ok_or(Errno::INVAL)?;
+        if value.starts_with('+') {
+            return Err(Errno::INVAL);
+        }
+        seconds = value.parse::<u32>().map_err(|_| Errno::INVAL)?;
+    }
+    if seconds > 0 { Err(Errno::OPNOTSUPP) } else { Ok(request) }
+}
+
+fn amount(text: &str) -> Result<Request, Errno> {
     if text == "max" {
         return Ok(Request::Max);
     }
@@ -76,6 +93,12 @@ mod tests {
     }
 
     #[test]
+    fn the_age_of_memory_is_not_known() {
+        assert_eq!(parse(b"1M older_than=60\n"), Err(Errno::OPNOTSUPP));
+        assert_eq!(parse(b"max  older_than=0"), Ok(Request::Max));
+    }
+
+    #[test]
     fn everything_else_is_invalid() {
         for text in [
             "",
@@ -93,6 +116,10 @@ mod tests {
             "k",
             "09",
             "1M swappiness=60",
+            "1M older_than=",
+            "1M older_than=-1",
+            "1M older_than=x",
+            "older_than=1",
         ] {
             assert_eq!(parse(text.as_bytes()), Err(Errno::INVAL), "{text:?}");
         }
