@@ -23,8 +23,11 @@ esac
 files() {
     echo 755 $stage/omr bin/omr
     echo 644 packaging/omr.toml "$defaults"
+    echo 644 packaging/hints.conf lib/omr/hints.conf
     echo 644 packaging/systemd/omr.service lib/systemd/system/omr.service
     echo 644 packaging/systemd/omr-watch.service lib/systemd/system/omr-watch.service
+    echo 644 packaging/systemd/omr-follow.service lib/systemd/system/omr-follow.service
+    echo 644 packaging/systemd-user/omr-follow.service lib/systemd/user/omr-follow.service
     echo 644 packaging/systemd/omr-mount.service lib/systemd/system/omr-mount.service
     echo 644 packaging/systemd/omr-prepare-hibernate.service lib/systemd/system/omr-prepare-hibernate.service
     echo 644 packaging/systemd/omr-warm.service lib/systemd/system/omr-warm.service
@@ -55,14 +58,15 @@ install_all() {
     done
     install -D -m 755 packaging/systemd-sleep/omr "$root$hook"
     if [ "$prefix" != /usr ]; then
-        sed -i "s#^\(Exec[A-Za-z]*=-\{0,1\}\)/usr/bin/omr #\1$prefix/bin/omr #" "$root$prefix"/lib/systemd/system/omr*.service
+        sed -i "s#^\(Exec[A-Za-z]*=-\{0,1\}\)/usr/bin/omr #\1$prefix/bin/omr #" "$root$prefix"/lib/systemd/system/omr*.service "$root$prefix"/lib/systemd/user/omr*.service
+        sed -i "s#/usr/lib/omr/#$prefix/lib/omr/#" "$root$prefix"/lib/omr/hints.conf
         sed -i "s# /usr/bin/omr # $prefix/bin/omr #" "$root$hook"
     fi
     [ -e "$root/etc/omr/omr.toml" ] || install -D -m 644 packaging/etc/omr.toml "$root/etc/omr/omr.toml"
     if live; then
         systemd-sysusers "$prefix/lib/sysusers.d/omr.conf"
         systemctl daemon-reload
-        systemctl try-restart omr omr-watch omr-mount
+        systemctl try-restart omr omr-watch omr-follow omr-mount
         echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr"
         echo "To prepare the machine when it hibernates: systemctl enable omr-prepare-hibernate omr-warm"
     fi
@@ -70,7 +74,7 @@ install_all() {
 
 uninstall_all() {
     if live; then
-        systemctl disable --now --quiet omr-watch omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
+        systemctl disable --now --quiet omr-watch omr-follow omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
         rm -rf /run/omr
     fi
     files | while read -r _ _ to; do

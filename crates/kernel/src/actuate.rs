@@ -21,6 +21,7 @@ pub enum Outcome {
     /// All that was asked.
     Done,
     /// Less than asked (`EAGAIN`, `EBUSY`): normal for `memory.reclaim`; what was reclaimed stays so.
+    /// Or somebody was quicker (`EEXIST`, of `lru_gen`).
     Partial,
     /// A signal ended it (`EINTR`): ours, or the freezer's before suspend. Never retried.
     Interrupted,
@@ -35,7 +36,7 @@ pub enum Outcome {
 impl Outcome {
     fn of(err: Errno) -> Option<Self> {
         Some(match err {
-            Errno::AGAIN | Errno::BUSY => Outcome::Partial,
+            Errno::AGAIN | Errno::BUSY | Errno::EXIST => Outcome::Partial,
             Errno::INTR => Outcome::Interrupted,
             Errno::NOENT | Errno::NODEV | Errno::SRCH => Outcome::Gone,
             Errno::ACCESS | Errno::PERM | Errno::ROFS => Outcome::Denied,
@@ -52,7 +53,7 @@ pub trait Actuator: Send {
     fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome>;
 
     /// Gives a hint about ranges of a process's memory: one `process_madvise(2)`, so what is not done
-    /// when it returns is the caller's to ask for again. See [`madvise::advise`], which does.
+    /// when it returns is the caller's to ask for again. See [`madvise::Batch`], which does.
     fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised>;
 
     /// Whether writes reach the kernel; when not, no effect is to be waited for.

@@ -19,6 +19,7 @@ pub mod compaction;
 pub mod damon;
 pub mod dmi;
 pub mod hibernate;
+pub mod inotify;
 pub mod kmsg;
 pub mod lockdown;
 pub mod lru_gen;

@@ -2,7 +2,8 @@
 //!
 //! On others it needs the right to read them as `ptrace` does (`CAP_SYS_PTRACE`) and `CAP_SYS_NICE`
 //! in the first user namespace. The process's `mmap_lock` is held for reading for the whole of each
-//! range, so a large range would keep it from mapping memory: [`calls`] cuts them up.
+//! range (7.x: of all ranges of a call), so a large one would keep it from mapping memory: [`Batch`]
+//! cuts them up.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,8 +16,12 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::Result;
 use crate::actuate::{Actuator, Outcome};
+use crate::maps::Layout;
 use crate::process::Process;
-use crate::ranges::length;
+use crate::ranges::{Ranges, length};
+
+/// include/uapi/asm-generic/mman-common.h; not every C library's header has it.
+const MADV_COLLAPSE: i32 = 25;
 
 /// What a hint says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +35,12 @@ pub enum Advice {
     /// Not used for a while: take it first. Linux 5.10.
     Cold = libc::MADV_COLD,
     /// Take it now. Linux 5.10.
+    ///
+    /// Used or not. On a swap disk it leaves the page table, and stays in memory as swap cache until
+    /// somebody reclaims it there. Never what others have mapped as well.
     PageOut = libc::MADV_PAGEOUT,
+    /// Make huge pages of it, now. Linux 6.1, and only where huge pages are possible.
+    Collapse = MADV_COLLAPSE,
 }
 
 impl Advice {
@@ -40,6 +50,7 @@ impl Advice {
             Advice::WillNeed => "willneed",
             Advice::Cold => "cold",
             Advice::PageOut => "pageout",
+            Advice::Collapse => "collapse",
         }
     }
 }
@@ -48,6 +59,9 @@ impl Advice {
 pub const MOST_RANGES: usize = 1024;
 /// Bytes that one call takes: the kernel cuts off silently what is beyond 2 GiB less a page. Half of it.
 pub const MOST_BYTES: Bytes = Bytes::mib(1024);
+/// Bytes in one range, and as a rule in one call: a huge page of x86. A process that maps memory meanwhile waits for its
+/// `mmap_lock`, which is held for each range; a call cannot be interrupted, and a swap disk of 25 MB/s takes 80 ms for so much.
+pub const CHUNK: Bytes = Bytes::mib(2);
 
 /// What came of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,69 +73,258 @@ pub struct Advised {
     pub outcome: Outcome,
 }
 
-/// Cuts ranges into calls: each of at most `chunk` bytes, which has to be a number of pages, and of at
-/// most [`MOST_RANGES`] ranges.
-pub fn calls(ranges: &[Range<u64>], chunk: Bytes) -> Vec<Vec<Range<u64>>> {
-    let chunk = chunk.min(MOST_BYTES);
-    let mut calls: Vec<Vec<Range<u64>>> = Vec::new();
-    let mut left = 0;
-    for range in ranges {
-        let mut start = range.start;
-        while start < range.end {
-            if left == 0 || calls.last().is_none_or(|call| call.len() == MOST_RANGES) {
-                calls.push(Vec::new());
-                left = chunk.0.max(1);
-            }
-            let end = range.end.min(start.saturating_add(left));
-            if let Some(call) = calls.last_mut() {
-                call.push(start..end);
-            }
-            left -= end - start;
-            start = end;
-        }
-    }
-    calls
-}
-
-/// What came of a batch of ranges.
+/// A part of a process's memory, on page borders, and what is said of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Bytes of the ranges that are done.
-    pub advised: Bytes,
-    /// Ranges that were refused, or of which a part is not mapped any more, and how.
-    pub skipped: Vec<(Range<u64>, Outcome)>,
-    /// What ended it before the last range: [`Outcome::Gone`], [`Outcome::Denied`],
-    /// [`Outcome::Interrupted`]; else [`Outcome::Done`].
-    pub outcome: Outcome,
+pub struct Hint {
+    /// Which part. A call costs time for memory that is there, and a batch for addresses: a reservation
+    /// of terabytes is better given as the pages of it that [`crate::pagemap`] finds.
+    pub range: Range<u64>,
+    /// What is said.
+    pub advice: Advice,
 }
 
-/// Gives a hint about all of these ranges, and goes on behind one that is refused.
-pub fn advise(actuator: &mut dyn Actuator, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Report> {
-    let mut report = Report { advised: Bytes::ZERO, skipped: Vec::new(), outcome: Outcome::Done };
-    let mut rest = ranges;
-    while let Some(first) = rest.first() {
-        let Advised { bytes, outcome } = actuator.advise(process, advice, rest)?;
-        let mut sum = Bytes::ZERO;
-        let done = rest.iter().take_while(|range| {
-            sum += length(range);
-            sum <= bytes
-        });
-        let done = done.count();
-        report.advised += rest[..done].iter().map(length).sum();
-        match outcome {
-            Outcome::Gone | Outcome::Denied | Outcome::Interrupted => {
-                report.outcome = outcome;
-                return Ok(report);
+/// What came of one [`Hint`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hinted {
+    /// What the kernel went through, of what was mapped there when the batch ended. Not what it did:
+    /// it passes over pages that others have mapped as well, or that are in use.
+    pub done: Ranges,
+    /// What the kernel refuses for the whole mapping: locked, huge pages, memory of a device; for
+    /// [`Advice::Collapse`] what cannot have huge pages.
+    pub refused: Ranges,
+    /// The process has mapped something else in this range meanwhile, or unmapped some of it. The hint
+    /// was given again for what is there now, unless that changed as well, [`RETRIES`] times.
+    pub changed: bool,
+}
+
+impl Hinted {
+    /// How it ended: [`Outcome::Done`], all of it; [`Outcome::Unsupported`], all that is mapped of it was
+    /// refused; [`Outcome::Partial`], anything between. Where the batch ended early, see [`Batch::ended`].
+    pub fn outcome(&self, hint: &Hint) -> Outcome {
+        match (self.done.bytes() == length(&hint.range), self.done.is_empty() && !self.refused.is_empty()) {
+            (true, _) => Outcome::Done,
+            (_, true) => Outcome::Unsupported,
+            _ => Outcome::Partial,
+        }
+    }
+}
+
+/// How often what has changed meanwhile is asked for again.
+pub const RETRIES: u32 = 3;
+
+/// Hints about one process's memory, given in calls of which each holds its `mmap_lock` for a chunk at
+/// most. Between two calls the caller may wait, or stop.
+///
+/// No range of a call reaches over the border of a mapping, so that one that is refused or gone takes
+/// nothing with it, nor over a multiple of the chunk, so that no huge page is split. When all are given,
+/// the layout is looked at again: what has changed meanwhile is asked for anew.
+///
+/// ```no_run
+/// # use omr_kernel::{Kernel, Result, actuate::{Actuator, Live}, madvise::{Advice, Batch, CHUNK, Hint}};
+/// # use omr_kernel::{maps::Layout, process::Process};
+/// # fn example(kernel: &Kernel, mut may_go_on: impl FnMut() -> bool) -> Result<()> {
+/// let process = Process::open(kernel, 4711)?;
+/// let mut layout = Layout::read(process.dir())?;
+/// let range = layout.mappings()[0].range.clone();
+/// let mut batch = Batch::new(&process, &mut layout, vec![Hint { range, advice: Advice::Cold }], CHUNK);
+/// while let Some(_bytes) = batch.next_call()? {
+///     if !may_go_on() {
+///         break;
+///     }
+///     batch.call(&mut Live)?;
+/// }
+/// println!("{}", batch.end()?[0].done.bytes());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Batch<'a> {
+    process: &'a Process,
+    layout: &'a mut Layout,
+    hints: Vec<Hint>,
+    results: Vec<Hinted>,
+    chunk: u64,
+    call: u64,
+    /// Still to be given: the ranges, and of each which hint it belongs to and where its mapping begins.
+    ranges: Vec<Range<u64>>,
+    of: Vec<(usize, u64)>,
+    at: usize,
+    retries: u32,
+    /// Calls were made since the layout was looked at.
+    unchecked: bool,
+    ended: Option<Outcome>,
+}
+
+impl<'a> Batch<'a> {
+    /// Hints about what `layout` says, which is kept up to date. `chunk`: bytes of one range and of one call, of whole
+    /// pages and better of whole huge pages; [`CHUNK`] is meant for it.
+    pub fn new(process: &'a Process, layout: &'a mut Layout, hints: Vec<Hint>, chunk: Bytes) -> Self {
+        let chunk = chunk.min(MOST_BYTES).0.max(1);
+        let mut batch = Batch {
+            process,
+            layout,
+            results: vec![Hinted::default(); hints.len()],
+            hints,
+            chunk,
+            call: chunk,
+            ranges: Vec::new(),
+            of: Vec::new(),
+            at: 0,
+            retries: 0,
+            unchecked: false,
+            ended: None,
+        };
+        batch.cut(None);
+        batch
+    }
+
+    /// The same with more bytes, and ranges, in each call: for a hint that waits for nothing.
+    #[must_use]
+    pub fn in_calls_of(self, bytes: Bytes) -> Self {
+        Batch { call: bytes.min(MOST_BYTES).0.max(self.chunk), ..self }
+    }
+
+    /// Bytes of the next call. `None`: it is over, because all is done, or [`Batch::ended`].
+    ///
+    /// When all calls are made this looks at the layout, and finds more to do where that has changed.
+    pub fn next_call(&mut self) -> Result<Option<Bytes>> {
+        while self.at == self.ranges.len() && self.unchecked && self.ended.is_none() {
+            let changed = self.check()?;
+            if changed.is_empty() || self.retries == RETRIES {
+                break;
             }
+            self.retries += 1;
+            self.cut(Some(&changed));
+        }
+        let next = &self.ranges[self.at..self.call_end()];
+        Ok((!next.is_empty() && self.ended.is_none()).then(|| next.iter().map(length).sum()))
+    }
+
+    /// Makes that call. Returns what it did; a call that meets something it cannot do ends there, and the
+    /// next one goes on behind it.
+    pub fn call(&mut self, actuator: &mut dyn Actuator) -> Result<Bytes> {
+        let (start, end) = (self.at, self.call_end());
+        if start == end || self.ended.is_some() {
+            return Ok(Bytes::ZERO);
+        }
+        let advice = self.hints[self.of[start].0].advice;
+        self.unchecked = true;
+        let Advised { bytes, outcome } = actuator.advise(self.process, advice, &self.ranges[start..end])?;
+        let mut done = Bytes::ZERO;
+        while self.at < end && done + length(&self.ranges[self.at]) <= bytes {
+            let range = self.ranges[self.at].clone();
+            done += length(&range);
+            self.results[self.of[self.at].0].done.insert(range);
+            self.at += 1;
+        }
+        match outcome {
+            Outcome::Gone | Outcome::Denied | Outcome::Interrupted => self.ended = Some(outcome),
             // The kernel says why it stopped only when it has done nothing: ask again from there.
-            _ if done > 0 => rest = &rest[done..],
-            _ => {
-                report.skipped.push((first.clone(), outcome));
-                rest = &rest[1..];
+            _ if self.at > start => {}
+            Outcome::Unsupported => {
+                let refused = self.of[start];
+                while self.of.get(self.at) == Some(&refused) {
+                    self.results[refused.0].refused.insert(self.ranges[self.at].clone());
+                    self.at += 1;
+                }
+            }
+            // Not mapped any more, as the next look at the layout tells.
+            _ => self.at += 1,
+        }
+        Ok(done)
+    }
+
+    /// What ended it early: [`Outcome::Gone`], [`Outcome::Denied`] or [`Outcome::Interrupted`] (a fatal signal).
+    pub fn ended(&self) -> Option<Outcome> {
+        self.ended
+    }
+
+    /// What came of each hint, in their order. Whoever stopped early finds in it what was done until then.
+    pub fn end(mut self) -> Result<Vec<Hinted>> {
+        if self.unchecked && self.ended.is_none() {
+            self.check()?;
+        }
+        Ok(self.results)
+    }
+
+    /// Makes all calls for which `go_on`, which is told the bytes of each, says yes.
+    pub fn run(mut self, actuator: &mut dyn Actuator, mut go_on: impl FnMut(Bytes) -> bool) -> Result<Vec<Hinted>> {
+        while let Some(bytes) = self.next_call()? {
+            if !go_on(bytes) {
+                break;
+            }
+            self.call(actuator)?;
+        }
+        self.end()
+    }
+
+    /// Where the next call ends.
+    fn call_end(&self) -> usize {
+        let advice = |at: usize| self.hints[self.of[at].0].advice;
+        let (mut end, mut bytes) = (self.at, 0);
+        while end < self.ranges.len() && end - self.at < MOST_RANGES {
+            bytes += length(&self.ranges[end]).0;
+            if bytes > self.call && end > self.at || advice(end) != advice(self.at) {
+                break;
+            }
+            end += 1;
+        }
+        end
+    }
+
+    /// Looks at the layout again: what has changed is not done any more.
+    fn check(&mut self) -> Result<Ranges> {
+        self.unchecked = false;
+        let changed = match self.layout.update() {
+            Ok(changed) => changed,
+            Err(err) if err.is_gone() => {
+                self.ended = Some(Outcome::Gone);
+                return Ok(Ranges::new());
+            }
+            Err(err) if err.is_denied() => {
+                self.ended = Some(Outcome::Denied);
+                return Ok(Ranges::new());
+            }
+            Err(err) => return Err(err),
+        };
+        if !changed.is_empty() {
+            for (hint, result) in self.hints.iter().zip(&mut self.results) {
+                let here = changed.within(&hint.range);
+                if !here.is_empty() {
+                    result.changed = true;
+                    result.done = result.done.without(&here);
+                    result.refused = result.refused.without(&here);
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Cuts all hints, or what has `changed` of them, at the borders of mappings and chunks.
+    fn cut(&mut self, changed: Option<&Ranges>) {
+        (self.at, self.ranges, self.of) = (0, Vec::new(), Vec::new());
+        let mappings = self.layout.mappings();
+        for (number, hint) in self.hints.iter().enumerate() {
+            let first = mappings.partition_point(|mapping| mapping.range.end <= hint.range.start);
+            for mapping in mappings[first..].iter().take_while(|mapping| mapping.range.start < hint.range.end) {
+                let within = mapping.range.start.max(hint.range.start)..mapping.range.end.min(hint.range.end);
+                let parts = match changed {
+                    None => Ranges::from_iter([within]),
+                    Some(changed) => changed.within(&within),
+                };
+                for part in parts.as_slice() {
+                    let mut start = part.start;
+                    while start < part.end {
+                        let border = (start / self.chunk + 1).saturating_mul(self.chunk);
+                        let end = part.end.min(border);
+                        self.ranges.push(start..end);
+                        self.of.push((number, mapping.range.start));
+                        start = end;
+                    }
+                }
             }
         }
     }
-    Ok(report)
 }
 
 /// For messages and transcripts: `willneed 1000-3000 5000-6000`.
@@ -165,38 +368,4 @@ pub fn probe(advice: Advice) -> io::Result<()> {
     let own: OwnedFd = pidfd_open(getpid(), PidfdFlags::empty())?;
     call(own.as_fd(), advice, &[])?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::ranges::Ranges;
-
-    const PAGE: u64 = 4096;
-
-    proptest! {
-        #[test]
-        fn calls_cover_all_and_are_no_larger_than_the_kernel_takes(
-            steps in proptest::collection::vec((1u64..4, 1u64..3000), 0..1500),
-            chunk in 1u64..2000,
-        ) {
-            let mut at = 0;
-            let ranges: Ranges = steps.into_iter().map(|(gap, length)| {
-                let start = at + gap * PAGE;
-                at = start + length * PAGE;
-                start..at
-            }).collect();
-            let chunk = Bytes(chunk * PAGE);
-            let calls = calls(ranges.as_slice(), chunk);
-            for call in &calls {
-                prop_assert!((1..=MOST_RANGES).contains(&call.len()));
-                prop_assert!(call.iter().map(length).sum::<Bytes>() <= chunk);
-                prop_assert!(call.iter().all(|range| range.start % PAGE == 0 && range.end % PAGE == 0));
-            }
-            let covered: Ranges = calls.into_iter().flatten().collect();
-            prop_assert_eq!(covered, ranges);
-        }
-    }
 }

@@ -38,6 +38,8 @@ pub struct MemoryStat {
     pub pgsteal: Option<Pages>,
     pub workingset_refault_anon: Option<Pages>,
     pub workingset_refault_file: Option<Pages>,
+    /// Read from swap, what was read ahead included (Linux 7.2).
+    pub pswpin: Option<Pages>,
 }
 
 impl MemoryStat {
@@ -58,6 +60,7 @@ impl MemoryStat {
             b"pgsteal" => stat.pgsteal = leading_u64(rest).map(Pages),
             b"workingset_refault_anon" => stat.workingset_refault_anon = leading_u64(rest).map(Pages),
             b"workingset_refault_file" => stat.workingset_refault_file = leading_u64(rest).map(Pages),
+            b"pswpin" => stat.pswpin = leading_u64(rest).map(Pages),
             _ => {}
         });
         stat
@@ -76,6 +79,13 @@ impl MemoryStat {
     /// Pages of this group that came back after they were reclaimed, since the group was made.
     pub fn refaults(&self) -> Option<Pages> {
         Some(self.workingset_refault_anon? + self.workingset_refault_file?)
+    }
+
+    /// As [`MemoryStat::refaults`], with what came from swap into other memory than it left: MGLRU does
+    /// not count that as refaults.
+    pub fn came_back(&self) -> Option<Pages> {
+        let anon = self.workingset_refault_anon?.max(self.pswpin.unwrap_or_default());
+        Some(anon + self.workingset_refault_file?)
     }
 }
 
@@ -153,6 +163,18 @@ impl Group {
     /// or no memory controller) is no protection.
     pub fn read_protection(&self, buffer: &mut Vec<u8>) -> Result<Limit> {
         read_protection(&self.dir, buffer)
+    }
+
+    /// `populated` of `cgroup.events` (since 4.5; not on the root): whether a process is in the group or
+    /// below it. Sample line: `populated 1`. Source: kernel/cgroup/cgroup.c.
+    pub fn read_populated(&self, buffer: &mut Vec<u8>) -> Result<bool> {
+        self.dir.read_at_once("cgroup.events", buffer)?;
+        let line = buffer.split(|&c| c == b'\n').find_map(|line| line.strip_prefix(b"populated "));
+        match line {
+            Some(b"0") => Ok(false),
+            Some(b"1") => Ok(true),
+            _ => Err(Error::parse(self.dir.path().join("cgroup.events"), "no line \"populated 0\" or \"populated 1\"")),
+        }
     }
 
     /// `usage_usec` of `cpu.stat`: CPU time of the group and its descendants. There since 4.15, with

@@ -2,14 +2,16 @@
 //! 0, empty ranges, this process's own files. Only for a [`Kernel`] opened at `/`; the files of a
 //! test's root answer to nothing.
 
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::ioctl::{Updater, ioctl, opcode};
+use rustix::ioctl::ioctl;
 use serde::{Deserialize, Serialize};
 
 use crate::actuate::{Actuator, Outcome};
 use crate::madvise::{self, Advice};
+use crate::maps;
 use crate::pagemap::{PagemapScan, ScanIoctl};
 use crate::psi::Trigger;
 use crate::{Dir, Error, Kernel, Result};
@@ -101,45 +103,11 @@ pub fn process_madvise(advice: Advice) -> Answer {
     Answer::of(madvise::probe(advice))
 }
 
-/// `struct procmap_query`, include/uapi/linux/fs.h.
-#[repr(C)]
-#[derive(Default)]
-struct ProcmapQuery {
-    size: u64,
-    query_flags: u64,
-    query_addr: u64,
-    vma_start: u64,
-    vma_end: u64,
-    vma_flags: u64,
-    vma_page_size: u64,
-    vma_offset: u64,
-    inode: u64,
-    dev_major: u32,
-    dev_minor: u32,
-    vma_name_size: u32,
-    build_id_size: u32,
-    vma_name_addr: u64,
-    build_id_addr: u64,
-}
-
-/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`, include/uapi/linux/fs.h.
-const COVERING_OR_NEXT: u64 = 0x10;
-
 /// Whether `/proc/PID/maps` answers `PROCMAP_QUERY` (Linux 6.11): asks for this process's first
 /// mapping.
 pub fn procmap_query(kernel: &Kernel) -> Answer {
-    let mut query = ProcmapQuery {
-        size: size_of::<ProcmapQuery>() as u64,
-        query_flags: COVERING_OR_NEXT,
-        ..ProcmapQuery::default()
-    };
     let result = rustix::fs::openat(&kernel.proc, "self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|fd| {
-            type Ioctl<'a> = Updater<'a, { opcode::read_write::<ProcmapQuery>(b'f', 17) }, ProcmapQuery>;
-            // SAFETY: the opcode is PROCMAP_QUERY, whose argument is this struct; it holds no address
-            // for the kernel to write to.
-            unsafe { ioctl(fd, Ioctl::new(&mut query)) }
-        });
+        .and_then(|maps| maps::procmap_query(maps.as_fd(), 0, maps::COVERING_OR_NEXT, &mut []));
     Answer::of(result.map_err(Into::into))
 }
 
@@ -158,15 +126,14 @@ pub fn pagemap_scan(kernel: &Kernel) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use rustix::ioctl::opcode;
+
     use super::*;
 
     #[test]
-    fn the_opcodes_are_those_of_the_header() {
-        assert_eq!((size_of::<ProcmapQuery>(), size_of::<PagemapScan>()), (104, 96));
+    fn the_opcode_is_that_of_the_header() {
+        assert_eq!(size_of::<PagemapScan>(), 96);
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-        {
-            assert_eq!(opcode::read_write::<ProcmapQuery>(b'f', 17), 0xc068_6611);
-            assert_eq!(opcode::read_write::<PagemapScan>(b'f', 16), 0xc060_6610);
-        }
+        assert_eq!(opcode::read_write::<PagemapScan>(b'f', 16), 0xc060_6610);
     }
 }

@@ -1,17 +1,19 @@
 //! `/proc/PID/*`: processes, and this one's own group and rights.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use omr_units::Pages;
+use omr_units::{Bytes, Pages};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Serialize, Serializer};
 
 use crate::root::os;
+use crate::stat::TICK;
 use crate::text::parse_u64;
 use crate::{Dir, Error, Kernel, Result};
 
@@ -98,6 +100,13 @@ impl Status {
         status
     }
 
+    /// Of the process whose directory below `/proc` this is.
+    pub fn read(process: &Dir) -> Result<Self> {
+        let mut buffer = Vec::new();
+        process.read("status", &mut buffer)?;
+        Ok(Status::parse(&buffer))
+    }
+
     /// This process's own.
     pub fn read_own(kernel: &Kernel) -> Result<Self> {
         let mut buffer = Vec::new();
@@ -173,6 +182,8 @@ pub struct ProcessStat {
     pub state: u8,
     /// The parent's id.
     pub ppid: u32,
+    /// `PF_*` of include/linux/sched.h.
+    pub flags: u64,
     /// CPU time in user mode, all threads.
     pub utime: u64,
     /// CPU time in kernel mode.
@@ -183,7 +194,26 @@ pub struct ProcessStat {
     pub rss: Pages,
 }
 
+/// `PF_KTHREAD`, include/linux/sched.h.
+const IS_KERNEL_THREAD: u64 = 0x0020_0000;
+
 impl ProcessStat {
+    /// CPU time used by all threads, ever.
+    pub fn cpu(&self) -> Duration {
+        let ticks = self.utime.saturating_add(self.stime);
+        TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
+    }
+
+    /// Whether it is the kernel's own, and has no memory to itself.
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & IS_KERNEL_THREAD != 0
+    }
+
+    /// Whether it has ended, and its parent has not asked how yet: it has no memory any more.
+    pub fn is_zombie(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+
     /// Parses the text; `None` when it is not in this form.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let open = text.iter().position(|&c| c == b'(')?;
@@ -200,6 +230,7 @@ impl ProcessStat {
             comm: OsString::from_vec(text[open + 1..close].to_vec()),
             state,
             ppid: u32::try_from(number(field(4))?).ok()?,
+            flags: number(field(9))?,
             utime: number(field(14))?,
             stime: number(field(15))?,
             starttime: number(field(22))?,
@@ -214,6 +245,86 @@ impl ProcessStat {
         ProcessStat::parse(&buffer)
             .ok_or_else(|| Error::parse(process.path().join("stat"), "not \"PID (NAME) STATE PPID ...\""))
     }
+}
+
+/// What a process holds, as `/proc/PID/status` has it: exact to some dozen pages for each CPU, and without a
+/// walk over its page tables. A field is `None` when its line is missing, as all are for a kernel thread.
+///
+/// Sample lines: `VmRSS:\t    1892 kB`, `RssAnon:\t     120 kB` (Linux 4.5), `VmSwap:\t       0 kB`.
+/// Source: fs/proc/task_mmu.c, task_mem().
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Holds {
+    /// Resident.
+    pub resident: Option<Bytes>,
+    /// Of it, anonymous memory.
+    pub anon: Option<Bytes>,
+    /// In swap; shared memory is not counted.
+    pub swapped: Option<Bytes>,
+}
+
+impl Holds {
+    /// Of the process whose directory below `/proc` this is.
+    pub fn read(process: &Dir, buffer: &mut Vec<u8>) -> Result<Self> {
+        process.read("status", buffer)?;
+        Ok(Holds::parse(buffer))
+    }
+
+    /// Parses the text.
+    pub fn parse(text: &[u8]) -> Self {
+        let mut holds = Holds::default();
+        for line in text.split(|&c| c == b'\n') {
+            let Some(colon) = line.iter().position(|&c| c == b':') else { continue };
+            let field = match &line[..colon] {
+                b"VmRSS" => &mut holds.resident,
+                b"RssAnon" => &mut holds.anon,
+                b"VmSwap" => &mut holds.swapped,
+                _ => continue,
+            };
+            let kib = line[colon + 1..].trim_ascii().strip_suffix(b" kB").and_then(parse_u64);
+            *field = kib.map(|kib| Bytes(kib.saturating_mul(1024)));
+        }
+        holds
+    }
+}
+
+/// `/proc/PID/oom_score_adj`: how expendable a process is, -1000 (never killed) to 1000. Since 2.6.36; sample
+/// line: `-900`. Source: fs/proc/base.c, oom_score_adj_read().
+pub fn read_oom_score_adj(process: &Dir) -> Result<i16> {
+    let text = process.read_string("oom_score_adj")?;
+    let adj = text.trim().parse().ok().filter(|adj| (-1000..=1000).contains(adj));
+    adj.ok_or_else(|| Error::parse(process.path().join("oom_score_adj"), "no number from -1000 to 1000"))
+}
+
+/// The program that a process runs (`/proc/PID/exe`), which one of another user needs `CAP_SYS_PTRACE` for;
+/// `None` for a kernel thread. One whose file was replaced or removed is still named by its old path:
+/// the kernel appends ` (deleted)`, which is taken off. Source: fs/proc/base.c, proc_exe_link().
+pub fn read_program(process: &Dir) -> Result<Option<PathBuf>> {
+    let path = match rustix::fs::readlinkat(process, "exe", Vec::new()) {
+        Ok(path) => path.into_bytes(),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(err) => return Err(Error::read(process.path().join("exe"), err)),
+    };
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(&path);
+    Ok(Some(PathBuf::from(os(path))))
+}
+
+/// The command line of a process, its arguments with a blank between them: `/proc/PID/cmdline`, which a
+/// process may change. Empty for a kernel thread. Source: fs/proc/base.c, get_mm_cmdline().
+pub fn read_command(process: &Dir) -> Result<String> {
+    let mut buffer = Vec::new();
+    process.read("cmdline", &mut buffer)?;
+    while buffer.last() == Some(&0) {
+        buffer.pop();
+    }
+    buffer.iter_mut().filter(|c| **c == 0).for_each(|c| *c = b' ');
+    Ok(String::from_utf8_lossy(&buffer).into_owned())
+}
+
+/// All processes there are, kernel threads among them, in no order.
+pub fn read_all(kernel: &Kernel) -> Result<Vec<u32>> {
+    let names = kernel.proc.names()?;
+    let pids = names.iter().filter_map(|name| parse_u64(name.as_encoded_bytes()));
+    Ok(pids.filter_map(|pid| u32::try_from(pid).ok()).collect())
 }
 
 /// A process: its open directory below `/proc`. Whoever gets its pid next, nothing can be read in that
@@ -243,18 +354,27 @@ impl Process {
         &self.stat
     }
 
-    /// A pidfd (`pidfd_open(2)`, Linux 5.3) for this process and no other. `ESRCH`: it is gone.
+    /// A pidfd (`pidfd_open(2)`, Linux 5.3) for this process and no other. `ESRCH`: it is gone, or `/proc`
+    /// shows another pid namespace than the one this process is in, where the pid is somebody else's.
     pub fn pidfd(&self) -> Result<BorrowedFd<'_>, Errno> {
         if self.pidfd.get().is_none() {
             let pid = i32::try_from(self.stat.pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
             let opened = pidfd_open(pid, PidfdFlags::empty())?;
-            // The pid may have been another's by then; if this process can still be read now, it was not.
-            match ProcessStat::read(&self.dir) {
-                Ok(stat) if stat.starttime == self.stat.starttime => drop(self.pidfd.set(opened)),
-                _ => return Err(Errno::SRCH),
+            if read_pid_of(&self.dir, opened.as_fd()) != Some(self.stat.pid) {
+                return Err(Errno::SRCH);
             }
+            // The pid may have been another's by then; if this process can still be read now, it was not.
+            if !self.is_there() {
+                return Err(Errno::SRCH);
+            }
+            drop(self.pidfd.set(opened));
         }
         self.pidfd.get().map(AsFd::as_fd).ok_or(Errno::SRCH)
+    }
+
+    /// Whether it has not ended, a zombie included.
+    pub fn is_there(&self) -> bool {
+        ProcessStat::read(&self.dir).is_ok_and(|stat| stat.starttime == self.stat.starttime)
     }
 
     /// The group it is in now; `None`: see [`parse_group`].
@@ -263,6 +383,15 @@ impl Process {
         self.dir.read("cgroup", &mut buffer)?;
         Ok(parse_group(&buffer))
     }
+}
+
+/// The pid of a pidfd's process, as the `/proc` in which `process` is a directory numbers them:
+/// `/proc/self/fdinfo/FD`, since 5.2. Sample line: `Pid:` and, behind a tab, `5413`; 0: it has none there; -1: it is gone.
+/// Source: kernel/fork.c, pidfd_show_fdinfo() (6.12: fs/pidfs.c).
+fn read_pid_of(process: &Dir, pidfd: BorrowedFd<'_>) -> Option<u32> {
+    let text = process.read_string(format!("../self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    parse_u64(pid.as_bytes()).and_then(|pid| u32::try_from(pid).ok())
 }
 
 /// The processes of a group, without those of groups below it: `cgroup.procs`, since 4.5. Sample line:

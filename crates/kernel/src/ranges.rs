@@ -39,6 +39,15 @@ impl Ranges {
         others.0.iter().for_each(|range| self.push(range.clone()));
     }
 
+    /// Adds a range anywhere. Quick behind the last one.
+    pub fn insert(&mut self, range: Range<u64>) {
+        if self.0.last().is_none_or(|last| last.end <= range.start) {
+            self.push(range);
+        } else {
+            *self = self.union(&Ranges::from_iter([range]));
+        }
+    }
+
     /// All bytes in them.
     pub fn bytes(&self) -> Bytes {
         self.0.iter().map(length).sum()
@@ -166,6 +175,9 @@ mod tests {
             for range in b.as_slice() {
                 prop_assert_eq!(a.within(range), a.intersection(&std::iter::once(range.clone()).collect()));
             }
+            let mut inserted = a.clone();
+            b.as_slice().iter().for_each(|range| inserted.insert(range.clone()));
+            prop_assert_eq!(&inserted, &a.union(&b));
             prop_assert_eq!(a.bytes(), Bytes(set_a.len() as u64));
             let bridged = a.bridged(Bytes(gap));
             prop_assert!(set(&bridged).is_superset(&set_a));

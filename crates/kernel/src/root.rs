@@ -62,6 +62,12 @@ impl Dir {
         Ok(GroupId(stat.st_ino))
     }
 
+    /// Whether it is on cgroupfs, version 2.
+    #[expect(clippy::cast_sign_loss, reason = "a magic number, signed by accident of the ABI")]
+    pub fn is_cgroup2(&self) -> bool {
+        rustix::fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type as u64 == CGROUP2_MAGIC)
+    }
+
     /// User id of the directory's owner.
     pub fn owner(&self) -> Result<u32> {
         let stat = rustix::fs::fstat(&self.fd).map_err(|e| Error::read(&self.path, e))?;
@@ -139,11 +145,15 @@ impl Dir {
         Ok(names)
     }
 
-    /// Value of an extended attribute of this directory; `None` when unset or unsupported.
+    /// Value of an extended attribute of this directory; `None` when unset or unsupported. Of one with more than
+    /// 64 bytes, which none that omr knows has, nothing but that it is there: an empty value.
     pub fn xattr(&self, name: &str) -> Option<Vec<u8>> {
         let mut value = [0u8; 64];
-        let length = rustix::fs::fgetxattr(&self.fd, name, &mut value).ok()?;
-        Some(value.get(..length)?.to_vec())
+        match rustix::fs::fgetxattr(&self.fd, name, &mut value) {
+            Ok(length) => Some(value.get(..length)?.to_vec()),
+            Err(rustix::io::Errno::RANGE) => Some(Vec::new()),
+            Err(_) => None,
+        }
     }
 }
 
@@ -215,13 +225,11 @@ impl Kernel {
         let sys = Dir::open(&root.join("sys"))?;
         let cgroup_path = root.join(CGROUP_MOUNT);
         let cgroup = match sys.sub("fs/cgroup") {
-            Ok(dir) if root == Path::new("/") => match rustix::fs::fstatfs(&dir) {
-                #[expect(clippy::cast_sign_loss, reason = "a magic number, signed by accident of the ABI")]
-                Ok(fs) if fs.f_type as u64 == CGROUP2_MAGIC => Ok(dir),
-                _ if dir.has("memory") || dir.has("unified") => Err(
+            Ok(dir) if root == Path::new("/") && !dir.is_cgroup2() => match dir.has("memory") || dir.has("unified") {
+                true => Err(
                     "this machine runs cgroup v1; start it with systemd.unified_cgroup_hierarchy=1 on the kernel command line",
                 ),
-                _ => Err("nothing is mounted there; mount -t cgroup2 none /sys/fs/cgroup"),
+                false => Err("nothing is mounted there; mount -t cgroup2 none /sys/fs/cgroup"),
             },
             Ok(dir) => Ok(dir),
             Err(_) => Err("there is no such directory: this kernel has no control groups"),
@@ -244,13 +252,15 @@ impl Kernel {
     }
 
     /// The path below the mount of a group that a user names: with the mount in front, as the machine
-    /// itself or as this program sees it, or without. No leading slash; empty for the root.
+    /// itself or as this program sees it, or without. No leading slash; empty for the root. With `./` in
+    /// front a number is a group's name as well, where it would else be a process.
     pub fn group_path<'a>(&self, named: &'a Path) -> &'a Path {
         let below = named
             .strip_prefix(&self.cgroup_path)
             .or_else(|_| named.strip_prefix(Path::new("/").join(CGROUP_MOUNT)))
             .unwrap_or(named);
-        below.strip_prefix("/").unwrap_or(below)
+        let below = below.strip_prefix("/").unwrap_or(below);
+        below.strip_prefix("./").ok().filter(|named| !named.as_os_str().is_empty()).unwrap_or(below)
     }
 
     /// `/proc/sys/kernel/random/boot_id`: a name for this boot, since 2.6. Sample line:

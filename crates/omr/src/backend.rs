@@ -70,8 +70,13 @@ impl Backend {
             let request = format!("0 swappiness={}", Swappiness::FILE_ONLY);
             Ok(has("memory.reclaim") && actuator.write(group.dir(), "memory.reclaim", &request)? == Outcome::Done)
         };
+        // Who is delegated a group may be given memory.reclaim alone: systemd knows that file by name.
+        let swap_reclaim = match choice {
+            BackendChoice::Auto => group.dir().may_write("memory.swap.reclaim"),
+            _ => has("memory.swap.reclaim"),
+        };
         match choice {
-            BackendChoice::Auto | BackendChoice::SwapReclaim if has("memory.swap.reclaim") => {
+            BackendChoice::Auto | BackendChoice::SwapReclaim if swap_reclaim => {
                 Ok(Backend::SwapReclaim { swappiness: swappiness()? })
             }
             BackendChoice::Auto | BackendChoice::Reclaim if has("memory.reclaim") => {
@@ -136,21 +141,11 @@ impl Step<'_> {
             // Somebody holds the group lower than that already.
             return Ok(Outcome::Partial);
         }
-        if !journal.note(self.group, "memory.high", before)? {
-            return Ok(Outcome::Partial);
-        }
-        // What was read may have been the low value of another omr, which has put it back since.
-        if self.group.read_limit("memory.high", &mut buffer)? != before {
-            journal.forget(self.group.id());
-            return Ok(Outcome::Partial);
-        }
+        let Some(borrowed) = journal.borrow(self.group, "memory.high", before)? else { return Ok(Outcome::Partial) };
         // The kernel reclaims inside the write; the signal ends it, and then the write succeeds.
         let time = HIGH_TIME.min(self.write_time);
         let lowered = self.alarm.limit(time, || actuator.write(self.group.dir(), "memory.high", &low.to_string()));
-        match actuator.write(self.group.dir(), "memory.high", &before.to_string())? {
-            Outcome::Done | Outcome::Gone => journal.forget(self.group.id()),
-            _ => bail!("memory.high could not be set back to {before}; the next start of omr tries again"),
-        }
+        borrowed.give_back(actuator)?;
         Ok(lowered?)
     }
 }

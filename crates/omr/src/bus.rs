@@ -1,4 +1,5 @@
-//! Calls to systemd and logind over D-Bus: as much of the protocol as a method call with a plain reply takes.
+//! Calls over D-Bus, to systemd, logind and GameMode: as much of the protocol as a method call with a plain reply
+//! takes. Of signals only that there was one is known: whoever waits for it asks anew.
 //!
 //! Why not a library: docs/decisions/004-dbus.md. The format is the D-Bus specification's; numbers
 //! travel in the byte order of this machine.
@@ -10,30 +11,36 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
 
 /// systemd answers in milliseconds, unless the machine is in trouble.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// No answer to what is asked here is longer.
 const LONGEST_ANSWER: usize = 1 << 20;
 
-const SYSTEMD: Target = Target {
+const SYSTEMD: Target<'static> = Target {
     destination: "org.freedesktop.systemd1",
     path: "/org/freedesktop/systemd1",
     interface: "org.freedesktop.systemd1.Manager",
 };
-const LOGIND: Target = Target {
+/// logind.
+pub const LOGIND: Target<'static> = Target {
     destination: "org.freedesktop.login1",
     path: "/org/freedesktop/login1",
     interface: "org.freedesktop.login1.Manager",
 };
-const BUS: Target =
+const BUS: Target<'static> =
     Target { destination: "org.freedesktop.DBus", path: "/org/freedesktop/DBus", interface: "org.freedesktop.DBus" };
 
 /// Whom a call is for.
-struct Target {
-    destination: &'static str,
-    path: &'static str,
-    interface: &'static str,
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// The name on the bus.
+    pub destination: &'a str,
+    /// The object there.
+    pub path: &'a str,
+    /// What it offers.
+    pub interface: &'a str,
 }
 
 /// What a scope is to be.
@@ -49,42 +56,193 @@ pub struct Scope<'a> {
     pub slice: Option<&'a str>,
 }
 
-/// A connection to a service manager.
+/// Whose bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The machine's.
+    System,
+    /// That of the user's session.
+    User,
+}
+
+impl Whose {
+    /// Where the bus is to be found: by the environment, or else in its usual place.
+    fn buses(self) -> Vec<SocketAddr> {
+        let (variable, usual) = match self {
+            Whose::System => ("DBUS_SYSTEM_BUS_ADDRESS", Some(PathBuf::from("/run/dbus/system_bus_socket"))),
+            Whose::User => ("DBUS_SESSION_BUS_ADDRESS", runtime_dir().map(|dir| dir.join("bus"))),
+        };
+        match std::env::var(variable) {
+            Ok(text) => addresses(&text),
+            Err(_) => usual.iter().filter_map(|path| address(path)).collect(),
+        }
+    }
+}
+
+fn runtime_dir() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
+}
+
+/// A connection.
 #[derive(Debug)]
-pub struct Systemd {
+pub struct Connection {
     stream: UnixStream,
     serial: u32,
     /// There is a bus in between; otherwise the socket is systemd's own.
     bus: bool,
+    /// A signal came while an answer was waited for.
+    heard: bool,
 }
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Reply {
+    /// With this answer.
+    Answer(Answer),
+    /// Nobody has that name on the bus.
+    Nobody,
+}
+
+impl Connection {
+    /// To a bus.
+    pub fn to_bus(whose: Whose) -> Result<Self> {
+        let mut last = None;
+        for address in whose.buses() {
+            match UnixStream::connect_addr(&address) {
+                Ok(stream) => return Connection::greet(stream, true),
+                Err(err) => last = Some((address, err)),
+            }
+        }
+        match last {
+            Some((address, err)) => Err(err).with_context(|| format!("connect to the bus at {address:?}")),
+            None => bail!("no way to the bus: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set"),
+        }
+    }
+
+    /// Says who we are; the socket's other end checks it with the kernel.
+    fn greet(stream: UnixStream, bus: bool) -> Result<Self> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut connection = Connection { stream, serial: 0, bus, heard: false };
+        let uid = rustix::process::geteuid().as_raw().to_string();
+        let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
+        connection.stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes())?;
+        let mut line = Vec::new();
+        // Byte by byte: what comes after the line is already the other protocol's.
+        while !line.ends_with(b"\r\n") && line.len() < 512 {
+            let mut byte = [0];
+            connection.stream.read_exact(&mut byte).context("no answer on D-Bus")?;
+            line.push(byte[0]);
+        }
+        if !line.starts_with(b"OK ") {
+            bail!("D-Bus refused the connection: {}", String::from_utf8_lossy(&line).trim_end());
+        }
+        connection.stream.write_all(b"BEGIN\r\n")?;
+        if bus {
+            connection.call(&BUS, "Hello", "", &[])?;
+        }
+        Ok(connection)
+    }
+
+    /// Calls and waits for the answer.
+    fn call(&mut self, target: &Target<'_>, member: &str, signature: &str, body: &[u8]) -> Result<Answer> {
+        let answer = self.request(target, 0, member, signature, body)?;
+        match answer.kind {
+            RETURN => Ok(answer),
+            _ => bail!("{}", answer.error_text()),
+        }
+    }
+
+    /// As [`Connection::call`], of a service that nobody is to start for it.
+    pub fn ask(&mut self, target: &Target<'_>, member: &str, signature: &str, body: &Message) -> Result<Reply> {
+        let answer = self.request(target, NO_AUTO_START, member, signature, &body.0)?;
+        match (answer.kind, answer.error.as_deref()) {
+            (RETURN, _) => Ok(Reply::Answer(answer)),
+            (_, Some("org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner")) => {
+                Ok(Reply::Nobody)
+            }
+            _ => bail!("{member}: {}", answer.error_text()),
+        }
+    }
+
+    /// A property of an object.
+    pub fn property(&mut self, target: &Target<'_>, name: &str) -> Result<Reply> {
+        let properties = Target { interface: "org.freedesktop.DBus.Properties", ..*target };
+        let mut body = Message::default();
+        body.string(target.interface);
+        body.string(name);
+        self.ask(&properties, "Get", "ss", &body)
+    }
+
+    /// Has the bus send signals that this rule fits, such as `type='signal',sender='org.freedesktop.login1'`.
+    pub fn subscribe(&mut self, rule: &str) -> Result<()> {
+        let mut body = Message::default();
+        body.string(rule);
+        self.call(&BUS, "AddMatch", "s", &body.0).context("ask the bus for signals")?;
+        Ok(())
+    }
+
+    /// Waits for a signal, any of those that were subscribed to; false: there was none for so long. Of a flood of
+    /// them all that are there already count as one.
+    pub fn wait(&mut self, patience: Duration) -> Result<bool> {
+        let mut left = if self.heard { Duration::ZERO } else { patience };
+        loop {
+            let left_for =
+                rustix::event::Timespec::try_from(left).unwrap_or(rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
+            match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&left_for)) {
+                Ok(0) => return Ok(std::mem::take(&mut self.heard)),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(err) => return Err(err).context("wait for the bus"),
+            }
+            let message = Answer::read(&mut self.stream).context("the bus has gone")?;
+            if message.kind == SIGNAL {
+                self.heard = true;
+                left = Duration::ZERO;
+            }
+        }
+    }
+
+    fn request(
+        &mut self,
+        target: &Target<'_>,
+        flags: u8,
+        member: &str,
+        signature: &str,
+        body: &[u8],
+    ) -> Result<Answer> {
+        self.serial += 1;
+        let serial = self.serial;
+        let message = request(target, self.bus, flags, member, signature, body, serial)?;
+        self.stream.write_all(&message).context("write to D-Bus")?;
+        loop {
+            let answer = Answer::read(&mut self.stream).context("no answer on D-Bus")?;
+            if answer.reply_to == Some(serial) && matches!(answer.kind, RETURN | ERROR) {
+                return Ok(answer);
+            }
+            self.heard |= answer.kind == SIGNAL;
+        }
+    }
+}
+
+/// A connection to a service manager.
+#[derive(Debug)]
+pub struct Systemd(Connection);
 
 impl Systemd {
     /// Connects to the machine's service manager, or to the user's: over the bus, and where there is
     /// none over systemd's own socket.
     pub fn connect(user: bool) -> Result<Self> {
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let (variable, bus, private) = match user {
-            false => (
-                "DBUS_SYSTEM_BUS_ADDRESS",
-                Some(PathBuf::from("/run/dbus/system_bus_socket")),
-                Some(PathBuf::from("/run/systemd/private")),
-            ),
-            true => (
-                "DBUS_SESSION_BUS_ADDRESS",
-                runtime.as_ref().map(|dir| dir.join("bus")),
-                runtime.as_ref().map(|dir| dir.join("systemd/private")),
-            ),
-        };
-        let mut buses = match std::env::var(variable) {
-            Ok(text) => addresses(&text),
-            Err(_) => bus.iter().filter_map(|path| address(path)).collect(),
+        let (buses, private) = match user {
+            false => (Whose::System.buses(), Some(PathBuf::from("/run/systemd/private"))),
+            true => (Whose::User.buses(), runtime_dir().map(|dir| dir.join("systemd/private"))),
         };
         let private = private.iter().filter_map(|path| address(path));
-        let tries = buses.drain(..).map(|address| (address, true)).chain(private.map(|address| (address, false)));
+        let tries = buses.into_iter().map(|address| (address, true)).chain(private.map(|address| (address, false)));
         let mut last = None;
         for (address, bus) in tries {
             match UnixStream::connect_addr(&address) {
-                Ok(stream) => return Systemd::greet(stream, bus),
+                Ok(stream) => return Ok(Systemd(Connection::greet(stream, bus)?)),
                 Err(err) => {
                     last.get_or_insert((address, err));
                 }
@@ -93,33 +251,8 @@ impl Systemd {
         let whose = if user { "your service manager (systemd --user)" } else { "systemd" };
         match last {
             Some((address, err)) => Err(err).with_context(|| format!("connect to {whose} at {address:?}")),
-            None => bail!("no way to {whose}: neither {variable} nor XDG_RUNTIME_DIR is set"),
+            None => bail!("no way to {whose}: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set"),
         }
-    }
-
-    /// Says who we are; the socket's other end checks it with the kernel.
-    fn greet(stream: UnixStream, bus: bool) -> Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut systemd = Systemd { stream, serial: 0, bus };
-        let uid = rustix::process::geteuid().as_raw().to_string();
-        let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
-        systemd.stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes())?;
-        let mut line = Vec::new();
-        // Byte by byte: what comes after the line is already the other protocol's.
-        while !line.ends_with(b"\r\n") && line.len() < 512 {
-            let mut byte = [0];
-            systemd.stream.read_exact(&mut byte).context("no answer on D-Bus")?;
-            line.push(byte[0]);
-        }
-        if !line.starts_with(b"OK ") {
-            bail!("D-Bus refused the connection: {}", String::from_utf8_lossy(&line).trim_end());
-        }
-        systemd.stream.write_all(b"BEGIN\r\n")?;
-        if bus {
-            systemd.call(&BUS, "Hello", "", &[])?;
-        }
-        Ok(systemd)
     }
 
     /// Asks for a scope around a process. Done when systemd has accepted it: the process is moved a
@@ -141,14 +274,15 @@ impl Systemd {
         });
         // Units to start along with it: none.
         body.array(8, |_| {});
-        self.call(&SYSTEMD, "StartTransientUnit", "ssa(sv)a(sa(sv))", &body.0)
+        self.0
+            .call(&SYSTEMD, "StartTransientUnit", "ssa(sv)a(sa(sv))", &body.0)
             .with_context(|| format!("start {}", scope.name))?;
         Ok(())
     }
 
     /// Whether there is a bus, and with it others than systemd.
     pub fn is_bus(&self) -> bool {
-        self.bus
+        self.0.bus
     }
 
     /// Asks logind to hibernate the machine. Done when logind has accepted it: it happens a moment later.
@@ -156,36 +290,15 @@ impl Systemd {
         let mut body = Message::default();
         // Nobody is there to be asked for a password.
         body.number(0);
-        self.call(&LOGIND, "Hibernate", "b", &body.0).context("ask logind to hibernate")?;
+        self.0.call(&LOGIND, "Hibernate", "b", &body.0).context("ask logind to hibernate")?;
         Ok(())
     }
 
     /// Whether a sleep that logind was asked for is not over yet.
     pub fn is_going_to_sleep(&mut self) -> Result<bool> {
-        let properties = Target { interface: "org.freedesktop.DBus.Properties", ..LOGIND };
-        let mut body = Message::default();
-        body.string(LOGIND.interface);
-        body.string("PreparingForSleep");
-        let answer = self.call(&properties, "Get", "ss", &body.0).context("ask logind whether it is over")?;
-        answer.flag().context("logind answers with something else than yes or no")
-    }
-
-    /// Calls and waits for the answer.
-    fn call(&mut self, target: &Target, member: &str, signature: &str, body: &[u8]) -> Result<Answer> {
-        self.serial += 1;
-        let serial = self.serial;
-        let message = request(target, self.bus, member, signature, body, serial)?;
-        self.stream.write_all(&message).context("write to D-Bus")?;
-        loop {
-            let answer = Answer::read(&mut self.stream).context("no answer on D-Bus")?;
-            if answer.reply_to != Some(serial) {
-                // A signal, such as the news that we have got a name.
-                continue;
-            }
-            match answer.kind {
-                RETURN => return Ok(answer),
-                _ => bail!("{}", answer.error_text()),
-            }
+        match self.0.property(&LOGIND, "PreparingForSleep").context("ask logind whether it is over")? {
+            Reply::Answer(answer) => answer.flag().context("logind answers with something else than yes or no"),
+            Reply::Nobody => bail!("ask logind whether it is over: it has gone"),
         }
     }
 }
@@ -219,6 +332,10 @@ fn unescape(text: &str) -> Option<String> {
 
 const CALL: u8 = 1;
 const RETURN: u8 = 2;
+const ERROR: u8 = 3;
+const SIGNAL: u8 = 4;
+/// A flag of a call: who is not there is not started.
+const NO_AUTO_START: u8 = 2;
 #[cfg(target_endian = "little")]
 const ORDER: u8 = b'l';
 #[cfg(target_endian = "big")]
@@ -233,8 +350,16 @@ const REPLY_SERIAL: u8 = 5;
 const DESTINATION: u8 = 6;
 const SIGNATURE: u8 = 8;
 
-fn request(target: &Target, bus: bool, member: &str, signature: &str, body: &[u8], serial: u32) -> Result<Vec<u8>> {
-    let mut message = Message(vec![ORDER, CALL, 0, 1]);
+fn request(
+    target: &Target<'_>,
+    bus: bool,
+    flags: u8,
+    member: &str,
+    signature: &str,
+    body: &[u8],
+    serial: u32,
+) -> Result<Vec<u8>> {
+    let mut message = Message(vec![ORDER, CALL, flags, 1]);
     message.number(u32::try_from(body.len())?);
     message.number(serial);
     message.array(8, |fields| {
@@ -257,8 +382,8 @@ fn request(target: &Target, bus: bool, member: &str, signature: &str, body: &[u8
 }
 
 /// Values as they travel. Each begins at a multiple of its size.
-#[derive(Default)]
-struct Message(Vec<u8>);
+#[derive(Debug, Default)]
+pub struct Message(Vec<u8>);
 
 impl Message {
     fn align(&mut self, to: usize) {
@@ -315,7 +440,7 @@ impl Message {
 
 /// What came back.
 #[derive(Debug, Default)]
-struct Answer {
+pub struct Answer {
     kind: u8,
     reply_to: Option<u32>,
     error: Option<String>,
@@ -368,8 +493,26 @@ impl Answer {
         Some(())
     }
 
+    /// The elements of an array of structures with this signature, as `read` takes them apart; `None`: it is
+    /// something else, or one of them is.
+    pub fn list<T>(&self, signature: &str, read: impl Fn(&mut Reader<'_>) -> Option<T>) -> Option<Vec<T>> {
+        if self.signature.as_deref() != Some(signature) {
+            return None;
+        }
+        let mut reader = Reader { bytes: &self.body, at: 0 };
+        let length = usize::try_from(reader.number()?).ok()?;
+        reader.align(8);
+        let end = reader.at.checked_add(length)?;
+        let mut all = Vec::new();
+        while reader.at < end {
+            reader.align(8);
+            all.push(read(&mut reader)?);
+        }
+        Some(all)
+    }
+
     /// The value of a property that is yes or no.
-    fn flag(&self) -> Option<bool> {
+    pub fn flag(&self) -> Option<bool> {
         let mut reader = Reader { bytes: &self.body, at: 0 };
         if self.signature.as_deref() != Some("v") || reader.signature()? != "b" {
             return None;
@@ -389,7 +532,8 @@ impl Answer {
 }
 
 /// Takes values apart; `None` when there is less than promised.
-struct Reader<'a> {
+#[derive(Debug)]
+pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
@@ -410,7 +554,8 @@ impl Reader<'_> {
         self.take(1).map(|byte| byte[0])
     }
 
-    fn number(&mut self) -> Option<u32> {
+    /// A number of 32 bits.
+    pub fn number(&mut self) -> Option<u32> {
         self.align(4);
         Some(u32::from_ne_bytes(self.take(4)?.try_into().ok()?))
     }
@@ -421,7 +566,8 @@ impl Reader<'_> {
         Some(text)
     }
 
-    fn string(&mut self) -> Option<String> {
+    /// Text, or the path of an object.
+    pub fn string(&mut self) -> Option<String> {
         let length = usize::try_from(self.number()?).ok()?;
         self.text(length)
     }
@@ -473,7 +619,7 @@ mod tests {
     #[test]
     fn a_call_is_laid_out_as_the_specification_says() {
         // Written out by hand after the specification, section "Message Format".
-        let message = request(&BUS, true, "Hello", "", &[], 1).expect("a message");
+        let message = request(&BUS, true, 0, "Hello", "", &[], 1).expect("a message");
         let mut expected = vec![ORDER, 1, 0, 1];
         expected.extend_from_slice(&0u32.to_ne_bytes());
         expected.extend_from_slice(&1u32.to_ne_bytes());
@@ -532,6 +678,15 @@ mod tests {
             if let Ok(answer) = Answer::read(&mut bytes.as_slice()) {
                 let _ = answer.error_text();
             }
+        }
+
+        #[test]
+        fn no_list_makes_it_panic_or_is_longer_than_its_bytes(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let length = body.len();
+            let answer = Answer { signature: Some("a(io)".into()), body, ..Answer::default() };
+            let found = answer.list("a(io)", |game| Some((game.number()?, game.string()?)));
+            prop_assert!(found.is_none_or(|found| found.len() * 9 <= length));
+            prop_assert_eq!(answer.list("a(susso)", |_| Some(())), None, "another list");
         }
     }
 }

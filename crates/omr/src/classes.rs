@@ -1,8 +1,8 @@
 //! Which class a group has, and what it keeps.
 //!
-//! What a group itself says, in this order: its extended attribute `user.omr.class`, then the rules
-//! of the configuration, then what is built in. What it does not say it has from its parent: the
-//! deepest group that says something wins. Of several rules for one group the one with most literal
+//! What is said of a group itself, in this order: that it has the focus, its extended attribute
+//! `user.omr.class`, then the rules of the configuration, then what is built in or systemd-oomd is to
+//! spare. What is not said of it it has from its parent: the deepest group of which something is said wins. Of several rules for one group the one with most literal
 //! characters wins, and of equals the later one.
 //!
 //! A rule that takes in everything, `system.slice/**`, says so of the topmost groups that it matches;
@@ -15,12 +15,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use omr_policy::Class;
-use omr_units::Amount;
+use omr_units::{Amount, Monotonic};
 
+use crate::attributes::{self, Attributes, Focus, Spared};
 use crate::config::{GroupRule, amount_text, class, parts};
-
-/// The extended attribute of a group's directory that holds its class.
-pub const ATTRIBUTE: &str = "user.omr.class";
+use crate::said::Word;
 
 /// Groups that are protected unless a rule names them, by the last part of their path, as the
 /// beginning and the end of it. Short on purpose: what makes a machine look dead when it has to be
@@ -69,6 +68,10 @@ pub const BUILT_IN: [(&str, &str); 33] = [
     ("weston.service", ""),
 ];
 
+/// What systemd calls low in priority in a user's session. Background unless anything else is said of
+/// it or of a group above it.
+const BUILT_IN_BACKGROUND: &str = "background.slice";
+
 /// Where a class comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
@@ -81,8 +84,16 @@ pub enum Origin {
     Own,
     /// A rule of the configuration.
     Rule(Arc<GroupRule>),
-    /// The extended attribute.
+    /// The extended attribute of omr.
     Attribute,
+    /// systemd-oomd is to spare it.
+    Spared(Spared),
+    /// The application has the focus.
+    Focus,
+    /// Or may have: what is said of that cannot be understood.
+    FocusUnknown,
+    /// Somebody said so, of the group or of this process in it.
+    Said(Word, Option<u32>),
 }
 
 /// `matched "app.slice/**" in /etc/omr/omr.toml:14`
@@ -94,7 +105,15 @@ impl fmt::Display for Origin {
             Origin::BuiltIn(start, end) => write!(f, "built in for \"{start}*{end}\""),
             Origin::Own => f.write_str("omr itself runs in it"),
             Origin::Rule(rule) => write!(f, "matched {rule}"),
-            Origin::Attribute => write!(f, "extended attribute {ATTRIBUTE}"),
+            Origin::Attribute => write!(f, "extended attribute {}", attributes::CLASS),
+            Origin::Spared(spared) => write!(f, "{spared}"),
+            Origin::FocusUnknown => {
+                write!(f, "it may have the focus: extended attribute {} is neither -1 nor a time", attributes::FOCUS)
+            }
+            Origin::Focus => write!(f, "it has the focus (extended attribute {})", attributes::FOCUS),
+            Origin::Said(Word::Present, _) => f.write_str("its user is at the machine (omr follow)"),
+            Origin::Said(word, None) => write!(f, "omr {}", word.class().name()),
+            Origin::Said(word, Some(pid)) => write!(f, "omr {} {pid}, a process in it", word.class().name()),
         }
     }
 }
@@ -110,11 +129,10 @@ pub enum Ignored {
 
 impl fmt::Display for Ignored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "extended attribute {} ignored: ", attributes::CLASS)?;
         match self {
-            Ignored::Unknown => write!(f, "extended attribute {ATTRIBUTE} ignored: no class of that name"),
-            Ignored::NotRoot => {
-                write!(f, "extended attribute {ATTRIBUTE} ignored: in a user's group it can only ask for more care")
-            }
+            Ignored::Unknown => f.write_str("no class of that name"),
+            Ignored::NotRoot => f.write_str("in a user's group it can only ask for more care"),
         }
     }
 }
@@ -135,6 +153,8 @@ pub struct Assignment {
     pub keep_rule: Option<Arc<GroupRule>>,
     /// Why its extended attribute does not count, when it has one that does not.
     pub ignored: Option<Ignored>,
+    /// It has not had the focus since then; `None`: it has, or nobody says.
+    pub unfocused: Option<Monotonic>,
     /// How many levels above the group its class was said: 0 is the group itself.
     above: u8,
 }
@@ -148,6 +168,7 @@ impl Default for Assignment {
             origin: Origin::Default,
             keep_rule: None,
             ignored: None,
+            unfocused: None,
             above: 0,
         }
     }
@@ -196,15 +217,21 @@ impl Classifier {
     }
 
     /// The assignment of the group at `path` below the mount, whose parent has `parent`, whose
-    /// directory has `attribute` for [`ATTRIBUTE`] and belongs to `owner`. For the root: the empty
-    /// path and `&Assignment::default()`.
+    /// directory has these attributes. For the root: the empty path and `&Assignment::default()`.
     ///
     /// Costs one look at each rule: for groups that are new, not for each tick.
-    pub fn assign(&self, path: &Path, parent: &Assignment, attribute: Option<&[u8]>, owner: u32) -> Assignment {
+    pub fn assign(&self, path: &Path, parent: &Assignment, attributes: &Attributes) -> Assignment {
         let path_parts = parts(path);
         let mut assignment = if path_parts.is_empty() { parent.clone() } else { parent.below() };
         if let Some(origin) = self.built_in(path, &path_parts) {
             assignment.say(Class::Protected, origin);
+        } else if path_parts.last().is_some_and(|name| name == BUILT_IN_BACKGROUND) && !assignment.explicit {
+            assignment.say(Class::Background, Origin::BuiltIn(BUILT_IN_BACKGROUND, ""));
+        }
+        if let Some(spared) = attributes.spared
+            && spared.class() > assignment.class
+        {
+            assignment.say(spared.class(), Origin::Spared(spared));
         }
         let above = path_parts.len().saturating_sub(1);
         let says = |rule: &&Arc<GroupRule>| {
@@ -225,8 +252,11 @@ impl Classifier {
             assignment.keep = rule.keep;
             assignment.keep_rule = Some(rule.clone());
         }
-        if let Some(attribute) = attribute {
-            assignment.apply_attribute(attribute, owner);
+        if let Some(value) = &attributes.class {
+            assignment.apply_class(value, attributes.owner);
+        }
+        if let Some(focus) = attributes.focus {
+            assignment.apply_focus(focus);
         }
         assignment
     }
@@ -257,11 +287,13 @@ impl Assignment {
 
     /// Whether a rule that matches may replace what is there.
     ///
-    /// What is built in yields to a rule that names the protected group or one below it. A rule that
+    /// Protection that is built in, or that systemd-oomd is to give, yields to a rule that names the protected group
+    /// or one below it. A rule that
     /// takes in everything somewhere, `system.slice/** is background`, is about the services that the
     /// user has in mind, hardly about the bus that is there as well.
     fn yields_to(&self, rule: &GroupRule, path: &[Cow<'_, str>]) -> bool {
-        if !matches!(self.origin, Origin::BuiltIn(..) | Origin::Own) {
+        let is_default = matches!(self.origin, Origin::BuiltIn(..) | Origin::Own | Origin::Spared(_));
+        if !is_default || self.class == Class::Background || rule.class > Some(self.class) {
             return true;
         }
         let depth = path.len().saturating_sub(self.above.into());
@@ -271,10 +303,19 @@ impl Assignment {
         }
     }
 
-    fn apply_attribute(&mut self, value: &[u8], owner: u32) {
-        // setfattr writes no end of line or NUL, other tools do.
-        let value = value.strip_suffix(b"\0").unwrap_or(value).trim_ascii();
-        let Some(class) = std::str::from_utf8(value).ok().and_then(class) else {
+    /// Somebody said a word about the group, or about a process in it. More care is taken at its word; less only
+    /// where no rule protects it. Returns whether it counts.
+    pub fn apply_said(&mut self, word: Word, of: Option<u32>) -> bool {
+        let class = word.class();
+        let counts = class > self.class || self.class == Class::Background || matches!(self.origin, Origin::Said(..));
+        if counts {
+            self.say(class, Origin::Said(word, of));
+        }
+        counts
+    }
+
+    fn apply_class(&mut self, value: &[u8], owner: u32) {
+        let Some(class) = std::str::from_utf8(attributes::trim(value)).ok().and_then(class) else {
             self.ignored = Some(Ignored::Unknown);
             return;
         };
@@ -283,6 +324,22 @@ impl Assignment {
             self.say(class, Origin::Attribute);
         } else {
             self.ignored = Some(Ignored::NotRoot);
+        }
+    }
+
+    /// The focus makes a group foreground, whoever says so. That it was lost makes it nothing that it is not already.
+    fn apply_focus(&mut self, focus: Focus) {
+        let origin = match focus {
+            Focus::Here => Origin::Focus,
+            Focus::Unknown => Origin::FocusUnknown,
+            Focus::Lost(moment) => {
+                self.unfocused = Some(moment);
+                return;
+            }
+        };
+        self.unfocused = None;
+        if self.class < Class::Foreground {
+            self.say(Class::Foreground, origin);
         }
     }
 }
@@ -301,12 +358,12 @@ mod tests {
 
     /// Walks down to the last part of `path`, which has the attribute.
     fn walk(classifier: &Classifier, path: &Path, attribute: Option<&str>, owner: u32) -> Assignment {
-        let mut assignment = classifier.assign(Path::new(""), &Assignment::default(), None, 0);
+        let mut assignment = classifier.assign(Path::new(""), &Assignment::default(), &Attributes::none(0));
         let depth = path.iter().count();
         for n in 1..=depth {
             let group: std::path::PathBuf = path.iter().take(n).collect();
-            let attribute = attribute.filter(|_| n == depth).map(str::as_bytes);
-            assignment = classifier.assign(&group, &assignment, attribute, owner);
+            let class = attribute.filter(|_| n == depth).map(|value| value.as_bytes().to_vec());
+            assignment = classifier.assign(&group, &assignment, &Attributes { class, ..Attributes::none(owner) });
         }
         assignment
     }
@@ -429,6 +486,114 @@ mod tests {
         assert_eq!(assigned(config, "axb").class, Class::Foreground);
     }
 
+    /// A group, whose parent says nothing, with these attributes.
+    fn with(config: &str, path: &str, attributes: &Attributes) -> Assignment {
+        let classifier = Classifier::new(&rules(config), Path::new(OWN));
+        classifier.assign(Path::new(path), &Assignment::default(), attributes)
+    }
+
+    #[test]
+    fn the_focus_makes_a_group_foreground_and_losing_it_makes_it_nothing() {
+        let config = "
+            [[group]]\nmatch = 'fg'\nclass = 'foreground'
+            [[group]]\nmatch = 'bg'\nclass = 'background'
+        ";
+        let lost = Focus::Lost(Monotonic(7));
+        for (path, focus, class, explicit, unfocused) in [
+            ("bg", Focus::Here, Class::Foreground, true, None),
+            ("x", Focus::Here, Class::Foreground, true, None),
+            ("x", Focus::Unknown, Class::Foreground, true, None),
+            ("init.scope", Focus::Here, Class::Protected, true, None),
+            ("x", lost, Class::Background, false, Some(Monotonic(7))),
+            ("bg", lost, Class::Background, true, Some(Monotonic(7))),
+            ("fg", lost, Class::Foreground, true, Some(Monotonic(7))),
+        ] {
+            for owner in [0, 1000] {
+                let attributes = Attributes { focus: Some(focus), ..Attributes::none(owner) };
+                let found = with(config, path, &attributes);
+                let is = (found.class, found.explicit, found.unfocused);
+                assert_eq!(is, (class, explicit, unfocused), "{path} {focus:?}");
+                // A group below it that says nothing.
+                let below = found.below();
+                assert_eq!((below.class, below.unfocused), (class, unfocused), "{path} {focus:?}");
+            }
+        }
+        let focused = |focus| with(config, "bg", &Attributes { focus: Some(focus), ..Attributes::none(1000) });
+        assert_eq!(
+            focused(Focus::Here).explain(Path::new("bg")),
+            "it has the focus (extended attribute user.xdg.inactive-since)"
+        );
+        assert_eq!(
+            focused(Focus::Unknown).explain(Path::new("bg")),
+            "it may have the focus: extended attribute user.xdg.inactive-since is neither -1 nor a time"
+        );
+        // Not even omr's own attribute, written by root, and not what somebody says, take it away.
+        let attributes =
+            Attributes { class: Some(b"background".to_vec()), focus: Some(Focus::Here), ..Attributes::none(0) };
+        let mut found = with("", "x", &attributes);
+        assert!(!found.apply_said(Word::Background, None));
+        assert_eq!(found.class, Class::Foreground);
+    }
+
+    #[test]
+    fn what_systemd_oomd_is_to_spare_is_spared_unless_a_rule_names_it() {
+        let spared = |config: &str, spared| {
+            with(config, "a.slice/x.service", &Attributes { spared: Some(spared), ..Attributes::none(1000) })
+        };
+        assert_eq!(spared("", Spared::Avoid).class, Class::Foreground);
+        assert_eq!(spared("", Spared::Omit).class, Class::Protected);
+        assert_eq!(
+            spared("", Spared::Omit).explain(Path::new("a.slice/x.service")),
+            "extended attribute user.oomd_omit (ManagedOOMPreference=omit)"
+        );
+        let rule = |glob: &str| format!("[[group]]\nmatch = '{glob}'\nclass = 'background'");
+        assert_eq!(spared(&rule("a.slice/**"), Spared::Omit).class, Class::Protected);
+        assert_eq!(spared(&rule("a.slice/x.service"), Spared::Omit).class, Class::Background);
+        let protect = "[[group]]\nmatch = 'a.slice/**'\nclass = 'protected'";
+        assert_eq!(spared(protect, Spared::Avoid).class, Class::Protected);
+    }
+
+    #[test]
+    fn background_slice_is_background_where_nothing_else_is_said() {
+        let path = "user.slice/user-1000.slice/user@1000.service/background.slice";
+        let found = assigned("", path);
+        assert_eq!((found.class, found.explicit), (Class::Background, true));
+        assert_eq!(found.explain(Path::new(path)), "built in for \"background.slice\"");
+        for glob in ["user.slice/**", "**/background.slice", "user.slice"] {
+            let rule = format!("[[group]]\nmatch = '{glob}'\nclass = 'foreground'");
+            assert_eq!(assigned(&rule, path).class, Class::Foreground, "{glob}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_counts_unless_a_rule_protects() {
+        let config = "
+            [[group]]\nmatch = 'fg'\nclass = 'foreground'
+            [[group]]\nmatch = 'bg'\nclass = 'background'
+        ";
+        for (path, word, counts, class) in [
+            ("x", Word::Background, true, Class::Background),
+            ("x", Word::Foreground, true, Class::Foreground),
+            ("bg", Word::Background, true, Class::Background),
+            ("bg", Word::Foreground, true, Class::Foreground),
+            ("fg", Word::Background, false, Class::Foreground),
+            ("init.scope", Word::Background, false, Class::Protected),
+            ("init.scope", Word::Foreground, false, Class::Protected),
+        ] {
+            let mut assignment = assigned(config, path);
+            assert_eq!(assignment.apply_said(word, None), counts, "{path} {word:?}");
+            assert_eq!(assignment.class, class, "{path} {word:?}");
+            assert_eq!(assignment.explain(Path::new(path)).contains("omr "), counts, "{path} {word:?}");
+        }
+        // What is said of a group can be said otherwise of it, and of a group below it.
+        let mut assignment = assigned(config, "x");
+        assert!(assignment.apply_said(Word::Foreground, Some(7)));
+        assert_eq!(assignment.explain(Path::new("x")), "omr foreground 7, a process in it");
+        let mut below = assignment.below();
+        assert!(assignment.apply_said(Word::Background, None) && below.apply_said(Word::Background, None));
+        assert_eq!((assignment.class, below.class), (Class::Background, Class::Background));
+    }
+
     #[test]
     fn keep_and_class_are_found_each_by_itself() {
         let config = "
@@ -506,13 +671,17 @@ mod tests {
                 "{path} {value:?} {owner}"
             );
         }
-        let found = classifier.assign(Path::new("x"), &Assignment::default(), Some(b"\xff"), 0);
+        let found = classifier.assign(
+            Path::new("x"),
+            &Assignment::default(),
+            &Attributes { class: Some(vec![0xff]), ..Attributes::none(0) },
+        );
         assert_eq!(
             found.explain(Path::new("x")),
             "no rule matched: background, and swept only when the machine is idle; \
              extended attribute user.omr.class ignored: no class of that name"
         );
-        let child = classifier.assign(Path::new("x/y"), &found, None, 0);
+        let child = classifier.assign(Path::new("x/y"), &found, &Attributes::none(0));
         assert_eq!(child.ignored, None);
     }
 
@@ -541,7 +710,7 @@ mod tests {
     #[test]
     fn an_assignment_stays_small() {
         // There is one for each of 10,000 groups.
-        assert!(size_of::<Assignment>() <= 72, "{}", size_of::<Assignment>());
+        assert!(size_of::<Assignment>() <= 88, "{}", size_of::<Assignment>());
     }
 
     fn any_rule() -> impl Strategy<Value = String> {

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{config, doctor, hibernate, mount, prepare, reclaim, run, status, warm, watch};
+use crate::commands::{
+    advise, config, doctor, follow, hibernate, hint, history, mount, prepare, ps, reclaim, run, say, status, warm,
+    watch, wss,
+};
 use crate::daemon;
 
 /// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
@@ -28,6 +31,12 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Reclaim memory once: from a group, or from all background groups
     Reclaim(reclaim::Args),
+    /// Show how much memory is used, and how much was not used for how long
+    Wss(wss::Args),
+    /// Say with how much memory a group can live
+    Advise(advise::Args),
+    /// Page out, deactivate or bring back the memory of a process
+    Hint(hint::Args),
     /// Reclaim now for what is to come: hibernation, a burst, a migration
     Prepare(prepare::Args),
     /// Bring memory back from swap before it is needed, foreground first
@@ -40,14 +49,22 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Say why the daemon does or does not act
     Explain(status::ExplainArgs),
-    /// Show what sweeps have done
-    History(status::HistoryArgs),
+    /// Show what sweeps have done, and what groups held and used
+    History(history::Args),
     /// Tell the daemon to leave the machine alone
     Pause(status::PauseArgs),
     /// Tell the daemon to go on
     Resume,
+    /// Show processes, those that would be given up first at the top
+    Ps(ps::Args),
+    /// Tell the daemon that somebody works with a process or group
+    Foreground(say::Args),
+    /// Tell the daemon that nobody works with a process or group
+    Background(say::Args),
     /// Run a command in a group of a class
     Run(run::Args),
+    /// Tell the daemon who is in the foreground, by what logind, GameMode or sway know
+    Follow(follow::Args),
     /// Have the machine prepared when its cloud provider announces an interruption
     Watch(watch::Args),
     /// Offer memory.swap.reclaim, the file of the original patch, on a kernel that lacks it

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::actuate::{Actuator, Live, Outcome};
 use omr_kernel::{Kernel, buddyinfo, clock, compaction, page_reporting, zoneinfo};
 use omr_policy::End;
 use omr_units::{Bytes, Pages};
@@ -23,6 +23,9 @@ const MOST_PASSES: u32 = 20;
 const LOOK: Duration = Duration::from_millis(250);
 /// Reports go out 2 s apart: so long without another is the end of it.
 const STALL: Duration = Duration::from_secs(8);
+/// The host has to know of all for so long: blocks that it is being told of are on no list, so they are missing from what is
+/// free, 32 at a time.
+const SETTLED: Duration = Duration::from_secs(1);
 /// Where nothing can be seen: 17 rounds, as many as the kernel needs when it tells a sixteenth in each.
 const UNSEEN: Duration = Duration::from_secs(34);
 
@@ -66,6 +69,20 @@ impl Blocks {
     fn is_nearly_reported(&self) -> bool {
         self.reported.is_some_and(|reported| reported.saturating_mul(10) >= self.blocks.saturating_mul(9))
     }
+}
+
+/// Of the time that there is for preparing, what compacting and reports need: a quarter and no more than 10 s, as reports go
+/// out while memory is reclaimed as well.
+pub fn reserve(time: Duration) -> Duration {
+    (time / 4).min(Duration::from_secs(10))
+}
+
+/// Compacts what is free and waits until the host was told of it; `None`: no host is told of anything. For the daemon.
+pub fn run(kernel: &Kernel, root: &Path, stop: &Flag) -> Result<Option<Blocks>> {
+    let Some(order) = page_reporting::read_order(kernel)? else { return Ok(None) };
+    compact_fully(kernel, root, order, &|| Box::new(Live), stop)?;
+    let (blocks, _) = wait(kernel, order, stop, &mut |_| {})?;
+    Ok(Some(blocks))
 }
 
 /// Size of the smallest block that is reported.
@@ -125,15 +142,19 @@ pub fn compact_fully(
 pub fn wait(kernel: &Kernel, order: u32, stop: &Flag, progress: &mut dyn FnMut(&Blocks)) -> Result<(Blocks, End)> {
     let began = clock::read_monotonic();
     let (mut most, mut when) = (0, began);
+    let mut knows_since = None;
     loop {
         let blocks = Blocks::read(kernel, order)?;
         progress(&blocks);
         let now = clock::read_monotonic();
+        knows_since = if blocks.is_reported() { knows_since.or(Some(now)) } else { None };
         if blocks.reported.is_some_and(|reported| reported > most) {
             (most, when) = (blocks.reported.unwrap_or_default(), now);
         }
         let end = match blocks.reported {
-            Some(_) if blocks.is_reported() => Some(End::Complete),
+            Some(_) if knows_since.is_some_and(|since| now.since(since) >= SETTLED || stop.is_set()) => {
+                Some(End::Complete)
+            }
             Some(_) if now.since(when) >= STALL && blocks.is_nearly_reported() => Some(End::Complete),
             Some(_) if now.since(when) >= STALL => Some(End::Futile),
             None if now.since(began) >= UNSEEN => Some(End::Complete),
@@ -153,7 +174,7 @@ mod tests {
     use std::path::PathBuf;
 
     use omr_kernel::Dir;
-    use omr_kernel::actuate::{Live, Transcript};
+    use omr_kernel::actuate::Transcript;
     use omr_kernel::madvise::{Advice, Advised};
     use omr_kernel::process::Process;
     use omr_testkit::FakeRoot;
@@ -200,7 +221,25 @@ mod tests {
         let (blocks, end) =
             wait(&kernel(&root), ORDER, &Flag::default(), &mut |blocks| seen.push(*blocks)).expect("it");
         assert_eq!((end, blocks.reported), (End::Complete, Some(4)));
-        assert_eq!(seen, [blocks]);
+        assert_eq!((seen.first(), seen.last()), (Some(&blocks), Some(&blocks)));
+    }
+
+    #[test]
+    fn blocks_that_the_host_is_being_told_of_are_waited_for() {
+        let root = machine(3);
+        let told =
+            |free: &str| root.write("proc/buddyinfo", format!("Node 0, zone Normal {free}\nNode 0, zone Movable 0\n"));
+        // One is on no list, so three of three are reported.
+        told("9 0 0 2 1");
+        let mut looks = 0;
+        let stop = Flag::with_timeout(Some(Duration::from_secs(2)));
+        let (blocks, end) = wait(&kernel(&root), ORDER, &stop, &mut |_| {
+            looks += 1;
+            told("9 0 0 3 1");
+        })
+        .expect("it");
+        assert_eq!((end, blocks.blocks, blocks.reported), (End::Timeout, 4, Some(3)));
+        assert!(looks > 2);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! `omr`: opportunistic memory reclaim for Linux. The program is `main`; a library so that what is
 //! generated from the command line (manual pages, completions) needs no part in it.
 
+mod age;
+mod attributes;
 mod backend;
 mod bus;
 mod candidates;
@@ -12,20 +14,27 @@ mod cpu;
 mod daemon;
 mod disk_rate;
 mod exit;
+mod follow;
 mod handback;
+mod hint;
+mod history;
 mod image;
 mod limits;
 mod logging;
 mod mount;
 mod paths;
 mod prepare;
+mod processes;
 mod reclaim;
+mod said;
 mod signals;
 mod snapshot;
 mod stop;
 mod tree;
+mod trial;
 mod warm;
 mod watch;
+mod when;
 
 use std::process::ExitCode;
 

@@ -6,18 +6,27 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use omr_kernel::actuate::{Actuator, Outcome};
+use anyhow::{Context, Result, bail};
+use omr_kernel::actuate::{Actuator, Live, Outcome};
 use omr_kernel::memcg::Group;
+use omr_kernel::process::ProcessStat;
 use omr_kernel::{Dir, Kernel};
 use omr_units::{GroupId, Limit};
+use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 
 /// Limits that omr may change. An entry that names another file is not ours.
-const FILES: [&str; 1] = ["memory.high"];
+const FILES: [&str; 2] = ["memory.high", "memory.swap.max"];
+
+/// How often, and how far apart, a guard tries.
+const GUARD_TRIES: u32 = 100;
+const GUARD_PAUSE: Duration = Duration::from_millis(100);
 
 /// Replaces a file so that a reader, or a crash at any moment, finds the old or the new one whole.
 pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
@@ -82,10 +91,24 @@ impl Journal {
         Ok(Journal { dir, boot })
     }
 
+    /// Notes that `file` of `group`, where `before` was read, is going to be changed for a moment. `None`: another
+    /// omr is at this group.
+    pub fn borrow<'a>(&'a self, group: &'a Group, file: &'static str, before: Limit) -> Result<Option<Borrowed<'a>>> {
+        if !self.note(group, file, before)? {
+            return Ok(None);
+        }
+        // What was read may have been the value of another omr, which has put it back since.
+        if group.read_limit(file, &mut Vec::new())? != before {
+            self.forget(group.id());
+            return Ok(None);
+        }
+        Ok(Some(Borrowed { journal: self, group, file, before }))
+    }
+
     /// Notes what `file` of `group` holds now, on disk when this returns. False when there is a note
     /// already: another omr is at this group, or could not put its limit back, and what the file holds
     /// now is not what must stand there in the end.
-    pub fn note(&self, group: &Group, file: &str, value: Limit) -> Result<bool> {
+    fn note(&self, group: &Group, file: &str, value: Limit) -> Result<bool> {
         let entry = Entry {
             boot: self.boot.clone(),
             pid: std::process::id(),
@@ -103,7 +126,7 @@ impl Journal {
     }
 
     /// The limit stands as it was: the note is not needed any more.
-    pub fn forget(&self, id: GroupId) {
+    fn forget(&self, id: GroupId) {
         // A note left behind restores a value that is there already: harmless.
         let _ = fs::remove_file(self.path(id));
     }
@@ -153,10 +176,86 @@ impl Journal {
         Ok(restored)
     }
 
+    /// Has a process of its own restore what is noted of this group when this one is gone without having
+    /// done so: after kill -9 the group would be squeezed until somebody starts omr. Killed as well, it
+    /// leaves that to them. To be called while this process has one thread.
+    pub fn guard(&self, kernel: &Kernel, id: GroupId) -> Result<Guard> {
+        let (end, held) = pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
+        // SAFETY: this process has one thread, so its child may do anything; it ends with _exit.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()).context("fork"),
+            0 => {
+                drop(held);
+                self.restore_after(kernel, id, &end);
+                // SAFETY: ends the process; nothing is to be cleaned up.
+                unsafe { libc::_exit(0) };
+            }
+            _ => Ok(Guard(held)),
+        }
+    }
+
+    /// The guard's work: waits for the end of the process that it was forked from.
+    fn restore_after(&self, kernel: &Kernel, id: GroupId, end: &OwnedFd) {
+        // Not with the terminal's process group, nor holding what somebody reads until its end.
+        // SAFETY: plain system calls on numbers; /dev/null takes the place of the three standard files.
+        unsafe {
+            libc::setsid();
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            for standard in 0..3 {
+                libc::dup2(null, standard);
+            }
+        }
+        // Nothing is ever written: this is the end of it.
+        let _ = rustix::io::retry_on_intr(|| rustix::io::read(end, &mut [0]));
+        for _ in 0..GUARD_TRIES {
+            if !self.path(id).exists() {
+                break;
+            }
+            // The process may still be about to end.
+            let _ = self.restore(kernel, &mut Live);
+            thread::sleep(GUARD_PAUSE);
+        }
+    }
+
     fn path(&self, id: GroupId) -> PathBuf {
         self.dir.join(format!("{id}.json"))
     }
 }
+
+/// A limit that omr may change until it gives it back.
+#[must_use]
+pub struct Borrowed<'a> {
+    journal: &'a Journal,
+    group: &'a Group,
+    file: &'static str,
+    before: Limit,
+}
+
+impl Borrowed<'_> {
+    /// What it was.
+    pub fn before(&self) -> Limit {
+        self.before
+    }
+
+    /// Puts the limit back to what it was.
+    pub fn give_back(self, actuator: &mut dyn Actuator) -> Result<()> {
+        let Borrowed { group, file, before, .. } = self;
+        match actuator.write(group.dir(), file, &before.to_string())? {
+            Outcome::Done | Outcome::Gone => self.leave(),
+            _ => bail!("{file} could not be set back to {before}; the next start of omr tries again"),
+        }
+        Ok(())
+    }
+
+    /// Leaves the limit as it is now: it was put back, or somebody else has changed it.
+    pub fn leave(&self) {
+        self.journal.forget(self.group.id());
+    }
+}
+
+/// See [`Journal::guard`]; its process ends when this is dropped.
+#[derive(Debug)]
+pub struct Guard(#[allow(dead_code, reason = "closing it is what it is for")] OwnedFd);
 
 /// The process whose temporary file this is.
 fn writer(path: &Path) -> Option<u32> {
@@ -164,9 +263,12 @@ fn writer(path: &Path) -> Option<u32> {
     written.rsplit_once('.')?.1.parse().ok()
 }
 
-/// Whether that process is still an omr: a pid may have been given to somebody else.
+/// Whether that process is still an omr: a pid may have been given to somebody else, and one that has
+/// ended keeps its own until its parent asks.
 fn is_omr(kernel: &Kernel, pid: u32) -> bool {
-    kernel.proc.read_string(format!("{pid}/comm")).is_ok_and(|comm| comm.trim() == "omr")
+    let Ok(process) = kernel.proc.sub(pid.to_string()) else { return false };
+    !ProcessStat::read(&process).is_ok_and(|stat| stat.is_zombie())
+        && process.read_string("comm").is_ok_and(|comm| comm.trim() == "omr")
 }
 
 fn restore_one(root: &Dir, entry: &Entry, actuator: &mut dyn Actuator) -> Result<Outcome> {

@@ -7,6 +7,11 @@ pub fn state_dir(root: &Path) -> PathBuf {
     root.join("var/lib/omr")
 }
 
+/// What groups held and used, over weeks.
+pub fn history(root: &Path) -> PathBuf {
+    state_dir(root).join("history")
+}
+
 /// What belongs to this boot: the socket and the lock.
 pub fn runtime_dir(root: &Path) -> PathBuf {
     root.join("run/omr")
@@ -25,4 +30,9 @@ pub fn warm_record(root: &Path) -> PathBuf {
 /// Held while `omr warm` brings memory back.
 pub fn warm_lock(root: &Path) -> PathBuf {
     runtime_dir(root).join("warm.lock")
+}
+
+/// What somebody has said of groups and processes.
+pub fn said(root: &Path) -> PathBuf {
+    runtime_dir(root).join("said.json")
 }

@@ -17,15 +17,14 @@ use serde::Serialize;
 
 use crate::backend::Backend;
 use crate::candidates::{self, Candidate};
-use crate::classes::Classifier;
 use crate::config::Loaded;
 use crate::disk_rate::{self, Measured};
 use crate::image::{self, Obstacle, Place};
 use crate::limits::Journal;
+use crate::processes::read_groups;
 use crate::reclaim::{self, DIRTY, Report, Worker};
 use crate::snapshot::SwapSpace;
 use crate::stop::Flag;
-use crate::tree::Tree;
 
 /// A round over all groups that frees less than this was the last.
 const LITTLE: Bytes = Bytes::mib(1);
@@ -165,6 +164,8 @@ pub struct Done {
 pub struct Preparation<'a> {
     /// The machine.
     pub kernel: &'a Kernel,
+    /// The root of its files.
+    pub root: &'a Path,
     /// Classes, guards and steps.
     pub config: &'a Loaded,
     /// Where writes go.
@@ -234,9 +235,7 @@ impl Preparation<'_> {
 
     /// The groups that may be touched, largest benefit first.
     fn candidates(&self) -> Result<Vec<Candidate>> {
-        let classifier = Classifier::new(&self.config.groups, Path::new(""));
-        let mut tree = Tree::default();
-        tree.scan(self.kernel, &classifier, true)?;
+        let (tree, _) = read_groups(self.kernel, self.root, self.config, true)?;
         let mut candidates = candidates::walk(&tree, None, false);
         candidates::sort(&mut candidates);
         Ok(candidates)

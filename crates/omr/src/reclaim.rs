@@ -94,8 +94,34 @@ pub fn is_gone(err: &anyhow::Error) -> bool {
     err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_gone)
 }
 
+/// Does a job on one group and reports its time and how it ended. `inner`: the job is about what the group holds
+/// beyond its children.
+pub fn reported(
+    group: &Group,
+    mut job: Job,
+    inner: Option<Bytes>,
+    work: impl FnOnce(Job, &mut Report) -> Result<End>,
+) -> Report {
+    let began = clock::read_monotonic();
+    let cpu = clock::read_thread_cpu();
+    let mut report = Report::nothing(&job, End::Failed, None);
+    if let Some(own) = inner {
+        // The job counts what the group holds itself, memory.current its children as well.
+        let current = group.read_current(&mut Vec::new()).unwrap_or_default();
+        job.floor += current - own;
+    }
+    match work(job, &mut report) {
+        Ok(end) => report.end = end,
+        Err(err) if is_gone(&err) => report.end = End::Gone,
+        Err(err) => report.error = Some(format!("{err:#}")),
+    }
+    report.wall = clock::read_monotonic().since(began);
+    report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
+    report
+}
+
 /// A file of the machine that is missing does not mean that the group is.
-fn of_machine(err: omr_kernel::Error) -> anyhow::Error {
+pub fn of_machine(err: omr_kernel::Error) -> anyhow::Error {
     anyhow::anyhow!("{err}")
 }
 
@@ -123,29 +149,8 @@ struct Readings {
 
 impl Worker<'_> {
     /// Reclaims from one group. `inner`: the job is about what the group holds beyond its children.
-    pub fn run(
-        &mut self,
-        group: &Group,
-        mut job: Job,
-        inner: Option<Bytes>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Report {
-        let began = clock::read_monotonic();
-        let cpu = clock::read_thread_cpu();
-        let mut report = Report::nothing(&job, End::Failed, None);
-        if let Some(own) = inner {
-            // The job counts what the group holds itself, memory.current its children as well.
-            let current = group.read_current(&mut Vec::new()).unwrap_or_default();
-            job.floor += current - own;
-        }
-        match self.steps(group, job, &mut report, progress) {
-            Ok(end) => report.end = end,
-            Err(err) if is_gone(&err) => report.end = End::Gone,
-            Err(err) => report.error = Some(format!("{err:#}")),
-        }
-        report.wall = clock::read_monotonic().since(began);
-        report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
-        report
+    pub fn run(&mut self, group: &Group, job: Job, inner: Option<Bytes>, progress: &mut dyn FnMut(Progress)) -> Report {
+        reported(group, job, inner, |job, report| self.steps(group, job, report, progress))
     }
 
     fn steps(
@@ -252,27 +257,28 @@ impl Worker<'_> {
 }
 
 /// A job that frees `amount` of a group and leaves `floor`, by the configuration's pace.
-pub fn job(config: &Config, machine: &Machine, backend: Backend, amount: Bytes, floor: Bytes) -> Job {
+/// `file_only`: whether the kernel can be told to take page cache only.
+pub fn job(config: &Config, machine: &Machine, file_only: bool, amount: Bytes, floor: Bytes) -> Job {
     Job {
         amount,
         floor,
         swap_floor: swap_floor(config, machine, amount),
         swap_writes: Bytes::MAX,
-        file_only: backend.file_only(),
+        file_only,
         step: config.sweep.step,
         write_time: config.sweep.write_time,
     }
 }
 
 /// What a swap floor depends on.
-pub fn machine(kernel: &Kernel, backend: Backend) -> Machine {
+pub fn machine(kernel: &Kernel, file_only: bool) -> Machine {
     let swap = SwapSpace::read(kernel);
     let memory = Meminfo::read(kernel, &mut Vec::new()).ok();
     let image = memory.and_then(|memory| Some(memory.mem_total? - memory.mem_free?));
     Machine {
         swap: swap.map(|swap| omr_policy::Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk }),
         image: image.filter(|_| read_hibernates(kernel, swap)),
-        file_only: backend.file_only(),
+        file_only,
         ..Machine::default()
     }
 }

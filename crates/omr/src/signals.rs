@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use omr_kernel::stat::{CpuTicks, Stat, TICK};
-use omr_policy::{CpuIdle, Machine, Signals, Swap};
+use omr_policy::{CpuIdle, Machine, Memory, Signals, Swap};
 use omr_units::Permyriad;
 
 use crate::snapshot::Snapshot;
@@ -31,6 +31,9 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
             stall_io: stall(1),
             stall_memory: stall(2),
             swap: now.swap.map(|swap| Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk }),
+            memory: now
+                .memory
+                .and_then(|memory| Some(Memory { total: memory.mem_total?, available: memory.mem_available? })),
             image: if now.hibernates {
                 now.memory.and_then(|memory| Some(memory.mem_total? - memory.mem_free?))
             } else {

@@ -4,17 +4,21 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use omr_kernel::memcg::{self, MemoryStat, Visit};
+use omr_kernel::inotify::Watches;
+use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
 use omr_kernel::{Dir, Kernel, Result, clock};
 use omr_policy::Class;
 use omr_units::{Bytes, GroupId, Limit, Monotonic};
 
-use crate::classes::{self, Assignment, Classifier};
+use crate::attributes::Attributes;
+use crate::classes::{Assignment, Classifier};
 use crate::config::printable;
 use crate::exit::Exit;
+use crate::said::Word;
 
 /// Limits and xattrs of all groups are read again after this time, in one scan, so that what is said
 /// of a group reaches those below it at once; a sweep reads the limits of its group anew.
@@ -56,13 +60,21 @@ pub struct Node {
     pub unprotected: Option<Bytes>,
     /// All groups below it are known, of class background, unprotected, and keep nothing.
     pub clear: bool,
+    /// It could be read, and so could all groups right below it.
+    readable: bool,
 }
+
+/// What is said of groups; of some because of a process in them.
+pub type SaidOfGroups = HashMap<GroupId, (Word, Option<u32>)>;
 
 /// All groups, parents before children.
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: Vec<Node>,
     known: HashMap<GroupId, Known>,
+    said: SaidOfGroups,
+    /// Whose attributes are watched; `None`: nobody's.
+    watches: Option<Watches>,
     scan: u32,
     /// When limits and xattrs of all groups were read, and in which scan.
     read_all: (Monotonic, u32),
@@ -95,14 +107,8 @@ impl Visit for Scan<'_> {
                 push_path(&tree.nodes, &tree.known, parent, &mut tree.path);
                 tree.path.push(name);
             }
-            let above = parent.and_then(|parent| tree.known.get(&tree.nodes[parent].id)).map(|known| &known.assignment);
-            let xattr = dir.xattr(classes::ATTRIBUTE);
-            // Nobody's, when it cannot be told: only root may ask for less care.
-            let owner = dir.owner().unwrap_or(u32::MAX);
-            let assignment = match above {
-                Some(above) => self.classifier.assign(&tree.path, above, xattr.as_deref(), owner),
-                None => self.classifier.assign(&tree.path, &Assignment::default(), xattr.as_deref(), owner),
-            };
+            let above = parent.map(|parent| tree.nodes[parent].id);
+            let assignment = tree.classify(self.classifier, dir, id, above);
             let protection = memcg::read_protection(dir, &mut tree.buffer).ok();
             tree.known.insert(id, Known { name: name.into(), assignment, protection, seen: tree.scan });
         } else if let Some(known) = tree.known.get_mut(&id) {
@@ -130,14 +136,15 @@ impl Visit for Scan<'_> {
             page_cache: stat.page_cache(),
             refaults: stat.refaults().map(|pages| pages.bytes(self.page)),
             unprotected: None,
-            clear: readable,
+            clear: false,
+            readable,
         });
         Some(index)
     }
 
     fn unknown(&mut self, parent: usize) {
         if let Some(node) = self.tree.nodes.get_mut(parent) {
-            node.clear = false;
+            node.readable = false;
         }
     }
 }
@@ -175,8 +182,108 @@ impl Tree {
         memcg::walk(kernel.cgroup()?, &mut scan)?;
         let this_scan = self.scan;
         self.known.retain(|_, known| known.seen == this_scan);
+        if let Some(watches) = &mut self.watches {
+            watches.retain(|id| self.known.contains_key(&id));
+        }
         self.sum_up();
         Ok(())
+    }
+
+    /// The assignment of the group at `self.path`, by what it says now.
+    fn classify(&mut self, classifier: &Classifier, dir: &Dir, id: GroupId, parent: Option<GroupId>) -> Assignment {
+        // First the watch: what changes in between is read twice, and not never.
+        if self.watches.is_some() {
+            self.watch(dir, id);
+        }
+        let attributes = Attributes::read(dir);
+        let none = Assignment::default();
+        let above = parent.and_then(|parent| self.known.get(&parent)).map_or(&none, |known| &known.assignment);
+        let mut assignment = classifier.assign(&self.path, above, &attributes);
+        if let Some((word, of)) = self.said.get(&id) {
+            assignment.apply_said(*word, *of);
+        }
+        assignment
+    }
+
+    /// From the next scan on, changes of the attributes of users' groups, such as the focus, are noticed at once.
+    pub fn watch_attributes(&mut self) {
+        match Watches::new() {
+            Ok(watches) => self.watches = Some(watches),
+            Err(err) => log::warn!("{err}; who has the focus is noticed within {} s", SLOW.as_secs()),
+        }
+    }
+
+    /// A compositor writes to groups of its own user only; those of root, most of them, are no applications.
+    fn watch(&mut self, dir: &Dir, id: GroupId) {
+        let Some(watches) = &mut self.watches else { return };
+        if dir.owner().is_ok_and(|owner| owner == 0) {
+            return;
+        }
+        match watches.watch(dir, id) {
+            Err(err) if !err.is_gone() => {
+                log::warn!("{err}; who has the focus is noticed within {} s", SLOW.as_secs());
+                self.watches = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Readable when [`Tree::take_changes`] has something to take in.
+    pub fn changes(&self) -> Option<BorrowedFd<'_>> {
+        self.watches.as_ref().map(|watches| watches.as_fd())
+    }
+
+    /// Takes in what groups say of themselves since the last scan: for those that were watched, and all below them.
+    /// Returns the groups that have another assignment now.
+    pub fn take_changes(&mut self, kernel: &Kernel, classifier: &Classifier) -> Result<Vec<GroupId>> {
+        let Some(changed) = self.watches.as_mut().map(Watches::read) else { return Ok(Vec::new()) };
+        if changed.lost {
+            // The next scan reads all of them.
+            self.read_all = (Monotonic(0), self.scan.wrapping_sub(SLOW_SCANS));
+            return Ok(Vec::new());
+        }
+        self.refresh(kernel, classifier, &changed.groups)
+    }
+
+    /// Looks again what these groups and all below them say of themselves, and what is said of them. Returns those
+    /// that have another assignment now.
+    fn refresh(&mut self, kernel: &Kernel, classifier: &Classifier, ids: &[GroupId]) -> Result<Vec<GroupId>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let root = kernel.cgroup()?;
+        let mut other = Vec::new();
+        let mut touched = vec![false; self.nodes.len()];
+        for index in 0..self.nodes.len() {
+            let (id, parent) = (self.nodes[index].id, self.nodes[index].parent as usize);
+            touched[index] = touched[parent] || ids.contains(&id);
+            if !touched[index] {
+                continue;
+            }
+            self.path = self.path_at(index);
+            // One that is gone is left to the next scan.
+            let Some(group) = Group::open(root, &self.path).ok().filter(|group| group.id() == id) else { continue };
+            let above = (parent != index).then(|| self.nodes[parent].id);
+            let assignment = self.classify(classifier, group.dir(), id, above);
+            if let Some(known) = self.known.get_mut(&id)
+                && known.assignment != assignment
+            {
+                known.assignment = assignment;
+                other.push(id);
+            }
+        }
+        if !other.is_empty() {
+            self.sum_up();
+        }
+        Ok(other)
+    }
+
+    /// What is said of groups from now on. Returns the groups that have another assignment by that.
+    pub fn set_said(&mut self, kernel: &Kernel, classifier: &Classifier, said: SaidOfGroups) -> Result<Vec<GroupId>> {
+        let before = std::mem::replace(&mut self.said, said);
+        let ids = before.keys().chain(self.said.keys());
+        let changed: Vec<GroupId> = ids.filter(|id| before.get(id) != self.said.get(id)).copied().collect();
+        self.refresh(kernel, classifier, &changed)
     }
 
     /// Forgets classes, as after a change of the configuration.
@@ -186,6 +293,9 @@ impl Tree {
 
     /// Children come after their parents, so one pass down hands protection on and one pass up sums.
     fn sum_up(&mut self) {
+        for node in &mut self.nodes {
+            (node.in_children, node.inner, node.clear) = (Bytes::ZERO, false, node.readable);
+        }
         for index in 0..self.nodes.len() {
             let parent = self.nodes[index].parent as usize;
             let above = if parent == index { Some(Bytes::MAX) } else { self.nodes[parent].unprotected };

@@ -18,8 +18,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::block::SwapDisks;
-use omr_kernel::madvise::{self, Advice};
-use omr_kernel::maps::{self, Backing};
+use omr_kernel::madvise::{Advice, Batch, Hint};
+use omr_kernel::maps::{Backing, Layout};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::pagemap::{Pagemap, Residency};
@@ -36,15 +36,14 @@ use self::record::{Record, RecordedProcess};
 pub use self::record::{Recorded, record};
 pub use self::report::{End, GroupReport, Report, Use};
 use self::work::Work;
-use crate::classes::Classifier;
 use crate::config::Loaded;
 use crate::exit::Exit;
 use crate::paths;
 use crate::stop::Flag;
 use crate::tree::Tree;
 
-/// Bytes in one call: long enough for a disk, and short enough that the process can map memory soon
-/// (its `mmap_lock` is held) and that a fault of somebody who comes back does not wait long behind it.
+/// Bytes in one call: long enough for a disk, and short enough that a fault of somebody who comes back does
+/// not wait long behind it.
 const CHUNK: Bytes = Bytes::mib(4);
 /// The next call waits until the disks have no more reads than this to do.
 const IN_FLIGHT: u64 = 8;
@@ -102,13 +101,6 @@ pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<
     all.retain(|subject| !subject.pids.is_empty());
     all.sort_by_key(|subject| subject.rank);
     Ok(all)
-}
-
-/// All groups, with their classes.
-pub fn scan(kernel: &Kernel, loaded: &Loaded) -> Result<Tree> {
-    let mut tree = Tree::default();
-    tree.scan(kernel, &Classifier::new(&loaded.groups, Path::new("")), false)?;
-    Ok(tree)
 }
 
 /// Replaces the record; returns its size.
@@ -373,39 +365,42 @@ impl Run<'_, '_> {
             task.recorded = None;
             return Ok(Ok(Asked::Done));
         }
-        let found = find(&process, page, wanted.as_ref())?;
+        let mut found = find(&process, page, wanted.as_ref())?;
         self.report.unmapped += found.unmapped;
         self.report.uncovered += found.uncovered;
         let mut first = task.asked.is_empty();
         for (ranges, is_file) in [(found.swapped, false), (found.file, true)] {
             let ranges = ranges.without(&task.asked);
-            for call in madvise::calls(ranges.as_slice(), CHUNK) {
-                let bytes = call.iter().map(omr_kernel::ranges::length).sum();
+            let hints = ranges.as_slice().iter().map(|range| Hint { range: range.clone(), advice: Advice::WillNeed });
+            let mut batch = Batch::new(&process, &mut found.layout, hints.collect(), CHUNK);
+            let mut left = ranges.bytes();
+            while let Some(bytes) = batch.next_call()? {
                 match self.wait_for_leave(bytes, subject, task.group)? {
                     Ok(true) => {}
                     Ok(false) => return Ok(Ok(Asked::Full)),
                     Err(end) => return Ok(Err(end)),
                 }
-                let advised = madvise::advise(self.warmer.actuator, &process, Advice::WillNeed, &call)?;
+                let done = batch.call(self.warmer.actuator)?;
+                left = left - done;
                 self.report.calls += 1;
                 self.report.last_call_end_ns = clock::read_monotonic().0;
-                self.report.skipped += advised.skipped.iter().map(|(range, _)| omr_kernel::ranges::length(range)).sum();
                 let group = &mut self.report.groups[task.group];
                 group.processes += usize::from(std::mem::take(&mut first));
                 if is_file {
-                    group.file += advised.advised;
-                    self.report.file += advised.advised;
+                    group.file += done;
+                    self.report.file += done;
                 } else {
-                    group.swap += advised.advised;
-                    self.report.swap += advised.advised;
+                    group.swap += done;
+                    self.report.swap += done;
                 }
                 (self.progress)(self.report.swap + self.report.file);
-                match advised.outcome {
-                    Outcome::Gone => return Ok(Ok(Asked::Gone)),
-                    Outcome::Denied => return Ok(Err(End::Denied)),
-                    _ => {}
-                }
             }
+            match batch.ended() {
+                Some(Outcome::Gone) => return Ok(Ok(Asked::Gone)),
+                Some(Outcome::Denied) => return Ok(Err(End::Denied)),
+                _ => {}
+            }
+            self.report.skipped += left;
             task.asked = task.asked.union(&ranges);
         }
         Ok(Ok(Asked::Done))
@@ -488,6 +483,8 @@ struct Found {
     file: Ranges,
     unmapped: Bytes,
     uncovered: Bytes,
+    /// Where that was found.
+    layout: Layout,
 }
 
 /// Looks for what is wanted, or for all that is in swap, as the process has it mapped now.
@@ -495,7 +492,8 @@ fn find(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -
     let mut pagemap = Pagemap::open(process.dir(), page)?;
     let (mut swapped, mut file, mut mapped) = (Ranges::new(), Ranges::new(), Ranges::new());
     let mut uncovered = Bytes::ZERO;
-    for mapping in maps::read(process.dir(), false)? {
+    let layout = Layout::read(process.dir())?;
+    for mapping in layout.mappings() {
         mapped.push(mapping.range.clone());
         let (mut present, mut in_swap) = (Ranges::new(), Ranges::new());
         let wanted = wanted.map(|wanted| wanted.within(&mapping.range));
@@ -515,12 +513,12 @@ fn find(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -
         }
     }
     let unmapped = wanted.map_or(Bytes::ZERO, |wanted| wanted.without(&mapped).bytes());
-    Ok(Found { swapped, file, unmapped, uncovered })
+    Ok(Found { swapped, file, unmapped, uncovered, layout })
 }
 
 /// What fits into a group: the least that `memory.max` and `memory.high` leave of it and of those
 /// above it. Pages come back charged to it, and at its limit others would leave for them.
-fn room(kernel: &Kernel, group: &Path, buffer: &mut Vec<u8>) -> Result<Bytes> {
+pub fn room(kernel: &Kernel, group: &Path, buffer: &mut Vec<u8>) -> Result<Bytes> {
     let mut room = Bytes::MAX;
     for path in group.ancestors().filter(|path| !path.as_os_str().is_empty()) {
         let opened = match Group::open(kernel.cgroup()?, path) {

@@ -303,6 +303,41 @@ fn work_that_begins_ends_a_sweep() {
 }
 
 #[test]
+fn a_group_that_gets_the_focus_is_left_at_once() {
+    let root = machine();
+    add_group(&root, "app.scope", 64 << 10, 0);
+    let group = root.resolve(format!("{GROUPS}/app.scope"));
+    if rustix::process::geteuid().is_root() {
+        // As an application's group does, it belongs to a user.
+        std::os::unix::fs::chown(&group, Some(1000), None).expect("chown");
+    }
+    let kernel = FakeKernel::start(&root);
+    let daemon = Daemon::start(&root, "");
+    let set_focus = |value: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&group, "user.xdg.inactive-since", value.as_bytes(), flags).expect("an attribute");
+    };
+    wait_until("the sweep is over", || {
+        if root.read(format!("{GROUPS}/app.scope/memory.current")) != "67108864\n" {
+            set_focus("-1");
+        }
+        swept(&root, "app.scope").is_some()
+    });
+    let line = swept(&root, "app.scope").expect("a line");
+    assert_eq!((&line["end"], &line["stop_reason"]), (&"stopped".into(), &"class foreground: never touched".into()));
+    assert!(line["freed"].as_u64().unwrap() < 64 << 20, "{line}");
+    let explained = ok(&root, &["explain", "app.scope"]);
+    assert!(explained.contains("class: foreground: it has the focus"), "{explained}");
+    // It is the focus that keeps it.
+    set_focus("0");
+    wait_until("the rest is swept", || {
+        ledger(&root).iter().filter_map(|line| line["freed"].as_u64()).sum::<u64>() == 64 << 20
+    });
+    daemon.end();
+    drop(kernel);
+}
+
+#[test]
 fn what_went_to_swap_today_survives_a_restart() {
     let root = machine();
     add_group(&root, "app.scope", 4096, 0);

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 const FOREGROUND: &str = "[[group]]\nmatch = 'fore.scope'\nclass = 'foreground'\n";
 
-/// A daemon that does not sweep by itself on the first day.
+/// A daemon that does not sweep by itself: it would have to see a day of idleness.
 fn start(root: &FakeRoot, config: &str) -> Daemon {
-    root.write("run/omr/conf.d/later.toml", "[sweep]\nafter_boot = '1d'\n");
+    root.write("run/omr/conf.d/later.toml", "[idle]\nfor = '1d'\n");
     Daemon::start(root, config)
 }
 
@@ -45,7 +45,7 @@ fn a_busy_machine_is_prepared_and_foreground_loses_nothing() {
     let keep = "[[group]]\nmatch = 'kept.scope'\nkeep = '3MiB'\n[guard]\nmax_swap_writes = '1MiB/day'\n";
     let daemon = start(&root, &format!("{FOREGROUND}{keep}"));
     // Without a notice nothing happens.
-    daemon.wait_for_reason("after-boot");
+    daemon.wait_for_reason("settling");
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(prepared(&root), [Value::Null; 0]);
     assert_eq!(root.read("sys/fs/cgroup/app.scope/memory.current").trim(), (5120 << 10).to_string());
@@ -57,7 +57,7 @@ fn a_busy_machine_is_prepared_and_foreground_loses_nothing() {
     // More went to swap than sweeps may write in a day.
     assert_eq!(line["swapped_out"], 4096 << 10, "{line}");
     assert_eq!(line["freed"], (5120 + 1024) << 10, "{line}");
-    daemon.wait_for_reason("after-boot");
+    daemon.wait_for_reason("settling");
     assert_eq!(daemon.status()["preparing"], Value::Null);
     assert_eq!(daemon.status()["swap"]["written"], 4096 << 10, "the allowance is charged with it");
     let (code, history, _) = text(&omr(&root, &["history"]));
@@ -116,10 +116,29 @@ fn a_notice_that_is_withdrawn_ends_it() {
     assert_eq!(daemon.ask(r#"{"do":"stand-down"}"#), json!({"ok": null}));
     wait_until("it has ended", || !prepared(&root).is_empty());
     assert_eq!(prepared(&root)[0]["stop_reason"], "not announced any more");
-    daemon.wait_for_reason("after-boot");
+    daemon.wait_for_reason("settling");
     assert_eq!(daemon.ask(r#"{"do":"stand-down"}"#), json!({"ok": null}), "with nothing to end");
     daemon.end();
     kernel.end();
+}
+
+#[test]
+fn before_a_move_what_is_free_is_compacted_for_the_host() {
+    for (purpose, compacted) in [("preempt", ""), ("migrate", "1")] {
+        let root = machine();
+        add_group(&root, "app.scope", 0, 4096);
+        root.write("sys/module/page_reporting/parameters/page_reporting_order", "9\n");
+        root.write("proc/sys/vm/compact_memory", "");
+        let kernel = FakeKernel::start(&root);
+        let daemon = start(&root, "");
+        daemon.ask(&prepare(purpose, Some(9_000), "event"));
+        wait_until("it is prepared", || !prepared(&root).is_empty());
+        daemon.wait_for_reason("settling");
+        assert_eq!(prepared(&root)[0]["freed"], 4096 << 10);
+        assert_eq!(root.read("proc/sys/vm/compact_memory"), compacted, "{purpose}");
+        daemon.end();
+        kernel.end();
+    }
 }
 
 #[test]

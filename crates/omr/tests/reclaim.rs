@@ -45,10 +45,11 @@ fn a_signal_ends_it_and_what_was_done_is_printed() {
         assert_eq!(summary["end"], "stopped", "{summary}");
         let freed = summary["freed"].as_u64().expect("bytes");
         assert!(freed > 0 && freed < 256 << 20, "{freed}");
-        // Measured, and no write after the signal was seen.
+        // Measured; what the signal interrupted may be done later, and no write came after it.
+        let asked = (kernel.end().len() as u64 - 1) * (128 << 10);
         let left: u64 = root.read(format!("{GROUPS}/app.scope/memory.current")).trim().parse().expect("bytes");
-        assert_eq!(left + freed, 256 << 20);
-        assert_eq!(kernel.end().len() as u64 - 1, freed / (128 << 10));
+        assert_eq!(left + asked, 256 << 20);
+        assert!(asked - freed <= 128 << 10, "{asked} asked for, {freed} freed");
     }
 }
 
@@ -95,7 +96,7 @@ fn what_comes_back_is_watched_for() {
     add_group(&root, "gone.scope", 1024, 0);
     let kernel = FakeKernel::start(&root);
     let file = root.resolve(format!("{GROUPS}/app.scope/memory.stat"));
-    let mut child = command(root.path(), &["reclaim", "--json", "--watch", "1500ms", "--class", "background", "max"])
+    let mut child = command(root.path(), &["reclaim", "--json", "--watch", "3s", "--class", "background", "max"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("omr starts");
@@ -103,6 +104,8 @@ fn what_comes_back_is_watched_for() {
         ["app.scope", "gone.scope"].iter().all(|group| root.read(format!("{GROUPS}/{group}/memory.current")) == "0\n")
     });
     kernel.end();
+    // It has seen that before it begins to watch.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     // One goes away, which is no reason to say nothing of the other.
     root.remove(format!("{GROUPS}/gone.scope"));
     replace(&file, &stat(0, 0).replace("refault_anon 0", "refault_anon 3"));
@@ -150,7 +153,13 @@ fn another_user_is_refused_by_the_file() {
     fs::copy(env!("CARGO_BIN_EXE_omr"), &program).expect("a copy");
     let mut command = std::process::Command::new(program);
     command.arg("--root").arg(root.path()).args(["reclaim", "app.scope", "512K"]).uid(65534).gid(65534);
-    let (code, stdout, stderr) = text(&command.output().expect("omr runs"));
+    // A process that another test forks just now has the copy open for writing, until it is another program.
+    let mut output = command.output();
+    while output.as_ref().is_err_and(|err| err.kind() == std::io::ErrorKind::ExecutableFileBusy) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        output = command.output();
+    }
+    let (code, stdout, stderr) = text(&output.expect("omr runs"));
     assert_eq!((code, stderr.as_str()), (1, ""));
     assert!(stdout.contains("0 B freed") && stdout.contains("Ended: not permitted."), "{stdout}");
     assert_eq!(root.read(format!("{GROUPS}/app.scope/memory.reclaim")), "");
@@ -166,21 +175,27 @@ fn a_limit_that_another_omr_holds_lowered_is_left_to_it() {
     let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
     // The other one lives, as far as this machine's /proc tells.
     root.write("proc/4242/comm", "omr\n");
-    let note = format!(
-        r#"{{"boot":"{boot}","pid":4242,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"memory.high","value":"Max"}}"#
-    );
+    let note = |file| {
+        format!(
+            r#"{{"boot":"{boot}","pid":4242,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"{file}","value":"Max"}}"#
+        )
+    };
     let file = format!("var/lib/omr/limits/{id}.json");
-    root.write(&file, &note);
+    root.write(&file, note("memory.high"));
     root.write(format!("{dir}/memory.high"), "1000000\n");
-    let (code, stdout, _) = text(&omr(&root, &["reclaim", "--backend", "memory.high", "app.scope", "512K"]));
-    assert!(code == 4 && stdout.contains("nothing more to free"), "{stdout}");
+    let (code, stdout, stderr) = text(&omr(&root, &["reclaim", "--backend", "memory.high", "app.scope", "512K"]));
+    assert!(code == 4 && stdout.contains("nothing more to free"), "{stdout}{stderr}");
     assert_eq!(root.read(format!("{dir}/memory.high")), "1000000\n");
-    assert_eq!(root.read(&file), note);
+    assert_eq!(root.read(&file), note("memory.high"));
     // It ended without putting the limit back: now that is everybody's business.
     root.remove("proc/4242");
-    omr(&root, &["reclaim", "app.scope", "128K"]);
-    assert!(root.read(format!("{dir}/memory.high")).starts_with("max"));
-    assert!(!root.resolve(&file).exists());
+    for limit in ["memory.high", "memory.swap.max"] {
+        root.write(&file, note(limit));
+        root.write(format!("{dir}/{limit}"), "1000000\n");
+        omr(&root, &["reclaim", "app.scope", "128K"]);
+        assert!(root.read(format!("{dir}/{limit}")).starts_with("max"));
+        assert!(!root.resolve(&file).exists());
+    }
 }
 
 #[test]

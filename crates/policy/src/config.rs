@@ -22,6 +22,10 @@ pub struct Config {
     pub sweep: Sweep,
     /// What keeps sweeps from doing harm.
     pub guard: Guard,
+    /// When processes in the background are hinted away.
+    pub hints: Hints,
+    /// What is remembered of groups.
+    pub history: History,
 }
 
 /// Whether decisions are carried out.
@@ -198,7 +202,59 @@ impl Default for Guard {
     }
 }
 
-/// What omr may do to a group.
+/// When processes in the background are hinted away. Which ones those are is said by rules and by
+/// whoever knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hints {
+    /// The memory of a process that was in the background and unused for this long is marked cold.
+    pub cold_after: Duration,
+    /// And is paged out when that has been so for this long. ChromeOS's 45 s.
+    pub pageout_after: Duration,
+    /// A process that takes no more than this share of one CPU is not in use: most have timers.
+    pub cpu: Permyriad,
+    /// Processes with less anonymous memory are left alone. Android's 12,000 kB.
+    pub smallest: Bytes,
+    /// What was paged out is paged out again when its anonymous memory has changed by this much.
+    /// Android's 8,000 kB.
+    pub change: Bytes,
+    /// With less free swap than this share, nothing is paged out. Android's 20 %.
+    pub swap_free: Permyriad,
+    /// With more memory available than this share, nothing is paged out: there is nothing to gain yet.
+    pub available: Permyriad,
+}
+
+impl Default for Hints {
+    fn default() -> Self {
+        Hints {
+            cold_after: Duration::from_secs(10),
+            pageout_after: Duration::from_secs(45),
+            cpu: Permyriad::percent(1),
+            smallest: Bytes::mib(12),
+            change: Bytes::mib(8),
+            swap_free: Permyriad::percent(20),
+            available: Permyriad::percent(50),
+        }
+    }
+}
+
+/// What is remembered of groups: what they held, and how long it was not used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// A sample is taken this often.
+    pub every: Duration,
+    /// On disk; zero: nothing is kept there.
+    pub size: Bytes,
+    /// Share of one CPU that looking may take; zero: what is used is not looked at.
+    pub budget: Permyriad,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        History { every: Duration::from_secs(600), size: Bytes::mib(64), budget: Permyriad(20) }
+    }
+}
+
+/// What omr may do to a group or a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {

@@ -13,6 +13,7 @@ use crate::budget::Writes;
 use crate::config::{Class, Config, Goal, Guard};
 use crate::idle::IdleState;
 use crate::pace::Job;
+use crate::rank::Processes;
 use crate::reason::Reason;
 use crate::signals::{End, Finished, Group, Machine, Signals};
 
@@ -35,6 +36,12 @@ pub struct State {
     swept: BTreeMap<GroupId, Swept>,
     /// Writes to swap on disk.
     pub writes: Writes,
+    /// Processes that were looked at. Not recorded: whoever goes on from a record looks at them anew.
+    #[serde(skip)]
+    pub(crate) processes: Processes,
+    /// One of them is being hinted away.
+    #[serde(skip)]
+    hinting: bool,
 }
 
 /// A machine that is to sleep and does not within this time, on a clock that stands still meanwhile, will
@@ -165,6 +172,7 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
             Some(reason) => Decision::Stop { reason },
             None => Decision::Continue { reason: Reason::Idle { held } },
         },
+        (Ok(_), None) if state.hinting => Decision::Hold { reason: Reason::Hinting },
         (Ok(held), None) => match state.idle.surge(&config.stop) {
             Some(reason) => Decision::Hold { reason },
             None => choose(config, state, signals, groups, held),
@@ -252,8 +260,8 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     idle
 }
 
-/// Whether sweeps are held back, however idle the machine is.
-fn quiet(config: &Config, state: &mut State, now: Monotonic) -> Result<(), Reason> {
+/// Whether sweeps and hints are held back, however idle the machine is.
+pub(crate) fn quiet(config: &Config, state: &mut State, now: Monotonic) -> Result<(), Reason> {
     if let Some(what) = &state.preparing {
         return Err(Reason::Preparing { what: what.clone() });
     }
@@ -507,6 +515,11 @@ impl State {
     /// Whether memory is being brought back on purpose: nothing is taken away meanwhile.
     pub fn set_warming(&mut self, warming: bool) {
         self.warming = warming;
+    }
+
+    /// Whether a process is being hinted away, which is not to be mixed with a sweep.
+    pub fn set_hinting(&mut self, hinting: bool) {
+        self.hinting = hinting;
     }
 
     /// So much came back into a group on purpose, which the kernel counts as refaults: no harm that a

@@ -7,22 +7,32 @@
 //! * [`next`]: when a group is done, which one now?
 //! * [`stop::Watch`]: fifty times a second while a sweep runs. Has somebody begun to work?
 //! * [`forecast::forecast`]: how large would a hibernation image be now?
+//! * [`rank::rank`]: every few seconds. Which processes in the background are hinted away, and how?
 //! * [`pace::Pace`]: between two writes to the kernel. How much next, or wait, or end?
+//! * [`age::Ages`]: how much of a group was not used for how long?
+//! * [`schedule::Schedule`]: once a second. Is it time to look at that, and is there CPU time for it?
+//! * [`advise::advise`]: what limits could a group live with, from what it held and used over days?
+//! * [`trial::Trial`]: can a group live with less memory, and with how much less?
 #![no_std]
 extern crate alloc;
 
+pub mod advise;
+pub mod age;
 mod budget;
 mod config;
 mod decide;
 pub mod forecast;
 mod idle;
 pub mod pace;
+pub mod rank;
 mod reason;
+pub mod schedule;
 mod signals;
 pub mod stop;
+pub mod trial;
 
 pub use budget::Writes;
-pub use config::{Class, Config, Goal, Guard, Hibernate, Idle, IdleRule, Mode, Stop, Sweep};
+pub use config::{Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, Mode, Stop, Sweep};
 pub use decide::{Decision, State, decide, judge, next, swap_floor};
 pub use reason::{Reason, short};
-pub use signals::{CpuIdle, End, Finished, Group, Machine, Signals, Swap};
+pub use signals::{CpuIdle, End, Finished, Group, Machine, Memory, Signals, Swap};

@@ -171,12 +171,75 @@ pub enum Reason {
         /// Floor.
         floor: Bytes,
     },
+    /// Enough memory is available.
+    Available {
+        /// Available.
+        available: Bytes,
+        /// Enough.
+        enough: Bytes,
+    },
     /// The allowance for writes to swap on disk is used up.
     WriteBudget {
         /// Written.
         used: Bytes,
         /// Allowed.
         budget: Budget,
+    },
+    /// A process is being hinted away.
+    Hinting,
+    /// A process in the background that nobody has used.
+    Unused {
+        /// For this long.
+        unused: Duration,
+        /// Needed.
+        needed: Duration,
+    },
+    /// A process that was used, or in the foreground, a moment ago.
+    InUse {
+        /// Unused for this long.
+        unused: Duration,
+        /// Needed.
+        needed: Duration,
+    },
+    /// Neither a rule nor anybody says that the process is in the background.
+    NotAsked,
+    /// A process has little anonymous memory.
+    SmallProcess {
+        /// This much.
+        anon: Bytes,
+        /// Needed.
+        smallest: Bytes,
+    },
+    /// A process's memory is marked cold, and will be paged out.
+    MarkedCold {
+        /// Unused for this long.
+        unused: Duration,
+        /// When it is paged out.
+        needed: Duration,
+    },
+    /// A process was paged out, and hardly anything has changed since.
+    Unchanged {
+        /// By this much.
+        change: Bytes,
+        /// Needed.
+        needed: Bytes,
+    },
+    /// A process was hinted a moment ago.
+    JustHinted {
+        /// Still to wait.
+        left: Duration,
+    },
+    /// The last hint about a process was refused.
+    Refused {
+        /// Still to wait.
+        left: Duration,
+    },
+    /// The protection or the keep rule of a process's group leaves less than all of its memory.
+    GroupKeeps {
+        /// What may be taken from the group.
+        room: Bytes,
+        /// What the process has.
+        anon: Bytes,
     },
 }
 
@@ -260,8 +323,33 @@ impl fmt::Display for Reason {
             }
             Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to take"),
             Reason::SwapFloor { free, floor } => write!(f, "{free} of swap is free, {floor} stays free"),
+            Reason::Available { available, enough } => {
+                write!(f, "{available} of memory is available, {enough} is enough")
+            }
             Reason::WriteBudget { used, budget } => {
                 write!(f, "{used} was written to swap, the allowance is {budget}")
+            }
+            Reason::Hinting => write!(f, "a process in the background is being hinted away"),
+            Reason::Unused { unused, needed } => {
+                write!(f, "in the background and unused for {}, {} is needed", short(*unused), short(*needed))
+            }
+            Reason::InUse { unused, needed } => {
+                write!(f, "used or in the foreground {} ago, {} is needed", short(*unused), short(*needed))
+            }
+            Reason::NotAsked => write!(f, "nothing says that it is in the background"),
+            Reason::SmallProcess { anon, smallest } => {
+                write!(f, "{anon} of anonymous memory, {smallest} is worth a hint")
+            }
+            Reason::MarkedCold { unused, needed } => {
+                write!(f, "marked cold; unused for {}, at {} it is paged out", short(*unused), short(*needed))
+            }
+            Reason::Unchanged { change, needed } => {
+                write!(f, "paged out before and changed by {change} since, {needed} is worth another time")
+            }
+            Reason::JustHinted { left } => write!(f, "hinted a moment ago, left alone for another {}", short(*left)),
+            Reason::Refused { left } => write!(f, "the last hint was refused, left alone for another {}", short(*left)),
+            Reason::GroupKeeps { room, anon } => {
+                write!(f, "its group leaves {room} to be taken, and it has {anon}")
             }
         }
     }

@@ -46,6 +46,8 @@ pub struct Machine {
     /// Swap space; a total of zero where there is none; `None` when unknown, and then nothing is
     /// swapped.
     pub swap: Option<Swap>,
+    /// Memory; `None` when unknown.
+    pub memory: Option<Memory>,
     /// What a hibernation image would hold now, at most, if nothing left memory before; `None` where the
     /// machine does not hibernate to swap.
     pub image: Option<Bytes>,
@@ -60,6 +62,15 @@ pub struct CpuIdle {
     pub cpu: u32,
     /// Idle share.
     pub idle: Permyriad,
+}
+
+/// Memory of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// All there is.
+    pub total: Bytes,
+    /// What programs could have without anything being swapped out (`MemAvailable`).
+    pub available: Bytes,
 }
 
 /// Swap space of the machine.
@@ -128,6 +139,12 @@ pub enum End {
     SwapFloor,
     /// The allowance for swap writes is used up.
     WriteBudget,
+    /// Nothing more is known to be as old as asked for.
+    Young,
+    /// Whether anything is as old as asked for is not known: no generation reaches back that far.
+    NotAged,
+    /// Much of the group is files in tmpfs, whose use is not seen.
+    NotSeen,
     /// The group is gone.
     Gone,
     /// No permission to write to the group's files.
@@ -149,6 +166,9 @@ impl End {
             End::Timeout => "time is up",
             End::SwapFloor => "swap is down to its floor",
             End::WriteBudget => "the allowance for swap writes is used up",
+            End::Young => "nothing more is known to be that old",
+            End::NotAged => "not known how old anything is",
+            End::NotSeen => "much of it is files in tmpfs, whose use is not seen",
             End::Gone => "the group is gone",
             End::Denied => "not permitted",
             End::Unsupported => "the kernel does not support it",

@@ -40,6 +40,7 @@ prop_compose! {
             stall_io: Some(millis(stalls[1])),
             stall_memory: Some(millis(stalls[2])),
             swap: Some(swap),
+            memory: None,
             image: image.map(Bytes::mib),
             file_only,
         }
@@ -204,6 +205,7 @@ prop_compose! {
             stall_io: times[3],
             stall_memory: times[4],
             swap: swap.map(|(total, free, on_disk)| Swap { total, free, on_disk }),
+            memory: None,
             image,
             file_only,
         }

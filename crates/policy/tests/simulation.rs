@@ -581,6 +581,7 @@ impl Loop {
             stall_io: Some(Duration::ZERO),
             // A millisecond for each MiB that comes back.
             stall_memory: Some(Duration::from_millis(came_back.saturating_sub(refaults) / MIB).min(dt)),
+            memory: None,
             swap: Some(Swap { total: Bytes(model.swap), free: self.swap_free(), on_disk: model.on_disk }),
             image: None,
             file_only: !model.old,

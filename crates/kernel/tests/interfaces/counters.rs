@@ -238,6 +238,8 @@ fn a_target_cannot_lead_out_of_the_mount() {
         ("/", ""),
         ("a", "a"),
         ("/a", "a"),
+        ("./4711", "4711"),
+        (".", "."),
         ("/sys/fs/cgroupies", "sys/fs/cgroupies"),
     ] {
         assert_eq!(kernel.group_path(Path::new(named)), Path::new(path), "{named}");

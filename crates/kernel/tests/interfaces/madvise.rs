@@ -6,12 +6,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use omr_kernel::actuate::{Actuator, DryRun, Live, Outcome, Transcript};
-use omr_kernel::madvise::{self, Advice, Advised};
-use omr_kernel::maps::{self, Backing};
+use omr_kernel::madvise::{self, Advice, Advised, Batch, CHUNK, Hint, Hinted};
+use omr_kernel::maps::{Backing, Layout};
 use omr_kernel::process::{Process, read_pids};
+use omr_kernel::ranges::{Ranges, length};
 use omr_kernel::{Dir, Kernel, Result};
 use omr_testkit::FakeRoot;
 use omr_units::Bytes;
+use proptest::prelude::*;
 
 use crate::open;
 
@@ -37,62 +39,289 @@ impl Actuator for Says {
     }
 }
 
-fn fake_process() -> (FakeRoot, Process) {
+/// A process with these mappings, anonymous ones.
+fn fake_process(mappings: &[Range<u64>]) -> (FakeRoot, Process) {
     let root = FakeRoot::new().proc("7/stat", "7 (a) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0");
+    remap(&root, mappings);
     let process = Process::open(&open(&root), 7).expect("a process");
     (root, process)
 }
 
-fn asked(answers: &[(u64, Outcome)]) -> (madvise::Report, Vec<Vec<Range<u64>>>) {
-    let (_root, process) = fake_process();
+fn remap(root: &FakeRoot, mappings: &[Range<u64>]) {
+    let line = |range: &Range<u64>| format!("{:x}-{:x} rw-p 00000000 00:00 0\n", range.start, range.end);
+    root.write("proc/7/maps", mappings.iter().map(line).collect::<String>());
+}
+
+/// The mappings of [`asked`].
+const THREE: [Range<u64>; 3] = [0x1000..0x2000, 0x3000..0x4000, 0x5000..0x6000];
+
+fn cold(range: &Range<u64>) -> Hint {
+    Hint { range: range.clone(), advice: Advice::Cold }
+}
+
+/// What comes of a batch about three pages, each in a mapping of its own, where the kernel answers so.
+fn asked(answers: &[(u64, Outcome)]) -> (Vec<Hinted>, Option<Outcome>, Vec<Vec<Range<u64>>>) {
+    let (_root, process) = fake_process(&THREE);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
     let mut kernel = Says { answers: answers.iter().copied().collect(), asked: Vec::new() };
-    let ranges = [0..10, 20..30, 40..50];
-    let report = madvise::advise(&mut kernel, &process, Advice::WillNeed, &ranges).expect("a report");
+    let mut batch = Batch::new(&process, &mut layout, THREE.iter().map(cold).collect(), CHUNK);
+    let mut done = Bytes::ZERO;
+    while batch.next_call().expect("a layout").is_some() {
+        done += batch.call(&mut kernel).expect("an answer");
+    }
+    let ended = batch.ended();
+    let results = batch.end().expect("a layout");
     assert!(kernel.answers.is_empty(), "it asked as often as expected");
-    (report, kernel.asked)
+    assert_eq!(results.iter().map(|result| result.done.bytes()).sum::<Bytes>(), done, "each byte is counted once");
+    (results, ended, kernel.asked)
+}
+
+fn outcomes(results: &[Hinted]) -> Vec<Outcome> {
+    results.iter().zip(&THREE).map(|(result, range)| result.outcome(&cold(range))).collect()
 }
 
 #[test]
 fn all_at_once() {
-    let (report, calls) = asked(&[(30, Outcome::Done)]);
-    assert_eq!((report.advised, report.outcome, report.skipped.len(), calls.len()), (Bytes(30), Outcome::Done, 0, 1));
+    let (results, ended, calls) = asked(&[(0x3000, Outcome::Done)]);
+    assert_eq!((outcomes(&results), ended, calls.len()), (vec![Outcome::Done; 3], None, 1));
+    assert_eq!(calls[0], THREE);
 }
 
 #[test]
 fn behind_a_range_that_is_refused_it_goes_on() {
     for why in [Outcome::Unsupported, Outcome::Partial] {
         // The kernel reports what it has done, then why it went no further.
-        let (report, calls) = asked(&[(10, Outcome::Done), (0, why), (10, Outcome::Done)]);
-        assert_eq!((report.advised, report.outcome), (Bytes(20), Outcome::Done));
-        assert_eq!(report.skipped, [(20..30, why)]);
-        assert_eq!((&calls[1][..], &calls[2][..]), ([20..30, 40..50].as_slice(), std::slice::from_ref(&(40..50))));
+        let (results, ended, calls) = asked(&[(0x1000, Outcome::Done), (0, why), (0x1000, Outcome::Done)]);
+        assert_eq!((outcomes(&results), ended), (vec![Outcome::Done, why, Outcome::Done], None));
+        assert_eq!(results[1].refused.is_empty(), why == Outcome::Partial);
+        assert_eq!((&calls[1][..], &calls[2][..]), (&THREE[1..], &THREE[2..]));
     }
 }
 
 #[test]
 fn a_process_that_ends_or_a_right_that_is_missing_ends_it() {
     for why in [Outcome::Gone, Outcome::Denied, Outcome::Interrupted] {
-        let (report, _) = asked(&[(20, Outcome::Done), (0, why)]);
-        assert_eq!((report.advised, report.outcome, report.skipped.len()), (Bytes(20), why, 0));
+        let (results, ended, _) = asked(&[(0x2000, Outcome::Done), (0, why)]);
+        assert_eq!(ended, Some(why));
+        assert_eq!(outcomes(&results), [Outcome::Done, Outcome::Done, Outcome::Partial]);
     }
 }
 
 /// However odd the answers, it comes to an end.
 #[test]
 fn a_kernel_that_does_nothing_and_says_nothing() {
-    let (report, _) = asked(&[(0, Outcome::Done), (5, Outcome::Done), (0, Outcome::Partial)]);
-    assert_eq!((report.advised, report.skipped.len()), (Bytes::ZERO, 3));
+    let (results, ended, _) = asked(&[(0, Outcome::Done), (5, Outcome::Done), (0, Outcome::Partial)]);
+    assert_eq!((outcomes(&results), ended), (vec![Outcome::Partial; 3], None));
+}
+
+#[test]
+fn what_is_refused_once_is_not_asked_for_again_in_the_same_mapping() {
+    let mib = 1 << 20;
+    let (_root, process) = fake_process(&[0..40 * mib, 40 * mib..41 * mib, 50 * mib..51 * mib]);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
+    let mut kernel = Says {
+        answers: [(0, Outcome::Unsupported), (2 * mib, Outcome::Done)].into_iter().collect(),
+        asked: Vec::new(),
+    };
+    let hint = cold(&(0..51 * mib));
+    let results =
+        Batch::new(&process, &mut layout, vec![hint.clone()], CHUNK).run(&mut kernel, |_| true).expect("done");
+    assert_eq!((results[0].refused.bytes(), results[0].done.bytes()), (Bytes::mib(40), Bytes::mib(2)));
+    assert_eq!(results[0].outcome(&hint), Outcome::Partial);
+    assert_eq!(kernel.asked[1], [40 * mib..41 * mib, 50 * mib..51 * mib]);
+}
+
+#[test]
+fn each_hint_has_its_own_advice_and_a_call_has_one() {
+    let (_root, process) = fake_process(&THREE);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
+    let advices = [Advice::Cold, Advice::PageOut, Advice::PageOut];
+    let hints = THREE.iter().zip(advices).map(|(range, advice)| Hint { range: range.clone(), advice }).collect();
+    let mut transcript = Transcript::new(DryRun);
+    Batch::new(&process, &mut layout, hints, CHUNK).run(&mut transcript, |_| true).expect("done");
+    let lines: Vec<String> = transcript.lines().into_iter().map(|(_, line)| line).collect();
+    assert_eq!(lines, ["cold 1000-2000", "pageout 3000-4000 5000-6000"]);
+}
+
+/// A kernel that does all it is asked, while the process changes its mappings after each call.
+struct Moves<'a> {
+    root: &'a FakeRoot,
+    then: VecDeque<Vec<Range<u64>>>,
+    asked: Vec<Vec<Range<u64>>>,
+}
+
+impl Actuator for Moves<'_> {
+    fn write(&mut self, _: &Dir, _: &str, _: &str) -> Result<Outcome> {
+        unreachable!("nothing is written to a file")
+    }
+
+    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+        self.asked.push(ranges.to_vec());
+        if let Some(mappings) = self.then.pop_front() {
+            remap(self.root, &mappings);
+        }
+        Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+}
+
+fn moved(
+    first: &[Range<u64>],
+    then: Vec<Vec<Range<u64>>>,
+    hints: &[Range<u64>],
+) -> (Vec<Hinted>, Vec<Vec<Range<u64>>>) {
+    let (root, process) = fake_process(first);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
+    let mut kernel = Moves { root: &root, then: then.into(), asked: Vec::new() };
+    let hints = hints.iter().map(cold).collect();
+    let results = Batch::new(&process, &mut layout, hints, CHUNK).run(&mut kernel, |_| true).expect("done");
+    (results, kernel.asked)
+}
+
+#[test]
+fn what_was_mapped_meanwhile_is_asked_for_and_what_was_unmapped_does_not_count() {
+    let (whole, now) = (0x1000..0x9000, vec![0x2000..0x4000, 0x6000..0x8000]);
+    let (results, asked) = moved(&[0x1000..0x5000], vec![now], &[whole.clone(), 0x3000..0x4000]);
+    assert_eq!(asked[1], [0x6000..0x8000], "only what is new");
+    assert_eq!(results[0].done.as_slice(), [0x2000..0x4000, 0x6000..0x8000]);
+    assert!(results[0].changed && !results[1].changed, "told of each range");
+    assert_eq!((results[0].outcome(&cold(&whole)), results[1].done.bytes()), (Outcome::Partial, Bytes(0x1000)));
+}
+
+#[test]
+fn a_process_that_never_holds_still_is_left_after_some_tries() {
+    let mappings = [vec![0x1000..0x2000], vec![0x3000..0x4000]];
+    let then: Vec<_> = mappings.iter().cycle().skip(1).take(10).cloned().collect();
+    let (results, asked) = moved(&mappings[0], then, &[0x1000..0x4000]);
+    assert_eq!(asked.len(), 1 + madvise::RETRIES as usize);
+    assert!(results[0].changed && results[0].done.is_empty());
+}
+
+#[test]
+fn a_process_that_has_no_memory_any_more_is_gone() {
+    let (root, process) = fake_process(&THREE);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
+    let mut batch = Batch::new(&process, &mut layout, THREE.iter().map(cold).collect(), CHUNK);
+    assert_eq!(batch.next_call().expect("more to do"), Some(Bytes(0x3000)));
+    root.write("proc/7/maps", "");
+    assert_eq!(batch.call(&mut DryRun).expect("an answer"), Bytes(0x3000));
+    assert_eq!((batch.next_call().expect("an answer"), batch.ended()), (None, Some(Outcome::Gone)));
+}
+
+#[test]
+fn who_stops_learns_what_was_done_until_then() {
+    let (_root, process) = fake_process(&[0..64 << 20]);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
+    let batch = Batch::new(&process, &mut layout, vec![cold(&(0..64 << 20))], CHUNK);
+    let mut calls = 0;
+    let results = batch.run(&mut DryRun, |bytes| {
+        assert_eq!(bytes, CHUNK);
+        calls += 1;
+        calls <= 3
+    });
+    let results = results.expect("done");
+    assert_eq!((results[0].done.bytes(), results[0].changed), (Bytes(3 * CHUNK.0), false));
+}
+
+#[test]
+fn a_call_can_take_several_ranges_of_a_chunk_each() {
+    let (_root, process) = fake_process(&[0..64 << 20]);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
+    let mut transcript = Transcript::new(DryRun);
+    let mut calls = Vec::new();
+    let batch = Batch::new(&process, &mut layout, vec![cold(&(0..10 << 20))], CHUNK).in_calls_of(Bytes::mib(8));
+    let results = batch.run(&mut transcript, |bytes| {
+        calls.push(bytes);
+        true
+    });
+    assert_eq!(results.expect("done")[0].done.bytes(), Bytes::mib(10));
+    assert_eq!(calls, [Bytes::mib(8), Bytes::mib(2)]);
+    let lines = transcript.lines().into_iter().map(|(_, line)| line);
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        ["cold 0-200000 200000-400000 400000-600000 600000-800000", "cold 800000-a00000"]
+    );
 }
 
 #[test]
 fn a_transcript_has_hints_too() {
-    let (_root, process) = fake_process();
+    let (_root, process) = fake_process(&[0x1000..0x3000]);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
     let mut transcript = Transcript::new(DryRun);
-    let report = madvise::advise(&mut transcript, &process, Advice::WillNeed, std::slice::from_ref(&(0x1000..0x3000)))
-        .expect("a report");
-    assert_eq!(report.advised, Bytes(0x2000));
+    let hint = Hint { range: 0x1000..0x3000, advice: Advice::WillNeed };
+    Batch::new(&process, &mut layout, vec![hint], CHUNK).run(&mut transcript, |_| true).expect("done");
     let lines = transcript.lines();
     assert_eq!(lines, [(process.dir().path().to_owned(), "willneed 1000-3000".to_owned())]);
+}
+
+/// Keeps what it is asked, and does it.
+#[derive(Default)]
+struct Keeps(Vec<Vec<Range<u64>>>);
+
+impl Actuator for Keeps {
+    fn write(&mut self, _: &Dir, _: &str, _: &str) -> Result<Outcome> {
+        unreachable!("nothing is written to a file")
+    }
+
+    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+        self.0.push(ranges.to_vec());
+        Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn calls_cover_what_is_mapped_and_are_no_larger_than_the_kernel_takes(
+        steps in proptest::collection::vec((0u64..3, 1u64..3000), 1..1500),
+        hints in proptest::collection::vec((0u64..100, 1u64..40_000), 1..20),
+        huge_pages in 1u64..4,
+    ) {
+        const PAGE: u64 = 4096;
+        let mut at = 0;
+        let mappings: Vec<Range<u64>> = steps.into_iter().map(|(gap, length)| {
+            let start = at + gap * PAGE;
+            at = start + length * PAGE;
+            start..at
+        }).collect();
+        let mut at = 0;
+        let hints: Vec<Hint> = hints.into_iter().map(|(gap, length)| {
+            let start = at + gap * PAGE;
+            at = start + length * PAGE;
+            cold(&(start..at))
+        }).collect();
+        let (_root, process) = fake_process(&mappings);
+        let mut layout = Layout::read(process.dir()).expect("a layout");
+        let chunk = huge_pages << 21;
+        let mut kernel = Keeps::default();
+        let results = Batch::new(&process, &mut layout, hints.clone(), Bytes(chunk)).run(&mut kernel, |_| true).expect("done");
+        for call in &kernel.0 {
+            prop_assert!((1..=madvise::MOST_RANGES).contains(&call.len()));
+            prop_assert!(call.iter().map(length).sum::<Bytes>() <= Bytes(chunk));
+            for range in call {
+                prop_assert!(range.start % PAGE == 0 && range.end % PAGE == 0);
+                prop_assert!(range.start / chunk == (range.end - 1) / chunk, "no chunk's border in it");
+                let first = mappings.partition_point(|mapping| mapping.end <= range.start);
+                prop_assert!(mappings[first].start <= range.start && range.end <= mappings[first].end, "one mapping");
+            }
+        }
+        let mapped: Ranges = mappings.iter().cloned().collect();
+        let mut done = Ranges::new();
+        for (hint, result) in hints.iter().zip(&results) {
+            prop_assert_eq!(&result.done, &mapped.within(&hint.range));
+            done.append(&result.done);
+        }
+        let given: Bytes = kernel.0.iter().flatten().map(length).sum();
+        prop_assert_eq!(given, done.bytes(), "nothing twice");
+    }
 }
 
 #[test]
@@ -109,26 +338,37 @@ fn a_real_child() {
     let process = Process::open(&kernel, child.id()).expect("the child");
     let heap = (0..500).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
-        let mappings = maps::read(process.dir(), false).ok()?;
-        mappings.into_iter().find(|mapping| mapping.backing == Backing::Anonymous).map(|mapping| mapping.range)
+        let layout = Layout::read(process.dir()).ok()?;
+        let heap = layout.mappings().iter().find(|mapping| mapping.backing == Backing::Anonymous)?;
+        Some(heap.range.clone())
     });
     let heap = heap.expect("anonymous memory");
     let page = kernel.page().bytes().0;
+    let mut layout = Layout::read(process.dir()).expect("a layout");
     // A range that is mapped, one that is not, and it again.
-    let ranges = [heap.clone(), 0..page, heap.clone()];
-    let report = madvise::advise(&mut Live, &process, Advice::WillNeed, &ranges).expect("an answer");
-    match report.outcome {
-        Outcome::Done => {
-            assert_eq!(report.advised, Bytes(2 * (heap.end - heap.start)));
-            assert_eq!(report.skipped, [(0..page, Outcome::Partial)]);
-        }
-        Outcome::Denied => eprintln!("not checked: no CAP_SYS_NICE here"),
-        outcome => panic!("{outcome:?}"),
+    let hints: Vec<Hint> = [heap.clone(), 0..page, heap.clone()]
+        .map(|range| Hint { range, advice: Advice::WillNeed })
+        .into_iter()
+        .collect();
+    let mut batch = Batch::new(&process, &mut layout, hints.clone(), CHUNK);
+    while batch.next_call().expect("a layout").is_some() {
+        batch.call(&mut Live).expect("an answer");
     }
+    match batch.ended() {
+        None => {
+            let results = batch.end().expect("a layout");
+            let outcomes: Vec<_> = results.iter().zip(&hints).map(|(result, hint)| result.outcome(hint)).collect();
+            assert_eq!(outcomes, [Outcome::Done, Outcome::Partial, Outcome::Done]);
+            assert_eq!(results[0].done.as_slice(), std::slice::from_ref(&heap));
+        }
+        Some(Outcome::Denied) => eprintln!("not checked: no CAP_SYS_NICE here"),
+        Some(outcome) => panic!("{outcome:?}"),
+    }
+    let mut late = Layout::read(process.dir()).expect("a layout");
     child.kill().expect("killed");
     child.wait().expect("ended");
-    let report = madvise::advise(&mut Live, &process, Advice::WillNeed, &ranges).expect("an answer");
-    assert!(matches!(report.outcome, Outcome::Gone | Outcome::Denied), "{report:?}");
-    assert_eq!(report.advised, Bytes::ZERO);
-    assert!(maps::read(process.dir(), false).is_err_and(|err| err.is_gone()));
+    let mut batch = Batch::new(&process, &mut late, hints, CHUNK);
+    assert!(batch.next_call().expect("more to do").is_some());
+    assert_eq!(batch.call(&mut Live).expect("an answer"), Bytes::ZERO);
+    assert!(matches!(batch.ended(), Some(Outcome::Gone | Outcome::Denied)), "{:?}", batch.ended());
 }

@@ -8,6 +8,7 @@ mod counters;
 mod features;
 mod hibernate;
 mod live;
+mod lru_gen;
 mod madvise;
 mod mounts;
 mod pagemap;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use omr_kernel::Kernel;
-use omr_kernel::maps::{self, Backing, Mapping};
+use omr_kernel::maps::{self, Backing, Detail, Layout, Mapping, Refusal};
 use omr_kernel::pagemap::{Pagemap, Residency};
 use omr_kernel::process::Process;
 use omr_kernel::ranges::Ranges;
@@ -17,6 +17,12 @@ use crate::open;
 fn parsed(text: &str) -> Vec<Mapping> {
     let mut all = Vec::new();
     maps::parse(text.as_bytes(), |mapping| all.push(mapping));
+    all
+}
+
+fn details(text: &str) -> Vec<Detail> {
+    let mut all = Vec::new();
+    maps::parse_smaps(text.as_bytes(), |detail| all.push(detail));
     all
 }
 
@@ -42,14 +48,32 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             (0xffff_ffff_ff60_0000, Backing::Kernel),
         ]
     );
+    let files: Vec<_> = parsed(text).into_iter().filter_map(|mapping| mapping.file).collect();
+    let files: Vec<_> = files.iter().map(|file| (file.device, file.inode, file.offset)).collect();
+    assert_eq!(files, [((0xfe, 1), 77, 0x1000), ((0, 1), 5, 0)]);
 }
 
 #[test]
 fn smaps_tell_what_was_used() {
     let text = "1000-5000 rw-p 00000000 00:00 0 \nSize:   16 kB\nReferenced:   12 kB\nVmFlags: rd wr\n\
                 5000-6000 rw-p 00000000 00:00 0 \nReferenced:   0 kB\n6000-7000 rw-p 00000000 00:00 0\n";
-    let used: Vec<_> = parsed(text).into_iter().map(|mapping| mapping.referenced).collect();
+    let used: Vec<_> = details(text).into_iter().map(|detail| detail.referenced).collect();
     assert_eq!(used, [Some(Bytes::kib(12)), Some(Bytes::ZERO), None]);
+}
+
+#[test]
+fn smaps_tell_what_is_there_and_what_the_kernel_will_refuse() {
+    let text = "1000-5000 rw-p 00000000 00:00 0   [heap]\nRss:   8 kB\nSwap:   4 kB\nSwapPss:  1 kB\nLocked: 8 kB\n\
+                VmFlags: rd wr mr lo ac\n5000-6000 rw-p 00000000 00:00 0\nVmFlags: rd lot pfn\n\
+                6000-7000 rw-s 00000000 00:0f 8 /dev/hugepages/a b\nVmFlags: rd sh ht\n\
+                7000-8000 rw-s 00000000 00:05 9 /dev/mem\nVmFlags: io pf\n";
+    let all = details(text);
+    let refusals: Vec<_> = all.iter().map(|detail| detail.refusal).collect();
+    assert_eq!(refusals, [Some(Refusal::Locked), None, Some(Refusal::HugePages), Some(Refusal::Device)]);
+    assert_eq!((all[0].resident, all[0].swapped), (Some(Bytes::kib(8)), Some(Bytes::kib(4))));
+    let names: Vec<_> = all.iter().map(|detail| detail.name.to_string_lossy()).collect();
+    assert_eq!(names, ["[heap]", "", "/dev/hugepages/a b", "/dev/mem"]);
+    assert_eq!(all.iter().map(|detail| detail.mapping.shared).collect::<Vec<_>>(), [false, false, true, true]);
 }
 
 #[test]
@@ -63,8 +87,59 @@ proptest! {
     #[test]
     fn parsing_never_panics(text: Vec<u8>, near in "([0-9a-f]{1,17}-[0-9a-f]{1,17} .{0,30}\n|Referenced: .{0,9}\n){0,4}") {
         maps::parse(&text, |_| {});
+        maps::parse_smaps(&text, |_| {});
+        maps::parse_smaps(near.as_bytes(), |_| {});
         maps::parse(near.as_bytes(), |mapping| assert!(mapping.range.start < mapping.range.end));
     }
+}
+
+/// The test program's threads map and unmap meanwhile, so a child that sleeps is looked at.
+#[test]
+fn both_ways_of_reading_a_layout_agree() {
+    let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+    let process = Process::open(&kernel, child.id()).expect("the child");
+    let mut layout = (0..500)
+        .find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let mut layout = Layout::read(process.dir()).ok()?;
+            // It has begun to sleep when nothing changes any more.
+            let is_asleep = process_state(&kernel, child.id()) == b'S' && layout.update().ok()?.is_empty();
+            is_asleep.then_some(layout)
+        })
+        .expect("a process at rest");
+    let text = Layout::read_text(process.dir()).expect("maps");
+    assert_eq!(layout.mappings(), text.mappings());
+    let backings: Vec<_> = text.mappings().iter().map(|mapping| mapping.backing).collect();
+    for backing in [Backing::Anonymous, Backing::File, Backing::Kernel] {
+        assert!(backings.contains(&backing), "{backing:?}");
+    }
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    assert!(layout.update().is_err_and(|err| err.is_gone()));
+    assert!(Layout::read(process.dir()).is_err_and(|err| err.is_gone()));
+}
+
+fn process_state(kernel: &Kernel, pid: u32) -> u8 {
+    Process::open(kernel, pid).map_or(b'?', |process| process.stat().state)
+}
+
+#[test]
+fn a_layout_says_what_has_changed() {
+    let maps = |text: &str| format!("1000-5000 rw-p 0 00:00 0\n{text}9000-a000 r--p 3000 fe:01 7 /a\n");
+    let root = FakeRoot::new().proc("7/maps", maps("5000-6000 rw-p 0 00:00 0\n"));
+    let mut layout = Layout::read(&open(&root).proc.sub("7").expect("a process")).expect("a layout");
+    assert_eq!(layout.mappings().len(), 3);
+    assert!(layout.update().expect("again").is_empty());
+    root.write("proc/7/maps", maps("7000-8000 rw-p 0 00:00 0\n"));
+    let expected: Ranges = [0x5000..0x6000, 0x7000..0x8000].into_iter().collect();
+    assert_eq!(layout.update().expect("again"), expected);
+    assert!(layout.update().expect("again").is_empty());
+    // Nothing to read: it has no memory any more, as after an exec. Text that is none is an error.
+    root.write("proc/7/maps", "");
+    assert!(layout.update().is_err_and(|err| err.is_gone()));
+    root.write("proc/7/maps", "x\n");
+    assert!(layout.update().is_err_and(|err| !err.is_gone() && err.to_string().contains("START-END")));
 }
 
 /// Pages of a test: nothing, present, swapped.
@@ -121,10 +196,11 @@ fn this_process_as_both_ways_see_it() {
     }
     let start = memory as u64;
     let range = start..start + pages * page;
-    let mapping = maps::read(process.dir(), true).expect("smaps").into_iter().find(|m| m.range.contains(&start));
-    let mapping = mapping.expect("the mapping is there");
-    assert_eq!(mapping.backing, Backing::Anonymous);
-    assert!(mapping.referenced >= Some(Bytes(page)), "{mapping:?}");
+    let details = maps::read_smaps(process.dir()).expect("smaps");
+    let detail = details.into_iter().find(|detail| detail.mapping.range.contains(&start)).expect("the mapping");
+    assert_eq!((detail.mapping.backing, detail.refusal), (Backing::Anonymous, None));
+    assert!(detail.referenced >= Some(Bytes(page)), "{detail:?}");
+    assert!(detail.resident.unwrap_or_default() + detail.swapped.unwrap_or_default() >= Bytes(page), "{detail:?}");
 
     let all: Ranges = (0..pages).step_by(3).map(|number| start + number * page..start + (number + 1) * page).collect();
     let mut scanned = Pagemap::open(process.dir(), kernel.page()).expect("a file");

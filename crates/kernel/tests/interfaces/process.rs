@@ -1,10 +1,11 @@
 use std::path::PathBuf;
 
 use omr_kernel::process::{
-    Capabilities, Capability, ProcessStat, Status, parse_group, parse_is_first_user_namespace, read_own_group,
+    Capabilities, Capability, Holds, ProcessStat, Status, parse_group, parse_is_first_user_namespace, read_all,
+    read_command, read_oom_score_adj, read_own_group, read_program,
 };
 use omr_testkit::{FakeRoot, Release, captured};
-use omr_units::Pages;
+use omr_units::{Bytes, Pages};
 use proptest::prelude::*;
 
 use crate::open;
@@ -91,6 +92,52 @@ fn status() {
 }
 
 #[test]
+fn what_a_process_holds() {
+    let parse = |text: &str| Holds::parse(text.as_bytes());
+    let text = "Name:\tcat\nVmHWM:\t    2000 kB\nVmRSS:\t    1892 kB\nRssAnon:\t     120 kB\nVmSwap:\t       4 kB\n";
+    let holds = parse(text);
+    assert_eq!(holds.resident, Some(Bytes::kib(1892)));
+    assert_eq!((holds.anon, holds.swapped), (Some(Bytes::kib(120)), Some(Bytes::kib(4))));
+    for text in ["", "Name:\tkthreadd\n", "RssAnon:\n", "RssAnon:\t-1 kB\n", "RssAnon:\t12\n", "RssAnon:\t1x kB\n"] {
+        assert_eq!(parse(text), Holds::default(), "{text:?}");
+    }
+    for release in Release::ALL {
+        let holds = Holds::parse(captured(release, "proc/self/status").as_bytes());
+        assert!(holds.resident > holds.anon && holds.anon > Some(Bytes::ZERO), "{holds:?}");
+        assert_eq!(holds.swapped, Some(Bytes::ZERO));
+    }
+}
+
+#[test]
+fn what_a_process_is() {
+    let root = FakeRoot::new()
+        .proc("7/stat", stat("cat"))
+        .proc("7/oom_score_adj", "-900\n")
+        .proc("7/cmdline", "cat\0a b\0\0")
+        .proc("8/cmdline", "")
+        .proc("8/oom_score_adj", "1001\n")
+        .proc("self/stat", stat("omr"))
+        .proc("stat", "");
+    std::os::unix::fs::symlink("/usr/bin/cat (deleted)", root.resolve("proc/7/exe")).expect("a link");
+    let kernel = open(&root);
+    let mut all = read_all(&kernel).expect("readable");
+    all.sort_unstable();
+    assert_eq!(all, [7, 8]);
+    let dir = |pid: &str| kernel.proc.sub(pid).expect("a directory");
+    assert_eq!(read_program(&dir("7")).expect("readable"), Some(PathBuf::from("/usr/bin/cat")));
+    assert_eq!(read_program(&dir("8")).expect("readable"), None);
+    assert_eq!(read_command(&dir("7")).expect("readable"), "cat a b");
+    assert_eq!(read_command(&dir("8")).expect("readable"), "");
+    assert_eq!(read_oom_score_adj(&dir("7")).expect("readable"), -900);
+    let wrong = read_oom_score_adj(&dir("8")).expect_err("out of range").to_string();
+    assert!(wrong.ends_with("/proc/8/oom_score_adj: no number from -1000 to 1000"), "{wrong}");
+    let gone = read_oom_score_adj(&dir("self")).expect_err("not there");
+    assert!(gone.is_gone(), "{gone}");
+    let cpu = ProcessStat::parse(&stat("cat")).expect("a line").cpu();
+    assert_eq!(cpu, std::time::Duration::from_millis(230));
+}
+
+#[test]
 fn the_first_user_namespace_maps_everything_onto_itself() {
     for (text, first) in [
         ("         0          0 4294967295\n", Some(true)),
@@ -109,6 +156,7 @@ proptest! {
         for text in [text.as_slice(), near.as_bytes()] {
             let _ = ProcessStat::parse(text);
             let _ = Status::parse(text);
+            let _ = Holds::parse(text);
             let _ = parse_group(text);
             let _ = parse_is_first_user_namespace(text);
         }

@@ -76,10 +76,12 @@ fn is_text(line: &str) -> bool {
 
 /// "Rules for groups (cgroups)." over an empty line is the heading of what has no table's name.
 fn add_heading(page: &mut Roff, text: &[&str]) {
-    if let [first, "", ..] = text
-        && first.contains("cgroups")
-    {
-        page.control("SH", ["[[group]]"]);
+    if let [first, "", ..] = text {
+        for (words, heading) in [("Rules for groups", "[[group]]"), ("Rules for processes", "[[process]]")] {
+            if first.contains(words) {
+                page.control("SH", [heading]);
+            }
+        }
     }
 }
 
@@ -138,10 +140,10 @@ mod tests {
     #[test]
     fn every_table_has_a_section_and_every_rules_key_a_term() {
         let page = String::from_utf8(render(crate::DEFAULTS).expect("a page")).expect("text");
-        for table in crate::DEFAULTS.lines().filter(|line| line.starts_with('[')).chain(["[[group]]"]) {
+        for table in crate::DEFAULTS.lines().filter(|line| line.starts_with('[')).chain(["[[group]]", "[[process]]"]) {
             assert!(page.contains(&format!(".SH {table}\n")), "{table} is missing: {page}");
         }
-        for key in ["match", "unit", "class", "keep"] {
+        for key in ["match", "unit", "class", "keep", "exe", "command", "group", "uid", "oom_score_adj"] {
             assert!(page.contains(&format!("\\fB{key}\\fR\n")), "{key} is missing: {page}");
         }
     }

@@ -103,6 +103,13 @@ fn to_toml(loaded: &Loaded, origin: bool) -> String {
             let _ = writeln!(out, "{name} = {}", quoted(&value));
         }
     }
+    for rule in &loaded.processes {
+        let _ = writeln!(out, "\n[[process]]{}", comment(Some(&rule.place)));
+        for (name, value) in rule.fields() {
+            let text = value.as_str().map_or_else(|| value.to_string(), quoted);
+            let _ = writeln!(out, "{name} = {text}");
+        }
+    }
     out
 }
 
@@ -121,16 +128,21 @@ fn to_json(loaded: &Loaded, origin: bool) -> Value {
             table.insert(key.name.into(), value);
         }
     }
-    let groups = loaded.groups.iter().map(|rule| {
-        let mut group: Map<String, Value> =
-            fields(rule).into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    let rule = |fields: Vec<(&str, Value)>, place: &Place| {
+        let mut rule: Map<String, Value> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         if origin {
-            group.insert("file".into(), json!(rule.place.file.to_string_lossy()));
-            group.insert("line".into(), json!(rule.place.line));
+            rule.insert("file".into(), json!(place.file.to_string_lossy()));
+            rule.insert("line".into(), json!(place.line));
         }
-        Value::Object(group)
+        Value::Object(rule)
+    };
+    let groups = loaded.groups.iter().map(|group| {
+        let fields = fields(group).into_iter().map(|(name, value)| (name, json!(value)));
+        rule(fields.collect(), &group.place)
     });
     top.insert("group".into(), groups.collect());
+    let processes = loaded.processes.iter().map(|process| rule(process.fields(), &process.place));
+    top.insert("process".into(), processes.collect());
     top.insert("files".into(), loaded.files.iter().map(|file| json!(file.to_string_lossy())).collect());
     Value::Object(top)
 }

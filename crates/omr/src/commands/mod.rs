@@ -8,37 +8,52 @@ macro_rules! outln {
     }};
 }
 
+pub mod advise;
 pub mod config;
 pub mod doctor;
+pub mod follow;
 pub mod hibernate;
+pub mod hint;
+pub mod history;
 pub mod mount;
 pub mod prepare;
+pub mod ps;
 pub mod reclaim;
 pub mod run;
+pub mod say;
 pub mod status;
 pub mod warm;
 pub mod watch;
+pub mod wss;
 
 use anyhow::Result;
 
 use crate::cli::{Cli, Command};
 use crate::exit::Exit;
+use crate::said::Word;
 
 /// Runs the command.
 pub fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Doctor(args) => doctor::run(&cli.root, &args),
         Command::Reclaim(args) => reclaim::run(&cli.root, &args),
+        Command::Wss(args) => wss::run(&cli.root, &args),
+        Command::Advise(args) => advise::run(&cli.root, &args),
+        Command::Hint(args) => hint::run(&cli.root, &args),
         Command::Prepare(args) => prepare::run(&cli.root, &args),
         Command::Warm(args) => warm::run(&cli.root, &args),
         Command::Hibernate(args) => hibernate::run(&cli.root, &args),
         Command::Daemon(args) => crate::daemon::run(&cli.root, &args),
         Command::Status(args) => status::status(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),
-        Command::History(args) => status::history(&cli.root, &args),
+        Command::History(args) => history::run(&cli.root, &args),
         Command::Pause(args) => status::pause(&cli.root, &args),
         Command::Resume => status::resume(&cli.root),
+        Command::Ps(args) => ps::run(&cli.root, &args),
+        Command::Foreground(args) => say::run(&cli.root, Word::Foreground, &args),
+        Command::Background(args) => say::run(&cli.root, Word::Background, &args),
         Command::Run(args) => run::run(&cli.root, &args),
+        Command::Follow(args) => follow::run(&cli.root, &args),
         Command::Watch(args) => watch::run(&cli.root, &args),
         Command::Mount(args) => mount::run(&cli.root, &args),
         Command::Config(args) => config::run(&cli.root, &args),

@@ -61,7 +61,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 
     // Before any thread exists, so that all of them have these signals blocked.
     let signals = SignalFd::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
-    let reclaimer = Reclaimer { kernel: Arc::clone(&kernel), loaded, backend };
+    let reclaimer = Reclaimer { kernel: Arc::clone(&kernel), root: root.into(), loaded, backend };
     let mut mirror = Mirror::mount(&dir, kernel, reclaimer).map_err(|err| refused(&dir, err))?;
     log::info!("omr {} offers {FILE} at {}", env!("CARGO_PKG_VERSION"), dir.display());
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

@@ -204,7 +204,7 @@ fn prepare(
     let stop = Flag::with_timeout(deadline);
     let bar = progress_bar(common, goal.missing(kernel)?);
     let mut preparation =
-        Preparation { kernel, config: loaded, actuator: &mut *actuator, journal: journal.as_ref(), stop: &stop };
+        Preparation { kernel, root, config: loaded, actuator: &mut *actuator, journal: journal.as_ref(), stop: &stop };
     let done = preparation.run(goal, &mut |freed| bar.set_position(freed.0));
     bar.finish_and_clear();
     done

@@ -7,26 +7,37 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use omr_kernel::actuate::{Actuator, DryRun, Live};
+use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_policy::pace::Job;
 use omr_policy::{Class, Config, End, Machine, short};
-use omr_units::{Amount, Bytes, GroupId, Limit};
+use omr_units::{Amount, Bytes, GroupId};
 use serde::Serialize;
 
+use crate::age;
+use crate::age::evict::Evictor;
+use crate::age::observe::Observer;
 use crate::backend::{self, Backend};
-use crate::candidates::{Candidate, SMALLEST, walk};
-use crate::classes::Classifier;
+use crate::candidates::{self, Candidate, walk};
+use crate::commands::hint::{self, Order};
 use crate::config::{self, BackendChoice, Loaded};
 use crate::exit::Exit;
+use crate::hint::{Extent, Ignore, Selection};
 use crate::limits::Journal;
-use crate::reclaim::{Report, Worker, job, machine};
+use crate::processes::{self, read_groups};
+use crate::reclaim::{Progress, Report, Worker, job, machine};
+use crate::snapshot::SwapSpace;
 use crate::stop::{self, Flag};
 use crate::tree::{Tree, no_group};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A control group, with or without /sys/fs/cgroup in front; / is the whole machine
+    /// A control group, with or without /sys/fs/cgroup in front, / is the whole machine; or a process id
+    ///
+    /// A number is a process; a group whose name is a number is written ./4711. Of a process the private
+    /// memory leaves first that no file backs, then files, each by address: what of it was used last
+    /// is not known. --backend, --watch and --older-than are for groups.
     #[arg(required_unless_present = "class", value_name = "TARGET")]
     target: Option<PathBuf>,
 
@@ -47,6 +58,17 @@ pub struct Args {
     /// Then look for this time at how much comes back, e.g. 30s
     #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
     watch: Option<Duration>,
+
+    /// Only what was surely not used for so long, e.g. 2m
+    ///
+    /// Of memory that goes to swap, by the ages MGLRU knows; page cache stays, as its age is not known.
+    /// Ages are known from agings on: see --wait, and omr wss.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME", conflicts_with = "backend")]
+    older_than: Option<Duration>,
+
+    /// Age the groups first, for as long as --older-than says
+    #[arg(long, requires = "older_than", conflicts_with = "dry_run")]
+    wait: bool,
 
     /// Which file of the kernel to use: auto, memory.reclaim, memory.swap.reclaim, memory.high
     ///
@@ -131,35 +153,37 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         }
         _ => return Err(Exit::Usage.error("either a target and an amount, or --class and an amount")),
     };
+    if let Some(pid) = target.and_then(processes::pid) {
+        return process(root, args, pid?, amount);
+    }
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
-    // The daemon's group is protected by its unit's name; the group of this shell is like any other.
-    let classifier = Classifier::new(&loaded.groups, Path::new(""));
-    let mut tree = Tree::default();
-    tree.scan(&kernel, &classifier, true)?;
-
-    let (name, mut candidates) = match target {
-        Some(target) => find_target(&kernel, &tree, target, args)?,
-        None => ("class background".to_owned(), walk(&tree, None, args.ignore_low)),
+    let (mut tree, _) = read_groups(&kernel, root, &loaded, true)?;
+    let find = |tree: &Tree| match target {
+        Some(target) => find_target(&kernel, tree, target, args),
+        None => Ok(("class background".to_owned(), walk(tree, None, args.ignore_low))),
     };
+    let (mut name, mut candidates) = find(&tree)?;
+    stop::catch_signals();
+    let stop = Flag::with_timeout(args.timeout);
+    if let (Some(older_than), true) = (args.older_than, args.wait) {
+        age_first(&kernel, &candidates, older_than, &stop)?;
+        (tree, _) = read_groups(&kernel, root, &loaded, true)?;
+        (name, candidates) = find(&tree)?;
+    }
     let held: Bytes = candidates.iter().map(|candidate| candidate.current).sum();
     let asked = amount.of(held);
-    crate::candidates::sort(&mut candidates);
+    candidates::sort(&mut candidates);
 
     let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
-    let choice = args.backend.unwrap_or(loaded.backend);
-    // Limits that an earlier run left behind are put back at every start.
-    let journal = if args.dry_run { None } else { backend::open_journal(&kernel, root, choice, &mut *actuator)? };
-    let Some(backend) = probe(&kernel, choice, &candidates, &mut *actuator)? else {
+    let Some(way) = way(&kernel, root, args, loaded.backend, &candidates, &mut *actuator)? else {
         let why = if candidates.is_empty() { "no group there may be touched" } else { "it is gone" };
         return Err(Exit::Partial.error(format!("{name}: {why}; nothing was reclaimed")));
     };
-    stop::catch_signals();
-    let stop = Flag::with_timeout(args.timeout);
     let bar = progress_bar(args, &name, amount, asked);
-    let machine = machine(&kernel, backend);
-    let mut run = Run { kernel: &kernel, loaded: &loaded, args, backend, journal, stop: &stop, machine };
+    let machine = machine(&kernel, way.file_only());
+    let mut run = Run { kernel: &kernel, loaded: &loaded, args, way, stop: &stop, machine };
     let mut summary = run.all(&name, asked, amount, &candidates, &mut *actuator, &bar)?;
     bar.finish_and_clear();
     if let Some(time) = args.watch.filter(|_| !args.dry_run) {
@@ -169,11 +193,100 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(match summary.end {
         End::Complete => Exit::Done,
         // As much as will go is what "max" asks for.
-        End::Futile | End::Floor if amount == Amount::Max => Exit::Done,
+        End::Futile | End::Floor | End::Young if amount == Amount::Max => Exit::Done,
         End::Denied | End::Failed => Exit::Failed,
         End::Unsupported => Exit::Unsupported,
         _ => Exit::Partial,
     })
+}
+
+/// How the kernel is asked.
+enum Way {
+    /// Through a file of the group.
+    File { backend: Backend, journal: Option<Journal> },
+    /// Through the generations of `lru_gen`: only what was not used for so long.
+    Ages { older_than: Duration },
+}
+
+impl Way {
+    fn name(&self) -> &'static str {
+        match self {
+            Way::File { backend, .. } => backend.file(),
+            Way::Ages { .. } => "lru_gen",
+        }
+    }
+
+    fn file_only(&self) -> bool {
+        matches!(self, Way::File { backend, .. } if backend.file_only())
+    }
+}
+
+/// The way to take; `None` when no group is left to ask for it.
+fn way(
+    kernel: &Kernel,
+    root: &Path,
+    args: &Args,
+    configured: BackendChoice,
+    candidates: &[Candidate],
+    actuator: &mut dyn Actuator,
+) -> Result<Option<Way>> {
+    if let Some(older_than) = args.older_than {
+        require_ages(kernel)?;
+        return Ok(Some(Way::Ages { older_than }).filter(|_| !candidates.is_empty()));
+    }
+    let choice = args.backend.unwrap_or(configured);
+    // Limits that an earlier run left behind are put back at every start.
+    let journal = if args.dry_run { None } else { backend::open_journal(kernel, root, choice, actuator)? };
+    let backend = probe(kernel, choice, candidates, actuator)?;
+    Ok(backend.map(|backend| Way::File { backend, journal }))
+}
+
+/// `--older-than` takes what goes to swap, by age.
+fn require_ages(kernel: &Kernel) -> Result<()> {
+    age::require(kernel)?;
+    match SwapSpace::read(kernel) {
+        Some(swap) if swap.total == Bytes::ZERO => Err(Exit::Unsupported.error(
+            "--older-than takes only what goes to swap, as the age of page cache is not known, and there is no swap",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// `--wait`: looks for so long at what is used.
+fn age_first(kernel: &Kernel, candidates: &[Candidate], older_than: Duration, stop: &Flag) -> Result<()> {
+    require_ages(kernel)?;
+    let mut observer = Observer::new(kernel);
+    for candidate in candidates {
+        observer.add(candidate.id, &candidate.path);
+    }
+    if std::io::stderr().is_terminal() {
+        eprintln!("looking for {} at what is used; ^C stops", short(older_than));
+    }
+    observer.window(&mut Live, older_than, stop, |_| Ok(()))
+}
+
+/// A process as the target.
+fn process(root: &Path, args: &Args, pid: u32, amount: Amount) -> Result<Exit> {
+    let given = [
+        ("--backend", args.backend.is_some()),
+        ("--watch", args.watch.is_some()),
+        ("--older-than", args.older_than.is_some()),
+    ];
+    for (option, is_given) in given {
+        if is_given {
+            let text = format!("{option} is for groups, and {pid} is a process; a group of that name is ./{pid}");
+            return Err(Exit::Usage.error(text));
+        }
+    }
+    let order = Order {
+        selection: Selection { advice: Advice::PageOut, within: None, backing: None },
+        extent: Extent { amount, swap_floor: args.swap_floor },
+        ignore: Ignore { class: args.ignore_class, low: args.ignore_low },
+        timeout: args.timeout,
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    hint::reclaim(root, pid, &order)
 }
 
 /// Finds out what this kernel has on the first group that is still there.
@@ -203,8 +316,7 @@ struct Run<'a> {
     kernel: &'a Kernel,
     loaded: &'a Loaded,
     args: &'a Args,
-    backend: Backend,
-    journal: Option<Journal>,
+    way: Way,
     stop: &'a Flag,
     machine: Machine,
 }
@@ -222,7 +334,7 @@ impl Run<'_> {
         let began = clock::read_monotonic();
         let mut summary = Summary {
             target: name.to_owned(),
-            backend: self.backend.file(),
+            backend: self.way.name(),
             asked,
             freed: Bytes::ZERO,
             freed_anon: Bytes::ZERO,
@@ -252,17 +364,22 @@ impl Run<'_> {
             if self.args.dry_run {
                 planned += job.amount;
             }
-            let mut worker = Worker {
-                kernel: self.kernel,
-                actuator,
-                backend: self.backend,
-                journal: self.journal.as_ref(),
-                stop: self.stop,
-            };
             let before = summary.freed;
-            let report = worker.run(&group, job, candidate.inner, &mut |progress| {
-                bar.set_position((before + progress.freed).0);
-            });
+            let mut progress = |progress: Progress| bar.set_position((before + progress.freed).0);
+            let (kernel, stop) = (self.kernel, self.stop);
+            let report = match self.way {
+                Way::File { backend, ref journal } => {
+                    Worker { kernel, actuator, backend, journal: journal.as_ref(), stop }.run(
+                        &group,
+                        job,
+                        candidate.inner,
+                        &mut progress,
+                    )
+                }
+                Way::Ages { older_than } => {
+                    Evictor::new(kernel, actuator, stop).run(&group, job, candidate.inner, older_than, &mut progress)
+                }
+            };
             summary.freed += report.freed;
             summary.freed_anon += report.freed_anon;
             summary.freed_file += report.freed_file;
@@ -294,6 +411,12 @@ impl Run<'_> {
             let kept = candidates.iter().any(|candidate| candidate.gain < candidate.current);
             summary.end = if kept { End::Floor } else { End::Futile };
         }
+        if summary.end == End::Young {
+            // Not all that is old was taken where it is not known of some.
+            let unknown = |group: &GroupSummary| matches!(group.report.end, End::NotAged | End::NotSeen);
+            summary.end =
+                summary.groups.iter().find(|group| unknown(group)).map_or(End::Young, |group| group.report.end);
+        }
         summary.seconds = clock::read_monotonic().since(began).as_secs_f64();
         Ok(summary)
     }
@@ -306,7 +429,7 @@ impl Run<'_> {
         if let Some(floor) = self.args.swap_floor {
             with_floor.guard.swap_floor = floor;
         }
-        job(&with_floor, &self.machine, self.backend, gain, candidate.current - candidate.gain)
+        job(&with_floor, &self.machine, self.way.file_only(), gain, candidate.current - candidate.gain)
     }
 }
 
@@ -328,71 +451,8 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
     if node.inner {
         return Ok((shown, candidates));
     }
-    // One group, and it may not be touched: say why.
-    let no_controller = || format!("{shown} has no memory controller; the group above it accounts for its memory");
-    let Some(current) = node.current else {
-        // The file's own error, where it is there and cannot be read.
-        return Err(match group.read_current(&mut Vec::new()) {
-            Err(err) if !err.is_gone() => err.into(),
-            _ => Exit::Unsupported.error(no_controller()),
-        });
-    };
-    let class = tree.assignment(node).map(|assignment| (assignment.class, assignment.explain(path)));
-    if let Some((class, why)) = class
-        && class != Class::Background
-        && !args.ignore_class
-    {
-        let text = format!(
-            "{shown} is {} ({why}); nothing was reclaimed. --ignore-class reclaims it all the same.",
-            class.name()
-        );
-        return Err(Exit::Failed.error(text));
-    }
-    if !node.clear && !args.ignore_class {
-        let text = format!(
-            "{shown} holds the memory of groups that may not be touched; nothing was reclaimed. \
-             --ignore-class reclaims it all the same."
-        );
-        return Err(Exit::Failed.error(text));
-    }
-    if node.unprotected.is_none_or(|bytes| bytes < SMALLEST) && !args.ignore_low && current >= SMALLEST {
-        let text = format!(
-            "{shown} is protected ({}, all of its {current} in it); nothing was reclaimed. \
-             --ignore-low reclaims it all the same.",
-            protected_by(&group)?
-        );
-        return Err(Exit::Failed.error(text));
-    }
-    let keep = tree.assignment(node).and_then(|assignment| assignment.keep).filter(|_| !args.ignore_class);
-    let kept = keep.map_or(Bytes::ZERO, |keep| keep.of(current));
-    let rule = tree.assignment(node).and_then(|assignment| assignment.keep_rule.as_ref());
-    let why = rule.map(|rule| format!("matched {rule}")).unwrap_or_default();
-    if kept.0 > 0 && current - kept < SMALLEST {
-        let text = format!(
-            "{shown} keeps {kept} ({why}), all of its {current} in it; nothing was reclaimed. \
-             --ignore-class reclaims it all the same."
-        );
-        return Err(Exit::Failed.error(text));
-    }
-    let unprotected = if args.ignore_low { current } else { node.unprotected.unwrap_or_default() };
-    let gain = (current - kept).min(unprotected);
-    candidates.push(Candidate { id: node.id, path: path.into(), current, gain, inner: None });
+    candidates.push(candidates::one(tree, node, &group, args.ignore_class, args.ignore_low)?);
     Ok((shown, candidates))
-}
-
-/// The file that protects a group, and what is in it.
-fn protected_by(group: &Group) -> Result<String> {
-    let buffer = &mut Vec::new();
-    for file in ["memory.low", "memory.min"] {
-        match group.read_limit(file, buffer) {
-            Ok(Limit::Bytes(Bytes::ZERO)) => {}
-            Ok(Limit::Bytes(bytes)) => return Ok(format!("{file} = {bytes}")),
-            Ok(Limit::Max) => return Ok(format!("{file} = max")),
-            Err(err) if err.is_gone() => {}
-            Err(err) => return Err(err.into()),
-        }
-    }
-    Ok("memory.min or memory.low of a group above it".into())
 }
 
 fn printed(path: &Path) -> String {
@@ -450,6 +510,7 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
             outln!("{}: would ask for {}", config::printable(&group.group), group.report.asked);
         }
         outln!("{}: nothing was done (--dry-run); backend {}", summary.target, summary.backend);
+        say_what_went_wrong(summary);
         return Ok(());
     }
     let mut line = format!(
@@ -471,6 +532,11 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
         line += &format!(" {came_back} came back within {}.", short(time));
     }
     outln!("{line}");
+    say_what_went_wrong(summary);
+    Ok(())
+}
+
+fn say_what_went_wrong(summary: &Summary) {
     for group in &summary.groups {
         if let Some(error) = &group.report.error {
             eprintln!("omr: {}: {error}", config::printable(&group.group));
@@ -478,5 +544,4 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
             eprintln!("omr: {}: {}", config::printable(&group.group), group.report.end.words());
         }
     }
-    Ok(())
 }

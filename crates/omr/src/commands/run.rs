@@ -21,7 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::bus::{Scope, Systemd};
 use crate::exit::Exit;
-use crate::{classes, config};
+use crate::{attributes, config};
 
 /// As env(1), nohup(1) and timeout(1): omr itself failed, the command cannot be run, is not there.
 const FAILED: u8 = 125;
@@ -147,7 +147,7 @@ fn in_scope(kernel: &Kernel, args: &Args, pid: u32, user: bool) -> Result<()> {
 }
 
 fn write_class(dir: &Dir, class: Class) -> Result<()> {
-    dir.set_xattr(classes::ATTRIBUTE, class.name()).context("write the class to the group (Linux 5.7)")
+    dir.set_xattr(attributes::CLASS, class.name()).context("write the class to the group (Linux 5.7)")
 }
 
 // Without systemd

@@ -1,4 +1,4 @@
-//! `omr status`, `omr explain`, `omr history`, `omr pause` and `omr resume`.
+//! `omr status`, `omr explain`, `omr pause` and `omr resume`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,13 +8,9 @@ use omr_policy::{Decision, Mode, short};
 use omr_units::Bytes;
 
 use crate::config::printable;
-use crate::daemon::{ControlRequest, Explanation, ImageView, LedgerEntry, Status, ask, read_ledger};
+use crate::daemon::{ControlRequest, Explanation, ImageView, Status, ask};
 use crate::exit::Exit;
-use crate::{paths, stop};
-
-/// The last second of the year 9999, which is as far as dates can be written. A ledger can hold
-/// anything once a disk has failed.
-const LATEST: u64 = 253_402_300_799;
+use crate::{paths, processes, said, stop};
 
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
@@ -29,7 +25,8 @@ pub struct StatusArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// A control group; without one, the machine
+    /// A control group or a process id (a group whose name is a number: ./N); without one, the machine
+    #[arg(value_name = "GROUP|PID")]
     group: Option<PathBuf>,
 
     /// Print JSON
@@ -48,17 +45,6 @@ pub struct PauseArgs {
     /// What the package's hook says before every kind of sleep. A pause that was there before stays.
     #[arg(long, conflicts_with = "time")]
     until_wake: bool,
-}
-
-#[derive(Debug, clap::Args)]
-pub struct HistoryArgs {
-    /// Show this many of the last sweeps
-    #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
-    lines: usize,
-
-    /// Print the ledger's JSON lines
-    #[arg(long)]
-    json: bool,
 }
 
 /// `omr status`.
@@ -98,6 +84,7 @@ fn print_status(status: &Status) -> Result<()> {
             format!("{} freed so far, {left}", preparing.freed)
         }
         (Some(sweep), _) => format!("sweeping {}: {} of {}", printable(&sweep.group), sweep.freed, sweep.asked),
+        (None, _) if let Some(hinting) = &status.hinting => format!("hinting {} away", printable(hinting)),
         (None, Some(Decision::Hold { .. })) => "waiting".to_owned(),
         _ => String::new(),
     };
@@ -125,6 +112,9 @@ fn print_status(status: &Status) -> Result<()> {
     );
     if let Some(line) = status.image.as_ref().and_then(about_image) {
         outln!("{line}");
+    }
+    for said in &status.said {
+        outln!("{}: {}, as was said", said.word.class().name(), printable(&said.what));
     }
     outln!("");
     let width =
@@ -172,14 +162,13 @@ fn about_image(image: &ImageView) -> Option<String> {
     })
 }
 
-/// A group's name as a request can carry it, and as the daemon compares it.
-fn lossy(group: PathBuf) -> String {
-    group.to_string_lossy().into_owned()
-}
-
 /// `omr explain`.
 pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
-    let value = ask(&paths::socket(root), &ControlRequest::Explain { group: args.group.clone().map(lossy) })?;
+    let request = match &args.group {
+        Some(target) if let Some(pid) = processes::pid(target) => ControlRequest::ExplainProcess { pid: pid? },
+        group => ControlRequest::Explain { group: group.as_deref().map(said::group) },
+    };
+    let value = ask(&paths::socket(root), &request)?;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(Exit::Done);
@@ -213,62 +202,5 @@ pub fn pause(root: &Path, args: &PauseArgs) -> Result<Exit> {
 /// `omr resume`.
 pub fn resume(root: &Path) -> Result<Exit> {
     ask(&paths::socket(root), &ControlRequest::Resume)?;
-    Ok(Exit::Done)
-}
-
-/// `omr history`.
-pub fn history(root: &Path, args: &HistoryArgs) -> Result<Exit> {
-    let mut entries = std::collections::VecDeque::new();
-    read_ledger(&paths::state_dir(root), |entry| {
-        entries.push_back(entry);
-        if entries.len() > args.lines {
-            entries.pop_front();
-        }
-    })?;
-    if args.json {
-        for entry in &entries {
-            outln!("{}", serde_json::to_string(entry)?);
-        }
-        return Ok(Exit::Done);
-    }
-    for entry in &entries {
-        let time = |seconds: u64| {
-            let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds.min(LATEST));
-            humantime::format_rfc3339_seconds(time).to_string()
-        };
-        match entry {
-            LedgerEntry::Sweep(swept) => outln!(
-                "{}  {}: {}{} freed (anon {}, file {}), {} to swap, {}; {}",
-                time(swept.time),
-                printable(&swept.group),
-                if swept.observed { "observed only, " } else { "" },
-                swept.freed,
-                swept.freed_anon,
-                swept.freed_file,
-                swept.swapped_out,
-                short(Duration::from_millis(swept.wall_ms)),
-                swept.stop_reason,
-            ),
-            LedgerEntry::Prepare(prepared) => outln!(
-                "{}  prepared for {} ({}): {}{} freed (anon {}, file {}), {} to swap, {}; {}",
-                time(prepared.time),
-                prepared.purpose.name(),
-                printable(&prepared.why),
-                if prepared.observed { "observed only, " } else { "" },
-                prepared.freed,
-                prepared.freed_anon,
-                prepared.freed_file,
-                prepared.swapped_out,
-                short(Duration::from_millis(prepared.wall_ms)),
-                prepared.stop_reason,
-            ),
-            LedgerEntry::Refaults { time: at, group, bytes, after, .. } => outln!(
-                "{}  {}: {bytes} came back within {}",
-                time(*at),
-                printable(group),
-                short(Duration::from_secs(*after)),
-            ),
-        }
-    }
     Ok(Exit::Done)
 }

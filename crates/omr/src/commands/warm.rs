@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::config;
 use crate::exit::Exit;
 use crate::paths;
+use crate::processes::read_groups;
 use crate::stop::{self, Flag};
 use crate::tree::{Tree, no_group};
 use crate::warm::{self, Bounds, End, Job, Recorded, Report, Subject, Use};
@@ -106,7 +107,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
-    let tree = warm::scan(&kernel, &loaded)?;
+    let (tree, _) = read_groups(&kernel, root, &loaded, false)?;
     let subjects = find(&kernel, &tree, &args.targets)?;
     if args.record {
         return write(&kernel, root, args, &subjects);

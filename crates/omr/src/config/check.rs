@@ -1,10 +1,13 @@
 //! What is no mistake and yet hardly what the user wanted.
 
+use std::path::{Path, PathBuf};
+
 use omr_policy::Class;
 use omr_units::{Amount, Permyriad};
 
-use super::{Glob, GroupRule, Loaded, Problem, Selector};
-use crate::classes::BUILT_IN;
+use super::{Glob, GroupRule, Loaded, Problem, ProcessRule, Selector};
+use crate::attributes::Attributes;
+use crate::classes::{Assignment, BUILT_IN, Classifier};
 
 /// Findings in the order of the rules.
 pub(super) fn warnings(loaded: &Loaded) -> Vec<Problem> {
@@ -20,7 +23,36 @@ pub(super) fn warnings(loaded: &Loaded) -> Vec<Problem> {
         found.extend(overlaps(rule, later));
     }
     found.extend(nothing_left(&loaded.groups));
+    for (n, rule) in loaded.processes.iter().enumerate() {
+        let later = loaded.processes.get(n + 1..).unwrap_or_default();
+        found.extend(overruled(rule, later).or_else(|| idle(rule, &loaded.groups)));
+    }
     found
+}
+
+/// A rule for processes of which a later one fits each that it fits: the last one wins.
+fn overruled(rule: &ProcessRule, later: &[ProcessRule]) -> Option<Problem> {
+    let winner = later.iter().find(|later| later.covers(rule))?;
+    Some(Problem::at(
+        &rule.place,
+        format!("process {}: never wins, each process that fits it fits {winner}", rule.what()),
+    ))
+}
+
+/// A rule that says background of processes whose group, named by its path, is never that.
+fn idle(rule: &ProcessRule, groups: &[GroupRule]) -> Option<Problem> {
+    let group = rule.group.as_ref().filter(|glob| rule.class == Class::Background && glob.is_literal())?;
+    let classifier = Classifier::new(groups, Path::new(""));
+    let (mut path, mut assignment) = (PathBuf::new(), Assignment::default());
+    for part in Path::new(group.as_str()) {
+        path.push(part);
+        assignment = classifier.assign(&path, &assignment, &Attributes::none(0));
+    }
+    if assignment.class == Class::Background {
+        return None;
+    }
+    let (class, why) = (assignment.class.name(), assignment.explain(&path));
+    Some(Problem::at(&rule.place, format!("process {}: says nothing, the group is {class}: {why}", rule.what())))
 }
 
 /// A rule whose every word is said again, for the same groups, by later ones.
@@ -175,6 +207,59 @@ mod tests {
         let text =
             rule("match = 'a'", "class = 'background'\nkeep = '1M'") + &rule("match = 'a'", "class = 'foreground'");
         assert_eq!(found(&text), [""; 0]);
+    }
+
+    fn found_of_processes(groups: &str, rules: &[&str]) -> Vec<String> {
+        let text: String = rules.iter().map(|rule| format!("[[process]]\n{}\n", rule.replace(", ", "\n"))).collect();
+        let (groups, processes) = (super::super::rules(groups), super::super::process_rules(&text));
+        let loaded = Loaded { groups, processes, ..Loaded::built_in() };
+        warnings(&loaded).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_process_rule_that_a_later_one_covers_is_pointed_out() {
+        let cat = "exe = '/usr/bin/cat', uid = 1000, class = 'protected'";
+        for (later, is_the_same) in [
+            ("exe = '/usr/bin/cat', uid = 1000, class = 'background'", true),
+            ("exe = '/usr/bin/*', class = 'background'", false),
+            ("exe = '/usr/**', class = 'protected'", false),
+            ("uid = 1000, class = 'background'", false),
+        ] {
+            let found = found_of_processes("", &[cat, later]);
+            assert_eq!(found.len(), 1, "{later}: {found:?}");
+            let begin = "/etc/omr/omr.toml:1: process exe \"/usr/bin/cat\", uid 1000: never wins, each process that fits it fits ";
+            assert!(found[0].starts_with(begin) && found[0].contains(" in /etc/omr/omr.toml:"), "{found:?}");
+            // The other way round is how one makes an exception.
+            assert_eq!(found_of_processes("", &[later, cat]).len(), usize::from(is_the_same), "{later}");
+        }
+        for other in [
+            "exe = '/usr/bin/cat', uid = 1001, class = 'background'",
+            "exe = '/usr/bin/cat', uid = 1000, command = '*x*', class = 'background'",
+            "exe = '/opt/**', class = 'background'",
+        ] {
+            assert_eq!(found_of_processes("", &[cat, other]), [""; 0], "{other}");
+        }
+        let adj = |range: &str| format!("oom_score_adj = '{range}', class = 'background'");
+        assert_eq!(found_of_processes("", &[&adj("200..300"), &adj("100..")]).len(), 1);
+        assert_eq!(found_of_processes("", &[&adj("200..300"), &adj("250..")]), [""; 0]);
+        let command = |pattern: &str| format!("command = '{pattern}', class = 'background'");
+        assert_eq!(found_of_processes("", &[&command("a b"), &command("a*")]).len(), 1);
+        assert_eq!(found_of_processes("", &[&command("a*b"), &command("a*")]), [""; 0], "too clever by half");
+    }
+
+    #[test]
+    fn a_process_rule_about_a_group_that_is_kept_is_pointed_out() {
+        let groups = rule("match = 'work/**'", "class = 'foreground'");
+        let of = |group: &str, class: &str| format!("group = '{group}', class = '{class}'");
+        assert_eq!(
+            found_of_processes(&groups, &[&of("work/a", "background")]),
+            ["/etc/omr/omr.toml:1: process group \"work/a\": says nothing, the group is foreground: \
+                 matched \"work/**\" in /etc/omr/omr.toml:2"]
+        );
+        assert_eq!(found_of_processes(&groups, &[&of("system.slice/dbus.service", "background")]).len(), 1);
+        for (group, class) in [("work/a", "protected"), ("rest", "background"), ("work*", "background")] {
+            assert_eq!(found_of_processes(&groups, &[&of(group, class)]), [""; 0], "{group}");
+        }
     }
 
     #[test]

@@ -68,13 +68,21 @@ impl Glob {
         Glob::new(text)
     }
 
+    /// A pattern for the absolute path of a program: `/opt/**`.
+    pub fn program(text: &str) -> Result<Glob, String> {
+        match text.strip_prefix('/') {
+            Some(path) if !path.is_empty() => Glob::new(path).map(|glob| Glob { text: text.into(), ..glob }),
+            _ => Err("the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"".into()),
+        }
+    }
+
     fn new(text: &str) -> Result<Glob, String> {
         let mut parts = Vec::new();
         let mut stem = 0;
         for part in text.split('/') {
             match part {
                 "" => return Err("there is nothing between two slashes".into()),
-                "." | ".." => return Err(format!("a group's path has no \"{part}\" in it")),
+                "." | ".." => return Err(format!("a path here has no \"{part}\" in it")),
                 "**" if parts.last() == Some(&Part::AnyDepth) => {}
                 "**" => parts.push(Part::AnyDepth),
                 _ if part.contains(['*', '?', '[']) => {
@@ -108,6 +116,11 @@ impl Glob {
     /// Whether it matches a path, given as its parts.
     pub fn matches(&self, path: &[Cow<'_, str>]) -> bool {
         matches(&self.parts, path)
+    }
+
+    /// Whether it has no wildcard: there is one path that it matches.
+    pub fn is_literal(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Literal(_)))
     }
 
     /// Whether it takes in whatever there is, without naming any: its last part is `*`, `**` or only

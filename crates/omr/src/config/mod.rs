@@ -7,6 +7,7 @@ mod check;
 mod glob;
 mod layers;
 mod parse;
+mod process;
 mod schema;
 
 use std::fmt;
@@ -19,13 +20,14 @@ use omr_policy::Class;
 use omr_units::Amount;
 
 pub use self::glob::{Glob, parts};
+pub use self::process::ProcessRule;
 pub use self::schema::{KEYS, TABLES, amount_text, class};
 use crate::exit::Exit;
 
 /// By which file of the kernel groups are reclaimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
-    /// `memory.reclaim` or `memory.swap.reclaim`, as the kernel has them; never `memory.high`.
+    /// `memory.swap.reclaim` where it may be written, else `memory.reclaim`; never `memory.high`.
     #[default]
     Auto,
     /// `memory.reclaim` (Linux 5.19).
@@ -189,6 +191,8 @@ pub struct Loaded {
     pub cloud: Cloud,
     /// The rules for groups, in the order of the files.
     pub groups: Vec<GroupRule>,
+    /// The rules for processes, in the order of the files.
+    pub processes: Vec<ProcessRule>,
     /// The files that were read.
     pub files: Vec<PathBuf>,
     /// For each of [`KEYS`] where its value is written, if anywhere.
@@ -306,11 +310,17 @@ struct Draft {
     settings: Settings,
     origins: Vec<Option<Place>>,
     groups: Vec<GroupRule>,
+    processes: Vec<ProcessRule>,
 }
 
 impl Default for Draft {
     fn default() -> Self {
-        Draft { settings: Settings::default(), origins: vec![None; KEYS.len()], groups: Vec::new() }
+        Draft {
+            settings: Settings::default(),
+            origins: vec![None; KEYS.len()],
+            groups: Vec::new(),
+            processes: Vec::new(),
+        }
     }
 }
 
@@ -327,11 +337,17 @@ impl Draft {
         } else if self.origins[at("guard.backoff")].is_none() {
             policy.guard.backoff = policy.guard.backoff.min(policy.guard.backoff_max);
         }
+        if self.origins[at("hints.pageout_after")].is_none() {
+            policy.hints.pageout_after = policy.hints.pageout_after.max(policy.hints.cold_after);
+        } else if self.origins[at("hints.cold_after")].is_none() {
+            policy.hints.cold_after = policy.hints.cold_after.min(policy.hints.pageout_after);
+        }
         let policy = self.settings.policy.clone();
         for (short, long, contradiction) in [
             ("idle.again", "idle.for", policy.idle.again > policy.idle.hold),
             ("stop.stall", "stop.window", policy.stop.stall > policy.stop.window),
             ("guard.backoff", "guard.backoff_max", policy.guard.backoff > policy.guard.backoff_max),
+            ("hints.cold_after", "hints.pageout_after", policy.hints.cold_after > policy.hints.pageout_after),
         ] {
             if contradiction {
                 let wrong = [(short, "must not be longer than"), (long, "must not be shorter than")];
@@ -363,9 +379,10 @@ impl Draft {
     }
 
     fn finish(self, files: Vec<PathBuf>, loose: Vec<Arc<Path>>) -> Loaded {
-        let Draft { settings: Settings { policy, backend, cloud }, origins, mut groups } = self;
+        let Draft { settings: Settings { policy, backend, cloud }, origins, mut groups, mut processes } = self;
         groups.shrink_to_fit();
-        Loaded { policy, backend, cloud, groups, files, origins, loose }
+        processes.shrink_to_fit();
+        Loaded { policy, backend, cloud, groups, processes, files, origins, loose }
     }
 }
 
@@ -389,9 +406,20 @@ pub fn printable(text: &str) -> String {
 /// The rules that a text has; the tests' short way.
 #[cfg(test)]
 pub fn rules(text: &str) -> Vec<GroupRule> {
+    draft(text).groups
+}
+
+/// As [`rules`], those for processes.
+#[cfg(test)]
+pub fn process_rules(text: &str) -> Vec<ProcessRule> {
+    draft(text).processes
+}
+
+#[cfg(test)]
+fn draft(text: &str) -> Draft {
     let mut draft = Draft::default();
     let mut problems = Vec::new();
     parse::parse(&Arc::from(Path::new("/etc/omr/omr.toml")), text, &mut draft, &mut problems);
     assert_eq!(problems, []);
-    draft.groups
+    draft
 }

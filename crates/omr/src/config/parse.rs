@@ -8,8 +8,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::glob::Glob;
+use super::process::{self, PROCESS_KEYS};
 use super::schema::{self, GROUP_KEYS, KEYS, TABLES};
-use super::{Draft, GroupRule, Place, Problem, Selector, printable};
+use super::{Draft, GroupRule, Place, Problem, ProcessRule, Selector, printable};
 
 /// More rules than this are a mistake, and would take memory and time.
 const RULES_LIMIT: usize = 1000;
@@ -83,7 +84,11 @@ impl Reader<'_> {
         for (key, value) in table {
             let name = &**key.get_ref();
             if name == "group" {
-                self.groups(key.span(), value);
+                let expected = "group: write [[group]], and \"match\" and \"class\" in the lines below";
+                self.rules(name, key.span(), value, expected, Reader::group, |draft| &mut draft.groups);
+            } else if name == "process" {
+                let expected = "process: write [[process]], and \"exe\" and \"class\" in the lines below";
+                self.rules(name, key.span(), value, expected, Reader::process, |draft| &mut draft.processes);
             } else if TABLES.contains(&name) {
                 match value.get_ref() {
                     DeValue::Table(table) => self.table(name, table),
@@ -117,26 +122,86 @@ impl Reader<'_> {
         }
     }
 
-    fn groups(&mut self, span: Range<usize>, value: &Spanned<DeValue<'_>>) {
-        let DeValue::Array(groups) = value.get_ref() else {
-            self.problem(span, "group: write [[group]], with two brackets on each side");
+    fn rules<T>(
+        &mut self,
+        name: &str,
+        span: Range<usize>,
+        value: &Spanned<DeValue<'_>>,
+        expected: &str,
+        read: fn(&mut Self, Range<usize>, &DeTable<'_>) -> Option<T>,
+        list: fn(&mut Draft) -> &mut Vec<T>,
+    ) {
+        let DeValue::Array(rules) = value.get_ref() else {
+            self.problem(span, format!("{name}: write [[{name}]], with two brackets on each side"));
             return;
         };
-        for group in groups {
-            let DeValue::Table(table) = group.get_ref() else {
-                self.problem(group.span(), "group: write [[group]], and \"match\" and \"class\" in the lines below");
+        for rule in rules {
+            let DeValue::Table(table) = rule.get_ref() else {
+                self.problem(rule.span(), expected);
                 continue;
             };
-            if self.draft.groups.len() >= RULES_LIMIT {
-                self.problem(group.span(), format!("group: there are more than {RULES_LIMIT} of them"));
+            if list(self.draft).len() >= RULES_LIMIT {
+                self.problem(rule.span(), format!("{name}: there are more than {RULES_LIMIT} of them"));
                 return;
             }
             let before = self.problems.len();
-            let rule = self.group(group.span(), table);
+            let read = read(self, rule.span(), table);
             if self.problems.len() == before {
-                self.draft.groups.extend(rule);
+                list(self.draft).extend(read);
             }
         }
+    }
+
+    fn process(&mut self, span: Range<usize>, table: &DeTable<'_>) -> Option<ProcessRule> {
+        let mut class = None;
+        let (mut exe, mut command, mut group, mut uid, mut oom_score_adj) = (None, None, None, None, None);
+        let mut sound = true;
+        for (key, value) in table {
+            let name = &**key.get_ref();
+            let full = format!("process.{name}");
+            let given = value.get_ref();
+            let result = match name {
+                "exe" => process::parse_exe(given).map(|glob| exe = Some(glob)),
+                "command" => process::parse_command(given).map(|pattern| command = Some(pattern)),
+                "group" => process::parse_group(given).map(|glob| group = Some(glob)),
+                "uid" => process::parse_uid(given).map(|number| uid = Some(number)),
+                "oom_score_adj" => process::parse_adj(given).map(|range| oom_score_adj = Some(range)),
+                "class" => schema::word(given, &schema::CLASSES).map(|word| class = schema::class(word)),
+                _ => {
+                    sound = false;
+                    self.unknown_key(key.span(), &full, name, &PROCESS_KEYS);
+                    continue;
+                }
+            };
+            if let Err(expected) = result {
+                sound = false;
+                self.wrong_value(&full, key.span(), value, &expected);
+            }
+        }
+        // What is missing may be what was misspelt.
+        if !sound {
+            return None;
+        }
+        let names = exe.is_some() || command.is_some() || group.is_some() || uid.is_some() || oom_score_adj.is_some();
+        if !names {
+            let needs = "\"exe\", \"command\", \"group\", \"uid\" or \"oom_score_adj\"";
+            self.problem(span.clone(), format!("process: needs {needs}, to say which processes it is about"));
+        }
+        let Some(class) = class else {
+            self.problem(span, "process: needs \"class\", to say what may be done");
+            return None;
+        };
+        Some(ProcessRule { exe, command, group, uid, oom_score_adj, class, place: self.place(span.start) })
+    }
+
+    /// A key that a rule cannot have: what it may be meant for, or all there are.
+    fn unknown_key(&mut self, span: Range<usize>, full: &str, name: &str, keys: &[&'static str]) {
+        let hint = match (schema::meant(name, keys.iter().copied()), keys.split_last()) {
+            (Some(meant), _) => format!("; did you mean \"{meant}\"?"),
+            (None, Some((last, others))) => format!("; there are {} and {last}", others.join(", ")),
+            (None, None) => String::new(),
+        };
+        self.problem(span, format!("{}: unknown key{hint}", shown(full)));
     }
 
     fn group(&mut self, span: Range<usize>, table: &DeTable<'_>) -> Option<GroupRule> {
@@ -154,11 +219,7 @@ impl Reader<'_> {
                 "keep" => schema::parse_amount(value.get_ref(), "20%").map(|amount| keep = Some(amount)),
                 _ => {
                     sound = false;
-                    let hint = match schema::meant(name, GROUP_KEYS) {
-                        Some(meant) => format!("; did you mean \"{meant}\"?"),
-                        None => "; there are match, unit, class and keep".into(),
-                    };
-                    self.problem(key.span(), format!("{}: unknown key{hint}", shown(&full)));
+                    self.unknown_key(key.span(), &full, name, &GROUP_KEYS);
                     continue;
                 }
             };
@@ -198,7 +259,7 @@ fn selector(name: &str, value: &DeValue<'_>) -> Result<Selector, String> {
 /// `; did you mean "class"?`, where there is something that could be meant.
 fn hint(table: &str, name: &str) -> String {
     let here = KEYS.iter().filter(|key| key.table == table).map(|key| key.name);
-    let tables = TABLES.into_iter().chain(["group"]).filter(|_| table.is_empty());
+    let tables = TABLES.into_iter().chain(["group", "process"]).filter(|_| table.is_empty());
     if let Some(meant) = schema::meant(name, here.chain(tables)) {
         return format!("; did you mean \"{meant}\"?");
     }
@@ -309,6 +370,54 @@ mod tests {
                 "[[group]]\nunit = 'a/b'\nkeep = '64M'",
                 "f:2: group.unit = 'a/b': a unit's name has no \"/\" in it; for a path write it as \"match\"",
             ),
+            ("[process]\nexe = '/a'", "f:1: process: write [[process]], with two brackets on each side"),
+            ("process = [1]", "f:1: process: write [[process]], and \"exe\" and \"class\" in the lines below"),
+            (
+                "[[process]]\nclass = 'background'",
+                "f:1: process: needs \"exe\", \"command\", \"group\", \"uid\" or \"oom_score_adj\", to say which processes it is about",
+            ),
+            ("[[process]]\nexe = '/a'", "f:1: process: needs \"class\", to say what may be done"),
+            ("[[process]]\nexec = '/a'", "f:2: process.exec: unknown key; did you mean \"exe\"?"),
+            (
+                "[[process]]\nbanana = '/a'",
+                "f:2: process.banana: unknown key; there are exe, command, group, uid, oom_score_adj and class",
+            ),
+            (
+                "[[process]]\nexe = 'firefox'\nclass = 'background'",
+                "f:2: process.exe = 'firefox': the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"",
+            ),
+            (
+                "[[process]]\nexe = '/a/../b'\nclass = 'background'",
+                "f:2: process.exe = '/a/../b': a path here has no \"..\" in it",
+            ),
+            (
+                "[[process]]\ncommand = ''\nclass = 'background'",
+                "f:2: process.command = '': a pattern for the whole command line is needed, e.g. \"*--type=renderer*\"",
+            ),
+            (
+                "[[process]]\ncommand = '*a*b*c*d*'\nclass = 'background'",
+                "f:2: process.command = '*a*b*c*d*': more than 4 wildcards",
+            ),
+            (
+                "[[process]]\nuid = 'me'\nclass = 'background'",
+                "f:2: process.uid = 'me': the number of a user is needed, e.g. 1000",
+            ),
+            (
+                "[[process]]\nuid = -1\nclass = 'background'",
+                "f:2: process.uid = -1: the number of a user is needed, e.g. 1000",
+            ),
+            (
+                "[[process]]\noom_score_adj = '0..1001'\nclass = 'background'",
+                "f:2: process.oom_score_adj = '0..1001': numbers from -1000 to 1000 are needed, e.g. \"200..1000\" or \"300..\"",
+            ),
+            (
+                "[[process]]\noom_score_adj = '5..2'\nclass = 'background'",
+                "f:2: process.oom_score_adj = '5..2': the lower number comes first",
+            ),
+            (
+                "[[process]]\nexe = '/a'\nclass = 'back'",
+                "f:3: process.class = 'back': must be \"foreground\", \"background\" or \"protected\"",
+            ),
             ("mode = 'act'\nmode = 'act'", "f:2: mode: is there twice in this file"),
             ("[idle]\nfree = 75%", "f:2: 75%: text must be in quotes: \"75%\""),
             ("[idle]\nfree =", "f:2: a value is missing"),
@@ -360,8 +469,8 @@ mod tests {
 
         #[test]
         fn no_value_makes_it_panic(
-            table in "|idle|stop|sweep|guard|group",
-            key in "for|mode|step|match|unit|keep|class|max_swap_writes|\\PC{0,6}",
+            table in "|idle|stop|sweep|guard|hints|group|process",
+            key in "for|mode|step|match|unit|keep|class|max_swap_writes|exe|command|uid|oom_score_adj|\\PC{0,6}",
             value in "[0-9a-z\"'\\[\\]{}=.%-]{0,20}",
         ) {
             errors(&format!("[{table}]\n{key} = {value}\n"));

@@ -74,7 +74,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order in which they are shown: by table, the top first.
-pub static KEYS: [Key; 31] = [
+pub static KEYS: [Key; 41] = [
     Key {
         table: "",
         name: "mode",
@@ -150,6 +150,17 @@ pub static KEYS: [Key; 31] = [
     time("guard", "backoff_max", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff_max),
     Key { table: "guard", name: "swap_floor", kind: Kind::Floor { at: |s| &mut s.policy.guard.swap_floor } },
     Key { table: "guard", name: "max_swap_writes", kind: Kind::Budget { at: |s| &mut s.policy.guard.max_swap_writes } },
+    time("hints", "cold_after", s(1), DAY, |s| &mut s.policy.hints.cold_after),
+    time("hints", "pageout_after", s(1), DAY, |s| &mut s.policy.hints.pageout_after),
+    share("hints", "cpu", Permyriad(10), percent(10_000), |s| &mut s.policy.hints.cpu),
+    size("hints", "smallest", Bytes::ZERO, TIB, |s| &mut s.policy.hints.smallest),
+    size("hints", "change", Bytes::ZERO, TIB, |s| &mut s.policy.hints.change),
+    share("hints", "swap_free", Permyriad::ZERO, percent(100), |s| &mut s.policy.hints.swap_free),
+    share("hints", "available", Permyriad::ZERO, percent(100), |s| &mut s.policy.hints.available),
+    // Agings less than half a second apart would say nothing: the kernel counts their ages in jiffies.
+    time("history", "every", s(10), DAY, |s| &mut s.policy.history.every),
+    size("history", "size", Bytes::ZERO, TIB, |s| &mut s.policy.history.size),
+    share("history", "budget", Permyriad::ZERO, percent(10), |s| &mut s.policy.history.budget),
     Key {
         table: "cloud",
         name: "provider",
@@ -163,7 +174,7 @@ pub static KEYS: [Key; 31] = [
 ];
 
 /// The tables, in the order in which they are shown.
-pub const TABLES: [&str; 6] = ["idle", "stop", "sweep", "hibernate", "guard", "cloud"];
+pub const TABLES: [&str; 8] = ["idle", "stop", "sweep", "hibernate", "guard", "hints", "history", "cloud"];
 
 /// What a `[[group]]` may have.
 pub const GROUP_KEYS: [&str; 4] = ["match", "unit", "class", "keep"];

@@ -17,8 +17,10 @@ use omr_units::Monotonic;
 use rustix::event::PollFlags;
 use serde::{Deserialize, Serialize};
 
-/// A request is shorter.
-const LONGEST_REQUEST: usize = 4096;
+use crate::said::{Of, Statement, Word, Words};
+
+/// A request is shorter: there is room for more than a hundred statements.
+const LONGEST_REQUEST: usize = 16 << 10;
 /// An answer that is not read stays no longer than this.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Clients at a time.
@@ -34,6 +36,26 @@ pub enum Request {
     Explain {
         /// Its path, bytes that are not UTF-8 replaced; `None`: the machine.
         group: Option<String>,
+    },
+    /// Why a process is, or is not, hinted away.
+    ExplainProcess {
+        /// Its id.
+        pid: u32,
+    },
+    /// The processes in the background.
+    Processes,
+    /// Somebody knows whether a process or group is in the foreground.
+    Say {
+        /// `None`: nothing is said any more.
+        word: Option<Word>,
+        /// Of whom.
+        of: Of,
+    },
+    /// What the client goes on saying, all of it; true until it says something else, leaves, or is silent for longer
+    /// than an answer may take. The answer: how many of them were not its own.
+    Hold {
+        /// Who is in the foreground, and which users are present.
+        statements: Vec<Statement>,
     },
     /// No sweeps.
     Pause {
@@ -87,6 +109,8 @@ impl Purpose {
 enum Right {
     /// Ask.
     Read,
+    /// Ask, and say of everything that it is in the foreground: what the user that `omr follow` runs as may do.
+    Follow,
     /// Ask, and have the machine prepared: what the user that `omr watch` runs as may do.
     Prepare,
     /// Everything.
@@ -97,9 +121,13 @@ impl Request {
     /// What one needs to be allowed for it.
     fn needs(&self) -> Right {
         match self {
-            Request::Status | Request::Explain { .. } => Right::Read,
+            // Of what is one's own: who may ask may ask for more care.
+            Request::Hold { .. } => Right::Read,
+            Request::Status | Request::Explain { .. } | Request::ExplainProcess { .. } | Request::Processes => {
+                Right::Read
+            }
             Request::Prepare { .. } | Request::StandDown => Right::Prepare,
-            Request::Pause { .. } | Request::FallAsleep | Request::Resume => Right::Control,
+            Request::Say { .. } | Request::Pause { .. } | Request::FallAsleep | Request::Resume => Right::Control,
         }
     }
 }
@@ -107,7 +135,7 @@ impl Request {
 impl Right {
     fn covers(self, needed: Right) -> bool {
         match self {
-            Right::Read => needed == Right::Read,
+            Right::Read | Right::Follow => needed == Right::Read,
             Right::Prepare => needed != Right::Control,
             Right::Control => true,
         }
@@ -124,11 +152,27 @@ pub enum Answer {
     Error(String),
 }
 
+/// Who is at the other end of a connection.
+#[derive(Debug)]
+pub struct Peer {
+    uid: u32,
+    right: Right,
+    /// What it goes on saying.
+    pub held: Words,
+}
+
+impl Peer {
+    /// Whether what belongs to this user is its own, or it may speak for everybody.
+    pub fn owns(&self, owner: u32) -> bool {
+        matches!(self.right, Right::Follow | Right::Control) || self.uid == owner
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
-    right: Right,
+    peer: Peer,
     input: Vec<u8>,
     output: Vec<u8>,
     since: Monotonic,
@@ -161,6 +205,8 @@ pub struct Control {
     pub clients: Vec<Client>,
     /// User id of `omr watch`, who may have the machine prepared.
     watcher: Option<u32>,
+    /// User id of `omr follow`, who may say of everything that it is in the foreground.
+    follower: Option<u32>,
     /// Nobody can be taken in until the next tick.
     deaf: bool,
 }
@@ -173,9 +219,9 @@ impl AsFd for Control {
 
 impl Control {
     /// Listens at `path`; only the holder of the lock may call this, so a socket that is there is
-    /// one that a crash left behind. `group`: who may read besides root. `watcher`: the user of it who
-    /// may also have the machine prepared.
-    pub fn listen(path: &Path, group: Option<u32>, watcher: Option<u32>) -> Result<Self> {
+    /// one that a crash left behind. `group`: who may read besides root. `watcher`, `follower`: users of it who may do
+    /// more.
+    pub fn listen(path: &Path, group: Option<u32>, watcher: Option<u32>, follower: Option<u32>) -> Result<Self> {
         match fs::remove_file(path) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => {
                 return Err(err).with_context(|| format!("remove {}", path.display()));
@@ -195,7 +241,7 @@ impl Control {
             log::warn!("{}: {err}; only root can ask for the status", path.display());
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        Ok(Control { listener, path: path.into(), clients: Vec::new(), watcher, deaf: false })
+        Ok(Control { listener, path: path.into(), clients: Vec::new(), watcher, follower, deaf: false })
     }
 
     /// Takes in who wants to connect.
@@ -212,34 +258,39 @@ impl Control {
                 }
             };
             if self.clients.len() >= MOST_CLIENTS {
-                // The one that has been there longest has had its time.
-                self.clients.remove(0);
+                // The one that has been silent for longest has had its time.
+                let silent = self.clients.iter().enumerate().min_by_key(|(_, client)| client.since);
+                silent.map(|(index, _)| index).map(|index| self.clients.remove(index));
             }
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
             let own = rustix::process::getuid();
-            let right = match rustix::net::sockopt::socket_peercred(&stream) {
-                Ok(peer) if peer.uid.is_root() || peer.uid == own => Right::Control,
-                Ok(peer) if Some(peer.uid.as_raw()) == self.watcher => Right::Prepare,
+            let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) else { continue };
+            let uid = peer.uid.as_raw();
+            let right = match uid {
+                uid if uid == 0 || uid == own.as_raw() => Right::Control,
+                uid if Some(uid) == self.watcher => Right::Prepare,
+                uid if Some(uid) == self.follower => Right::Follow,
                 _ => Right::Read,
             };
-            self.clients.push(Client { stream, right, input: Vec::new(), output: Vec::new(), since: now });
+            let peer = Peer { uid, right, held: Words::default() };
+            self.clients.push(Client { stream, peer, input: Vec::new(), output: Vec::new(), since: now });
         }
     }
 
     /// Reads from a client and lets `answer` answer its requests; false when it is to be dropped.
-    pub fn serve(client: &mut Client, now: Monotonic, mut answer: impl FnMut(Request) -> Answer) -> bool {
+    pub fn serve(client: &mut Client, now: Monotonic, mut answer: impl FnMut(Request, &mut Peer) -> Answer) -> bool {
         let mut chunk = [0u8; 1024];
         // An answer that is still to be read comes before the next request.
         while client.output.is_empty() {
             if let Some(end) = client.input.iter().position(|&c| c == b'\n') {
                 let line: Vec<u8> = client.input.drain(..=end).collect();
                 let reply = match serde_json::from_slice::<Request>(&line) {
-                    Ok(request) if !client.right.covers(request.needs()) => {
+                    Ok(request) if !client.peer.right.covers(request.needs()) => {
                         Answer::Error("only root may do that".into())
                     }
-                    Ok(request) => answer(request),
+                    Ok(request) => answer(request, &mut client.peer),
                     Err(err) => Answer::Error(format!("not a request: {err}")),
                 };
                 client.output = serde_json::to_vec(&reply).unwrap_or_default();
@@ -280,6 +331,15 @@ impl Control {
         if self.deaf { PollFlags::empty() } else { PollFlags::IN }
     }
 
+    /// What all clients together go on saying.
+    pub fn held(&self) -> Words {
+        let mut held = Words::default();
+        for client in &self.clients {
+            held.add(&client.peer.held);
+        }
+        held
+    }
+
     /// Once a tick: drops clients that neither ask nor read.
     pub fn drop_silent(&mut self, now: Monotonic) {
         self.deaf = false;
@@ -295,7 +355,44 @@ impl Drop for Control {
 
 /// Asks the daemon; for the command line.
 pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
-    let mut stream = match UnixStream::connect(path) {
+    Link::open(path)?.ask(request)
+}
+
+/// A connection to the daemon that is kept.
+#[derive(Debug)]
+pub struct Link(UnixStream);
+
+impl Link {
+    /// Connects.
+    pub fn open(path: &Path) -> Result<Link> {
+        let stream = connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Link(stream))
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&mut self, request: &Request) -> Result<serde_json::Value> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.0.write_all(&line).context("ask the daemon")?;
+        let mut reply = Vec::new();
+        let mut chunk = [0u8; 16 << 10];
+        while !reply.ends_with(b"\n") {
+            match self.0.read(&mut chunk).context("no answer from the daemon")? {
+                0 => bail!("the daemon closed the connection without an answer"),
+                n => reply.extend_from_slice(&chunk[..n]),
+            }
+        }
+        match serde_json::from_slice(&reply).context("the daemon's answer")? {
+            Answer::Ok(value) => Ok(value),
+            Answer::Error(error) => bail!("{error}"),
+        }
+    }
+}
+
+fn connect(path: &Path) -> Result<UnixStream> {
+    let stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
         Err(err) if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             bail!("the daemon is not running (no answer on {}); systemctl start omr", path.display())
@@ -305,20 +402,33 @@ pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
         }
         Err(err) => return Err(err).with_context(|| format!("connect to {}", path.display())),
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    let mut reply = Vec::new();
-    let mut chunk = [0u8; 16 << 10];
-    while !reply.ends_with(b"\n") {
-        match stream.read(&mut chunk).context("no answer from the daemon")? {
-            0 => bail!("the daemon closed the connection without an answer"),
-            n => reply.extend_from_slice(&chunk[..n]),
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_only_ask_speaks_for_itself() {
+        let peer = |right| Peer { uid: 1000, right, held: Words::default() };
+        for (right, owner, owns) in [
+            (Right::Read, 1000, true),
+            (Right::Read, 1001, false),
+            (Right::Read, 0, false),
+            (Right::Prepare, 1001, false),
+            (Right::Follow, 1001, true),
+            (Right::Control, 1001, true),
+        ] {
+            assert_eq!(peer(right).owns(owner), owns, "{right:?} {owner}");
         }
-    }
-    match serde_json::from_slice(&reply).context("the daemon's answer")? {
-        Answer::Ok(value) => Ok(value),
-        Answer::Error(error) => bail!("{error}"),
+        // Nothing but that is asked of who follows sessions.
+        let say = Request::Say { word: Some(Word::Background), of: Of::Group("a".into()) };
+        let prepare = Request::StandDown;
+        for request in [say, prepare] {
+            assert!(!Right::Follow.covers(request.needs()) && !Right::Read.covers(request.needs()), "{request:?}");
+        }
+        let hold = Request::Hold { statements: Vec::new() };
+        assert!(Right::Read.covers(hold.needs()) && Right::Prepare.covers(hold.needs()));
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use omr_policy::End;
+use omr_policy::rank::{ProcessId, Step};
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,8 @@ pub enum Entry {
     Sweep(Swept),
     /// The machine was prepared for something.
     Prepare(Prepared),
+    /// A process was hinted away.
+    Hint(HintLine),
     /// What came back into a group in the minutes after its sweep.
     Refaults {
         /// Seconds since 1970.
@@ -109,6 +112,43 @@ pub struct Prepared {
     pub swapped_out: Bytes,
     /// How long it took.
     pub wall_ms: u64,
+    /// Why it ended, in words.
+    pub stop_reason: String,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// One hint about all of a process's memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HintLine {
+    /// When it ended, in seconds since 1970.
+    pub time: u64,
+    /// Which process.
+    pub id: ProcessId,
+    /// Its name.
+    pub name: String,
+    /// Path of its group below the mount.
+    pub group: String,
+    /// Which hint.
+    pub step: Step,
+    /// Decided only, not done (`mode = "observe"`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub observed: bool,
+    /// Bytes that the hint was given about.
+    pub advised: Bytes,
+    /// Bytes.
+    pub freed: Bytes,
+    /// Bytes.
+    pub swapped_out: Bytes,
+    /// CPU time of the thread that hints.
+    pub cpu_ms: u64,
+    /// How long it took.
+    pub wall_ms: u64,
+    /// Why it was given.
+    pub start_reason: String,
+    /// Why this process, in words.
+    pub score: String,
     /// Why it ended, in words.
     pub stop_reason: String,
     /// What went wrong.

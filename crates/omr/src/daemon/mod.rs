@@ -1,15 +1,20 @@
-//! `omr daemon`: one loop and one worker.
+//! `omr daemon`: one loop, one worker that takes memory, and one thread that looks at how it is used.
 //!
 //! The loop waits in `poll` for its timer, signals, clients, memory pressure and the worker's
 //! reports. Once a second it takes a snapshot, makes signals of it and asks the policy; while a sweep
 //! runs it also looks fifty times a second whether somebody has begun to work.
 
 mod control;
+mod hint;
+mod history;
 mod ledger;
 mod lock;
+mod looker;
 mod preparing;
+mod processes;
 mod profile;
 mod tally;
+mod thread;
 mod timer;
 mod views;
 mod worker;
@@ -18,7 +23,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -31,10 +36,12 @@ use omr_policy::{Class, Config, Decision, End, Finished, Goal, Mode, Reason, Sig
 use omr_units::{Bytes, GroupId, Monotonic};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use self::control::{Answer, Control, Request};
+use self::control::{Answer, Control, Peer, Request};
+use self::history::History;
 use self::ledger::{Entry, Ledger, Swept};
 use self::lock::Lock;
 use self::preparing::Preparing;
+use self::processes::Processes;
 use self::profile::Profile;
 use self::tally::Tally;
 use self::timer::Timer;
@@ -45,13 +52,16 @@ use crate::config::{self, Loaded};
 use crate::cpu::Sides;
 use crate::exit::Exit;
 use crate::limits::write_atomically;
-use crate::reclaim::Report;
+use crate::processes::Finder;
+use crate::reclaim::{Progress, Report};
+use crate::said::Said;
 use crate::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use crate::tree::{Tree, no_group};
 use crate::{backend, disk_rate, image, paths, signals};
 
-pub use self::control::{Purpose, Request as ControlRequest, ask};
+pub use self::control::{Link, Purpose, Request as ControlRequest, ask};
 pub use self::ledger::{Entry as LedgerEntry, read as read_ledger};
+pub use self::processes::ProcessView;
 pub use self::timer::SignalFd;
 pub use self::views::{Explanation, ImageView, Status};
 
@@ -63,11 +73,15 @@ const SCAN_SHARE: u32 = 200;
 /// While a sweep runs nothing may keep the loop from noticing work: a scan of thousands of groups
 /// that takes longer than this waits, and only the group being swept is read each second.
 const LONGEST_LOOK: Duration = Duration::from_millis(10);
+/// CPU time in each tick for changes of attributes, which any user can make without end; the rest waits for the next.
+const LONGEST_TAKING: Duration = Duration::from_millis(5);
 /// Whether the machine can hibernate is read again after this many ticks.
 const SLOW_TICKS: u64 = 60;
 
 /// The user that `omr watch` runs as.
 const WATCHER: &str = "omr-watch";
+/// The user that `omr follow` runs as, where it follows the sessions of all users.
+const FOLLOWER: &str = "omr-follow";
 
 /// What the command line says.
 #[derive(Clone, Debug, clap::Args)]
@@ -186,6 +200,8 @@ struct Daemon {
     next_scan: Monotonic,
     /// How long the last scan took.
     scan_took: Duration,
+    /// CPU time spent on changes of attributes since the last tick.
+    taking_took: Duration,
     snapshot: Option<Snapshot>,
     signals: Option<Signals>,
     decision: Option<Decision>,
@@ -196,10 +212,13 @@ struct Daemon {
     /// Whether that is known.
     probed: bool,
     worker: Worker,
+    progress: Arc<Mutex<Progress>>,
     /// It has an order whose outcome is still to come.
     is_working: bool,
     running: Option<Running>,
     preparing: Option<Preparing>,
+    processes: Processes,
+    history: History,
     sweep: Option<u64>,
     ledger: Ledger,
     tally: Tally,
@@ -234,17 +253,28 @@ impl Daemon {
                 None
             }
         };
-        let worker = Worker::start(Setup {
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let worker = worker::start(Setup {
             kernel: Arc::clone(&kernel),
+            root: root.into(),
             actuator: actuator(loaded.policy.mode),
             choice: loaded.backend,
             journal,
+            progress: Arc::clone(&progress),
         })?;
         let mut state = State::default();
         state.writes = read_writes(&state_dir);
+        let boot = kernel.read_boot_id().unwrap_or_default();
+        if !loaded.processes.is_empty() {
+            processes::warn_of_missing_rights(&kernel);
+        }
+        let processes = Processes::new(Finder::new(&loaded.processes), Said::load(&paths::said(root), &boot));
         let socket = paths::socket(root);
-        let control = Control::listen(&socket, id_of(root, "etc/group", "omr"), id_of(root, "etc/passwd", WATCHER))?;
+        let user = |name: &str| id_of(root, "etc/passwd", name);
+        let control = Control::listen(&socket, id_of(root, "etc/group", "omr"), user(WATCHER), user(FOLLOWER))?;
+        let looker = looker::start(Arc::clone(&kernel), paths::history(root))?;
         let mut daemon = Daemon {
+            history: History::new(&loaded.policy.history, looker),
             root: root.into(),
             args,
             classifier: Classifier::new(&loaded.groups, &own_group),
@@ -262,6 +292,7 @@ impl Daemon {
             groups: Vec::new(),
             next_scan: Monotonic(0),
             scan_took: Duration::ZERO,
+            taking_took: Duration::ZERO,
             snapshot: None,
             signals: None,
             decision: None,
@@ -271,9 +302,11 @@ impl Daemon {
             file_only: false,
             probed: false,
             worker,
+            progress,
             is_working: false,
             running: None,
             preparing: None,
+            processes,
             sweep: None,
             ledger: Ledger::open(&state_dir),
             disk_rate: disk_rate::Measured::default(),
@@ -288,6 +321,7 @@ impl Daemon {
             state_dir,
             kernel,
         };
+        daemon.tree.watch_attributes();
         daemon.scan();
         daemon.probe();
         daemon.arm_trigger();
@@ -309,6 +343,7 @@ impl Daemon {
             if ready.stalled {
                 let stop = &self.config.stop;
                 let reason = Reason::Stalled { stall: stop.stall, window: stop.window };
+                self.stop_hint(&reason.to_string());
                 self.interrupt(reason);
             }
             if ready.worker {
@@ -319,6 +354,9 @@ impl Daemon {
                         self.go_on();
                     }
                 }
+            }
+            if ready.changed {
+                self.take_changes();
             }
             if ready.tick {
                 self.tick.clear();
@@ -342,9 +380,14 @@ impl Daemon {
             PollFd::new(&self.worker, PollFlags::IN),
             PollFd::from_borrowed_fd(signal_fd.as_fd(), PollFlags::IN),
         ];
-        let stall = self.trigger.as_ref().filter(|_| self.running.is_some());
+        let stall = self.trigger.as_ref().filter(|_| self.running.is_some() || self.processes.takes_memory());
         let stall = stall.map(|trigger| {
             fds.push(PollFd::new(trigger, PollFlags::PRI));
+            fds.len() - 1
+        });
+        let changes = self.tree.changes().filter(|_| self.taking_took < LONGEST_TAKING);
+        let changes = changes.map(|changes| {
+            fds.push(PollFd::from_borrowed_fd(changes, PollFlags::IN));
             fds.len() - 1
         });
         let clients = fds.len();
@@ -369,6 +412,7 @@ impl Daemon {
         ready.worker = is_ready(2);
         ready.signal = is_ready(3);
         ready.stalled = stall.is_some_and(|index| fds[index].revents().contains(PollFlags::PRI));
+        ready.changed = changes.is_some_and(is_ready);
         ready.listener = fds.get(clients).is_some_and(|fd| !fd.revents().is_empty());
         let all = self.control.iter().flat_map(|control| &control.clients);
         let clients = fds.iter().skip(clients + 1).zip(all);
@@ -380,6 +424,7 @@ impl Daemon {
     fn tick(&mut self) {
         let now = clock::read_monotonic();
         let cpu = clock::read_thread_cpu();
+        self.taking_took = Duration::ZERO;
         self.look_at_deadline(now);
         let was_warming = std::mem::replace(&mut self.warming, self.warm.look());
         self.state.set_warming(self.warming || was_warming);
@@ -426,6 +471,8 @@ impl Daemon {
             self.hibernates = self.read_hibernates(snapshot.swap);
         }
         self.snapshot = Some(snapshot);
+        self.look_at_processes();
+        self.look_at_groups(now);
         let time = clock::read_wall().as_secs();
         let nodes = self.tree.nodes();
         let lines = self
@@ -436,6 +483,8 @@ impl Daemon {
         }
         if let Some(control) = &mut self.control {
             control.drop_silent(now);
+            let held = control.held();
+            self.hold(held);
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
     }
@@ -502,10 +551,7 @@ impl Daemon {
         let sweep = *self.sweep.get_or_insert_with(|| self.tally.next_sweep());
         // What happened before the sweep began is not its business.
         self.sides.other.sample();
-        if let Some(trigger) = &self.trigger {
-            let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            let _ = poll(&mut [PollFd::new(trigger, PollFlags::PRI)], Some(&none));
-        }
+        self.clear_trigger();
         self.running = Some(Running {
             sweep,
             path: path.clone(),
@@ -526,6 +572,19 @@ impl Daemon {
         self.order(Order::Sweep(Sweep { id, path, job: job.clone(), inner }));
     }
 
+    /// What the trigger has seen so far is forgotten.
+    fn clear_trigger(&self) {
+        if let Some(trigger) = &self.trigger {
+            let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let _ = poll(&mut [PollFd::new(trigger, PollFlags::PRI)], Some(&none));
+        }
+    }
+
+    /// How far the worker is with what it does, or did last.
+    fn progress(&self) -> Progress {
+        self.progress.lock().map(|progress| *progress).unwrap_or_default()
+    }
+
     fn order(&mut self, order: Order) {
         self.is_working = true;
         self.worker.order(order);
@@ -537,6 +596,8 @@ impl Daemon {
         match outcome {
             Outcome::Swept(id, report) => self.finished(id, report),
             Outcome::Prepared(result) => self.prepared(result),
+            Outcome::Hinted(given) => self.hinted(given),
+            Outcome::HandedBack(result) => self.handed_back(result),
         }
     }
 
@@ -685,19 +746,39 @@ impl Daemon {
             self.next_scan = began + SCAN;
             return;
         }
+        self.sort_out();
+        self.history.note_peaks(&self.tree);
+        let mut ids: Vec<GroupId> = self.tree.nodes().iter().map(|node| node.id).collect();
+        ids.sort_unstable();
+        self.state.retain(&ids);
+        self.tally.retain(|id| ids.binary_search(&id).is_ok());
+        self.processes.said.retain_groups(|id| ids.binary_search(&id).is_ok());
+        // Not the time by the clock: on a busy machine that would put the next look off for minutes.
+        let took = clock::read_thread_cpu().saturating_sub(cpu);
+        self.next_scan = began + SCAN.max(took * SCAN_SHARE);
+        self.scan_took = clock::read_monotonic().since(began);
+    }
+
+    /// What follows from the classes of groups.
+    fn sort_out(&mut self) {
         self.groups.clear();
         self.groups.extend(self.tree.groups());
         if let Err(err) = self.sides.update(&self.kernel, &self.tree, self.own_id) {
             log::warn!("{err}");
         }
-        let mut ids: Vec<GroupId> = self.tree.nodes().iter().map(|node| node.id).collect();
-        ids.sort_unstable();
-        self.state.retain(&ids);
-        self.tally.retain(|id| ids.binary_search(&id).is_ok());
-        // Not the time by the clock: on a busy machine that would put the next look off for minutes.
-        let took = clock::read_thread_cpu().saturating_sub(cpu);
-        self.next_scan = began + SCAN.max(took * SCAN_SHARE);
-        self.scan_took = clock::read_monotonic().since(began);
+    }
+
+    /// Groups say something else of themselves: somebody has gone from one application to another.
+    fn take_changes(&mut self) {
+        let cpu = clock::read_thread_cpu();
+        let changed = self.tree.take_changes(&self.kernel, &self.classifier).unwrap_or_else(|err| {
+            log::warn!("{err}");
+            Vec::new()
+        });
+        if !changed.is_empty() {
+            self.reclassified(&changed);
+        }
+        self.taking_took += clock::read_thread_cpu().saturating_sub(cpu);
     }
 
     /// A scan of which all that came back since the last one is excused: `omr warm` did that.
@@ -770,8 +851,11 @@ impl Daemon {
                 self.config_files = loaded.files.clone();
                 self.classifier = Classifier::new(&loaded.groups, &self.own_group);
                 self.tree.reclassify();
+                self.processes.reconfigure(Finder::new(&loaded.processes));
                 self.stop(Reason::Stopping);
+                self.stop_hint("the configuration was read again");
                 self.state.reconfigured();
+                self.history.reconfigure(&self.config.history);
                 self.scan();
                 self.arm_trigger();
                 self.loaded = Arc::new(loaded);
@@ -790,16 +874,18 @@ impl Daemon {
             match is_ready {
                 false => true,
                 true if client.wants_to_write() => Control::send(client),
-                true => Control::serve(client, now, |request| self.answer(request)),
+                true => Control::serve(client, now, |request, peer| self.answer(request, peer)),
             }
         });
         if ready.listener {
             control.accept(now);
         }
+        let held = control.held();
         self.control = Some(control);
+        self.hold(held);
     }
 
-    fn answer(&mut self, request: Request) -> Answer {
+    fn answer(&mut self, request: Request, peer: &mut Peer) -> Answer {
         let now = clock::read_monotonic();
         let value = match request {
             Request::Status => serde_json::to_value(self.status(now)),
@@ -807,7 +893,18 @@ impl Daemon {
                 Ok(explanation) => serde_json::to_value(explanation),
                 Err(err) => return Answer::Error(format!("{err:#}")),
             },
+            Request::ExplainProcess { pid } => match self.explain_process(now, pid) {
+                Ok(explanation) => serde_json::to_value(explanation),
+                Err(err) => return Answer::Error(format!("{err:#}")),
+            },
+            Request::Processes => serde_json::to_value(self.process_views(now)),
+            Request::Say { word, of } => return self.say(word, &of),
+            Request::Hold { statements } => match self.try_hold(&statements, peer) {
+                Ok(refused) => serde_json::to_value(refused),
+                Err(err) => return Answer::Error(format!("{err:#}")),
+            },
             Request::Pause { seconds } => {
+                self.stop_hint("paused");
                 self.state.pause(now, seconds.map(Duration::from_secs));
                 self.stop(Reason::Paused { left: seconds.map(Duration::from_secs) });
                 self.sweep = None;
@@ -815,6 +912,7 @@ impl Daemon {
             }
             Request::FallAsleep => {
                 let reason = self.state.fall_asleep(now);
+                self.stop_hint(&reason.to_string());
                 self.stop(reason);
                 self.sweep = None;
                 Ok(serde_json::Value::Null)
@@ -835,6 +933,7 @@ impl Daemon {
     /// Ends a sweep, and leaves nothing behind.
     fn end(mut self) {
         self.stop(Reason::Stopping);
+        self.history.close();
         self.worker.close();
         while let Some(outcome) = self.worker.report() {
             self.take(outcome);
@@ -850,6 +949,7 @@ struct Ready {
     worker: bool,
     signal: bool,
     stalled: bool,
+    changed: bool,
     listener: bool,
     clients: Vec<bool>,
 }
@@ -885,6 +985,7 @@ fn read_writes(state_dir: &Path) -> Writes {
         let (time, bytes) = match entry {
             Entry::Sweep(swept) => (swept.time, swept.swapped_out),
             Entry::Prepare(prepared) => (prepared.time, prepared.swapped_out),
+            Entry::Hint(hinted) => (hinted.time, hinted.swapped_out),
             Entry::Refaults { .. } => return,
         };
         // A time to come counts as now: what is older must not be forgotten for it.

@@ -16,6 +16,7 @@ use super::views::PreparingView;
 use super::worker::Order;
 use super::{Daemon, Purpose};
 use crate::config::printable;
+use crate::handback::{self, Blocks};
 use crate::prepare::{Done, Goal, Target};
 
 /// Without a deadline it ends after this time.
@@ -33,6 +34,8 @@ pub struct Preparing {
     purpose: Purpose,
     why: String,
     deadline: Monotonic,
+    /// Of the time until then, what handing back needs.
+    reserved: Duration,
     stage: Stage,
     /// The worker is at this one still, which came before.
     before: Option<(Purpose, String)>,
@@ -44,6 +47,8 @@ enum Stage {
     Waiting,
     /// It runs.
     Running,
+    /// What it freed is being handed back to the host, or is to be as soon as the worker has ended freeing.
+    HandingBack { freed: Bytes },
     /// It runs, and was told to stop because its time is up or nobody wants it any more.
     Ending(&'static str),
 }
@@ -64,16 +69,17 @@ impl Daemon {
         self.state.prepare(Some(what.clone()));
         self.act(Decision::Hold { reason: Reason::Preparing { what: what.clone() } });
         let deadline = now + time;
+        let reserved = if purpose == Purpose::Migrate { handback::reserve(time) } else { Duration::ZERO };
         let before = match self.preparing.take() {
             Some(known) if known.purpose == purpose && known.stage == Stage::Running => {
-                self.preparing = Some(Preparing { why, deadline, ..known });
+                self.preparing = Some(Preparing { why, deadline, reserved, ..known });
                 return Answer::Ok(serde_json::Value::Null);
             }
             Some(known) if known.stage != Stage::Waiting => Some((known.purpose, known.why)),
             Some(known) => known.before,
             None => None,
         };
-        self.preparing = Some(Preparing { purpose, why, deadline, stage: Stage::Waiting, before });
+        self.preparing = Some(Preparing { purpose, why, deadline, reserved, stage: Stage::Waiting, before });
         // What the worker is at, be it a sweep or another preparation, ends first.
         self.stop(Reason::Preparing { what });
         self.worker.stop();
@@ -91,15 +97,20 @@ impl Daemon {
 
     /// Once a second.
     pub(super) fn look_at_deadline(&mut self, now: Monotonic) {
-        if self.preparing.as_ref().is_some_and(|preparing| now >= preparing.deadline) {
+        let freed = self.progress().freed;
+        let Some(preparing) = &mut self.preparing else { return };
+        if now >= preparing.deadline {
             self.end_preparing("time is up");
+        } else if preparing.stage == Stage::Running && preparing.deadline.since(now) < preparing.reserved {
+            preparing.stage = Stage::HandingBack { freed };
+            self.worker.stop();
         }
     }
 
     fn end_preparing(&mut self, why: &'static str) {
         let Some(preparing) = &mut self.preparing else { return };
         match (preparing.stage, preparing.before.take()) {
-            (Stage::Running, _) => {
+            (Stage::Running | Stage::HandingBack { .. }, _) => {
                 preparing.stage = Stage::Ending(why);
                 self.worker.stop();
             }
@@ -132,13 +143,15 @@ impl Daemon {
         let (purpose, why, stop_reason) = match waiting.map(|preparing| preparing.before.take()) {
             Some(Some((purpose, why))) => (purpose, why, Some("something else is to be prepared for")),
             _ => {
-                self.state.prepare(None);
-                let Some(preparing) = self.preparing.take() else { return };
+                let Some(preparing) = &self.preparing else { return };
                 let ended = match preparing.stage {
                     Stage::Ending(why) => Some(why),
+                    Stage::HandingBack { .. } => Some("the rest of the time is for telling the host"),
                     Stage::Waiting | Stage::Running => None,
                 };
-                (preparing.purpose, preparing.why, ended)
+                let told = (preparing.purpose, preparing.why.clone(), ended);
+                self.hand_back(result.as_ref().map_or(Bytes::ZERO, |done| done.freed));
+                told
             }
         };
         let done = match result {
@@ -181,11 +194,49 @@ impl Daemon {
         self.ledger.add(&Entry::Prepare(entry));
     }
 
+    /// The worker has freed what it could; where the machine is to be moved, its host is told.
+    fn hand_back(&mut self, freed: Bytes) {
+        match &mut self.preparing {
+            Some(Preparing {
+                purpose: Purpose::Migrate,
+                stage: stage @ (Stage::Running | Stage::HandingBack { .. }),
+                ..
+            }) if self.config.mode == Mode::Act => {
+                *stage = Stage::HandingBack { freed };
+                self.order(Order::HandBack);
+            }
+            _ => {
+                self.preparing = None;
+                self.state.prepare(None);
+            }
+        }
+    }
+
+    /// The worker is done with that.
+    pub(super) fn handed_back(&mut self, result: Result<Option<Blocks>>) {
+        match result {
+            Ok(Some(Blocks { in_blocks, blocks, reported, .. })) => {
+                let reported = reported.map_or_else(|| "an unknown number".to_owned(), |reported| reported.to_string());
+                log::info!("{in_blocks} free in {blocks} large blocks, and the host was told of {reported} of them");
+            }
+            Ok(None) => log::info!("this machine tells no host of its free memory, so a migration sends that as well"),
+            Err(err) => log::warn!("handing back to the host: {err:#}"),
+        }
+        match &mut self.preparing {
+            Some(preparing) if preparing.stage == Stage::Waiting => preparing.before = None,
+            preparing => {
+                *preparing = None;
+                self.state.prepare(None);
+            }
+        }
+    }
+
     pub(super) fn preparing_view(&self, now: Monotonic) -> Option<PreparingView> {
         let preparing = self.preparing.as_ref()?;
         let freed = match preparing.stage {
             Stage::Waiting => Bytes::ZERO,
-            Stage::Running | Stage::Ending(_) => self.worker.progress().freed,
+            Stage::HandingBack { freed } => freed,
+            Stage::Running | Stage::Ending(_) => self.progress().freed,
         };
         let left = preparing.deadline.since(now);
         Some(PreparingView {

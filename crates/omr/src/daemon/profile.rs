@@ -58,6 +58,7 @@ fn escaped(path: &Path) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::Attributes;
     use crate::classes::{Assignment, Classifier};
     use crate::config;
 
@@ -70,7 +71,7 @@ mod tests {
         let mut path = std::path::PathBuf::new();
         for part in group.split('/') {
             path.push(part);
-            assignment = classifier.assign(&path, &assignment, None, 0);
+            assignment = classifier.assign(&path, &assignment, &Attributes::none(0));
         }
         assignment.class
     }

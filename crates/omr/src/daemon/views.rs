@@ -9,6 +9,8 @@ use omr_policy::{Class, Decision, Goal, Mode, Reason, judge, swap_floor};
 use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
+use super::history::HistoryView;
+use super::processes::{SaidView, unfocused};
 use super::tally::Today;
 use super::{Daemon, Purpose};
 use crate::{disk_rate, image};
@@ -44,6 +46,15 @@ pub struct Status {
     pub swap: Option<SwapView>,
     /// The hibernation image.
     pub image: Option<ImageView>,
+    /// The process that is being hinted away.
+    #[serde(default)]
+    pub hinting: Option<String>,
+    /// What somebody has said of processes and groups.
+    #[serde(default)]
+    pub said: Vec<SaidView>,
+    /// The history of groups.
+    #[serde(default)]
+    pub history: Option<HistoryView>,
     /// All groups there are.
     pub groups_total: usize,
     /// The largest groups with memory of their own.
@@ -186,7 +197,7 @@ impl Daemon {
         groups.sort_by_key(|group| std::cmp::Reverse(group.current));
         let sweeping = self.state.sweeping();
         let sweep = self.running.as_ref().map(|running| {
-            let progress = self.worker.progress();
+            let progress = self.progress();
             SweepView {
                 number: running.sweep,
                 group: running.path.to_string_lossy().into_owned(),
@@ -208,6 +219,9 @@ impl Daemon {
             today: self.tally.today.clone(),
             swap: self.swap_view(),
             image: Some(self.image_view()),
+            hinting: self.hinting_view(),
+            said: self.said_views(),
+            history: Some(self.history_view(now)),
             groups_total: self.tree.nodes().len(),
             groups: groups
                 .into_iter()
@@ -268,6 +282,7 @@ impl Daemon {
         explanation.group = Some(path.to_string_lossy().into_owned());
         if let Some(assignment) = self.tree.assignment(node) {
             explanation.class = Some(format!("{}: {}", assignment.class.name(), assignment.explain(path)));
+            explanation.guards.extend(assignment.unfocused.map(|since| unfocused(now, since)));
         }
         let (Some(seen), Some(signals)) = (self.groups.iter().find(|group| group.id == node.id), &self.signals) else {
             explanation.verdict = match node.current {

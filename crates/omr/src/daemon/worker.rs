@@ -1,30 +1,25 @@
-//! The one thread that reclaims, because a write to the kernel blocks. The loop gives it a job, may
-//! stop it, and hears from it through an eventfd.
+//! The one thread that reclaims, because a write to the kernel blocks.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use omr_kernel::Kernel;
 use omr_kernel::actuate::Actuator;
 use omr_kernel::memcg::Group;
 use omr_policy::End;
 use omr_policy::pace::Job;
 use omr_units::{Bytes, GroupId, Limit};
-use rustix::event::{EventfdFlags, eventfd};
 
+use super::hint;
+use super::thread::Thread;
 use crate::backend::Backend;
 use crate::config::{BackendChoice, Loaded};
+use crate::handback::{self, Blocks};
 use crate::limits::Journal;
 use crate::prepare::{Done, Goal, Preparation};
 use crate::reclaim::{self, Progress, Report};
 use crate::stop::Flag;
-
-/// Deep enough for reading files and printing numbers; all of it may become resident.
-const STACK: usize = 128 << 10;
 
 /// What it is to do.
 pub enum Order {
@@ -32,6 +27,10 @@ pub enum Order {
     Sweep(Sweep),
     /// Reclaim from one group after the other until a goal is reached, by this configuration.
     Prepare(Goal, Arc<Loaded>),
+    /// Hint a process away.
+    Hint(hint::Order),
+    /// Tell this machine's host what is free.
+    HandBack,
 }
 
 /// How that went.
@@ -40,6 +39,10 @@ pub enum Outcome {
     Swept(GroupId, Report),
     /// Of a preparation.
     Prepared(Result<Done>),
+    /// Of a hint.
+    Hinted(hint::Given),
+    /// Of handing back; `None`: there is no host that could be told.
+    HandedBack(Result<Option<Blocks>>),
 }
 
 /// One group to reclaim.
@@ -54,125 +57,65 @@ pub struct Sweep {
     pub inner: Option<Bytes>,
 }
 
-/// The thread and what goes to and fro.
-pub struct Worker {
-    orders: Option<Sender<Order>>,
-    reports: Receiver<Outcome>,
-    stop: Arc<Flag>,
-    progress: Arc<Mutex<Progress>>,
-    wake: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
-
 /// What the thread needs to know.
 pub struct Setup {
     /// The machine.
     pub kernel: Arc<Kernel>,
+    /// The root of its files.
+    pub root: PathBuf,
     /// Where writes go.
     pub actuator: Box<dyn Actuator>,
     /// Which way to ask for memory.
     pub choice: BackendChoice,
     /// For limits that are changed.
     pub journal: Option<Journal>,
+    /// Told how far it is.
+    pub progress: Arc<Mutex<Progress>>,
 }
 
-impl Worker {
-    /// Starts the thread.
-    pub fn start(setup: Setup) -> Result<Self> {
-        let (orders, inbox) = channel::<Order>();
-        let (outbox, reports) = channel();
-        let stop = Arc::new(Flag::default());
-        let progress = Arc::new(Mutex::new(Progress::default()));
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?);
-        let thread = {
-            let (stop, progress, wake) = (Arc::clone(&stop), Arc::clone(&progress), Arc::clone(&wake));
-            let mut setup = setup;
-            std::thread::Builder::new()
-                .name("omr-reclaim".into())
-                .stack_size(STACK)
-                .spawn(move || {
-                    while let Ok(order) = inbox.recv() {
-                        let outcome = match order {
-                            Order::Sweep(sweep) => {
-                                Outcome::Swept(sweep.id, carry_out(&mut setup, &sweep, &stop, &progress))
-                            }
-                            Order::Prepare(goal, loaded) => {
-                                Outcome::Prepared(prepare(&mut setup, &goal, &loaded, &stop, &progress))
-                            }
-                        };
-                        if outbox.send(outcome).is_err() {
-                            break;
-                        }
-                        let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
-                    }
-                })
-                .context("start the reclaim thread")?
-        };
-        Ok(Worker { orders: Some(orders), reports, stop, progress, wake, thread: Some(thread) })
-    }
+/// The thread.
+pub type Worker = Thread<Order, Outcome>;
 
-    /// Gives it a job.
-    pub fn order(&self, order: Order) {
-        self.stop.clear();
-        if let Ok(mut progress) = self.progress.lock() {
-            *progress = Progress::default();
-        }
-        if let Some(orders) = &self.orders {
-            // The receiver lives as long as the thread, and the thread as long as this sender.
-            let _ = orders.send(order);
-        }
-    }
+/// Starts it.
+pub fn start(mut setup: Setup) -> Result<Worker> {
+    Thread::start("omr-reclaim", move |inbox| {
+        inbox.each(|order, stop| {
+            show(&setup.progress, |progress| *progress = Progress::default());
+            match order {
+                Order::Sweep(sweep) => Outcome::Swept(sweep.id, carry_out(&mut setup, &sweep, stop)),
+                Order::Prepare(goal, loaded) => Outcome::Prepared(prepare(&mut setup, &goal, &loaded, stop)),
+                Order::Hint(order) => Outcome::Hinted(hint::give(
+                    &setup.kernel,
+                    &mut *setup.actuator,
+                    setup.journal.as_ref(),
+                    &order,
+                    stop,
+                )),
+                Order::HandBack => Outcome::HandedBack(handback::run(&setup.kernel, &setup.root, stop)),
+            }
+        });
+    })
+}
 
-    /// Tells it to end what it does; its report follows.
-    pub fn stop(&self) {
-        self.stop.set();
-    }
-
-    /// How far it is.
-    pub fn progress(&self) -> Progress {
-        self.progress.lock().map(|progress| *progress).unwrap_or_default()
-    }
-
-    /// The next report, if there is one.
-    pub fn report(&self) -> Option<Outcome> {
-        let mut count = [0u8; 8];
-        let _ = rustix::io::read(&*self.wake, &mut count);
-        self.reports.try_recv().ok()
-    }
-
-    /// Stops it and waits for its end; the report of a job that was running can still be had.
-    pub fn close(&mut self) {
-        self.stop.set();
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+fn show(progress: &Mutex<Progress>, change: impl FnOnce(&mut Progress)) {
+    if let Ok(mut progress) = progress.lock() {
+        change(&mut progress);
     }
 }
 
-impl AsFd for Worker {
-    /// Readable when there is a report.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-}
-
-fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, stop: &Flag, progress: &Mutex<Progress>) -> Result<Done> {
+fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, stop: &Flag) -> Result<Done> {
     let mut preparation = Preparation {
         kernel: &setup.kernel,
+        root: &setup.root,
         config: loaded,
         actuator: &mut *setup.actuator,
         journal: setup.journal.as_ref(),
         stop,
     };
-    preparation.run(goal, &mut |freed| {
-        if let Ok(mut progress) = progress.lock() {
-            progress.freed = freed;
-        }
-    })
+    preparation.run(goal, &mut |freed| show(&setup.progress, |progress| progress.freed = freed))
 }
 
-fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag, progress: &Mutex<Progress>) -> Report {
+fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag) -> Report {
     let ready = setup.kernel.cgroup().map_err(anyhow::Error::from).and_then(|root| {
         let group = Group::open(root, &order.path)?;
         let backend = Backend::probe(setup.choice, &group, &mut *setup.actuator)?;
@@ -204,9 +147,5 @@ fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag, progress: &Mutex<Pro
         Err(err) if err.is_gone() => return Report::nothing(&order.job, End::Gone, None),
         Err(err) => return Report::nothing(&order.job, End::Failed, Some(err.to_string())),
     }
-    worker.run(&group, job, order.inner, &mut |now| {
-        if let Ok(mut progress) = progress.lock() {
-            *progress = now;
-        }
-    })
+    worker.run(&group, job, order.inner, &mut |now| show(&setup.progress, |progress| *progress = now))
 }

@@ -16,13 +16,14 @@ use omr_units::{Bytes, GroupId};
 use rustix::io::Errno;
 
 use super::request::Request;
+use crate::age;
+use crate::age::evict::Evictor;
 use crate::backend::Backend;
 use crate::candidates;
-use crate::classes::Classifier;
 use crate::config::Loaded;
-use crate::reclaim::{Report, Worker, job, machine};
+use crate::processes;
+use crate::reclaim::{Progress, Report, Worker, job, machine};
 use crate::stop::Flag;
-use crate::tree::Tree;
 
 /// More at a time are refused (`EAGAIN`): each is a thread.
 const MOST: usize = 64;
@@ -37,6 +38,8 @@ const END_TIME: Duration = Duration::from_secs(1);
 pub struct Reclaimer {
     /// The machine.
     pub kernel: Arc<Kernel>,
+    /// The root of its files.
+    pub root: PathBuf,
     /// Swap floor, step and write time; the classes of groups.
     pub loaded: Loaded,
     /// The way to the kernel.
@@ -144,39 +147,42 @@ impl Reclaimer {
             stop.sleep(LOOK);
         };
         file.freed.store(0, Ordering::Relaxed);
-        let asked = match request {
-            Request::Bytes(bytes) => Bytes(bytes.0 - bytes.0 % self.kernel.page().bytes().0),
-            Request::Max => Bytes::MAX,
-        };
-        if asked.0 == 0 {
+        let page = self.kernel.page().bytes().0;
+        let request = Request { amount: Bytes(request.amount.0 - request.amount.0 % page), ..request };
+        if request.amount.0 == 0 {
             return Ok(());
         }
-        if group.is_root() {
-            return self.everywhere(asked, file, stop);
+        if group.is_root() || request.older_than.is_some() {
+            return self.walk(group, request, file, stop);
         }
         let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
-        let machine = machine(&self.kernel, self.backend);
-        let job = job(&self.loaded.policy, &machine, self.backend, current.min(asked), Bytes::ZERO);
-        ended(&self.one(group, job, None, file, stop))
+        let file_only = self.backend.file_only();
+        let machine = machine(&self.kernel, file_only);
+        let job = job(&self.loaded.policy, &machine, file_only, current.min(request.amount), Bytes::ZERO);
+        ended(&self.one(group, job, None, None, file, stop))
     }
 
-    /// The machine: one group after the other, as the root's own file knows no protection.
-    fn everywhere(&self, asked: Bytes, file: &File, stop: &Flag) -> Result<(), Errno> {
-        let classifier = Classifier::new(&self.loaded.groups, std::path::Path::new(""));
-        let mut tree = Tree::default();
-        tree.scan(&self.kernel, &classifier, false).map_err(|err| errno(&err))?;
-        let mut groups = candidates::walk(&tree, None, false);
+    /// One group after the other, of those at and below this one that may be touched: the root's own file knows no
+    /// protection, and neither do the kernel's generations, which are each group's own.
+    fn walk(&self, group: &Group, request: Request, file: &File, stop: &Flag) -> Result<(), Errno> {
+        if request.older_than.is_some() && age::require(&self.kernel).is_err() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let read = processes::read_groups(&self.kernel, &self.root, &self.loaded, false);
+        let (tree, _) = read.map_err(|err| errno(&err))?;
+        let mut groups = candidates::walk(&tree, Some(group.id()), false);
         candidates::sort(&mut groups);
-        let machine = machine(&self.kernel, self.backend);
-        let mut left = asked;
+        let file_only = self.backend.file_only() && request.older_than.is_none();
+        let machine = machine(&self.kernel, file_only);
+        let mut left = request.amount;
         for candidate in groups {
             if left.0 == 0 || stop.is_set() {
                 break;
             }
             let Some(group) = candidate.open(&self.kernel).map_err(|err| errno(&err))? else { continue };
             let floor = candidate.current - candidate.gain;
-            let job = job(&self.loaded.policy, &machine, self.backend, candidate.gain.min(left), floor);
-            let report = self.one(&group, job, candidate.inner, file, stop);
+            let job = job(&self.loaded.policy, &machine, file_only, candidate.gain.min(left), floor);
+            let report = self.one(&group, job, candidate.inner, request.older_than, file, stop);
             if !matches!(report.end, End::Gone) {
                 ended(&report)?;
             }
@@ -185,13 +191,23 @@ impl Reclaimer {
         Ok(())
     }
 
-    fn one(&self, group: &Group, job: Job, inner: Option<Bytes>, file: &File, stop: &Flag) -> Report {
+    fn one(
+        &self,
+        group: &Group,
+        job: Job,
+        inner: Option<Bytes>,
+        older_than: Option<Duration>,
+        file: &File,
+        stop: &Flag,
+    ) -> Report {
         let before = file.freed.load(Ordering::Relaxed);
-        let mut actuator = Live;
-        let mut worker =
-            Worker { kernel: &self.kernel, actuator: &mut actuator, backend: self.backend, journal: None, stop };
+        let (kernel, actuator, backend) = (&*self.kernel, &mut Live, self.backend);
         let count = |freed: Bytes| file.freed.store(before + freed.0, Ordering::Relaxed);
-        let report = worker.run(group, job, inner, &mut |progress| count(progress.freed));
+        let mut progress = |progress: Progress| count(progress.freed);
+        let report = match older_than {
+            Some(age) => Evictor::new(kernel, actuator, stop).run(group, job, inner, age, &mut progress),
+            None => Worker { kernel, actuator, backend, journal: None, stop }.run(group, job, inner, &mut progress),
+        };
         count(report.freed);
         report
     }

@@ -1,40 +1,38 @@
 //! What is written to `memory.swap.reclaim`.
 
+use std::time::Duration;
+
 use omr_units::Bytes;
 use rustix::io::Errno;
 
-/// How much somebody asks for.
+/// What somebody asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// Up to so much.
-    Bytes(Bytes),
-    /// As much as will go.
-    Max,
+pub struct Request {
+    /// Up to so much; `Bytes::MAX`: as much as will go.
+    pub amount: Bytes,
+    /// Only what was not used for so long.
+    pub older_than: Option<Duration>,
 }
 
 /// Parses a write as the patched kernel does: a number as `memparse()` takes it (decimal, 0x or 0 in
-/// front, k m g t p e behind), or `max`; white space around it. `EINVAL` for everything else.
-///
-/// The kernel's key `older_than=SECONDS` is `EOPNOTSUPP`, as where it has no MGLRU: `lru_gen` in debugfs can evict a generation,
-/// but not without the page cache in it, whose age is not known.
+/// front, k m g t p e behind), or `max`; behind it `older_than=SECONDS`, where 0 is as without; white space
+/// around it. `EINVAL` for everything else.
 pub fn parse(data: &[u8]) -> Result<Request, Errno> {
     let text = std::str::from_utf8(data).map_err(|_| Errno::INVAL)?;
     let mut words = text.split_ascii_whitespace();
-    let request = amount(words.next().ok_or(Errno::INVAL)?)?;
+    let amount = amount(words.next().ok_or(Errno::INVAL)?)?;
     let mut seconds = 0;
     for key in words {
         let value = key.strip_prefix("older_than=").ok_or(Errno::INVAL)?;
-        if value.starts_with('+') {
-            return Err(Errno::INVAL);
-        }
         seconds = value.parse::<u32>().map_err(|_| Errno::INVAL)?;
     }
-    if seconds > 0 { Err(Errno::OPNOTSUPP) } else { Ok(request) }
+    let older_than = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+    Ok(Request { amount, older_than })
 }
 
-fn amount(text: &str) -> Result<Request, Errno> {
+fn amount(text: &str) -> Result<Bytes, Errno> {
     if text == "max" {
-        return Ok(Request::Max);
+        return Ok(Bytes::MAX);
     }
     let shift = match text.as_bytes().last().map(u8::to_ascii_lowercase) {
         Some(b'k') => 10,
@@ -58,7 +56,7 @@ fn amount(text: &str) -> Result<Request, Errno> {
     }
     let number = u64::from_str_radix(digits, radix).map_err(|_| Errno::INVAL)?;
     // More than there is of anything is all of it.
-    Ok(Request::Bytes(Bytes(number.saturating_mul(1 << shift))))
+    Ok(Bytes(number.saturating_mul(1 << shift)))
 }
 
 fn is_hex(text: &str) -> bool {
@@ -87,15 +85,18 @@ mod tests {
             ("010", 8),
             ("99e", u64::MAX),
         ] {
-            assert_eq!(parse(text.as_bytes()), Ok(Request::Bytes(Bytes(bytes))), "{text:?}");
+            let request = Request { amount: Bytes(bytes), older_than: None };
+            assert_eq!(parse(text.as_bytes()), Ok(request), "{text:?}");
         }
-        assert_eq!(parse(b"max\n"), Ok(Request::Max));
+        assert_eq!(parse(b"max\n"), Ok(Request { amount: Bytes::MAX, older_than: None }));
     }
 
     #[test]
-    fn the_age_of_memory_is_not_known() {
-        assert_eq!(parse(b"1M older_than=60\n"), Err(Errno::OPNOTSUPP));
-        assert_eq!(parse(b"max  older_than=0"), Ok(Request::Max));
+    fn an_age_is_in_seconds_and_none_is_none() {
+        let older_than = |text: &str| parse(text.as_bytes()).map(|request| request.older_than);
+        assert_eq!(older_than("1M older_than=60\n"), Ok(Some(Duration::from_secs(60))));
+        assert_eq!(older_than("max  older_than=0"), Ok(None));
+        assert_eq!(older_than("max older_than=9 older_than=7"), Ok(Some(Duration::from_secs(7))));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use omr_kernel::maps::{self, Backing};
+use omr_kernel::maps::{self, Backing, Detail};
 use omr_kernel::pagemap::{Pagemap, Residency};
 use omr_kernel::process::Process;
 use omr_kernel::ranges::Ranges;
@@ -261,9 +261,9 @@ fn look(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::
     let process = Process::open(kernel, pid)?;
     let mut pagemap = Pagemap::open(process.dir(), kernel.page())?;
     let (mut used, mut rest) = (Ranges::new(), Ranges::new());
-    for mapping in maps::read(process.dir(), true)? {
+    for Detail { mapping, referenced, .. } in maps::read_smaps(process.dir())? {
         // Unknown is never cold.
-        let ranges = if mapping.referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
+        let ranges = if referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
         if mapping.backing != Backing::Kernel {
             pagemap.for_each(mapping.range, |range, residency| {
                 if residency == Residency::Present {

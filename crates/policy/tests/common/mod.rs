@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use omr_policy::{
-    Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Reason, Signals, State, Swap, decide,
+    Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Memory, Reason, Signals, State, Swap, decide,
 };
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
 
@@ -30,6 +30,7 @@ pub fn quiet() -> Machine {
         stall_io: Some(Duration::ZERO),
         stall_memory: Some(Duration::ZERO),
         swap: Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: false }),
+        memory: Some(Memory { total: Bytes::mib(8192), available: Bytes::mib(1024) }),
         image: None,
         file_only: true,
     }

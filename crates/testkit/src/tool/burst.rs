@@ -95,9 +95,9 @@ fn parse_faults(stat: &str) -> Option<usize> {
     Some(fields.next()?.ok()? + fields.next()?.ok()?)
 }
 
-type Counts = BTreeMap<&'static str, u64>;
+pub(crate) type Counts = BTreeMap<&'static str, u64>;
 
-fn events() -> Result<Counts> {
+pub(crate) fn events() -> Result<Counts> {
     Ok(count(&fs::read_to_string("/proc/vmstat").context("/proc/vmstat")?))
 }
 

@@ -2,21 +2,27 @@
 //!
 //! Every load prints JSON lines on its standard output; times are nanoseconds of `CLOCK_MONOTONIC`.
 
+mod advise;
 mod agent;
 mod amount;
+mod app;
+mod attribute;
 mod burst;
 mod clock;
 mod frame;
 mod hibernate;
 mod latency;
 mod load;
+mod map;
 mod pattern;
 mod place;
 mod reclaim;
 mod record;
+mod regions;
 mod signals;
 mod spin;
 mod touch;
+mod user;
 mod write;
 
 use std::process::ExitCode;
@@ -40,12 +46,22 @@ enum Command {
     In(place::Args),
     /// Fills memory with a known pattern and holds it; SIGUSR1 verifies every byte
     Fill(load::FillArgs),
+    /// Hints by the bare system call
+    Advise(advise::Args),
+    /// Holds memory of many kinds; SIGUSR1 verifies it
+    Map(map::Args),
     /// Fills memory and keeps rewriting it slowly
     Stress(load::StressArgs),
     /// Allocates and touches memory at once on SIGUSR1 and says how long each page took
     Burst(burst::Args),
+    /// Is an application of several processes that is used once for each line it reads
+    App(app::Args),
+    /// Starts applications and switches between them as a user does
+    User(user::Args),
     /// Fills memory and holds it; SIGUSR1 touches every page once and says how long that took
     Touch(touch::Args),
+    /// Fills regions of memory and touches each at its own period; SIGUSR1 says when each last was
+    Regions(regions::Args),
     /// Periodic task that measures how late it runs and how long its work takes
     Latency(latency::Args),
     /// Burns CPU for a while after each SIGUSR1 and says when it first ran
@@ -54,6 +70,8 @@ enum Command {
     SeedReclaim(reclaim::SeedArgs),
     /// Reclaims as one would by hand: small writes, each waiting for the swap disk
     ByHand(reclaim::ByHandArgs),
+    /// Sets or removes an extended attribute
+    Attribute(attribute::Args),
     /// Writes to a file once, and says how long that took, and how soon a signal ended it
     Write(write::Args),
     /// Hibernates, and says after resume how long that took
@@ -72,13 +90,19 @@ fn main() -> Result<ExitCode> {
         Command::Agent(args) => agent::serve(&args)?,
         Command::In(args) => return place::exec(&args),
         Command::Fill(args) => load::fill(&args)?,
+        Command::Advise(args) => advise::run(&args)?,
+        Command::Map(args) => map::run(&args)?,
         Command::Stress(args) => load::stress(&args)?,
         Command::Burst(args) => burst::run(&args)?,
+        Command::App(args) => app::run(&args)?,
+        Command::User(args) => user::run(&args)?,
         Command::Touch(args) => touch::run(&args)?,
+        Command::Regions(args) => regions::run(&args)?,
         Command::Latency(args) => latency::run(&args)?,
         Command::Spin(args) => spin::run(&args)?,
         Command::SeedReclaim(args) => reclaim::in_one_write(&args)?,
         Command::ByHand(args) => reclaim::by_hand(&args)?,
+        Command::Attribute(args) => attribute::set(&args)?,
         Command::Write(args) => write::run(&args)?,
         Command::Hibernate(args) => hibernate::run(&args)?,
         Command::Record(args) => record::run(&args)?,

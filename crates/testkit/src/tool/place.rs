@@ -13,6 +13,9 @@ const CGROUP: &str = "/sys/fs/cgroup";
 pub(crate) struct Args {
     /// The cgroup, e.g. bg/job
     group: PathBuf,
+    /// As this user, without any privilege
+    #[arg(long)]
+    uid: Option<u32>,
     /// The command and its arguments
     #[arg(required = true, last = true)]
     command: Vec<String>,
@@ -21,7 +24,12 @@ pub(crate) struct Args {
 pub(crate) fn exec(args: &Args) -> Result<ExitCode> {
     enter(&args.group)?;
     let (program, rest) = args.command.split_first().context("no command")?;
-    Err(Command::new(program).args(rest).exec()).with_context(|| program.clone())
+    let mut command = Command::new(program);
+    command.args(rest);
+    if let Some(uid) = args.uid {
+        command.uid(uid).gid(uid);
+    }
+    Err(command.exec()).with_context(|| program.clone())
 }
 
 /// Moves this process into the group.

@@ -3,14 +3,13 @@
 use omr_kernel::actuate::Outcome;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Availability;
-use omr_kernel::lockdown::Lockdown;
-use omr_kernel::lru_gen::Generations;
 use omr_kernel::probe::Answer;
 use omr_kernel::process::Capability;
 use omr_kernel::swap::SwapKind;
 use serde::Serialize;
 
-use super::facts::{Facts, Swap};
+use super::facts::{Facts, Mglru, ProcessRules, Swap};
+use crate::age::Missing;
 
 /// Whether a thing works here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -153,6 +152,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         ioctl(facts, "PROCMAP_QUERY", facts.procmap_query, (6, 11)),
         ioctl(facts, "PAGEMAP_SCAN", facts.pagemap_scan, (6, 7)),
     ]);
+    rows.extend(facts.process_rules.as_ref().map(process_rules));
     rows
 }
 
@@ -405,25 +405,21 @@ fn privileges(facts: &Facts) -> Check {
 }
 
 fn mglru(facts: &Facts) -> Check {
-    let row = |works, found: String| Check::new("MGLRU", works, found, "ages of pages: not used yet");
-    let Some(enabled) = facts.mglru.enabled else {
-        return row(Works::No, "not in this kernel".into())
-            .fix(format!("{}; not needed", since(facts, (6, 1), "CONFIG_LRU_GEN")));
-    };
-    let mask = enabled.0;
-    if !enabled.is_on() {
-        return row(Works::No, format!("off (0x{mask:04x})"))
-            .fix("write \"y\" to /sys/kernel/mm/lru_gen/enabled; not needed");
+    let row = |works, found: String| Check::new("MGLRU", works, found, "omr wss, omr reclaim --older-than");
+    let Mglru { enabled, generations, sees_root } = facts.mglru;
+    let on = enabled.filter(|enabled| enabled.is_on()).map(|enabled| format!("on (0x{:04x})", enabled.0));
+    match (Missing::of(enabled, generations, facts.lockdown, sees_root), on) {
+        (None, on) => row(Works::Yes, format!("{}, debugfs mounted", on.unwrap_or_default())),
+        (Some(Missing::NotBuilt), _) => row(Works::No, Missing::NotBuilt.found())
+            .fix(format!("{}; for ages only", since(facts, (6, 1), "CONFIG_LRU_GEN"))),
+        (Some(missing @ Missing::NoWalks(_)), _) => {
+            row(Works::Partly, missing.found()).fix(format!("{}; for ages only", missing.fix()))
+        }
+        (Some(missing), Some(on)) => {
+            row(Works::Partly, format!("{on}, {}", missing.found())).fix(format!("{}; for ages only", missing.fix()))
+        }
+        (Some(missing), None) => row(Works::No, missing.found()).fix(format!("{}; for ages only", missing.fix())),
     }
-    let locked = facts.lockdown.is_some_and(Lockdown::is_locked);
-    let (why, fix) = match facts.mglru.generations {
-        Generations::Open => return row(Works::Yes, format!("on (0x{mask:04x}), debugfs mounted")),
-        Generations::NotMounted => ("debugfs not mounted", "mount -t debugfs none /sys/kernel/debug; not needed"),
-        Generations::Missing => ("no lru_gen in debugfs", "needs a kernel built with CONFIG_DEBUG_FS; not needed"),
-        Generations::Denied if locked => ("debugfs locked down", "start without Secure Boot; not needed"),
-        Generations::Denied => ("debugfs closed to this user", "run as root; not needed"),
-    };
-    row(Works::Partly, format!("on (0x{mask:04x}), {why}")).fix(fix)
 }
 
 fn damon(facts: &Facts) -> Check {
@@ -442,7 +438,7 @@ fn damon(facts: &Facts) -> Check {
 
 fn process_madvise(facts: &Facts) -> Check {
     let hints = &facts.process_madvise;
-    let row = |works, found: String| Check::new("process_madvise", works, found, "hints to one process: not used yet");
+    let row = |works, found: String| Check::new("process_madvise", works, found, "omr hint, omr reclaim PID, omr warm");
     let known = |wanted| {
         let all = [("cold", hints.cold), ("pageout", hints.pageout), ("willneed", hints.willneed)];
         let names: Vec<&str> = all.into_iter().filter(|(_, answer)| *answer == wanted).map(|(name, _)| name).collect();
@@ -470,8 +466,20 @@ fn process_madvise(facts: &Facts) -> Check {
     }
 }
 
+fn process_rules(found: &ProcessRules) -> Check {
+    let rules = if found.rules == 1 { "1 rule".to_owned() } else { format!("{} rules", found.rules) };
+    let row = |works, found| Check::new("process rules", works, found, "hints about what is in the background");
+    match found.daemon_lacks.as_deref() {
+        None => row(Works::Partly, format!("{rules}, no answer from the daemon"))
+            .fix("systemctl start omr; as root, or in the group omr"),
+        Some([]) => row(Works::Yes, rules),
+        Some(lacking) => row(Works::No, format!("{rules}, the daemon lacks {}", lacking.join(" and ")))
+            .fix("ln -s /usr/lib/omr/hints.conf /etc/systemd/system/omr.service.d/, and what it says"),
+    }
+}
+
 fn ioctl(facts: &Facts, name: &'static str, answer: Answer, version: (u32, u32)) -> Check {
-    let row = |works, found: &str| Check::new(name, works, found, "maps of a process: not used yet");
+    let row = |works, found: &str| Check::new(name, works, found, "maps of a process, read faster");
     match answer {
         Answer::NotProbed => row(Works::NotProbed, "not probed"),
         Answer::Works => row(Works::Yes, "answers"),

@@ -12,13 +12,14 @@ use omr_kernel::lru_gen::{self, Enabled, Generations};
 use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::{self, Group, Visit};
 use omr_kernel::probe::{self, Answer, ReclaimKeys};
-use omr_kernel::process::{self, Status};
+use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::swap::{self, SwapDevice};
 use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
 use omr_units::{Bytes, GroupId};
 use serde::Serialize;
 
-use crate::handback;
+use crate::daemon::{ControlRequest, ask};
+use crate::{config, handback, paths};
 
 /// Everything omr could use. A field is `None` where it could not be told.
 #[derive(Debug, Serialize)]
@@ -46,6 +47,32 @@ pub struct Facts {
     pub page_reporting: Option<Bytes>,
     pub lockdown: Option<Lockdown>,
     pub privileges: Privileges,
+    /// Where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_rules: Option<ProcessRules>,
+}
+
+/// The `[[process]]` rules of the configuration.
+#[derive(Debug, Serialize)]
+pub struct ProcessRules {
+    pub rules: usize,
+    /// What the daemon lacks to follow them; `None`: it does not run, or does not answer.
+    pub daemon_lacks: Option<Vec<&'static str>>,
+}
+
+impl ProcessRules {
+    fn read(kernel: &Kernel, root: &Path) -> Option<Self> {
+        let rules = config::load(root, None).ok().map_or(0, |loaded| loaded.processes.len());
+        (rules > 0).then(|| ProcessRules { rules, daemon_lacks: daemon_lacks(kernel, root) })
+    }
+}
+
+fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
+    let status = ask(&paths::socket(root), &ControlRequest::Status).ok()?;
+    let daemon = Process::open(kernel, u32::try_from(status.get("pid")?.as_u64()?).ok()?).ok()?;
+    let has = Status::read(daemon.dir()).ok()?.capabilities?;
+    let needed = [Capability::SysPtrace, Capability::SysNice].into_iter();
+    Some(needed.filter(|needed| !has.has(*needed)).map(Capability::name).collect())
 }
 
 /// Its swap file is switched on right before hibernation only.
@@ -98,11 +125,13 @@ pub struct Reclaim {
     pub keys: Option<ReclaimKeys>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Mglru {
     /// The mask of `enabled`; `None`: not in this kernel.
     pub enabled: Option<Enabled>,
     pub generations: Generations,
+    /// Whether groups have the same paths there as here.
+    pub sees_root: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -152,6 +181,7 @@ impl Facts {
             mglru: Mglru {
                 enabled: lru_gen::read_enabled(kernel).ok().flatten(),
                 generations: lru_gen::read_generations(kernel),
+                sees_root: lru_gen::sees_root(kernel).unwrap_or(true),
             },
             damon: Damon::read(kernel),
             process_madvise: Hints {
@@ -175,6 +205,7 @@ impl Facts {
                 status: Status::read_own(kernel).unwrap_or_default(),
                 first_user_namespace: process::read_is_first_user_namespace(kernel),
             },
+            process_rules: ProcessRules::read(kernel, root),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `omr prepare migrate`: empty a virtual machine before it is moved, and tell its host.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,10 +16,6 @@ use crate::exit::Exit;
 use crate::handback::{self, Blocks};
 use crate::prepare::{Done, Goal, Reached};
 use crate::stop::{self, Flag};
-
-/// Of a deadline, a quarter stays for compacting and for reports, and no more than this: reports go out while
-/// memory is reclaimed as well.
-const REPORTING: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -64,7 +59,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
     };
     let stop = Flag::with_timeout(common.deadline);
     let before = Blocks::read(&kernel, order)?;
-    let reclaiming = common.deadline.map(|time| time - (time / 4).min(REPORTING));
+    let reclaiming = common.deadline.map(|time| time - handback::reserve(time));
     let mut summary = Summary {
         prepared: "migrate",
         done: prepare(&kernel, root, &loaded, &Goal::All, common, reclaiming)?,

@@ -1,0 +1,196 @@
+//! The text of `lru_gen`, line by line, without allocating for each.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use omr_units::Pages;
+
+/// `MAX_NR_GENS`, include/linux/mmzone.h.
+const GENERATIONS: usize = 4;
+
+/// `PATH_MAX`: a longer path is cut off by the kernel, and then it may be that of another group.
+const PATH_LIMIT: usize = 4095;
+
+/// One generation of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Generation {
+    /// Its number; greater is younger.
+    pub number: u64,
+    /// Since it was made. The kernel counts in jiffies, which stand still while the machine sleeps, and
+    /// prints 32 bits of milliseconds: after 49.7 days it begins again at 0.
+    pub age: Duration,
+    /// Anonymous and shared memory. All these numbers are a little behind or ahead.
+    pub anon: Pages,
+    /// Page cache, mapped or not.
+    pub file: Pages,
+}
+
+/// One group's generations on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lists {
+    /// What the kernel calls the group in this file.
+    pub id: u64,
+    /// The node.
+    pub node: u32,
+    generations: [Generation; GENERATIONS],
+    length: usize,
+}
+
+impl Lists {
+    /// The generations, oldest first; there is at least one.
+    pub fn generations(&self) -> &[Generation] {
+        &self.generations[..self.length]
+    }
+
+    /// The youngest generation.
+    pub fn youngest(&self) -> &Generation {
+        &self.generations[self.length - 1]
+    }
+
+    /// Anonymous and shared memory of all generations.
+    pub fn anon(&self) -> Pages {
+        Pages(self.generations().iter().map(|generation| generation.anon.0).fold(0, u64::saturating_add))
+    }
+
+    /// Page cache of all generations.
+    pub fn file(&self) -> Pages {
+        Pages(self.generations().iter().map(|generation| generation.file.0).fold(0, u64::saturating_add))
+    }
+}
+
+/// What the ids are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// 16 bits of the memory controller's own, given to another group as soon as this one is gone (6.x).
+    Private,
+    /// The inode number of the group's directory (7.x).
+    Inode,
+}
+
+/// One line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    /// `memcg     4 /captured.slice/busy.service`, in 7.x `memcg 198 /captured.slice/busy.service`.
+    Group { id: u64, path: &'a [u8], padded: bool },
+    /// ` node     0`.
+    Node(u32),
+    /// `          3       6632      40952           0 `: number, milliseconds, pages of both types.
+    Generation(Generation),
+}
+
+impl<'a> Line<'a> {
+    /// Parses a line without its newline. Source: mm/vmscan.c, lru_gen_seq_show().
+    pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
+        if let Some(rest) = line.strip_prefix(b"memcg ") {
+            let (id, path) = number(rest)?;
+            // One blank, and then the path, which may begin and end with blanks of its own.
+            let path = path.strip_prefix(b" ")?;
+            return Some(Line::Group { id, path, padded: rest.first() == Some(&b' ') });
+        }
+        if let Some(rest) = line.strip_prefix(b" node ") {
+            let (node, rest) = number(rest)?;
+            return rest.trim_ascii().is_empty().then_some(Line::Node(u32::try_from(node).ok()?));
+        }
+        let (seq, rest) = number(line.strip_prefix(b" ")?)?;
+        let (age, rest) = number(rest)?;
+        let (anon, rest) = number(rest)?;
+        let (file, rest) = number(rest)?;
+        let generation =
+            Generation { number: seq, age: Duration::from_millis(age), anon: Pages(anon), file: Pages(file) };
+        rest.trim_ascii().is_empty().then_some(Line::Generation(generation))
+    }
+}
+
+/// A number after blanks, and what follows it; `None` unless a blank or the end does.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let start = text.iter().position(|&c| c != b' ')?;
+    let mut value = 0u64;
+    let mut end = start;
+    while let Some(digit) = text.get(end).map(|c| c.wrapping_sub(b'0')).filter(|&digit| digit <= 9) {
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+        end += 1;
+    }
+    let rest = &text[end..];
+    (end > start && rest.first().is_none_or(|&c| c == b' ')).then_some((value, rest))
+}
+
+/// Puts lines together to lists. What it does not understand is an error, so that no page is taken for
+/// older than it is.
+#[derive(Debug, Default)]
+pub struct Parser {
+    /// The group that the lines belong to.
+    path: Vec<u8>,
+    group: Option<u64>,
+    ids: Option<Ids>,
+    lists: Option<Lists>,
+}
+
+impl Parser {
+    /// Begins a new text.
+    pub fn reset(&mut self) {
+        self.path.clear();
+        (self.group, self.ids, self.lists) = (None, None, None);
+    }
+
+    /// Takes in whole lines, and hands on each group's lists of a node once they are complete.
+    pub fn feed(
+        &mut self,
+        mut text: &[u8],
+        visit: &mut impl FnMut(&[u8], Ids, &Lists) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, String> {
+        while !text.is_empty() {
+            let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
+            let line = &text[..end];
+            text = text.get(end + 1..).unwrap_or_default();
+            let parsed = Line::parse(line).ok_or_else(|| unknown(line))?;
+            if !matches!(parsed, Line::Generation(_)) && self.finish(visit).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            match parsed {
+                Line::Group { id, path, padded } => {
+                    // The root comes first. Its private id has few digits and is padded to five, its inode
+                    // number is 1 and is not.
+                    self.ids.get_or_insert(if padded { Ids::Private } else { Ids::Inode });
+                    self.path.clear();
+                    self.path.extend_from_slice(path);
+                    self.group = Some(id).filter(|_| path.len() < PATH_LIMIT);
+                    self.lists = None;
+                }
+                Line::Node(node) => {
+                    // Lines of a group whose path is cut off are passed over.
+                    let id = self.group.unwrap_or_default();
+                    if self.ids.is_none() {
+                        return Err(unknown(line));
+                    }
+                    self.lists = Some(Lists { id, node, generations: Default::default(), length: 0 });
+                }
+                Line::Generation(generation) => self.add(generation).ok_or_else(|| unknown(line))?,
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Generations come in order and without gaps, and there are no more than four.
+    fn add(&mut self, generation: Generation) -> Option<()> {
+        let lists = self.lists.as_mut()?;
+        if let Some(before) = lists.generations().last() {
+            (before.number.checked_add(1)? == generation.number).then_some(())?;
+        }
+        *lists.generations.get_mut(lists.length)? = generation;
+        lists.length += 1;
+        Some(())
+    }
+
+    /// Hands on what the last lines were, at the end of the text.
+    pub fn finish(&mut self, visit: &mut impl FnMut(&[u8], Ids, &Lists) -> ControlFlow<()>) -> ControlFlow<()> {
+        match (self.lists.take(), self.ids, self.group) {
+            (Some(lists), Some(ids), Some(_)) if lists.length > 0 => visit(&self.path, ids, &lists),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+fn unknown(line: &[u8]) -> String {
+    let line = String::from_utf8_lossy(line.get(..80).unwrap_or(line)).into_owned();
+    format!("line \"{}\" is not \"memcg ID PATH\", \" node N\" or a generation", line.escape_debug())
+}

@@ -1,0 +1,116 @@
+//! How long memory was not used, by MGLRU's generations: looking at it, and reclaiming by it.
+
+pub mod evict;
+pub mod observe;
+
+use anyhow::Result;
+use omr_kernel::Kernel;
+use omr_kernel::lockdown::Lockdown;
+use omr_kernel::lru_gen::{self, Enabled, Generations};
+use omr_policy::age::{Generation, Reading};
+use omr_units::Monotonic;
+
+use crate::exit::Exit;
+
+/// Why ages are not to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The kernel has no MGLRU.
+    NotBuilt,
+    /// It is off.
+    Off(Enabled),
+    /// It does not look at accessed bits, so what is used looks unused.
+    NoWalks(Enabled),
+    /// debugfs is not mounted.
+    NotMounted,
+    /// debugfs has no such file.
+    NoFile,
+    /// The kernel is locked down.
+    LockedDown,
+    /// No permission.
+    Denied,
+    /// In a control group namespace: groups have other paths there.
+    OtherPaths,
+}
+
+impl Missing {
+    /// From what was read; `None` when nothing is missing. `sees_root`: see [`lru_gen::sees_root`].
+    pub fn of(
+        enabled: Option<Enabled>,
+        generations: Generations,
+        lockdown: Option<Lockdown>,
+        sees_root: bool,
+    ) -> Option<Self> {
+        Some(match (enabled, generations) {
+            (None, _) => Missing::NotBuilt,
+            (Some(enabled), _) if !enabled.is_on() => Missing::Off(enabled),
+            (Some(enabled), _) if !enabled.walks_page_tables() => Missing::NoWalks(enabled),
+            (_, Generations::NotMounted) => Missing::NotMounted,
+            (_, Generations::Missing) => Missing::NoFile,
+            (_, Generations::Denied) if lockdown.is_some_and(Lockdown::is_locked) => Missing::LockedDown,
+            (_, Generations::Denied) => Missing::Denied,
+            (_, Generations::Open) if !sees_root => Missing::OtherPaths,
+            (_, Generations::Open) => return None,
+        })
+    }
+
+    /// What was found.
+    pub fn found(self) -> String {
+        match self {
+            Missing::NotBuilt => "not in this kernel".into(),
+            Missing::Off(enabled) => format!("off (0x{:04x})", enabled.0),
+            Missing::NoWalks(enabled) => format!("on (0x{:04x}), without page-table walks", enabled.0),
+            Missing::NotMounted => "debugfs not mounted".into(),
+            Missing::NoFile => "no lru_gen in debugfs".into(),
+            Missing::LockedDown => "debugfs locked down".into(),
+            Missing::Denied => "debugfs closed to this user".into(),
+            Missing::OtherPaths => "groups have other paths here".into(),
+        }
+    }
+
+    /// What brings it.
+    pub fn fix(self) -> &'static str {
+        match self {
+            Missing::NotBuilt => "needs Linux 6.1 built with CONFIG_LRU_GEN",
+            Missing::Off(_) => "write \"y\" to /sys/kernel/mm/lru_gen/enabled",
+            Missing::NoWalks(_) => "write \"y\" to /sys/kernel/mm/lru_gen/enabled, if the processor sets accessed bits",
+            Missing::NotMounted => "mount -t debugfs none /sys/kernel/debug",
+            Missing::NoFile => "needs a kernel built with CONFIG_DEBUG_FS",
+            Missing::LockedDown => "start without Secure Boot",
+            Missing::Denied => "run as root",
+            Missing::OtherPaths => "run omr outside of this container",
+        }
+    }
+}
+
+/// What keeps ages from being known now, if anything does.
+pub fn missing(kernel: &Kernel) -> Result<Option<Missing>> {
+    Ok(Missing::of(
+        lru_gen::read_enabled(kernel)?,
+        lru_gen::read_generations(kernel),
+        Lockdown::read(kernel),
+        lru_gen::sees_root(kernel)?,
+    ))
+}
+
+/// Refuses where ages are not to be had, and says what brings them.
+pub fn require(kernel: &Kernel) -> Result<()> {
+    match missing(kernel)? {
+        None => Ok(()),
+        Some(missing) => Err(Exit::Unsupported.error(format!(
+            "how long memory was not used is not known here: MGLRU {}; {}",
+            missing.found(),
+            missing.fix()
+        ))),
+    }
+}
+
+/// What the policy is told of lists that were read at this moment.
+fn reading(kernel: &Kernel, lists: &lru_gen::Lists, now: Monotonic) -> Option<Reading> {
+    let generations = lists.generations().iter().map(|generation| Generation {
+        number: generation.number,
+        born: now - generation.age,
+        memory: generation.anon.bytes(kernel.page()),
+    });
+    Reading::new(generations.collect())
+}

@@ -1,0 +1,318 @@
+//! `omr advise --verify`: tries it.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_kernel::actuate::Live;
+use omr_kernel::memcg::Group;
+use omr_kernel::{Kernel, clock};
+use omr_policy::trial::{self, Bottom, Breach, Guard, Plan, SMALLEST_STEP, Seen, Trial, Tried};
+use omr_policy::{Class, Config, short};
+use omr_units::{Bytes, Limit, Permyriad};
+use serde::Serialize;
+
+use super::{Args, SHORTEST, setting};
+use crate::backend::{self, Backend};
+use crate::config::{self, printable};
+use crate::exit::Exit;
+use crate::paths;
+use crate::processes::read_groups;
+use crate::stop::{self, Flag};
+use crate::tree::{Tree, no_group};
+use crate::trial::{Ended, Trier, read, read_fixed};
+
+/// Each size on the way is watched for this part of the time that the last one is held.
+const LOOKS: u32 = 20;
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Summary {
+    group: String,
+    /// What memory.high held before, and holds again.
+    own_limit: String,
+    guard: Guard,
+    /// Nothing below this was to be tried.
+    floor: Bytes,
+    /// The size asked about.
+    asked: Option<Bytes>,
+    /// The smallest size that was within the guard for the whole time.
+    held: Option<Bytes>,
+    held_for_seconds: f64,
+    /// The smallest that was so for a look.
+    good: Option<Bytes>,
+    /// How much lower that is than what the group held by itself.
+    saved: Option<Bytes>,
+    /// Why nothing lower was tried.
+    bottom: Option<Bottom>,
+    ended: &'static str,
+    tried: Vec<Step>,
+    seconds: f64,
+}
+
+/// What was seen at a size.
+#[derive(Debug, Serialize)]
+struct Step {
+    size: Bytes,
+    current: Bytes,
+    seconds: f64,
+    stall_seconds: f64,
+    stall: Option<Permyriad>,
+    came_back: Bytes,
+    refaults: Option<Permyriad>,
+    ended: &'static str,
+}
+
+impl Step {
+    fn new(tried: &Tried) -> Self {
+        Step {
+            size: tried.size,
+            current: tried.current,
+            seconds: tried.time.as_secs_f64(),
+            stall_seconds: tried.stall.as_secs_f64(),
+            stall: tried.stall_share(),
+            came_back: tried.refaults,
+            refaults: tried.refault_share(),
+            ended: match tried.ended {
+                trial::Ended::Good => "good",
+                trial::Ended::Held => "held",
+                trial::Ended::Broken(Breach::Stall) => "stall",
+                trial::Ended::Broken(Breach::Refaults) => "refaults",
+                trial::Ended::Broken(Breach::Unknown) => "unknown",
+                trial::Ended::Unreached => "unreached",
+            },
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
+    let kernel = Kernel::open(root)?;
+    let path = kernel.group_path(target);
+    let group = Group::open(kernel.cgroup()?, path).map_err(|err| match err.is_gone() {
+        true => no_group(path),
+        false => err.into(),
+    })?;
+    let name = printable(&path.to_string_lossy());
+    let loaded = config::load_or_refuse(root, None)?;
+    let (tree, _) = read_groups(&kernel, root, &loaded, false)?;
+    let seen = admit(&kernel, &tree, &group, &name, args)?;
+    let mut live = Live;
+    let journal = backend::journal(&kernel, &paths::state_dir(root), &mut live)
+        .context("memory.high is changed, so what it holds must be written down first")?;
+    let floor = floor(&kernel, &tree, &group, &name, &loaded.policy, args.size, seen.current)?;
+    let backend = Backend::probe(loaded.backend, &group, &mut live)
+        .ok()
+        .filter(|backend| *backend != Backend::MemoryHigh)
+        .ok_or_else(|| Exit::Unsupported.error("--verify needs memory.reclaim (Linux 5.19)"))?;
+
+    stop::catch_signals();
+    let stop = Flag::default();
+    let guard = Guard { stall: args.psi, refaults: args.refaults };
+    let look = (args.r#for / LOOKS).max(SHORTEST);
+    let plan = Plan { step: args.step, floor, target: args.size, look, hold: args.r#for, guard };
+    let mut trier = Trier::new(&kernel, &group, &loaded.policy, &mut live, backend, &journal, &stop)
+        .with_context(|| name.clone())?;
+    let own = trier.own();
+    if !trier.knows_ages() {
+        eprintln!(
+            "omr: without ages the kernel takes what is used with what is not, and a smaller size may hold than is \
+             found: omr doctor says what brings them (MGLRU)"
+        );
+    }
+    let began = clock::read_monotonic();
+    let bar = progress_bar(args.json);
+    let (trial, ended) = trier.run(plan, &mut |trial| {
+        bar.set_message(match trial.size() {
+            Some(size) => format!("{name}: {size}"),
+            None => format!("{name}: as it is"),
+        });
+        bar.tick();
+    })?;
+    bar.finish_and_clear();
+
+    let held = trial.held();
+    let summary = Summary {
+        group: name,
+        own_limit: own.to_string(),
+        guard,
+        floor,
+        asked: args.size,
+        held,
+        held_for_seconds: args.r#for.as_secs_f64(),
+        good: trial.good(),
+        saved: held.map(|size| seen.current - size),
+        bottom: trial.bottom(),
+        ended: match ended {
+            Ended::Over => "over",
+            Ended::Stopped => "stopped",
+            Ended::Gone => "gone",
+            Ended::Empty => "empty",
+            Ended::Theirs(_) => "theirs",
+        },
+        tried: trial.tried().iter().map(Step::new).collect(),
+        seconds: clock::read_monotonic().since(began).as_secs_f64(),
+    };
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&summary)?);
+    } else {
+        outln!("{}", text(&summary, &trial, &group, seen.current, ended, plan).trim_end());
+    }
+    Ok(match ended {
+        Ended::Over if args.size.is_none() || held.is_some() && held == args.size => Exit::Done,
+        _ => Exit::Partial,
+    })
+}
+
+/// What is refused before anything is touched; else the group as it is.
+fn admit(kernel: &Kernel, tree: &Tree, group: &Group, name: &str, args: &Args) -> Result<Seen> {
+    if group.is_root() {
+        return Err(Exit::Usage.error("the machine as a whole has no memory.high; name a group"));
+    }
+    let node = tree.nodes().iter().find(|node| node.id == group.id());
+    let node = node.with_context(|| format!("group {name} was made just now; try again"))?;
+    if !group.dir().has("memory.high") {
+        let text =
+            format!("{name} has no memory controller; enable it in cgroup.subtree_control of the group above it");
+        return Err(Exit::Unsupported.error(text));
+    }
+    if let Some(assignment) = tree.assignment(node).filter(|_| !args.ignore_class) {
+        if assignment.class != Class::Background {
+            let (class, why) = (assignment.class.name(), assignment.explain(group.path()));
+            return Err(Exit::Failed.error(format!(
+                "{name} is {class} ({why}); nothing was tried. --ignore-class tries it all the same."
+            )));
+        }
+        if !node.clear {
+            return Err(Exit::Failed.error(format!(
+                "{name} holds the memory of groups that may not be touched; nothing was tried. \
+                 --ignore-class tries it all the same."
+            )));
+        }
+    }
+    if !group.read_populated(&mut Vec::new())? {
+        return Err(Exit::Failed.error(format!("no process is in {name}: there is nobody who could miss memory")));
+    }
+    let seen = read(kernel, group)?;
+    if seen.stall.is_none() {
+        return Err(Exit::Unsupported.error(format!(
+            "{name} has no memory.pressure, so whether its tasks wait for memory is not known: \
+             PSI (CONFIG_PSI) is not in this kernel, or off (psi=0, cgroup.pressure)"
+        )));
+    }
+    if seen.refaults.is_none() {
+        let text = format!("memory.stat of {name} does not say what came back (workingset_refault_*, Linux 5.9)");
+        return Err(Exit::Unsupported.error(text));
+    }
+    Ok(seen)
+}
+
+/// The lowest size that is tried: what cannot leave, what is protected, what a rule keeps.
+fn floor(
+    kernel: &Kernel,
+    tree: &Tree,
+    group: &Group,
+    name: &str,
+    config: &Config,
+    size: Option<Bytes>,
+    current: Bytes,
+) -> Result<Bytes> {
+    let node = tree.nodes().iter().find(|node| node.id == group.id());
+    let keep = node.and_then(|node| tree.assignment(node)).and_then(|assignment| assignment.keep);
+    let protected = match group.read_protection(&mut Vec::new())? {
+        Limit::Max => Bytes::MAX,
+        Limit::Bytes(bytes) => bytes,
+    };
+    let (fixed, kept) = (read_fixed(kernel, group, config)?, keep.map_or(Bytes::ZERO, |keep| keep.of(current)));
+    let floors = [
+        (fixed, "cannot leave memory: there is no page cache to drop and no free swap for it"),
+        (protected.min(current.max(size.unwrap_or_default())), "is protected by memory.min or memory.low"),
+        (kept, "is kept by a rule of the configuration"),
+    ];
+    let (floor, why) = floors.into_iter().max_by_key(|(floor, _)| *floor).unwrap_or_default();
+    match size {
+        Some(size) if size < floor => {
+            Err(Exit::Failed.error(format!("{name}: {size} cannot be tried, {floor} of {current} {why}")))
+        }
+        None if current < floor + SMALLEST_STEP => {
+            Err(Exit::Failed.error(format!("{name}: nothing can be tried, {} of {current} {why}", floor.min(current))))
+        }
+        _ => Ok(floor),
+    }
+}
+
+/// A line on a terminal while it runs.
+fn progress_bar(json: bool) -> ProgressBar {
+    let shown = std::io::stderr().is_terminal() && !json;
+    let bar = ProgressBar::with_draw_target(
+        None,
+        if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() },
+    );
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}   {elapsed}   ^C stops and restores") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn row(tried: &Tried) -> String {
+    let share = |share: Option<Permyriad>| share.map_or_else(|| "-".into(), |share| share.to_string());
+    format!(
+        "  {:>10}  {:>8}  {:>10}  {:>8}  {:>8}  {}",
+        tried.size.to_string(),
+        short(tried.time).to_string(),
+        tried.current.to_string(),
+        share(tried.stall_share()),
+        share(tried.refault_share()),
+        words(tried.ended),
+    )
+}
+
+fn words(ended: trial::Ended) -> &'static str {
+    match ended {
+        trial::Ended::Good => "good",
+        trial::Ended::Held => "held",
+        trial::Ended::Broken(Breach::Stall) => "its tasks waited for memory",
+        trial::Ended::Broken(Breach::Refaults) => "what was taken came back",
+        trial::Ended::Broken(Breach::Unknown) => "pressure or refaults could not be read",
+        trial::Ended::Unreached => "could not be reached",
+    }
+}
+
+/// The answer, what was seen, and what to do.
+fn text(summary: &Summary, trial: &Trial, group: &Group, before: Bytes, ended: Ended, plan: Plan) -> String {
+    let name = &summary.group;
+    let mut text = String::new();
+    let answer = match (summary.held, summary.good) {
+        (Some(size), _) => {
+            let saved = summary.saved.unwrap_or_default();
+            let share = saved.share_of(before).unwrap_or_default();
+            format!("{size} held for {}. It had {before}: {saved} less ({share})", short(plan.hold))
+        }
+        (None, Some(size)) => format!("{size} was good for {}, and was not held for longer", short(plan.look)),
+        (None, None) if summary.bottom == Some(Bottom::Full) => {
+            "it waits for memory, or reads it back, as it is: no size was tried".into()
+        }
+        (None, None) => format!("no size below {before} held"),
+    };
+    let _ = writeln!(text, "{name}: {answer}.");
+    match ended {
+        Ended::Over => {}
+        Ended::Stopped => text += "Stopped by a signal.\n",
+        Ended::Gone => text += "The group is gone.\n",
+        Ended::Empty => text += "No process is in it any more.\n",
+        Ended::Theirs(limit) => {
+            let _ = writeln!(text, "Somebody else set memory.high to {limit} meanwhile; that stands.");
+        }
+    }
+    let _ = writeln!(text, "\n  {:>10}  {:>8}  {:>10}  {:>8}  {:>8}", "SIZE", "TIME", "IT HELD", "WAITED", "BACK/MIN");
+    for tried in trial.tried() {
+        let _ = writeln!(text, "{}", row(tried));
+    }
+    let _ = write!(text, "\nmemory.high is {} as before.", summary.own_limit);
+    if let Some(size) = summary.held {
+        let _ = write!(text, " To limit it: {}", setting(group.path(), size));
+    }
+    text
+}

@@ -1,0 +1,266 @@
+//! `omr history`: what sweeps have done, and what groups held and used.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_kernel::Kernel;
+use omr_policy::age::Bounds;
+use omr_policy::short;
+use omr_units::Bytes;
+use serde::Serialize;
+
+use super::wss::range;
+use crate::config::{Glob, parts, printable};
+use crate::daemon::{LedgerEntry, read_ledger};
+use crate::exit::Exit;
+use crate::history::{self, AGES, Sample};
+use crate::{paths, when};
+
+/// Shows what sweeps have done; with --groups, what groups held and used. Times are UTC.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// With --groups: of this control group only; * stands for a part of a name, ** for any depth
+    #[arg(value_name = "GROUP", requires = "groups")]
+    group: Option<PathBuf>,
+
+    /// Show what groups held and used
+    #[arg(long)]
+    groups: bool,
+
+    /// With --groups: not what is older than this, e.g. 2h or 2026-11-21T14:00:00Z
+    #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "groups")]
+    since: Option<Duration>,
+
+    /// Show this many of the last lines
+    #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
+    lines: usize,
+
+    /// Print JSON lines
+    #[arg(long)]
+    json: bool,
+
+    /// With --groups: write all samples to this file, for pandas, DuckDB and the like
+    #[arg(long, value_name = "FILE", requires = "groups", conflicts_with_all = ["json", "lines"])]
+    parquet: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    if args.groups { groups(root, args) } else { sweeps(root, args) }
+}
+
+fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
+    let mut entries = VecDeque::new();
+    read_ledger(&paths::state_dir(root), |entry| {
+        entries.push_back(entry);
+        if entries.len() > args.lines {
+            entries.pop_front();
+        }
+    })?;
+    if args.json {
+        for entry in &entries {
+            outln!("{}", serde_json::to_string(entry)?);
+        }
+        return Ok(Exit::Done);
+    }
+    for entry in &entries {
+        let time = |seconds: u64| when::text(Duration::from_secs(seconds));
+        match entry {
+            LedgerEntry::Sweep(swept) => outln!(
+                "{}  {}: {}{} freed (anon {}, file {}), {} to swap, {}; {}",
+                time(swept.time),
+                printable(&swept.group),
+                if swept.observed { "observed only, " } else { "" },
+                swept.freed,
+                swept.freed_anon,
+                swept.freed_file,
+                swept.swapped_out,
+                short(Duration::from_millis(swept.wall_ms)),
+                swept.stop_reason,
+            ),
+            LedgerEntry::Prepare(prepared) => outln!(
+                "{}  prepared for {} ({}): {}{} freed (anon {}, file {}), {} to swap, {}; {}",
+                time(prepared.time),
+                prepared.purpose.name(),
+                printable(&prepared.why),
+                if prepared.observed { "observed only, " } else { "" },
+                prepared.freed,
+                prepared.freed_anon,
+                prepared.freed_file,
+                prepared.swapped_out,
+                short(Duration::from_millis(prepared.wall_ms)),
+                prepared.stop_reason,
+            ),
+            LedgerEntry::Hint(hint) => outln!(
+                "{}  {} ({}): {}hint {} about {}, {} freed, {} to swap, {}; {}",
+                time(hint.time),
+                hint.id.pid,
+                printable(&hint.name),
+                if hint.observed { "observed only, " } else { "" },
+                hint.step.name(),
+                hint.advised,
+                hint.freed,
+                hint.swapped_out,
+                short(Duration::from_millis(hint.wall_ms)),
+                hint.stop_reason,
+            ),
+            LedgerEntry::Refaults { time: at, group, bytes, after, .. } => outln!(
+                "{}  {}: {bytes} came back within {}",
+                time(*at),
+                printable(group),
+                short(Duration::from_secs(*after)),
+            ),
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// What groups held and used, a line for each group and time.
+fn groups(root: &Path, args: &Args) -> Result<Exit> {
+    let wanted = wanted(root, args.group.as_deref())?;
+    let mut samples = history::read(&paths::history(root), args.since.unwrap_or_default()..Duration::MAX, wanted)?;
+    if let Some(file) = &args.parquet {
+        let rows = history::export::write(file, samples.by_ref())?;
+        samples.skipped().iter().for_each(|skipped| eprintln!("omr: {skipped}"));
+        outln!("{rows} samples in {}", file.display());
+        return Ok(Exit::Done);
+    }
+    let mut last = VecDeque::new();
+    for sample in samples.by_ref() {
+        last.push_back(sample);
+        if last.len() > args.lines {
+            last.pop_front();
+        }
+    }
+    for skipped in samples.skipped() {
+        eprintln!("omr: {skipped}");
+    }
+    if args.json {
+        for sample in &last {
+            outln!("{}", serde_json::to_string(&Line::new(sample))?);
+        }
+    } else if !last.is_empty() {
+        outln!("{}", table(&last));
+    }
+    Ok(Exit::Done)
+}
+
+/// Whether a group fits the pattern. One that begins with the mount or a slash means the same without.
+fn wanted(root: &Path, group: Option<&Path>) -> Result<impl Fn(&Path) -> bool + 'static> {
+    let glob = match group {
+        None => None,
+        Some(group) => {
+            let kernel = Kernel::open(root)?;
+            let named = kernel.group_path(group).to_string_lossy().into_owned();
+            let wrong = |why| Exit::Usage.error(format!("{}: {why}", printable(&group.to_string_lossy())));
+            Some(if named.is_empty() { None } else { Some(Glob::path(&named).map_err(wrong)?) })
+        }
+    };
+    Ok(move |path: &Path| match &glob {
+        None => true,
+        // The machine.
+        Some(None) => path.as_os_str().is_empty(),
+        Some(Some(glob)) => glob.matches(&parts(path)),
+    })
+}
+
+/// A sample, for machines.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    time: String,
+    boot: &'a str,
+    group: String,
+    id: u64,
+    current: Bytes,
+    peak: Bytes,
+    anon: Bytes,
+    file: Bytes,
+    shmem: Bytes,
+    swap: Option<Bytes>,
+    ages_ms_ago: Option<u64>,
+    memory: Option<Bytes>,
+    idle: Vec<IdleFor>,
+    over_ms: Option<u64>,
+    refaults_anon: Option<Bytes>,
+    refaults_file: Option<Bytes>,
+    swapped_in: Option<Bytes>,
+    stalled_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct IdleFor {
+    seconds: f64,
+    #[serde(flatten)]
+    bounds: Bounds,
+}
+
+impl<'a> Line<'a> {
+    fn new(sample: &'a Sample) -> Self {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let idle = sample.idle.iter().flat_map(|idle| AGES.iter().zip(&idle.bounds));
+        let since = sample.since.as_ref();
+        Line {
+            time: when::text(sample.time),
+            boot: &sample.boot,
+            group: name(sample),
+            id: sample.id.0,
+            current: sample.current,
+            peak: sample.peak,
+            anon: sample.anon,
+            file: sample.file,
+            shmem: sample.shmem,
+            swap: sample.swap,
+            ages_ms_ago: sample.idle.as_ref().map(|idle| ms(idle.ago)),
+            memory: sample.idle.as_ref().map(|idle| idle.memory),
+            idle: idle.map(|(age, &bounds)| IdleFor { seconds: age.as_secs_f64(), bounds }).collect(),
+            over_ms: since.map(|since| ms(since.over)),
+            refaults_anon: since.and_then(|since| since.refaults_anon),
+            refaults_file: since.and_then(|since| since.refaults_file),
+            swapped_in: since.and_then(|since| since.swapped_in),
+            stalled_ms: since.and_then(|since| since.stalled).map(ms),
+        }
+    }
+}
+
+fn name(sample: &Sample) -> String {
+    format!("/{}", sample.group.to_string_lossy())
+}
+
+/// The age of which the table tells.
+const COLD: Duration = Duration::from_secs(120);
+
+fn table(samples: &VecDeque<Sample>) -> String {
+    let width = samples.iter().map(|sample| printable(&name(sample)).chars().count()).max().unwrap_or(0).clamp(5, 48);
+    let mut lines = vec![format!(
+        "{:20}  {:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>7}  NOT USED FOR {}",
+        "TIME",
+        "GROUP",
+        "NOW",
+        "PEAK",
+        "CACHE",
+        "SWAP",
+        "BACK",
+        "STALLED",
+        short(COLD)
+    )];
+    for sample in samples {
+        let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".into(), |bytes| bytes.to_string());
+        let since = sample.since.as_ref();
+        let back = since.and_then(|since| Some(since.refaults_anon? + since.refaults_file?));
+        let stalled = since.and_then(|since| since.stalled).map_or_else(|| "?".into(), |time| short(time).to_string());
+        let cold = sample.idle.as_ref().and_then(|idle| idle.of(COLD)).map_or_else(|| "?".into(), range);
+        lines.push(format!(
+            "{:20}  {:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {stalled:>7}  {cold}",
+            when::text(sample.time),
+            printable(&name(sample)),
+            sample.current.to_string(),
+            sample.peak.to_string(),
+            (sample.file - sample.shmem).to_string(),
+            size(sample.swap),
+            size(back),
+        ));
+    }
+    lines.join("\n")
+}

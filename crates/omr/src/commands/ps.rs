@@ -1,0 +1,210 @@
+//! `omr ps`: processes, those that would be given up first at the top.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use omr_kernel::Kernel;
+use omr_policy::rank::{ProcessId, Score, Verdict};
+use omr_policy::{Class, short};
+use omr_units::Bytes;
+use serde_json::{Value, json};
+
+use crate::config::printable;
+use crate::daemon::{ControlRequest, ProcessView, ask};
+use crate::exit::Exit;
+use crate::processes::{Finder, Seen, Which, read_groups};
+use crate::{config, paths};
+
+/// Shows processes with what they hold, their class and why, and what was done to them. Those in the background come
+/// first, in the order in which they would be given up.
+///
+/// How long a process is unused, the score and the last hint are known to the daemon only, about processes that a
+/// [[process]] rule fits or of which "omr background" was said. Without the daemon these columns show "?".
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// Sort by
+    #[arg(long, value_enum, default_value_t = Sort::Score)]
+    sort: Sort,
+
+    /// Show processes of this class only: foreground, background or protected
+    #[arg(long, value_parser = parse_class, value_name = "CLASS")]
+    class: Option<Class>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Sort {
+    /// Those that are given up first
+    Score,
+    /// Resident memory
+    Resident,
+    /// Anonymous memory
+    Anon,
+    /// What is in swap
+    Swapped,
+    /// Those that have been unused for longest
+    Unused,
+    /// Process id
+    Pid,
+}
+
+fn parse_class(text: &str) -> Result<Class, String> {
+    config::class(text).ok_or_else(|| "expected foreground, background or protected".into())
+}
+
+/// A line.
+struct Row {
+    seen: Seen,
+    /// What the daemon knows.
+    view: Option<ProcessView>,
+}
+
+impl Row {
+    fn score(&self) -> Option<Score> {
+        self.view.as_ref()?.score
+    }
+}
+
+/// Runs the command.
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    let kernel = Kernel::open(root)?;
+    let asked = ask(&paths::socket(root), &ControlRequest::Processes);
+    let (views, absent) = match asked {
+        Ok(value) => {
+            let views: Vec<ProcessView> = serde_json::from_value(value).context("the daemon is of another version")?;
+            (views, None)
+        }
+        Err(err) => (Vec::new(), Some(format!("{err:#}"))),
+    };
+    let mut views: HashMap<ProcessId, ProcessView> = views.into_iter().map(|view| (view.id, view)).collect();
+    let mut rows: Vec<Row> = see(root, &kernel)?
+        .into_iter()
+        .filter(|seen| args.class.is_none_or(|class| class == seen.process.class))
+        .map(|seen| Row { view: views.remove(&seen.process.id), seen })
+        .collect();
+    rows.sort_by_cached_key(|row| (key(row, args.sort), row.seen.process.id));
+    if args.json {
+        let processes: Vec<Value> = rows.iter().map(to_json).collect();
+        let value = json!({ "daemon": absent.is_none(), "processes": processes });
+        outln!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(Exit::Done);
+    }
+    print(&rows, absent.is_none())?;
+    if let Some(absent) = absent {
+        eprintln!("omr: {absent}: what only it knows is shown as ?");
+    }
+    Ok(Exit::Done)
+}
+
+/// All processes, their classes by the configuration and by what was said.
+fn see(root: &Path, kernel: &Kernel) -> Result<Vec<Seen>> {
+    let loaded = config::load_or_refuse(root, None)?;
+    let (tree, said) = read_groups(kernel, root, &loaded, false)?;
+    Ok(Finder::new(&loaded.processes).look(kernel, &tree, &said, Which::All)?)
+}
+
+/// The smallest comes first; what is not known comes last.
+fn key(row: &Row, sort: Sort) -> (Reverse<Option<u64>>, Reverse<Option<u64>>) {
+    let bytes = |bytes: Option<Bytes>| Reverse(bytes.map(|bytes| bytes.0));
+    let process = &row.seen.process;
+    let score = row.score().map(|score| u64::try_from(score.total()).unwrap_or(0));
+    let unused = row.score().map(|score| u64::try_from(score.unused.as_millis()).unwrap_or(u64::MAX));
+    let first = match sort {
+        Sort::Score => Reverse(score),
+        Sort::Resident => bytes(row.seen.resident),
+        Sort::Anon => bytes(process.anon),
+        Sort::Swapped => bytes(process.swapped),
+        Sort::Unused => Reverse(unused),
+        Sort::Pid => Reverse(Some(u64::from(u32::MAX - process.id.pid))),
+    };
+    (first, bytes(row.seen.resident))
+}
+
+fn print(rows: &[Row], has_daemon: bool) -> Result<()> {
+    let bytes = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
+    let unknown = if has_daemon { "-" } else { "?" };
+    outln!(
+        "{:>7}  {:<11} {:>5} {:>9} {:>9} {:>9} {:>7} {:<17} {:>9} {:>9}  {:<15} WHY",
+        "PID",
+        "CLASS",
+        "SCORE",
+        "RESIDENT",
+        "ANON",
+        "SWAPPED",
+        "UNUSED",
+        "LAST",
+        "FREED",
+        "BACK",
+        "NAME"
+    );
+    for row in rows {
+        let seen = &row.seen;
+        let last = row.view.as_ref().and_then(|view| view.last.as_ref());
+        let or_unknown = |text: Option<String>| text.unwrap_or_else(|| unknown.to_owned());
+        let why = match &row.view {
+            Some(view) if view.hinting => format!("{}; being hinted away now", seen.origin),
+            Some(view) => match &view.verdict {
+                Verdict::Hint { step, reason } => format!("{}; {} hint due: {reason}", seen.origin, step.name()),
+                Verdict::Hold { reason } => format!("{}; {reason}", seen.origin),
+            },
+            None => seen.origin.to_string(),
+        };
+        outln!(
+            "{:>7}  {:<11} {:>5} {:>9} {:>9} {:>9} {:>7} {:<17} {:>9} {:>9}  {:<15} {}",
+            seen.process.id.pid,
+            seen.process.class.name(),
+            or_unknown(row.score().map(|score| score.total().to_string())),
+            bytes(seen.resident),
+            bytes(seen.process.anon),
+            bytes(seen.process.swapped),
+            or_unknown(row.score().map(|score| short(score.unused).to_string())),
+            or_unknown(last.map(|last| format!("{} {} ago", last.step.name(), short(last.ago)))),
+            or_unknown(last.map(|last| last.freed.to_string())),
+            or_unknown(last.map(|last| last.came_back.to_string())),
+            printable(&seen.name),
+            printable(&why),
+        );
+    }
+    Ok(())
+}
+
+fn to_json(row: &Row) -> Value {
+    let seen = &row.seen;
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let view = row.view.as_ref();
+    let last = view.and_then(|view| view.last.as_ref()).map(|last| {
+        json!({
+            "step": last.step,
+            "ago_ms": millis(last.ago),
+            "freed": last.freed,
+            "came_back": last.came_back,
+        })
+    });
+    let group: &PathBuf = &seen.group;
+    json!({
+        "pid": seen.process.id.pid,
+        "start": seen.process.id.start,
+        "name": seen.name,
+        "group": group.to_string_lossy(),
+        "class": seen.process.class,
+        "asked": seen.process.asked,
+        "why": seen.origin.to_string(),
+        "resident": seen.resident,
+        "anon": seen.process.anon,
+        "swapped": seen.process.swapped,
+        "oom_score_adj": seen.process.oom_score_adj,
+        "score": row.score().map(|score| score.total()),
+        "score_why": row.score().map(|score| score.to_string()),
+        "unused_ms": row.score().map(|score| millis(score.unused)),
+        "verdict": view.map(|view| &view.verdict),
+        "reason": view.map(|view| view.verdict.reason().to_string()),
+        "last": last,
+    })
+}

@@ -1,0 +1,417 @@
+//! `omr wss`: how much of a group's memory is used, and how long the rest was not.
+
+mod remembered;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_kernel::actuate::Live;
+use omr_kernel::memcg::Group;
+use omr_kernel::{Kernel, clock};
+use omr_policy::age::Bounds;
+use omr_policy::short;
+use omr_units::{Bytes, Monotonic};
+use serde::Serialize;
+
+use crate::age;
+use crate::age::observe::{Node, Observer};
+use crate::config::printable;
+use crate::exit::Exit;
+use crate::stop::{self, Flag};
+use crate::tree::no_group;
+use crate::when;
+
+/// Shows how much memory is used, and how much was not used for how long: as the daemon has seen it
+/// in the last minutes, if it runs. With --window, or without a daemon, the kernel is made to look at what
+/// is used (MGLRU) when this begins, in the middle and at the end: it takes the time of the window. Only
+/// use through page tables is seen, so page cache is shown apart.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A control group, with all below it; without one, the machine
+    #[arg(value_name = "GROUP")]
+    group: Option<PathBuf>,
+
+    /// How long to look, e.g. 10m; 2m where nothing is said and no daemon has looked
+    #[arg(long, value_parser = parse_window, value_name = "TIME")]
+    window: Option<Duration>,
+
+    /// Show what the daemon has seen at a time, e.g. 2h (so long ago) or 2026-11-21T14:00:00Z
+    #[arg(long, value_parser = when::parse, value_name = "TIME", conflicts_with_all = ["watch", "per_node"])]
+    at: Option<Duration>,
+
+    /// Go on after the window, and show it again twice in each; with time, what was not used for longer
+    #[arg(long)]
+    watch: bool,
+
+    /// Show each NUMA node
+    #[arg(long)]
+    per_node: bool,
+
+    /// Print JSON; with --watch, a line each time
+    #[arg(long)]
+    json: bool,
+}
+
+/// The time of which most is said, unless another is asked for.
+const WINDOW: Duration = Duration::from_secs(120);
+/// Shorter ones are below what the kernel's counting of time and the agings' own time allow.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// Longer ones are beyond the 49.7 days that the kernel's milliseconds last, and beyond patience.
+const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+
+fn parse_window(text: &str) -> Result<Duration, String> {
+    let window = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 2m"))?;
+    match window {
+        _ if window < SHORTEST => Err("shorter than 1s: ages are not known that exactly".into()),
+        _ if window > LONGEST => Err("longer than 7days".into()),
+        _ => Ok(window),
+    }
+}
+
+/// Groups in the table; `--json` has all.
+const ROWS: usize = 15;
+/// Width of a bar.
+const BAR: usize = 32;
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Summary {
+    group: String,
+    window_seconds: f64,
+    #[serde(flatten)]
+    figures: Figures,
+    /// Files in tmpfs that are not mapped, at least: part of `memory`, and their use is not seen.
+    tmpfs_unseen: Option<Bytes>,
+    agings: u64,
+    /// Groups and nodes that could not be aged at the end.
+    not_aged: u64,
+    seconds: f64,
+    cpu_seconds: f64,
+    /// Time asleep meanwhile, which does not count.
+    asleep_seconds: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<OfNode>,
+    groups: Vec<OfGroup>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+struct Figures {
+    /// Anonymous and shared memory: what can be seen.
+    memory: Bytes,
+    page_cache: Bytes,
+    idle: Vec<Idle>,
+}
+
+/// What was not used for so long.
+#[derive(Clone, Debug, Serialize)]
+struct Idle {
+    seconds: f64,
+    #[serde(flatten)]
+    bounds: Bounds,
+    #[serde(skip)]
+    time: Duration,
+}
+
+#[derive(Debug, Serialize)]
+struct OfNode {
+    node: u32,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+#[derive(Debug, Serialize)]
+struct OfGroup {
+    group: String,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+impl Figures {
+    fn new(times: &[Duration]) -> Self {
+        let idle = times.iter().map(|&time| Idle { seconds: time.as_secs_f64(), bounds: Bounds::default(), time });
+        Figures { idle: idle.collect(), ..Figures::default() }
+    }
+
+    fn add(&mut self, node: &Node) {
+        self.memory += node.memory();
+        self.page_cache += node.file;
+        for idle in &mut self.idle {
+            idle.bounds += node.idle(idle.time);
+        }
+    }
+
+    /// What was not used for this long.
+    fn idle(&self, time: Duration) -> Bounds {
+        self.idle.iter().find(|idle| idle.time == time).map(|idle| idle.bounds).unwrap_or_default()
+    }
+}
+
+/// Runs the command.
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    if let Some(time) = args.at {
+        return remembered::at(root, args, time);
+    }
+    let kernel = Kernel::open(root)?;
+    let path = kernel.group_path(args.group.as_deref().unwrap_or_else(|| Path::new("/")));
+    let hierarchy = kernel.cgroup()?;
+    let top = Group::open(hierarchy, path).map_err(|err| match err.is_gone() {
+        true => no_group(path),
+        false => err.into(),
+    })?;
+    let is_anew = args.window.is_some() || args.watch || args.per_node;
+    if !is_anew && remembered::latest(&kernel, root, args, &top)? {
+        return Ok(Exit::Done);
+    }
+    age::require(&kernel)?;
+    stop::catch_signals();
+    let stop = Flag::default();
+    let window = args.window.unwrap_or(WINDOW);
+    let mut look =
+        Look { kernel: &kernel, args, window, top, began: clock::read_monotonic(), asleep: clock::read_asleep() };
+    let mut observer = Observer::new(&kernel);
+    if std::io::stderr().is_terminal() {
+        eprintln!("looking at {} for {}; ^C stops", look.name(), short(window));
+    }
+    observer.window(&mut Live, window, &stop, |observer| look.groups(observer))?;
+    if stop.is_set() && observer.cost().agings == 0 {
+        return Err(Exit::Partial.error("stopped before anything could be seen"));
+    }
+    // It may have been switched off meanwhile.
+    age::require(&kernel)?;
+    look.print(&observer)?;
+    while args.watch && !stop.is_set() {
+        observer.wait(window / 2, &stop);
+        if stop.is_set() {
+            return Ok(Exit::Done);
+        }
+        look.groups(&mut observer)?;
+        observer.pass(&mut Live, &stop)?;
+        age::require(&kernel)?;
+        look.print(&observer)?;
+    }
+    Ok(if stop.is_set() { Exit::Partial } else { Exit::Done })
+}
+
+struct Look<'a> {
+    kernel: &'a Kernel,
+    args: &'a Args,
+    window: Duration,
+    top: Group,
+    began: Monotonic,
+    asleep: Duration,
+}
+
+impl Look<'_> {
+    fn name(&self) -> String {
+        if self.top.is_root() { "/".into() } else { printable(&self.top.path().to_string_lossy()) }
+    }
+
+    /// Has the observer look at all groups there are by now.
+    fn groups(&mut self, observer: &mut Observer<'_>) -> Result<()> {
+        // A group that was made anew under this name is not the one that was asked for.
+        let now = Group::open(self.kernel.cgroup()?, self.top.path());
+        match now {
+            Ok(now) if now.id() == self.top.id() => observer.add_tree(&now),
+            Ok(_) => Err(Exit::Partial.error(format!("{} is gone", self.name()))),
+            Err(err) if err.is_gone() => Err(Exit::Partial.error(format!("{} is gone", self.name()))),
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    fn print(&self, observer: &Observer<'_>) -> Result<()> {
+        let summary = self.summary(observer);
+        if self.args.json && self.args.watch {
+            outln!("{}", serde_json::to_string(&summary)?);
+        } else if self.args.json {
+            outln!("{}", serde_json::to_string_pretty(&summary)?);
+        } else {
+            if self.args.watch && std::io::stdout().is_terminal() {
+                // Home, and clear to the end: no flicker.
+                print!("\x1b[H\x1b[J");
+            }
+            outln!("{}", table(&summary, self.window, self.args.per_node));
+        }
+        Ok(std::io::stdout().flush()?)
+    }
+
+    /// Half the window, the window, and twice that and so on as far as the time until now reaches.
+    fn times(&self, elapsed: Duration) -> Vec<Duration> {
+        let longer = std::iter::successors(Some(self.window * 2), |time| time.checked_mul(2));
+        let longer = longer.take_while(|&time| time <= elapsed);
+        [self.window / 2, self.window].into_iter().chain(longer).collect()
+    }
+
+    fn summary(&self, observer: &Observer<'_>) -> Summary {
+        let elapsed = clock::read_monotonic().since(self.began);
+        let times = self.times(elapsed);
+        let mut all = Figures::new(&times);
+        let mut nodes: BTreeMap<u32, Figures> = BTreeMap::new();
+        let mut groups = Vec::new();
+        for group in observer.groups() {
+            let mut of_group = Figures::new(&times);
+            for node in group.nodes() {
+                all.add(node);
+                of_group.add(node);
+                nodes.entry(node.node).or_insert_with(|| Figures::new(&times)).add(node);
+            }
+            if group.nodes().next().is_some() {
+                let name = format!("/{}", group.path.to_string_lossy());
+                groups.push(OfGroup { group: name, figures: of_group });
+            }
+        }
+        let window = self.window;
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.figures.idle(window).least), group.group.clone()));
+        let cost = observer.cost();
+        let stat = self.top.read_stat(&mut Vec::new()).unwrap_or_default();
+        Summary {
+            group: self.name(),
+            window_seconds: window.as_secs_f64(),
+            figures: all,
+            tmpfs_unseen: stat.shmem.zip(stat.file_mapped).map(|(shared, mapped)| shared - mapped),
+            agings: cost.agings,
+            not_aged: cost.missed,
+            seconds: elapsed.as_secs_f64(),
+            cpu_seconds: cost.cpu.as_secs_f64(),
+            asleep_seconds: clock::read_asleep().saturating_sub(self.asleep).as_secs_f64(),
+            nodes: match self.args.per_node {
+                true => nodes.into_iter().map(|(node, figures)| OfNode { node, figures }).collect(),
+                false => Vec::new(),
+            },
+            groups,
+        }
+    }
+}
+
+/// The answer, a picture of it, the groups, and what is not seen.
+fn table(summary: &Summary, window: Duration, per_node: bool) -> String {
+    let mut text = picture(&summary.group, &summary.figures, window, true);
+    if per_node {
+        let rows = summary.nodes.iter().map(|node| (node.node.to_string(), &node.figures));
+        figures(&mut text, "NODE", rows, window);
+    }
+    list_groups(&mut text, &summary.groups, window);
+    text.push('\n');
+    if let Some(unseen) = summary.tmpfs_unseen.filter(|&unseen| unseen >= Bytes::mib(1)) {
+        let _ = writeln!(text, "{unseen} or more are files in tmpfs, whose use through read and write is not seen.");
+    }
+    if summary.not_aged > 0 {
+        let _ = writeln!(
+            text,
+            "{} could not be aged: what is said of them is of earlier.",
+            counted(summary.not_aged, "group")
+        );
+    }
+    if summary.asleep_seconds >= 1.0 {
+        let asleep = short(Duration::from_secs_f64(summary.asleep_seconds));
+        let _ = writeln!(text, "The machine was asleep for {asleep} meanwhile, which does not count.");
+    }
+    let _ = write!(
+        text,
+        "looked for {}: {}, CPU {}",
+        short(Duration::from_secs_f64(summary.seconds)),
+        counted(summary.agings, "aging"),
+        short(Duration::from_secs_f64(summary.cpu_seconds)),
+    );
+    text
+}
+
+/// The answer and a picture of it. `known`: somebody has looked.
+fn picture(name: &str, all: &Figures, window: Duration, known: bool) -> String {
+    let mut text = String::new();
+    let cold = all.idle(window);
+    let _ = match known {
+        true => writeln!(
+            text,
+            "{name}: {} of {} were not used for {}{}\n",
+            range(cold),
+            all.memory,
+            short(window),
+            share(cold, all.memory).map(|share| format!(" ({share})")).unwrap_or_default(),
+        ),
+        false => writeln!(text, "{name}: how much of {} was not used is not known\n", all.memory),
+    };
+    let whole = all.memory.max(all.page_cache);
+    if let Some(first) = all.idle.first().filter(|_| known) {
+        let used = Bounds { least: all.memory - first.bounds.most, most: all.memory - first.bounds.least };
+        row(&mut text, &format!("used within {}", short(first.time)), used, all.memory, whole);
+    }
+    for idle in all.idle.iter().filter(|_| known) {
+        row(&mut text, &format!("not used for {}", short(idle.time)), idle.bounds, all.memory, whole);
+    }
+    let cache = Bounds { least: all.page_cache, most: all.page_cache };
+    row(&mut text, "page cache, age unknown", cache, Bytes::ZERO, whole);
+    text
+}
+
+/// The groups with most that was not used.
+fn list_groups(text: &mut String, groups: &[OfGroup], window: Duration) {
+    let with_memory = groups.iter().filter(|group| group.figures.memory.0 > 0);
+    if with_memory.clone().nth(1).is_some() {
+        let rows = with_memory.clone().take(ROWS).map(|group| (printable(&group.group), &group.figures));
+        figures(text, "GROUP", rows, window);
+        let more = with_memory.count().saturating_sub(ROWS);
+        if more > 0 {
+            let _ = writeln!(text, "  and {more} more; --json has all");
+        }
+    }
+}
+
+fn counted(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn row(text: &mut String, name: &str, bounds: Bounds, memory: Bytes, whole: Bytes) {
+    let share = share(bounds, memory).unwrap_or_default();
+    let _ = writeln!(text, "{}", format!("  {name:24}{}  {:20}{share}", bar(bounds, whole), range(bounds)).trim_end());
+}
+
+fn figures<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (String, &'a Figures)>, window: Duration) {
+    let rows: Vec<_> = rows.collect();
+    let width =
+        rows.iter().map(|(name, _)| name.chars().count()).chain([title.len()]).max().unwrap_or_default().min(48);
+    let _ = writeln!(
+        text,
+        "\n  {title:width$}  {:>10}  NOT USED FOR {:14}  {:>10}",
+        "MEMORY",
+        short(window).to_string(),
+        "CACHE"
+    );
+    for (name, figures) in rows {
+        let idle = figures.idle(window);
+        let share = share(idle, figures.memory).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "  {name:width$}  {:>10}  {:18}{share:>9}  {:>10}",
+            figures.memory.to_string(),
+            range(idle),
+            figures.page_cache.to_string()
+        );
+    }
+}
+
+/// One amount where the two bounds are printed alike, else both.
+pub fn range(bounds: Bounds) -> String {
+    let (least, most) = (bounds.least.to_string(), bounds.most.to_string());
+    if least == most { least } else { format!("{least} to {most}") }
+}
+
+/// The same as a share.
+fn share(bounds: Bounds, of: Bytes) -> Option<String> {
+    let whole_percent = |bytes: Bytes| Some((bytes.share_of(of)?.0 + 50) / 100);
+    let (least, most) = (whole_percent(bounds.least)?, whole_percent(bounds.most)?);
+    Some(if least == most { format!("{least} %") } else { format!("{least} to {most} %") })
+}
+
+/// What is sure, and what may be, as parts of the whole.
+fn bar(bounds: Bounds, whole: Bytes) -> String {
+    let length = |bytes: Bytes| {
+        let cells = u128::from(bytes.0) * BAR as u128 / u128::from(whole.0.max(1));
+        usize::try_from(cells).unwrap_or(BAR).min(BAR)
+    };
+    let (sure, may_be) = (length(bounds.least), length(bounds.most));
+    format!("{}{}{}", "█".repeat(sure), "░".repeat(may_be - sure), " ".repeat(BAR - may_be))
+}

@@ -1,0 +1,249 @@
+//! What the daemon saw, a moment ago or at a time before: `omr wss --at`, and `omr wss` where there is a
+//! daemon that has looked.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_kernel::memcg::Group;
+use omr_kernel::{Kernel, clock};
+use omr_policy::age::Bounds;
+use omr_policy::short;
+use omr_units::Bytes;
+use serde::Serialize;
+
+use super::{Args, Figures, Idle, OfGroup, WINDOW};
+use crate::config::printable;
+use crate::exit::Exit;
+use crate::history::{self, AGES, Sample};
+use crate::{paths, when};
+
+/// So near to a moment a sample is of that moment. It is taken every ten minutes, or as configured.
+const NEAR: Duration = Duration::from_secs(3600);
+/// No older than this is what the daemon saw last; it looks at intervals of up to five minutes.
+const FRESH: Duration = Duration::from_secs(900);
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Summary {
+    group: String,
+    /// When the daemon wrote it down.
+    time: String,
+    /// And so long before, it had looked.
+    ages_ms_ago: Option<u64>,
+    window_seconds: f64,
+    #[serde(flatten)]
+    figures: Figures,
+    groups: Vec<OfGroup>,
+}
+
+/// What was at this time.
+pub fn at(root: &Path, args: &Args, time: Duration) -> Result<Exit> {
+    let kernel = Kernel::open(root)?;
+    let window = args.window.unwrap_or(WINDOW);
+    if !AGES.contains(&window) {
+        let known: Vec<String> = AGES.iter().map(|&age| short(age).to_string()).collect();
+        return Err(Exit::Usage.error(format!(
+            "--window {}: of times before, what was not used is known for {}",
+            humantime::format_duration(window),
+            known.join(", ")
+        )));
+    }
+    let path = kernel.group_path(args.group.as_deref().unwrap_or_else(|| Path::new("/")));
+    let now = clock::read_wall();
+    let around = time.saturating_sub(NEAR)..time.saturating_add(NEAR);
+    let (round, skipped) = nearest(root, path, around, |sample| sample.time.abs_diff(time))?;
+    if round.is_empty() {
+        skipped.iter().for_each(|skipped| eprintln!("omr: {skipped}"));
+        return Err(Exit::Failed.error(format!(
+            "nothing is known of {} within an hour of {}{}",
+            name(path),
+            when::text(time),
+            known(root, path)?
+        )));
+    }
+    print(&round, path, window, args, now)?;
+    Ok(Exit::Done)
+}
+
+/// What the daemon saw last, if that is not too old and of this group. Whether it is printed.
+pub fn latest(kernel: &Kernel, root: &Path, args: &Args, top: &Group) -> Result<bool> {
+    let now = clock::read_wall();
+    let boot = kernel.read_boot_id().unwrap_or_default();
+    let Ok((round, _)) = nearest(root, top.path(), now.saturating_sub(FRESH)..now, |sample| now.abs_diff(sample.time))
+    else {
+        return Ok(false);
+    };
+    let is_good = |sample: &Sample| {
+        let seen = sample.idle.as_ref().map(|idle| now.saturating_sub(sample.time).saturating_add(idle.ago));
+        *sample.boot == *boot && sample.id == top.id() && seen.is_some_and(|seen| seen <= FRESH)
+    };
+    if !round.iter().find(|sample| *sample.group == *top.path()).is_some_and(is_good) {
+        return Ok(false);
+    }
+    print(&round, top.path(), WINDOW, args, now)?;
+    Ok(true)
+}
+
+/// The samples of the round that is the nearest and has this group: of that, and of those below it.
+fn nearest(
+    root: &Path,
+    path: &Path,
+    times: std::ops::Range<Duration>,
+    distance: impl Fn(&Sample) -> Duration,
+) -> Result<(Vec<Sample>, Vec<history::Skipped>)> {
+    let top = path.to_path_buf();
+    let mut samples = history::read(&paths::history(root), times, move |group| group.starts_with(&top))?;
+    let mut best: Vec<Sample> = Vec::new();
+    let mut round: Vec<Sample> = Vec::new();
+    // A round's samples follow each other.
+    let mut keep = |round: &mut Vec<Sample>| {
+        let has = round.iter().find(|sample| *sample.group == *path);
+        let is_nearer = |sample: &Sample| best.first().is_none_or(|best| distance(sample) <= distance(best));
+        if has.is_some_and(is_nearer) {
+            best = std::mem::take(round);
+        }
+        round.clear();
+    };
+    for sample in samples.by_ref() {
+        if round.first().is_some_and(|first| first.time != sample.time || first.boot != sample.boot) {
+            keep(&mut round);
+        }
+        round.push(sample);
+    }
+    keep(&mut round);
+    Ok((best, samples.skipped().to_vec()))
+}
+
+/// From when to when something is known of the group.
+fn known(root: &Path, path: &Path) -> Result<String> {
+    let wanted = path.to_path_buf();
+    let samples = history::read(&paths::history(root), Duration::ZERO..Duration::MAX, move |group| group == wanted)?;
+    let mut times = samples.map(|sample| sample.time);
+    Ok(match times.next() {
+        None => "; there is no history of it, which is what a running daemon writes".into(),
+        Some(first) => {
+            let last = times.last().unwrap_or(first);
+            format!("; its history is from {} to {}", when::text(first), when::text(last))
+        }
+    })
+}
+
+fn name(path: &Path) -> String {
+    if path.as_os_str().is_empty() { "/".into() } else { printable(&path.to_string_lossy()) }
+}
+
+fn figures(sample: &Sample) -> Figures {
+    let unknown = sample.anon + sample.shmem;
+    let memory = sample.idle.as_ref().map_or(unknown, |idle| idle.memory);
+    let bounds =
+        sample.idle.as_ref().map_or([Bounds { least: Bytes::ZERO, most: unknown }; AGES.len()], |idle| idle.bounds);
+    let idle = AGES.iter().zip(bounds).map(|(&time, bounds)| Idle { seconds: time.as_secs_f64(), bounds, time });
+    Figures { memory, page_cache: sample.file - sample.shmem, idle: idle.collect() }
+}
+
+fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Duration) -> Result<()> {
+    // Of two that had a group's name in turn the last one counts.
+    let by_group: HashMap<&Rc<Path>, &Sample> = round.iter().map(|sample| (&sample.group, sample)).collect();
+    let Some(top) = round.iter().rev().find(|sample| *sample.group == *path) else { return Ok(()) };
+    let mut groups: Vec<OfGroup> = by_group
+        .values()
+        .filter(|sample| sample.group != top.group)
+        .map(|sample| OfGroup { group: format!("/{}", sample.group.to_string_lossy()), figures: figures(sample) })
+        .collect();
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.figures.idle(window).least), group.group.clone()));
+    let ages = top.idle.as_ref().map(|idle| idle.ago);
+    let summary = Summary {
+        group: name(path),
+        time: when::text(top.time),
+        ages_ms_ago: ages.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
+        window_seconds: window.as_secs_f64(),
+        figures: figures(top),
+        groups,
+    };
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&summary)?);
+        return Ok(());
+    }
+    let mut text = super::picture(&summary.group, &summary.figures, window, ages.is_some());
+    super::list_groups(&mut text, &summary.groups, window);
+    let ago = short(now.saturating_sub(top.time));
+    let _ = match ages {
+        Some(ages) if ages < Duration::from_secs(5) => {
+            write!(text, "\nas the daemon saw it {ago} ago, at {}", summary.time)
+        }
+        Some(ages) => write!(
+            text,
+            "\nas the daemon noted it {ago} ago, at {}; it had looked at what is used {} before",
+            summary.time,
+            short(ages)
+        ),
+        None => {
+            write!(text, "\nas the daemon noted it {ago} ago, at {}, without looking at what is used", summary.time)
+        }
+    };
+    if args.at.is_none() {
+        text.push_str("; --window 2m looks anew");
+    }
+    outln!("{text}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Store;
+
+    fn sample(seconds: u64, group: &str, boot: &str) -> Sample {
+        Sample {
+            time: Duration::from_secs(seconds),
+            boot: boot.into(),
+            group: Path::new(group).into(),
+            id: omr_units::GroupId(seconds),
+            current: Bytes::mib(seconds),
+            peak: Bytes::mib(seconds),
+            anon: Bytes::mib(1),
+            file: Bytes::ZERO,
+            shmem: Bytes::ZERO,
+            swap: None,
+            idle: None,
+            since: None,
+        }
+    }
+
+    #[test]
+    fn the_nearest_round_with_the_group_is_taken_with_all_below_it() {
+        let root = tempfile::tempdir().expect("a directory");
+        let rounds: [(u64, &str, &[&str]); 4] = [
+            (1000, "x", &["", "a", "a/b", "ab"]),
+            // A clock that was set back.
+            (900, "x", &["", "a", "a/b"]),
+            (1600, "y", &["", "b"]),
+            (2200, "y", &["", "a"]),
+        ];
+        for (time, boot, groups) in rounds {
+            let samples: Vec<Sample> = groups.iter().map(|group| sample(time, group, boot)).collect();
+            let mut store = Store::new(&paths::history(root.path()), boot, Bytes::mib(64));
+            store.add(Duration::from_secs(time), &samples);
+        }
+        let found = |group: &str, time: u64| -> Vec<(u64, String)> {
+            let time = Duration::from_secs(time);
+            let around = time.saturating_sub(NEAR)..time + NEAR;
+            let (round, _) =
+                nearest(root.path(), Path::new(group), around, |sample| sample.time.abs_diff(time)).expect("a history");
+            round.iter().map(|sample| (sample.time.as_secs(), sample.group.to_string_lossy().into_owned())).collect()
+        };
+        let both = |time| vec![(time, "a".to_owned()), (time, "a/b".to_owned())];
+        assert_eq!(found("a", 1010), both(1000));
+        assert_eq!(found("a", 0), both(900));
+        // The round of 1600 is nearer, but has no such group.
+        assert_eq!(found("a", 1550), both(1000));
+        assert_eq!(found("a", 1700), [(2200, "a".to_owned())]);
+        assert_eq!(found("", 1700).len(), 2);
+        assert_eq!(found("c", 1700), []);
+        assert_eq!(found("a", 9000), []);
+    }
+}

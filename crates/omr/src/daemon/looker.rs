@@ -1,0 +1,251 @@
+//! The thread that looks at groups: makes the kernel note what they use, reads what they hold, and writes
+//! samples of that to the history. A thread of its own, because nothing interrupts an aging, and a
+//! disk may be slow: neither is to delay the loop or a sweep.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_kernel::actuate::Live;
+use omr_kernel::memcg::{Group, MemoryStat};
+use omr_kernel::psi::{self, Resource};
+use omr_kernel::{Kernel, clock};
+use omr_policy::age::Bounds;
+use omr_policy::schedule::Due;
+use omr_units::{Bytes, GroupId, Monotonic, Pages};
+
+use super::thread::Thread;
+use crate::age::observe::{Observer, Watched};
+use crate::age::{self, Missing};
+use crate::history::{AGES, Idle, Sample, Since, Store};
+use crate::snapshot::SwapSpace;
+use crate::stop::Flag;
+
+/// A group to look at.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Its identity.
+    pub id: GroupId,
+    /// Where it was at the last scan; empty: the machine.
+    pub path: PathBuf,
+    /// The largest size that was seen since the last sample.
+    pub peak: Bytes,
+    /// All groups below it are looked at as well.
+    pub whole: bool,
+}
+
+/// What is to be done.
+pub struct Order {
+    /// Ages them, takes a sample of them, or both.
+    pub due: Due,
+    /// Of these groups.
+    pub groups: Vec<Wanted>,
+    /// As large as the history may be; zero: no sample is kept.
+    pub size: Bytes,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// What was to be done.
+    pub due: Due,
+    /// CPU time of this thread.
+    pub cost: Duration,
+    /// Generations made.
+    pub agings: u64,
+}
+
+/// The thread.
+pub type Looker = Thread<Order, Report>;
+
+/// Starts it. Samples go to this directory.
+pub fn start(kernel: Arc<Kernel>, dir: PathBuf) -> Result<Looker> {
+    Thread::start("omr-look", move |inbox| {
+        let boot = kernel.read_boot_id().unwrap_or_default();
+        let mut eye = Eye::new(&kernel, Store::new(&dir, &boot, Bytes::ZERO), boot.into());
+        inbox.each(|order, stop| eye.look(&order, stop));
+    })
+}
+
+/// Counters of a group at its last sample.
+#[derive(Clone, Copy, Debug)]
+struct Counters {
+    at: Monotonic,
+    refaults_anon: Option<Pages>,
+    refaults_file: Option<Pages>,
+    swapped_in: Option<Pages>,
+    stalled: Option<Duration>,
+}
+
+/// What the thread knows.
+struct Eye<'a> {
+    kernel: &'a Kernel,
+    observer: Observer<'a>,
+    store: Store,
+    boot: std::rc::Rc<str>,
+    counters: HashMap<GroupId, Counters>,
+    /// What was said last of why ages are not known.
+    missing: Option<String>,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Eye<'a> {
+    fn new(kernel: &'a Kernel, store: Store, boot: std::rc::Rc<str>) -> Self {
+        let observer = Observer::new(kernel);
+        Eye { kernel, observer, store, boot, counters: HashMap::new(), missing: None, buffer: Vec::new() }
+    }
+
+    fn look(&mut self, order: &Order, stop: &Flag) -> Report {
+        let cpu = clock::read_thread_cpu();
+        let agings = self.observer.cost().agings;
+        if order.due.aging {
+            let aged = self.age(order, stop).map_err(|err| format!("{err:#}")).err();
+            if let Some(why) = &aged {
+                // What was known may not hold any more.
+                self.observer.look_at(std::iter::empty());
+                if self.missing.as_ref() != Some(why) {
+                    log::info!("how long memory was not used is not known: {why}");
+                }
+            }
+            self.missing = aged;
+        }
+        if order.due.sample {
+            let samples = self.samples(&order.groups);
+            if order.size > Bytes::ZERO {
+                self.store.resize(order.size);
+                self.store.add(clock::read_wall(), &samples);
+            }
+        }
+        let cost = clock::read_thread_cpu().saturating_sub(cpu);
+        Report { due: order.due, cost, agings: self.observer.cost().agings - agings }
+    }
+
+    fn age(&mut self, order: &Order, stop: &Flag) -> Result<()> {
+        if let Some(missing) = age::missing(self.kernel)? {
+            anyhow::bail!("MGLRU {}; {}", Missing::found(missing), missing.fix());
+        }
+        self.observer.look_at(order.groups.iter().map(|group| (group.id, group.path.as_path())));
+        self.observer.pass(&mut Live, stop)?;
+        // Else that is 9 KiB of a group, and all of it locked in memory.
+        self.observer.keep(AGES[AGES.len() - 1]);
+        Ok(())
+    }
+
+    fn samples(&mut self, groups: &[Wanted]) -> Vec<Sample> {
+        let time = Duration::from_secs(clock::read_wall().as_secs());
+        let samples: Vec<Sample> = groups.iter().filter_map(|group| self.sample(time, group)).collect();
+        let mut ids: Vec<GroupId> = groups.iter().map(|group| group.id).collect();
+        ids.sort_unstable();
+        self.counters.retain(|id, _| ids.binary_search(id).is_ok());
+        samples
+    }
+
+    /// `None`: the group is gone.
+    fn sample(&mut self, time: Duration, wanted: &Wanted) -> Option<Sample> {
+        let group = Group::open(self.kernel.cgroup().ok()?, &wanted.path).ok()?;
+        if group.id() != wanted.id {
+            return None;
+        }
+        let stat = group.read_stat(&mut self.buffer).ok()?;
+        let (anon, file) = (stat.anon?, stat.file?);
+        let (current, swap, stalled) = if group.is_root() {
+            let swap = SwapSpace::read(self.kernel).map(|swap| swap.total - swap.free);
+            let stalled = psi::read_some_total(&self.kernel.proc, Resource::Memory, &mut self.buffer);
+            (anon + file, swap, stalled)
+        } else {
+            let swap = group.read_swap_current(&mut self.buffer).ok();
+            let stalled = psi::read_group_some_total(group.dir(), Resource::Memory, &mut self.buffer);
+            (group.read_current(&mut self.buffer).ok()?, swap, stalled)
+        };
+        let counters = Counters {
+            at: clock::read_monotonic(),
+            refaults_anon: stat.workingset_refault_anon,
+            refaults_file: stat.workingset_refault_file,
+            swapped_in: stat.pswpin,
+            stalled,
+        };
+        let before = self.counters.insert(wanted.id, counters);
+        Some(Sample {
+            time,
+            boot: std::rc::Rc::clone(&self.boot),
+            group: wanted.path.as_path().into(),
+            id: wanted.id,
+            current,
+            peak: wanted.peak.max(current),
+            anon,
+            file,
+            shmem: stat.shmem.unwrap_or_default(),
+            swap,
+            idle: self.idle(wanted, &stat, counters.at),
+            since: before.map(|before| self.since(before, counters)),
+        })
+    }
+
+    fn since(&self, before: Counters, now: Counters) -> Since {
+        let page = self.kernel.page();
+        let pages =
+            |before: Option<Pages>, now: Option<Pages>| Some(Pages(now?.0.saturating_sub(before?.0)).bytes(page));
+        Since {
+            over: now.at.since(before.at),
+            refaults_anon: pages(before.refaults_anon, now.refaults_anon),
+            refaults_file: pages(before.refaults_file, now.refaults_file),
+            swapped_in: pages(before.swapped_in, now.swapped_in),
+            stalled: now.stalled.zip(before.stalled).map(|(now, before)| now.saturating_sub(before)),
+        }
+    }
+
+    /// What is known of the group and those below it.
+    fn idle(&self, wanted: &Wanted, stat: &MemoryStat, now: Monotonic) -> Option<Idle> {
+        let is_part = |group: &&Watched| group.path.starts_with(&wanted.path);
+        let parts = self.observer.groups().iter().filter(is_part).flat_map(Watched::nodes);
+        sum(parts.map(|node| (node.at(), node.memory(), AGES.map(|age| node.idle(age)))), now).map(|mut idle| {
+            if !wanted.whole {
+                // Of groups that are too small, or too many, nothing is known.
+                let unseen = stat.swap_backed().unwrap_or_default() - idle.memory;
+                idle.memory += unseen;
+                idle.bounds.iter_mut().for_each(|bounds| bounds.most += unseen);
+            }
+            idle
+        })
+    }
+}
+
+/// Of several groups or nodes together; `None` when none of them was ever aged.
+fn sum(parts: impl Iterator<Item = (Option<Monotonic>, Bytes, [Bounds; AGES.len()])>, now: Monotonic) -> Option<Idle> {
+    let mut idle: Option<Idle> = None;
+    for (at, memory, bounds) in parts {
+        let Some(at) = at else { continue };
+        let all = idle.get_or_insert_with(|| Idle {
+            ago: Duration::ZERO,
+            memory: Bytes::ZERO,
+            bounds: [Bounds::default(); AGES.len()],
+        });
+        all.ago = all.ago.max(now.since(at));
+        all.memory += memory;
+        for (sum, bounds) in all.bounds.iter_mut().zip(bounds) {
+            *sum += bounds;
+        }
+    }
+    idle
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_never_aged_is_unknown_and_the_oldest_look_counts() {
+        let bounds = |least, most| [Bounds { least: Bytes(least), most: Bytes(most) }; AGES.len()];
+        let now = Monotonic(9_000_000_000);
+        assert_eq!(sum([(None, Bytes(5), bounds(1, 2))].into_iter(), now), None);
+        let parts = [
+            (Some(Monotonic(8_000_000_000)), Bytes(10), bounds(1, 2)),
+            (None, Bytes(5), bounds(1, 2)),
+            (Some(Monotonic(4_000_000_000)), Bytes(20), bounds(3, 5)),
+        ];
+        let idle = sum(parts.into_iter(), now).expect("ages");
+        assert_eq!(idle, Idle { ago: Duration::from_secs(5), memory: Bytes(30), bounds: bounds(4, 7) });
+    }
+}

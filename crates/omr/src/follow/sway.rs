@@ -1,0 +1,131 @@
+//! sway: which window has the focus, by its socket (sway-ipc(7)). i3 has the same protocol, but names no process.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use omr_kernel::Kernel;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+
+use super::{Tell, in_foreground};
+
+const MAGIC: &[u8; 6] = b"i3-ipc";
+const SUBSCRIBE: u32 = 2;
+const GET_TREE: u32 = 4;
+/// Of what the compositor sends by itself.
+const EVENT: u32 = 1 << 31;
+/// A tree of thousands of windows is shorter.
+const LONGEST: u32 = 16 << 20;
+/// sway answers in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) fn follow(kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
+    let path = std::env::var_os("SWAYSOCK").context("SWAYSOCK is not set: run omr follow in a session of sway")?;
+    let stream = UnixStream::connect(&path).with_context(|| format!("connect to {}", path.display()))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut sway = Sway { stream, heard: false };
+    let answer = sway.ask(SUBSCRIBE, br#"["window","workspace","shutdown"]"#)?;
+    if answer.get("success") != Some(&Value::Bool(true)) {
+        bail!("sway tells nothing by itself");
+    }
+    while tell(in_foreground(kernel, focused(&sway.ask(GET_TREE, b"")?))) {
+        sway.wait()?;
+    }
+    Ok(())
+}
+
+/// The process of the window that has the focus. On an empty workspace, none.
+fn focused(node: &Value) -> Option<u32> {
+    if node.get("focused") == Some(&Value::Bool(true)) {
+        return u32::try_from(node.get("pid")?.as_u64()?).ok();
+    }
+    let children = ["nodes", "floating_nodes"].into_iter().filter_map(|kind| node.get(kind)?.as_array());
+    children.flatten().find_map(focused)
+}
+
+struct Sway {
+    stream: UnixStream,
+    /// Something happened while an answer was waited for.
+    heard: bool,
+}
+
+impl Sway {
+    fn ask(&mut self, kind: u32, payload: &[u8]) -> Result<Value> {
+        let mut message = MAGIC.to_vec();
+        message.extend_from_slice(&u32::try_from(payload.len())?.to_ne_bytes());
+        message.extend_from_slice(&kind.to_ne_bytes());
+        message.extend_from_slice(payload);
+        self.stream.write_all(&message).context("ask sway")?;
+        loop {
+            let (answered, payload) = self.read()?;
+            if answered == kind {
+                return serde_json::from_slice(&payload).context("the answer of sway");
+            }
+            self.heard |= is_news(answered, &payload);
+        }
+    }
+
+    /// Waits until something has happened that may have moved the focus.
+    fn wait(&mut self) -> Result<()> {
+        while !self.heard {
+            match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], None::<&Timespec>) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(err) => return Err(err).context("wait for sway"),
+            }
+            let (kind, payload) = self.read()?;
+            self.heard = is_news(kind, &payload);
+        }
+        self.heard = false;
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<(u32, Vec<u8>)> {
+        let mut head = [0; 14];
+        self.stream.read_exact(&mut head).context("sway has gone")?;
+        let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (length, kind) = (number(6), number(10));
+        if &head[..6] != MAGIC || length > LONGEST {
+            bail!("sway answers with something else than its protocol");
+        }
+        let mut payload = vec![0; usize::try_from(length)?];
+        self.stream.read_exact(&mut payload).context("sway has gone")?;
+        Ok((kind, payload))
+    }
+}
+
+/// Not what happens all the time and moves no focus: titles, marks, calls for attention.
+fn is_news(kind: u32, payload: &[u8]) -> bool {
+    let change = serde_json::from_slice::<Value>(payload).ok();
+    let change = change.as_ref().and_then(|event| event.get("change")?.as_str());
+    kind & EVENT != 0 && !matches!(change, Some("title" | "mark" | "urgent"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_with_the_focus_is_found_wherever_it_is() {
+        let tree = |text: &str| focused(&serde_json::from_str(text).expect("JSON"));
+        let tiled = r#"{"focused":false,"nodes":[{"nodes":[{"pid":7,"focused":false},{"pid":8,"focused":true}]}]}"#;
+        assert_eq!(tree(tiled), Some(8));
+        assert_eq!(tree(r#"{"nodes":[],"floating_nodes":[{"pid":9,"focused":true}]}"#), Some(9));
+        // An empty workspace has the focus itself; i3 names no process; an id that is none.
+        assert_eq!(tree(r#"{"nodes":[{"type":"workspace","focused":true,"nodes":[]}]}"#), None);
+        assert_eq!(tree(r#"{"nodes":[{"window":4194311,"focused":true}]}"#), None);
+        assert_eq!(tree(r#"{"nodes":[{"pid":-1,"focused":true}]}"#), None);
+        assert_eq!(tree(r#"[1,"x",null]"#), None);
+    }
+
+    #[test]
+    fn titles_are_no_news() {
+        assert!(is_news(EVENT | 3, br#"{"change":"focus"}"#));
+        assert!(!is_news(EVENT | 3, br#"{"change":"title"}"#));
+        assert!(!is_news(GET_TREE, br#"{"change":"focus"}"#), "an answer, though a late one");
+        assert!(is_news(EVENT | 3, b"\xff"), "look, rather than not");
+    }
+}

@@ -1,0 +1,597 @@
+//! Hints about the memory of processes: one process at a time, in calls between which it can be stopped,
+//! and what came of them, measured.
+//!
+//! What is paged out to a disk stays in memory as swap cache, and the group's `memory.reclaim` has to
+//! free it: asked for as many bytes as this job has put there. Which pages that takes is the kernel's choice.
+
+mod plan;
+mod subject;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::madvise::{Advice, Batch, CHUNK, Hint};
+use omr_kernel::maps::{self, Layout};
+use omr_kernel::memcg::Group;
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::process::Capability;
+use omr_kernel::ranges::{Ranges, length};
+use omr_kernel::{Kernel, clock};
+use omr_policy::pace::Job as Reclaim;
+use omr_policy::{Config, End, swap_floor};
+use omr_units::{Amount, Bytes, Limit};
+use serde::Serialize;
+
+use self::plan::{Line, Plan, detail};
+pub use self::plan::{Selection, Skip, Skipped};
+pub use self::subject::{Account, Ignore, Rules, Subject, descendants, name, open};
+use crate::backend::Backend;
+use crate::candidates::SMALLEST;
+use crate::config::BackendChoice;
+use crate::limits::{Borrowed, Journal};
+use crate::reclaim::{Worker, machine};
+use crate::snapshot::SwapSpace;
+use crate::stop::Flag;
+use crate::warm;
+
+/// Writeback below this is over: other programs always write a little.
+const WRITEBACK_OVER: Bytes = Bytes::kib(256);
+/// Writeback that does not fall for this long is somebody else's.
+const WRITEBACK_PATIENCE: Duration = Duration::from_secs(2);
+/// Falling or not, no wait is longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// What was paged out must have arrived on the disk by then.
+const WRITTEN_TIME: Duration = Duration::from_secs(30);
+/// Rounds of paging out after which nothing has left that could.
+const FUTILE: u32 = 8;
+/// What freeing the swap cache may send to swap, however little there is to free.
+const LEAST_EXCESS: Bytes = Bytes::mib(2);
+/// Of memory that is only marked, so much in one call: some milliseconds.
+const MARKED: Bytes = Bytes::mib(256);
+/// Ranges nearer to each other than this are looked at together.
+const NEAR: Bytes = Bytes::mib(1);
+
+/// What came of hinting one process.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub pid: u32,
+    pub name: String,
+    /// Its group.
+    pub group: String,
+    /// What the kernel went through, or in a dry run would.
+    pub hinted: Bytes,
+    /// Of what was to be hinted, how much was in memory and is now; `None`: the process is gone.
+    pub resident_before: Bytes,
+    pub resident_after: Option<Bytes>,
+    /// Of it, in swap now.
+    pub swapped_out: Bytes,
+    /// What the group's `memory.current` fell by, call by call.
+    pub freed: Bytes,
+    /// Of it, swap cache that `memory.reclaim` freed in the end.
+    pub freed_behind: Bytes,
+    /// Swap cache that this has made and that was left.
+    pub left_cached: Bytes,
+    /// In memory, and passed over.
+    pub skipped: Skipped,
+    /// Addresses asked for where nothing is mapped.
+    pub not_mapped: Bytes,
+    /// Whether the process changed its mappings meanwhile, where it was hinted.
+    pub changed: bool,
+    pub calls: u32,
+    pub longest_call_ms: u64,
+    pub wall: Duration,
+    pub cpu: Duration,
+    pub end: End,
+    /// What there is to know besides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// In a dry run: each mapping.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mappings: Vec<Line>,
+}
+
+/// How much is to be done to one process.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Of paging out: end when so much has left. A share is one of what is in memory.
+    pub amount: Amount,
+    /// Swap that stays free, where it is not the configuration's.
+    pub swap_floor: Option<Amount>,
+}
+
+/// What hinting needs.
+pub struct Hinter<'a> {
+    pub kernel: &'a Kernel,
+    pub config: &'a Config,
+    pub actuator: &'a mut dyn Actuator,
+    /// Where changed limits are noted; without it what is sent to swap behind a hint has no hard bound.
+    pub journal: Option<&'a Journal>,
+    pub stop: &'a Flag,
+    /// Told what was hinted so far.
+    pub progress: &'a mut dyn FnMut(Bytes),
+}
+
+/// One process while it is hinted.
+struct Work<'a> {
+    subject: &'a Subject,
+    advice: Advice,
+    layout: Layout,
+    pagemap: Pagemap,
+    /// Swap that stays free.
+    floor: Bytes,
+    on_disk: bool,
+    /// All that was refused.
+    refused: Ranges,
+    report: Report,
+    buffer: Vec<u8>,
+}
+
+impl Hinter<'_> {
+    /// Hints one process.
+    pub fn run(&mut self, subject: &Subject, selection: &Selection, extent: Extent) -> Result<Report> {
+        let began = clock::read_monotonic();
+        let cpu = clock::read_thread_cpu();
+        let mut report = match self.look(subject, selection, extent) {
+            Ok((work, plan)) => self.work(work, &plan, extent)?,
+            Err(err) if is(&err, omr_kernel::Error::is_gone) => Report::new(subject, End::Gone),
+            Err(err) if is(&err, omr_kernel::Error::is_denied) => {
+                return Err(subject::denied(self.kernel, &name(subject.process.stat()), Capability::SysPtrace));
+            }
+            Err(err) => return Err(err),
+        };
+        report.wall = clock::read_monotonic().since(began);
+        report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
+        Ok(report)
+    }
+
+    /// Finds what is to be hinted.
+    fn look<'a>(&self, subject: &'a Subject, selection: &Selection, extent: Extent) -> Result<(Work<'a>, Plan)> {
+        let dir = subject.process.dir();
+        let swap = SwapSpace::read(self.kernel).context("what swap there is cannot be told")?;
+        let no_swap = if selection.advice == Advice::PageOut { self.no_swap(subject, swap)? } else { None };
+        let (layout, mut pagemap) = (Layout::read(dir)?, Pagemap::open(dir, self.kernel.page())?);
+        let details = if self.actuator.is_live() { Vec::new() } else { maps::read_smaps(dir)? };
+        let refusal = |mapping: &maps::Mapping| detail(&details, mapping.range.start)?.refusal;
+        let plan = Plan::find(layout.mappings(), &mut pagemap, selection, no_swap.is_none(), refusal)?;
+        let mut report = Report::new(subject, End::Complete);
+        report.resident_before = plan.parts.iter().filter(|part| part.skip.is_none()).map(|p| p.present.bytes()).sum();
+        report.skipped = plan.skipped();
+        report.not_mapped = plan.not_mapped;
+        report.notes.extend(no_swap.filter(|_| report.skipped.no_swap.0 > 0));
+        if !self.actuator.is_live() {
+            report.mappings = plan.parts.iter().map(|part| Line::of(part, &details)).collect();
+        }
+        let machine = machine(self.kernel, false);
+        let mut config = Config::clone(self.config);
+        if let Some(floor) = extent.swap_floor {
+            config.guard.swap_floor = floor;
+        }
+        let work = Work {
+            subject,
+            advice: selection.advice,
+            layout,
+            pagemap,
+            floor: swap_floor(&config, &machine, extent.amount.of(report.resident_before)),
+            on_disk: swap.on_disk,
+            refused: Ranges::new(),
+            report,
+            buffer: Vec::with_capacity(8192),
+        };
+        Ok((work, plan))
+    }
+
+    /// Why anonymous memory of a process cannot be paged out, if so.
+    fn no_swap(&self, subject: &Subject, swap: SwapSpace) -> Result<Option<String>> {
+        if swap.total == Bytes::ZERO {
+            return Ok(Some("this machine has no swap, so anonymous memory cannot be paged out".into()));
+        }
+        let buffer = &mut Vec::new();
+        for path in subject.group.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+            let group = Group::open(self.kernel.cgroup()?, path)?;
+            match group.read_limit("memory.swap.max", buffer) {
+                Ok(Limit::Bytes(most)) if most - group.read_swap_current(buffer)? < self.kernel.page().bytes() => {
+                    let shown = crate::config::printable(&path.to_string_lossy());
+                    return Ok(Some(format!(
+                        "memory.swap.max of {shown} is {most} and reached, so anonymous memory cannot be paged out"
+                    )));
+                }
+                Ok(_) => {}
+                // No memory controller here.
+                Err(err) if err.is_gone() => {}
+                Err(err) => return Err(err.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    fn work(&mut self, mut work: Work<'_>, plan: &Plan, extent: Extent) -> Result<Report> {
+        let ranges = plan.ranges();
+        if !self.actuator.is_live() {
+            let all = ranges.iter().map(length).sum();
+            let most = if work.advice == Advice::PageOut { self.most(&work, extent) } else { Bytes::MAX };
+            work.report.hinted = most.min(all);
+            work.report.resident_after = Some(work.report.resident_before);
+            return Ok(work.report);
+        }
+        let all: Ranges = plan.parts.iter().flat_map(|part| part.hint.as_slice().iter().cloned()).collect();
+        let cached = work.cached()?;
+        work.report.end = match work.advice {
+            Advice::PageOut => self.page_out(&mut work, ranges.into(), extent)?,
+            _ => self.give(&mut work, &all)?.unwrap_or(End::Complete),
+        };
+        if work.report.end == End::Denied {
+            return Err(subject::denied(self.kernel, &name(work.subject.process.stat()), Capability::SysNice));
+        }
+        work.name_refused();
+        if work.report.end != End::Gone {
+            let kept: Ranges = match work.advice {
+                Advice::PageOut => all,
+                _ => plan.parts.iter().flat_map(|part| part.present.as_slice().iter().cloned()).collect(),
+            };
+            match work.residency(&kept) {
+                Ok((present, swapped)) => {
+                    work.report.resident_after = Some(present.bytes());
+                    if work.advice == Advice::PageOut {
+                        work.report.swapped_out = swapped.bytes();
+                    }
+                }
+                Err(err) if err.is_gone() => work.report.end = End::Gone,
+                Err(err) => return Err(err.into()),
+            }
+        }
+        if work.advice == Advice::PageOut {
+            self.free_cached(&mut work, cached)?;
+        }
+        if let Some(after) = work.report.resident_after {
+            // What others of the group gave back meanwhile is not freed by this.
+            work.report.freed = work.report.freed.min(work.report.resident_before - after);
+        }
+        Ok(work.report)
+    }
+
+    /// The most that may be paged out.
+    fn most(&self, work: &Work<'_>, extent: Extent) -> Bytes {
+        let gain = work.subject.account.as_ref().map_or(Bytes::MAX, |account| account.gain);
+        match extent.amount {
+            Amount::Max => gain,
+            amount => amount.of(work.report.resident_before).min(gain),
+        }
+    }
+
+    /// Pages out until so much has left as may. What has left is seen in the page table: the kernel passes
+    /// over pages that others have mapped as well, or that are in use, and does not say so.
+    fn page_out(&mut self, work: &mut Work<'_>, mut queue: VecDeque<Range<u64>>, extent: Extent) -> Result<End> {
+        let most = self.most(work, extent);
+        let page = self.kernel.page().bytes();
+        let (mut gone, mut futile) = (Bytes::ZERO, 0);
+        loop {
+            let left = most - gone;
+            if left < page {
+                let is_all =
+                    extent.amount != Amount::Max && gone + page > extent.amount.of(work.report.resident_before);
+                return Ok(if is_all { End::Complete } else { End::Floor });
+            }
+            let taken = take(&mut queue, Bytes(left.0 / page.0 * page.0));
+            if taken.is_empty() {
+                return Ok(if extent.amount == Amount::Max { End::Complete } else { End::Futile });
+            }
+            let end = self.give(work, &taken)?;
+            let went = match work.residency(&taken) {
+                Ok((present, _)) => taken.bytes() - present.bytes(),
+                Err(err) if err.is_gone() => return Ok(End::Gone),
+                Err(err) => return Err(err.into()),
+            };
+            if let Some(end) = end {
+                return Ok(end);
+            }
+            gone += went;
+            futile = if went < page { futile + 1 } else { 0 };
+            if futile == FUTILE {
+                return Ok(End::Futile);
+            }
+        }
+    }
+
+    /// Gives the hint about these ranges; what ended it early, if anything.
+    fn give(&mut self, work: &mut Work<'_>, ranges: &Ranges) -> Result<Option<End>> {
+        let advice = work.advice;
+        let hints = ranges.as_slice().iter().map(|range| Hint { range: range.clone(), advice }).collect();
+        let subject = work.subject;
+        let current = |buffer: &mut Vec<u8>| subject.account.as_ref()?.group.read_current(buffer).ok();
+        let call = if advice == Advice::Cold { MARKED } else { CHUNK };
+        let mut batch = Batch::new(&subject.process, &mut work.layout, hints, CHUNK).in_calls_of(call);
+        let (mut sum, mut end) = (work.report.hinted, None);
+        while let Some(bytes) = batch.next_call()? {
+            end = self.may_not(subject, advice, bytes, work.floor, work.on_disk, &mut work.buffer)?;
+            if end.is_some() {
+                break;
+            }
+            let before = current(&mut work.buffer);
+            let began = clock::read_monotonic();
+            sum += batch.call(self.actuator)?;
+            let took = u64::try_from(clock::read_monotonic().since(began).as_millis()).unwrap_or(u64::MAX);
+            work.report.calls += 1;
+            work.report.longest_call_ms = work.report.longest_call_ms.max(took);
+            if let (Some(before), Some(after)) = (before, current(&mut work.buffer)) {
+                work.report.freed += before - after;
+            }
+            (self.progress)(sum);
+        }
+        let end = end.or_else(|| match batch.ended() {
+            None => None,
+            Some(Outcome::Denied) => Some(End::Denied),
+            Some(Outcome::Interrupted) => Some(End::Stopped),
+            Some(_) => Some(End::Gone),
+        });
+        if end == Some(End::Gone) && subject.process.is_there() {
+            // The pid is another process's, or nobody's, where this program looks for it.
+            work.report.notes.push("it is in another pid namespace than omr, whose /proc this is not".into());
+        }
+        for result in batch.end()? {
+            work.report.hinted += result.done.bytes();
+            work.report.changed |= result.changed;
+            result.refused.as_slice().iter().for_each(|range| work.refused.insert(range.clone()));
+        }
+        Ok(end)
+    }
+
+    /// Why no call about so many bytes may be made now, if so. Waits for the disk first.
+    fn may_not(
+        &self,
+        subject: &Subject,
+        advice: Advice,
+        bytes: Bytes,
+        floor: Bytes,
+        on_disk: bool,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<End>> {
+        if advice == Advice::PageOut && on_disk {
+            self.settle(buffer)?;
+        }
+        if self.stop.is_set() {
+            return Ok(Some(if self.stop.timed_out() { End::Timeout } else { End::Stopped }));
+        }
+        // What is only marked takes no room anywhere.
+        if advice == Advice::Cold {
+            return Ok(None);
+        }
+        let memory = Meminfo::read(self.kernel, buffer)?;
+        let end = match advice {
+            Advice::PageOut if memory.swap_total != Some(Bytes::ZERO) => {
+                // Not knowing how much swap is free is no leave to fill it.
+                let free = memory.swap_free.context("no SwapFree in meminfo")?;
+                (free < floor + bytes).then_some(End::SwapFloor)
+            }
+            Advice::WillNeed => {
+                let available = memory.mem_available.context("no MemAvailable in meminfo")?;
+                let floor = warm::FLOOR.parse::<Amount>()?.of(memory.mem_total.unwrap_or_default());
+                let room = warm::room(self.kernel, &subject.group, buffer)?;
+                (available < floor + bytes || room < bytes).then_some(End::Floor)
+            }
+            _ => None,
+        };
+        Ok(end)
+    }
+
+    /// Waits until what went to the swap disk has arrived there.
+    fn settle(&self, buffer: &mut Vec<u8>) -> Result<()> {
+        let began = clock::read_monotonic();
+        let (mut lowest, mut fell) = (Bytes::MAX, began);
+        loop {
+            let writeback = Meminfo::read(self.kernel, buffer)?.writeback.context("no Writeback in meminfo")?;
+            let now = clock::read_monotonic();
+            if writeback < lowest {
+                (lowest, fell) = (writeback, now);
+            }
+            let waited = now.since(fell) >= WRITEBACK_PATIENCE || now.since(began) >= LONGEST_WAIT;
+            if writeback <= WRITEBACK_OVER || waited || self.stop.is_set() {
+                return Ok(());
+            }
+            self.stop.sleep(Duration::from_millis((writeback.0 / 250_000).clamp(2, 50)));
+        }
+    }
+
+    /// Waits until nothing of the group is on its way to the disk. A page that is cannot be freed, and
+    /// `memory.reclaim` would send out others instead.
+    fn wait_until_written(&self, group: &Group, buffer: &mut Vec<u8>) -> bool {
+        let began = clock::read_monotonic();
+        while !self.stop.is_set() {
+            match group.read_stat(buffer) {
+                Ok(stat) if stat.file_writeback.is_some_and(|bytes| bytes <= WRITEBACK_OVER) => return true,
+                Ok(_) => {}
+                // Gone, as a rule: nothing of it is left to free.
+                Err(_) => return true,
+            }
+            if clock::read_monotonic().since(began) >= WRITTEN_TIME {
+                break;
+            }
+            self.stop.sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    /// Lets the group swap out no more than `excess` until its `memory.swap.max` is given back: a single write to
+    /// `memory.reclaim` can send out a whole group, because pages that are on their way do not count as freed.
+    fn bound_swap<'g>(&mut self, group: &'g Group, excess: Bytes, buffer: &mut Vec<u8>) -> Result<Option<Borrowed<'g>>>
+    where
+        Self: 'g,
+    {
+        const FILE: &str = "memory.swap.max";
+        let Some(journal) = self.journal else { return Ok(None) };
+        if !group.dir().may_write(FILE) {
+            return Ok(None);
+        }
+        let before = group.read_limit(FILE, buffer)?;
+        let low = Limit::Bytes(group.read_swap_current(buffer)? + excess);
+        if low >= before {
+            return Ok(None);
+        }
+        let Some(borrowed) = journal.borrow(group, FILE, before)? else { return Ok(None) };
+        match self.actuator.write(group.dir(), FILE, &low.to_string())? {
+            Outcome::Done => Ok(Some(borrowed)),
+            _ => borrowed.give_back(self.actuator).map(|()| None),
+        }
+    }
+
+    /// Frees the swap cache that was made: `cached` was there before.
+    fn free_cached(&mut self, work: &mut Work<'_>, cached: Bytes) -> Result<()> {
+        let Some(account) = &work.subject.account else { return Ok(()) };
+        if !work.on_disk || work.report.swapped_out < SMALLEST {
+            return Ok(());
+        }
+        let has_arrived = self.wait_until_written(&account.group, &mut work.buffer);
+        let made =
+            |work: &mut Work<'_>| -> Result<Bytes> { Ok((work.cached()? - cached).min(work.report.swapped_out)) };
+        let amount = made(work)?;
+        work.report.left_cached = amount;
+        if amount < SMALLEST || self.stop.is_set() {
+            return Ok(());
+        }
+        if !has_arrived {
+            work.report.notes.push("the swap disk does not keep up, so what went there stays in memory as well".into());
+            return Ok(());
+        }
+        let backend = match Backend::probe(BackendChoice::Auto, &account.group, self.actuator) {
+            Ok(backend) => backend,
+            Err(err) => {
+                work.report
+                    .notes
+                    .push(format!("{err:#}, so {amount} of swap cache stay in memory until they are reclaimed"));
+                return Ok(());
+            }
+        };
+        let excess = Bytes(amount.0 / 16).max(LEAST_EXCESS);
+        let bound = self.bound_swap(&account.group, excess, &mut work.buffer)?;
+        let job = Reclaim {
+            amount,
+            floor: Bytes::ZERO,
+            swap_floor: Bytes::ZERO,
+            // It is in swap already, and as a rule first in the kernel's order; when the kernel sends out other pages
+            // of the group instead, this ends.
+            swap_writes: excess,
+            file_only: false,
+            step: self.config.sweep.step,
+            write_time: self.config.sweep.write_time,
+        };
+        let mut worker =
+            Worker { kernel: self.kernel, actuator: self.actuator, backend, journal: None, stop: self.stop };
+        let behind = worker.run(&account.group, job, None, &mut |_| {});
+        if let Some(borrowed) = bound {
+            borrowed.give_back(self.actuator)?;
+        }
+        work.report.freed += behind.freed;
+        work.report.freed_behind = behind.freed;
+        work.report.left_cached = made(work)?;
+        if let Some(error) = behind.error {
+            work.report.notes.push(error);
+        } else if matches!(behind.end, End::Denied | End::Unsupported) {
+            work.report.notes.push(format!("memory.reclaim of its group: {}", behind.end.words()));
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn new(subject: &Subject, end: End) -> Self {
+        let stat = subject.process.stat();
+        Report {
+            pid: stat.pid,
+            name: crate::config::printable(&stat.comm.to_string_lossy()),
+            group: subject.group.to_string_lossy().into_owned(),
+            hinted: Bytes::ZERO,
+            resident_before: Bytes::ZERO,
+            resident_after: None,
+            swapped_out: Bytes::ZERO,
+            freed: Bytes::ZERO,
+            freed_behind: Bytes::ZERO,
+            left_cached: Bytes::ZERO,
+            skipped: Skipped::default(),
+            not_mapped: Bytes::ZERO,
+            changed: false,
+            calls: 0,
+            longest_call_ms: 0,
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            end,
+            notes: Vec::new(),
+            mappings: Vec::new(),
+        }
+    }
+}
+
+impl Work<'_> {
+    /// Swap cache of the group that accounts for the process.
+    fn cached(&mut self) -> Result<Bytes> {
+        let Some(account) = &self.subject.account else { return Ok(Bytes::ZERO) };
+        match account.group.read_stat(&mut self.buffer) {
+            Ok(stat) => Ok(stat.swapcached.unwrap_or_default()),
+            Err(err) if err.is_gone() => Ok(Bytes::ZERO),
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    /// What of these ranges is in memory, and what in swap.
+    fn residency(&mut self, ranges: &Ranges) -> omr_kernel::Result<(Ranges, Ranges)> {
+        let (mut present, mut swapped) = (Ranges::new(), Ranges::new());
+        for span in ranges.bridged(NEAR).as_slice() {
+            self.pagemap.for_each(span.clone(), |range, residency| match residency {
+                Residency::Present => present.push(range),
+                Residency::Swapped => swapped.push(range),
+            })?;
+        }
+        // Before 6.7 the file of a process that has ended is empty, as if nothing were in memory.
+        self.layout.update()?;
+        Ok((present.intersection(ranges), swapped.intersection(ranges)))
+    }
+
+    /// Finds out why the kernel refused what it did.
+    fn name_refused(&mut self) {
+        if self.refused.is_empty() {
+            return;
+        }
+        let details = maps::read_smaps(self.subject.process.dir()).unwrap_or_default();
+        for range in self.refused.as_slice() {
+            // What says nothing now was unlocked since.
+            let refusal = detail(&details, range.start).and_then(|detail| detail.refusal);
+            self.report.skipped.add(refusal.map_or(Skip::Locked, Skip::from), length(range));
+        }
+    }
+}
+
+/// Takes the first `bytes` of the queue.
+fn take(queue: &mut VecDeque<Range<u64>>, bytes: Bytes) -> Ranges {
+    let (mut taken, mut left) = (Ranges::new(), bytes.0);
+    while left > 0
+        && let Some(range) = queue.pop_front()
+    {
+        let end = range.end.min(range.start.saturating_add(left));
+        left -= end - range.start;
+        if end < range.end {
+            queue.push_front(end..range.end);
+        }
+        taken.insert(range.start..end);
+    }
+    taken
+}
+
+fn is(err: &anyhow::Error, what: fn(&omr_kernel::Error) -> bool) -> bool {
+    err.downcast_ref::<omr_kernel::Error>().is_some_and(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_taken_from_the_front_and_cut_where_it_is_enough() {
+        let mut queue: VecDeque<Range<u64>> = [0x4000..0x6000, 0x1000..0x3000].into();
+        assert_eq!(take(&mut queue, Bytes(0x3000)).as_slice(), [0x1000..0x2000, 0x4000..0x6000]);
+        assert_eq!(queue, [0x2000..0x3000]);
+        assert_eq!(take(&mut queue, Bytes(0x9000)).bytes(), Bytes(0x1000));
+        assert!(take(&mut queue, Bytes(0x9000)).is_empty());
+    }
+}

@@ -1,0 +1,171 @@
+//! The process that is hinted: who it is, whether it may be, and which group accounts for its memory.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use omr_kernel::Kernel;
+use omr_kernel::memcg::Group;
+use omr_kernel::process::{Capability, Process, ProcessStat, Status, read_all, read_is_first_user_namespace};
+use omr_policy::Class;
+use omr_units::Bytes;
+
+use crate::candidates;
+use crate::config::{Loaded, ProcessRule, printable};
+use crate::exit::Exit;
+use crate::processes::{self, Standing};
+use crate::said::Said;
+use crate::tree::Tree;
+
+/// Which rules somebody has set aside.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ignore {
+    /// That foreground and protected groups, and the first process, lose nothing.
+    pub class: bool,
+    /// That `memory.min` and `memory.low` protect.
+    pub low: bool,
+}
+
+/// What decides whether a process may be hinted.
+#[derive(Debug)]
+pub struct Rules<'a> {
+    /// All groups, with their classes and what they hold.
+    pub tree: Tree,
+    /// What somebody has said of groups and processes.
+    pub said: Said,
+    /// The configuration's rules for processes.
+    pub processes: &'a [ProcessRule],
+}
+
+impl<'a> Rules<'a> {
+    /// Reads them.
+    pub fn read(kernel: &Kernel, root: &Path, loaded: &'a Loaded) -> Result<Self> {
+        let (tree, said) = processes::read_groups(kernel, root, loaded, true)?;
+        Ok(Rules { tree, said, processes: &loaded.processes })
+    }
+}
+
+/// A process that may be hinted.
+#[derive(Debug)]
+pub struct Subject {
+    /// The process.
+    pub process: Process,
+    /// Its group, below the mount.
+    pub group: PathBuf,
+    /// The group that accounts for its memory; `None`: the root, which nobody accounts for, or nobody asked.
+    pub account: Option<Account>,
+}
+
+/// A group that accounts for memory.
+#[derive(Debug)]
+pub struct Account {
+    /// The group.
+    pub group: Group,
+    /// What may be taken from it; all: [`Bytes::MAX`].
+    pub gain: Bytes,
+}
+
+/// A process as people are told of it: `4711 (firefox)`.
+pub fn name(stat: &ProcessStat) -> String {
+    format!("{} ({})", stat.pid, printable(&stat.comm.to_string_lossy()))
+}
+
+/// Opens the process with this pid, or says why it is none that could be hinted.
+pub fn open(kernel: &Kernel, pid: u32) -> Result<Process> {
+    if pid == std::process::id() {
+        return Err(Exit::Failed.error(format!("{pid} is omr itself; nothing was done")));
+    }
+    let process = Process::open(kernel, pid).map_err(|err| match err.is_gone() {
+        true => Exit::Failed.error(format!("there is no process {pid}")),
+        false => err.into(),
+    })?;
+    match why_not(process.stat()) {
+        Some(why) => Err(Exit::Failed.error(format!("{} {why}; nothing was done", name(process.stat())))),
+        None => Ok(process),
+    }
+}
+
+/// Why a process has no memory to be hinted.
+fn why_not(stat: &ProcessStat) -> Option<&'static str> {
+    if stat.is_kernel_thread() {
+        return Some("is a kernel thread and has no memory of its own");
+    }
+    stat.is_zombie().then_some("has ended and has no memory any more: its parent has not taken notice (a zombie)")
+}
+
+/// The process and all that it has started, and they, and so on, those that could be hinted.
+pub fn descendants(kernel: &Kernel, pid: u32) -> Result<Vec<Process>> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for pid in read_all(kernel)? {
+        // One that has ended meanwhile is nobody's child any more.
+        let Ok(process) = Process::open(kernel, pid) else { continue };
+        children.entry(process.stat().ppid).or_default().push(pid);
+    }
+    let mut pids = vec![pid];
+    let mut at = 0;
+    while let Some(parent) = pids.get(at) {
+        let mut found = children.remove(parent).unwrap_or_default();
+        found.sort_unstable();
+        pids.extend(found);
+        at += 1;
+    }
+    let is_wanted = |process: &Process| why_not(process.stat()).is_none();
+    let own = std::process::id();
+    let rest = pids[1..].iter().filter(|&&pid| pid != own).filter_map(|&pid| Process::open(kernel, pid).ok());
+    Ok(std::iter::once(open(kernel, pid)?).chain(rest.filter(is_wanted)).collect())
+}
+
+impl Subject {
+    /// A process whose memory may come back: nobody is asked.
+    pub fn any(process: Process) -> Result<Self> {
+        let group = process.read_group()?.unwrap_or_default();
+        Ok(Subject { process, group, account: None })
+    }
+
+    /// A process whose memory may be taken; an error says why it may not. Its class counts, and of the group
+    /// that accounts for its memory what is protected and kept.
+    pub fn permitted(kernel: &Kernel, rules: &Rules<'_>, process: Process, ignore: Ignore) -> Result<Self> {
+        let tree = &rules.tree;
+        let Standing { class, origin, .. } = processes::standing(rules.processes, tree, &rules.said, &process);
+        // Of what nothing is known is protected: unknown is never cold.
+        if class != Class::Background && !ignore.class {
+            let (name, class) = (name(process.stat()), class.name());
+            let text = format!(
+                "{name} is {class} ({origin}); nothing was reclaimed. --ignore-class reclaims it all the same."
+            );
+            return Err(Exit::Failed.error(text));
+        }
+        let group = process.read_group()?.unwrap_or_default();
+        // Where a group has no memory controller, the nearest above it that has one accounts for it.
+        for path in group.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+            let Some(node) = tree.find(path).filter(|node| node.current.is_some()) else { continue };
+            let opened = Group::open(kernel.cgroup()?, path)?;
+            let candidate = candidates::one(tree, node, &opened, ignore.class, ignore.low)?;
+            // Where nothing is kept and protected, what the group held a moment ago is no bound.
+            let gain = if candidate.gain < candidate.current { candidate.gain } else { Bytes::MAX };
+            let account = (opened.id() == candidate.id).then_some(Account { group: opened, gain });
+            return Ok(Subject { process, group, account });
+        }
+        Ok(Subject { process, group, account: None })
+    }
+}
+
+/// What is missing when the kernel refuses to look into a process (`CAP_SYS_PTRACE`) or to take a hint
+/// about it (`CAP_SYS_NICE`). Yama's `ptrace_scope` has no say in either: it is about attaching.
+pub fn denied(kernel: &Kernel, name: &str, needed: Capability) -> anyhow::Error {
+    let what = match needed {
+        Capability::SysNice => "no hint may be given about",
+        _ => "may not look into",
+    };
+    let own = Status::read_own(kernel).ok().and_then(|status| status.capabilities);
+    let has = own.is_some_and(|own| own.has(needed));
+    let needed = needed.name();
+    let why = if read_is_first_user_namespace(kernel) == Some(false) {
+        format!("it takes {needed} in the first user namespace, and omr runs in another")
+    } else if has {
+        format!("in spite of {needed}: a security module may forbid it")
+    } else {
+        format!("it takes {needed}, so run it as root")
+    };
+    Exit::Failed.error(format!("{what} {name}: {why}"))
+}

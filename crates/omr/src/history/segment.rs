@@ -1,0 +1,324 @@
+//! A file of the history, and what is in it.
+//!
+//! ```text
+//! omr history 1 BOOT-ID\n      the first line
+//! LENGTH CHECKSUM FRAME        32 bits each, little-endian; CRC-32 of the frame
+//! ...
+//! ```
+//!
+//! A frame is a group, numbered in the order in which they come, or a round: the samples of one moment. Both in
+//! postcard's format, in which a number has as many bytes as it needs. Sizes are in blocks of
+//! 4 KiB, of which every page consists. Each file
+//! stands for itself, and is of one boot.
+
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use omr_policy::age::Bounds;
+use omr_units::{Bytes, GroupId};
+use serde::{Deserialize, Serialize};
+
+use super::{AGES, Idle, Sample, Since};
+
+/// The first line, with the version of all that follows.
+const MAGIC: &str = "omr history ";
+const VERSION: &str = "1";
+/// Length and checksum.
+const HEAD: usize = 8;
+/// What files are called behind their number.
+const EXTENSION: &str = "omrh";
+
+/// Something that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Of this file,
+    pub file: PathBuf,
+    /// so many bytes; zero: it could not be opened.
+    pub bytes: u64,
+    /// Why.
+    pub why: String,
+}
+
+impl std::fmt::Display for Skipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.bytes {
+            0 => write!(f, "{}: {}", self.file.display(), self.why),
+            bytes => write!(f, "{}: {} left out: {}", self.file.display(), Bytes(bytes), self.why),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Frame {
+    Group { id: u64, path: Vec<u8> },
+    Round(Round),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Round {
+    /// Seconds since 1970.
+    time: u64,
+    records: Vec<Record>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    group: u32,
+    current: u64,
+    /// Above `current`.
+    peak: u64,
+    anon: u64,
+    file: u64,
+    shmem: u64,
+    swap: Option<u64>,
+    idle: Option<IdleRecord>,
+    since: Option<SinceRecord>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct IdleRecord {
+    /// Seconds.
+    ago: u64,
+    memory: u64,
+    /// The least of the longest age, and for each shorter one how much more that is.
+    least: [u64; AGES.len()],
+    /// The most, above the least.
+    spread: [u64; AGES.len()],
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SinceRecord {
+    /// Milliseconds.
+    over: u64,
+    refaults_anon: Option<u64>,
+    refaults_file: Option<u64>,
+    swapped_in: Option<u64>,
+    /// Microseconds.
+    stalled: Option<u64>,
+}
+
+fn blocks(bytes: Bytes) -> u64 {
+    bytes.0 >> 12
+}
+
+fn bytes(blocks: u64) -> Bytes {
+    Bytes(blocks.saturating_mul(4096))
+}
+
+impl Record {
+    fn new(group: u32, sample: &Sample) -> Self {
+        Record {
+            group,
+            current: blocks(sample.current),
+            peak: blocks(sample.peak - sample.current),
+            anon: blocks(sample.anon),
+            file: blocks(sample.file),
+            shmem: blocks(sample.shmem),
+            swap: sample.swap.map(blocks),
+            idle: sample.idle.as_ref().map(IdleRecord::new),
+            since: sample.since.as_ref().map(|since| SinceRecord {
+                over: u64::try_from(since.over.as_millis()).unwrap_or(u64::MAX),
+                refaults_anon: since.refaults_anon.map(blocks),
+                refaults_file: since.refaults_file.map(blocks),
+                swapped_in: since.swapped_in.map(blocks),
+                stalled: since.stalled.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+            }),
+        }
+    }
+
+    fn sample(&self, time: u64, boot: &Rc<str>, named: &Named) -> Sample {
+        let current = bytes(self.current);
+        Sample {
+            time: Duration::from_secs(time),
+            boot: Rc::clone(boot),
+            group: Rc::clone(&named.path),
+            id: named.id,
+            current,
+            peak: current + bytes(self.peak),
+            anon: bytes(self.anon),
+            file: bytes(self.file),
+            shmem: bytes(self.shmem),
+            swap: self.swap.map(bytes),
+            idle: self.idle.as_ref().map(IdleRecord::idle),
+            since: self.since.as_ref().map(|since| Since {
+                over: Duration::from_millis(since.over),
+                refaults_anon: since.refaults_anon.map(bytes),
+                refaults_file: since.refaults_file.map(bytes),
+                swapped_in: since.swapped_in.map(bytes),
+                stalled: since.stalled.map(Duration::from_micros),
+            }),
+        }
+    }
+}
+
+impl IdleRecord {
+    fn new(idle: &Idle) -> Self {
+        let mut record = IdleRecord {
+            ago: idle.ago.as_secs(),
+            memory: blocks(idle.memory),
+            least: [0; AGES.len()],
+            spread: [0; AGES.len()],
+        };
+        let mut longer = 0;
+        for (index, bounds) in idle.bounds.iter().enumerate().rev() {
+            // What was not used for longer was not used for this long.
+            let least = blocks(bounds.least).max(longer);
+            record.least[index] = least - longer;
+            record.spread[index] = blocks(bounds.most).saturating_sub(least);
+            longer = least;
+        }
+        record
+    }
+
+    fn idle(&self) -> Idle {
+        let mut bounds = [Bounds::default(); AGES.len()];
+        let mut least = 0u64;
+        for index in (0..AGES.len()).rev() {
+            least = least.saturating_add(self.least[index]);
+            bounds[index] = Bounds { least: bytes(least), most: bytes(least.saturating_add(self.spread[index])) };
+        }
+        Idle { ago: Duration::from_secs(self.ago), memory: bytes(self.memory), bounds }
+    }
+}
+
+/// The first line of a file.
+pub fn header(boot: &str) -> Vec<u8> {
+    format!("{MAGIC}{VERSION} {boot}\n").into_bytes()
+}
+
+/// Appends the frame of a group.
+pub fn put_group(out: &mut Vec<u8>, id: GroupId, path: &Path) {
+    put(out, &Frame::Group { id: id.0, path: path.as_os_str().as_bytes().into() });
+}
+
+/// Appends the frame of a round: samples with the numbers of their groups.
+pub fn put_round(out: &mut Vec<u8>, time: Duration, samples: &[(u32, &Sample)]) {
+    let records = samples.iter().map(|(group, sample)| Record::new(*group, sample)).collect();
+    put(out, &Frame::Round(Round { time: time.as_secs(), records }));
+}
+
+fn put(out: &mut Vec<u8>, frame: &Frame) {
+    // Numbers and lists of them: nothing in there can fail.
+    let Ok(payload) = postcard::to_allocvec(frame) else { return };
+    let Ok(length) = u32::try_from(payload.len()) else { return };
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+    out.extend_from_slice(&payload);
+}
+
+/// The files of a history, oldest first.
+pub fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if let Some(number) = number(&path) {
+            found.push((number, path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The number in a file's name.
+pub fn number(path: &Path) -> Option<u64> {
+    let is_ours = path.extension().is_some_and(|extension| extension == EXTENSION);
+    is_ours.then(|| path.file_stem()?.to_str()?.parse().ok()).flatten()
+}
+
+/// The file with this number.
+pub fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:08}.{EXTENSION}"))
+}
+
+#[derive(Debug)]
+struct Named {
+    id: GroupId,
+    path: Rc<Path>,
+    wanted: bool,
+}
+
+/// A file that is being read.
+#[derive(Debug)]
+pub struct Segment {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    /// Where the next frame begins.
+    at: usize,
+    boot: Rc<str>,
+    groups: Vec<Named>,
+}
+
+impl Segment {
+    /// Of these bytes.
+    pub fn new(path: &Path, bytes: Vec<u8>) -> Result<Self, Skipped> {
+        let line = bytes.split_inclusive(|&c| c == b'\n').next().unwrap_or_default();
+        let text = std::str::from_utf8(line).ok().and_then(|line| line.strip_suffix('\n')?.strip_prefix(MAGIC));
+        let (why, boot) = match text.and_then(|text| text.split_once(' ')) {
+            Some((VERSION, boot)) => (None, boot.into()),
+            Some((version, _)) => {
+                (Some(format!("of version {version}, and this omr reads version {VERSION}")), "".into())
+            }
+            None => (Some("it does not begin as a file of omr's history".to_owned()), "".into()),
+        };
+        let at = line.len();
+        let segment = Segment { path: path.into(), bytes, at, boot, groups: Vec::new() };
+        match why {
+            None => Ok(segment),
+            Some(why) => Err(Skipped { file: path.into(), bytes: segment.bytes.len() as u64, why }),
+        }
+    }
+
+    /// Appends the samples of the next round that are wanted; false at the end. What is behind a frame that is
+    /// damaged is not read: its groups would not be known.
+    pub fn next(
+        &mut self,
+        times: &Range<Duration>,
+        wanted: &dyn Fn(&Path) -> bool,
+        samples: &mut Vec<Sample>,
+    ) -> Result<bool, Skipped> {
+        while self.at < self.bytes.len() {
+            let rest = &self.bytes[self.at..];
+            let (frame, length) = frame(rest).map_err(|why| Skipped {
+                file: self.path.clone(),
+                bytes: rest.len() as u64,
+                why: why.into(),
+            })?;
+            self.at += length;
+            match frame {
+                Frame::Group { id, path } => {
+                    let path = PathBuf::from(std::ffi::OsString::from_vec(path));
+                    self.groups.push(Named { id: GroupId(id), wanted: wanted(&path), path: path.into() });
+                }
+                Frame::Round(round) if times.contains(&Duration::from_secs(round.time)) => {
+                    for record in &round.records {
+                        let named = self.groups.get(record.group as usize);
+                        if let Some(named) = named.filter(|named| named.wanted) {
+                            samples.push(record.sample(round.time, &self.boot, named));
+                        }
+                    }
+                    return Ok(true);
+                }
+                Frame::Round(_) => {}
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The frame at the beginning of these bytes, and its length with all.
+fn frame(bytes: &[u8]) -> Result<(Frame, usize), &'static str> {
+    const CUT: &str = "it was not written to its end";
+    let number = |from: usize| -> Option<u32> { Some(u32::from_le_bytes(bytes.get(from..from + 4)?.try_into().ok()?)) };
+    let (Some(length), Some(checksum)) = (number(0), number(4)) else { return Err(CUT) };
+    let end = HEAD.saturating_add(length as usize);
+    let payload = bytes.get(HEAD..end).ok_or(CUT)?;
+    if crc32fast::hash(payload) != checksum {
+        return Err("a checksum is wrong");
+    }
+    let frame = postcard::from_bytes(payload).map_err(|_| "what is in it is not understood")?;
+    Ok((frame, end))
+}

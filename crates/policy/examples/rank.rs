@@ -1,0 +1,45 @@
+//! How long ranking takes: `cargo run --release -p omr-policy --example rank [PROCESSES]`.
+
+use std::time::{Duration, Instant};
+
+use omr_policy::rank::{Process, ProcessId, rank};
+use omr_policy::{Class, Config, Machine, Signals, State, Swap};
+use omr_units::{Bytes, Monotonic};
+
+fn main() {
+    let count: u32 = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(5000);
+    let config = Config::default();
+    let mut state = State::default();
+    let swap = Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: false };
+    let machine = Machine { dt: Duration::from_secs(1), swap: Some(swap), ..Machine::default() };
+    let mut processes: Vec<Process> = (0..count).map(process).collect();
+    let mut times = Vec::new();
+    for look in 0..50u64 {
+        let now = Monotonic(0) + Duration::from_secs(3600 + look * 5);
+        let signals = Signals { now, hour: 1, slept: false, machine: machine.clone() };
+        // A third of them works a little.
+        for process in processes.iter_mut().step_by(3) {
+            process.cpu = process.cpu.map(|cpu| cpu + Duration::from_millis(look * 10));
+        }
+        let began = Instant::now();
+        let ranked = rank(&config, &mut state, &signals, &processes);
+        times.push(began.elapsed());
+        assert_eq!(ranked.len(), processes.len());
+    }
+    times.sort();
+    println!("{count} processes: median {:?}, longest {:?} of {} looks", times[25], times[49], times.len());
+}
+
+fn process(n: u32) -> Process {
+    Process {
+        id: ProcessId { pid: n, start: u64::from(n) },
+        class: if n.is_multiple_of(7) { Class::Foreground } else { Class::Background },
+        asked: true,
+        oom_score_adj: i16::try_from(n % 1000).ok(),
+        cpu: Some(Duration::ZERO),
+        anon: Some(Bytes::mib(u64::from(n % 900))),
+        swapped: Some(Bytes::mib(u64::from(n % 40))),
+        unfocused: None,
+        room: Some(Bytes::MAX),
+    }
+}

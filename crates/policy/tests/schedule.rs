@@ -1,0 +1,156 @@
+//! The schedule of looking at groups: when, and never for more CPU time than allowed.
+
+use std::time::Duration;
+
+use omr_policy::History;
+use omr_policy::schedule::Schedule;
+use omr_units::{Monotonic, Permyriad};
+use proptest::prelude::*;
+
+fn config(every: u64, budget: u32) -> History {
+    History { every: Duration::from_secs(every), budget: Permyriad(budget), ..History::default() }
+}
+
+fn at(seconds: u64) -> Monotonic {
+    Monotonic(seconds * 1_000_000_000)
+}
+
+/// What is done in so many seconds, when an aging costs this: the times of agings, and of samples.
+fn run(config: &History, seconds: u64, cost: impl Fn(u64) -> Duration) -> (Vec<u64>, Vec<u64>) {
+    let mut schedule = Schedule::new(config, at(0));
+    let (mut agings, mut samples) = (Vec::new(), Vec::new());
+    for second in 0..=seconds {
+        let due = schedule.due(config, at(second), true);
+        if due.aging {
+            schedule.spent(due, cost(second));
+            agings.push(second);
+        }
+        if due.sample {
+            samples.push(second);
+        }
+    }
+    (agings, samples)
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+#[test]
+fn a_round_is_looked_at_in_the_middle_and_more_and_more_often_towards_its_end() {
+    let (agings, samples) = run(&config(600, 20), 1200, |_| ms(1));
+    assert_eq!(agings, [300, 480, 540, 570, 600, 900, 1080, 1140, 1170, 1200]);
+    assert_eq!(samples, [600, 1200]);
+}
+
+#[test]
+fn all_agings_of_a_round_are_made_as_long_as_they_fit_into_the_budget() {
+    // 0.2 % of 600 s are 1200 ms: five of 240.
+    assert_eq!(run(&config(600, 20), 6000, |_| ms(239)).0.len(), 50);
+    assert!(run(&config(600, 20), 6000, |_| ms(300)).0.len() < 50);
+}
+
+#[test]
+fn what_costs_too_much_is_done_more_seldom_and_samples_are_not() {
+    let (agings, samples) = run(&config(600, 20), 60_000, |_| ms(6000));
+    // One takes the budget of 3000 s.
+    assert!((19..=21).contains(&agings.len()), "{agings:?}");
+    assert!(agings.windows(2).all(|pair| pair[1] - pair[0] >= 2999), "{agings:?}");
+    assert_eq!(samples.len(), 100);
+}
+
+#[test]
+fn after_one_that_cost_very_much_all_is_as_before_once_that_is_earned() {
+    let (agings, _) = run(&config(600, 20), 12_000, |second| ms(if second == 600 { 7000 } else { 1 }));
+    assert_eq!(agings[4], 600);
+    // 7 s and more are 3500 s of the budget; then it waits until as much as a round's is there.
+    assert!((3300..=4800).contains(&agings[5]), "{agings:?}");
+    assert_eq!(agings[agings.len() - 5..], [11_700, 11_880, 11_940, 11_970, 12_000][..], "{agings:?}");
+}
+
+#[test]
+fn without_a_budget_there_are_samples_only() {
+    let (agings, samples) = run(&config(600, 0), 6000, |_| ms(1));
+    assert_eq!((agings.len(), samples.len()), (0, 10));
+}
+
+#[test]
+fn what_may_not_be_done_now_is_done_as_soon_as_it_may() {
+    let config = config(600, 20);
+    let mut schedule = Schedule::new(&config, at(0));
+    for second in 0..500 {
+        assert!(!schedule.due(&config, at(second), false).aging);
+    }
+    assert!(schedule.due(&config, at(500), true).aging);
+    assert!(!schedule.due(&config, at(501), true).aging);
+}
+
+#[test]
+fn rounds_in_which_nothing_was_asked_are_not_made_up_for() {
+    let config = config(600, 20);
+    let mut schedule = Schedule::new(&config, at(0));
+    let late = schedule.due(&config, at(86_400), true);
+    assert!(late.aging && late.sample);
+    let after: Vec<u64> = (86_401..86_990).filter(|&second| schedule.due(&config, at(second), true).sample).collect();
+    assert!(after.is_empty(), "{after:?}");
+}
+
+#[test]
+fn the_wait_that_is_told_is_the_wait_that_comes() {
+    let config = config(60, 20);
+    let mut schedule = Schedule::new(&config, at(0));
+    let due = schedule.due(&config, at(30), true);
+    assert!(due.aging);
+    schedule.spent(due, ms(500));
+    let wait = schedule.wait(&config).as_secs();
+    let next = (31..10_000).find(|&second| schedule.due(&config, at(second), true).aging).expect("an aging");
+    assert!(next.abs_diff(30 + wait) <= 1, "{next} {wait}");
+}
+
+proptest! {
+    /// Whatever an aging costs and whenever it is asked for: between any two moments no more is spent than
+    /// the budget, and one round's and one aging's on top.
+    #[test]
+    fn never_above_the_budget(
+        every in 10u64..3600,
+        budget in 1u32..1000,
+        steps in prop::collection::vec((1u64..120_000, 0u64..20_000, any::<bool>()), 1..300),
+    ) {
+        let config = config(every, budget);
+        let mut now = Monotonic(0);
+        let mut schedule = Schedule::new(&config, now);
+        let mut spent = Vec::new();
+        for (pause, cost, may) in steps {
+            now = now + ms(pause);
+            let due = schedule.due(&config, now, may);
+            if due.aging {
+                prop_assert!(may);
+                schedule.spent(due, ms(cost));
+                spent.push((now, ms(cost)));
+            }
+        }
+        let share = |time: Duration| time.as_secs_f64() * f64::from(budget) / 10_000.0;
+        let most = spent.iter().map(|(_, cost)| cost.as_secs_f64()).fold(0.0, f64::max);
+        for first in 0..spent.len() {
+            let mut sum = 0.0;
+            for (moment, cost) in &spent[first..] {
+                sum += cost.as_secs_f64();
+                let allowed = share(moment.since(spent[first].0)) + share(config.every) + most;
+                prop_assert!(sum <= allowed + 1e-6, "{sum} {allowed}");
+            }
+        }
+    }
+
+    /// Cheap ones are all made, whatever was before.
+    #[test]
+    fn it_recovers(every in 20u64..3600, before in prop::collection::vec(0u64..5_000, 0..20)) {
+        let config = config(every, 20);
+        let cheap = Duration::from_nanos(1000);
+        let debt: u64 = before.iter().sum();
+        let long = debt / 2 + 30 * every;
+        let costs = std::cell::RefCell::new(before);
+        let (agings, _) = run(&config, long + 10 * every, |_| costs.borrow_mut().pop().map_or(cheap, ms));
+        let late = agings.iter().filter(|&&second| second > long + 5 * every).count();
+        prop_assert!(late >= 20, "{late}");
+    }
+}

@@ -1,0 +1,161 @@
+//! An application as a user has many of: a process tree with heaps and a mapped file, and a cost of starting it.
+//!
+//! It prints `{"ready": BYTES}` when it has started, and after each line that it reads, when it has used its working set once,
+//! `{"used": BYTES, "errors": N}`. It ends with its input. Its helpers are applications too, and speak the same way.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::amount::Amount;
+use crate::pattern::{PAGE, Pattern, mix};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Heap of the whole tree, e.g. 120M
+    heap: Amount,
+    /// Processes besides the first; the heap is shared out evenly
+    #[arg(long, default_value_t = 1)]
+    helpers: u64,
+    /// A file that is mapped, and read whenever the application is used
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// What starting it costs in CPU time: so many million rounds of mixing
+    #[arg(long, default_value_t = 0, value_name = "MILLIONS")]
+    start: u64,
+    /// Share of the heap that is used each time
+    #[arg(long, default_value_t = 60, value_name = "PERCENT")]
+    working_set: usize,
+    /// Share of each page of the heap that is zero
+    #[arg(long, default_value_t = 50, value_name = "PERCENT")]
+    compressible: u8,
+    /// What the contents are made from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    // Nobody may compute these away.
+    black_box((0..args.start * 1_000_000).fold(args.seed, |value, _| mix(value)));
+    let file = args.file.as_deref().map(Mapped::open).transpose()?;
+    let share = args.heap.bytes()? / (args.helpers + 1);
+    let mut helpers =
+        (1..=args.helpers).map(|number| Helper::start(args, share, number)).collect::<Result<Vec<_>>>()?;
+    let pattern = Pattern::new(args.seed, args.compressible);
+    let words = pattern.fill(usize::try_from(share / 8)?);
+    let used = words.len() / 100 * args.working_set.min(100) / PAGE * PAGE;
+    let use_once = |words: &[u64]| {
+        file.as_ref().map(Mapped::read);
+        // The last word of a page is never one of those that are zero.
+        (PAGE - 1..used).step_by(PAGE).filter(|&index| black_box(words[index]) != pattern.word(index)).count()
+    };
+    let mut errors = use_once(&words);
+    for helper in &mut helpers {
+        errors += helper.answer("ready")?;
+    }
+    println!("{}", json!({"ready": args.heap.bytes()?, "errors": errors}));
+
+    for line in std::io::stdin().lock().lines() {
+        line?;
+        helpers.iter_mut().try_for_each(Helper::ask)?;
+        let mut errors = use_once(&words);
+        for helper in &mut helpers {
+            errors += helper.answer("used")?;
+        }
+        println!("{}", json!({"used": (args.helpers + 1) * used as u64 * 8, "errors": errors}));
+    }
+    Ok(())
+}
+
+/// A further process of the application; an application that has lost one ends.
+struct Helper {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    fn start(args: &Args, heap: u64, number: u64) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["app", &heap.to_string(), "--helpers", "0", "--seed", &(args.seed + number).to_string()]);
+        command.args([
+            "--working-set",
+            &args.working_set.to_string(),
+            "--compressible",
+            &args.compressible.to_string(),
+        ]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("a helper")?;
+        let output = process.stdout.take().context("a helper's output")?;
+        Ok(Helper { process, output: BufReader::new(output) })
+    }
+
+    fn ask(&mut self) -> Result<()> {
+        ask(self.process.stdin.as_mut().context("a helper's input")?)
+    }
+
+    /// Errors in what it has read.
+    fn answer(&mut self, key: &str) -> Result<usize> {
+        let line = answer(&mut self.output, key)?.context("a helper ended")?;
+        Ok(line["errors"].as_u64().and_then(|errors| errors.try_into().ok()).unwrap_or(usize::MAX))
+    }
+}
+
+/// Asks an application to use its working set.
+pub(crate) fn ask(input: &mut impl std::io::Write) -> Result<()> {
+    Ok(input.write_all(b"\n")?)
+}
+
+/// The line that an application prints; `None` when it has ended.
+pub(crate) fn answer(output: &mut impl BufRead, key: &str) -> Result<Option<Value>> {
+    let mut line = String::new();
+    if output.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let value: Value = serde_json::from_str(&line).with_context(|| line.clone())?;
+    match value.get(key) {
+        Some(_) => Ok(Some(value)),
+        None => bail!("{line:?} where {key:?} was expected"),
+    }
+}
+
+/// A file in memory.
+struct Mapped {
+    address: *const u8,
+    bytes: usize,
+}
+
+impl Mapped {
+    fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).with_context(|| path.display().to_string())?;
+        let bytes = usize::try_from(file.metadata()?.len())?;
+        // SAFETY: a new mapping that takes no place of another; it stays as long as the process.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error()).with_context(|| path.display().to_string());
+        }
+        Ok(Mapped { address: address.cast(), bytes })
+    }
+
+    /// Reads a byte of each page.
+    fn read(&self) {
+        for offset in (0..self.bytes).step_by(PAGE * 8) {
+            // SAFETY: inside of the mapping, and nobody makes the file shorter.
+            black_box(unsafe { self.address.add(offset).read_volatile() });
+        }
+    }
+}
+
+/// Makes a file of that size.
+pub(crate) fn make_file(path: &Path, bytes: u64, seed: u64) -> Result<()> {
+    let mut file = File::create(path).with_context(|| path.display().to_string())?;
+    let words = Pattern::new(seed, 0).fill(usize::try_from(bytes / 8)?);
+    let contents: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    file.write_all(&contents)?;
+    Ok(file.sync_all()?)
+}

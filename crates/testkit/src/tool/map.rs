@@ -1,0 +1,107 @@
+//! A program with memory of many kinds, for hints about it: private, in any number of mappings, shared, locked, and some
+//! that comes and goes.
+
+use std::hint::black_box;
+use std::ptr;
+use std::thread;
+
+use anyhow::{Result, bail};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mlock, mmap_anonymous, mprotect, munmap};
+use serde_json::json;
+
+use crate::amount::Amount;
+use crate::pattern::{PAGE, Pattern};
+use crate::signals::Signals;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Private memory, e.g. 64M
+    amount: Amount,
+    /// Shared memory beside it
+    #[arg(long, default_value = "0")]
+    shared: Amount,
+    /// Locked private memory beside it
+    #[arg(long, default_value = "0")]
+    locked: Amount,
+    /// Mappings of the private memory, of which every other one is read-only; as many as the kernel allows
+    #[arg(long, default_value_t = 1)]
+    mappings: usize,
+    /// A thread maps, uses and unmaps 8 MiB all the time
+    #[arg(long)]
+    churn: bool,
+}
+
+/// Bytes of a page of [`Pattern`].
+const BYTES: usize = PAGE * 8;
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// Says where its private memory is: `{"ready": true, "bytes": N, "start": ADDRESS, "mappings": N}`; after each SIGUSR1 verifies
+/// all of it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
+    let pattern = Pattern::new(1, 0);
+    let private = map(args.amount.bytes()?, MapFlags::PRIVATE, pattern)?;
+    let shared = map(args.shared.bytes()?, MapFlags::SHARED, pattern)?;
+    let locked = map(args.locked.bytes()?, MapFlags::PRIVATE, pattern)?;
+    if !locked.is_empty() {
+        // SAFETY: the slice is memory of this process.
+        unsafe { mlock(locked.as_ptr().cast_mut().cast(), size_of_val(locked)) }?;
+    }
+    let mut mappings = 1;
+    let pages = (private.len() / PAGE).div_ceil(args.mappings.max(1)).max(1);
+    for part in private.chunks(pages * PAGE).skip(1).step_by(2) {
+        // SAFETY: whole pages of the mapping, and nobody writes to them any more.
+        let protected = unsafe { mprotect(part.as_ptr().cast_mut().cast(), size_of_val(part), MprotectFlags::READ) };
+        if protected.is_err() {
+            break;
+        }
+        mappings += 2;
+    }
+    if args.churn {
+        thread::spawn(churn);
+    }
+    let start = private.as_ptr() as usize;
+    println!("{}", json!({"ready": true, "bytes": size_of_val(private), "start": start, "mappings": mappings}));
+    while signals.wait(None)? == Some(libc::SIGUSR1) {
+        let errors: usize = [private, shared, locked].into_iter().map(|words| pattern.errors(words)).sum();
+        println!("{}", json!({"verified": size_of_val(private), "errors": errors}));
+    }
+    Ok(())
+}
+
+/// New memory that is filled.
+fn map(bytes: u64, flags: MapFlags, pattern: Pattern) -> Result<&'static [u64]> {
+    let words = usize::try_from(bytes)? / BYTES * PAGE;
+    if words == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: a new mapping; nothing that exists is touched.
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), words * 8, READ_WRITE, flags) }?;
+    if start.is_null() {
+        bail!("mapped at 0");
+    }
+    // SAFETY: the mapping has that many words, is never unmapped, and only this function writes to it.
+    let memory = unsafe { std::slice::from_raw_parts_mut(start.cast::<u64>(), words) };
+    memory.iter_mut().enumerate().for_each(|(index, word)| *word = pattern.word(index));
+    Ok(memory)
+}
+
+/// Maps, uses and unmaps.
+fn churn() {
+    const LENGTH: usize = 8 << 20;
+    // Each time elsewhere, as far from everything else as can be: in the same place it would look the same.
+    const PLACES: usize = 0x10_0000_0000;
+    let mut turn = 0_u64;
+    for number in (0..4096).cycle() {
+        let place = ptr::without_provenance_mut(PLACES + number * LENGTH);
+        // SAFETY: a new mapping, at that place if nothing is there; nothing that exists is touched.
+        let Ok(start) = (unsafe { mmap_anonymous(place, LENGTH, READ_WRITE, MapFlags::PRIVATE) }) else { continue };
+        for page in 0..LENGTH / BYTES {
+            turn = turn.wrapping_add(1);
+            // SAFETY: inside of the mapping made above, which is this thread's alone.
+            unsafe { black_box(start.cast::<u64>().add(page * PAGE)).write_volatile(turn) };
+        }
+        // SAFETY: the mapping made above, which nobody uses any more.
+        let _ = unsafe { munmap(start, LENGTH) };
+    }
+}

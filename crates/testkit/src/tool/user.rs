@@ -1,0 +1,297 @@
+//! A user who switches between applications, the popular ones more often, and waits for each until it can be used.
+//!
+//! All of it happens here, in the guest: whoever asked the guest how far it is would be part of the load.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::app::{answer, ask, make_file};
+use crate::burst::events;
+use crate::clock;
+use crate::pattern::mix;
+use crate::place::directory;
+
+/// Groups of the applications: `apps/0`, `apps/1`, ...
+const GROUP: &str = "apps";
+const MIB: u64 = 1 << 20;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Applications
+    #[arg(long, default_value_t = 12)]
+    apps: u64,
+    /// Switches between them, the first start of each among them
+    #[arg(long, default_value_t = 60)]
+    switches: u64,
+    /// What the user's choices and the applications are made from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long the user stays
+    #[arg(long, value_parser = clock::parse_span, default_value = "4s")]
+    stay: Duration,
+    /// Heap of the smallest application in MiB
+    #[arg(long, default_value_t = 40)]
+    least: u64,
+    /// Heap of the largest application in MiB
+    #[arg(long, default_value_t = 200)]
+    most: u64,
+    /// Where the applications' files are made
+    #[arg(long, default_value = "/data")]
+    files: PathBuf,
+    /// MiB in each of them
+    #[arg(long, default_value_t = 8)]
+    file: u64,
+    /// What a start costs in CPU time, see `app`
+    #[arg(long, default_value_t = 40, value_name = "MILLIONS")]
+    start: u64,
+    /// The socket of omr's daemon, which is told what the user looks at, as a compositor would
+    #[arg(long)]
+    tell: Option<PathBuf>,
+}
+
+/// One switch.
+struct Switch {
+    app: u64,
+    kind: Kind,
+    seconds: f64,
+    errors: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Started for the first time.
+    First,
+    /// It ran still.
+    Hot,
+    /// It had been killed.
+    Cold,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::First => "first",
+            Kind::Hot => "hot",
+            Kind::Cold => "cold",
+        }
+    }
+}
+
+/// Prints one line at the end: every switch, and what the kernel had to do meanwhile.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    for app in 0..args.apps {
+        make_file(&file(args, app), args.file * MIB, app)?;
+        // A session manager makes the group before the application runs, and what is said of it stays when it is killed.
+        fs::create_dir_all(directory(&group(app)))?;
+    }
+    println!("{}", json!({"ready": true}));
+    let before = (events()?, stalls()?, clock::monotonic());
+    let mut apps: Vec<Option<App>> = (0..args.apps).map(|_| None).collect();
+    let (mut started, mut switches, mut current) = (vec![false; apps.len()], Vec::new(), None);
+    let mut kills = 0;
+    for step in 0..args.switches {
+        let app = choose(args, step, current);
+        let place = usize::try_from(app)?;
+        let began = clock::monotonic();
+        let used = match &mut apps[place] {
+            Some(running) => running.use_once()?,
+            None => None,
+        };
+        tell(args, current, app)?;
+        let (kind, errors) = match used {
+            Some(errors) => (Kind::Hot, errors),
+            None => {
+                let kind = if started[place] { Kind::Cold } else { Kind::First };
+                kills += u64::from(kind == Kind::Cold);
+                let (running, errors) = App::start(args, app, &mut kills)?;
+                (apps[place], started[place]) = (Some(running), true);
+                (kind, errors)
+            }
+        };
+        let seconds = (clock::monotonic() - began) as f64 / 1e9;
+        switches.push(Switch { app, kind, seconds, errors });
+        current = Some(app);
+        clock::sleep(args.stay);
+    }
+    let seconds = (clock::monotonic() - before.2) as f64 / 1e9;
+    let after = (events()?, stalls()?);
+    // One that has lost a helper notices when it is used.
+    for app in apps.iter_mut().flatten() {
+        kills += u64::from(app.use_once()?.is_none());
+    }
+    let counts: serde_json::Map<String, Value> =
+        after.0.iter().map(|(&name, count)| (name.to_owned(), (count - before.0[name]).into())).collect();
+    let switches: Vec<Value> = switches
+        .iter()
+        .map(|switch| {
+            json!({"app": switch.app, "kind": switch.kind.name(), "seconds": switch.seconds, "errors": switch.errors})
+        })
+        .collect();
+    println!(
+        "{}",
+        json!({
+            "switches": switches, "kills": kills, "events": counts, "seconds": seconds,
+            "stalled_s": (after.1.0 - before.1.0, after.1.1 - before.1.1),
+        })
+    );
+    Ok(())
+}
+
+/// Which application the user turns to: each once in the beginning, then another one than now, by Zipf's law.
+fn choose(args: &Args, step: u64, current: Option<u64>) -> u64 {
+    if step < args.apps {
+        return step;
+    }
+    let weight = |app: u64| if Some(app) == current { 0.0 } else { 1.0 / (app + 1) as f64 };
+    let sum: f64 = (0..args.apps).map(weight).sum();
+    let mut left = mix(args.seed.wrapping_mul(1 << 32) + step) as f64 / u64::MAX as f64 * sum;
+    let found = (0..args.apps).find(|&app| {
+        left -= weight(app);
+        left < 0.0
+    });
+    // Rounding.
+    found.unwrap_or_else(|| u64::from(current == Some(0)))
+}
+
+/// Heaps are spread evenly over their range, in an order that the seed decides.
+fn heap(args: &Args, app: u64) -> u64 {
+    let mut order: Vec<u64> = (0..args.apps).collect();
+    order.sort_by_key(|&app| mix(args.seed.wrapping_mul(7919) + app));
+    let place = order.iter().position(|&other| other == app).unwrap_or(0) as u64;
+    args.least + (args.most - args.least) * place / (args.apps - 1).max(1)
+}
+
+/// Its group, below the mount.
+fn group(app: u64) -> PathBuf {
+    Path::new(GROUP).join(app.to_string())
+}
+
+fn file(args: &Args, app: u64) -> PathBuf {
+    args.files.join(format!("app-{app}"))
+}
+
+struct App {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl App {
+    /// Returns when it can be used, and with how many errors; `kills` grows by how often it did not come so far.
+    fn start(args: &Args, app: u64, kills: &mut u64) -> Result<(Self, u64)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("in").arg(group(app)).arg("--").arg(std::env::current_exe()?);
+        command.args(["app", &format!("{}M", heap(args, app)), "--seed", &(args.seed * 1000 + app).to_string()]);
+        command.args(["--start", &args.start.to_string(), "--file"]).arg(file(args, app));
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("an application")?;
+        let output = process.stdout.take().context("an application's output")?;
+        let mut running = App { process, output: BufReader::new(output) };
+        match answer(&mut running.output, "ready")? {
+            Some(line) => Ok((running, line["errors"].as_u64().unwrap_or(u64::MAX))),
+            // The user tries again.
+            None => {
+                running.process.wait()?;
+                *kills += 1;
+                App::start(args, app, kills)
+            }
+        }
+    }
+
+    /// Errors found; `None` when it does not run any more.
+    fn use_once(&mut self) -> Result<Option<u64>> {
+        let Some(input) = self.process.stdin.as_mut() else { return Ok(None) };
+        let line = match ask(input) {
+            Ok(()) => answer(&mut self.output, "used")?,
+            Err(_) => None,
+        };
+        if line.is_none() {
+            self.process.wait()?;
+        }
+        Ok(line.map(|line| line["errors"].as_u64().unwrap_or(u64::MAX)))
+    }
+}
+
+/// Tells omr what is in the foreground now, and what is not any more.
+fn tell(args: &Args, before: Option<u64>, now: u64) -> Result<()> {
+    let Some(socket) = &args.tell else { return Ok(()) };
+    for (word, app) in before.map(|app| ("background", app)).into_iter().chain([("foreground", now)]) {
+        say(socket, word, app).with_context(|| socket.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn say(socket: &Path, word: &str, app: u64) -> Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    writeln!(stream, "{}", json!({"do": "say", "word": word, "of": {"group": group(app)}}))?;
+    let mut reply = String::new();
+    BufReader::new(stream).read_line(&mut reply)?;
+    anyhow::ensure!(reply.starts_with(r#"{"ok""#), "{reply}");
+    Ok(())
+}
+
+/// Seconds in which some task, and all tasks, waited for memory, since the machine was started.
+fn stalls() -> Result<(f64, f64)> {
+    let text = fs::read_to_string("/proc/pressure/memory").context("/proc/pressure/memory")?;
+    let total = |kind: &str| -> Option<f64> {
+        let line = text.lines().find(|line| line.starts_with(kind))?;
+        Some(line.rsplit_once("total=")?.1.parse::<f64>().ok()? / 1e6)
+    };
+    Ok((total("some").context("no some")?, total("full").context("no full")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(seed: &str) -> Args {
+        Line::parse_from(["user", "--seed", seed]).args
+    }
+
+    #[test]
+    fn the_same_seed_makes_the_same_choices_and_never_the_same_twice_in_a_row() {
+        let chosen = |seed: &str| {
+            let mut current = None;
+            let steps = 0..1000;
+            let chosen: Vec<u64> = steps
+                .map(|step| {
+                    let app = choose(&args(seed), step, current);
+                    assert_ne!(Some(app), current);
+                    current = Some(app);
+                    app
+                })
+                .collect();
+            chosen
+        };
+        assert_eq!(chosen("1"), chosen("1"));
+        assert_ne!(chosen("1"), chosen("2"));
+        let mut counts = BTreeMap::<u64, u32>::new();
+        chosen("3").into_iter().for_each(|app| *counts.entry(app).or_default() += 1);
+        assert_eq!(counts.len(), 12);
+        assert!(counts[&0] > 3 * counts[&6] && counts[&0] > 3 * counts[&11], "{counts:?}");
+    }
+
+    #[test]
+    fn heaps_are_spread_over_their_range() {
+        let mut heaps: Vec<u64> = (0..12).map(|app| heap(&args("5"), app)).collect();
+        assert!(!heaps.is_sorted());
+        heaps.sort_unstable();
+        assert_eq!((heaps[0], heaps[11]), (40, 200));
+        assert!(heaps.windows(2).all(|two| two[1] - two[0] >= 14), "{heaps:?}");
+    }
+}
