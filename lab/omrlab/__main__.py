@@ -15,14 +15,24 @@ VERBS = {
     "burst": "a program allocates much at once: stalls and time, omr on and off, and on an empty machine",
     "migrate": "live migration over a slow link: time and bytes, omr on and off",
     "latency": "what a latency-sensitive task feels of a sweep, and how soon a sweep stops",
+    "cold-age": "how much memory was not used for two minutes, estimated by omr and true",
+    "advise": "a job at full size and at the size omr advise found: how much slower, how much saved",
     "swap-reclaim": "memory.swap.reclaim, patched and mounted, and memory.reclaim: what is sent to swap, how soon a signal ends it",
+    "hint": "what omr hint takes beside the bare system calls",
+    "app-switch": "a user switches between more applications than memory holds: kills, cold starts, time",
     "self": "what the daemon costs by number of groups, and how fast it reclaims",
     "demo": "both, at a size that ends within 6 minutes",
     "kernel": "builds Linux 6.12 with the patches in kernel/",
     "capture": "captures /proc, /sys and cgroup files of real kernels for the tests",
 }
 
-MODULES = {"self": "self_cost", "hibernate-seed": "hibernate_seed", "swap-reclaim": "swap_reclaim"}
+MODULES = {
+    "self": "self_cost",
+    "hibernate-seed": "hibernate_seed",
+    "app-switch": "app_switch",
+    "cold-age": "cold_age",
+    "swap-reclaim": "swap_reclaim",
+}
 
 
 def main() -> int:

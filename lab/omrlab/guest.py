@@ -190,8 +190,10 @@ class Guest:
         boot_timeout: float = BOOT_TIMEOUT,
         balloon: bool = False,
         prealloc: bool = False,
+        debian: tuple[str, ...] = (),
     ) -> None:
-        """`balloon`: the host takes back what the guest reports free. `prealloc`: no page is the host's first touch."""
+        """`balloon`: the host takes back what the guest reports free. `prealloc`: no page is the host's first touch. `debian`:
+        packages whose programs are there."""
         self.kernel: Kernel = kernel(kernel_release)
         self.mem_mib = mem_mib
         self.swap = swap
@@ -204,6 +206,7 @@ class Guest:
         self.boot_timeout = boot_timeout
         self.balloon = balloon
         self.prealloc = prealloc
+        self.debian = debian
         self.boot_s = 0.0
         self.boots = 0
         self.agent = Agent(self.check_on)
@@ -246,7 +249,7 @@ class Guest:
 
     def initramfs(self) -> bytes:
         """The first file system, as the kernel unpacks it."""
-        return initramfs(self.kernel, self.programs)
+        return initramfs(self.kernel, self.programs, self.debian)
 
     def make_file(self, name: str, mib: int) -> None:
         with open(self.directory / name, "wb") as file:

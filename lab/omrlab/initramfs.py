@@ -2,8 +2,9 @@
 
 import functools
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from . import packages
 from .binaries import build, busybox
 from .kernels import Kernel
 
@@ -46,8 +47,8 @@ def pad(data: bytes) -> bytes:
 
 
 @functools.cache
-def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit")) -> bytes:
-    """The archive for one kernel."""
+def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit"), debian: tuple[str, ...] = ()) -> bytes:
+    """The archive for one kernel; `debian`: packages whose programs are in it as well."""
     archive = Archive()
     for path in ("bin", "dev", "proc", "sys", "run", "tmp", "data", "swap", "etc", "etc/omr", "var", "var/lib", "var/lib/omr"):
         archive.directory(path)
@@ -56,6 +57,11 @@ def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit")
     archive.symlink("bin/sh", "busybox")
     for program in programs:
         archive.file(f"bin/{program}", build(program).read_bytes(), 0o755)
+    files = {path: file for package in debian for path, file in packages.programs(package).items()}
+    for directory in sorted({str(parent) for path in files for parent in PurePath(path).parents} - {".", "bin"}):
+        archive.directory(directory)
+    for path, file in files.items():
+        archive.file(path, file.read_bytes(), 0o755)
     for path in sorted((kernel.root / "bin").glob("*")):
         archive.file(f"bin/{path.name}", path.read_bytes(), 0o755)
 

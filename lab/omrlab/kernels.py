@@ -207,26 +207,17 @@ class Apt:
         kind = "binary(-unsigned)?" if release in SUITES else "image"
         pattern = rf"linux-{kind}-{re.escape(release)}\.[0-9.]+(-\d+|\+deb\d+(\+\d+)?)-amd64"
         names = [name for name in self.output("apt-cache", "pkgnames", "linux-").split() if re.fullmatch(pattern, name)]
+        return self.newest_of(*names) if names else None
+
+    def newest_of(self, *packages: str) -> tuple[str, str] | None:
+        """The package with the newest version among these, and that version."""
         best: tuple[str, str] | None = None
-        for name, version in self.versions(*names) if names else []:
-            if best is None or newer(version, best[1]):
+        # One line for each package and version: name | version | source
+        for line in self.output("apt-cache", "madison", *packages).splitlines():
+            name, version, source = (word.strip() for word in line.split("|"))
+            if source.endswith("Packages") and (best is None or newer(version, best[1])):
                 best = name, version
         return best
-
-    def version(self, package: str) -> str | None:
-        """The newest version of one package."""
-        best: str | None = None
-        for _, version in self.versions(package):
-            if best is None or newer(version, best):
-                best = version
-        return best
-
-    def versions(self, *packages: str) -> list[tuple[str, str]]:
-        """Each package with each of its versions."""
-        # One line for each: name | version | source
-        lines = self.output("apt-cache", "madison", *packages).splitlines()
-        found = [[word.strip() for word in line.split("|")] for line in lines]
-        return [(name, version) for name, version, origin in found if origin.endswith("Packages")]
 
     def download(self, package: str, version: str, directory: Path) -> Path:
         subprocess.run(["apt-get", *self.options, "-qq", "download", f"{package}={version}"], cwd=directory, check=True)

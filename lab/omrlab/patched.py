@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .kernels import Apt, Kernel, KernelMissing
@@ -38,8 +40,8 @@ def newest() -> tuple[str, Apt | None]:
     """The source package's newest version and whom to ask for it; without apt, the version that was used last."""
     for private in (False, True):
         apt = Apt.private(None) if private else Apt()
-        if found := apt.version(SOURCE):
-            return found, apt
+        if found := apt.newest_of(SOURCE):
+            return found[1], apt
     used = sorted(STORE.glob(f"{SOURCE}_*.deb"), key=lambda path: path.stat().st_mtime)
     if not used:
         raise KernelMissing(f"apt knows no package {SOURCE}")
@@ -65,15 +67,21 @@ def build(release: str) -> Kernel:
     with alone("patched"):
         root = STORE / f"{release}_{newest()[0]}_{key(release)}"
         if not root.exists():
-            STORE.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=STORE, prefix="building-") as directory:
-                made = Path(directory) / "made"
-                make(release, unpacked(Path(directory)), made)
+            with building() as directory:
+                made = directory / "made"
+                make(release, unpacked(directory), made)
                 made.rename(root)
             for older in STORE.glob(f"{release}_*"):
                 if older != root:
                     shutil.rmtree(older)
     return built(release)
+
+
+@contextmanager
+def building() -> Iterator[Path]:
+    STORE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=STORE, prefix="building-") as directory:
+        yield Path(directory)
 
 
 def unpacked(directory: Path) -> Path:
@@ -108,8 +116,8 @@ VARIANTS = (
 
 def check_variants() -> None:
     """Compiles what is patched in each variant, warnings being errors."""
-    with tempfile.TemporaryDirectory(dir=STORE, prefix="building-") as directory:
-        source = unpacked(Path(directory))
+    with building() as directory:
+        source = unpacked(directory)
         for variant in VARIANTS:
             say(f"compiling what is patched with {' '.join(variant)}")
             configure(source, [SERIES / "config"], variant)

@@ -16,12 +16,33 @@ from omrlab.kernels import KernelMissing, kernel  # noqa: E402
 from omrlab.patched import DEBUG, RELEASE  # noqa: E402
 from omrlab.paths import REPOSITORY, alone  # noqa: E402
 
-KERNELS = ("6.12", "6.1")
+KERNEL = "6.12"
 
-# What touches the kernel's interfaces most is tried on the newest kernel, too; for all of it there is no time.
+# What touches the kernel's interfaces most is always tried on an older and the newest kernel, too; the rest with --every-kernel:
+# for all of it there is no time in each run.
+OLDER = "6.1"
+ON_OLDER = {"test_guest", "test_hint", "test_mount", "test_reclaim", "test_swap_reclaim", "test_wss"}
 NEWEST = "7"
-# test_prepare_migrate is not: on a busy host a guest with 7.x gave back half of what it should in half of the runs.
-ON_NEWEST = {"test_guest", "test_reclaim", "test_daemon"}
+ON_NEWEST = {"test_guest", "test_reclaim", "test_wss"}
+# Of the rest, what passes there: test_prepare_migrate gave back half of what it should in half of the runs on a busy host.
+PASSES_ON_NEWEST = {"test_daemon"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-kernel", action="store_true", help="try everything on each of Debian's kernels")
+    parser.addoption("--patched", action="store_true", help="try the patched kernels that were built, too")
+
+
+def kernels(config: pytest.Config, module: str) -> list[str]:
+    every = config.getoption("--every-kernel")
+    newest = module in ON_NEWEST or every and module in PASSES_ON_NEWEST
+    return [KERNEL] + [OLDER] * (module in ON_OLDER or every) + [NEWEST] * newest
+
+
+def patched(config: pytest.Config, *releases: str) -> tuple[str, ...]:
+    """Only where asked for: what is tested is not to depend on what lies in a cache, and the one with KASAN takes long."""
+    return tuple(filter(have, releases)) if config.getoption("--patched") else ()
+
 
 def have(release: str) -> bool:
     try:
@@ -30,10 +51,9 @@ def have(release: str) -> bool:
         return False
 
 
-# The patched kernel takes part where it was built, which takes too long for every run of the tests. Where the one with KASAN and
-# lockdep was built, too, so does it where exact times do not matter.
-PATCHED = tuple(filter(have, (RELEASE,)))
-collect_ignore = [] if PATCHED else ["test_kernel.py"]
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if collection_path.name == "test_kernel.py" and not patched(config, RELEASE) else None
+
 
 NEWER = "99.0.0-1"
 """Version of the second package."""
@@ -41,14 +61,13 @@ NEWER = "99.0.0-1"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "release" in metafunc.fixturenames:
-        newest = (NEWEST,) if metafunc.module.__name__ in ON_NEWEST else ()
-        metafunc.parametrize("release", newest + KERNELS, indirect=True)
+        metafunc.parametrize("release", kernels(metafunc.config, metafunc.module.__name__), indirect=True)
     if "offering" in metafunc.fixturenames:
-        metafunc.parametrize("offering", KERNELS + PATCHED, indirect=True)
+        metafunc.parametrize("offering", (KERNEL, OLDER) + patched(metafunc.config, RELEASE), indirect=True)
     if "patched" in metafunc.fixturenames:
-        metafunc.parametrize("patched", PATCHED)
+        metafunc.parametrize("patched", patched(metafunc.config, RELEASE))
     if "checked" in metafunc.fixturenames:
-        metafunc.parametrize("checked", PATCHED + tuple(filter(have, (DEBUG,))))
+        metafunc.parametrize("checked", patched(metafunc.config, RELEASE, DEBUG))
 
 
 @pytest.fixture

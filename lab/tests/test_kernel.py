@@ -1,4 +1,4 @@
-"""The patched kernel's own: its selftests, removal of cgroups, freezing, and everything at once. Run where it was built.
+"""The patched kernel's own: its selftests, removal of cgroups, freezing, and everything at once. For tools/test kernel.
 
 Where the debug kernel was built, too (lab/run kernel --debug), what takes no exact times is done on that one as well.
 """
@@ -70,7 +70,8 @@ def test_freezing_ends_it_with_success_and_it_does_not_go_on(checked, load) -> N
         ended = writer.wait().json()
         assert (ended["written"], ended["errno"]) == (3, None), ended
         count = int(guest.read(f"{CGROUP}/bg/{FILE}"))
-        assert 8 * MIB < count < 256 * MIB
+        # What is sent out counts when it is freed, a moment later.
+        assert 4 * MIB < count < 256 * MIB
         swapped = background.swapped()
         guest.shell("sleep 2")
         assert background.swapped() == swapped
@@ -155,3 +156,18 @@ def test_omr_uses_it(patched, load) -> None:
         assert (done["backend"], done["end"]) == (FILE, "complete"), done
         assert done["freed_file"] > 12 * MIB and background.swapped() == swapped, done
         assert background.errors() == 0
+
+
+def test_a_user_who_may_write_the_other_file_only_uses_that(patched, load) -> None:
+    """systemd delegates memory.reclaim by name, and knows no other."""
+    with Guest(patched, 512, Disk(768, mb_s=60)) as guest:
+        guest.write("/etc/passwd", "root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n", create=True)
+        background = load(guest, "bg", "64M")
+        guest.shell(f"chown 1000 {CGROUP}/bg/memory.reclaim")
+        done = guest.run(["su", "user", "-c", "omr reclaim bg 8M --json"], check=False).json()
+        assert (done["backend"], done["end"]) == ("memory.reclaim", "complete"), done
+        assert background.swapped() >= 6 * MIB
+        # Who runs on a patched kernel needs no omr mount.
+        guest.shell("mkdir /run/cg")
+        ended = guest.run(["omr", "mount", "--foreground", "/run/cg"], check=False)
+        assert ended.code == 3 and "this kernel has memory.swap.reclaim itself" in ended.stderr, ended

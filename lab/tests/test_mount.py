@@ -4,30 +4,18 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from omrlab.daemon import CLASSES, CONFIG
 from omrlab.debian import LAB, DebianGuest
 from omrlab.guest import MIB, Disk, Guest, Process, SwapFile
-
-DIR = "/run/cg"
-
-FILE = "memory.swap.reclaim"
-
+from omrlab.mount import DIR, FILE, mount, prepare
 
 def file(group: str) -> str:
     return f"{DIR}/{group}/{FILE}" if group else f"{DIR}/{FILE}"
 
 
-def mount(guest: Guest, directory: str = DIR) -> Process:
-    omr = guest.spawn(["omr", "mount", "--foreground", directory])
-    guest.wait_for(lambda: "offers" in omr.stderr(), 30, "mount")
-    return omr
-
-
 @contextmanager
 def mounted(release: str, mb_s: float = 60) -> Iterator[tuple[Guest, Process]]:
     with Guest(release, 512, Disk(768, mb_s=mb_s)) as guest:
-        guest.shell(f"mkdir -p {DIR} /etc/omr; [ ! -f /modules/fuse.ko ] || insmod /modules/fuse.ko")
-        guest.write(CONFIG, CLASSES, create=True)
+        prepare(guest)
         yield guest, mount(guest)
 
 

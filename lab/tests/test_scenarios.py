@@ -7,7 +7,7 @@ import pytest
 
 from omrlab.guest import MIB
 from omrlab.report import reached
-from omrlab.scenarios import burst, migrate
+from omrlab.scenarios import advise, app_switch, burst, cold_age, migrate
 
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
@@ -31,6 +31,18 @@ def burst_of(seconds: float, stalls: int, taken: int = 0) -> dict[str, Any]:
         "prepared": {},
         "taken_from_foreground": taken,
         "verified": {"errors": 0},
+    }
+
+
+def used(kinds: str, seconds: float, stalls: int = 0, errors: int = 0) -> dict[str, Any]:
+    """A user's run: of each switch the first letter of its kind."""
+    names = {"f": "first", "h": "hot", "c": "cold"}
+    return {
+        "switches": [{"app": 0, "kind": names[kind], "seconds": seconds, "errors": errors} for kind in kinds],
+        "kills": kinds.count("c"),
+        "events": {name: stalls for name in ("allocstall", "pgscan_direct", "pswpin", "pswpout")},
+        "stalled_s": [1.0, 0.5],
+        "omr_cpu_s": 0.1,
     }
 
 
@@ -65,8 +77,62 @@ def test_memory_taken_from_the_foreground_misses_the_goal() -> None:
     assert not reached(burst.metrics({"on": [burst_of(2, 0, taken=4096)]})["taken_from_foreground"].json())
 
 
+def test_users_are_compared_with_themselves() -> None:
+    results = {"zram": [used("ffcchh", 2, 100), used("ffhhhh", 1)], "rules": [used("ffchhh", 1, 25), used("ffhhhh", 0.5)]}
+    figures = app_switch.metrics(results)
+    # A user without cold starts has none to be spared.
+    assert figures["cold_starts_delta_pct"].values == [-50]
+    assert figures["switch_mean_delta_pct"].values == [-50, -50]
+    assert figures["allocstall_delta_pct"].values == [-75]
+    assert reached(figures["switch_mean_delta_pct"].json())
+    assert not reached(app_switch.metrics({"rules": [used("fh", 1, errors=1)]})["content_errors"].json())
+
+
 def test_plots_are_drawn(tmp_path: Path) -> None:
     guest = {"mem_mib": 1024, "disk_mb_s": 25, "link_mb_s": 25, "fill_percent": 85, "burst_percent": 40}
     migrate.draw({"off": [migrated(40, 900)], "on": [migrated(4, 90)]}, tmp_path, guest)
     burst.draw({"empty": [burst_of(2, 0)], "off": [burst_of(20, 90)], "on": [burst_of(2, 0)]}, tmp_path, guest)
-    assert {path.name for path in tmp_path.iterdir()} == {"migrate.png", "burst.png"}
+    app_switch.draw({"zram": [used("ffch", 2)], "rules": [used("ffhh", 1)]}, tmp_path, {**guest, "apps": 2, "switches": 4})
+    assert {path.name for path in tmp_path.iterdir()} == {"migrate.png", "burst.png", "app-switch.png"}
+
+
+def looked_at(least: int, most: int) -> dict[str, Any]:
+    """One group of 100 MiB, of which 32 were not used for two minutes and 62 for one."""
+    regions = [(18, 0.5), (20, 10), (30, 70), (12, 140), (20, 140)]
+    true = [{"bytes": mib * MIB, "touched_ns": int((200 - idle) * 1e9)} for mib, idle in regions]
+    idle = [{"seconds": 60.0, "least": 62 * MIB, "most": 62 * MIB}, {"seconds": 120.0, "least": least * MIB, "most": most * MIB}]
+    said = {"groups": [{"group": "/anon-0", "idle": idle}], "cpu_seconds": 0.1}
+    return {"said": said, "true": {"anon-0": {"now_ns": 200 * 10**9, "regions": true}}}
+
+
+def test_cold_memory_is_compared_with_what_is_true() -> None:
+    figures = cold_age.metrics([looked_at(32, 32), looked_at(30, 35)])
+    assert figures["cold2m_error_pct"].values == [0, pytest.approx(3)]
+    assert figures["cold2m_share_reported_pct"].values == [32, pytest.approx(32.5)]
+    assert figures["cold1m_error_pct"].value == 0
+    assert all(reached(metric.json()) for metric in figures.values())
+    # Hot memory called cold, and cold memory not found, are both wrong.
+    for least, most in ((32, 62), (0, 32)):
+        assert not reached(cold_age.metrics([looked_at(least, most)])["cold2m_error_pct"].json())
+
+
+def advised(full: float, small: float, held: int | None, errors: int = 0) -> dict[str, Any]:
+    """A job whose rounds take so many seconds, one of each five ten times as long."""
+    arm = lambda seconds: [
+        {"seconds": seconds * (10 if n % 5 == 0 else 1), "major_faults": 0, "errors": errors} for n in range(10)
+    ]
+    return {"full": arm(full), "advised": arm(small), "peak": 300 * MIB, "held": held and held * MIB}
+
+
+def test_a_job_is_compared_with_itself_at_full_size() -> None:
+    figures = advise.metrics([advised(1.0, 1.005, 150), advised(1.0, 1.005, 150)])
+    assert figures["slowdown_pct"].value == pytest.approx(0.5) and figures["saved_pct"].value == 50
+    assert all(reached(figures[name].json()) for name in ("slowdown_pct", "saved_pct", "content_errors"))
+    # Slower, nothing saved, no size found, and memory that is not what it was.
+    for measured, name in (
+        (advised(1.0, 1.02, 150), "slowdown_pct"),
+        (advised(1.0, 1.0, 290), "saved_pct"),
+        (advised(1.0, 1.0, None), "saved_pct"),
+        (advised(1.0, 1.0, 150, errors=1), "content_errors"),
+    ):
+        assert not reached(advise.metrics([measured])[name].json())

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import pytest
 
 from omrlab.agent import AgentError
-from omrlab.daemon import CLASSES, CONFIG
 from omrlab.guest import MIB, Disk, Guest
+from omrlab.mount import DIR, FILE, mount, prepare
 from omrlab.patched import RELEASE
-from test_mount import DIR, FILE, mount
 
 CGROUP = "/sys/fs/cgroup"
+MGLRU = "/sys/kernel/mm/lru_gen/enabled"
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,8 @@ class Place:
 def offered(release: str, mb_s: float = 60) -> Iterator[Place]:
     with Guest(release, 512, Disk(768, mb_s=mb_s)) as guest:
         patched = release.startswith(RELEASE)
-        guest.shell(f"mkdir -p {DIR} /etc/omr")
-        guest.write(CONFIG, CLASSES, create=True)
         if not patched:
-            guest.shell("[ ! -f /modules/fuse.ko ] || insmod /modules/fuse.ko")
+            prepare(guest)
             mount(guest)
         yield Place(guest, patched)
 
@@ -113,9 +111,6 @@ def test_what_is_written_is_understood_as_by_the_kernel(offering) -> None:
             guest.write(place.file("bg"), f"{text}\n")
         for text in ("", "x", "-1", "1.5M", "5%", "1Mb", "1M 1M", "1M swappiness=60", "1M older_than=x", "older_than=1"):
             assert place.refused("bg", f"{text}\n") == errno.EINVAL, text
-        # Which memory was used when, omr mount cannot say of page cache; the kernel has a selftest of it.
-        if not place.patched:
-            assert place.refused("bg", "1M older_than=60") == errno.EOPNOTSUPP
         assert place.refused("nobody", "1M") == errno.ENOENT
         script = f"exec 3> {place.file('bg')}; rmdir {CGROUP}/bg; echo 1M >&3"
         ended = guest.run(["sh", "-c", script], check=False)
@@ -139,6 +134,30 @@ def test_who_may_write_the_kernels_file_may_write_this_one(offering, load) -> No
         assert background.swapped() >= 8 * MIB
         # It is the write that is delegated, and nothing else.
         assert guest.shell(f"stat -c '%a %u' {place.file('bg')}").split() == ["644", "1000"]
+
+
+def test_only_what_was_not_used_for_so_long_is_taken(offering, load) -> None:
+    with offered(offering) as place:
+        guest = place.guest
+        guest.group("bg")
+        guest.write(f"{CGROUP}/bg/cgroup.subtree_control", "+memory")
+        cold, hot = load(guest, "bg/cold", "64M"), load(guest, "bg/hot", "48M", "--hot", "100")
+        guest.write(MGLRU, "n")
+        assert place.refused("bg", "1M older_than=3") == errno.EOPNOTSUPP
+        guest.write(MGLRU, "y")
+        # Looks at the beginning, after 4 s and after 8 s at what was used since.
+        guest.run(["omr", "wss", "bg", "--window", "8s"], timeout=60)
+        place.guest.write(place.file("bg"), "max older_than=3600")
+        assert (place.freed("bg"), cold.swapped(), hot.swapped()) == (0, 0, 0)
+        guest.shell(f"echo 16M older_than=4 > {place.file('bg')}", timeout=120)
+        assert 15 * MIB <= place.freed("bg") <= 18 * MIB
+        guest.shell(f"echo max older_than=4 > {place.file('bg')}", timeout=120)
+        assert cold.swapped() >= 0.95 * cold.bytes
+        assert hot.swapped() <= 2 * MIB
+        # The control: by how much alone hot memory goes as well.
+        guest.shell(f"echo 32M > {place.file('bg')}", timeout=120)
+        assert hot.swapped() >= 16 * MIB
+        assert cold.errors() == 0
 
 
 def test_a_signal_ends_it_with_a_partial_count(offering, load) -> None:

@@ -11,7 +11,7 @@ from email.utils import formatdate
 from omrlab.binaries import busybox
 from omrlab.daemon import CLASSES, CONFIG, Daemon
 from omrlab.debian import LAB, DebianGuest
-from omrlab.guest import MIB, Guest, Zram
+from omrlab.guest import MIB, Disk, Guest, Zram
 
 LONG_ENOUGH = 15
 """Seconds in which a notice is seen and acted upon for sure: events are asked for each second."""
@@ -31,11 +31,11 @@ def announce(guest: Guest, *events: dict) -> None:
     guest.run(["mv", f"{EVENTS}.new", EVENTS])
 
 
-def preempt(guest: Guest, seconds: int) -> dict:
+def event(guest: Guest, kind: str, seconds: int) -> dict:
     at = formatdate(int(guest.shell("date +%s")) + seconds, usegmt=True)
     return {
         "EventId": "A123BC45-1234-5678-AB90-ABCDEF123456",
-        "EventType": "Preempt",
+        "EventType": kind,
         "ResourceType": "VirtualMachine",
         "Resources": ["vm_1"],
         "EventStatus": "Scheduled",
@@ -62,7 +62,7 @@ def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release
             assert background.swapped() == 0
             assert daemon.ledger() == []
 
-            announce(guest, preempt(guest, 90))
+            announce(guest, event(guest, "Preempt", 90))
             guest.wait_for(lambda: background.resident() < 32 * MIB, 80, "smaller background group")
             prepared = guest.wait_for(lambda: [e for e in daemon.ledger() if e["kind"] == "prepare"], 90, "ledger entry")
             assert len(prepared) == 1
@@ -77,6 +77,24 @@ def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release
         assert foreground.swapped() == 0
         assert low.swapped() == 0
         assert background.swapped() > 90 * MIB
+
+
+def test_before_the_guest_is_moved_its_host_is_told_what_is_free(load) -> None:
+    with Guest("6.12", 512, Disk(1024, mb_s=60), balloon=True) as guest:
+        background = load(guest, "bg", "70%")
+        guest.shell("ip link set lo up; mkdir -p /www/metadata/instance/compute")
+        guest.write("/www/metadata/instance/compute/name", "vm_1", create=True)
+        announce(guest)
+        guest.spawn(["httpd", "-f", "-p", "127.0.0.1:1338", "-h", "/www"])
+        with Daemon(guest, idle="1d", config=CLASSES + CLOUD) as daemon:
+            watch = guest.spawn(["omr", "watch", "--foreground", "--config", CONFIG])
+            guest.wait_for(lambda: "watches azure" in watch.stderr(), 30, "start of omr watch")
+            resident = guest.host_resident()
+            announce(guest, event(guest, "Freeze", 120))
+            guest.wait_for(lambda: "the host was told of" in daemon.process.stderr(), 140, "handing back")
+            assert resident - guest.host_resident() >= 0.8 * background.bytes
+            watch.kill(signal.SIGTERM)
+            assert watch.wait().code == 0, watch.stderr()
 
 
 METADATA = "169.254.169.254"
@@ -109,7 +127,7 @@ def test_the_service_of_the_package_hears_a_notice_in_its_sandbox(packages) -> N
         guest.wait_for(lambda: "watches azure" in guest.journal("omr-watch"), 60, "start of omr watch")
         guest.shell(f"sleep {LONG_ENOUGH}")
         assert guest.group_value("bg", "memory.swap.current") == 0
-        announce(guest, preempt(guest, 90))
+        announce(guest, event(guest, "Preempt", 90))
         guest.wait_for(lambda: guest.group_value("bg", "memory.swap.current") > 64 * MIB, 80, "smaller background group", every=1)
         assert guest.active("omr-watch") == "active"
         assert guest.property("omr-watch", "NRestarts") == "0"

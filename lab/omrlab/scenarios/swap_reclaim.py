@@ -5,13 +5,15 @@ How much is sent to a slow swap disk for the amount that was asked for, and how 
 
 import argparse
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import patched
-from ..daemon import CLASSES, CONFIG
 from ..guest import MIB, Disk, Guest, GuestError
+from ..mount import DIR, FILE, mount, prepare
 from ..paths import OUT
 from ..plots import COLOURS, canvas, save
 from ..report import write_report
@@ -28,12 +30,13 @@ class Arm:
     colour: str
     kernel: str
     file: str
+    mounted: bool = False
 
 
 ARMS = {
-    "patched": Arm("patched kernel: memory.swap.reclaim", COLOURS["prepare"], patched.RELEASE, "/sys/fs/cgroup/bg/memory.swap.reclaim"),
-    "mount": Arm("omr mount: memory.swap.reclaim", COLOURS["on"], "6.12", "/run/cg/bg/memory.swap.reclaim"),
-    "kernel": Arm("memory.reclaim", COLOURS["seed"], "6.12", "/sys/fs/cgroup/bg/memory.reclaim"),
+    "patched": Arm("patched kernel: memory.swap.reclaim", COLOURS["prepare"], patched.RELEASE, f"/sys/fs/cgroup/{GROUP}/{FILE}"),
+    "mount": Arm("omr mount: memory.swap.reclaim", COLOURS["on"], "6.12", f"{DIR}/{GROUP}/{FILE}", mounted=True),
+    "kernel": Arm("memory.reclaim", COLOURS["seed"], "6.12", f"/sys/fs/cgroup/{GROUP}/memory.reclaim"),
 }
 
 GOALS = {"stop_p99_ms_patched": "<= 100", "stop_p99_ms_mount": "<= 100", "sent_ratio_patched": "<= 1.05", "sent_ratio_mount": "<= 1.25"}
@@ -81,9 +84,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             progress(f"{NAME}: {arm}: stopped in " + ", ".join(f"{milliseconds(one):.1f}" for one in stopped[arm]) + " ms")
         del stopped[arm][arguments.stops :]
 
-    guest = {"mem_mib": arguments.mem, "disk_mb_s": arguments.mb_s, "swap": "disk", "fill_percent": arguments.fill}
-    result = runs.finish(guest | {"asked_mib": arguments.ask}, arguments.pairs, metrics(asked, stopped))
-    plots = draw(asked, stopped, runs.directory, guest | {"asked_mib": arguments.ask})
+    guest = {
+        "mem_mib": arguments.mem,
+        "disk_mb_s": arguments.mb_s,
+        "swap": "disk",
+        "fill_percent": arguments.fill,
+        "asked_mib": arguments.ask,
+    }
+    result = runs.finish(guest, arguments.pairs, metrics(asked, stopped))
+    plots = draw(asked, stopped, runs.directory, guest)
     command = (
         f"lab/run swap-reclaim --mem {arguments.mem} --mb-s {arguments.mb_s:g} --fill {arguments.fill} --ask {arguments.ask}"
         f" --pairs {arguments.pairs} --stops {arguments.stops} --arms {arguments.arms}"
@@ -92,36 +101,21 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-class Loaded:
+@contextmanager
+def loaded(arguments: argparse.Namespace, arm: Arm) -> Iterator[Guest]:
     """A guest whose background group holds much, with the arm's file."""
-
-    def __init__(self, arguments: argparse.Namespace, arm: Arm) -> None:
-        self.guest = Guest(arm.kernel, arguments.mem, Disk(2 * arguments.mem, arguments.mb_s))
-        self.fill = arguments.fill
-        self.arm = arm
-
-    def __enter__(self) -> Guest:
-        guest = self.guest.__enter__()
-        try:
-            if self.arm.file.startswith("/run/"):
-                guest.shell("mkdir -p /run/cg; [ ! -f /modules/fuse.ko ] || insmod /modules/fuse.ko")
-                guest.write(CONFIG, CLASSES, create=True)
-                omr = guest.spawn(["omr", "mount", "--foreground", "/run/cg"], group="omr.service")
-                guest.wait_for(lambda: "offers" in omr.stderr(), 30, "mount")
-            guest.group(GROUP)
-            guest.spawn(["omr-testkit", "fill", f"{self.fill}%"], group=GROUP).line_with("ready", timeout=300)
-        except BaseException:
-            guest.__exit__(None, None, None)
-            raise
-        return guest
-
-    def __exit__(self, *error: Any) -> None:
-        self.guest.__exit__(*error)
+    with Guest(arm.kernel, arguments.mem, Disk(2 * arguments.mem, arguments.mb_s)) as guest:
+        if arm.mounted:
+            prepare(guest)
+            mount(guest, group="omr.service")
+        guest.group(GROUP)
+        guest.spawn(["omr-testkit", "fill", f"{arguments.fill}%"], group=GROUP).line_with("ready", timeout=300)
+        yield guest
 
 
 def ask(arguments: argparse.Namespace, arm: Arm) -> dict[str, Any]:
     """One write, to its end."""
-    with Loaded(arguments, arm) as guest:
+    with loaded(arguments, arm) as guest:
         before, cpu = guest.vmstat(), system_time(guest)
         current = guest.group_value(GROUP)
         written = guest.run(["omr-testkit", "write", arm.file, f"{arguments.ask}M"], group="writer", timeout=300).json()
@@ -147,7 +141,7 @@ def stop(arguments: argparse.Namespace, arm: Arm, seed: int) -> list[dict[str, A
     """Writes for as much as there is, each ended by a signal at a random time; while there is enough to take."""
     chance = random.Random(seed)
     stops = []
-    with Loaded(arguments, arm) as guest:
+    with loaded(arguments, arm) as guest:
         while len(stops) < arguments.stops and guest.group_value(GROUP) > ENOUGH:
             after = chance.uniform(0.2, 1.2)
             # memory.reclaim does not know "max".

@@ -1,0 +1,139 @@
+"""Ten groups with memory whose use is known: how much of it does `omr wss` say was not used for two minutes?"""
+
+import argparse
+import signal
+from pathlib import Path
+from typing import Any
+
+from ..guest import MIB, Disk, Guest
+from ..paths import OUT
+from ..plots import COLOURS, canvas, save
+from ..report import write_report
+from ..results import Metric, Runs, identity, progress
+
+NAME = "cold-age"
+
+REGIONS = {"1s": 18, "20s": 20, "90s": 30, "5m": 12, "never": 20}
+"""Percent of a group that is touched at this period. 32 % are cold for two minutes and more when it is asked."""
+
+KINDS = {"anon": 5, "huge": 3, "shared": 2}
+"""Groups of each kind of memory."""
+
+WINDOW = 120.0
+
+SETTLE = 5.0
+"""Seconds between the last group's filling and the first aging."""
+
+GOALS = {"cold2m_error_pct": "<= 3", "cold2m_off_planted_pct": "<= 1"}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
+    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
+    parser.add_argument("--group", type=int, default=50, metavar="MIB", help="memory of each of 10 groups (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="how often it runs (default: %(default)s)")
+    parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
+    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/cold-age)")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    setting = {name: vars(arguments)[name] for name in ("mem", "group")}
+    runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
+    results = []
+    for number in range(1, arguments.runs + 1):
+        measured = runs.run(f"run-{number:02}", lambda name: measure(arguments))
+        results.append(measured)
+        progress(f"{NAME}: {100 * share(measured):.1f} % cold for 2 min, worst group off by {100 * worst(measured):.2f} %")
+    guest = {"mem_mib": arguments.mem, "swap": "disk", "group_mib": arguments.group, "planted_percent": planted()}
+    result = runs.finish(guest, arguments.runs, metrics(results))
+    plots = draw(results, runs.directory)
+    command = f"lab/run cold-age --kernel {arguments.kernel} --mem {arguments.mem} --group {arguments.group} --runs {arguments.runs}"
+    write_report(runs.directory, "Cold memory, estimated and true", __doc__ or "", command, result, plots)
+    return result
+
+
+def planted() -> int:
+    return REGIONS["5m"] + REGIONS["never"]
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """One run in a guest of its own: what is true, and what omr says, by group."""
+    with Guest(arguments.kernel, arguments.mem, Disk(arguments.mem)) as guest:
+        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        loads = {}
+        for kind, count in KINDS.items():
+            for number in range(count):
+                group = f"{kind}-{number}"
+                guest.group(group)
+                regions = [f"{period}:{arguments.group * percent * 1024 // 100}K" for period, percent in REGIONS.items()]
+                loads[group] = guest.spawn(["omr-testkit", "regions", *regions, "--kind", kind], group=group)
+        for load in loads.values():
+            load.line_with("ready", timeout=120)
+        guest.shell(f"sleep {SETTLE}", timeout=60)
+        said = guest.run(["omr", "wss", "/", "--window", f"{WINDOW:.0f}s", "--json"], timeout=WINDOW + 120).json()
+        true = {}
+        for group, load in loads.items():
+            load.kill(signal.SIGUSR1)
+            true[group] = load.line_with("regions")
+        return {"said": said, "true": true}
+
+
+def groups(measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of each group its memory, what of it was truly not used, and between what omr says that is."""
+    said = {group["group"].removeprefix("/"): group for group in measured["said"]["groups"]}
+    found = []
+    for name, true in measured["true"].items():
+        for idle in said[name]["idle"]:
+            cold = [r["bytes"] for r in true["regions"] if true["now_ns"] - r["touched_ns"] >= idle["seconds"] * 1e9]
+            memory = sum(region["bytes"] for region in true["regions"])
+            found.append({"group": name, "memory": memory, "true": sum(cold), **idle})
+    return found
+
+
+def cold(measured: dict[str, Any]) -> list[dict[str, Any]]:
+    return [group for group in groups(measured) if group["seconds"] == WINDOW]
+
+
+def error(group: dict[str, Any]) -> float:
+    """How far the bound that is further off is off, as a share of the group's memory."""
+    return max(abs(group[bound] - group["true"]) for bound in ("least", "most")) / group["memory"]
+
+
+def worst(measured: dict[str, Any]) -> float:
+    return max(error(group) for group in cold(measured))
+
+
+def share(measured: dict[str, Any]) -> float:
+    """Of all groups' memory, what omr says is cold: the middle of its bounds."""
+    found = cold(measured)
+    return sum((group["least"] + group["most"]) / 2 for group in found) / sum(group["memory"] for group in found)
+
+
+def metrics(results: list[dict[str, Any]]) -> dict[str, Metric]:
+    shares = [100 * share(measured) for measured in results]
+    found = {
+        "cold2m_error_pct": Metric([100 * worst(measured) for measured in results], "%", GOALS["cold2m_error_pct"]),
+        "cold2m_share_reported_pct": Metric(shares, "%"),
+        "cold2m_off_planted_pct": Metric([abs(value - planted()) for value in shares], "%", GOALS["cold2m_off_planted_pct"]),
+    }
+    half = [[group for group in groups(measured) if group["seconds"] == WINDOW / 2] for measured in results]
+    found["cold1m_error_pct"] = Metric([100 * max(map(error, run)) for run in half], "%")
+    found["aging_cpu_ms"] = Metric([1000 * measured["said"]["cpu_seconds"] for measured in results], "ms")
+    return found
+
+
+def draw(results: list[dict[str, Any]], directory: Path) -> dict[str, str]:
+    figure, (axes,) = canvas()
+    found = cold(results[0])
+    for place, group in enumerate(found):
+        axes.bar(place - 0.2, group["true"] / MIB, 0.4, color=COLOURS["off"], label=None if place else "true")
+        axes.bar(place + 0.2, group["least"] / MIB, 0.4, color=COLOURS["on"], label=None if place else "omr, least")
+        more = (group["most"] - group["least"]) / MIB
+        label = None if place else "omr, most"
+        axes.bar(place + 0.2, more, 0.4, bottom=group["least"] / MIB, color=COLOURS["machine"], label=label)
+    axes.set_xticks(range(len(found)), [group["group"] for group in found])
+    axes.set_ylabel("MiB not used for 2 min")
+    axes.grid(axis="x", visible=False)
+    axes.legend()
+    save(figure, directory / f"{NAME}.png")
+    return {f"{NAME}.png": "Of each group, what was not used for two minutes, and what omr says; the first run."}

@@ -1,0 +1,110 @@
+"""`omr advise --verify` on real kernels: the size it finds is the size in use, and a group has its own limits back, whatever happens."""
+
+import signal
+
+from omrlab.guest import MIB, Completed, Disk, Guest, Process, Zram
+
+FAILED, PARTIAL = 1, 4
+"""omr's exit codes for what it refuses, and for less than asked."""
+
+COLD, HOT = 96, 64
+"""MiB."""
+
+
+class Load:
+    """Memory of which a part is used every second and the rest never."""
+
+    def __init__(self, guest: Guest, group: str, mib: int = COLD + HOT, hot_percent: int = 40, **limits: str) -> None:
+        self.guest, self.group = guest, group
+        self.directory = guest.group(group, **limits)
+        self.process = guest.spawn(["omr-testkit", "fill", f"{mib}M", "--hot", str(hot_percent)], group=group)
+        self.process.line_with("ready", timeout=120)
+
+    def limit(self, name: str = "high") -> str:
+        return self.guest.read(f"{self.directory}/memory.{name}").strip()
+
+    def swapped(self) -> int:
+        return self.guest.group_value(self.group, "memory.swap.current")
+
+    def begin(self) -> Process:
+        """A trial that has lowered memory.high by now."""
+        own = self.limit()
+        options = ("--for", "60s", "--step", "10%", "--json")
+        omr = self.guest.spawn(["omr", "advise", "--verify", self.group, *options])
+        self.guest.wait_for(lambda: self.limit() != own, 60, "lowered memory.high", every=0.1)
+        return omr
+
+
+def verify(guest: Guest, *options: str, code: int = 0) -> dict:
+    command = ["omr", "advise", "--verify", "--for", "5s", "--step", "30%", "--json", *options]
+    ended: Completed = guest.run(command, timeout=300, check=False)
+    assert ended.code == code, f"{ended.code}: {ended.stdout} {ended.stderr}"
+    return ended.json()
+
+
+def test_the_size_found_is_the_size_in_use() -> None:
+    with Guest("6.12", 512, Disk(512, mb_s=40)) as guest:
+        limits = {"memory_high": f"{300 * MIB}", "memory_max": f"{400 * MIB}", "memory_low": f"{32 * MIB}"}
+        half, busy = Load(guest, "half", **limits), Load(guest, "busy", HOT, 100)
+        found = verify(guest, "half")
+        assert (found["bottom"], found["ended"]) == ("guard", "over"), found
+        # What is used fits, and a step less does not.
+        assert HOT * MIB <= found["held"] <= 1.43 * HOT * MIB + 2 * MIB, found
+        assert found["saved"] >= 0.65 * COLD * MIB
+        assert half.swapped() >= 0.65 * COLD * MIB
+        for name, value in limits.items():
+            assert half.limit(name.removeprefix("memory_")) == value
+
+        # The controls: less than is used does not hold, nor does any size where all is used, and both are given back at once.
+        for group, options, code in (("half", ("--size", "48M"), PARTIAL), ("busy", (), 0)):
+            found = verify(guest, group, *options, code=code)
+            last = found["tried"][-1]
+            assert found["held"] is None and last["ended"] in ("stall", "refaults"), found
+            assert last["seconds"] < 4
+        assert (half.limit(), busy.limit()) == (limits["memory_high"], "max")
+
+
+def test_the_limit_is_restored_however_it_ends() -> None:
+    with Guest("6.12", 512, Zram(512)) as guest:
+        own = str(300 * MIB)
+        half = Load(guest, "half", memory_high=own)
+        omr = half.begin()
+        omr.kill(signal.SIGINT)
+        ended = omr.wait()
+        assert ended.code == PARTIAL and ended.json()["ended"] == "stopped", ended.stderr
+        assert half.limit() == own
+
+        omr = half.begin()
+        omr.kill(signal.SIGKILL)
+        guest.wait_for(lambda: half.limit() == own, 20, "restored memory.high")
+        omr.wait()
+        # The control: the process that waits for that is killed as well, and nobody else restores it but the next omr.
+        omr = half.begin()
+        guest.run(["killall", "-9", "omr"])
+        omr.wait()
+        guest.shell("sleep 2")
+        assert half.limit() != own
+        guest.run(["omr", "reclaim", "half", "1M"], check=False)
+        assert half.limit() == own
+
+        # What somebody else sets meanwhile stands.
+        omr = half.begin()
+        guest.write(f"{half.directory}/memory.high", "200M")
+        ended = omr.wait()
+        assert ended.code == PARTIAL and ended.json()["ended"] == "theirs", ended.stderr
+        assert half.limit() == str(200 * MIB)
+
+        omr = half.begin()
+        half.process.kill(signal.SIGKILL)
+        half.process.wait()
+        guest.run(["rmdir", half.directory], check=False)
+        ended = omr.wait()
+        assert ended.code == PARTIAL and ended.json()["ended"] in ("gone", "empty"), ended.stderr
+        assert guest.run(["ls", "/var/lib/omr/limits"]).stdout == ""
+
+        # Without swap nothing is tried that cannot leave.
+        guest.run(["swapoff", "/dev/zram0"])
+        other = Load(guest, "other", 32)
+        ended = guest.run(["omr", "advise", "--verify", "other"], check=False)
+        assert ended.code == FAILED and "no free swap" in ended.stderr, ended.stderr
+        assert other.limit() == "max"

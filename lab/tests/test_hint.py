@@ -1,0 +1,236 @@
+"""`omr hint` and `omr reclaim PID` on real kernels: what leaves memory, what stays, and what is refused."""
+
+import json
+import signal
+
+import pytest
+
+from omrlab.daemon import CLASSES, CONFIG
+from omrlab.guest import MIB, Completed, Disk, Guest
+
+FAILED, USAGE, UNSUPPORTED, PARTIAL = 1, 2, 3, 4
+"""omr's exit codes."""
+
+DISK = Disk(512, mb_s=40)
+
+
+class Mapped:
+    """A program with memory of many kinds."""
+
+    def __init__(self, guest: Guest, group: str, amount: str, *options: str) -> None:
+        self.guest, self.group, self.verified = guest, group, 0
+        guest.group(group)
+        self.process = guest.spawn(["omr-testkit", "map", amount, *options], group=group)
+        ready = self.process.line_with("ready", timeout=180)
+        self.bytes, self.start, self.mappings = ready["bytes"], ready["start"], ready["mappings"]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def current(self) -> int:
+        return self.guest.group_value(self.group)
+
+    def swapped(self) -> int:
+        return self.guest.group_value(self.group, "memory.swap.current")
+
+    def cached(self) -> int:
+        """In swap and in memory as well."""
+        stat = dict(line.split() for line in self.guest.read(f"/sys/fs/cgroup/{self.group}/memory.stat").splitlines())
+        return int(stat["swapcached"])
+
+    def errors(self) -> int:
+        """Words that are not what they were."""
+        self.verified += 1
+        self.process.kill(signal.SIGUSR1)
+        return self.process.line_with("verified", self.verified, timeout=180)["errors"]
+
+
+def omr(guest: Guest, *words: object, code: int = 0) -> Completed:
+    ended = guest.run(["omr", *map(str, words)], timeout=180, check=False)
+    assert ended.code == code, f"{ended.code}: {ended.stdout} {ended.stderr}"
+    return ended
+
+
+def test_what_is_paged_out_is_freed_and_comes_back_whole(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        bare, background, other = Mapped(guest, "bare", "64M"), Mapped(guest, "bg", "64M"), Mapped(guest, "other", "16M")
+
+        # The control: the system call alone leaves all of it in memory, as swap cache, also after the disk has it.
+        before = bare.current()
+        guest.run(["omr-testkit", "advise", "pageout", str(bare.pid)], timeout=60)
+        guest.wait_for(lambda: guest.meminfo()["Writeback"] < MIB, 60, "end of writeback")
+        assert bare.swapped() > 0.95 * bare.bytes
+        assert before - bare.current() < 0.1 * bare.bytes
+        assert bare.cached() > 0.9 * bare.bytes
+
+        dry = omr(guest, "hint", background.pid, "--pageout", "--dry-run", "--json").json()
+        assert background.swapped() == 0, "a dry run does nothing"
+        assert dry["hinted"] >= background.bytes
+        mapping = max(dry["processes"][0]["mappings"], key=lambda line: line["resident"])
+        assert mapping["kind"] == "anonymous" and mapping["skip"] is None and mapping["hint"] >= background.bytes
+
+        before = background.current()
+        summary = omr(guest, "hint", background.pid, "--pageout", "--anon", "--json").json()
+        assert summary["end"] == "complete"
+        assert background.swapped() > 0.95 * background.bytes
+        fell = before - background.current()
+        assert fell > 0.9 * background.bytes
+        assert abs(summary["freed"] - fell) < 4 * MIB
+        assert summary["resident_before"] >= background.bytes and summary["resident_after"] < 0.05 * background.bytes
+        assert summary["swapped_out"] > 0.95 * background.bytes
+        assert other.swapped() == 0, "somebody else's memory"
+
+        # Back before it is used: in the swap cache, and its contents are what they were.
+        summary = omr(guest, "hint", background.pid, "--willneed", "--anon", "--json").json()
+        assert summary["hinted"] > 0.95 * background.bytes
+        assert background.cached() > 0.9 * background.bytes
+        assert background.errors() == other.errors() == 0
+
+
+def test_a_process_gives_as_much_as_was_asked(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        background = Mapped(guest, "bg", "96M", "--shared", "16M", "--locked", "8M")
+        before = background.current()
+        summary = omr(guest, "reclaim", background.pid, "32M", "--json").json()
+        assert summary["asked"] == 32 * MIB and summary["end"] == "complete"
+        assert 31 * MIB <= summary["resident_before"] - summary["resident_after"] <= 33 * MIB
+        assert 0.95 * 32 * MIB <= background.swapped() <= 35 * MIB, "what memory.reclaim sends out behind it is bounded"
+        # On a busy host some of it may not be at the end of the kernel's lists; then it is said to be left.
+        assert before - background.current() + summary["processes"][0]["left_cached"] >= 0.9 * 32 * MIB
+        assert guest.read("/sys/fs/cgroup/bg/memory.swap.max").strip() == "max", "it is given back"
+
+        # The rest of it, but what others may use and what is locked.
+        rest = omr(guest, "reclaim", background.pid, "max", "--json").json()
+        assert rest["skipped"]["shared"] >= 16 * MIB
+        assert rest["skipped"]["locked"] == 8 * MIB
+        assert background.swapped() >= 0.95 * 96 * MIB
+        assert background.errors() == 0
+
+        # Ctrl-C between two calls.
+        guest.throttle_swap(4)
+        slow = Mapped(guest, "slow", "48M")
+        omr_process = guest.spawn(["omr", "hint", str(slow.pid), "--pageout", "--json"])
+        guest.wait_for(lambda: slow.swapped() > 4 * MIB, 30, "something in swap", every=0.05)
+        omr_process.kill(signal.SIGINT)
+        ended = omr_process.wait()
+        assert ended.code == PARTIAL and ended.json()["end"] == "stopped", ended.stderr
+        assert ended.json()["hinted"] < 0.75 * slow.bytes
+        guest.throttle_swap(None)
+        assert slow.errors() == 0
+
+        # memory.low protects a part, and all; a class all of it. Bringing back is nothing to be protected from.
+        guest.write("/sys/fs/cgroup/bg/memory.low", "max")
+        assert "memory.low = max" in omr(guest, "hint", background.pid, "--pageout", code=FAILED).stderr
+        guest.write("/sys/fs/cgroup/bg/memory.low", str(background.current() - 16 * MIB))
+        part = omr(guest, "hint", background.pid, "--pageout", "--json", code=PARTIAL).json()
+        assert part["end"] == "floor" and part["resident_before"] - part["resident_after"] <= 17 * MIB
+        foreground = Mapped(guest, "fg", "8M")
+        for words in (["hint", foreground.pid, "--cold"], ["hint", foreground.pid, "--pageout"], ["reclaim", foreground.pid, "max"]):
+            assert "is foreground (matched" in omr(guest, *words, code=FAILED).stderr
+        assert foreground.swapped() == 0
+        omr(guest, "hint", foreground.pid, "--willneed")
+        omr(guest, "hint", foreground.pid, "--pageout", "--ignore-class")
+        assert foreground.swapped() > 0.9 * foreground.bytes, "the control: it was the class"
+
+
+def test_a_process_that_never_holds_still_and_one_of_as_many_mappings_as_there_can_be(release) -> None:
+    with Guest(release, 640, DISK) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        # 65,530 is vm.max_map_count.
+        cut = Mapped(guest, "bg", "260M", "--mappings", "66560")
+        assert int(guest.shell(f"wc -l < /proc/{cut.pid}/maps")) > 65_000
+        summary = omr(guest, "hint", cut.pid, "--cold", "--anon", "--json").json()
+        assert summary["end"] == "complete" and summary["hinted"] >= cut.bytes and not summary["processes"][0]["changed"]
+        summary = omr(guest, "reclaim", cut.pid, "8M", "--json").json()
+        assert summary["end"] == "complete" and cut.swapped() >= 7 * MIB
+        assert 7 * MIB <= summary["resident_before"] - summary["resident_after"] <= 9 * MIB
+        assert cut.errors() == 0
+        cut.process.kill(signal.SIGKILL)
+        cut.process.wait()
+
+        churn = Mapped(guest, "churn", "16M", "--churn")
+
+        def has_changed() -> bool:
+            summary = omr(guest, "hint", churn.pid, "--cold", "--json").json()
+            assert summary["hinted"] >= churn.bytes
+            return summary["processes"][0]["changed"]
+
+        guest.wait_for(has_changed, 60, "change of mappings that was noticed")
+        omr(guest, "hint", churn.pid, "--pageout", "--json")
+        assert churn.swapped() > 0.9 * churn.bytes
+        assert churn.errors() == 0
+
+        # One that ends meanwhile.
+        guest.throttle_swap(4)
+        ends = Mapped(guest, "ends", "48M")
+        process = guest.spawn(["omr", "hint", str(ends.pid), "--pageout", "--json"])
+        guest.wait_for(lambda: ends.swapped() > 4 * MIB, 30, "something in swap", every=0.05)
+        ends.process.kill(signal.SIGKILL)
+        ended = process.wait(timeout=90)
+        assert ended.code == PARTIAL and ended.json()["end"] == "gone", f"{ended.stdout} {ended.stderr}"
+
+
+def test_what_cannot_be_hinted_is_named(release) -> None:
+    with Guest(release, 384) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        background = Mapped(guest, "bg", "16M")
+        pid = background.pid
+
+        # No swap: what is cold can be told, what is to leave cannot go anywhere.
+        assert omr(guest, "hint", pid, "--cold", "--json").json()["hinted"] >= background.bytes
+        refused = omr(guest, "hint", pid, "--pageout", "--anon", code=UNSUPPORTED)
+        assert "no swap" in refused.stderr and "without swap" in refused.stdout
+
+        kthread = guest.shell("pgrep kswapd0 || ps | awk '/kswapd0/ {print $1; exit}'").split()[0]
+        zombie = guest.spawn(["sh", "-c", "sleep 0.01 & echo '{\"child\":'$!'}'; exec sleep 1000"])
+        child = zombie.line_with("child")["child"]
+        guest.wait_for(lambda: ") Z " in guest.read(f"/proc/{child}/stat"), 30, "zombie")
+        for words, says in [
+            ((kthread, "--cold"), "kernel thread"),
+            ((child, "--cold"), "zombie"),
+            ((1, "--cold"), "first process"),
+            ((4_000_000, "--cold"), "no process 4000000"),
+        ]:
+            assert says in omr(guest, "hint", *words, code=FAILED).stderr
+        omr(guest, "hint", 1, "--cold", "--ignore-class")
+
+        # Rights. Of an own process only CAP_SYS_NICE is missing, of another's CAP_SYS_PTRACE comes first.
+        nobody = ["omr-testkit", "in", "bg", "--uid", "65534", "--"]
+        own = guest.spawn([*nobody, "sleep", "1000"])
+        guest.wait_for(lambda: "65534" in guest.read(f"/proc/{own.pid}/status"), 30, "process of nobody")
+        for target, says in [(own.pid, "takes CAP_SYS_NICE, so"), (pid, "takes CAP_SYS_PTRACE, so")]:
+            ended = guest.run([*nobody, "omr", "hint", str(target), "--cold"], check=False)
+            assert ended.code == FAILED and says in ended.stderr, ended.stderr
+        omr(guest, "hint", own.pid, "--cold")
+        ended = guest.run(["unshare", "-r", "omr", "hint", str(pid), "--cold"], check=False)
+        assert ended.code == FAILED and "first user namespace" in ended.stderr, ended.stderr
+        # /proc shows another pid namespace than the one this omr is in: the same number is nobody there.
+        ended = guest.run(["unshare", "-p", "-f", "omr", "hint", str(pid), "--cold"], check=False)
+        assert ended.code == PARTIAL and "another pid namespace" in ended.stderr, ended.stderr
+        # Yama is about attaching.
+        guest.write("/proc/sys/kernel/yama/ptrace_scope", "3")
+        omr(guest, "hint", pid, "--cold")
+
+        # Processes in namespaces of their own are like any other, by the pid they have here.
+        inner = guest.spawn(["unshare", "-U", "-p", "-f", "omr-testkit", "map", "4M"], group="bg")
+        inner.line_with("ready")
+        tree = omr(guest, "hint", inner.pid, "--cold", "--tree", "--json").json()
+        assert len(tree["processes"]) == 2 and tree["hinted"] >= 4 * MIB
+        assert background.errors() == 0
+
+
+def test_a_group_without_swap_says_so(release) -> None:
+    with Guest(release, 384, DISK) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        background = Mapped(guest, "bg", "16M")
+        guest.write("/sys/fs/cgroup/bg/memory.swap.max", "0")
+        refused = omr(guest, "reclaim", background.pid, "8M", "--json", code=PARTIAL)
+        summary = json.loads(refused.stdout)
+        assert summary["skipped"]["no_swap"] >= background.bytes and background.swapped() == 0
+        assert "memory.swap.max of bg is 0 B" in summary["processes"][0]["notes"][0]
+        guest.write("/sys/fs/cgroup/bg/memory.swap.max", "max")
+        omr(guest, "reclaim", background.pid, "8M")
+        assert background.swapped() >= 7 * MIB, "the control: it was the limit"

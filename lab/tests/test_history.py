@@ -1,0 +1,107 @@
+"""What the daemon remembers of groups: what they use and what not, at a cost that has a limit."""
+
+import json
+
+from omrlab.daemon import Daemon
+from omrlab.guest import MIB, Guest, Zram
+
+UNSUPPORTED = 3
+"""omr's exit code for what the kernel lacks."""
+
+SWITCH = "/sys/kernel/mm/lru_gen/enabled"
+
+COLD, HOT = 96 * MIB, 64 * MIB
+
+
+def boot() -> Guest:
+    return Guest("6.12", 512, swap=Zram(256))
+
+
+def fill(guest: Guest, group: str, *options: str):
+    """Memory, used every second as far as the options say."""
+    guest.group(group)
+    process = guest.spawn(["omr-testkit", "fill", f"{(COLD + HOT) // MIB}M", *options], group=group)
+    process.line_with("ready", timeout=120)
+    return process
+
+
+def samples(guest: Guest, group: str) -> list[dict]:
+    """All samples of a group, oldest first."""
+    ended = guest.run(["omr", "history", "--groups", group, "--json", "-n", "1000"], timeout=60)
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def seen(guest: Guest, group: str) -> list[dict]:
+    """Those that say how long memory was not used."""
+    return [sample for sample in samples(guest, group) if sample["idle"]]
+
+
+def idle(sample: dict, seconds: float) -> dict:
+    return next(idle for idle in sample["idle"] if idle["seconds"] == seconds)
+
+
+def history(every: str, budget: str) -> str:
+    return f'\n[history]\nevery = "{every}"\nbudget = "{budget}"\n'
+
+
+def test_the_daemon_remembers_what_was_used_and_what_was_not() -> None:
+    with boot() as guest:
+        guest.write(SWITCH, "y")
+        fill(guest, "half", "--hot", "40")
+        with Daemon(guest, idle="1h", config=history("10s", "10%")):
+            # A group is known for half a minute when the daemon has looked for so long.
+            known = lambda: [sample for sample in seen(guest, "half") if idle(sample, 30)["least"] >= 0.97 * COLD]
+            sample = guest.wait_for(known, 120, "known ages")[-1]
+            assert idle(sample, 30)["most"] <= 1.03 * COLD, sample
+            assert all(idle(sample, 30)["least"] <= 1.03 * COLD for sample in seen(guest, "half"))
+            # The control: what is used is not called cold, for however short a time.
+            assert sample["memory"] - idle(sample, 30)["most"] >= 0.97 * HOT
+            # Nobody has looked for so long.
+            assert idle(sample, 3600)["least"] == 0
+            assert sample["peak"] >= sample["current"] >= COLD + HOT
+            assert sample["refaults_anon"] == 0 and sample["over_ms"] >= 9_000
+            # Of the machine as well, with all groups in it.
+            machine = samples(guest, "/")[-1]
+            assert machine["group"] == "/" and idle(machine, 30)["least"] >= 0.97 * COLD
+
+            # And `omr wss` shows that, without looking anew.
+            for options in ([], ["--at", "5s"], ["--at", sample["time"]]):
+                shown = guest.run(["omr", "wss", "half", *options, "--json"]).json()
+                assert idle(shown, 30)["least"] >= 0.97 * COLD and "agings" not in shown, shown
+            nothing = guest.run(["omr", "wss", "half", "--at", "3h"], check=False)
+            assert nothing.code == 1 and "its history is from" in nothing.stderr
+
+            guest.write(SWITCH, "n")
+            before = len(samples(guest, "half"))
+            guest.wait_for(lambda: len(samples(guest, "half")) >= before + 2, 60, "samples")
+            last = samples(guest, "half")[-1]
+            # Unknown, and not what it was.
+            assert last["idle"] == [] and last["memory"] is None
+            assert last["anon"] >= COLD + HOT
+            # Nor does `omr wss` make anything of it.
+            assert guest.run(["omr", "wss", "half"], check=False).code == UNSUPPORTED
+
+
+def test_looking_costs_no_more_than_its_budget() -> None:
+    with boot() as guest:
+        guest.write(SWITCH, "y")
+        fill(guest, "hot", "--hot", "100")
+
+        def look(budget: str) -> tuple[dict, float]:
+            """What the daemon spent in some time with this budget, and that time in ms."""
+            with Daemon(guest, idle="1h", config=history("10s", budget)) as daemon:
+                began = guest.monotonic_ns()
+                guest.wait_for(lambda: daemon.status()["history"]["agings"] > 0, 30, "aging")
+                guest.shell("sleep 12")
+                spent = daemon.status()["history"]
+                return spent, (guest.monotonic_ns() - began) / 1e6
+
+        free, elapsed = look("10%")
+        each = free["cpu_ms"] / free["agings"]
+        assert free["agings"] >= 6, free
+        small, elapsed = look("0.01%")
+        # One aging of all groups, and then it waits.
+        assert small["agings"] < free["agings"] / 3, (free, small)
+        assert small["wait_ms"] > 10_000, small
+        # What it is allowed, a round's earnings, and one aging of all groups beyond.
+        assert small["cpu_ms"] <= 0.0001 * (elapsed + 10_000) + 20 * each, (free, small)

@@ -1,0 +1,192 @@
+"""Processes in the background on real kernels: hinted away when they are unused, and not when they are in the foreground."""
+
+import signal
+
+from omrlab.daemon import Daemon
+from omrlab.guest import MIB, Disk, Guest, GuestError, Zram
+
+QUICK = """
+[hints]
+cold_after = "2s"
+pageout_after = "4s"
+available = "100%"
+"""
+
+LONG_ENOUGH = 8
+"""Seconds in which a process that is in the background is paged out for sure."""
+
+
+class Application:
+    """A process that holds memory and does nothing, in a group of its own."""
+
+    def __init__(self, guest: Guest, group: str, amount: str = "64M", program: str = "omr-testkit") -> None:
+        self.guest, self.group, self.verifications = guest, group, 0
+        guest.group(group)
+        self.process = guest.spawn([program, "fill", amount], group=group)
+        self.bytes: int = self.process.line_with("ready", timeout=120)["bytes"]
+        self.pid = str(self.process.pid)
+
+    def status(self, key: str) -> int:
+        lines = self.guest.read(f"/proc/{self.pid}/status").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+
+    def swapped(self) -> int:
+        return self.status("VmSwap")
+
+    def held(self) -> int:
+        return self.guest.group_value(self.group)
+
+    def verify(self) -> None:
+        """Reads all of it: it is what was written, and in memory again."""
+        self.verifications += 1
+        self.process.kill(signal.SIGUSR1)
+        assert self.process.line_with("verified", self.verifications, timeout=120)["errors"] == 0
+
+    def say(self, *words: str, code: int = 0) -> str:
+        ended = self.guest.run(["omr", *words, self.pid], check=False)
+        assert ended.code == code, ended.stderr
+        return ended.stderr
+
+    def shown(self) -> dict:
+        """Its line of omr ps."""
+        processes = self.guest.run(["omr", "ps", "--json"]).json()["processes"]
+        return next(process for process in processes if process["pid"] == int(self.pid))
+
+
+class Hinting(Daemon):
+    """The daemon, which hints but never sweeps."""
+
+    def __init__(self, guest: Guest, config: str = "", quick: str = QUICK) -> None:
+        super().__init__(guest, idle="1h", config=quick + config)
+
+    def hints(self, application: Application, step: str = "pageout") -> list[dict]:
+        """The ledger's entries about one process."""
+        entries = [entry for entry in self.ledger() if entry["kind"] == "hint" and entry["step"] == step]
+        return [entry for entry in entries if entry["id"]["pid"] == int(application.pid)]
+
+    def wait_for_hint(self, application: Application, number: int = 1) -> dict:
+        try:
+            self.guest.wait_for(lambda: len(self.hints(application)) >= number, 90, "hint")
+        except GuestError as error:
+            explained = self.guest.run(["omr", "explain", application.pid], check=False)
+            raise GuestError(f"{error}: {explained.stdout}{explained.stderr}{self.process.stderr()}") from error
+        return self.hints(application)[number - 1]
+
+
+def test_a_process_in_the_background_is_paged_out_and_one_in_the_foreground_is_not(release) -> None:
+    with Guest(release, 512, Disk(512, mb_s=40)) as guest:
+        away, stays = Application(guest, "away"), Application(guest, "stays")
+        with Hinting(guest) as daemon:
+            away.say("background")
+            line = daemon.wait_for_hint(away)
+            assert line["stop_reason"] == "done" and "oom_score_adj" in line["score"]
+            assert away.swapped() > 0.95 * away.bytes
+            assert line["freed"] > 0.9 * away.bytes and away.held() < 0.2 * away.bytes, "nor is it left in the swap cache"
+            # The control, of which nobody has said anything.
+            assert stays.swapped() == 0 and stays.held() > stays.bytes
+            assert not daemon.hints(stays) and not daemon.hints(stays, "cold")
+            shown = away.shown()
+            assert shown["class"] == "background" and shown["last"]["step"] == "pageout" and shown["score"] > 0
+            assert shown["last"]["came_back"] == 0
+
+            away.say("foreground")
+            away.verify()
+            assert away.swapped() < 0.1 * away.bytes
+            assert away.shown()["class"] == "foreground" and "omr foreground" in away.shown()["why"]
+            guest.shell(f"sleep {LONG_ENOUGH}")
+            assert away.swapped() < 0.1 * away.bytes
+            assert len(daemon.hints(away)) == 1
+            # And it was that word that kept it.
+            away.say("background")
+            daemon.wait_for_hint(away, 2)
+            assert away.swapped() > 0.95 * away.bytes
+        away.verify()
+
+
+def test_a_rule_names_programs_and_a_later_one_takes_some_out() -> None:
+    with Guest("6.12", 512, Zram(512)) as guest:
+        guest.shell("mkdir -p /opt/app; cp $(which omr-testkit) /opt/app/player")
+        rules = """
+[[process]]
+exe = "/opt/**"
+class = "background"
+
+[[process]]
+group = "precious"
+class = "protected"
+"""
+        meant = Application(guest, "meant", "48M", "/opt/app/player")
+        other = Application(guest, "other", "48M")
+        precious = Application(guest, "precious", "48M", "/opt/app/player")
+        with Hinting(guest, rules) as daemon:
+            daemon.wait_for_hint(meant)
+            guest.shell(f"sleep {LONG_ENOUGH}")
+            assert meant.swapped() > 0.95 * meant.bytes
+            assert other.swapped() == 0 and precious.swapped() == 0
+            assert "exe \"/opt/**\"" in meant.shown()["why"] and precious.shown()["class"] == "protected"
+            refused = precious.say("background", code=1)
+            assert "is protected, which omr background does not take away" in refused
+            # A group is a way to name all that is in it.
+            guest.run(["omr", "background", "other"])
+            daemon.wait_for_hint(other)
+            assert other.swapped() > 0.95 * other.bytes
+        for application in (meant, other, precious):
+            application.verify()
+
+
+def test_a_process_that_becomes_foreground_keeps_what_it_still_has() -> None:
+    with Guest("6.12", 512, Disk(512, mb_s=6)) as guest:
+        away = Application(guest, "away", "96M")
+        with Hinting(guest) as daemon:
+            away.say("background")
+            guest.wait_for(lambda: away.swapped() > 8 * MIB, 60, "hint", every=0.1)
+            away.say("foreground")
+            line = daemon.wait_for_hint(away)
+            assert line["stop_reason"] == "omr foreground"
+            swapped = away.swapped()
+            assert swapped < 0.75 * away.bytes
+            guest.shell(f"sleep {LONG_ENOUGH}")
+            assert away.swapped() <= swapped
+            # The control: without that word it goes on to the end.
+            away.say("background")
+            daemon.wait_for_hint(away, 2)
+            assert away.swapped() > 0.95 * away.bytes
+        away.verify()
+
+
+def test_what_was_said_outlives_the_daemon_and_not_the_process() -> None:
+    with Guest("6.12", 512, Zram(512)) as guest:
+        application = Application(guest, "a", "32M")
+        slow = '[hints]\ncold_after = "2s"\npageout_after = "1h"\n'
+        with Hinting(guest, quick=slow) as daemon:
+            application.say("background")
+            assert application.shown()["asked"]
+            guest.wait_for(lambda: daemon.hints(application, "cold"), 60, "hint")
+            assert application.swapped() == 0, "that alone takes nothing"
+        guest.wait_for(lambda: guest.run(["omr", "status"], check=False).code != 0, 30, "end of the daemon")
+        with Hinting(guest, quick=slow) as daemon:
+            assert application.shown()["asked"], "the next daemon knows it"
+            application.process.kill(signal.SIGKILL)
+            application.process.wait()
+            start_as(guest, application.process.pid)
+            shown = application.shown()
+            assert not shown["asked"] and shown["class"] == "background", shown["why"]
+            # The control: it is the process that is another.
+            application.say("background")
+            assert application.shown()["asked"]
+            said = daemon.status()["said"]
+            assert [word["word"] for word in said] == ["background"]
+            application.say("background", "--clear")
+            assert not application.shown()["asked"] and daemon.status()["said"] == []
+
+
+def start_as(guest: Guest, pid: int) -> None:
+    """Another process with this id."""
+    start = f"echo {pid - 1} > /proc/sys/kernel/ns_last_pid; omr-testkit fill 32M > /dev/null & echo $!"
+    for _ in range(20):
+        started = int(guest.run(["sh", "-c", start], group="a").stdout)
+        if started == pid:
+            return
+        # Somebody else was faster.
+        guest.shell(f"kill {started}")
+    raise GuestError(f"{pid} was always taken")
