@@ -2,10 +2,10 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test check unit golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
+.PHONY: help setup build demo test test-every check unit golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what building and testing need (root, or sudo is used)
 	@tools/setup
@@ -18,6 +18,9 @@ demo: setup ## Hibernate and load a VM with and without omr, and show before and
 
 test: setup ## Run all tests: unit, golden, and in VMs
 	tools/test unit vm
+
+test-every: setup ## Run all tests, each in VMs on every kernel it is for (two hours)
+	tools/test unit every
 
 check: setup ## Formatting and lints, warnings being errors
 	cargo fmt --all --check
@@ -49,7 +52,7 @@ bench: setup ## Run all benchmark scenarios; results in lab/out (two hours, on a
 bench-full: setup ## Hibernation as in the seed: 8 GiB, 100 MB/s, image_size default and 0 (hours)
 	lab/run hibernate-seed --mem 8192 --mb-s 100 --out lab/out/hibernate-seed-full
 
-bench-%: setup ## Run one scenario: bench-hibernate, bench-hibernate-seed, bench-burst, bench-migrate, bench-latency, bench-self
+bench-%: setup ## Run one scenario: bench-hibernate, bench-hibernate-seed, bench-burst, bench-migrate, bench-app-switch, bench-hint, bench-latency, bench-cold-age, bench-advise, bench-self
 	lab/run $*
 
 deb: setup ## Build the Debian package: target/debian/*.deb
