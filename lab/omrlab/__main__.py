@@ -16,6 +16,7 @@ VERBS = {
     "migrate": "live migration over a slow link: time and bytes, omr on and off",
     "latency": "what a latency-sensitive task feels of a sweep, and how soon a sweep stops",
     "cold-age": "how much memory was not used for two minutes, estimated by omr and true",
+    "footprint": "memory that is not used and then is: omr, oomd's Senpai and damo side by side",
     "advise": "a job at full size and at the size omr advise found: how much slower, how much saved",
     "swap-reclaim": "memory.swap.reclaim, patched and mounted, and memory.reclaim: what is sent to swap, how soon a signal ends it",
     "hint": "what omr hint takes beside the bare system calls",

@@ -16,14 +16,23 @@ code { background: #f4f4f4; padding: .1rem .3rem; }
 """
 
 
-def write_report(directory: Path, title: str, summary: str, command: str, result: dict[str, Any], plots: dict[str, str]) -> Path:
-    """Plots: file name in `directory` -> caption."""
+def write_report(
+    directory: Path,
+    title: str,
+    summary: str,
+    command: str,
+    result: dict[str, Any],
+    plots: dict[str, str],
+    tables: dict[str, dict[str, str]] | None = None,
+) -> Path:
+    """Plots: file name in `directory` -> caption. Tables: title -> what is no number."""
     environment = result["environment"]
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{text(title)}</title><style>{STYLE}</style>",
         f"<h1>{text(title)}</h1><p>{text(summary)}</p>",
         metrics_table(result["metrics"]),
         *(figure(directory / name, caption) for name, caption in plots.items()),
+        *(f"<h2>{text(name)}</h2>{definitions(table)}" for name, table in (tables or {}).items()),
         "<h2>How it was measured</h2>",
         f"<p><code>{text(command)}</code></p>",
         definitions(

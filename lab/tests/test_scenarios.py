@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from omrlab import packages
 from omrlab.guest import MIB
 from omrlab.report import reached
-from omrlab.scenarios import advise, app_switch, burst, cold_age, migrate
+from omrlab.scenarios import advise, app_switch, burst, cold_age, footprint, migrate
 
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
@@ -136,3 +137,74 @@ def test_a_job_is_compared_with_itself_at_full_size() -> None:
         (advised(1.0, 1.0, 150, errors=1), "content_errors"),
     ):
         assert not reached(advise.metrics([measured])[name].json())
+
+
+def footprint_of(
+    cold_out: int = 98, hot_out: int = 0, refaults: int = 0, ms: float = 1.0, slow_s: float = 1.0, left: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """A program with 100 MiB it does not use, that is served in `ms`, and in a second for `slow_s` seconds from the change on."""
+    due = [tick / 100 for tick in range(-1000, 1000)]
+    slow = [0 <= at < slow_s for at in due]
+    figures = [{"refaults": count, "stalled_s": 0.0, "peer_cpu_s": 0.0} for count in (0, refaults, refaults)]
+    return {
+        "cold": 100 * MIB,
+        "cold_s": -60.0,
+        "change": {"cold_out": cold_out * MIB, "hot_out": hot_out * MIB},
+        "figures": figures,
+        "left_behind": list(left),
+        "errors": 0,
+        "current": [[-10.0, 140 * MIB], [0.0, 40 * MIB]],
+        "due_s": due,
+        "response_us": [1_000_000 if late else int(1000 * ms) for late in slow],
+        "major_faults": [int(late) for late in slow],
+    }
+
+
+def test_peers_are_compared_with_no_reclaim_and_with_each_other() -> None:
+    results = {
+        "none": [footprint_of(cold_out=0, slow_s=0)],
+        "ages": [footprint_of(slow_s=1)],
+        "senpai-limit": [footprint_of(refaults=9, slow_s=7, left=("memory.high 4096",))],
+    }
+    figures = footprint.metrics(results)
+    assert figures["recovery_none"].value == 0 and figures["last_fault_none"].value == 0
+    assert figures["recovery_ages"].value == 1 and figures["last_fault_ages"].value == pytest.approx(0.99)
+    assert figures["recovery_over_senpai"].value == 7
+    assert figures["refaults_before_phase_senpai-limit"].value == 9 and figures["left_behind_senpai-limit"].value == 1
+    assert all(reached(figures[name].json()) for name in footprint.GOALS)
+
+
+@pytest.mark.parametrize(
+    "ages, name",
+    [
+        (footprint_of(cold_out=94), "cold_freed_pct_60s"),
+        (footprint_of(refaults=1), "refaults_before_phase"),
+        (footprint_of(ms=1.2), "hot_p99_ratio"),
+        (footprint_of(slow_s=2), "recovery_over_senpai"),
+    ],
+)
+def test_a_footprint_goal_can_be_missed(ages: dict[str, Any], name: str) -> None:
+    results = {"none": [footprint_of(slow_s=0)], "ages": [ages], "senpai-limit": [footprint_of(slow_s=7)]}
+    assert not reached(footprint.metrics(results)[name].json())
+
+
+def test_requests_that_were_never_served_are_no_recovery() -> None:
+    none, stuck = footprint_of(slow_s=0), footprint_of(slow_s=0)
+    served = [place for place, due in enumerate(stuck["due_s"]) if not 0 < due < 5]
+    stuck |= {name: [stuck[name][place] for place in served] for name in ("due_s", "response_us", "major_faults")}
+    assert footprint.recovery(stuck, footprint.normal(none)) == pytest.approx(5, abs=0.11)
+
+
+def test_a_peer_that_cannot_be_had_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def programs(package: str) -> dict[str, Path]:
+        if package == "damo":
+            raise packages.PackageMissing("no pip")
+        return {}
+
+    monkeypatch.setattr(packages, "programs", programs)
+    assert footprint.missing(list(footprint.LABELS)) == {"damo": "no pip"}
+
+
+def test_the_footprint_plot_is_drawn(tmp_path: Path) -> None:
+    footprint.draw({arm: [footprint_of()] for arm in footprint.LABELS}, tmp_path)
+    assert (tmp_path / "footprint.png").stat().st_size > 10_000

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn saturate(nanos: u64) -> u32 {
+pub(crate) fn saturate(nanos: u64) -> u32 {
     u32::try_from(nanos).unwrap_or(u32::MAX)
 }
 

@@ -9,6 +9,7 @@ mod app;
 mod attribute;
 mod burst;
 mod clock;
+mod footprint;
 mod frame;
 mod hibernate;
 mod latency;
@@ -62,6 +63,8 @@ enum Command {
     Touch(touch::Args),
     /// Fills regions of memory and touches each at its own period; SIGUSR1 says when each last was
     Regions(regions::Args),
+    /// Serves requests from a hot part of its memory; SIGUSR1 makes part of the cold one hot, too
+    Footprint(footprint::Args),
     /// Periodic task that measures how late it runs and how long its work takes
     Latency(latency::Args),
     /// Burns CPU for a while after each SIGUSR1 and says when it first ran
@@ -98,6 +101,7 @@ fn main() -> Result<ExitCode> {
         Command::User(args) => user::run(&args)?,
         Command::Touch(args) => touch::run(&args)?,
         Command::Regions(args) => regions::run(&args)?,
+        Command::Footprint(args) => footprint::run(&args)?,
         Command::Latency(args) => latency::run(&args)?,
         Command::Spin(args) => spin::run(&args)?,
         Command::SeedReclaim(args) => reclaim::in_one_write(&args)?,

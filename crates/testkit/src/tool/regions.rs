@@ -25,7 +25,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Kind {
+pub(crate) enum Kind {
     /// Private, in small pages
     Anon,
     /// Private, in huge pages where there are any
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Memory of its own mapping, for as long as the program runs.
-fn map(bytes: usize, kind: Kind) -> Result<&'static mut [u64]> {
+pub(crate) fn map(bytes: usize, kind: Kind) -> Result<&'static mut [u64]> {
     let sharing = if matches!(kind, Kind::Shared) { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
     let advice = if matches!(kind, Kind::Huge) { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: a new anonymous mapping at an address of the kernel's choice, which nobody unmaps; zeroed words are words.
