@@ -25,7 +25,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use omr_policy::age::Bounds;
@@ -125,8 +125,16 @@ pub fn read(dir: &Path, times: Range<Duration>, wanted: impl Fn(&Path) -> bool +
         }
         Err(err) => return Err(err).with_context(|| format!("read {}", dir.display())),
     };
+    // A file that was last written before these times has nothing of them. File systems take their times from a clock that is
+    // some milliseconds behind.
+    segments.retain(|path| last_written(path).is_none_or(|time| time + Duration::from_secs(1) >= times.start));
     segments.reverse();
     Ok(Samples { segments, times, wanted: Box::new(wanted), now: None, ready: Vec::new(), skipped: Vec::new() })
+}
+
+/// Wall clock, since 1970.
+fn last_written(path: &Path) -> Option<Duration> {
+    fs::metadata(path).ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
 }
 
 /// See [`read`].

@@ -282,18 +282,21 @@ impl Segment {
     ) -> Result<bool, Skipped> {
         while self.at < self.bytes.len() {
             let rest = &self.bytes[self.at..];
-            let (frame, length) = frame(rest).map_err(|why| Skipped {
-                file: self.path.clone(),
-                bytes: rest.len() as u64,
-                why: why.into(),
-            })?;
-            self.at += length;
+            let skipped = |why: &str| Skipped { file: self.path.clone(), bytes: rest.len() as u64, why: why.into() };
+            let payload = payload(rest).map_err(skipped)?;
+            // Most rounds are of other times: their samples need not be understood.
+            if round_time(payload).is_some_and(|time| !times.contains(&time)) {
+                self.at += HEAD + payload.len();
+                continue;
+            }
+            let frame = postcard::from_bytes(payload).map_err(|_| skipped("what is in it is not understood"))?;
+            self.at += HEAD + payload.len();
             match frame {
                 Frame::Group { id, path } => {
                     let path = PathBuf::from(std::ffi::OsString::from_vec(path));
                     self.groups.push(Named { id: GroupId(id), wanted: wanted(&path), path: path.into() });
                 }
-                Frame::Round(round) if times.contains(&Duration::from_secs(round.time)) => {
+                Frame::Round(round) => {
                     for record in &round.records {
                         let named = self.groups.get(record.group as usize);
                         if let Some(named) = named.filter(|named| named.wanted) {
@@ -302,23 +305,33 @@ impl Segment {
                     }
                     return Ok(true);
                 }
-                Frame::Round(_) => {}
             }
         }
         Ok(false)
     }
 }
 
-/// The frame at the beginning of these bytes, and its length with all.
-fn frame(bytes: &[u8]) -> Result<(Frame, usize), &'static str> {
+/// The frame at the beginning of these bytes, without its head.
+fn payload(bytes: &[u8]) -> Result<&[u8], &'static str> {
     const CUT: &str = "it was not written to its end";
     let number = |from: usize| -> Option<u32> { Some(u32::from_le_bytes(bytes.get(from..from + 4)?.try_into().ok()?)) };
     let (Some(length), Some(checksum)) = (number(0), number(4)) else { return Err(CUT) };
-    let end = HEAD.saturating_add(length as usize);
-    let payload = bytes.get(HEAD..end).ok_or(CUT)?;
+    let payload = bytes.get(HEAD..HEAD.saturating_add(length as usize)).ok_or(CUT)?;
     if crc32fast::hash(payload) != checksum {
         return Err("a checksum is wrong");
     }
-    let frame = postcard::from_bytes(payload).map_err(|_| "what is in it is not understood")?;
-    Ok((frame, end))
+    Ok(payload)
+}
+
+/// When a round was; `None` of a group.
+fn round_time(payload: &[u8]) -> Option<Duration> {
+    #[derive(Deserialize)]
+    enum Begin {
+        Group,
+        Round(u64),
+    }
+    match postcard::take_from_bytes(payload) {
+        Ok((Begin::Round(time), _)) => Some(Duration::from_secs(time)),
+        Ok((Begin::Group, _)) | Err(_) => None,
+    }
 }

@@ -210,6 +210,30 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_before_is_not_even_opened() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let write = |time| {
+            Store::new(dir.path(), "b", Bytes::mib(64)).add(Duration::from_secs(time), &[sample(time, 1, time)]);
+            let file = segment::list(dir.path()).expect("files").pop().expect("the last");
+            let written = std::time::UNIX_EPOCH + Duration::from_secs(time);
+            File::options().append(true).open(&file).and_then(|file| file.set_modified(written)).expect("a time");
+            file
+        };
+        let (old, _) = (write(1000), write(2000));
+        let from = |seconds| {
+            let times = Duration::from_secs(seconds)..Duration::MAX;
+            let mut samples = history::read(dir.path(), times, |_| true).expect("a history");
+            (samples.by_ref().map(|sample| sample.time.as_secs()).collect::<Vec<_>>(), samples.skipped().len())
+        };
+        assert_eq!((from(1000), from(1001)), ((vec![1000, 2000], 0), (vec![2000], 0)));
+        let written = fs::metadata(&old).and_then(|found| found.modified()).expect("a time");
+        fs::write(&old, "spoilt").expect("written");
+        assert_eq!(from(1500), (vec![2000], 1), "it was written to after that");
+        File::options().append(true).open(&old).and_then(|file| file.set_modified(written)).expect("a time");
+        assert_eq!(from(1500), (vec![2000], 0));
+    }
+
+    #[test]
     fn a_group_made_anew_under_its_name_is_another() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut store = Store::new(dir.path(), "b", Bytes::mib(64));
