@@ -70,10 +70,14 @@ def test_what_is_paged_out_is_freed_and_comes_back_whole(release) -> None:
         assert dry["hinted"] >= background.bytes
         mapping = max(dry["processes"][0]["mappings"], key=lambda line: line["resident"])
         assert mapping["kind"] == "anonymous" and mapping["skip"] is None and mapping["hint"] >= background.bytes
+        omr(guest, "hint", background.pid, "--cold")
+        omr(guest, "hint", background.pid, "--willneed")
+        journal = ["test", "-d", "/var/lib/omr/limits"]
+        assert guest.run(journal, check=False).code != 0, "what changes no limit needs no journal of them"
 
         before = background.current()
         summary = omr(guest, "hint", background.pid, "--pageout", "--anon", "--json").json()
-        assert summary["end"] == "complete"
+        assert summary["end"] == "complete" and guest.run(journal, check=False).code == 0
         assert background.swapped() > 0.95 * background.bytes
         fell = before - background.current()
         assert fell > 0.9 * background.bytes

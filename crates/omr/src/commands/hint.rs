@@ -210,9 +210,12 @@ impl Order {
             );
         }
         let mut actuator: Box<dyn Actuator> = if self.dry_run { Box::new(DryRun) } else { Box::new(Live) };
-        let journal = match self.dry_run {
-            true => None,
-            false => backend::open_journal(kernel, root, BackendChoice::Auto, &mut *actuator)?,
+        // Only what frees memory behind a hint changes a limit.
+        let journal = match advice {
+            Advice::PageOut if !self.dry_run => {
+                backend::open_journal(kernel, root, BackendChoice::Auto, &mut *actuator)?
+            }
+            _ => None,
         };
         stop::catch_signals();
         let stop = Flag::with_timeout(self.timeout);
