@@ -19,10 +19,10 @@ LONG_ENOUGH = 8
 class Application:
     """A process that holds memory and does nothing, in a group of its own."""
 
-    def __init__(self, guest: Guest, group: str, amount: str = "64M", program: str = "omr-testkit") -> None:
+    def __init__(self, guest: Guest, group: str, amount: str = "64M", program: str = "omr-testkit", options: tuple[str, ...] = ()) -> None:
         self.guest, self.group, self.verifications = guest, group, 0
         guest.group(group)
-        self.process = guest.spawn([program, "fill", amount], group=group)
+        self.process = guest.spawn([program, "fill", amount, *options], group=group)
         self.bytes: int = self.process.line_with("ready", timeout=120)["bytes"]
         self.pid = str(self.process.pid)
 
@@ -132,6 +132,49 @@ class = "protected"
             assert other.swapped() > 0.95 * other.bytes
         for application in (meant, other, precious):
             application.verify()
+
+
+def test_what_processes_have_not_used_is_known_between_bounds() -> None:
+    config = """
+[hints]
+cold_after = "1h"
+pageout_after = "1h"
+
+[history]
+every = "10s"
+budget = "10%"
+
+[[process]]
+exe = "/**/omr-testkit"
+class = "background"
+"""
+    with Guest("6.12", 640, Zram(256)) as guest:
+        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        half, cold, hot = (
+            Application(guest, group, amount, options=options)
+            for group, amount, options in (("half", "80M", ("--hot", "40")), ("pair", "64M", ()), ("pair", "32M", ("--hot", "100")))
+        )
+
+        def known(application: Application) -> tuple[int, int]:
+            """The least and the most of what it has not used for half a minute; what is not known is anything."""
+            seen = application.shown()["cold"]
+            idle = [idle for idle in seen["idle"] if idle["seconds"] == 30] if seen else []
+            return (idle[0]["least"], idle[0]["most"]) if idle else (0, application.bytes)
+
+        with Daemon(guest, idle="1h", config=config):
+            unused = 0.6 * half.bytes
+            least, most = guest.wait_for(lambda: (found := known(half))[0] > 0.95 * unused and found, 150, "what it has not used")
+            # The control: what is used is not in it.
+            assert 0.95 * unused <= least <= most <= 1.05 * unused
+            # Of two in one group either may have what the group has not used, as far as the other has no room for it.
+            least, most = known(cold)
+            assert 0.4 * cold.bytes <= least <= 0.55 * cold.bytes and most > 0.95 * cold.bytes
+            least, most = known(hot)
+            assert least < 0.05 * hot.bytes
+            assert half.shown()["cold"]["memory"] >= half.bytes
+            guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
+            # Unknown, and not what it was.
+            guest.wait_for(lambda: half.shown()["cold"] is None, 60, "look without ages")
 
 
 def test_a_process_that_becomes_foreground_keeps_what_it_still_has() -> None:

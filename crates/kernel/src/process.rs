@@ -250,7 +250,7 @@ impl ProcessStat {
 /// What a process holds, as `/proc/PID/status` has it: exact to some dozen pages for each CPU, and without a
 /// walk over its page tables. A field is `None` when its line is missing, as all are for a kernel thread.
 ///
-/// Sample lines: `VmRSS:\t    1892 kB`, `RssAnon:\t     120 kB` (Linux 4.5), `VmSwap:\t       0 kB`.
+/// Sample lines: `VmLck:\t       0 kB`, `VmRSS:\t    1892 kB`, `RssAnon:\t     120 kB` (Linux 4.5), `VmSwap:\t       0 kB`.
 /// Source: fs/proc/task_mmu.c, task_mem().
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Holds {
@@ -260,6 +260,8 @@ pub struct Holds {
     pub anon: Option<Bytes>,
     /// In swap; shared memory is not counted.
     pub swapped: Option<Bytes>,
+    /// Addresses that are locked, anonymous memory or not, in memory or not yet.
+    pub locked: Option<Bytes>,
 }
 
 impl Holds {
@@ -278,6 +280,7 @@ impl Holds {
                 b"VmRSS" => &mut holds.resident,
                 b"RssAnon" => &mut holds.anon,
                 b"VmSwap" => &mut holds.swapped,
+                b"VmLck" => &mut holds.locked,
                 _ => continue,
             };
             let kib = line[colon + 1..].trim_ascii().strip_suffix(b" kB").and_then(parse_u64);

@@ -91,6 +91,15 @@ pub struct Bounds {
     pub most: Bytes,
 }
 
+impl Bounds {
+    /// Of a part of `memory`, when these are bounds of something in all of it: that may be in the rest as far as
+    /// there is room, and the part can have no more of it than it is large.
+    pub fn of_part(self, memory: Bytes, part: Bytes) -> Bounds {
+        let least = self.least - (memory - part);
+        Bounds { least: least.min(part), most: self.most.min(part) }
+    }
+}
+
 impl AddAssign for Bounds {
     fn add_assign(&mut self, other: Bounds) {
         self.least += other.least;

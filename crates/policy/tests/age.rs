@@ -43,6 +43,13 @@ fn three_agings_tell_two_times_exactly() {
 }
 
 #[test]
+fn a_part_has_what_does_not_fit_into_the_rest_and_perhaps_all() {
+    for (part, least, most) in [(100, 40, 60), (90, 30, 60), (50, 0, 50), (0, 0, 0), (120, 40, 60)] {
+        assert_eq!(bounds(40, 60).of_part(Bytes(100), Bytes(part)), bounds(least, most), "{part}");
+    }
+}
+
+#[test]
 fn between_two_births_there_are_two_bounds() {
     let ages = ages([reading(3, &[(0, 32), (1000, 8), (1060, 50), (1120, 0)])]);
     assert_eq!(ages.idle(seconds(90)), bounds(32, 40));

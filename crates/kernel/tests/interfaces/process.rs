@@ -94,8 +94,9 @@ fn status() {
 #[test]
 fn what_a_process_holds() {
     let parse = |text: &str| Holds::parse(text.as_bytes());
-    let text = "Name:\tcat\nVmHWM:\t    2000 kB\nVmRSS:\t    1892 kB\nRssAnon:\t     120 kB\nVmSwap:\t       4 kB\n";
+    let text = "Name:\tcat\nVmLck:\t       8 kB\nVmHWM:\t    2000 kB\nVmRSS:\t    1892 kB\nRssAnon:\t     120 kB\nVmSwap:\t       4 kB\n";
     let holds = parse(text);
+    assert_eq!(holds.locked, Some(Bytes::kib(8)));
     assert_eq!(holds.resident, Some(Bytes::kib(1892)));
     assert_eq!((holds.anon, holds.swapped), (Some(Bytes::kib(120)), Some(Bytes::kib(4))));
     for text in ["", "Name:\tkthreadd\n", "RssAnon:\n", "RssAnon:\t-1 kB\n", "RssAnon:\t12\n", "RssAnon:\t1x kB\n"] {
@@ -104,7 +105,7 @@ fn what_a_process_holds() {
     for release in Release::ALL {
         let holds = Holds::parse(captured(release, "proc/self/status").as_bytes());
         assert!(holds.resident > holds.anon && holds.anon > Some(Bytes::ZERO), "{holds:?}");
-        assert_eq!(holds.swapped, Some(Bytes::ZERO));
+        assert_eq!((holds.swapped, holds.locked), (Some(Bytes::ZERO), Some(Bytes::ZERO)));
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_kernel::Kernel;
+use omr_policy::age::Bounds;
 use omr_policy::rank::{ProcessId, Score, Verdict};
 use omr_policy::{Class, short};
 use omr_units::Bytes;
@@ -23,6 +24,9 @@ use crate::{config, paths};
 ///
 /// How long a process is unused, the score and the last hint are known to the daemon only, about processes that a
 /// [[process]] rule fits or of which "omr background" was said. Without the daemon these columns show "?".
+///
+/// COLD is how much of the anonymous memory was not used for two minutes when the daemon looked last, between a least and a
+/// most: what is known of the group of the process, and that the rest of the group may have all of it or nothing. "-": not known.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -51,6 +55,8 @@ enum Sort {
     Swapped,
     /// Those that have been unused for longest
     Unused,
+    /// What they have not used for two minutes, at least
+    Cold,
     /// Process id
     Pid,
 }
@@ -66,7 +72,17 @@ struct Row {
     view: Option<ProcessView>,
 }
 
+/// Not used for this long is what the table calls cold; the JSON has all ages.
+const COLD: Duration = Duration::from_secs(120);
+
 impl Row {
+    /// What was not used for [`COLD`]; `None`: nothing is known of it.
+    fn cold(&self) -> Option<Bounds> {
+        let cold = self.view.as_ref()?.cold.as_ref()?;
+        let (_, bounds) = *cold.unused.iter().find(|(age, _)| *age == COLD)?;
+        (bounds.least > Bytes::ZERO || bounds.most < cold.memory).then_some(bounds)
+    }
+
     fn score(&self) -> Option<Score> {
         self.view.as_ref()?.score
     }
@@ -122,6 +138,7 @@ fn key(row: &Row, sort: Sort) -> (Reverse<Option<u64>>, Reverse<Option<u64>>) {
         Sort::Anon => bytes(process.anon),
         Sort::Swapped => bytes(process.swapped),
         Sort::Unused => Reverse(unused),
+        Sort::Cold => bytes(row.cold().map(|bounds| bounds.least)),
         Sort::Pid => Reverse(Some(u64::from(u32::MAX - process.id.pid))),
     };
     (first, bytes(row.seen.resident))
@@ -131,13 +148,14 @@ fn print(rows: &[Row], has_daemon: bool) -> Result<()> {
     let bytes = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
     let unknown = if has_daemon { "-" } else { "?" };
     outln!(
-        "{:>7}  {:<11} {:>5} {:>9} {:>9} {:>9} {:>7} {:<17} {:>9} {:>9}  {:<15} WHY",
+        "{:>7}  {:<11} {:>5} {:>9} {:>9} {:>9} {:>20} {:>7} {:<17} {:>9} {:>9}  {:<15} WHY",
         "PID",
         "CLASS",
         "SCORE",
         "RESIDENT",
         "ANON",
         "SWAPPED",
+        "COLD",
         "UNUSED",
         "LAST",
         "FREED",
@@ -157,13 +175,14 @@ fn print(rows: &[Row], has_daemon: bool) -> Result<()> {
             None => seen.origin.to_string(),
         };
         outln!(
-            "{:>7}  {:<11} {:>5} {:>9} {:>9} {:>9} {:>7} {:<17} {:>9} {:>9}  {:<15} {}",
+            "{:>7}  {:<11} {:>5} {:>9} {:>9} {:>9} {:>20} {:>7} {:<17} {:>9} {:>9}  {:<15} {}",
             seen.process.id.pid,
             seen.process.class.name(),
             or_unknown(row.score().map(|score| score.total().to_string())),
             bytes(seen.resident),
             bytes(seen.process.anon),
             bytes(seen.process.swapped),
+            or_unknown(row.cold().map(shown)),
             or_unknown(row.score().map(|score| short(score.unused).to_string())),
             or_unknown(last.map(|last| format!("{} {} ago", last.step.name(), short(last.ago)))),
             or_unknown(last.map(|last| last.freed.to_string())),
@@ -173,6 +192,11 @@ fn print(rows: &[Row], has_daemon: bool) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn shown(bounds: Bounds) -> String {
+    let (least, most) = (bounds.least.to_string(), bounds.most.to_string());
+    if least == most { least } else { format!("{least}-{most}") }
 }
 
 fn to_json(row: &Row) -> Value {
@@ -186,6 +210,10 @@ fn to_json(row: &Row) -> Value {
             "freed": last.freed,
             "came_back": last.came_back,
         })
+    });
+    let cold = view.and_then(|view| view.cold.as_ref()).map(|cold| {
+        let idle = |(age, bounds): &(Duration, Bounds)| json!({ "seconds": age.as_secs(), "least": bounds.least, "most": bounds.most });
+        json!({ "ago_ms": millis(cold.ago), "memory": cold.memory, "idle": cold.unused.iter().map(idle).collect::<Vec<_>>() })
     });
     let group: &PathBuf = &seen.group;
     json!({
@@ -206,5 +234,6 @@ fn to_json(row: &Row) -> Value {
         "verdict": view.map(|view| &view.verdict),
         "reason": view.map(|view| view.verdict.reason().to_string()),
         "last": last,
+        "cold": cold,
     })
 }

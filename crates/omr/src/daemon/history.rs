@@ -89,6 +89,9 @@ impl Daemon {
             history.schedule.spent(report.due, report.cost);
             history.agings += report.agings;
             history.cost += report.cost;
+            if report.due.aging {
+                self.processes.learn(report.cold);
+            }
             if report.agings > 0 {
                 history.aged = Some(now);
             }
@@ -117,8 +120,9 @@ impl Daemon {
                 self.history.peaks.insert(group.id, Bytes::ZERO);
             }
         }
+        let processes = if due.aging { self.processes.accounted() } else { Vec::new() };
         self.history.is_looking = true;
-        self.history.looker.order(Order { due, groups, size: self.config.history.size });
+        self.history.looker.order(Order { due, groups, processes, size: self.config.history.size });
     }
 
     /// Whether groups may be aged now. It need not be idle: what is used while somebody works is what one

@@ -3,16 +3,18 @@
 //! disk may be slow: neither is to delay the loop or a sweep.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use omr_kernel::actuate::Live;
 use omr_kernel::memcg::{Group, MemoryStat};
+use omr_kernel::process::{Holds, Process};
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Kernel, clock};
 use omr_policy::age::Bounds;
+use omr_policy::rank::ProcessId;
 use omr_policy::schedule::Due;
 use omr_units::{Bytes, GroupId, Monotonic, Pages};
 
@@ -20,6 +22,7 @@ use super::thread::Thread;
 use crate::age::observe::{Observer, Watched};
 use crate::age::{self, Missing};
 use crate::history::{AGES, Idle, Sample, Since, Store};
+use crate::processes;
 use crate::snapshot::SwapSpace;
 use crate::stop::Flag;
 
@@ -42,12 +45,25 @@ pub struct Order {
     pub due: Due,
     /// Of these groups.
     pub groups: Vec<Wanted>,
+    /// Processes of which is wanted what they have not used, and the groups that account for them.
+    pub processes: Vec<(ProcessId, PathBuf)>,
     /// As large as the history may be; zero: no sample is kept.
     pub size: Bytes,
 }
 
-/// What came of it.
+/// What a process had not used when its group was looked at.
 #[derive(Clone, Copy, Debug)]
+pub struct Cold {
+    /// When.
+    pub at: Monotonic,
+    /// Its anonymous memory then, without as much as it had locked.
+    pub memory: Bytes,
+    /// How much of it was not used for as long as [`AGES`] say.
+    pub bounds: [Bounds; AGES.len()],
+}
+
+/// What came of it.
+#[derive(Debug)]
 pub struct Report {
     /// What was to be done.
     pub due: Due,
@@ -55,6 +71,8 @@ pub struct Report {
     pub cost: Duration,
     /// Generations made.
     pub agings: u64,
+    /// The processes of which is known what they have not used.
+    pub cold: Vec<(ProcessId, Cold)>,
 }
 
 /// The thread.
@@ -100,7 +118,9 @@ impl<'a> Eye<'a> {
     fn look(&mut self, order: &Order, stop: &Flag) -> Report {
         let cpu = clock::read_thread_cpu();
         let agings = self.observer.cost().agings;
+        let mut cold = Vec::new();
         if order.due.aging {
+            let held: Vec<_> = order.processes.iter().map(|(id, _)| self.held(*id)).collect();
             let aged = self.age(order, stop).map_err(|err| format!("{err:#}")).err();
             if let Some(why) = &aged {
                 // What was known may not hold any more.
@@ -110,6 +130,8 @@ impl<'a> Eye<'a> {
                 }
             }
             self.missing = aged;
+            let processes = order.processes.iter().zip(held);
+            cold.extend(processes.filter_map(|((id, group), held)| Some((*id, self.cold(*id, group, held?)?))));
         }
         if order.due.sample {
             let samples = self.samples(&order.groups);
@@ -119,7 +141,25 @@ impl<'a> Eye<'a> {
             }
         }
         let cost = clock::read_thread_cpu().saturating_sub(cpu);
-        Report { due: order.due, cost, agings: self.observer.cost().agings - agings }
+        Report { due: order.due, cost, agings: self.observer.cost().agings - agings, cold }
+    }
+
+    /// Anonymous memory of a process that is on the kernel's lists: surely all that is not locked.
+    fn held(&mut self, id: ProcessId) -> Option<Bytes> {
+        let process = Process::open(self.kernel, id.pid).ok().filter(|process| processes::id(process) == id)?;
+        let holds = Holds::read(process.dir(), &mut self.buffer).ok()?;
+        Some(holds.anon? - holds.locked?)
+    }
+
+    /// What a process had not used, of what its group had not. `before`: what it held before the group was looked at.
+    fn cold(&mut self, id: ProcessId, group: &Path, before: Bytes) -> Option<Cold> {
+        let memory = self.held(id)?.min(before);
+        let watched = self.observer.groups().iter().find(|watched| watched.path == group)?;
+        let nodes = watched.nodes().map(|node| (node.at(), node.memory(), AGES.map(|age| node.idle(age))));
+        let now = clock::read_monotonic();
+        let idle = sum(nodes, now)?;
+        let bounds = idle.bounds.map(|bounds| bounds.of_part(idle.memory, memory));
+        Some(Cold { at: now - idle.ago, memory, bounds })
     }
 
     fn age(&mut self, order: &Order, stop: &Flag) -> Result<()> {

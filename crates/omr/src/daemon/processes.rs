@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use omr_kernel::memcg::Group;
 use omr_kernel::process::{Capability, Holds, Process, Status};
 use omr_kernel::{Kernel, clock};
+use omr_policy::age::Bounds;
 use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Score, Step, Verdict, rank};
 use omr_policy::{Class, End, Mode, Reason, Signals};
 use omr_units::{Bytes, GroupId, Monotonic};
@@ -17,11 +18,13 @@ use serde::{Deserialize, Serialize};
 use super::control::{Answer, Peer};
 use super::hint::{self, Given};
 use super::ledger::{Entry, HintLine};
+use super::looker::Cold;
 use super::worker::Order;
 use super::{Daemon, Explanation, LONGEST_LOOK};
 use crate::classes;
 use crate::config::printable;
 use crate::hint::Report;
+use crate::history::AGES;
 use crate::processes::{self, Finder, Seen, Which, hand_on};
 use crate::said::{Of, Said, Statement, Word, Words};
 
@@ -43,6 +46,10 @@ pub struct Processes {
     hinting: Option<Hinting>,
     /// What was done to processes that are still there.
     done: HashMap<ProcessId, Done>,
+    /// What they have not used.
+    cold: HashMap<ProcessId, Cold>,
+    /// What was done to them before this is not known.
+    began: Monotonic,
 }
 
 #[derive(Debug)]
@@ -73,8 +80,33 @@ pub struct ProcessView {
     pub verdict: Verdict,
     /// The last hint.
     pub last: Option<LastHint>,
+    /// What it has not used, as far as that is known.
+    pub cold: Option<ColdView>,
     /// Being hinted away now.
     pub hinting: bool,
+}
+
+/// What a process has not used.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ColdView {
+    /// When its group was looked at last.
+    pub ago: Duration,
+    /// Its anonymous memory then.
+    pub memory: Bytes,
+    /// How much of that was not used for so long, shortest first.
+    pub unused: Vec<(Duration, Bounds)>,
+}
+
+impl ColdView {
+    /// `None`: that it was not looked at, or by now was hinted. A hint moves memory in the kernel's lists, so these say
+    /// nothing of a time in which there was one.
+    fn new(now: Monotonic, cold: &Cold, hinted: Monotonic) -> Option<Self> {
+        let known = |age: &Duration| hinted <= cold.at && cold.at.since(hinted) >= *age;
+        let ages = AGES.into_iter().zip(cold.bounds).filter(|(age, _)| known(age));
+        let unused: Vec<_> = ages.collect();
+        let view = ColdView { ago: now.since(cold.at), memory: cold.memory, unused };
+        (!view.unused.is_empty()).then_some(view)
+    }
 }
 
 /// A hint that was given.
@@ -110,7 +142,20 @@ impl Processes {
             look_took: Duration::ZERO,
             hinting: None,
             done: HashMap::new(),
+            cold: HashMap::new(),
+            began: clock::read_monotonic(),
         }
+    }
+
+    /// All that may be hinted, and the groups that account for them.
+    pub fn accounted(&self) -> Vec<(ProcessId, PathBuf)> {
+        let may_be_hinted = self.seen.values().filter(|seen| seen.process.class == Class::Background);
+        may_be_hinted.filter_map(|seen| Some((seen.process.id, seen.account.clone()?))).collect()
+    }
+
+    /// What they have not used.
+    pub fn learn(&mut self, cold: Vec<(ProcessId, Cold)>) {
+        self.cold = cold.into_iter().collect();
     }
 
     /// The rules have changed.
@@ -527,11 +572,14 @@ impl Daemon {
             freed: done.freed,
             came_back: seen.and_then(|seen| Some(done.swapped - seen.process.swapped?)).unwrap_or_default(),
         });
+        let done = self.processes.done.get(&ranked.id).map_or(self.processes.began, |done| done.at);
+        let cold = self.processes.cold.get(&ranked.id).and_then(|cold| ColdView::new(now, cold, done));
         ProcessView {
             id: ranked.id,
             score: ranked.score,
             verdict: ranked.verdict.clone(),
             last,
+            cold,
             hinting: self.processes.hinting.as_ref().is_some_and(|hinting| hinting.id == ranked.id),
         }
     }
