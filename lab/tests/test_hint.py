@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from omrlab.daemon import CLASSES, CONFIG
-from omrlab.guest import MIB, Completed, Disk, Guest
+from omrlab.guest import MIB, Completed, Disk, Guest, Zram
 
 FAILED, USAGE, UNSUPPORTED, PARTIAL = 1, 2, 3, 4
 """omr's exit codes."""
@@ -23,6 +23,7 @@ class Mapped:
         self.process = guest.spawn(["omr-testkit", "map", amount, *options], group=group)
         ready = self.process.line_with("ready", timeout=180)
         self.bytes, self.start, self.mappings = ready["bytes"], ready["start"], ready["mappings"]
+        self.device: int = ready["device"]
 
     @property
     def pid(self) -> int:
@@ -177,6 +178,53 @@ def test_a_process_that_never_holds_still_and_one_of_as_many_mappings_as_there_c
         assert ended.code == PARTIAL and ended.json()["end"] == "gone", f"{ended.stdout} {ended.stderr}"
 
 
+def test_another_process_that_gets_the_pid_is_left_alone(release) -> None:
+    with Guest(release, 512, Disk(512, mb_s=4)) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        ends = Mapped(guest, "bg", "64M")
+        process = guest.spawn(["omr", "hint", str(ends.pid), "--pageout", "--anon", "--json"])
+        guest.wait_for(lambda: ends.swapped() > 4 * MIB, 30, "something in swap", every=0.05)
+        ends.process.kill(signal.SIGKILL)
+        ends.process.wait()
+        guest.spawn_as(ends.pid, ["omr-testkit", "map", "24M"], "bg")
+        ended = process.wait(timeout=120)
+        assert ended.code == PARTIAL and ended.json()["end"] == "gone", f"{ended.stdout} {ended.stderr}"
+        swapped = lambda: int(guest.shell(f"awk '/^VmSwap/ {{print $2}}' /proc/{ends.pid}/status"))
+        assert swapped() == 0
+        # The control: it is that process that has the pid now, and it can be hinted.
+        guest.throttle_swap(None)
+        guest.wait_for(lambda: "S (sleeping)" in guest.read(f"/proc/{ends.pid}/status"), 60, "rest")
+        omr(guest, "hint", ends.pid, "--pageout", "--anon")
+        assert swapped() > 20 * 1024
+
+
+def test_what_no_hint_moves_is_passed_over_and_counted(release) -> None:
+    with Guest(release, 512, Zram(256)) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        guest.write("/proc/sys/vm/nr_hugepages", "4")
+        background = Mapped(guest, "bg", "48M", "--huge-pages", "8M", "--locked", "4M", "--shared", "2M", "--device")
+        passed_over = {"huge_pages": 8 * MIB, "locked": 4 * MIB, "shared": 2 * MIB}
+
+        dry = omr(guest, "hint", background.pid, "--pageout", "--dry-run", "--json").json()
+        assert dry["skipped"] | passed_over == dry["skipped"]
+        mapping = next(line for line in dry["processes"][0]["mappings"] if line["range"].startswith(f"{background.device:x}-"))
+        # The page table's file says nothing of memory that is not the system's.
+        assert mapping["skip"] == "device" and mapping["resident"] == mapping["hint"] == 0
+        shown = omr(guest, "hint", background.pid, "--pageout", "--dry-run").stdout
+        assert "passed over: huge pages" in shown and "passed over: a device's" in shown and "4.00 MiB locked" in shown
+        for hint in ("--cold", "--pageout", "--willneed"):
+            alone = omr(guest, "hint", background.pid, hint, "--range", mapping["range"], "--json").json()
+            assert alone["end"] == "complete" and (hint == "--willneed" or alone["hinted"] == 0)
+
+        before = background.current()
+        summary = omr(guest, "hint", background.pid, "--pageout", "--json").json()
+        assert summary["end"] == "complete" and summary["skipped"] | passed_over == summary["skipped"], summary
+        # All else has left, and to zram at once: nothing is left in the swap cache to ask memory.reclaim for.
+        assert background.swapped() > 0.95 * background.bytes and before - background.current() > 0.9 * background.bytes
+        assert summary["freed"] > 0.9 * background.bytes and summary["processes"][0]["freed_behind"] == 0
+        assert background.errors() == 0
+
+
 def test_what_cannot_be_hinted_is_named(release) -> None:
     with Guest(release, 384) as guest:
         guest.write(CONFIG, CLASSES, create=True)
@@ -187,6 +235,12 @@ def test_what_cannot_be_hinted_is_named(release) -> None:
         assert omr(guest, "hint", pid, "--cold", "--json").json()["hinted"] >= background.bytes
         refused = omr(guest, "hint", pid, "--pageout", "--anon", code=UNSUPPORTED)
         assert "no swap" in refused.stderr and "without swap" in refused.stdout
+        some = omr(guest, "hint", pid, "--pageout", "--json", code=PARTIAL).json()
+        assert some["hinted"] > 0 and some["skipped"]["no_swap"] >= background.bytes, "files need no swap"
+        nowhere = omr(guest, "hint", pid, "--cold", "--range", "fffffffffff00000-fffffffffffff000", code=PARTIAL)
+        assert " 0 B marked as cold" in nowhere.stdout and "of the range are not mapped" in nowhere.stdout
+        itself = guest.run(["sh", "-c", "exec omr hint $$ --cold"], check=False)
+        assert itself.code == FAILED and "is omr itself" in itself.stderr
 
         kthread = guest.shell("pgrep kswapd0 || ps | awk '/kswapd0/ {print $1; exit}'").split()[0]
         zombie = guest.spawn(["sh", "-c", "sleep 0.01 & echo '{\"child\":'$!'}'; exec sleep 1000"])

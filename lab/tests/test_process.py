@@ -211,7 +211,7 @@ def test_what_was_said_outlives_the_daemon_and_not_the_process() -> None:
             assert application.shown()["asked"], "the next daemon knows it"
             application.process.kill(signal.SIGKILL)
             application.process.wait()
-            start_as(guest, application.process.pid)
+            guest.spawn_as(application.process.pid, ["omr-testkit", "fill", "32M"], "a")
             shown = application.shown()
             assert not shown["asked"] and shown["class"] == "background", shown["why"]
             # The control: it is the process that is another.
@@ -221,15 +221,3 @@ def test_what_was_said_outlives_the_daemon_and_not_the_process() -> None:
             assert [word["word"] for word in said] == ["background"]
             application.say("background", "--clear")
             assert not application.shown()["asked"] and daemon.status()["said"] == []
-
-
-def start_as(guest: Guest, pid: int) -> None:
-    """Another process with this id."""
-    start = f"echo {pid - 1} > /proc/sys/kernel/ns_last_pid; omr-testkit fill 32M > /dev/null & echo $!"
-    for _ in range(20):
-        started = int(guest.run(["sh", "-c", start], group="a").stdout)
-        if started == pid:
-            return
-        # Somebody else was faster.
-        guest.shell(f"kill {started}")
-    raise GuestError(f"{pid} was always taken")

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::madvise::{Advice, Batch, CHUNK, Hint};
-use omr_kernel::maps::{self, Layout};
+use omr_kernel::maps::{self, Detail, Layout};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::pagemap::{Pagemap, Residency};
@@ -554,11 +554,14 @@ impl Work<'_> {
             return;
         }
         let details = maps::read_smaps(self.subject.process.dir()).unwrap_or_default();
-        for range in self.refused.as_slice() {
-            // What says nothing now was unlocked since.
-            let refusal = detail(&details, range.start).and_then(|detail| detail.refusal);
-            self.report.skipped.add(refusal.map_or(Skip::Locked, Skip::from), length(range));
+        let mut named = Bytes::ZERO;
+        for Detail { mapping, refusal, .. } in &details {
+            let (Some(refusal), within) = (refusal, self.refused.within(&mapping.range)) else { continue };
+            self.report.skipped.add(Skip::from(*refusal), within.bytes());
+            named += within.bytes();
         }
+        // What says nothing now was unlocked since.
+        self.report.skipped.add(Skip::Locked, self.refused.bytes() - named);
     }
 }
 

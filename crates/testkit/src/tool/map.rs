@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::ptr;
 use std::thread;
 
-use anyhow::{Result, bail};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mlock, mmap_anonymous, mprotect, munmap};
+use anyhow::{Context as _, Result, bail};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mlock, mmap, mmap_anonymous, mprotect, munmap};
 use serde_json::json;
 
 use crate::amount::Amount;
@@ -23,6 +23,12 @@ pub(crate) struct Args {
     /// Locked private memory beside it
     #[arg(long, default_value = "0")]
     locked: Amount,
+    /// Pages of hugetlbfs beside it, of which there have to be enough
+    #[arg(long, default_value = "0")]
+    huge_pages: Amount,
+    /// Also maps memory of a device: 64 KiB below 1 MiB, where a PC has its firmware
+    #[arg(long)]
+    device: bool,
     /// Mappings of the private memory, of which every other one is read-only; as many as the kernel allows
     #[arg(long, default_value_t = 1)]
     mappings: usize,
@@ -43,6 +49,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let private = map(args.amount.bytes()?, MapFlags::PRIVATE, pattern)?;
     let shared = map(args.shared.bytes()?, MapFlags::SHARED, pattern)?;
     let locked = map(args.locked.bytes()?, MapFlags::PRIVATE, pattern)?;
+    let huge = map(args.huge_pages.bytes()?, MapFlags::PRIVATE | MapFlags::HUGETLB, pattern)?;
+    let device = if args.device { map_firmware()? } else { 0 };
     if !locked.is_empty() {
         // SAFETY: the slice is memory of this process.
         unsafe { mlock(locked.as_ptr().cast_mut().cast(), size_of_val(locked)) }?;
@@ -61,9 +69,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         thread::spawn(churn);
     }
     let start = private.as_ptr() as usize;
-    println!("{}", json!({"ready": true, "bytes": size_of_val(private), "start": start, "mappings": mappings}));
+    println!(
+        "{}",
+        json!({"ready": true, "bytes": size_of_val(private), "start": start, "mappings": mappings, "device": device})
+    );
     while signals.wait(None)? == Some(libc::SIGUSR1) {
-        let errors: usize = [private, shared, locked].into_iter().map(|words| pattern.errors(words)).sum();
+        let errors: usize = [private, shared, locked, huge].into_iter().map(|words| pattern.errors(words)).sum();
         println!("{}", json!({"verified": size_of_val(private), "errors": errors}));
     }
     Ok(())
@@ -84,6 +95,16 @@ fn map(bytes: u64, flags: MapFlags, pattern: Pattern) -> Result<&'static [u64]> 
     let memory = unsafe { std::slice::from_raw_parts_mut(start.cast::<u64>(), words) };
     memory.iter_mut().enumerate().for_each(|(index, word)| *word = pattern.word(index));
     Ok(memory)
+}
+
+/// A private mapping of the firmware, which is none of the system's memory, and its address.
+fn map_firmware() -> Result<usize> {
+    const PLACE: u64 = 0xf_0000;
+    const LENGTH: usize = 64 << 10;
+    let memory = std::fs::File::open("/dev/mem").context("open /dev/mem")?;
+    // SAFETY: a new mapping; nothing that exists is touched, and nobody uses it.
+    let start = unsafe { mmap(ptr::null_mut(), LENGTH, ProtFlags::READ, MapFlags::PRIVATE, &memory, PLACE) };
+    Ok(start.context("map /dev/mem")? as usize)
 }
 
 /// Maps, uses and unmaps.
