@@ -36,6 +36,11 @@ class Application:
     def held(self) -> int:
         return self.guest.group_value(self.group)
 
+    def cached(self) -> int:
+        """In swap, and in memory as well."""
+        stat = self.guest.read(f"/sys/fs/cgroup/{self.group}/memory.stat").splitlines()
+        return next(int(line.split()[1]) for line in stat if line.startswith("swapcached "))
+
     def verify(self) -> None:
         """Reads all of it: it is what was written, and in memory again."""
         self.verifications += 1
@@ -194,6 +199,44 @@ def test_a_process_that_becomes_foreground_keeps_what_it_still_has() -> None:
             away.say("background")
             daemon.wait_for_hint(away, 2)
             assert away.swapped() > 0.95 * away.bytes
+        away.verify()
+
+
+def test_what_was_paged_out_is_read_back_when_its_process_returns_where_that_is_wanted() -> None:
+    with Guest("6.12", 512, Disk(512, mb_s=40)) as guest:
+        away = Application(guest, "away")
+        for number, prefetch in enumerate(("off", "on"), 1):
+            with Hinting(guest, quick=f'{QUICK}prefetch = "{prefetch}"\n') as daemon:
+                away.say("background")
+                daemon.wait_for_hint(away, number)
+                assert away.swapped() > 0.95 * away.bytes and away.cached() < 0.1 * away.bytes
+                away.say("foreground")
+                guest.shell(f"sleep {LONG_ENOUGH}")
+                hints = daemon.hints(away, "willneed")
+                if prefetch == "off":
+                    # The control.
+                    assert hints == [] and away.cached() < 0.1 * away.bytes
+                    away.verify()
+                else:
+                    assert len(hints) == 1 and hints[0]["advised"] > 0.95 * away.bytes and hints[0]["stop_reason"] == "done"
+                    assert away.cached() > 0.9 * away.bytes, "in memory, and not used yet"
+                    assert away.shown()["last"]["step"] == "pageout"
+        away.verify()
+
+
+def test_reading_back_ends_when_the_process_leaves_again() -> None:
+    with Guest("6.12", 512, Disk(512)) as guest:
+        away = Application(guest, "away", "128M")
+        with Hinting(guest, quick=f'{QUICK}prefetch = "on"\n') as daemon:
+            away.say("background")
+            daemon.wait_for_hint(away)
+            guest.throttle_swap(4)
+            away.say("foreground")
+            away.say("background")
+            line = guest.wait_for(lambda: daemon.hints(away, "willneed"), 60, "end of reading back")[0]
+            assert line["stop_reason"] == "it left the foreground", line
+            assert line["advised"] < 0.75 * away.bytes
+            guest.throttle_swap(None)
         away.verify()
 
 

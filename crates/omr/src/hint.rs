@@ -7,6 +7,7 @@
 mod plan;
 mod subject;
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -69,6 +70,9 @@ pub struct Report {
     pub resident_after: Option<Bytes>,
     /// Of it, in swap now.
     pub swapped_out: Bytes,
+    /// Where that was which was to be paged out, roughly.
+    #[serde(skip)]
+    pub places: Ranges,
     /// What the group's `memory.current` fell by, call by call.
     pub freed: Bytes,
     /// Of it, swap cache that `memory.reclaim` freed in the end.
@@ -209,7 +213,7 @@ impl Hinter<'_> {
     }
 
     fn work(&mut self, mut work: Work<'_>, plan: &Plan, extent: Extent) -> Result<Report> {
-        let ranges = plan.ranges();
+        let mut ranges = plan.ranges();
         if !self.actuator.is_live() {
             let all = ranges.iter().map(length).sum();
             let most = if work.advice == Advice::PageOut { self.most(&work, extent) } else { Bytes::MAX };
@@ -220,8 +224,16 @@ impl Hinter<'_> {
         let all: Ranges = plan.parts.iter().flat_map(|part| part.hint.as_slice().iter().cloned()).collect();
         let cached = work.cached()?;
         work.report.end = match work.advice {
-            Advice::PageOut => self.page_out(&mut work, ranges.into(), extent)?,
-            _ => self.give(&mut work, &all)?.unwrap_or(End::Complete),
+            Advice::PageOut => {
+                work.report.places = all.bridged(NEAR);
+                self.page_out(&mut work, ranges.into(), extent)?
+            }
+            Advice::WillNeed => {
+                // Somebody may be waiting: first where there is most of it.
+                ranges.sort_by_key(|range| Reverse(length(range)));
+                self.give(&mut work, &ranges)?.unwrap_or(End::Complete)
+            }
+            _ => self.give(&mut work, all.as_slice())?.unwrap_or(End::Complete),
         };
         if work.report.end == End::Denied {
             return Err(subject::denied(self.kernel, &name(work.subject.process.stat()), Capability::SysNice));
@@ -279,7 +291,7 @@ impl Hinter<'_> {
             if taken.is_empty() {
                 return Ok(if extent.amount == Amount::Max { End::Complete } else { End::Futile });
             }
-            let end = self.give(work, &taken)?;
+            let end = self.give(work, taken.as_slice())?;
             let went = match work.residency(&taken) {
                 Ok((present, _)) => taken.bytes() - present.bytes(),
                 Err(err) if err.is_gone() => return Ok(End::Gone),
@@ -297,9 +309,9 @@ impl Hinter<'_> {
     }
 
     /// Gives the hint about these ranges; what ended it early, if anything.
-    fn give(&mut self, work: &mut Work<'_>, ranges: &Ranges) -> Result<Option<End>> {
+    fn give(&mut self, work: &mut Work<'_>, ranges: &[Range<u64>]) -> Result<Option<End>> {
         let advice = work.advice;
-        let hints = ranges.as_slice().iter().map(|range| Hint { range: range.clone(), advice }).collect();
+        let hints = ranges.iter().map(|range| Hint { range: range.clone(), advice }).collect();
         let subject = work.subject;
         let current = |buffer: &mut Vec<u8>| subject.account.as_ref()?.group.read_current(buffer).ok();
         let call = if advice == Advice::Cold { MARKED } else { CHUNK };
@@ -506,6 +518,7 @@ impl Report {
             resident_before: Bytes::ZERO,
             resident_after: None,
             swapped_out: Bytes::ZERO,
+            places: Ranges::new(),
             freed: Bytes::ZERO,
             freed_behind: Bytes::ZERO,
             left_cached: Bytes::ZERO,

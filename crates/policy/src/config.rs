@@ -221,6 +221,9 @@ pub struct Hints {
     pub swap_free: Permyriad,
     /// With more memory available than this share, nothing is paged out: there is nothing to gain yet.
     pub available: Permyriad,
+    /// What was paged out of a process is brought back when it comes to the foreground.
+    #[serde(default)]
+    pub prefetch: bool,
 }
 
 impl Default for Hints {
@@ -233,6 +236,7 @@ impl Default for Hints {
             change: Bytes::mib(8),
             swap_free: Permyriad::percent(20),
             available: Permyriad::percent(50),
+            prefetch: false,
         }
     }
 }

@@ -63,6 +63,8 @@ pub enum Step {
     Cold,
     /// Take it now.
     PageOut,
+    /// It is in the foreground again: bring back what was taken. Never due by rank.
+    WillNeed,
 }
 
 impl Step {
@@ -71,6 +73,7 @@ impl Step {
         match self {
             Step::Cold => "cold",
             Step::PageOut => "pageout",
+            Step::WillNeed => "willneed",
         }
     }
 
@@ -80,7 +83,7 @@ impl Step {
         match (last, self) {
             (Step::Cold, Step::Cold) => Duration::from_secs(5),
             (Step::Cold, Step::PageOut) => Duration::from_millis(500),
-            (Step::PageOut, _) => Duration::from_secs(10),
+            (Step::PageOut | Step::WillNeed, _) | (_, Step::WillNeed) => Duration::from_secs(10),
         }
     }
 }
@@ -459,6 +462,11 @@ impl State {
         let complete = hinted.end == HintEnd::Complete;
         known.last = Some(Last { step: hinted.step, at: now, anon: hinted.anon, complete });
         known.refused = (hinted.end == HintEnd::Failed).then(|| now + REFUSED);
+    }
+
+    /// Whether what was paged out may be brought back now for a process that came back.
+    pub fn may_prefetch(&mut self, config: &Config, now: Monotonic) -> bool {
+        config.hints.prefetch && crate::decide::quiet(config, self, now).is_ok()
     }
 
     /// A process is in the foreground from this moment on.

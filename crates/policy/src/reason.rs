@@ -210,6 +210,8 @@ pub enum Reason {
         /// Needed.
         smallest: Bytes,
     },
+    /// A process that was paged out is in the foreground.
+    CameBack,
     /// A process's memory is marked cold, and will be paged out.
     MarkedCold {
         /// Unused for this long.
@@ -340,6 +342,7 @@ impl fmt::Display for Reason {
             Reason::SmallProcess { anon, smallest } => {
                 write!(f, "{anon} of anonymous memory, {smallest} is worth a hint")
             }
+            Reason::CameBack => write!(f, "it is in the foreground again"),
             Reason::MarkedCold { unused, needed } => {
                 write!(f, "marked cold; unused for {}, at {} it is paged out", short(*unused), short(*needed))
             }

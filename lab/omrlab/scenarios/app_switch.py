@@ -15,8 +15,20 @@ from ..results import Metric, Runs, identity, progress, quantile
 
 NAME = "app-switch"
 
-LABELS = {"vanilla": "no swap", "zram": "zram", "rules": "zram, omr's process rules", "sweeps": "zram, omr's sweeps only"}
-ARM_COLOURS = {"vanilla": COLOURS["off"], "zram": COLOURS["seed"], "rules": COLOURS["on"], "sweeps": COLOURS["by-hand"]}
+LABELS = {
+    "vanilla": "no swap",
+    "zram": "zram",
+    "rules": "zram, omr's process rules",
+    "sweeps": "zram, omr's sweeps only",
+    "prefetch": "zram, omr's process rules, prefetch",
+}
+ARM_COLOURS = {
+    "vanilla": COLOURS["off"],
+    "zram": COLOURS["seed"],
+    "rules": COLOURS["on"],
+    "sweeps": COLOURS["by-hand"],
+    "prefetch": COLOURS["prepare"],
+}
 
 CONFIGS = {
     "rules": """
@@ -35,6 +47,7 @@ match = "apps/*"
 class = "background"
 """,
 }
+CONFIGS["prefetch"] = CONFIGS["rules"].replace("[hints]", '[hints]\nprefetch = "on"')
 """By arm: how the daemon knows the applications. Which one is in the foreground it is told."""
 
 GOALS = {"kills": "<= -50", "cold_starts": "<= -40", "switch_mean": "<= -30", "allocstall": "<= -60"}
@@ -158,6 +171,11 @@ def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
             # Nothing to gain where there was none.
             changes = [100 * (after / before - 1) for before, after in pairs if before] or [0.0]
             found[f"{name}_delta_pct"] = Metric(changes, "%", GOALS.get(name), SEED.get(name))
+    if {"rules", "prefetch"} <= set(results):
+        for name in ("switch_mean", "switch_p50", "switch_p99"):
+            figure = FIGURES[name]
+            changes = [100 * (figure(on) / figure(off) - 1) for off, on in zip(results["rules"], results["prefetch"])]
+            found[f"{name}_prefetch_pct"] = Metric(changes, "%")
     for arm, runs in results.items():
         for name, figure in FIGURES.items():
             found[f"{name}_{arm}"] = Metric([figure(run) for run in runs], UNITS.get(name, "count"))

@@ -74,7 +74,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order in which they are shown: by table, the top first.
-pub static KEYS: [Key; 41] = [
+pub static KEYS: [Key; 42] = [
     Key {
         table: "",
         name: "mode",
@@ -157,6 +157,15 @@ pub static KEYS: [Key; 41] = [
     size("hints", "change", Bytes::ZERO, TIB, |s| &mut s.policy.hints.change),
     share("hints", "swap_free", Permyriad::ZERO, percent(100), |s| &mut s.policy.hints.swap_free),
     share("hints", "available", Permyriad::ZERO, percent(100), |s| &mut s.policy.hints.available),
+    Key {
+        table: "hints",
+        name: "prefetch",
+        kind: Kind::Word {
+            words: &["off", "on"],
+            get: |s| if s.policy.hints.prefetch { "on" } else { "off" },
+            set: |s, word| s.policy.hints.prefetch = word == "on",
+        },
+    },
     // Agings less than half a second apart would say nothing: the kernel counts their ages in jiffies.
     time("history", "every", s(10), DAY, |s| &mut s.policy.history.every),
     size("history", "size", Bytes::ZERO, TIB, |s| &mut s.policy.history.size),

@@ -1,4 +1,4 @@
-//! One hint about all anonymous memory of a process: what the worker does for it.
+//! One hint about the anonymous memory of a process: what the worker does for it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use omr_kernel::madvise::Advice;
 use omr_kernel::maps::Backing;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::{Holds, Process};
+use omr_kernel::ranges::Ranges;
 use omr_policy::End;
 use omr_policy::rank::{ProcessId, Step};
 use omr_units::{Amount, Bytes};
@@ -28,6 +29,8 @@ pub struct Order {
     pub id: ProcessId,
     /// How.
     pub step: Step,
+    /// About which of it; `None`: all.
+    pub within: Option<Ranges>,
     /// The group that accounts for its memory, below the mount; `None`: the root.
     pub account: Option<PathBuf>,
     /// What may be taken from that group.
@@ -84,8 +87,9 @@ fn try_give(
     let advice = match order.step {
         Step::Cold => Advice::Cold,
         Step::PageOut => Advice::PageOut,
+        Step::WillNeed => Advice::WillNeed,
     };
-    let selection = Selection { advice, within: None, backing: Some(Backing::Anonymous) };
+    let selection = Selection { advice, within: order.within.clone(), backing: Some(Backing::Anonymous) };
     let config = &order.loaded.policy;
     let mut hinter = Hinter { kernel, config, actuator, journal, stop, progress: &mut |_| {} };
     let report = hinter.run(&subject, &selection, Extent { amount: Amount::Max, swap_floor: None })?;

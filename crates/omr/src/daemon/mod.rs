@@ -777,6 +777,7 @@ impl Daemon {
         });
         if !changed.is_empty() {
             self.reclassified(&changed);
+            self.look_for_returning();
         }
         self.taking_took += clock::read_thread_cpu().saturating_sub(cpu);
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use omr_kernel::memcg::Group;
 use omr_kernel::process::{Capability, Holds, Process, Status};
+use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
 use omr_policy::age::Bounds;
 use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Score, Step, Verdict, rank};
@@ -32,6 +33,9 @@ use crate::said::{Of, Said, Statement, Word, Words};
 const LOOK: Duration = Duration::from_secs(2);
 const LOOK_SHARE: u32 = 200;
 
+/// Of a process whose memory is in more pieces, 1 MiB apart, nothing is brought back: 16 KiB of the daemon's own.
+const MOST_PLACES: usize = 1024;
+
 /// What the daemon knows of processes.
 #[derive(Debug)]
 pub struct Processes {
@@ -46,6 +50,8 @@ pub struct Processes {
     hinting: Option<Hinting>,
     /// What was done to processes that are still there.
     done: HashMap<ProcessId, Done>,
+    /// Where that was which was paged out of processes that did not come back since.
+    away: HashMap<ProcessId, Ranges>,
     /// What they have not used.
     cold: HashMap<ProcessId, Cold>,
     /// What was done to them before this is not known.
@@ -142,6 +148,7 @@ impl Processes {
             look_took: Duration::ZERO,
             hinting: None,
             done: HashMap::new(),
+            away: HashMap::new(),
             cold: HashMap::new(),
             began: clock::read_monotonic(),
         }
@@ -151,6 +158,14 @@ impl Processes {
     pub fn accounted(&self) -> Vec<(ProcessId, PathBuf)> {
         let may_be_hinted = self.seen.values().filter(|seen| seen.process.class == Class::Background);
         may_be_hinted.filter_map(|seen| Some((seen.process.id, seen.account.clone()?))).collect()
+    }
+
+    /// Where that was which was paged out of a process.
+    fn note_places(&mut self, id: ProcessId, places: &Ranges) {
+        if places.as_slice().len() <= MOST_PLACES {
+            let all = self.away.get(&id).map_or_else(|| places.clone(), |before| before.union(places));
+            self.away.insert(id, all);
+        }
     }
 
     /// What they have not used.
@@ -215,7 +230,15 @@ impl Daemon {
         }
         let seen = &processes.seen;
         processes.done.retain(|id, _| seen.contains_key(id));
+        processes.away.retain(|id, _| seen.contains_key(id));
         self.rank();
+        if self.returning().is_some() {
+            // Somebody waits for it, and for nothing that is taken meanwhile.
+            if self.processes.hinting.as_ref().is_some_and(|hinting| hinting.step != Step::WillNeed) {
+                self.stop_hint("another process came back");
+            }
+            self.hint_next();
+        }
     }
 
     /// What is said of groups, and of those in which a process is in the foreground, counts from now on.
@@ -284,6 +307,8 @@ impl Daemon {
         let Some(hinting) = &self.processes.hinting else { return };
         let now = self.processes.ranked.iter().find(|ranked| ranked.id == hinting.id);
         let reason = match now.map(|ranked| ranked.verdict.reason()) {
+            Some(Reason::Class { class: Class::Foreground }) if hinting.step == Step::WillNeed => return,
+            Some(_) if hinting.step == Step::WillNeed => "it left the foreground".to_owned(),
             Some(reason @ (Reason::InUse { .. } | Reason::Class { .. } | Reason::NotAsked)) => reason.to_string(),
             Some(_) => return,
             None => "it has ended".to_owned(),
@@ -299,7 +324,23 @@ impl Daemon {
         }
     }
 
-    /// The first process of the ranking for which a hint is due.
+    /// Groups have another class now: not with the next look, but at once.
+    pub(super) fn look_for_returning(&mut self) {
+        if !self.processes.away.is_empty() {
+            self.look();
+        }
+    }
+
+    /// A process that was paged out and is in the foreground.
+    fn returning(&mut self) -> Option<ProcessId> {
+        let processes = &self.processes;
+        let is_back =
+            |id: &&ProcessId| processes.seen.get(id).is_some_and(|seen| seen.process.class == Class::Foreground);
+        let id = *processes.away.keys().find(is_back)?;
+        self.state.may_prefetch(&self.config, clock::read_monotonic()).then_some(id)
+    }
+
+    /// One that came back, else the first process of the ranking for which a hint is due.
     fn hint_next(&mut self) {
         if self.is_working || self.preparing.is_some() {
             return;
@@ -308,11 +349,14 @@ impl Daemon {
             Verdict::Hint { step, reason } => Some((ranked.id, *step, reason.clone())),
             Verdict::Hold { .. } => None,
         });
-        let Some((id, step, start)) = due else { return };
+        let back = self.returning().map(|id| (id, Step::WillNeed, Reason::CameBack));
+        let Some((id, step, start)) = back.or(due) else { return };
+        let within = if step == Step::WillNeed { self.processes.away.remove(&id) } else { None };
         let Some(seen) = self.processes.seen.get(&id) else { return };
         let order = hint::Order {
             id,
             step,
+            within,
             account: seen.account.clone(),
             room: seen.process.room.unwrap_or_default(),
             loaded: self.loaded.clone(),
@@ -334,6 +378,9 @@ impl Daemon {
             Given::Hinted(report, holds) => {
                 let is_stopped = matches!(report.end, End::Stopped | End::Timeout);
                 let end = if is_stopped { HintEnd::Stopped } else { HintEnd::Complete };
+                if hinting.step == Step::PageOut && self.config.hints.prefetch {
+                    self.processes.note_places(hinting.id, &report.places);
+                }
                 self.note_hint(&hinting, end, holds, report.swapped_out);
                 self.record(hinting, Ok((&report, holds)));
             }
@@ -347,6 +394,9 @@ impl Daemon {
     }
 
     fn note_hint(&mut self, hinting: &Hinting, end: HintEnd, holds: Holds, swapped_out: Bytes) {
+        if hinting.step == Step::WillNeed {
+            return;
+        }
         let on_disk = self.snapshot.as_ref().and_then(|snapshot| snapshot.swap).is_some_and(|swap| swap.on_disk);
         let hinted = Hinted {
             step: hinting.step,
@@ -396,8 +446,11 @@ impl Daemon {
                     (end, _) => end.words().to_owned(),
                 };
                 let swapped = holds.swapped.unwrap_or_default();
-                let done = Done { step: hinting.step, at: clock::read_monotonic(), freed: report.freed, swapped };
-                self.processes.done.insert(hinting.id, done);
+                // What came back since the last one was taken out is still to be seen.
+                if hinting.step != Step::WillNeed {
+                    let done = Done { step: hinting.step, at: clock::read_monotonic(), freed: report.freed, swapped };
+                    self.processes.done.insert(hinting.id, done);
+                }
             }
             Err(error) => line.error = Some(error),
         }
