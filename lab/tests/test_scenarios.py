@@ -8,7 +8,7 @@ import pytest
 from omrlab import packages
 from omrlab.guest import MIB
 from omrlab.report import reached
-from omrlab.scenarios import advise, app_switch, burst, cold_age, footprint, migrate
+from omrlab.scenarios import advise, app_switch, burst, cold_age, footprint, hint, migrate
 
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
@@ -95,6 +95,25 @@ def test_plots_are_drawn(tmp_path: Path) -> None:
     burst.draw({"empty": [burst_of(2, 0)], "off": [burst_of(20, 90)], "on": [burst_of(2, 0)]}, tmp_path, guest)
     app_switch.draw({"zram": [used("ffch", 2)], "rules": [used("ffhh", 1)]}, tmp_path, {**guest, "apps": 2, "switches": 4})
     assert {path.name for path in tmp_path.iterdir()} == {"migrate.png", "burst.png", "app-switch.png"}
+
+
+def felt(*response_ms: float) -> dict[str, Any]:
+    return {"seconds": 5.0, "response_ms": list(response_ms)}
+
+
+def test_what_the_foreground_feels_is_compared_within_a_guest(tmp_path: Path) -> None:
+    pairs = [
+        {"nothing": felt(2, 4, 4), "bare": felt(2, 4, 40), "omr": felt(2, 4, 4.2)},
+        {"nothing": felt(1, 2, 2), "bare": felt(1, 2, 40), "omr": felt(1, 2, 2.2)},
+        {"nothing": felt(2, 4, 4), "bare": felt(2, 4, 16), "omr": felt(2, 4, 4)},
+    ]
+    figures = hint.felt_metrics(pairs)
+    assert figures["fg_p999_ratio"].value == 1.05 and figures["fg_p999_ratio_bare"].value == 10
+    assert reached(figures["fg_p999_ratio"].json())
+    # The control: by the median of the rounds it is missed.
+    assert not reached(hint.felt_metrics([pairs[1] | {"omr": felt(1, 2, 3)}] * 3)["fg_p999_ratio"].json())
+    hint.draw_latency(pairs, tmp_path)
+    assert (tmp_path / "latency.png").stat().st_size > 0
 
 
 def looked_at(least: int, most: int) -> dict[str, Any]:
