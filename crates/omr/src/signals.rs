@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use omr_kernel::meminfo::Meminfo;
 use omr_kernel::stat::{CpuTicks, Stat, TICK};
 use omr_policy::{CpuIdle, Machine, Memory, Signals, Swap};
 use omr_units::Permyriad;
@@ -31,9 +32,7 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
             stall_io: stall(1),
             stall_memory: stall(2),
             swap: now.swap.map(|swap| Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk }),
-            memory: now
-                .memory
-                .and_then(|memory| Some(Memory { total: memory.mem_total?, available: memory.mem_available? })),
+            memory: now.memory.as_ref().and_then(memory),
             image: if now.hibernates {
                 now.memory.and_then(|memory| Some(memory.mem_total? - memory.mem_free?))
             } else {
@@ -50,6 +49,11 @@ struct Cpu {
     used: Option<Duration>,
     /// Per CPU: number, idle ticks, all ticks.
     idle: Vec<(u32, u64, u64)>,
+}
+
+/// Of the machine: what there is, and what is available.
+pub fn memory(memory: &Meminfo) -> Option<Memory> {
+    Some(Memory { total: memory.mem_total?, available: memory.mem_available? })
 }
 
 impl Cpu {

@@ -219,7 +219,7 @@ pub struct Hints {
     pub change: Bytes,
     /// With less free swap than this share, nothing is paged out. Android's 20 %.
     pub swap_free: Permyriad,
-    /// With more memory available than this share, nothing is paged out: there is nothing to gain yet.
+    /// With more memory available than this share, nothing is paged out, and no more than lacks for it.
     pub available: Permyriad,
     /// What was paged out of a process is brought back when it comes to the foreground.
     #[serde(default)]

@@ -209,6 +209,8 @@ pub struct Hinted {
 pub enum HintEnd {
     /// All of it was given.
     Complete,
+    /// As much as was asked for; there is more.
+    Enough,
     /// Somebody needed the machine or the process.
     Stopped,
     /// Not permitted, or the kernel does not know it.
@@ -240,8 +242,7 @@ struct Last {
     at: Monotonic,
     /// Anonymous memory that was left.
     anon: Bytes,
-    /// All of it was given.
-    complete: bool,
+    end: HintEnd,
 }
 
 /// What is remembered about all of them.
@@ -366,7 +367,8 @@ fn due(
     }
     let last = known.and_then(|known| known.last);
     // Since it was used last.
-    let given = last.filter(|last| last.complete && now.since(last.at) < unused);
+    let is_given = |last: &Last| matches!(last.end, HintEnd::Complete | HintEnd::Enough);
+    let given = last.filter(|last| is_given(last) && now.since(last.at) < unused);
     let reason = |needed| Reason::Unused { unused, needed };
     let step = match unused < hints.pageout_after {
         true if given.is_some() => return Err(Reason::MarkedCold { unused, needed: hints.pageout_after }),
@@ -399,7 +401,7 @@ fn page_out(
 ) -> Result<(), Reason> {
     let hints = &config.hints;
     let unknown = |signal: &str| Reason::Unknown { signal: signal.to_owned() };
-    if let Some(last) = last.filter(|last| last.step == Step::PageOut && last.complete) {
+    if let Some(last) = last.filter(|last| last.step == Step::PageOut && last.end == HintEnd::Complete) {
         let change = Bytes(anon.0.abs_diff(last.anon.0));
         if change < hints.change {
             return Err(Reason::Unchanged { change, needed: hints.change });
@@ -437,6 +439,13 @@ fn page_out(
     Ok(())
 }
 
+/// How much is to be paged out so that enough is available: what lacks, but no less than what a process must
+/// have to be worth it. Nothing is lost by ending there: the next look asks for what still lacks then.
+pub fn lacking(config: &Config, machine: &Machine) -> Bytes {
+    let lacks = machine.memory.map(|memory| memory.total.share(config.hints.available) - memory.available);
+    lacks.unwrap_or_default().max(config.hints.smallest)
+}
+
 /// Whether nobody waits for memory or a disk, to which paging out would only add.
 fn calm(config: &Config, machine: &Machine) -> Result<(), Reason> {
     for (resource, stall, allowed) in [
@@ -459,8 +468,7 @@ impl State {
     pub fn hinted(&mut self, now: Monotonic, hour: u64, id: ProcessId, hinted: &Hinted) {
         self.writes.add(hour, hinted.swap_writes);
         let Some(known) = self.processes.0.get_mut(&id) else { return };
-        let complete = hinted.end == HintEnd::Complete;
-        known.last = Some(Last { step: hinted.step, at: now, anon: hinted.anon, complete });
+        known.last = Some(Last { step: hinted.step, at: now, anon: hinted.anon, end: hinted.end });
         known.refused = (hinted.end == HintEnd::Failed).then(|| now + REFUSED);
     }
 

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{millis, quiet, seconds};
-use omr_policy::rank::{HintEnd, Hinted, Process, ProcessId, Ranked, Score, Step, Verdict, rank};
+use omr_policy::rank::{HintEnd, Hinted, Process, ProcessId, Ranked, Score, Step, Verdict, lacking, rank};
 use omr_policy::{Class, Config, Machine, Memory, Reason, Signals, State, Swap};
 use omr_units::{Bytes, Monotonic, Permyriad};
 use proptest::option;
@@ -294,6 +294,24 @@ fn with_little_free_swap_it_is_marked_cold_and_stays() {
     // What the guard keeps free for sweeps stays free, too.
     desk.processes[0].anon = Some(Bytes::mib(150));
     assert_eq!(desk.held(0), "50.0 MiB of swap is free, 100 MiB stays free");
+}
+
+#[test]
+fn no_more_is_paged_out_than_lacks_and_the_rest_when_that_lacks_too() {
+    let mut desk = Desk::new([process(1, 100)]);
+    let memory = |available| Some(Memory { total: Bytes::mib(1000), available: Bytes::mib(available) });
+    desk.machine.memory = memory(470);
+    assert_eq!(desk.due(60), Step::PageOut);
+    assert_eq!(lacking(&desk.config, &desk.machine), Bytes::mib(30));
+    desk.end(Step::PageOut, 70, HintEnd::Enough);
+    desk.machine.memory = memory(501);
+    assert_eq!(desk.held(10), "501 MiB of memory is available, 500 MiB is enough", "and it is not marked once more");
+    desk.machine.memory = memory(500);
+    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(lacking(&desk.config, &desk.machine), desk.config.hints.smallest);
+    // All of it was given: until it has changed there is nothing more to take.
+    desk.hinted(Step::PageOut, 70);
+    assert_eq!(desk.held(20), "paged out before and changed by 0 B since, 8.00 MiB is worth another time");
 }
 
 #[test]

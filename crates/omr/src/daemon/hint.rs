@@ -35,6 +35,8 @@ pub struct Order {
     pub account: Option<PathBuf>,
     /// What may be taken from that group.
     pub room: Bytes,
+    /// How much is to be paged out; `None`: all.
+    pub amount: Option<Bytes>,
     /// What paces it.
     pub loaded: Arc<Loaded>,
 }
@@ -84,15 +86,15 @@ fn try_give(
         None => None,
     };
     let subject = Subject { process, group, account };
-    let advice = match order.step {
-        Step::Cold => Advice::Cold,
-        Step::PageOut => Advice::PageOut,
-        Step::WillNeed => Advice::WillNeed,
+    let (advice, amount) = match order.step {
+        Step::Cold => (Advice::Cold, Amount::Max),
+        Step::PageOut => (Advice::PageOut, order.amount.map_or(Amount::Max, Amount::Bytes)),
+        Step::WillNeed => (Advice::WillNeed, Amount::Max),
     };
     let selection = Selection { advice, within: order.within.clone(), backing: Some(Backing::Anonymous) };
     let config = &order.loaded.policy;
     let mut hinter = Hinter { kernel, config, actuator, journal, stop, progress: &mut |_| {} };
-    let report = hinter.run(&subject, &selection, Extent { amount: Amount::Max, swap_floor: None })?;
+    let report = hinter.run(&subject, &selection, Extent { amount, swap_floor: None })?;
     let holds = Holds::read(subject.process.dir(), &mut Vec::new())?;
     Ok(Some((report, holds)))
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use omr_kernel::memcg::Group;
+use omr_kernel::meminfo::Meminfo;
 use omr_kernel::process::{Capability, Holds, Process, Status};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
 use omr_policy::age::Bounds;
-use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Score, Step, Verdict, rank};
+use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Score, Step, Verdict, lacking, rank};
 use omr_policy::{Class, End, Mode, Reason, Signals};
 use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,7 @@ use crate::hint::Report;
 use crate::history::AGES;
 use crate::processes::{self, Finder, Seen, Which, hand_on};
 use crate::said::{Of, Said, Statement, Word, Words};
+use crate::signals;
 
 /// Processes are looked at this often, or so seldom that it takes no more than half a percent of a CPU.
 const LOOK: Duration = Duration::from_secs(2);
@@ -62,6 +64,8 @@ pub struct Processes {
 struct Hinting {
     id: ProcessId,
     step: Step,
+    /// So much of it only.
+    amount: Option<Bytes>,
     start: Reason,
     stop: Option<String>,
 }
@@ -298,7 +302,9 @@ impl Daemon {
     }
 
     fn rank(&mut self) {
-        let Some(signals) = &self.signals else { return };
+        let Some(signals) = &mut self.signals else { return };
+        // The last hint has changed that.
+        signals.machine.memory = Meminfo::read(&self.kernel, &mut self.buffer).ok().as_ref().and_then(signals::memory);
         let signals = Signals { now: clock::read_monotonic(), slept: false, ..signals.clone() };
         let mut list: Vec<_> = self.processes.seen.values().map(|seen| seen.process.clone()).collect();
         list.sort_unstable_by_key(|process| process.id);
@@ -353,16 +359,19 @@ impl Daemon {
         let Some((id, step, start)) = back.or(due) else { return };
         let within = if step == Step::WillNeed { self.processes.away.remove(&id) } else { None };
         let Some(seen) = self.processes.seen.get(&id) else { return };
+        let lacking = self.signals.as_ref().map(|signals| lacking(&self.config, &signals.machine));
+        let amount = lacking.filter(|_| step == Step::PageOut).filter(|amount| seen.process.anon > Some(*amount));
         let order = hint::Order {
             id,
             step,
             within,
             account: seen.account.clone(),
             room: seen.process.room.unwrap_or_default(),
+            amount,
             loaded: self.loaded.clone(),
         };
         log::debug!("{} ({}): {} hint: {start}", id.pid, printable(&seen.name), step.name());
-        self.processes.hinting = Some(Hinting { id, step, start, stop: None });
+        self.processes.hinting = Some(Hinting { id, step, amount, start, stop: None });
         self.state.set_hinting(true);
         self.clear_trigger();
         self.order(Order::Hint(order));
@@ -376,8 +385,11 @@ impl Daemon {
             // The next look will not find it.
             Given::Gone => {}
             Given::Hinted(report, holds) => {
-                let is_stopped = matches!(report.end, End::Stopped | End::Timeout);
-                let end = if is_stopped { HintEnd::Stopped } else { HintEnd::Complete };
+                let end = match report.end {
+                    End::Stopped | End::Timeout => HintEnd::Stopped,
+                    End::Complete if hinting.amount.is_some() => HintEnd::Enough,
+                    _ => HintEnd::Complete,
+                };
                 if hinting.step == Step::PageOut && self.config.hints.prefetch {
                     self.processes.note_places(hinting.id, &report.places);
                 }
