@@ -67,7 +67,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--earlyoom", default="-m 2 -s 100", metavar="OPTIONS", help="options of earlyoom (default: %(default)s)")
     parser.add_argument("--cold", type=int, default=2, metavar="S", help="[hints] cold_after (default: %(default)s)")
     parser.add_argument("--pageout", type=int, default=9, metavar="S", help="[hints] pageout_after (default: %(default)s)")
-    parser.add_argument("--available", type=int, default=25, metavar="%", help="[hints] available (default: %(default)s)")
+    parser.add_argument("--available", type=int, default=10, metavar="%", help="[hints] available (default: %(default)s)")
     parser.add_argument("--arms", default="vanilla,zram,rules,sweeps", help="arms in turn (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
     parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/app-switch)")
