@@ -158,6 +158,11 @@ impl Processes {
         }
     }
 
+    /// A hint is being given that gives up memory of such a process, and does not bring it back.
+    fn is_taking_from(&self, of: impl FnOnce(ProcessId) -> bool) -> bool {
+        self.hinting.as_ref().is_some_and(|hinting| hinting.step != Step::WillNeed && of(hinting.id))
+    }
+
     /// All that may be hinted, and the groups that account for them.
     pub fn accounted(&self) -> Vec<(ProcessId, PathBuf)> {
         let may_be_hinted = self.seen.values().filter(|seen| seen.process.class == Class::Background);
@@ -238,7 +243,7 @@ impl Daemon {
         self.rank();
         if self.returning().is_some() {
             // Somebody waits for it, and for nothing that is taken meanwhile.
-            if self.processes.hinting.as_ref().is_some_and(|hinting| hinting.step != Step::WillNeed) {
+            if self.processes.is_taking_from(|_| true) {
                 self.stop_hint("another process came back");
             }
             self.hint_next();
@@ -504,7 +509,7 @@ impl Daemon {
         if word == Some(Word::Foreground) {
             // At once, and not with the next look.
             self.state.came_back(clock::read_monotonic(), id);
-            if self.processes.hinting.as_ref().is_some_and(|hinting| hinting.id == id) {
+            if self.processes.is_taking_from(|hinted| hinted == id) {
                 self.stop_hint("omr foreground");
             }
             self.leave_group_of(id);
@@ -574,7 +579,7 @@ impl Daemon {
         for id in &inside {
             self.state.came_back(now, *id);
         }
-        if self.processes.hinting.as_ref().is_some_and(|hinting| inside.contains(&hinting.id)) {
+        if self.processes.is_taking_from(|hinted| inside.contains(&hinted)) {
             self.stop_hint(&origin.to_string());
         }
     }
