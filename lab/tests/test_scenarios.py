@@ -167,6 +167,7 @@ def footprint_of(
     figures = [{"refaults": count, "stalled_s": 0.0, "peer_cpu_s": 0.0} for count in (0, refaults, refaults)]
     return {
         "cold": 100 * MIB,
+        "within_s": 60,
         "cold_s": -60.0,
         "change": {"cold_out": cold_out * MIB, "hot_out": hot_out * MIB},
         "figures": figures,

@@ -36,9 +36,6 @@ ARM_COLOURS = dict(
 NEEDS = {"senpai-limit": "oomd", "senpai-poke": "oomd", "damo": DAMO}
 """By arm: the package of the peer."""
 
-WITHIN = 60
-"""Seconds that everybody has from when the memory is cold by the rule until the phase change."""
-
 NORMAL = 1.1
 """So much of the p99 without reclaim is normal."""
 
@@ -59,11 +56,12 @@ DAMON = "/sys/kernel/mm/damon/admin/kdamonds"
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=1280, metavar="MIB", help="memory of the guest (default: %(default)s)")
+    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
     parser.add_argument("--cold", type=int, default=400, metavar="MIB", help="what the program does not use (default: %(default)s)")
     parser.add_argument("--hot", type=int, default=40, metavar="MIB", help="what it reads all the time (default: %(default)s)")
     parser.add_argument("--wakes", type=int, default=100, metavar="MIB", help="of the cold, what is needed later (default: %(default)s)")
     parser.add_argument("--age", type=int, default=15, metavar="S", help="not used for so long is cold (default: %(default)s)")
+    parser.add_argument("--within", type=int, default=60, metavar="S", help="from then until the phase change (default: %(default)s)")
     parser.add_argument("--after", type=int, default=45, metavar="S", help="measured after the phase change (default: %(default)s)")
     # Its default is 1 % every 30 s: after a minute it would have taken nothing, and there would be nothing to come back from.
     parser.add_argument("--probe", type=float, default=0.1, metavar="SHARE", help="Senpai's max_probe, each second (default: %(default)s)")
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     arms = [arm for arm in asked if arm not in skipped]
     # One image for all arms.
     image = tuple(sorted({NEEDS[arm] for arm in arms if arm in NEEDS}))
-    setting = {name: vars(arguments)[name] for name in ("mem", "cold", "hot", "wakes", "age", "after", "probe")}
+    setting = {name: vars(arguments)[name] for name in ("mem", "cold", "hot", "wakes", "age", "within", "after", "probe")}
     runs = Runs(NAME, identity(arguments.kernel) | setting | {"image": image}, arguments.fresh, arguments.out)
 
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
@@ -127,12 +125,14 @@ def measure(arguments: argparse.Namespace, arm: str, image: tuple[str, ...]) -> 
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
         for group in ("load", "peer"):
             guest.group(group)
+        # Where systemd is process 1 it is there; damo asks for it.
+        guest.shell("mount -t tracefs tracefs /sys/kernel/tracing")
         if arm == "damo":
-            # Python compiles it now, and not while something is measured.
-            guest.run([*DAMO_COMMAND, "version"], timeout=300)
+            # Python compiles it and it looks at the kernel now, and not while something is measured.
+            guest.run([*DAMO_COMMAND, "report", "sysinfo"], timeout=300)
         untouched = state(guest)
         load = guest.spawn(
-            ["omr-testkit", "footprint", "--raw", "/tmp/samples"]
+            ["omr-testkit", "footprint", "--raw", "/tmp/samples", "--compressible", "75"]
             + [word for name in ("hot", "cold", "wakes") for word in (f"--{name}", f"{vars(arguments)[name]}M")],
             group="load",
         )
@@ -142,7 +142,7 @@ def measure(arguments: argparse.Namespace, arm: str, image: tuple[str, ...]) -> 
         begin(guest, arm, load.pid, arguments)
 
         # Nothing is asked of the guest while the program is measured.
-        until(guest, cold_since + (arguments.age + WITHIN) * 10**9)
+        until(guest, cold_since + (arguments.age + arguments.within) * 10**9)
         changing = figures(guest)
         load.kill(signal.SIGUSR1)
         until(guest, guest.monotonic_ns() + arguments.after * 10**9)
@@ -159,6 +159,7 @@ def measure(arguments: argparse.Namespace, arm: str, image: tuple[str, ...]) -> 
         return {
             "arm": arm,
             "cold": arguments.cold * MIB,
+            "within_s": arguments.within,
             "cold_s": (cold_since + arguments.age * 10**9 - zero) / 1e9,
             "change": change,
             "figures": [first, changing, last],
@@ -232,7 +233,7 @@ def state(guest: Guest) -> dict[str, str]:
 
 
 def freed(measured: dict[str, Any]) -> float:
-    """Percent of the cold memory that was not in memory when the minute was over."""
+    """Percent of the cold memory that was not in memory when the phase change came."""
     return 100 * measured["change"]["cold_out"] / measured["cold"]
 
 
@@ -275,7 +276,7 @@ def last_fault(measured: dict[str, Any]) -> float:
 
 
 FIGURES = {
-    "cold_freed_pct_60s": (freed, "%"),
+    "cold_freed_pct": (freed, "%"),
     "hot_out_mib": (lambda run: run["change"]["hot_out"] / MIB, "MiB"),
     "refaults_before_phase": (refaults, "pages"),
     "stalled_before_phase": (lambda run: run["figures"][1]["stalled_s"] - run["figures"][0]["stalled_s"], "s"),
@@ -291,6 +292,7 @@ def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
     arms: dict[str, dict[str, Metric]] = {}
     for arm, runs in results.items():
         arms[arm] = {name: Metric([figure(run) for run in runs], unit) for name, (figure, unit) in FIGURES.items()}
+        arms[arm][f"cold_freed_pct_{runs[0]['within_s']}s"] = arms[arm].pop("cold_freed_pct")
         if "none" in results:
             pairs = list(zip(results["none"], runs))
             arms[arm]["hot_p99_ratio"] = Metric([hot_p99(run) / hot_p99(none) for none, run in pairs], "ratio")
