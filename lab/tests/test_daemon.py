@@ -94,6 +94,85 @@ def test_a_second_daemon_refuses_and_names_the_first() -> None:
             assert str(first.process.pid) in second.stderr
 
 
+BY_AGE = """
+[[group]]
+match = "bg"
+class = "background"
+older_than = "8s"
+"""
+
+COLD, HOT = 96 * MIB, 64 * MIB
+
+SWITCH = "/sys/kernel/mm/lru_gen/enabled"
+
+
+def half_used(guest: Guest, load):
+    """A load of which 40 % are used every second, each page of them."""
+    return load(guest, "bg", f"{(COLD + HOT) // MIB}M", "--hot", "40")
+
+
+def sleep_until(guest: Guest, condition) -> None:
+    """Asking is work, after which the daemon waits until it is idle again: so it is asked seldom."""
+    for _ in range(20):
+        guest.shell("sleep 20")
+        if condition():
+            return
+    raise AssertionError("not in 400 s")
+
+
+def hot_pages_that_left(load) -> int:
+    load.process.kill(signal.SIGTERM)
+    return load.process.line_with("ended")["hot_faults"]
+
+
+@pytest.mark.parametrize("swap", [Zram(512), Disk(512, mb_s=20)], ids=["zram", "disk"])
+def test_a_group_under_a_rule_loses_what_is_old_and_no_page_of_what_is_used(release, load, swap) -> None:
+    with Guest(release, 512, swap) as guest:
+        guest.write(SWITCH, "y")
+        background = half_used(guest, load)
+        with Daemon(guest, idle="2s", config=BY_AGE) as daemon:
+            sleep_until(guest, lambda: background.swapped() > 0.95 * COLD)
+            # And it stays so, while sweep after sweep looks for more.
+            guest.shell("sleep 40", timeout=60)
+            assert 0.95 * COLD <= background.swapped() <= 1.03 * COLD
+            entry = daemon.sweeps("bg")[0]
+            assert entry["freed_file"] <= MIB, entry
+            assert "loses only what was not used for 8 s" in guest.run(["omr", "explain", "bg"]).stdout
+        assert hot_pages_that_left(background) == 0
+
+
+def test_without_the_rule_pages_that_are_used_leave_too(release, load) -> None:
+    """The control of the test above."""
+    with Guest(release, 512, Zram(512)) as guest:
+        guest.write(SWITCH, "y")
+        background = half_used(guest, load)
+        with Daemon(guest, idle="2s", config=CLASSES) as daemon:
+            sleep_until(guest, lambda: daemon.sweeps("bg"))
+        assert hot_pages_that_left(background) > 1000
+
+
+def test_a_group_under_a_rule_is_left_alone_where_ages_are_not_known_and_that_is_said(release, load) -> None:
+    with Guest(release, 512, Zram(512)) as guest:
+        guest.write(SWITCH, "n")
+        background = half_used(guest, load)
+        with Daemon(guest, idle="2s", config=BY_AGE) as daemon:
+            fix = f'MGLRU off (0x0000); write "y" to {SWITCH}'
+            checked = guest.run(["omr", "config", "check"])
+            assert f'omr.toml:17: group "bg": older_than: the groups are left alone here: {fix}' in checked.stderr, checked.stderr
+            assert "1 rule, MGLRU off (0x0000): left alone" in guest.run(["omr", "doctor"]).stdout
+            guest.shell(f"sleep {LONG_ENOUGH}")
+            assert background.swapped() == 0
+            assert daemon.sweeps("bg") == []
+            left = [entry for entry in daemon.ledger() if entry["kind"] == "left-alone"]
+            assert [(entry["group"], entry["reason"].endswith(fix)) for entry in left] == [("bg", True)]
+            assert fix in guest.run(["omr", "explain", "bg"]).stdout
+            assert "left alone: its ages are not known" in guest.run(["omr", "status"]).stdout
+            # The control: it was that.
+            guest.write(SWITCH, "y")
+            sleep_until(guest, lambda: background.swapped() > 0.9 * COLD)
+        assert hot_pages_that_left(background) == 0
+
+
 def busy(guest: Guest, burst: str):
     """Foreground work from now on."""
     guest.group("fg")

@@ -13,8 +13,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use omr_policy::Class;
+use omr_policy::{Class, short};
 use omr_units::{Amount, Monotonic};
 
 use crate::attributes::{self, Attributes, Focus, Spared};
@@ -147,10 +148,14 @@ pub struct Assignment {
     pub explicit: bool,
     /// What is never taken from it.
     pub keep: Option<Amount>,
+    /// Sweeps take only what was surely not used for so long; never zero.
+    pub older_than: Option<Duration>,
     /// Where its class comes from.
     pub origin: Origin,
     /// Which rule says what it keeps.
     pub keep_rule: Option<Arc<GroupRule>>,
+    /// Which rule says how old that must be.
+    pub age_rule: Option<Arc<GroupRule>>,
     /// Why its extended attribute does not count, when it has one that does not.
     pub ignored: Option<Ignored>,
     /// It has not had the focus since then; `None`: it has, or nobody says.
@@ -165,8 +170,10 @@ impl Default for Assignment {
             class: Class::Background,
             explicit: false,
             keep: None,
+            older_than: None,
             origin: Origin::Default,
             keep_rule: None,
+            age_rule: None,
             ignored: None,
             unfocused: None,
             above: 0,
@@ -194,6 +201,9 @@ impl Assignment {
         }
         if let (Some(keep), Some(rule)) = (self.keep, &self.keep_rule) {
             text += &format!("; keeps {}: matched {rule}", amount_text(keep));
+        }
+        if let (Some(age), Some(rule)) = (self.older_than, &self.age_rule) {
+            text += &format!("; loses only what was not used for {}: matched {rule}", short(age));
         }
         if let Some(ignored) = self.ignored {
             text += &format!("; {ignored}");
@@ -251,6 +261,10 @@ impl Classifier {
         if let Some(rule) = matching().filter(|rule| rule.keep.is_some()).max_by_key(specific) {
             assignment.keep = rule.keep;
             assignment.keep_rule = Some(rule.clone());
+        }
+        if let Some(rule) = matching().filter(|rule| rule.older_than.is_some()).max_by_key(specific) {
+            assignment.older_than = rule.older_than.filter(|age| !age.is_zero());
+            assignment.age_rule = Some(rule.clone());
         }
         if let Some(value) = &attributes.class {
             assignment.apply_class(value, attributes.owner);
@@ -592,6 +606,31 @@ mod tests {
         let mut below = assignment.below();
         assert!(assignment.apply_said(Word::Background, None) && below.apply_said(Word::Background, None));
         assert_eq!((assignment.class, below.class), (Class::Background, Class::Background));
+    }
+
+    #[test]
+    fn an_age_is_inherited_until_a_rule_says_another_or_none() {
+        let config = "
+            [[group]]\nmatch = 'jobs.slice'\nolder_than = '2m'
+            [[group]]\nmatch = 'jobs.slice/long'\nolder_than = '1h'
+            [[group]]\nmatch = 'jobs.slice/any'\nolder_than = '0s'
+        ";
+        let minutes = |minutes: u64| Some(Duration::from_secs(minutes * 60));
+        for (path, age) in [
+            ("jobs.slice/a", minutes(2)),
+            ("jobs.slice/long", minutes(60)),
+            ("jobs.slice/long/a", minutes(60)),
+            ("jobs.slice/any", None),
+            ("jobs.slice/any/a", None),
+            ("other", None),
+        ] {
+            assert_eq!(assigned(config, path).older_than, age, "{path}");
+        }
+        assert_eq!(
+            assigned(config, "jobs.slice/a").explain(Path::new("jobs.slice/a")),
+            "no rule matched: background, and swept only when the machine is idle; \
+             loses only what was not used for 2 min: matched \"jobs.slice\" in /etc/omr/omr.toml:3"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use omr_kernel::inotify::Watches;
 use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
 use omr_kernel::{Dir, Kernel, Result, clock};
-use omr_policy::Class;
+use omr_policy::{ByAge, Class, Old};
 use omr_units::{Bytes, GroupId, Limit, Monotonic};
 
 use crate::attributes::Attributes;
@@ -58,7 +58,7 @@ pub struct Node {
     pub refaults: Option<Bytes>,
     /// What its own and its ancestors' protection leaves; `None` unknown.
     pub unprotected: Option<Bytes>,
-    /// All groups below it are known, of class background, unprotected, and keep nothing.
+    /// All groups below it are known, of class background, unprotected, keep nothing, and do not lose less by age.
     pub clear: bool,
     /// It could be read, and so could all groups right below it.
     readable: bool,
@@ -315,10 +315,13 @@ impl Tree {
             let parent = self.nodes[index].parent as usize;
             let node = &self.nodes[index];
             let known = self.known.get(&node.id);
+            let above = self.known.get(&self.nodes[parent].id).and_then(|above| above.assignment.older_than);
             let clear = node.clear
                 && known.is_some_and(|known| {
                     known.assignment.class == Class::Background
                         && known.assignment.keep.is_none()
+                        // What is taken from the group above may be of this one.
+                        && known.assignment.older_than <= above
                         && (node.current.is_none() || known.protection == Some(Limit::Bytes(Bytes::ZERO)))
                 });
             let current = node.current;
@@ -397,6 +400,7 @@ impl Tree {
                 refaults: node.refaults,
                 unprotected: node.unprotected,
                 keep: assignment.keep,
+                by_age: assignment.older_than.map(|older_than| ByAge { older_than, old: Old::NotYet }),
             })
         })
     }

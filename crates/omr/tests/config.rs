@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use omr_testkit::FakeRoot;
+use omr_testkit::{FakeRoot, Release};
 
 const EXAMPLE: &str = include_str!("../../../packaging/omr.toml");
 
@@ -40,6 +40,17 @@ fn assert_refused(root: &FakeRoot, expected: &[&str]) {
     assert!(err.starts_with(&format!("omr: {}", expected[0])), "{err}");
 }
 
+const SWAP: &str = "/dev/vda partition 1048576 0 -2\n";
+
+/// A machine that tells ages, with this swap.
+fn ages(swap: &str) -> FakeRoot {
+    FakeRoot::captured(Release::V6_12)
+        .sys("kernel/mm/lru_gen/enabled", "0x0007\n")
+        .sys("kernel/debug/lru_gen", "")
+        .proc("self/cgroup", "0::/\n")
+        .proc("swaps", format!("Filename\tType\tSize\tUsed\tPriority\n{swap}"))
+}
+
 /// The example file with its keys taken out of their comments.
 fn uncommented() -> String {
     EXAMPLE.lines().map(|line| uncomment(line).unwrap_or(line).to_owned() + "\n").collect()
@@ -65,11 +76,11 @@ fn the_example_file_holds_the_defaults() {
     assert_eq!(show(&root, &[]), built_in);
 
     // With every key written out: the same values, and the rules that are examples.
-    let root = FakeRoot::new().file("usr/lib/omr/omr.toml", uncommented());
+    let root = ages(SWAP).file("usr/lib/omr/omr.toml", uncommented());
     assert_ok(&root, "/usr/lib/omr/omr.toml");
     let shown = show(&root, &[]);
     assert!(shown.starts_with(&built_in), "{shown}");
-    assert_eq!(shown.matches("[[group]]").count(), 4);
+    assert_eq!(shown.matches("[[group]]").count(), 5);
     let origins = show(&root, &["--origin"]);
     assert!(!origins.contains("built in"), "a key is missing in the example file: {origins}");
 }
@@ -289,6 +300,31 @@ fn warnings_do_not_refuse() {
             "warning: /etc/omr/omr.toml:2: group \"**\": every group is protected and none background, so nothing is ever swept",
         ]
     );
+}
+
+#[test]
+fn a_rule_that_needs_ages_is_warned_of_where_there_are_none() {
+    let rule = "[[group]]\nmatch = 'a'\nolder_than = '2m'\n";
+    let check = |enabled: Option<&str>, swap: &str, rules: &str| {
+        let root = ages(swap).file("etc/omr/omr.toml", rules);
+        match enabled {
+            Some(enabled) => root.write("sys/kernel/mm/lru_gen/enabled", enabled),
+            None => root.remove("sys/kernel/mm/lru_gen/enabled"),
+        }
+        let (_, err, code) = run(&root, &["config", "check"]);
+        assert_eq!(code, 0);
+        err
+    };
+    assert_eq!(check(Some("0x0007\n"), SWAP, rule), "");
+    for (enabled, why) in [
+        (Some("0x0000\n"), "MGLRU off (0x0000); write \"y\" to /sys/kernel/mm/lru_gen/enabled"),
+        (None, "MGLRU not in this kernel; needs Linux 6.1 built with CONFIG_LRU_GEN"),
+    ] {
+        let place = "/etc/omr/omr.toml:2: group \"a\": older_than";
+        assert_eq!(check(enabled, SWAP, rule), format!("warning: {place}: the groups are left alone here: {why}\n"));
+        assert_eq!(check(enabled, SWAP, "[[group]]\nmatch = 'a'\nolder_than = '0s'\n"), "", "no age is needed");
+    }
+    assert!(check(Some("0x0007\n"), "", rule).contains("left alone here: only what goes to swap is taken by age"));
 }
 
 #[test]

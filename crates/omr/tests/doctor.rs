@@ -366,3 +366,16 @@ fn the_machine_itself() {
     let not_probed = Some("not_probed".to_owned());
     assert!(report["checks"].as_array().expect("an array").iter().all(|check| works(check) != not_probed), "{report}");
 }
+
+#[test]
+fn rules_by_age_have_a_row_that_says_whether_they_can_be_followed() {
+    let rule = "[[group]]\nmatch = 'a'\nolder_than = '2m'\n";
+    let (_, text) = doctor(&full());
+    assert!(!text.contains("older_than"), "no rule, no row: {text}");
+    let root = full().file("etc/omr/omr.toml", rule);
+    assert!(row(&doctor(&root).1, "older_than").starts_with("older_than yes 1 rule"));
+    root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
+    let (code, text) = doctor(&root);
+    let expected = "older_than no 1 rule, MGLRU off (0x0000): left alone write \"y\" to /sys/kernel/mm/lru_gen/enabled";
+    assert_eq!((code, row(&text, "older_than").as_str()), (0, expected));
+}

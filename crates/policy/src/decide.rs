@@ -15,7 +15,7 @@ use crate::idle::IdleState;
 use crate::pace::Job;
 use crate::rank::Processes;
 use crate::reason::Reason;
-use crate::signals::{End, Finished, Group, Machine, Signals};
+use crate::signals::{ByAge, End, Finished, Group, Machine, Old, Signals};
 
 /// What the policy remembers from tick to tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -379,6 +379,10 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
     {
         return Err(Reason::BackingOff { left: backoff.until.since(signals.now), refaults: backoff.refaults });
     }
+    if let Some(by_age) = &group.by_age {
+        let job = judge_by_age(config, state, signals, by_age, &held, swept)?;
+        return Ok((job, group.id));
+    }
     let swap = swap_room(config, state, signals, &held);
     let reclaimable = match &swap {
         Ok(swap) => page_cache + swap_backed.min(swap.bytes),
@@ -402,10 +406,7 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
         if grown < config.sweep.growth && !swap_is_back {
             return Err(Reason::SweptAlready { grown, needed: config.sweep.growth });
         }
-        let rested = signals.now.since(ended);
-        if rested < REST {
-            return Err(Reason::JustSwept { left: REST.saturating_sub(rested) });
-        }
+        rested(signals.now, ended)?;
     }
     // Where nothing may be swapped now, nothing may be swapped during the job.
     let (swap_floor, swap_writes) = swap.map_or((Bytes::MAX, Bytes::ZERO), |swap| (swap.floor, swap.writes));
@@ -419,6 +420,53 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
         write_time: config.sweep.write_time,
     };
     Ok((job, group.id))
+}
+
+/// The same for a group of which only what is old is taken. It grows old without growing, so how much it has grown
+/// does not matter.
+fn judge_by_age(
+    config: &Config,
+    state: &State,
+    signals: &Signals,
+    ByAge { older_than, old }: &ByAge,
+    held: &Held,
+    swept: Option<&Swept>,
+) -> Result<Job, Reason> {
+    let old = match old {
+        Old::Known { bytes } => *bytes,
+        Old::NotYet => return Err(Reason::NotAged { needed: *older_than }),
+        Old::Never { why } => return Err(Reason::NoAges { why: why.clone() }),
+    };
+    let smallest = config.sweep.smallest;
+    if old < smallest {
+        return Err(Reason::Young { old, older_than: *older_than, smallest });
+    }
+    // The age of page cache is not known, so all of it goes to swap.
+    let swap_backed = held.swap_backed.min(old);
+    let room = held.room.min(swap_backed);
+    let swap = swap_room(config, state, signals, &Held { swap_backed, page_cache: Bytes::ZERO, room, ..*held })?;
+    let gain = room.min(swap.bytes);
+    if gain < smallest {
+        return Err(Reason::TooSmall { gain, smallest });
+    }
+    if let Some(ended) = swept.filter(|swept| !swept.unfinished).and_then(|swept| swept.ended) {
+        rested(signals.now, ended)?;
+    }
+    Ok(Job {
+        amount: gain,
+        floor: held.current - held.room,
+        swap_floor: swap.floor,
+        swap_writes: swap.writes,
+        file_only: false,
+        step: config.sweep.step,
+        write_time: config.sweep.write_time,
+    })
+}
+
+/// Whether a sweep to the end is long enough ago.
+fn rested(now: Monotonic, ended: Monotonic) -> Result<(), Reason> {
+    let rested = now.since(ended);
+    if rested < REST { Err(Reason::JustSwept { left: REST.saturating_sub(rested) }) } else { Ok(()) }
 }
 
 /// Notes what the groups that were swept hold and what comes back into them. Groups into which too
@@ -483,10 +531,19 @@ impl State {
         swept.size = if finished.end == End::Complete { finished.size.min(swept.aim) } else { finished.size };
         swept.minute = swept.minute.or_else(|| finished.refaults.map(|refaults| (now, refaults)));
         swept.swap_short |= matches!(finished.end, End::SwapFloor | End::WriteBudget);
-        swept.unfinished =
-            !matches!(finished.end, End::Complete | End::Floor | End::Futile | End::SwapFloor | End::WriteBudget);
+        swept.unfinished = !matches!(
+            finished.end,
+            End::Complete
+                | End::Floor
+                | End::Futile
+                | End::SwapFloor
+                | End::WriteBudget
+                | End::Young
+                | End::NotAged
+                | End::NotSeen
+        );
         swept.tries = if swept.unfinished { swept.tries.saturating_add(1) } else { 0 };
-        if matches!(finished.end, End::Denied | End::Unsupported | End::Failed) {
+        if matches!(finished.end, End::Denied | End::Unsupported | End::Failed | End::NotSeen) {
             swept.back_off(&config.guard, now, None);
         }
     }

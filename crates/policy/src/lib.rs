@@ -35,4 +35,4 @@ pub use budget::Writes;
 pub use config::{Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, Mode, Stop, Sweep};
 pub use decide::{Decision, State, decide, judge, next, swap_floor};
 pub use reason::{Reason, short};
-pub use signals::{CpuIdle, End, Finished, Group, Machine, Memory, Signals, Swap};
+pub use signals::{ByAge, CpuIdle, End, Finished, Group, Machine, Memory, Old, Signals, Swap};

@@ -127,6 +127,25 @@ pub enum Reason {
         /// Needed.
         smallest: Bytes,
     },
+    /// Only what is old may be taken, and how old anything is cannot be known.
+    NoAges {
+        /// Why, and what to do.
+        why: String,
+    },
+    /// Only what is old may be taken, and nobody has looked for so long.
+    NotAged {
+        /// The age.
+        needed: Duration,
+    },
+    /// Too little is as old as it must be to be taken.
+    Young {
+        /// This much is.
+        old: Bytes,
+        /// As old as this.
+        older_than: Duration,
+        /// Worth a sweep.
+        smallest: Bytes,
+    },
     /// Swept before, and hardly grown since.
     SweptAlready {
         /// Grown by this much.
@@ -304,6 +323,13 @@ impl fmt::Display for Reason {
             Reason::KernelProtection => write!(f, "memory.min or memory.low covers all that it uses"),
             Reason::Keep { keep } => write!(f, "its rule keeps {keep}, which covers all that it uses"),
             Reason::TooSmall { gain, smallest } => write!(f, "{gain} to gain, {smallest} is worth a sweep"),
+            Reason::NoAges { why } => write!(f, "its rule takes only what is old, which is not known here: {why}"),
+            Reason::NotAged { needed } => {
+                write!(f, "its rule takes only what was not used for {}, which is not known yet", short(*needed))
+            }
+            Reason::Young { old, older_than, smallest } => {
+                write!(f, "{old} was surely not used for {}, {smallest} is worth a sweep", short(*older_than))
+            }
             Reason::SweptAlready { grown, needed } => {
                 write!(f, "swept before and grown by {grown} since, {needed} is worth another sweep")
             }

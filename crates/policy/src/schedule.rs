@@ -8,7 +8,12 @@
 //! Aging walks page tables, which takes CPU time. Time for it is earned at the rate of the budget,
 //! and no more is kept than one round's; who has spent more than that waits until it is earned. Over
 //! any time at all, the budget is exceeded by no more than one round's and one aging of all groups.
+//!
+//! Groups of which only what is old is taken have a beat of their own, as the kernel keeps four generations only: see
+//! [`Beats`].
 
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use omr_units::Monotonic;
@@ -91,6 +96,42 @@ impl Schedule {
             self.earned = now;
         }
         self.credit = self.credit.saturating_add(earned).min(allowance(config));
+    }
+}
+
+/// When groups are aged of which only what was not used for some time is taken.
+///
+/// Twice in that time: then the oldest of four generations always holds what was not used for so long, and
+/// nothing else, as the last aging but one was that long ago. More often, and the kernel would forget that too soon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beats(BTreeMap<Duration, Monotonic>);
+
+/// Agings for one age take no more CPU time than this part of the time. What is aged more seldom is taken later.
+const BEATS_SHARE: u32 = 100;
+
+/// The kernel counts ages in jiffies, of which the longest are 10 ms.
+const JIFFIES: Duration = Duration::from_millis(20);
+
+impl Beats {
+    /// The ages, of those that rules ask for, whose groups are to be aged now.
+    pub fn due(&mut self, now: Monotonic, ages: impl Iterator<Item = Duration>) -> Vec<Duration> {
+        let before = core::mem::take(&mut self.0);
+        self.0 = ages.map(|age| (age, before.get(&age).copied().unwrap_or(now))).collect();
+        let due = self.0.iter_mut().filter(|(_, next)| now >= **next);
+        due.map(|(age, next)| {
+            *next = now + *age / 2 + JIFFIES;
+            *age
+        })
+        .collect()
+    }
+
+    /// That is done, and has cost so much CPU time.
+    pub fn spent(&mut self, now: Monotonic, ages: &[Duration], cost: Duration) {
+        for age in ages {
+            if let Some(next) = self.0.get_mut(age) {
+                *next = (*next).max(now + cost * (BEATS_SHARE - 1));
+            }
+        }
     }
 }
 

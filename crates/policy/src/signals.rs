@@ -1,6 +1,7 @@
 //! What the policy is told. Rates over the time since the last tick, made from two snapshots by the
 //! binary; whatever could not be read is `None`, and the policy treats `None` as busy and as hot.
 
+use alloc::string::String;
 use core::time::Duration;
 
 use omr_units::{Amount, Bytes, GroupId, Monotonic, Permyriad};
@@ -104,6 +105,36 @@ pub struct Group {
     pub unprotected: Option<Bytes>,
     /// The configuration's keep rule.
     pub keep: Option<Amount>,
+    /// Where a rule says so, only what was not used for some time is taken.
+    #[serde(default)]
+    pub by_age: Option<ByAge>,
+}
+
+/// What a group loses by its age.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByAge {
+    /// What was surely not used for so long, and nothing else.
+    pub older_than: Duration,
+    /// How much that is.
+    pub old: Old,
+}
+
+/// How much of a group is as old as its rule asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "is")]
+pub enum Old {
+    /// At least so much was at the last look.
+    Known {
+        /// Of memory that goes to swap.
+        bytes: Bytes,
+    },
+    /// Nobody has looked for so long.
+    NotYet,
+    /// It cannot be known here.
+    Never {
+        /// Why, and what to do.
+        why: String,
+    },
 }
 
 /// How the sweep of one group ended.

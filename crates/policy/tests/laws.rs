@@ -9,14 +9,23 @@ use common::{Desk, group, millis, quiet, seconds};
 use omr_policy::pace::{Job, Next, Pace, SMALLEST_STEP, Seen};
 use omr_policy::stop::Watch;
 use omr_policy::{
-    Class, Config, CpuIdle, Decision, End, Finished, Group, IdleRule, Machine, Reason, Stop, Swap, Writes, decide,
-    judge, next, swap_floor,
+    ByAge, Class, Config, CpuIdle, Decision, End, Finished, Group, IdleRule, Machine, Old, Reason, Stop, Swap, Writes,
+    decide, judge, next, swap_floor,
 };
 use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic, Permyriad};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
+
+fn by_age() -> impl Strategy<Value = Option<ByAge>> {
+    let old = prop_oneof![
+        3 => (0u64..400).prop_map(|mib| Old::Known { bytes: Bytes::mib(mib) }),
+        1 => Just(Old::NotYet),
+        1 => Just(Old::Never { why: "MGLRU off".into() }),
+    ];
+    option::of((1u64..1000, old).prop_map(|(time, old)| ByAge { older_than: seconds(time), old }))
+}
 
 prop_compose! {
     /// Often idle, often just above or below a threshold.
@@ -65,8 +74,9 @@ prop_compose! {
             (0u32..=100).prop_map(|share| Amount::Share(Permyriad::percent(share))),
             Just(Amount::Max),
         ]),
+        by_age in by_age(),
     ) -> Group {
-        Group { class, unprotected: Some(Bytes::mib((anon + file) * unprotected / 100)), keep, ..group(id, anon, file) }
+        Group { class, unprotected: Some(Bytes::mib((anon + file) * unprotected / 100)), keep, by_age, ..group(id, anon, file) }
     }
 }
 
@@ -218,6 +228,7 @@ prop_compose! {
         bytes in proptest::array::uniform5(option::of(wild_bytes())),
         keep in option::of(prop_oneof![wild_bytes().prop_map(Amount::Bytes), (0u32..20_000).prop_map(|n| Amount::Share(Permyriad(n))), Just(Amount::Max)]),
         class in select(vec![Class::Background, Class::Background, Class::Foreground]),
+        by_age in by_age(),
     ) -> Group {
         Group {
             id: GroupId(id),
@@ -228,6 +239,7 @@ prop_compose! {
             refaults: bytes[3],
             unprotected: bytes[4],
             keep,
+            by_age,
         }
     }
 }
@@ -308,6 +320,9 @@ proptest! {
             prop_assert_eq!(group.class, Class::Background);
             prop_assert!(job.amount >= desk.config.sweep.smallest);
             prop_assert!(job.amount + job.floor <= current);
+            let old = group.by_age.as_ref().map(|by_age| &by_age.old);
+            let is_old = old.is_none_or(|old| matches!(old, Old::Known { bytes } if job.amount <= *bytes));
+            prop_assert!(is_old);
             prop_assert!(job.floor + group.unprotected.expect("known") >= current);
             prop_assert!(group.keep.is_none_or(|keep| job.floor >= keep.of(current)));
             let swap = desk.machine.swap.expect("known");

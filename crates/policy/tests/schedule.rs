@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::History;
-use omr_policy::schedule::Schedule;
+use omr_policy::schedule::{Beats, Schedule};
 use omr_units::{Monotonic, Permyriad};
 use proptest::prelude::*;
 
@@ -105,6 +105,39 @@ fn the_wait_that_is_told_is_the_wait_that_comes() {
     let wait = schedule.wait(&config).as_secs();
     let next = (31..10_000).find(|&second| schedule.due(&config, at(second), true).aging).expect("an aging");
     assert!(next.abs_diff(30 + wait) <= 1, "{next} {wait}");
+}
+
+#[test]
+fn groups_under_a_rule_are_aged_twice_in_the_time_it_asks_for_each_by_itself() {
+    let seconds = Duration::from_secs;
+    let mut beats = Beats::default();
+    let mut agings = Vec::new();
+    for second in 0..=130 {
+        // One rule goes, and is there again: what was not looked at meanwhile is looked at at once.
+        let ages =
+            [seconds(120), seconds(20)].into_iter().filter(|age| *age == seconds(120) || !(30..=95).contains(&second));
+        for age in beats.due(at(second), ages) {
+            agings.push((age.as_secs(), second));
+            beats.spent(at(second), &[age], ms(20));
+        }
+    }
+    let of = |age| agings.iter().filter(|(of, _)| *of == age).map(|(_, second)| *second).collect::<Vec<u64>>();
+    assert_eq!(of(120), [0, 61, 122]);
+    assert_eq!(of(20), [0, 11, 22, 96, 107, 118, 129]);
+}
+
+#[test]
+fn agings_for_a_rule_take_no_more_than_one_percent_of_a_cpu() {
+    let age = Duration::from_secs(10);
+    let mut beats = Beats::default();
+    let mut agings = 0;
+    for second in 0..1000 {
+        for age in beats.due(at(second), [age].into_iter()) {
+            agings += 1;
+            beats.spent(at(second), &[age], ms(500));
+        }
+    }
+    assert_eq!(agings, 20);
 }
 
 proptest! {

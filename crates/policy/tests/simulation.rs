@@ -555,6 +555,7 @@ impl Loop {
                 })),
                 keep: (cell.keep > 0 && !self.is(Broken::NothingIsProtected))
                     .then_some(Amount::Bytes(known(cell.keep))),
+                by_age: None,
             })
             .collect()
     }

@@ -51,6 +51,8 @@ pub struct Evictor<'a> {
     reader: Reader,
     /// What the kernel is told; the narrower until it does not know that.
     take: Take,
+    /// Agings of one group on one node in one run.
+    merges: u32,
 }
 
 /// What to do next with one of the lists.
@@ -67,7 +69,12 @@ enum Act {
 impl<'a> Evictor<'a> {
     /// For any number of groups.
     pub fn new(kernel: &'a Kernel, actuator: &'a mut dyn Actuator, stop: &'a Flag) -> Self {
-        Evictor { kernel, actuator, stop, reader: Reader::default(), take: Take::AnonOnly }
+        Evictor { kernel, actuator, stop, reader: Reader::default(), take: Take::AnonOnly, merges: MERGES }
+    }
+
+    /// Makes no aging, which nothing can stop: for who has to end within 100 ms, and ages by other means.
+    pub fn without_aging(self) -> Self {
+        Evictor { merges: 0, ..self }
     }
 
     /// Evicts from one group, not from its children, what was not used for `older_than`. The job's
@@ -203,7 +210,7 @@ impl<'a> Evictor<'a> {
         let acts = lists.iter().map(|list| (*list, act(list, older_than, self.take, smallest)));
         let possible = acts.filter(|(list, act)| match act {
             Act::Evict { .. } => true,
-            Act::Merge => !merges.are_done(list.node),
+            Act::Merge => merges.count_of(list.node) < self.merges,
             Act::Nothing => false,
         });
         possible.max_by_key(|(_, act)| match act {
@@ -251,8 +258,8 @@ impl Merges {
         }
     }
 
-    fn are_done(&self, node: u32) -> bool {
-        self.0.iter().any(|&(of, count)| of == node && count >= MERGES)
+    fn count_of(&self, node: u32) -> u32 {
+        self.0.iter().find(|(of, _)| *of == node).map_or(0, |(_, count)| *count)
     }
 }
 
@@ -388,6 +395,14 @@ fn is_takable(list: &Lists, node: u32, up_to: u64) -> bool {
 /// How long ago somebody looked first: everything in the oldest generation was not used since then.
 fn reach(list: &Lists) -> Option<Duration> {
     list.generations().get(1).map(|next| next.age)
+}
+
+/// How much of what goes to swap was surely not used for so long; `None`: nobody looked that long ago.
+pub fn old(list: &Lists, older_than: Duration) -> Option<Pages> {
+    reach(list).filter(|reach| *reach >= older_than)?;
+    let generations = list.generations();
+    let old = (0..generations.len()).take_while(|&index| idle(generations, index) >= Some(older_than));
+    Some(Pages(old.map(|index| generations[index].anon.0).sum()))
 }
 
 /// For how long the generation at this place was surely not used: since the next younger was made.

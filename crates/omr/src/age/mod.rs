@@ -12,6 +12,10 @@ use omr_units::Monotonic;
 
 use crate::exit::Exit;
 
+/// Why nothing can be taken by age where ages are known.
+pub const NO_SWAP: &str =
+    "only what goes to swap is taken by age, as that of page cache is not known, and there is no swap";
+
 /// Why ages are not to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
@@ -52,6 +56,11 @@ impl Missing {
             (_, Generations::Open) if !sees_root => Missing::OtherPaths,
             (_, Generations::Open) => return None,
         })
+    }
+
+    /// What was found, and what brings it.
+    pub fn says(self) -> String {
+        format!("MGLRU {}; {}", self.found(), self.fix())
     }
 
     /// What was found.
@@ -97,11 +106,9 @@ pub fn missing(kernel: &Kernel) -> Result<Option<Missing>> {
 pub fn require(kernel: &Kernel) -> Result<()> {
     match missing(kernel)? {
         None => Ok(()),
-        Some(missing) => Err(Exit::Unsupported.error(format!(
-            "how long memory was not used is not known here: MGLRU {}; {}",
-            missing.found(),
-            missing.fix()
-        ))),
+        Some(missing) => {
+            Err(Exit::Unsupported.error(format!("how long memory was not used is not known here: {}", missing.says())))
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::ops::ControlFlow;
+use std::ops::{Add, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use omr_kernel::lru_gen::{self, Lists, Reader};
 use omr_kernel::memcg::{self, Group, Visit};
 use omr_kernel::{Dir, Kernel, clock};
 use omr_policy::age::{Ages, Bounds};
-use omr_units::{Bytes, GroupId, Monotonic};
+use omr_units::{Bytes, GroupId, Monotonic, PageSize};
 
-use super::reading;
+use super::{evict, reading};
 use crate::stop::Flag;
 
 /// Ids are read again after this time: a group may be gone meanwhile, and its id another's. To age
@@ -48,12 +48,23 @@ pub struct Watched {
     /// Its path below the mount.
     pub path: PathBuf,
     nodes: Vec<Node>,
+    /// It is aged in this pass.
+    chosen: bool,
 }
 
 impl Watched {
     /// Its nodes with memory at the last reading.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| node.listed)
+    }
+
+    /// How much can be taken as not used for so long, by what the kernel knew at the last reading; `None`: it did not
+    /// know of any so long ago.
+    pub fn old(&self, older_than: Duration, page: PageSize) -> Option<Bytes> {
+        self.nodes()
+            .filter_map(|node| evict::old(&node.lists, older_than))
+            .map(|old| old.bytes(page))
+            .reduce(Bytes::add)
     }
 }
 
@@ -112,7 +123,7 @@ impl<'a> Observer<'a> {
 
     /// Looks at this group, too. A group that was made anew under its old name begins anew.
     pub fn add(&mut self, id: GroupId, path: &Path) {
-        let watched = Watched { id, path: path.into(), nodes: Vec::new() };
+        let watched = Watched { id, path: path.into(), nodes: Vec::new(), chosen: true };
         match self.places.get(&lru_gen::path_of(path)) {
             Some(&place) if self.groups[place].id == id => {}
             Some(&place) => self.groups[place] = watched,
@@ -166,6 +177,17 @@ impl<'a> Observer<'a> {
 
     /// Makes a new generation of each group on each node where it has memory, and reads them all.
     pub fn pass(&mut self, actuator: &mut dyn Actuator, stop: &Flag) -> Result<()> {
+        self.pass_over(actuator, stop, |_| true)
+    }
+
+    /// The same for some of the groups.
+    pub fn pass_over(
+        &mut self,
+        actuator: &mut dyn Actuator,
+        stop: &Flag,
+        is_chosen: impl Fn(GroupId) -> bool,
+    ) -> Result<()> {
+        self.groups.iter_mut().for_each(|group| group.chosen = is_chosen(group.id));
         let cpu = clock::read_thread_cpu();
         let result = self.age_all(actuator, stop);
         self.cost.cpu += clock::read_thread_cpu().saturating_sub(cpu);
@@ -208,6 +230,9 @@ impl<'a> Observer<'a> {
         // Twice: an id may have been stale, or another's aging was in the way.
         for _ in 0..2 {
             for place in 0..self.groups.len() {
+                if !self.groups[place].chosen {
+                    continue;
+                }
                 for index in 0..self.groups[place].nodes.len() {
                     if stop.is_set() {
                         return Ok(());
@@ -235,7 +260,8 @@ impl<'a> Observer<'a> {
     /// Remembers what the agings have brought.
     fn take_in(&mut self) {
         self.cost.missed = 0;
-        for node in self.groups.iter_mut().flat_map(|group| &mut group.nodes).filter(|node| node.listed) {
+        let chosen = self.groups.iter_mut().filter(|group| group.chosen).flat_map(|group| &mut group.nodes);
+        for node in chosen.filter(|node| node.listed) {
             let aged = node.is_aged();
             if node.is_empty() {
                 // All of it is gone, or MGLRU was switched off.

@@ -4,10 +4,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use omr_kernel::Kernel;
+use omr_units::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::config::{self, GroupRule, KEYS, Loaded, Place, Selector, TABLES, amount_text, printable};
+use crate::age::{self, Missing, NO_SWAP};
+use crate::config::{self, GroupRule, KEYS, Loaded, Place, Selector, TABLES, amount_text, printable, time_text};
 use crate::exit::Exit;
+use crate::snapshot::SwapSpace;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -72,12 +76,31 @@ fn check(root: &Path, source: &Source) -> Exit {
     for warning in loaded.warnings() {
         eprintln!("warning: {warning}");
     }
+    let by_age: Vec<&GroupRule> = loaded.groups.iter().filter(|rule| rule.asks_for_age()).collect();
+    if let Some(obstacle) = Some(&by_age).filter(|rules| !rules.is_empty()).and_then(|_| obstacle(root)) {
+        for rule in by_age {
+            let name = printable(rule.selector.glob().as_str());
+            eprintln!(
+                "warning: {}: group \"{name}\": older_than: the groups are left alone here: {obstacle}",
+                rule.place
+            );
+        }
+    }
     let files: Vec<String> = loaded.files.iter().map(|file| printable(&file.to_string_lossy())).collect();
     match files.len() {
         0 => println!("OK: no configuration files, so all is as built in"),
         _ => println!("OK: {}", files.join(", ")),
     }
     Exit::Done
+}
+
+/// Why nothing can be taken by age here, as far as this user can tell.
+fn obstacle(root: &Path) -> Option<String> {
+    let kernel = Kernel::open(root).ok()?;
+    if let Some(missing) = age::missing(&kernel).ok()?.filter(|missing| *missing != Missing::Denied) {
+        return Some(missing.says());
+    }
+    (SwapSpace::read(&kernel)?.total == Bytes::ZERO).then(|| NO_SWAP.into())
 }
 
 /// As a file that loads to the same configuration.
@@ -155,6 +178,7 @@ fn fields(rule: &GroupRule) -> Vec<(&'static str, String)> {
     let mut fields = vec![(selector, rule.selector.glob().to_string())];
     fields.extend(rule.class.map(|class| ("class", class.name().to_owned())));
     fields.extend(rule.keep.map(|keep| ("keep", amount_text(keep))));
+    fields.extend(rule.older_than.map(|age| ("older_than", time_text(age))));
     fields
 }
 

@@ -106,6 +106,9 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 short(Duration::from_millis(hint.wall_ms)),
                 hint.stop_reason,
             ),
+            LedgerEntry::LeftAlone { time: at, group, reason } => {
+                outln!("{}  {}: left alone: {reason}", time(*at), printable(group))
+            }
             LedgerEntry::Refaults { time: at, group, bytes, after, .. } => outln!(
                 "{}  {}: {bytes} came back within {}",
                 time(*at),

@@ -245,9 +245,7 @@ fn way(
 fn require_ages(kernel: &Kernel) -> Result<()> {
     age::require(kernel)?;
     match SwapSpace::read(kernel) {
-        Some(swap) if swap.total == Bytes::ZERO => Err(Exit::Unsupported.error(
-            "--older-than takes only what goes to swap, as the age of page cache is not known, and there is no swap",
-        )),
+        Some(swap) if swap.total == Bytes::ZERO => Err(Exit::Unsupported.error(age::NO_SWAP)),
         _ => Ok(()),
     }
 }

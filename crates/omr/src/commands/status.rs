@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use omr_policy::{Decision, Mode, short};
+use omr_policy::{Decision, Mode, Old, short};
 use omr_units::Bytes;
 
 use crate::config::printable;
@@ -124,6 +124,9 @@ fn print_status(status: &Status) -> Result<()> {
     for group in status.groups.iter().filter(|group| group.current.is_none_or(|current| current >= Bytes::mib(1))) {
         let last = match group.last {
             _ if group.sweeping => "now".to_owned(),
+            _ if group.by_age.as_ref().is_some_and(|by_age| matches!(by_age.old, Old::Never { .. })) => {
+                "left alone: its ages are not known".to_owned()
+            }
             Some(ago) => format!("{} ago", short(ago)),
             None if group.class == omr_policy::Class::Background => "-".to_owned(),
             None => "never touched".to_owned(),

@@ -21,6 +21,7 @@ pub(super) fn warnings(loaded: &Loaded) -> Vec<Problem> {
         found.extend(lost(rule, later));
         found.extend(lifted(rule));
         found.extend(overlaps(rule, later));
+        found.extend(never_old(rule));
     }
     found.extend(nothing_left(&loaded.groups));
     for (n, rule) in loaded.processes.iter().enumerate() {
@@ -58,12 +59,13 @@ fn idle(rule: &ProcessRule, groups: &[GroupRule]) -> Option<Problem> {
 /// A rule whose every word is said again, for the same groups, by later ones.
 fn lost(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
     let same = |other: &&GroupRule| other.selector == rule.selector;
-    let class = later.iter().filter(same).find(|other| other.class.is_some());
-    let keep = later.iter().filter(same).find(|other| other.keep.is_some());
-    if (rule.class.is_some() && class.is_none()) || (rule.keep.is_some() && keep.is_none()) {
-        return None;
+    let mut winner = None;
+    let words: [fn(&GroupRule) -> bool; 3] =
+        [|rule| rule.class.is_some(), |rule| rule.keep.is_some(), |rule| rule.older_than.is_some()];
+    for says in words.into_iter().filter(|says| says(rule)) {
+        winner = winner.or(Some(later.iter().filter(same).find(|other| says(other))?));
     }
-    let winner = if rule.class.is_some() { class } else { keep }?;
+    let winner = winner?;
     let text = format!("group {}: never wins, {} says the same groups again", quoted(rule), winner.place);
     Some(Problem::at(&rule.place, text))
 }
@@ -105,6 +107,17 @@ fn overlaps(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
         quoted(other),
         other.place
     );
+    Some(Problem::at(&rule.place, text))
+}
+
+/// A rule that says how old memory must be to be taken from groups that nothing is taken from.
+fn never_old(rule: &GroupRule) -> Option<Problem> {
+    let class = rule.class.filter(|class| *class != Class::Background)?;
+    if !rule.asks_for_age() {
+        return None;
+    }
+    let text =
+        format!("group {}: older_than says nothing, as nothing is taken from a {} group", quoted(rule), class.name());
     Some(Problem::at(&rule.place, text))
 }
 
@@ -150,6 +163,20 @@ mod tests {
 
     fn rule(pattern: &str, rest: &str) -> String {
         format!("[[group]]\n{pattern}\n{rest}\n")
+    }
+
+    #[test]
+    fn an_age_for_groups_that_lose_nothing_says_nothing() {
+        let warned = |keys: &str| found(&rule("match = 'a'", keys));
+        assert_eq!(
+            warned("class = 'foreground'\nolder_than = '2m'"),
+            ["/etc/omr/omr.toml:2: group \"a\": older_than says nothing, as nothing is taken from a foreground group"]
+        );
+        assert_eq!(warned("class = 'background'\nolder_than = '2m'"), [""; 0]);
+        assert_eq!(warned("class = 'protected'\nolder_than = '0s'"), [""; 0]);
+        let again = |keys: &str| found(&(rule("match = 'a'", "older_than = '2m'") + &rule("match = 'a'", keys)));
+        assert_eq!(again("older_than = '1h'").len(), 1, "said again");
+        assert_eq!(again("keep = '1M'"), [""; 0]);
     }
 
     #[test]

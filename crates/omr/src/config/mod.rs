@@ -21,7 +21,7 @@ use omr_units::Amount;
 
 pub use self::glob::{Glob, parts};
 pub use self::process::ProcessRule;
-pub use self::schema::{KEYS, TABLES, amount_text, class};
+pub use self::schema::{KEYS, TABLES, amount_text, class, time_text};
 use crate::exit::Exit;
 
 /// By which file of the kernel groups are reclaimed.
@@ -158,8 +158,17 @@ pub struct GroupRule {
     pub class: Option<Class>,
     /// What they always keep.
     pub keep: Option<Amount>,
+    /// Sweeps take only what was surely not used for so long; zero: whatever its age.
+    pub older_than: Option<Duration>,
     /// Where `match` or `unit` is written.
     pub place: Place,
+}
+
+impl GroupRule {
+    /// Whether sweeps are to take only what is old.
+    pub fn asks_for_age(&self) -> bool {
+        self.older_than.is_some_and(|age| !age.is_zero())
+    }
 }
 
 /// `"app.slice/**" in /etc/omr/omr.toml:14`

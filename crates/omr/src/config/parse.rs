@@ -206,7 +206,7 @@ impl Reader<'_> {
 
     fn group(&mut self, span: Range<usize>, table: &DeTable<'_>) -> Option<GroupRule> {
         let mut selectors = Vec::new();
-        let (mut class, mut keep) = (None, None);
+        let (mut class, mut keep, mut older_than) = (None, None, None);
         let mut sound = true;
         for (key, value) in table {
             let name = &**key.get_ref();
@@ -217,6 +217,7 @@ impl Reader<'_> {
                 }),
                 "class" => schema::word(value.get_ref(), &schema::CLASSES).map(|word| class = schema::class(word)),
                 "keep" => schema::parse_amount(value.get_ref(), "20%").map(|amount| keep = Some(amount)),
+                "older_than" => schema::parse_age(value.get_ref()).map(|age| older_than = Some(age)),
                 _ => {
                     sound = false;
                     self.unknown_key(key.span(), &full, name, &GROUP_KEYS);
@@ -241,10 +242,10 @@ impl Reader<'_> {
         if let Some((_, offset)) = selectors.next() {
             self.problem(offset..offset, "group: has \"match\" and \"unit\"; make two of it");
         }
-        if class.is_none() && keep.is_none() {
-            self.problem(span, "group: needs \"class\" or \"keep\", to say what is to be done");
+        if class.is_none() && keep.is_none() && older_than.is_none() {
+            self.problem(span, "group: needs \"class\", \"keep\" or \"older_than\", to say what is to be done");
         }
-        Some(GroupRule { selector, class, keep, place: self.place(offset) })
+        Some(GroupRule { selector, class, keep, older_than, place: self.place(offset) })
     }
 }
 
@@ -347,12 +348,31 @@ mod tests {
             ("[group]\nmatch = 'a'", "f:1: group: write [[group]], with two brackets on each side"),
             ("group = [1]", "f:1: group: write [[group]], and \"match\" and \"class\" in the lines below"),
             ("[[group]]\nmatch = 'a'\nclas = 'foreground'", "f:3: group.clas: unknown key; did you mean \"class\"?"),
-            ("[[group]]\nfoo = 1", "f:2: group.foo: unknown key; there are match, unit, class and keep"),
+            ("[[group]]\nfoo = 1", "f:2: group.foo: unknown key; there are match, unit, class, keep and older_than"),
             (
                 "\n[[group]]\nclass = 'background'",
                 "f:2: group: needs \"match\" or \"unit\", to say which groups it is about",
             ),
-            ("[[group]]\nmatch = 'a'", "f:1: group: needs \"class\" or \"keep\", to say what is to be done"),
+            (
+                "[[group]]\nmatch = 'a'",
+                "f:1: group: needs \"class\", \"keep\" or \"older_than\", to say what is to be done",
+            ),
+            (
+                "[[group]]\nmatch = 'a'\nolder_than = 120",
+                "f:3: group.older_than = 120: a duration needs a unit, e.g. \"2m\"",
+            ),
+            (
+                "[[group]]\nmatch = 'a'\nolder_than = 'old'",
+                "f:3: group.older_than = 'old': not a duration; write numbers with ms, s, m, h or d, e.g. \"2m\"",
+            ),
+            (
+                "[[group]]\nmatch = 'a'\nolder_than = '3s'",
+                "f:3: group.older_than = '3s': must be between \"4s\" and \"1day\", or \"0s\" for whatever its age",
+            ),
+            (
+                "[[group]]\nmatch = 'a'\nolder_then = '2m'",
+                "f:3: group.older_then: unknown key; did you mean \"older_than\"?",
+            ),
             (
                 "[[group]]\nunit = 'a'\nkeep = '1M'\nmatch = 'b'",
                 "f:4: group: has \"match\" and \"unit\"; make two of it",
@@ -470,7 +490,7 @@ mod tests {
         #[test]
         fn no_value_makes_it_panic(
             table in "|idle|stop|sweep|guard|hints|group|process",
-            key in "for|mode|step|match|unit|keep|class|max_swap_writes|exe|command|uid|oom_score_adj|\\PC{0,6}",
+            key in "for|mode|step|match|unit|keep|older_than|class|max_swap_writes|exe|command|uid|oom_score_adj|\\PC{0,6}",
             value in "[0-9a-z\"'\\[\\]{}=.%-]{0,20}",
         ) {
             errors(&format!("[{table}]\n{key} = {value}\n"));

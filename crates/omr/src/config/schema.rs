@@ -186,7 +186,7 @@ pub static KEYS: [Key; 42] = [
 pub const TABLES: [&str; 8] = ["idle", "stop", "sweep", "hibernate", "guard", "hints", "history", "cloud"];
 
 /// What a `[[group]]` may have.
-pub const GROUP_KEYS: [&str; 4] = ["match", "unit", "class", "keep"];
+pub const GROUP_KEYS: [&str; 5] = ["match", "unit", "class", "keep", "older_than"];
 
 /// Place of a key in [`KEYS`], by its full name.
 pub fn index(name: &str) -> Option<usize> {
@@ -265,6 +265,14 @@ fn parse_time(value: &DeValue<'_>, usual: &str) -> Result<Duration, String> {
     sane.then(|| humantime::parse_duration(text).ok())
         .flatten()
         .ok_or_else(|| format!("not a duration; write numbers with ms, s, m, h or d, e.g. \"{usual}\""))
+}
+
+/// The age of a rule. Shorter ones would need more than one aging in two seconds; zero: whatever its age.
+pub fn parse_age(value: &DeValue<'_>) -> Result<Duration, String> {
+    match parse_time(value, "2m")? {
+        Duration::ZERO => Ok(Duration::ZERO),
+        age => within(age, s(4), DAY, time_text).map_err(|why| format!("{why}, or \"0s\" for whatever its age")),
+    }
 }
 
 fn parse_size(value: &DeValue<'_>, usual: &str) -> Result<Bytes, String> {
@@ -349,7 +357,7 @@ pub fn class(name: &str) -> Option<Class> {
 /// The names of the classes.
 pub const CLASSES: [&str; 3] = ["foreground", "background", "protected"];
 
-fn time_text(time: Duration) -> String {
+pub fn time_text(time: Duration) -> String {
     humantime::format_duration(time).to_string()
 }
 

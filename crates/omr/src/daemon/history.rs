@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use omr_kernel::clock;
-use omr_policy::schedule::{Due, Schedule};
-use omr_policy::{Decision, Mode, Reason, Signals};
+use omr_policy::schedule::{Beats, Due, Schedule};
+use omr_policy::{Class, Decision, Mode, Old, Reason, Signals};
 use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
 use super::Daemon;
+use super::ledger::Entry;
 use super::looker::{Looker, Order, Wanted};
+use crate::config::printable;
 use crate::history::{MOST_GROUPS, SMALLEST};
 use crate::tree::Tree;
 
@@ -26,6 +28,12 @@ pub struct History {
     cost: Duration,
     /// When groups were aged last.
     aged: Option<Monotonic>,
+    /// When those are aged of which rules take only what is old.
+    beats: Beats,
+    /// How much of them is that old.
+    old: HashMap<GroupId, Bytes>,
+    /// Why that is never known.
+    never: Option<String>,
 }
 
 /// The same for `omr status`.
@@ -52,12 +60,17 @@ impl History {
             agings: 0,
             cost: Duration::ZERO,
             aged: None,
+            beats: Beats::default(),
+            old: HashMap::new(),
+            never: None,
         }
     }
 
     /// Other times and another budget.
     pub fn reconfigure(&mut self, config: &omr_policy::History) {
         self.schedule = Schedule::new(config, clock::read_monotonic());
+        // Rules may ask for another age now.
+        self.old.clear();
     }
 
     /// After a scan.
@@ -66,6 +79,22 @@ impl History {
             if let (Some(peak), Some(current)) = (self.peaks.get_mut(&node.id), node.current) {
                 *peak = (*peak).max(current);
             }
+        }
+    }
+
+    /// How much of a group is as old as its rule says.
+    pub fn old(&self, id: GroupId) -> Old {
+        match (&self.never, self.old.get(&id)) {
+            (Some(why), _) => Old::Never { why: why.clone() },
+            (None, Some(bytes)) => Old::Known { bytes: *bytes },
+            (None, None) => Old::NotYet,
+        }
+    }
+
+    /// After a sweep of that group: what it took is there no more, and the rest only if it was cut short.
+    pub fn swept(&mut self, id: GroupId, freed: Bytes, is_cut_short: bool) {
+        if let Some(old) = self.old.get_mut(&id) {
+            *old = if is_cut_short { *old - freed } else { Bytes::ZERO };
         }
     }
 
@@ -86,7 +115,10 @@ impl Daemon {
         if let Some(report) = self.history.looker.report() {
             let history = &mut self.history;
             history.is_looking = false;
-            history.schedule.spent(report.due, report.cost);
+            match report.ages.is_empty() {
+                true => history.schedule.spent(report.due, report.cost),
+                false => history.beats.spent(now, &report.ages, report.cost),
+            }
             history.agings += report.agings;
             history.cost += report.cost;
             if report.due.aging {
@@ -96,6 +128,9 @@ impl Daemon {
                 history.aged = Some(now);
             }
             log::debug!("looked at groups: {} agings, CPU {} us", report.agings, report.cost.as_micros());
+            if !report.ages.is_empty() {
+                self.take_old(report.old);
+            }
         }
         let may_age = self.may_age();
         if !may_age {
@@ -104,15 +139,70 @@ impl Daemon {
         if self.history.is_looking {
             return;
         }
+        let ages = self.groups.iter().filter_map(|group| Some(group.by_age.as_ref()?.older_than));
+        let ages = if may_age { self.history.beats.due(now, ages) } else { Vec::new() };
+        if !ages.is_empty() {
+            return self.order_look(Due::default(), ages);
+        }
         let due = self.history.schedule.due(&self.config.history, now, may_age);
         let is_kept = self.config.history.size > Bytes::ZERO;
         if due.aging || due.sample && is_kept {
-            self.order_look(Due { sample: due.sample && is_kept, ..due });
+            self.order_look(Due { sample: due.sample && is_kept, ..due }, Vec::new());
         }
     }
 
-    fn order_look(&mut self, due: Due) {
-        let mut groups = choose(&self.tree);
+    /// What is known of the groups that were aged for their rules.
+    fn take_old(&mut self, old: Result<Vec<(GroupId, Option<Bytes>)>, String>) {
+        let history = &mut self.history;
+        match old {
+            Ok(old) => {
+                history.never = None;
+                for (id, bytes) in old {
+                    match bytes {
+                        Some(bytes) => history.old.insert(id, bytes),
+                        None => history.old.remove(&id),
+                    };
+                }
+            }
+            Err(why) if history.never.as_ref() != Some(&why) => self.never_old(why),
+            Err(_) => {}
+        }
+        self.note_old();
+    }
+
+    /// Groups that lose only what is old lose nothing, and it is said once why.
+    pub(super) fn never_old(&mut self, why: String) {
+        self.history.old.clear();
+        let reason = Reason::NoAges { why: why.clone() }.to_string();
+        self.history.never = Some(why);
+        let time = clock::read_wall().as_secs();
+        for group in self.groups.iter().filter(|group| group.by_age.is_some()) {
+            if let Some(path) = self.tree.path(group.id) {
+                let group = path.to_string_lossy().into_owned();
+                log::warn!("{}: left alone: {reason}", printable(&group));
+                self.ledger.add(&Entry::LeftAlone { time, group, reason: reason.clone() });
+            }
+        }
+    }
+
+    /// Tells the policy.
+    pub(super) fn note_old(&mut self) {
+        for group in &mut self.groups {
+            if let Some(by_age) = &mut group.by_age {
+                by_age.old = self.history.old(group.id);
+            }
+        }
+    }
+
+    /// Forgets groups that are not in this list, which is sorted.
+    pub(super) fn retain_old(&mut self, ids: &[GroupId]) {
+        self.history.old.retain(|id, _| ids.binary_search(id).is_ok());
+    }
+
+    fn order_look(&mut self, due: Due, ages: Vec<Duration>) {
+        let by_age = self.groups.iter().filter(|group| group.class == Class::Background);
+        let by_age = by_age.filter_map(|group| Some((group.id, group.by_age.as_ref()?.older_than))).collect();
+        let mut groups = choose(&self.tree, &by_age);
         if due.sample {
             let before = std::mem::take(&mut self.history.peaks);
             for group in &mut groups {
@@ -122,7 +212,7 @@ impl Daemon {
         }
         let processes = if due.aging { self.processes.accounted() } else { Vec::new() };
         self.history.is_looking = true;
-        self.history.looker.order(Order { due, groups, processes, size: self.config.history.size });
+        self.history.looker.order(Order { due, ages, groups, processes, size: self.config.history.size });
     }
 
     /// Whether groups may be aged now. It need not be idle: what is used while somebody works is what one
@@ -154,13 +244,16 @@ impl Daemon {
     }
 }
 
-/// The groups that are looked at: the machine and the largest, with at least so much that it is worth it.
-fn choose(tree: &Tree) -> Vec<Wanted> {
+/// The groups that are looked at: the machine and the largest, with at least so much that it is worth it; and the
+/// largest of those that lose only what is old, with how old that is.
+fn choose(tree: &Tree, by_age: &HashMap<GroupId, Duration>) -> Vec<Wanted> {
     let nodes = tree.nodes();
     let size = |index: usize| nodes[index].current.unwrap_or_default();
     let mut chosen: Vec<usize> = (1..nodes.len()).filter(|&index| size(index) >= SMALLEST).collect();
     chosen.sort_by_key(|&index| (std::cmp::Reverse(size(index)), index));
-    chosen.truncate(MOST_GROUPS);
+    let rest = chosen.split_off(chosen.len().min(MOST_GROUPS));
+    let room = MOST_GROUPS - chosen.iter().filter(|&&index| by_age.contains_key(&nodes[index].id)).count();
+    chosen.extend(rest.into_iter().filter(|&index| by_age.contains_key(&nodes[index].id)).take(room));
     if !nodes.is_empty() {
         chosen.push(0);
     }
@@ -178,6 +271,7 @@ fn choose(tree: &Tree) -> Vec<Wanted> {
         path: tree.path_at(index),
         peak: Bytes::ZERO,
         whole: whole[index],
+        older_than: by_age.get(&nodes[index].id).copied(),
     };
     chosen.into_iter().map(wanted).collect()
 }

@@ -29,6 +29,15 @@ pub enum Entry {
     Prepare(Prepared),
     /// A process was hinted away.
     Hint(HintLine),
+    /// A group whose rule takes only what is old is left alone, as ages cannot be known.
+    LeftAlone {
+        /// Seconds since 1970.
+        time: u64,
+        /// Path of the group below the mount.
+        group: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// What came back into a group in the minutes after its sweep.
     Refaults {
         /// Seconds since 1970.

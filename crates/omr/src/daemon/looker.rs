@@ -2,7 +2,7 @@
 //! samples of that to the history. A thread of its own, because nothing interrupts an aging, and a
 //! disk may be slow: neither is to delay the loop or a sweep.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use omr_policy::schedule::Due;
 use omr_units::{Bytes, GroupId, Monotonic, Pages};
 
 use super::thread::Thread;
+use crate::age;
 use crate::age::observe::{Observer, Watched};
-use crate::age::{self, Missing};
 use crate::history::{AGES, Idle, Sample, Since, Store};
 use crate::processes;
 use crate::snapshot::SwapSpace;
@@ -37,12 +37,16 @@ pub struct Wanted {
     pub peak: Bytes,
     /// All groups below it are looked at as well.
     pub whole: bool,
+    /// It is aged for its rule and not with the others.
+    pub older_than: Option<Duration>,
 }
 
 /// What is to be done.
 pub struct Order {
-    /// Ages them, takes a sample of them, or both.
+    /// Ages those without a rule, takes a sample of all, or both.
     pub due: Due,
+    /// Ages those whose rules say so.
+    pub ages: Vec<Duration>,
     /// Of these groups.
     pub groups: Vec<Wanted>,
     /// Processes of which is wanted what they have not used, and the groups that account for them.
@@ -67,6 +71,11 @@ pub struct Cold {
 pub struct Report {
     /// What was to be done.
     pub due: Due,
+    /// The same.
+    pub ages: Vec<Duration>,
+    /// How much of the groups that were aged for their rules is as old as those say, as far as that is known; or why
+    /// it never is.
+    pub old: Result<Vec<(GroupId, Option<Bytes>)>, String>,
     /// CPU time of this thread.
     pub cost: Duration,
     /// Generations made.
@@ -83,7 +92,7 @@ pub fn start(kernel: Arc<Kernel>, dir: PathBuf) -> Result<Looker> {
     Thread::start("omr-look", move |inbox| {
         let boot = kernel.read_boot_id().unwrap_or_default();
         let mut eye = Eye::new(&kernel, Store::new(&dir, &boot, Bytes::ZERO), boot.into());
-        inbox.each(|order, stop| eye.look(&order, stop));
+        inbox.each(|order, stop| eye.look(order, stop));
     })
 }
 
@@ -115,22 +124,24 @@ impl<'a> Eye<'a> {
         Eye { kernel, observer, store, boot, counters: HashMap::new(), missing: None, buffer: Vec::new() }
     }
 
-    fn look(&mut self, order: &Order, stop: &Flag) -> Report {
+    fn look(&mut self, order: Order, stop: &Flag) -> Report {
         let cpu = clock::read_thread_cpu();
         let agings = self.observer.cost().agings;
-        let mut cold = Vec::new();
-        if order.due.aging {
+        let (mut old, mut cold) = (Ok(Vec::new()), Vec::new());
+        if order.due.aging || !order.ages.is_empty() {
             let held: Vec<_> = order.processes.iter().map(|(id, _)| self.held(*id)).collect();
-            let aged = self.age(order, stop).map_err(|err| format!("{err:#}")).err();
-            if let Some(why) = &aged {
+            old = self.age(&order, stop).map_err(|err| format!("{err:#}"));
+            if let Err(why) = &old {
                 // What was known may not hold any more.
                 self.observer.look_at(std::iter::empty());
                 if self.missing.as_ref() != Some(why) {
                     log::info!("how long memory was not used is not known: {why}");
                 }
             }
-            self.missing = aged;
-            let processes = order.processes.iter().zip(held);
+            self.missing = old.as_ref().err().cloned();
+            // A group with a rule was not looked at just now.
+            let by_rule = |group: &Path| order.groups.iter().any(|of| of.older_than.is_some() && of.path == group);
+            let processes = order.processes.iter().zip(held).filter(|((_, group), _)| !by_rule(group));
             cold.extend(processes.filter_map(|((id, group), held)| Some((*id, self.cold(*id, group, held?)?))));
         }
         if order.due.sample {
@@ -141,7 +152,8 @@ impl<'a> Eye<'a> {
             }
         }
         let cost = clock::read_thread_cpu().saturating_sub(cpu);
-        Report { due: order.due, cost, agings: self.observer.cost().agings - agings, cold }
+        let agings = self.observer.cost().agings - agings;
+        Report { due: order.due, ages: order.ages, old, cost, agings, cold }
     }
 
     /// Anonymous memory of a process that is on the kernel's lists: surely all that is not locked.
@@ -162,15 +174,26 @@ impl<'a> Eye<'a> {
         Some(Cold { at: now - idle.ago, memory, bounds })
     }
 
-    fn age(&mut self, order: &Order, stop: &Flag) -> Result<()> {
+    /// What is old of the groups that are aged for their rules.
+    fn age(&mut self, order: &Order, stop: &Flag) -> Result<Vec<(GroupId, Option<Bytes>)>> {
         if let Some(missing) = age::missing(self.kernel)? {
-            anyhow::bail!("MGLRU {}; {}", Missing::found(missing), missing.fix());
+            anyhow::bail!(missing.says());
         }
         self.observer.look_at(order.groups.iter().map(|group| (group.id, group.path.as_path())));
-        self.observer.pass(&mut Live, stop)?;
+        let by_rule = |wanted: &&Wanted| wanted.older_than.is_some_and(|age| order.ages.contains(&age));
+        let by_rule: HashMap<GroupId, Option<Duration>> =
+            order.groups.iter().filter(by_rule).map(|wanted| (wanted.id, wanted.older_than)).collect();
+        let of_others: HashSet<GroupId> = match order.due.aging {
+            true => order.groups.iter().filter(|wanted| wanted.older_than.is_none()).map(|wanted| wanted.id).collect(),
+            false => HashSet::new(),
+        };
+        let is_chosen = |id| by_rule.contains_key(&id) || of_others.contains(&id);
+        self.observer.pass_over(&mut Live, stop, is_chosen)?;
         // Else that is 9 KiB of a group, and all of it locked in memory.
         self.observer.keep(AGES[AGES.len() - 1]);
-        Ok(())
+        let page = self.kernel.page();
+        let old = |group: &Watched| Some((group.id, group.old((*by_rule.get(&group.id)?)?, page)));
+        Ok(self.observer.groups().iter().filter_map(old).collect())
     }
 
     fn samples(&mut self, groups: &[Wanted]) -> Vec<Sample> {

@@ -323,6 +323,10 @@ impl Daemon {
         };
         daemon.tree.watch_attributes();
         daemon.scan();
+        if daemon.config.mode == Mode::Observe {
+            daemon.never_old("in mode \"observe\" nothing is written to the kernel, so no group is aged".into());
+            daemon.note_old();
+        }
         daemon.probe();
         daemon.arm_trigger();
         daemon.tick.every(TICK)?;
@@ -569,7 +573,8 @@ impl Daemon {
             self.forget(id);
             return;
         }
-        self.order(Order::Sweep(Sweep { id, path, job: job.clone(), inner }));
+        let older_than = group.and_then(|group| Some(group.by_age.as_ref()?.older_than));
+        self.order(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than }));
     }
 
     /// What the trigger has seen so far is forgotten.
@@ -673,6 +678,8 @@ impl Daemon {
             group.current = Some(report.size);
             group.refaults = report.refaults.or(group.refaults);
         }
+        self.history.swept(id, report.freed, matches!(report.end, End::Stopped | End::Timeout));
+        self.note_old();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let stop_reason = match &running.stop {
             Some(reason) if report.end == End::Stopped => reason.to_string(),
@@ -752,6 +759,7 @@ impl Daemon {
         ids.sort_unstable();
         self.state.retain(&ids);
         self.tally.retain(|id| ids.binary_search(&id).is_ok());
+        self.retain_old(&ids);
         self.processes.said.retain_groups(|id| ids.binary_search(&id).is_ok());
         // Not the time by the clock: on a busy machine that would put the next look off for minutes.
         let took = clock::read_thread_cpu().saturating_sub(cpu);
@@ -763,6 +771,7 @@ impl Daemon {
     fn sort_out(&mut self) {
         self.groups.clear();
         self.groups.extend(self.tree.groups());
+        self.note_old();
         if let Err(err) = self.sides.update(&self.kernel, &self.tree, self.own_id) {
             log::warn!("{err}");
         }
@@ -987,7 +996,7 @@ fn read_writes(state_dir: &Path) -> Writes {
             Entry::Sweep(swept) => (swept.time, swept.swapped_out),
             Entry::Prepare(prepared) => (prepared.time, prepared.swapped_out),
             Entry::Hint(hinted) => (hinted.time, hinted.swapped_out),
-            Entry::Refaults { .. } => return,
+            Entry::LeftAlone { .. } | Entry::Refaults { .. } => return,
         };
         // A time to come counts as now: what is older must not be forgotten for it.
         writes.add(time.min(now) / 3600, bytes);

@@ -46,7 +46,13 @@ impl Profile {
 
 fn rule(text: &str, class: Class) -> Result<GroupRule, String> {
     let place = Place { file: Arc::from(Path::new("--profile")), line: 1 };
-    Ok(GroupRule { selector: Selector::Match(Glob::path(text)?), class: Some(class), keep: None, place })
+    Ok(GroupRule {
+        selector: Selector::Match(Glob::path(text)?),
+        class: Some(class),
+        keep: None,
+        older_than: None,
+        place,
+    })
 }
 
 /// A group's path below the mount as a pattern that matches nothing else.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use omr_policy::forecast::Forecast;
-use omr_policy::{Class, Decision, Goal, Mode, Reason, judge, swap_floor};
+use omr_policy::{ByAge, Class, Decision, Goal, Mode, Reason, judge, short, swap_floor};
 use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +143,9 @@ pub struct GroupView {
     pub last: Option<Duration>,
     /// It is being swept.
     pub sweeping: bool,
+    /// It loses only what was surely not used for so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_age: Option<ByAge>,
 }
 
 /// The answer to `omr explain`.
@@ -243,6 +246,7 @@ impl Daemon {
             came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
             last: tally.map(|tally| now.since(tally.last)),
             sweeping: sweeping == Some(group.id),
+            by_age: group.by_age.clone(),
         })
     }
 
@@ -301,7 +305,9 @@ impl Daemon {
                 explanation.reason = Some(reason);
             }
             Ok((job, _)) => {
-                explanation.next = Some(format!("a sweep of up to {} once the machine is idle", job.amount))
+                let old = seen.by_age.as_ref().map(|by_age| format!(", not used for {}", short(by_age.older_than)));
+                let old = old.unwrap_or_default();
+                explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
             }
         }
         if let Some(refaults) = self.state.refaults_this_minute(seen) {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::Result;
 use omr_kernel::Kernel;
@@ -13,6 +14,8 @@ use omr_units::{Bytes, GroupId, Limit};
 
 use super::hint;
 use super::thread::Thread;
+use crate::age;
+use crate::age::evict::Evictor;
 use crate::backend::Backend;
 use crate::config::{BackendChoice, Loaded};
 use crate::handback::{self, Blocks};
@@ -55,6 +58,8 @@ pub struct Sweep {
     pub job: Job,
     /// See [`reclaim::Worker::run`].
     pub inner: Option<Bytes>,
+    /// Only what was surely not used for so long.
+    pub older_than: Option<Duration>,
 }
 
 /// What the thread needs to know.
@@ -97,6 +102,14 @@ pub fn start(mut setup: Setup) -> Result<Worker> {
     })
 }
 
+/// How memory is taken from a group.
+enum Way {
+    /// By a file of the group.
+    File(Backend),
+    /// By generations.
+    Ages { older_than: Duration },
+}
+
 fn show(progress: &Mutex<Progress>, change: impl FnOnce(&mut Progress)) {
     if let Ok(mut progress) = progress.lock() {
         change(&mut progress);
@@ -118,10 +131,13 @@ fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, stop: &Flag) -> Resu
 fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag) -> Report {
     let ready = setup.kernel.cgroup().map_err(anyhow::Error::from).and_then(|root| {
         let group = Group::open(root, &order.path)?;
-        let backend = Backend::probe(setup.choice, &group, &mut *setup.actuator)?;
-        Ok((group, backend))
+        let way = match order.older_than {
+            Some(older_than) => age::require(&setup.kernel).map(|()| Way::Ages { older_than })?,
+            None => Way::File(Backend::probe(setup.choice, &group, &mut *setup.actuator)?),
+        };
+        Ok((group, way))
     });
-    let (group, backend) = match ready {
+    let (group, way) = match ready {
         Ok((group, _)) if group.id() != order.id => return Report::nothing(&order.job, End::Gone, None),
         Ok(ready) => ready,
         Err(err) if reclaim::is_gone(&err) => return Report::nothing(&order.job, End::Gone, None),
@@ -132,13 +148,6 @@ fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag) -> Report {
         Some(own) => group.read_current(&mut Vec::new()).unwrap_or_default() - own,
         None => Bytes::ZERO,
     };
-    let mut worker = reclaim::Worker {
-        kernel: &setup.kernel,
-        actuator: &mut *setup.actuator,
-        backend,
-        journal: setup.journal.as_ref(),
-        stop,
-    };
     let mut job = order.job.clone();
     // The scan's word on what is protected is up to half a minute old.
     match group.read_protection(&mut Vec::new()) {
@@ -147,5 +156,19 @@ fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag) -> Report {
         Err(err) if err.is_gone() => return Report::nothing(&order.job, End::Gone, None),
         Err(err) => return Report::nothing(&order.job, End::Failed, Some(err.to_string())),
     }
-    worker.run(&group, job, order.inner, &mut |now| show(&setup.progress, |progress| *progress = now))
+    let Setup { kernel, actuator, journal, progress, .. } = setup;
+    let mut tell = |now| show(progress, |progress| *progress = now);
+    match way {
+        Way::Ages { older_than } => Evictor::new(kernel, &mut **actuator, stop).without_aging().run(
+            &group,
+            job,
+            order.inner,
+            older_than,
+            &mut tell,
+        ),
+        Way::File(backend) => {
+            let (actuator, journal) = (&mut **actuator, journal.as_ref());
+            reclaim::Worker { kernel, actuator, backend, journal, stop }.run(&group, job, order.inner, &mut tell)
+        }
+    }
 }

@@ -47,6 +47,7 @@ pub fn group(id: u64, anon: u64, file: u64) -> Group {
         refaults: Some(Bytes::ZERO),
         unprotected: Some(Bytes::mib(anon + file)),
         keep: None,
+        by_age: None,
     }
 }
 

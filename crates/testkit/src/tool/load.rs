@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::amount::Amount;
 use crate::pattern::{PAGE, Pattern};
 use crate::signals::Signals;
+use crate::touch::faults;
 use crate::{clock, pattern};
 
 #[derive(clap::Args)]
@@ -56,6 +57,7 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
 
     let hot = words.len() / 100 * usize::from(args.hot.min(100));
     let turn = (hot > 0).then_some(Duration::from_secs(1));
+    let mut major_faults = 0;
     loop {
         match signals.wait(turn)? {
             Some(libc::SIGUSR1) => {
@@ -67,8 +69,16 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
                 let seconds = start.elapsed().as_secs_f64();
                 println!("{}", json!({"verified": words.len() * 8, "errors": errors, "seconds": seconds}));
             }
-            Some(_) => return Ok(()),
-            None => touch(&mut words[..hot]),
+            Some(_) => {
+                // Each page is touched by itself, so these are the pages that had left.
+                println!("{}", json!({"ended": true, "hot_faults": major_faults}));
+                return Ok(());
+            }
+            None => {
+                let (before, _) = faults()?;
+                touch(&mut words[..hot]);
+                major_faults += faults()?.0 - before;
+            }
         }
     }
 }

@@ -76,7 +76,7 @@ fn order(pages: usize, order: Order) -> Vec<u32> {
 }
 
 /// Major and minor faults of this process so far.
-fn faults() -> Result<(i64, i64)> {
+pub(crate) fn faults() -> Result<(i64, i64)> {
     let text = std::fs::read_to_string("/proc/self/stat")?;
     let fields: Vec<&str> = text[text.rfind(')').context("no name")? + 1..].split_whitespace().collect();
     // Fields 12 and 10 of proc(5); the first here is the third there.

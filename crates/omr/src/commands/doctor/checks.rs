@@ -9,7 +9,7 @@ use omr_kernel::swap::SwapKind;
 use serde::Serialize;
 
 use super::facts::{Facts, Mglru, ProcessRules, Swap};
-use crate::age::Missing;
+use crate::age::{Missing, NO_SWAP};
 
 /// Whether a thing works here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -153,6 +153,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         ioctl(facts, "PAGEMAP_SCAN", facts.pagemap_scan, (6, 7)),
     ]);
     rows.extend(facts.process_rules.as_ref().map(process_rules));
+    rows.extend(facts.age_rules.map(|rules| age_rules(facts, rules)));
     rows
 }
 
@@ -475,6 +476,19 @@ fn process_rules(found: &ProcessRules) -> Check {
         Some([]) => row(Works::Yes, rules),
         Some(lacking) => row(Works::No, format!("{rules}, the daemon lacks {}", lacking.join(" and ")))
             .fix("ln -s /usr/lib/omr/hints.conf /etc/systemd/system/omr.service.d/, and what it says"),
+    }
+}
+
+/// What rules with `older_than` need.
+fn age_rules(facts: &Facts, rules: usize) -> Check {
+    let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
+    let row = |works, found| Check::new("older_than", works, found, "sweeps that take only what is old");
+    let Mglru { enabled, generations, sees_root } = facts.mglru;
+    match Missing::of(enabled, generations, facts.lockdown, sees_root) {
+        Some(Missing::Denied) => row(Works::NotProbed, rules).fix("run omr doctor as root"),
+        Some(missing) => row(Works::No, format!("{rules}, MGLRU {}: left alone", missing.found())).fix(missing.fix()),
+        None if facts.swap.is_empty() => row(Works::No, format!("{rules}, no swap: left alone")).fix(NO_SWAP),
+        None => row(Works::Yes, rules),
     }
 }
 

@@ -50,6 +50,9 @@ pub struct Facts {
     /// Where there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_rules: Option<ProcessRules>,
+    /// `[[group]]` rules with `older_than`, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_rules: Option<usize>,
 }
 
 /// The `[[process]]` rules of the configuration.
@@ -65,6 +68,11 @@ impl ProcessRules {
         let rules = config::load(root, None).ok().map_or(0, |loaded| loaded.processes.len());
         (rules > 0).then(|| ProcessRules { rules, daemon_lacks: daemon_lacks(kernel, root) })
     }
+}
+
+fn read_age_rules(root: &Path) -> Option<usize> {
+    let loaded = config::load(root, None).ok()?;
+    Some(loaded.groups.iter().filter(|rule| rule.asks_for_age()).count()).filter(|rules| *rules > 0)
 }
 
 fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
@@ -206,6 +214,7 @@ impl Facts {
                 first_user_namespace: process::read_is_first_user_namespace(kernel),
             },
             process_rules: ProcessRules::read(kernel, root),
+            age_rules: read_age_rules(root),
         }
     }
 }
