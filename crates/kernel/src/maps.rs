@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
 
+use crate::actuate::{Actuator, Outcome};
 use crate::ranges::Ranges;
 use crate::root::read_all;
 use crate::text::{leading_u64, parse_u64};
@@ -182,6 +183,27 @@ pub fn read_smaps(process: &Dir) -> Result<Vec<Detail>> {
         return Err(Error::parse(process.path().join("smaps"), "no line \"START-END ...\""));
     }
     Ok(all)
+}
+
+/// Whether a mapping is shared memory: of a file, named or not, in tmpfs. By `/proc/PID/map_files` (since 3.3, for root only until
+/// 5.9), whose links lead to the file itself. False for what is gone.
+pub fn is_shared_memory(process: &Dir, mapping: &Mapping) -> bool {
+    if !mapping.shared || mapping.backing != Backing::File {
+        return false;
+    }
+    let name = format!("map_files/{:x}-{:x}", mapping.range.start, mapping.range.end);
+    let file = rustix::fs::openat(process, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    file.and_then(rustix::fs::fstatfs).is_ok_and(|fs| u64::try_from(fs.f_type) == Ok(TMPFS_MAGIC))
+}
+
+/// `TMPFS_MAGIC`, include/uapi/linux/magic.h.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Has the kernel forget that a process has used its memory: `/proc/PID/clear_refs` (since 2.6.22), of which `1` means all
+/// pages. Holds its `mmap_lock` for writing meanwhile, and takes from others, reclaim among them, what they would have
+/// seen. Source: fs/proc/task_mmu.c, clear_refs_write().
+pub fn clear_referenced(actuator: &mut dyn Actuator, process: &Dir) -> Result<Outcome> {
+    actuator.write(process, "clear_refs", "1")
 }
 
 /// A snapshot of what a process has mapped, and the means to see later what of it has changed: what

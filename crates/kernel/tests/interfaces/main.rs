@@ -5,6 +5,7 @@ use omr_testkit::FakeRoot;
 
 mod blocks;
 mod counters;
+mod damon;
 mod features;
 mod hibernate;
 mod live;

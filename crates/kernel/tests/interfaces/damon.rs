@@ -1,0 +1,216 @@
+//! A monitor of DAMON: what is written in which order, and what is done about states that are not as they should be.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::damon::{Damon, Monitor, Refusal, Seen, Stamp, Target, take_down_left};
+use omr_kernel::madvise::{Advice, Advised};
+use omr_kernel::process::Process;
+use omr_kernel::{Dir, Kernel, Result};
+use omr_testkit::FakeRoot;
+
+use crate::open;
+
+const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
+const STAMP: Stamp = Stamp(4_711_000);
+const UPDATE: &str = "0/contexts/0/monitoring_attrs/intervals/update_us";
+
+/// Files that are made when they are written, as the kernel makes them, and writes that fail.
+#[derive(Clone, Default)]
+struct Sysfs {
+    lines: Arc<Mutex<Vec<String>>>,
+    fails: Option<(&'static str, Outcome)>,
+}
+
+impl Sysfs {
+    fn lines(&self) -> Vec<String> {
+        self.lines.lock().expect("lines").clone()
+    }
+}
+
+impl Actuator for Sysfs {
+    fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome> {
+        let line = format!("{name} {data}");
+        self.lines.lock().expect("lines").push(line.clone());
+        if let Some((_, outcome)) = self.fails.filter(|(start, _)| line.starts_with(start)) {
+            return Ok(outcome);
+        }
+        // A command leaves the state what it is.
+        if !data.starts_with("update_") {
+            let path: PathBuf = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            std::fs::write(path, format!("{data}\n")).expect("a file");
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<Advised> {
+        unreachable!("a monitor gives no hints")
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+}
+
+fn machine() -> FakeRoot {
+    FakeRoot::new().sys("kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n")
+}
+
+fn targets() -> Vec<Target> {
+    // The same addresses in both, as after fork(2).
+    vec![
+        Target { pid: 7, regions: vec![0x1000..0x5000, 0x5000..0x9000] },
+        Target { pid: 8, regions: vec![0x1000..0x5000] },
+    ]
+}
+
+fn start(kernel: &Kernel, sysfs: &Sysfs) -> Result<Result<Monitor, Refusal>> {
+    Monitor::start(kernel, Box::new(sysfs.clone()), STAMP, Duration::from_millis(200), targets())
+}
+
+#[test]
+fn a_monitor_is_set_up_in_order_and_taken_down_again() {
+    let root = machine();
+    let sysfs = Sysfs::default();
+    let monitor = start(&open(&root), &sysfs).expect("written").expect("free");
+    let context = "0/contexts/0";
+    let expected = [
+        "nr_kdamonds 1".to_owned(),
+        "0/contexts/nr_contexts 1".to_owned(),
+        format!("{UPDATE} 4711000"),
+        format!("{context}/operations fvaddr"),
+        format!("{context}/monitoring_attrs/intervals/sample_us 200000"),
+        format!("{context}/monitoring_attrs/intervals/aggr_us 200000"),
+        // Three regions: more than half of five, so none is split.
+        format!("{context}/monitoring_attrs/nr_regions/min 5"),
+        format!("{context}/monitoring_attrs/nr_regions/max 5"),
+        format!("{context}/targets/nr_targets 2"),
+        format!("{context}/targets/0/pid_target 7"),
+        format!("{context}/targets/0/regions/nr_regions 2"),
+        format!("{context}/targets/0/regions/0/start 4096"),
+        format!("{context}/targets/0/regions/0/end 20480"),
+        format!("{context}/targets/0/regions/1/start 20480"),
+        format!("{context}/targets/0/regions/1/end 36864"),
+        format!("{context}/targets/1/pid_target 8"),
+        format!("{context}/targets/1/regions/nr_regions 1"),
+        format!("{context}/targets/1/regions/0/start 4096"),
+        format!("{context}/targets/1/regions/0/end 20480"),
+        format!("{context}/schemes/nr_schemes 1"),
+        format!("{context}/schemes/0/action stat"),
+        format!("{context}/schemes/0/access_pattern/sz/max 18446744073709551615"),
+        format!("{context}/schemes/0/access_pattern/nr_accesses/max 4294967295"),
+        format!("{context}/schemes/0/access_pattern/age/max 4294967295"),
+        "0/state on".to_owned(),
+    ];
+    assert_eq!(sysfs.lines(), expected);
+    drop(monitor);
+    assert_eq!(sysfs.lines()[expected.len()..], ["0/state off", "nr_kdamonds 0"]);
+    assert_eq!(Damon::read(&open(&root)), Damon::Free);
+}
+
+#[test]
+fn what_others_have_set_up_is_not_touched() {
+    for (text, state) in [("1\n", Damon::InUse(1)), ("2\n", Damon::InUse(2)), ("soon\n", Damon::Unknown)] {
+        let root = machine();
+        root.write(format!("{KDAMONDS}/nr_kdamonds"), text);
+        let sysfs = Sysfs::default();
+        let refused = start(&open(&root), &sysfs).expect("read").err();
+        assert_eq!((refused, sysfs.lines()), (Some(Refusal::State(state)), vec![]));
+    }
+    // Somebody was quicker by a moment.
+    let root = machine();
+    let sysfs = Sysfs { fails: Some(("nr_kdamonds 1", Outcome::Partial)), ..Sysfs::default() };
+    assert_eq!(start(&open(&root), &sysfs).expect("read").err(), Some(Refusal::State(Damon::InUse(1))));
+    assert_eq!(sysfs.lines(), ["nr_kdamonds 1"]);
+    // Somebody has put another in its place while it ran.
+    let sysfs = Sysfs::default();
+    let monitor = start(&open(&root), &sysfs).expect("written").expect("free");
+    root.write(format!("{KDAMONDS}/{UPDATE}"), "60000000\n");
+    drop(monitor);
+    assert_eq!(sysfs.lines().last().map(String::as_str), Some("0/state on"));
+}
+
+#[test]
+fn what_cannot_be_set_up_is_taken_down_at_once() {
+    for (fails, outcome, refusal) in [
+        ("0/contexts/0/operations", Outcome::Unsupported, Refusal::NoRanges),
+        ("0/contexts/0/targets/1/pid_target", Outcome::Denied, Refusal::State(Damon::Denied)),
+        ("0/state on", Outcome::Partial, Refusal::Exclusive),
+        ("0/state on", Outcome::Unsupported, Refusal::Refused),
+    ] {
+        let root = machine();
+        let sysfs = Sysfs { fails: Some((fails, outcome)), ..Sysfs::default() };
+        // The kernel has made the file, whether or not it was switched on.
+        root.write(format!("{KDAMONDS}/0/state"), "off\n");
+        assert_eq!(start(&open(&root), &sysfs).expect("read").err(), Some(refusal), "{fails}");
+        let lines = sysfs.lines();
+        assert!(lines[lines.len() - 2].starts_with(fails), "{lines:?}");
+        assert_eq!(lines.last().map(String::as_str), Some("nr_kdamonds 0"));
+    }
+    assert_eq!(
+        start(&open(&FakeRoot::new()), &Sysfs::default()).expect("read").err(),
+        Some(Refusal::State(Damon::NotBuilt))
+    );
+}
+
+#[test]
+fn what_a_killed_run_left_is_known_by_its_stamp() {
+    for (kdamonds, contexts, stamp, state, is_ours) in [
+        ("1", "1", "4711000", "on", true),
+        ("1", "1", "4711000", "off", true),
+        // Killed before it could stamp it.
+        ("1", "0", "60000000", "off", true),
+        ("1", "1", "60000000", "on", false),
+        ("1", "2", "4711000", "on", false),
+        ("2", "1", "4711000", "on", false),
+    ] {
+        let root = machine();
+        for (name, text) in
+            [("nr_kdamonds", kdamonds), ("0/contexts/nr_contexts", contexts), (UPDATE, stamp), ("0/state", state)]
+        {
+            root.write(format!("{KDAMONDS}/{name}"), format!("{text}\n"));
+        }
+        let mut sysfs = Sysfs::default();
+        assert_eq!(take_down_left(&open(&root), &mut sysfs, STAMP).expect("read"), is_ours, "{stamp} {contexts}");
+        let expected: &[&str] = match (is_ours, state) {
+            (false, _) => &[],
+            (true, "on") => &["0/state off", "nr_kdamonds 0"],
+            (true, _) => &["nr_kdamonds 0"],
+        };
+        assert_eq!(sysfs.lines(), expected);
+    }
+    assert!(take_down_left(&open(&machine()), &mut Sysfs::default(), STAMP).expect("read"), "nothing is left");
+}
+
+#[test]
+fn regions_are_known_by_their_order() {
+    let root = machine();
+    let sysfs = Sysfs::default();
+    let mut monitor = start(&open(&root), &sysfs).expect("written").expect("free");
+    let scheme = format!("{KDAMONDS}/0/contexts/0/schemes/0");
+    let list = |found: &[(u64, u32, u32)]| {
+        for (number, (start, accesses, age)) in found.iter().enumerate() {
+            for (name, value) in [("start", *start), ("nr_accesses", (*accesses).into()), ("age", (*age).into())] {
+                root.write(format!("{scheme}/tried_regions/{number}/{name}"), format!("{value}\n"));
+            }
+        }
+    };
+    root.write(format!("{scheme}/stats/nr_tried"), "120\n");
+    assert_eq!(monitor.looks().expect("a number"), Some(40));
+    root.write(format!("{scheme}/tried_regions/total_bytes"), "0\n");
+    assert_eq!(monitor.read().expect("nothing"), None, "it ended before it looked again");
+    list(&[(0x1000, 0, 40), (0x5000, 1, 3), (0x1000, 0, 2)]);
+    let seen = |used, age| Seen { used, age };
+    assert_eq!(
+        monitor.read().expect("regions"),
+        Some(vec![vec![seen(false, 40), seen(true, 3)], vec![seen(false, 2)]])
+    );
+    // The control: of regions that are not those handed over nothing is told.
+    list(&[(0x1000, 0, 40), (0x4000, 1, 3), (0x1000, 0, 2)]);
+    let err = monitor.read().expect_err("another region").to_string();
+    assert!(err.contains("tried_regions/1/start: 0x4000, where the region handed over begins at 0x5000"), "{err}");
+}
