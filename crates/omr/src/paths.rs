@@ -36,3 +36,8 @@ pub fn warm_lock(root: &Path) -> PathBuf {
 pub fn said(root: &Path) -> PathBuf {
     runtime_dir(root).join("said.json")
 }
+
+/// Held while omr uses DAMON.
+pub fn damon_lock(root: &Path) -> PathBuf {
+    runtime_dir(root).join("damon.lock")
+}

@@ -114,16 +114,51 @@ fn where_ages_are_not_to_be_had_both_refuse_and_say_what_brings_them() {
         (without(&unmounted), ["debugfs not mounted", "mount -t debugfs none /sys/kernel/debug"]),
         (without(&|root| root.remove(LRU_GEN)), ["no lru_gen in debugfs", "CONFIG_DEBUG_FS"]),
     ] {
-        for args in [&["wss", "app.scope"][..], &["reclaim", "app.scope", "max", "--older-than", "2m"]] {
+        for args in [
+            &["wss", "app.scope"][..],
+            &["wss", "app.scope", "--tracker", "lru-gen"],
+            &["wss", "app.scope", "--watch"],
+            &["reclaim", "app.scope", "max", "--older-than", "2m"],
+            &["reclaim", "app.scope", "max", "--older-than", "2m", "--wait"],
+        ] {
             let (code, stdout, stderr) = text(&omr(&root, args));
             assert_eq!((code, stdout.as_str()), (3, ""), "{stderr}");
             assert!(parts.iter().all(|part| stderr.contains(part)), "{stderr}");
         }
+        // What disturbs is named, and not chosen.
+        let (_, _, stderr) = text(&omr(&root, &["wss", "app.scope"]));
+        assert!(stderr.contains("DAMON is not in this kernel") && stderr.contains("--tracker smaps"), "{stderr}");
     }
     let root = aged();
     root.write("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n");
     let (code, _, stderr) = text(&omr(&root, &["reclaim", "app.scope", "max", "--older-than", "2m"]));
     assert!(code == 3 && stderr.contains("there is no swap"), "{stderr}");
+}
+
+#[test]
+fn damon_is_used_where_it_is_free_and_what_others_have_set_up_is_left_alone() {
+    const DAMON: &str = "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
+    let reclaim = ["reclaim", "app.scope", "max", "--older-than", "2m"];
+    for (state, code, part) in [
+        // It has not looked yet, and taking anything would be a guess.
+        ("0\n", 4, "--wait looks for so long with DAMON first; nothing was reclaimed"),
+        ("1\n", 3, "DAMON is in use: another program has set up a monitor, which omr leaves alone"),
+        ("3\n", 3, "another program has set up 3 monitors"),
+        ("soon\n", 3, "in a form that omr does not know"),
+    ] {
+        let root = aged();
+        root.write(ENABLED, "0x0000\n");
+        root.write(DAMON, state);
+        let (exit, _, stderr) = text(&omr(&root, &reclaim));
+        assert!(exit == code && stderr.contains(part), "{state}: {exit} {stderr}");
+        if code == 3 {
+            for args in [&["wss", "app.scope"][..], &["wss", "app.scope", "--tracker", "damon"]] {
+                let (exit, _, stderr) = text(&omr(&root, args));
+                assert!(exit == code && stderr.contains(part), "{args:?}: {exit} {stderr}");
+            }
+        }
+        assert_eq!(root.read(DAMON), state, "nothing was written");
+    }
 }
 
 #[test]
@@ -133,6 +168,9 @@ fn wrong_words_and_wrong_text_are_named() {
         (&["wss", "app.scope", "--window", "8days"], 2, "longer than 7days"),
         (&["wss", "app.scope", "--window", "soon"], 2, "expected a time such as 2m"),
         (&["wss", "gone.scope"], 1, "there is no group gone.scope"),
+        (&["wss", "app.scope", "--tracker", "guess"], 2, "[possible values: auto, lru-gen, damon, smaps]"),
+        (&["wss", "app.scope", "--tracker", "smaps", "--per-node"], 2, "need MGLRU's generations: --tracker lru-gen"),
+        (&["wss", "app.scope", "--tracker", "damon", "--watch"], 2, "need MGLRU's generations: --tracker lru-gen"),
         (&["reclaim", "app.scope", "max", "--wait"], 2, "--older-than"),
         (&["reclaim", "app.scope", "max", "--older-than", "2m", "--backend", "memory.high"], 2, "cannot be used with"),
     ] {

@@ -1,7 +1,12 @@
-//! How long memory was not used, by MGLRU's generations: looking at it, and reclaiming by it.
+//! How long memory was not used: looking at it, by MGLRU's generations or another tracker, and reclaiming by it.
 
+pub mod damon;
 pub mod evict;
+pub mod mapped;
 pub mod observe;
+pub mod pageout;
+pub mod smaps;
+pub mod tracker;
 
 use anyhow::Result;
 use omr_kernel::Kernel;

@@ -137,9 +137,7 @@ impl<'a> Observer<'a> {
     /// Looks at all groups with a memory controller at and below this one, those made since the last
     /// time included.
     pub fn add_tree(&mut self, top: &Group) -> Result<()> {
-        let mut found = Found { top: top.path(), paths: Vec::new() };
-        memcg::walk(top.dir(), &mut found)?;
-        for (id, path) in found.paths {
+        for (id, path) in groups_below(top)? {
             self.add(id, &path);
         }
         Ok(())
@@ -325,6 +323,13 @@ impl Node {
     fn is_aged(&self) -> bool {
         self.asked.is_some_and(|before| self.lists.youngest().number > before)
     }
+}
+
+/// All groups with a memory controller at and below this one.
+pub fn groups_below(top: &Group) -> Result<Vec<(GroupId, PathBuf)>> {
+    let mut found = Found { top: top.path(), paths: Vec::new() };
+    memcg::walk(top.dir(), &mut found)?;
+    Ok(found.paths)
 }
 
 /// Groups with a memory controller, found by a walk.

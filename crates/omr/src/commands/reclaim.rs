@@ -16,8 +16,11 @@ use omr_units::{Amount, Bytes, GroupId};
 use serde::Serialize;
 
 use crate::age;
+use crate::age::damon::Watch;
 use crate::age::evict::Evictor;
 use crate::age::observe::Observer;
+use crate::age::pageout::Pager;
+use crate::age::tracker::{self, Tracker};
 use crate::backend::{self, Backend};
 use crate::candidates::{self, Candidate, walk};
 use crate::commands::hint::{self, Order};
@@ -62,11 +65,12 @@ pub struct Args {
     /// Only what was surely not used for so long, e.g. 2m
     ///
     /// Of memory that goes to swap, by the ages MGLRU knows; page cache stays, as its age is not known.
-    /// Ages are known from agings on: see --wait, and omr wss.
+    /// Ages are known from agings on: see --wait, and omr wss. Without MGLRU, and with --wait, by what DAMON sees of processes:
+    /// then only private memory is taken.
     #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME", conflicts_with = "backend")]
     older_than: Option<Duration>,
 
-    /// Age the groups first, for as long as --older-than says
+    /// Look at the groups first, for as long as --older-than says
     #[arg(long, requires = "older_than", conflicts_with = "dry_run")]
     wait: bool,
 
@@ -167,8 +171,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let (mut name, mut candidates) = find(&tree)?;
     stop::catch_signals();
     let stop = Flag::with_timeout(args.timeout);
+    let mut looking = None;
     if let (Some(older_than), true) = (args.older_than, args.wait) {
-        age_first(&kernel, &candidates, older_than, &stop)?;
+        looking = look_first(&kernel, root, target, &candidates, older_than, &stop)?;
         (tree, _) = read_groups(&kernel, root, &loaded, true)?;
         (name, candidates) = find(&tree)?;
     }
@@ -177,13 +182,13 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     candidates::sort(&mut candidates);
 
     let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
-    let Some(way) = way(&kernel, root, args, loaded.backend, &candidates, &mut *actuator)? else {
+    let Some(way) = way(&kernel, root, args, loaded.backend, &candidates, looking, &mut *actuator)? else {
         let why = if candidates.is_empty() { "no group there may be touched" } else { "it is gone" };
         return Err(Exit::Partial.error(format!("{name}: {why}; nothing was reclaimed")));
     };
     let bar = progress_bar(args, &name, amount, asked);
     let machine = machine(&kernel, way.file_only());
-    let mut run = Run { kernel: &kernel, loaded: &loaded, args, way, stop: &stop, machine };
+    let mut run = Run { kernel: &kernel, root, loaded: &loaded, args, way, stop: &stop, machine };
     let mut summary = run.all(&name, asked, amount, &candidates, &mut *actuator, &bar)?;
     bar.finish_and_clear();
     if let Some(time) = args.watch.filter(|_| !args.dry_run) {
@@ -206,6 +211,8 @@ enum Way {
     File { backend: Backend, journal: Option<Journal> },
     /// Through the generations of `lru_gen`: only what was not used for so long.
     Ages { older_than: Duration },
+    /// Through hints about processes, by what DAMON has seen: the same without MGLRU.
+    Processes { watch: Box<Watch>, journal: Option<Journal>, older_than: Duration },
 }
 
 impl Way {
@@ -213,6 +220,7 @@ impl Way {
         match self {
             Way::File { backend, .. } => backend.file(),
             Way::Ages { .. } => "lru_gen",
+            Way::Processes { .. } => "process_madvise",
         }
     }
 
@@ -228,10 +236,22 @@ fn way(
     args: &Args,
     configured: BackendChoice,
     candidates: &[Candidate],
+    watch: Option<Watch>,
     actuator: &mut dyn Actuator,
 ) -> Result<Option<Way>> {
+    if let (Some(older_than), Some(watch)) = (args.older_than, watch) {
+        let journal = backend::open_journal(kernel, root, BackendChoice::Auto, actuator)?;
+        let way = Way::Processes { watch: Box::new(watch), journal, older_than };
+        return Ok(Some(way).filter(|_| !candidates.is_empty()));
+    }
     if let Some(older_than) = args.older_than {
-        require_ages(kernel)?;
+        if require_ages(kernel, root)? == Tracker::Damon {
+            let time = humantime::format_duration(older_than);
+            return Err(Exit::Partial.error(format!(
+                "nobody has looked for {time} at what is used: MGLRU, which would remember, is not to be had here. \
+                 --wait looks for so long with DAMON first; nothing was reclaimed"
+            )));
+        }
         return Ok(Some(Way::Ages { older_than }).filter(|_| !candidates.is_empty()));
     }
     let choice = args.backend.unwrap_or(configured);
@@ -241,26 +261,44 @@ fn way(
     Ok(backend.map(|backend| Way::File { backend, journal }))
 }
 
-/// `--older-than` takes what goes to swap, by age.
-fn require_ages(kernel: &Kernel) -> Result<()> {
-    age::require(kernel)?;
+/// `--older-than` takes what goes to swap, by age. The tracker that knows ages here.
+fn require_ages(kernel: &Kernel, root: &Path) -> Result<Tracker> {
+    let tracker = tracker::choose(kernel, root)?;
     match SwapSpace::read(kernel) {
         Some(swap) if swap.total == Bytes::ZERO => Err(Exit::Unsupported.error(age::NO_SWAP)),
-        _ => Ok(()),
+        _ => Ok(tracker),
     }
 }
 
-/// `--wait`: looks for so long at what is used.
-fn age_first(kernel: &Kernel, candidates: &[Candidate], older_than: Duration, stop: &Flag) -> Result<()> {
-    require_ages(kernel)?;
-    let mut observer = Observer::new(kernel);
-    for candidate in candidates {
-        observer.add(candidate.id, &candidate.path);
+/// `--wait`: looks for so long at what is used. With DAMON it goes on looking until all is done.
+fn look_first(
+    kernel: &Kernel,
+    root: &Path,
+    target: Option<&Path>,
+    candidates: &[Candidate],
+    older_than: Duration,
+    stop: &Flag,
+) -> Result<Option<Watch>> {
+    let tracker = require_ages(kernel, root)?;
+    if candidates.is_empty() {
+        return Ok(None);
     }
     if std::io::stderr().is_terminal() {
         eprintln!("looking for {} at what is used; ^C stops", short(older_than));
     }
-    observer.window(&mut Live, older_than, stop, |_| Ok(()))
+    if tracker == Tracker::Damon {
+        let top = Group::open(kernel.cgroup()?, kernel.group_path(target.unwrap_or_else(|| Path::new("/"))))?;
+        let is_wanted = |group: &Path| candidates.iter().any(|candidate| candidate.path == group);
+        let mut watch = Watch::start(kernel, root, &top, older_than, is_wanted)?;
+        watch.wait(older_than, stop)?;
+        return Ok(Some(watch));
+    }
+    let mut observer = Observer::new(kernel);
+    for candidate in candidates {
+        observer.add(candidate.id, &candidate.path);
+    }
+    observer.window(&mut Live, older_than, stop, |_| Ok(()))?;
+    Ok(None)
 }
 
 /// A process as the target.
@@ -312,6 +350,7 @@ fn probe(
 
 struct Run<'a> {
     kernel: &'a Kernel,
+    root: &'a Path,
     loaded: &'a Loaded,
     args: &'a Args,
     way: Way,
@@ -365,8 +404,9 @@ impl Run<'_> {
             let before = summary.freed;
             let mut progress = |progress: Progress| bar.set_position((before + progress.freed).0);
             let (kernel, stop) = (self.kernel, self.stop);
-            let report = match self.way {
-                Way::File { backend, ref journal } => {
+            let report = match &mut self.way {
+                Way::File { backend, journal } => {
+                    let backend = *backend;
                     Worker { kernel, actuator, backend, journal: journal.as_ref(), stop }.run(
                         &group,
                         job,
@@ -375,7 +415,19 @@ impl Run<'_> {
                     )
                 }
                 Way::Ages { older_than } => {
-                    Evictor::new(kernel, actuator, stop).run(&group, job, candidate.inner, older_than, &mut progress)
+                    Evictor::new(kernel, actuator, stop).run(&group, job, candidate.inner, *older_than, &mut progress)
+                }
+                Way::Processes { watch, journal, older_than } => {
+                    let ignore = Ignore { class: self.args.ignore_class, low: self.args.ignore_low };
+                    let (root, loaded, swap_floor) = (self.root, self.loaded, self.args.swap_floor);
+                    let journal = journal.as_ref();
+                    Pager { kernel, root, loaded, actuator, journal, stop, ignore, swap_floor }.run(
+                        watch,
+                        &group,
+                        job,
+                        *older_than,
+                        &mut progress,
+                    )
                 }
             };
             summary.freed += report.freed;

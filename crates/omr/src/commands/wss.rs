@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use omr_kernel::actuate::Live;
+use omr_kernel::damon::{Damon, Refusal};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_policy::age::Bounds;
@@ -17,18 +18,20 @@ use omr_policy::short;
 use omr_units::{Bytes, Monotonic};
 use serde::Serialize;
 
-use crate::age;
 use crate::age::observe::{Node, Observer};
-use crate::config::printable;
+use crate::age::tracker::{self, Tracker};
+use crate::age::{self, damon, smaps};
+use crate::config::{self, printable};
 use crate::exit::Exit;
+use crate::hint::Rules;
 use crate::stop::{self, Flag};
 use crate::tree::no_group;
 use crate::when;
 
 /// Shows how much memory is used, and how much was not used for how long: as the daemon has seen it
 /// in the last minutes, if it runs. With --window, or without a daemon, the kernel is made to look at what
-/// is used (MGLRU) when this begins, in the middle and at the end: it takes the time of the window. Only
-/// use through page tables is seen, so page cache is shown apart.
+/// is used, by MGLRU when this begins, in the middle and at the end, or by DAMON all the time: it takes the time of the
+/// window. Only use through page tables is seen, so page cache is shown apart.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A control group, with all below it; without one, the machine
@@ -39,8 +42,14 @@ pub struct Args {
     #[arg(long, value_parser = parse_window, value_name = "TIME")]
     window: Option<Duration>,
 
+    /// How to look
+    ///
+    /// What each sees and what not is said with its answer. --watch and --per-node need lru-gen.
+    #[arg(long, value_enum, default_value_t = By::Auto, value_name = "TRACKER")]
+    tracker: By,
+
     /// Show what the daemon has seen at a time, e.g. 2h (so long ago) or 2026-11-21T14:00:00Z
-    #[arg(long, value_parser = when::parse, value_name = "TIME", conflicts_with_all = ["watch", "per_node"])]
+    #[arg(long, value_parser = when::parse, value_name = "TIME", conflicts_with_all = ["watch", "per_node", "tracker"])]
     at: Option<Duration>,
 
     /// Go on after the window, and show it again twice in each; with time, what was not used for longer
@@ -54,6 +63,19 @@ pub struct Args {
     /// Print JSON; with --watch, a line each time
     #[arg(long)]
     json: bool,
+}
+
+/// How it is found out what is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    /// lru-gen where the kernel has MGLRU on, else damon
+    Auto,
+    /// MGLRU's generations, of groups: each page, at the beginning, in the middle and at the end
+    LruGen,
+    /// DAMON, of processes: one page of each region, again and again
+    Damon,
+    /// Page tables' "referenced", of processes: each page, at the end; disturbs, so for background groups only
+    Smaps,
 }
 
 /// The time of which most is said, unless another is asked for.
@@ -86,6 +108,17 @@ struct Summary {
     figures: Figures,
     /// Files in tmpfs that are not mapped, at least: part of `memory`, and their use is not seen.
     tmpfs_unseen: Option<Bytes>,
+    tracker: Tracker,
+    /// Of processes: how often each region was looked at, and how large one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    looks: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    region: Option<Bytes>,
+    /// Processes that were looked at, and those that could not be, or not to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes_left_out: Option<usize>,
     agings: u64,
     /// Groups and nodes that could not be aged at the end.
     not_aged: u64,
@@ -162,20 +195,23 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         true => no_group(path),
         false => err.into(),
     })?;
-    let is_anew = args.window.is_some() || args.watch || args.per_node;
+    let is_anew = args.window.is_some() || args.watch || args.per_node || args.tracker != By::Auto;
     if !is_anew && remembered::latest(&kernel, root, args, &top)? {
         return Ok(Exit::Done);
     }
-    age::require(&kernel)?;
+    let tracker = tracker(&kernel, root, args)?;
     stop::catch_signals();
     let stop = Flag::default();
     let window = args.window.unwrap_or(WINDOW);
     let mut look =
         Look { kernel: &kernel, args, window, top, began: clock::read_monotonic(), asleep: clock::read_asleep() };
-    let mut observer = Observer::new(&kernel);
     if std::io::stderr().is_terminal() {
         eprintln!("looking at {} for {}; ^C stops", look.name(), short(window));
     }
+    if tracker != Tracker::LruGen {
+        return look.at_processes(root, tracker, &stop);
+    }
+    let mut observer = Observer::new(&kernel);
     observer.window(&mut Live, window, &stop, |observer| look.groups(observer))?;
     if stop.is_set() && observer.cost().agings == 0 {
         return Err(Exit::Partial.error("stopped before anything could be seen"));
@@ -194,6 +230,32 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         look.print(&observer)?;
     }
     Ok(if stop.is_set() { Exit::Partial } else { Exit::Done })
+}
+
+/// The tracker that was asked for, if it is to be had, or the best there is.
+fn tracker(kernel: &Kernel, root: &Path, args: &Args) -> Result<Tracker> {
+    let needs_generations = args.watch || args.per_node;
+    let tracker = match args.tracker {
+        By::Auto if !needs_generations => return tracker::choose(kernel, root),
+        By::Auto | By::LruGen => Tracker::LruGen,
+        By::Damon => Tracker::Damon,
+        By::Smaps => Tracker::Smaps,
+    };
+    match tracker {
+        Tracker::LruGen => age::require(kernel)?,
+        _ if needs_generations => {
+            return Err(Exit::Usage.error("--watch and --per-node need MGLRU's generations: --tracker lru-gen"));
+        }
+        Tracker::Damon => match damon::state(kernel, root)? {
+            Damon::Free => {}
+            state => {
+                let why = tracker::refusal(Refusal::State(state));
+                return Err(Exit::Unsupported.error(format!("--tracker damon: DAMON {why}")));
+            }
+        },
+        Tracker::Smaps => {}
+    }
+    Ok(tracker)
 }
 
 struct Look<'a> {
@@ -238,6 +300,73 @@ impl Look<'_> {
         Ok(std::io::stdout().flush()?)
     }
 
+    /// Looks at processes, and prints what was seen.
+    fn at_processes(&self, root: &Path, tracker: Tracker, stop: &Flag) -> Result<Exit> {
+        let cpu = clock::read_thread_cpu();
+        let seen = match tracker {
+            Tracker::Smaps => {
+                let loaded = config::load_or_refuse(root, None)?;
+                let rules = Rules::read(self.kernel, root, &loaded)?;
+                smaps::look(self.kernel, &rules, &mut Live, &self.top, self.window, stop)?
+            }
+            _ => {
+                let mut watch = damon::Watch::start(self.kernel, root, &self.top, self.window, |_| true)?;
+                if !watch.wait(self.window, stop)? {
+                    return Err(Exit::Partial.error(format!("{}: all its processes have ended", self.name())));
+                }
+                watch.look(self.kernel, &[self.window / 2, self.window])?
+            }
+        };
+        let cpu = clock::read_thread_cpu().saturating_sub(cpu) + seen.cpu;
+        let summary = self.summary_of(tracker, seen, cpu)?;
+        if self.args.json {
+            outln!("{}", serde_json::to_string_pretty(&summary)?);
+        } else {
+            outln!("{}", table(&summary, self.window, false));
+        }
+        Ok(if stop.is_set() { Exit::Partial } else { Exit::Done })
+    }
+
+    fn summary_of(&self, tracker: Tracker, seen: tracker::Look, cpu: Duration) -> Result<Summary> {
+        let times: Vec<Duration> = match seen.groups.first() {
+            Some(group) => group.idle.iter().map(|&(time, _)| time).collect(),
+            None => vec![self.window],
+        };
+        let mut all = Figures::new(&times);
+        let mut groups = Vec::new();
+        for group in seen.groups {
+            let mut figures = Figures { memory: group.memory, ..Figures::new(&times) };
+            all.memory += group.memory;
+            for ((of_group, of_all), (_, bounds)) in figures.idle.iter_mut().zip(&mut all.idle).zip(group.idle) {
+                of_group.bounds = bounds;
+                of_all.bounds += bounds;
+            }
+            groups.push(OfGroup { group: format!("/{}", group.path.to_string_lossy()), figures });
+        }
+        let window = self.window;
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.figures.idle(window).least), group.group.clone()));
+        let stat = self.top.read_stat(&mut Vec::new())?;
+        all.page_cache = stat.page_cache().unwrap_or_default();
+        Ok(Summary {
+            group: self.name(),
+            window_seconds: window.as_secs_f64(),
+            figures: all,
+            tmpfs_unseen: stat.shmem.zip(stat.file_mapped).map(|(shared, mapped)| shared - mapped),
+            tracker,
+            looks: Some(seen.looks),
+            region: seen.region,
+            processes: Some(seen.processes),
+            processes_left_out: Some(seen.left_out),
+            agings: 0,
+            not_aged: 0,
+            seconds: clock::read_monotonic().since(self.began).as_secs_f64(),
+            cpu_seconds: cpu.as_secs_f64(),
+            asleep_seconds: clock::read_asleep().saturating_sub(self.asleep).as_secs_f64(),
+            nodes: Vec::new(),
+            groups,
+        })
+    }
+
     /// Half the window, the window, and twice that and so on as far as the time until now reaches.
     fn times(&self, elapsed: Duration) -> Vec<Duration> {
         let longer = std::iter::successors(Some(self.window * 2), |time| time.checked_mul(2));
@@ -272,6 +401,11 @@ impl Look<'_> {
             window_seconds: window.as_secs_f64(),
             figures: all,
             tmpfs_unseen: stat.shmem.zip(stat.file_mapped).map(|(shared, mapped)| shared - mapped),
+            tracker: Tracker::LruGen,
+            looks: None,
+            region: None,
+            processes: None,
+            processes_left_out: None,
             agings: cost.agings,
             not_aged: cost.missed,
             seconds: elapsed.as_secs_f64(),
@@ -309,13 +443,27 @@ fn table(summary: &Summary, window: Duration, per_node: bool) -> String {
         let asleep = short(Duration::from_secs_f64(summary.asleep_seconds));
         let _ = writeln!(text, "The machine was asleep for {asleep} meanwhile, which does not count.");
     }
-    let _ = write!(
-        text,
-        "looked for {}: {}, CPU {}",
-        short(Duration::from_secs_f64(summary.seconds)),
-        counted(summary.agings, "aging"),
-        short(Duration::from_secs_f64(summary.cpu_seconds)),
-    );
+    let time = short(Duration::from_secs_f64(summary.seconds));
+    let cpu = short(Duration::from_secs_f64(summary.cpu_seconds));
+    let how = match (summary.processes, summary.looks.zip(summary.region)) {
+        (None, _) => counted(summary.agings, "aging"),
+        (Some(processes), Some((looks, region))) => {
+            format!("{}, each {region} {}", counted(processes as u64, "process"), counted(looks, "time"))
+        }
+        (Some(processes), None) => counted(processes as u64, "process"),
+    };
+    if let Some(left_out @ 1..) = summary.processes_left_out {
+        let _ = writeln!(
+            text,
+            "Of {} nothing is known: ended meanwhile, or closed to omr.",
+            counted(left_out as u64, "process")
+        );
+    }
+    let tracker = summary.tracker;
+    let _ = writeln!(text, "looked for {time} by {tracker}: {how}, CPU {cpu}");
+    let _ = writeln!(text, "sees:         {}", tracker.sees());
+    let _ = writeln!(text, "does not see: {}", tracker.does_not_see());
+    let _ = write!(text, "disturbs:     {}", tracker.disturbs());
     text
 }
 
@@ -361,7 +509,12 @@ fn list_groups(text: &mut String, groups: &[OfGroup], window: Duration) {
 }
 
 fn counted(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+    let end = match (n, what.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        _ => "s",
+    };
+    format!("{n} {what}{end}")
 }
 
 fn row(text: &mut String, name: &str, bounds: Bounds, memory: Bytes, whole: Bytes) {

@@ -253,7 +253,7 @@ fn high(facts: &Facts) -> Check {
         |works, found: String| Check::new("memory.high", works, found, "only when told to: --backend memory.high");
     match (file.groups, file.writable) {
         (0, _) => row(Works::No, "not there".into()).fix(format!("{}; not needed", in_groups(facts, (4, 5)))),
-        (_, 0) => row(Works::No, "may not be written".into()).fix("run as root; not needed"),
+        (_, 0) => row(Works::No, "may not be written".into()).fix("run as root; not needed where MGLRU is on"),
         (_, 1) => row(Works::Yes, "in 1 group".into()),
         (_, n) => row(Works::Yes, format!("in {n} groups")),
     }
@@ -424,16 +424,15 @@ fn mglru(facts: &Facts) -> Check {
 }
 
 fn damon(facts: &Facts) -> Check {
-    let row = |works, found: String| Check::new("DAMON", works, found, "ages of a process's memory: not used yet");
+    let row = |works, found: String| Check::new("DAMON", works, found, "ages of processes' memory, where MGLRU is off");
     match facts.damon {
         Damon::NotBuilt => row(Works::No, "not in this kernel".into())
-            .fix(format!("{}; not needed", since(facts, (5, 18), "CONFIG_DAMON_SYSFS"))),
-        Damon::Denied => row(Works::No, "closed to this user".into()).fix("run as root; not needed"),
-        Damon::Unknown => row(Works::No, "in an unknown form".into()).fix("not needed"),
+            .fix(format!("{}; not needed where MGLRU is on", since(facts, (6, 2), "CONFIG_DAMON_SYSFS"))),
+        Damon::Denied => row(Works::No, "closed to this user".into()).fix("run as root; not needed where MGLRU is on"),
+        Damon::Unknown => row(Works::No, "in an unknown form".into()).fix("not needed where MGLRU is on"),
         Damon::Free => row(Works::Yes, "free".into()),
-        Damon::InUse(n) => {
-            row(Works::Partly, format!("in use, {n} monitors")).fix("stop whoever set it up; not needed")
-        }
+        Damon::InUse(n) => row(Works::Partly, format!("in use, {n} monitors"))
+            .fix("stop whoever set it up; not needed where MGLRU is on"),
     }
 }
 
@@ -497,7 +496,7 @@ fn ioctl(facts: &Facts, name: &'static str, answer: Answer, version: (u32, u32))
     match answer {
         Answer::NotProbed => row(Works::NotProbed, "not probed"),
         Answer::Works => row(Works::Yes, "answers"),
-        Answer::Denied => row(Works::No, "not allowed").fix("run as root; not needed"),
+        Answer::Denied => row(Works::No, "not allowed").fix("run as root; not needed where MGLRU is on"),
         Answer::Missing => row(Works::No, "not in this kernel")
             .fix(format!("{}; not needed", since(facts, version, "CONFIG_PROC_PAGE_MONITOR"))),
     }

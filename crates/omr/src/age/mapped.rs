@@ -1,0 +1,289 @@
+//! The processes of groups, and what memory of theirs is looked at: private memory that no file backs, and shared memory.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use omr_kernel::Kernel;
+use omr_kernel::maps::{self, Backing, Layout, Mapping};
+use omr_kernel::memcg::Group;
+use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::process::{self, Process};
+use omr_kernel::ranges::{Ranges, length};
+use omr_policy::age::Bounds;
+use omr_units::Bytes;
+
+use super::observe::groups_below;
+
+/// A file in tmpfs, or shared memory without a name: device and inode.
+type File = ((u32, u32), u64);
+
+/// A process and what it has mapped.
+pub struct Mapped {
+    /// The process.
+    pub process: Process,
+    /// The group that accounts for its memory: the nearest with a memory controller, below the mount.
+    pub group: PathBuf,
+    layout: Layout,
+    pagemap: Pagemap,
+    changed: Ranges,
+}
+
+/// The processes of a group and of all below it, but this one. Those that end meanwhile are left out, and their number is
+/// told, as is that of those that may not be looked into.
+pub fn find(kernel: &Kernel, top: &Group) -> Result<(Vec<Mapped>, usize)> {
+    let groups: HashSet<PathBuf> = groups_below(top)?.into_iter().map(|(_, path)| path).collect();
+    let (mut found, mut left_out) = (Vec::new(), 0);
+    for pid in process::read_all(kernel)? {
+        let Ok(process) = Process::open(kernel, pid) else { continue };
+        if pid == std::process::id() || process.stat().is_kernel_thread() || process.stat().is_zombie() {
+            continue;
+        }
+        let Ok(Some(path)) = process.read_group() else { continue };
+        let Some(group) = path.ancestors().find(|path| groups.contains(*path)).map(Path::to_path_buf) else { continue };
+        let opened =
+            Layout::read(process.dir()).and_then(|layout| Ok((layout, Pagemap::open(process.dir(), kernel.page())?)));
+        match opened {
+            Ok((layout, pagemap)) => found.push(Mapped { process, group, layout, pagemap, changed: Ranges::new() }),
+            Err(err) if err.is_denied() => left_out += 1,
+            Err(err) if err.is_gone() => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    // In an order that does not change from run to run.
+    found.sort_by(|a, b| (&a.group, a.process.stat().pid).cmp(&(&b.group, b.process.stat().pid)));
+    Ok((found, left_out))
+}
+
+impl Mapped {
+    /// What of it is in memory now, with the file where it is shared. An error that is gone: it has ended, or runs another
+    /// program.
+    pub fn resident(&mut self) -> omr_kernel::Result<Vec<(Mapping, Ranges)>> {
+        // Before 6.7 the page map of a process that has ended is empty, as if nothing were in memory: this tells.
+        self.changed = self.changed.union(&self.layout.update()?);
+        let mut all = Vec::new();
+        for mapping in self.layout.mappings() {
+            if !is_counted(&self.process, mapping) {
+                continue;
+            }
+            let mut present = Ranges::new();
+            self.pagemap.for_each(mapping.range.clone(), |range, residency| {
+                if residency == Residency::Present {
+                    present.push(range);
+                }
+            })?;
+            if !present.is_empty() {
+                all.push((mapping.clone(), present));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Addresses at which something else was mapped, or nothing, since it was found.
+    pub fn changed(&self) -> &Ranges {
+        &self.changed
+    }
+}
+
+/// Whether memory of this mapping is counted.
+pub fn is_counted(process: &Process, mapping: &Mapping) -> bool {
+    match (mapping.backing, mapping.shared) {
+        (Backing::Anonymous, _) => true,
+        (Backing::File, true) => maps::is_shared_memory(process.dir(), mapping),
+        _ => false,
+    }
+}
+
+/// What of a range of addresses was not used for the times that are asked about: surely, and perhaps.
+pub struct Idle {
+    /// Where.
+    pub range: Range<u64>,
+    /// For each of the times.
+    pub least: Vec<bool>,
+    /// The same, at most.
+    pub most: Vec<bool>,
+}
+
+/// Adds up processes by group, and shared memory once.
+pub struct Sums {
+    times: usize,
+    groups: BTreeMap<PathBuf, (Bytes, Vec<Bounds>)>,
+    shared: HashMap<File, Shared>,
+}
+
+struct Shared {
+    group: PathBuf,
+    present: Vec<Range<u64>>,
+    /// What is not surely unused, and what is used, for each of the times.
+    not_least: Vec<Vec<Range<u64>>>,
+    not_most: Vec<Vec<Range<u64>>>,
+}
+
+impl Sums {
+    /// For so many times.
+    pub fn new(times: usize) -> Self {
+        Sums { times, groups: BTreeMap::new(), shared: HashMap::new() }
+    }
+
+    /// Adds what is resident of a mapping; `idle`: regions, lowest first, of which it is known whether they were used. What is
+    /// in none of them was mapped or read in since, so it was used.
+    pub fn add(&mut self, group: &Path, mapping: &Mapping, resident: &Ranges, idle: &[Idle]) {
+        let first = idle.partition_point(|idle| idle.range.end <= mapping.range.start);
+        let idle: Vec<&Idle> = idle[first..].iter().take_while(|idle| idle.range.start < mapping.range.end).collect();
+        // For each of the times: what is surely unused, and what may be.
+        let ranges = |of: fn(&Idle) -> &Vec<bool>, time: usize| -> Ranges {
+            let known: Ranges = idle.iter().filter(|idle| of(idle)[time]).map(|idle| idle.range.clone()).collect();
+            known.intersection(resident)
+        };
+        let Some(file) = mapping.file.filter(|_| mapping.shared) else {
+            let (memory, bounds) = self.of_group(group);
+            *memory += resident.bytes();
+            for (time, bounds) in bounds.iter_mut().enumerate() {
+                *bounds += Bounds {
+                    least: ranges(|idle| &idle.least, time).bytes(),
+                    most: ranges(|idle| &idle.most, time).bytes(),
+                };
+            }
+            return;
+        };
+        let times = self.times;
+        let shared = self.shared.entry((file.device, file.inode)).or_insert_with(|| Shared {
+            group: group.into(),
+            present: Vec::new(),
+            not_least: vec![Vec::new(); times],
+            not_most: vec![Vec::new(); times],
+        });
+        let in_file = |ranges: &Ranges| -> Vec<Range<u64>> {
+            let place = |address: u64| address - mapping.range.start + file.offset;
+            ranges.as_slice().iter().map(|range| place(range.start)..place(range.end)).collect()
+        };
+        shared.present.extend(in_file(resident));
+        for time in 0..times {
+            shared.not_least[time].extend(in_file(&resident.without(&ranges(|idle| &idle.least, time))));
+            shared.not_most[time].extend(in_file(&resident.without(&ranges(|idle| &idle.most, time))));
+        }
+    }
+
+    fn of_group(&mut self, group: &Path) -> &mut (Bytes, Vec<Bounds>) {
+        let times = self.times;
+        self.groups.entry(group.into()).or_insert_with(|| (Bytes::ZERO, vec![Bounds::default(); times]))
+    }
+
+    /// Each group's memory, and its bounds for each of the times.
+    pub fn end(mut self) -> BTreeMap<PathBuf, (Bytes, Vec<Bounds>)> {
+        for (_, shared) in std::mem::take(&mut self.shared) {
+            let present = sorted(shared.present);
+            let (memory, bounds) = self.of_group(&shared.group);
+            *memory += present.bytes();
+            for ((bounds, not_least), not_most) in bounds.iter_mut().zip(shared.not_least).zip(shared.not_most) {
+                *bounds += Bounds {
+                    least: present.without(&sorted(not_least)).bytes(),
+                    most: present.without(&sorted(not_most)).bytes(),
+                };
+            }
+        }
+        self.groups
+    }
+}
+
+fn sorted(mut ranges: Vec<Range<u64>>) -> Ranges {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    ranges.into_iter().collect()
+}
+
+/// Ranges nearer to each other than this are looked at as one. A look at the gap sees nothing, so it must be short.
+const NEAR: Bytes = Bytes::kib(16);
+
+/// Cuts ranges into regions of nearly the same size, `most` of them at most and, where the range is not, none smaller than
+/// half of `smallest`. Where there are too many ranges the shortest are left out.
+pub fn cut(ranges: &Ranges, smallest: Bytes, most: usize, page: Bytes) -> Vec<Range<u64>> {
+    let mut ranges = ranges.bridged(NEAR).as_slice().to_vec();
+    ranges.sort_by_key(|range| std::cmp::Reverse(length(range)));
+    ranges.truncate(most);
+    ranges.sort_by_key(|range| range.start);
+    let parts = |size: Bytes| ranges.iter().map(move |range| length(range).0.div_ceil(size.0));
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    let mut size = smallest;
+    // There is an end: with regions as long as the longest range there are as many as ranges.
+    while parts(size).sum::<u64>() > most.max(1) {
+        size = Bytes(size.0.saturating_mul(2));
+    }
+    ranges.iter().zip(parts(size)).flat_map(|(range, parts)| split(range, parts, page)).collect()
+}
+
+/// Splits a range into so many parts of whole pages, or as many as it has pages.
+pub fn split(range: &Range<u64>, parts: u64, page: Bytes) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (start, pages) = (range.start, length(range).0 / page.0);
+    let parts = parts.clamp(1, pages.max(1));
+    let border = move |part: u64| start + pages / parts * part * page.0 + (pages % parts).min(part) * page.0;
+    (0..parts).map(move |part| border(part)..border(part + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use omr_kernel::maps::FilePart;
+
+    use super::*;
+
+    const PAGE: u64 = 0x1000;
+
+    fn mapping(range: Range<u64>, inode: u64, offset: u64) -> Mapping {
+        let file = (inode > 0).then_some(FilePart { device: (0, 1), inode, offset });
+        let backing = if inode > 0 { Backing::File } else { Backing::Anonymous };
+        Mapping { range, backing, shared: inode > 0, file }
+    }
+
+    fn idle(range: Range<u64>, least: bool, most: bool) -> Idle {
+        Idle { range, least: vec![least], most: vec![most] }
+    }
+
+    fn pages(least: u64, most: u64) -> Vec<Bounds> {
+        vec![Bounds { least: Bytes(least * PAGE), most: Bytes(most * PAGE) }]
+    }
+
+    #[test]
+    fn regions_are_alike_and_not_too_many() {
+        let ranges = Ranges::from_iter([0..10 * PAGE, 40 * PAGE..41 * PAGE, 1000 * PAGE..1100 * PAGE]);
+        let all = |most| cut(&ranges, Bytes(4 * PAGE), most, Bytes(PAGE));
+        let regions = all(1000);
+        assert_eq!(regions.iter().cloned().collect::<Ranges>(), ranges, "nothing is left out");
+        assert!(
+            regions.iter().all(|region| region.start % PAGE == 0 && length(region) <= Bytes(4 * PAGE)),
+            "{regions:?}"
+        );
+        assert_eq!(regions.len(), 3 + 1 + 25);
+        assert_eq!(all(12).iter().cloned().collect::<Ranges>(), ranges);
+        assert!(all(12).len() <= 12, "{:?}", all(12));
+        assert_eq!(all(2), [0..10 * PAGE, 1000 * PAGE..1100 * PAGE], "the shortest is left out");
+        assert_eq!(split(&(0..5 * PAGE), 2, Bytes(PAGE)).collect::<Vec<_>>(), [0..3 * PAGE, 3 * PAGE..5 * PAGE]);
+        assert_eq!(split(&(0..PAGE), 2, Bytes(PAGE)).count(), 1);
+        let near = Ranges::from_iter([0..PAGE, 4 * PAGE..5 * PAGE, 10 * PAGE..11 * PAGE]);
+        assert_eq!(cut(&near, Bytes(64 * PAGE), 9, Bytes(PAGE)), [0..5 * PAGE, 10 * PAGE..11 * PAGE]);
+        assert!(cut(&Ranges::new(), Bytes(4 * PAGE), 9, Bytes(PAGE)).is_empty());
+    }
+
+    #[test]
+    fn private_memory_is_added_and_shared_memory_counts_once_and_as_used_by_anybody() {
+        let (a, b) = (Path::new("a"), Path::new("b"));
+        let mut sums = Sums::new(1);
+        let resident = Ranges::from_iter([0..8 * PAGE]);
+        // Of eight pages two are surely unused, two may be, two are used, and two are new.
+        let known = [
+            idle(0..2 * PAGE, true, true),
+            idle(2 * PAGE..4 * PAGE, false, true),
+            idle(4 * PAGE..6 * PAGE, false, false),
+        ];
+        sums.add(a, &mapping(0..8 * PAGE, 0, 0), &resident, &known);
+        sums.add(b, &mapping(0..8 * PAGE, 0, 0), &resident, &known);
+        // Shared: b has the same part at another address, and has used a page of it.
+        sums.add(a, &mapping(0..4 * PAGE, 9, 0), &Ranges::from_iter([0..4 * PAGE]), &[idle(0..4 * PAGE, true, true)]);
+        let there = mapping(100 * PAGE..102 * PAGE, 9, 2 * PAGE);
+        let resident = Ranges::from_iter([100 * PAGE..102 * PAGE]);
+        let known = [idle(100 * PAGE..101 * PAGE, false, false), idle(101 * PAGE..102 * PAGE, true, true)];
+        sums.add(b, &there, &resident, &known);
+        let found = sums.end();
+        assert_eq!(found[a], (Bytes(12 * PAGE), pages(2 + 3, 4 + 3)));
+        assert_eq!(found[b], (Bytes(8 * PAGE), pages(2, 4)));
+    }
+}
