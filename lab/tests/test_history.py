@@ -79,7 +79,7 @@ def test_the_daemon_remembers_what_was_used_and_what_was_not() -> None:
             assert last["idle"] == [] and last["memory"] is None
             assert last["anon"] >= COLD + HOT
             # Nor does `omr wss` make anything of it.
-            assert guest.run(["omr", "wss", "half"], check=False).code == UNSUPPORTED
+            assert guest.run(["omr", "wss", "half", "--tracker", "lru-gen"], check=False).code == UNSUPPORTED
 
 
 def test_looking_costs_no_more_than_its_budget() -> None:

@@ -126,14 +126,15 @@ def looked_at(least: int, most: int) -> dict[str, Any]:
 
 
 def test_cold_memory_is_compared_with_what_is_true() -> None:
-    figures = cold_age.metrics([looked_at(32, 32), looked_at(30, 35)])
+    figures = cold_age.metrics({"lru-gen": [looked_at(32, 32), looked_at(30, 35)], "damon": [looked_at(28, 40)]})
     assert figures["cold2m_error_pct"].values == [0, pytest.approx(3)]
     assert figures["cold2m_share_reported_pct"].values == [32, pytest.approx(32.5)]
     assert figures["cold1m_error_pct"].value == 0
+    assert figures["damon_cold2m_error_pct"].value == pytest.approx(8)
     assert all(reached(metric.json()) for metric in figures.values())
     # Hot memory called cold, and cold memory not found, are both wrong.
     for least, most in ((32, 62), (0, 32)):
-        assert not reached(cold_age.metrics([looked_at(least, most)])["cold2m_error_pct"].json())
+        assert not reached(cold_age.metrics({"lru-gen": [looked_at(least, most)]})["cold2m_error_pct"].json())
 
 
 def advised(full: float, small: float, held: int | None, errors: int = 0) -> dict[str, Any]:

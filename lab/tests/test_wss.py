@@ -8,6 +8,7 @@ PARTIAL, UNSUPPORTED = 4, 3
 """omr's exit codes for less than asked, and for what the kernel lacks."""
 
 SWITCH = "/sys/kernel/mm/lru_gen/enabled"
+KDAMONDS = "/sys/kernel/mm/damon/admin/kdamonds"
 
 COLD, HOT = 96 * MIB, 64 * MIB
 
@@ -15,10 +16,11 @@ COLD, HOT = 96 * MIB, 64 * MIB
 class Half:
     """Memory of which the first part is used every second, and the rest never; and page cache, if wanted."""
 
-    def __init__(self, guest: Guest, group: str, *options: str) -> None:
+    def __init__(self, guest: Guest, group: str, *options: str, hot: int = 40) -> None:
         self.guest, self.group = guest, group
         guest.group(group)
-        self.process = guest.spawn(["omr-testkit", "fill", f"{(COLD + HOT) // MIB}M", "--hot", "40", *options], group=group)
+        command = ["omr-testkit", "fill", f"{(COLD + HOT) // MIB}M", "--hot", str(hot), *options]
+        self.process = guest.spawn(command, group=group)
         self.process.line_with("ready", timeout=120)
 
     def stat(self, name: str) -> int:
@@ -89,12 +91,23 @@ def test_what_is_cold_is_known_and_taken_and_the_rest_stays(release) -> None:
 
 def test_without_mglru_it_refuses_and_with_wait_it_looks_by_itself_and_keeps_what_is_protected(release) -> None:
     with boot(release, swap=Zram(512)) as guest:
+        has_damon = guest.run(["test", "-e", f"{KDAMONDS}/nr_kdamonds"], check=False).code == 0
         for mask in ("n", "1"):
             guest.write(SWITCH, mask)
-            for command in (["wss", "/"], ["reclaim", "/", "max", "--older-than", "2m"]):
+            commands = [["wss", "/", "--tracker", "lru-gen"]]
+            commands += [] if has_damon else [["wss", "/"], ["reclaim", "/", "max", "--older-than", "2m", "--wait"]]
+            for command in commands:
                 ended = guest.run(["omr", *command], check=False)
                 assert ended.code == UNSUPPORTED
                 assert 'write "y" to /sys/kernel/mm/lru_gen/enabled' in ended.stderr
+            if not has_damon:
+                assert "--tracker smaps" in ended.stderr
+                ended = guest.run(["omr", "wss", "/", "--tracker", "damon"], check=False)
+                assert ended.code == UNSUPPORTED and "not in this kernel" in ended.stderr
+            # Nobody has looked: nothing is taken.
+            ended = guest.run(["omr", "reclaim", "/", "max", "--older-than", "2m"], check=False)
+            assert ended.code == (PARTIAL if has_damon else UNSUPPORTED), ended.stderr
+            assert guest.meminfo()["SwapFree"] == guest.meminfo()["SwapTotal"]
         # The control: it was that.
         guest.write(SWITCH, "y")
         guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
@@ -123,3 +136,111 @@ def test_a_signal_ends_it() -> None:
         # What was on its way arrives; nothing else is sent.
         assert guest.vmstat()["pswpout"] == written
         assert half.swapped() < 0.8 * COLD
+
+
+def of_group(seen: dict, group: str) -> dict:
+    return next(found for found in seen["groups"] if found["group"] == f"/{group}")
+
+
+def test_without_mglru_damon_tells_what_is_cold_and_only_that_is_taken() -> None:
+    with boot("6.12", swap=Zram(512)) as guest:
+        guest.write(SWITCH, "n")
+        # Long ages: on a busy host what is used every second may wait for a CPU for many.
+        guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
+        half, hot = Half(guest, "top/half"), Half(guest, "top/hot", hot=100)
+        seen = guest.run(["omr", "wss", "top", "--window", "20s", "--json"], timeout=180).json()
+        assert seen["tracker"] == "damon" and seen["processes"] == 2 and seen["processes_left_out"] == 0, seen
+        cold = idle(of_group(seen, "top/half"), 20)
+        assert 0.95 * COLD <= cold["least"] <= cold["most"] <= 1.05 * COLD, seen
+        # The control: where all is used nothing is cold.
+        assert idle(of_group(seen, "top/hot"), 20)["most"] <= 0.02 * (COLD + HOT), seen
+        assert of_group(seen, "top/hot")["memory"] >= COLD + HOT
+        assert guest.read(f"{KDAMONDS}/nr_kdamonds") == "0\n"
+
+        # Nobody has looked for long enough.
+        ended = guest.run(["omr", "reclaim", "top", "max", "--older-than", "20s"], check=False)
+        assert ended.code == PARTIAL and "--wait looks" in ended.stderr
+        assert half.swapped() == 0
+        before = hot.swapped()
+        summary = reclaim(guest, "top", "max", "--older-than", "20s", "--wait")
+        assert summary["backend"] == "process_madvise" and summary["end"] == "young", summary
+        assert 0.95 * COLD <= half.swapped() <= 1.03 * COLD, summary
+        assert hot.swapped() - before <= MIB
+        guest.shell("sleep 2")
+        assert half.refaults() <= 64
+        assert guest.read(f"{KDAMONDS}/nr_kdamonds") == "0\n"
+
+
+def test_what_is_protected_is_not_taken_by_damons_ages_either() -> None:
+    with boot("6.12", swap=Zram(512)) as guest:
+        guest.write(SWITCH, "n")
+        # All of it cold, so that nothing comes back meanwhile.
+        low = Half(guest, "low", hot=0)
+        guest.write("/sys/fs/cgroup/low/memory.low", "128M")
+        reclaim(guest, "/", "max", "--older-than", "6s", "--wait")
+        assert guest.group_value("low") >= 127 * MIB
+        assert low.swapped() >= 24 * MIB
+        # The control: it was memory.low.
+        reclaim(guest, "low", "max", "--older-than", "6s", "--wait", "--ignore-low")
+        assert low.swapped() >= 0.95 * COLD
+
+
+def test_what_others_do_with_damon_stays_and_what_a_killed_omr_left_goes() -> None:
+    with boot("6.12", swap=Zram(512)) as guest:
+        half = Half(guest, "half")
+        look = ["omr", "wss", "half", "--tracker", "damon", "--json"]
+        killed = guest.spawn([*look, "--window", "300s"])
+        guest.wait_for(lambda: guest.read(f"{KDAMONDS}/nr_kdamonds") == "1\n", 60, "a monitor")
+        guest.wait_for(lambda: guest.read(f"{KDAMONDS}/0/state") == "on\n", 60, "a running monitor")
+        # While it looks nobody else can.
+        ended = guest.run([*look, "--window", "4s"], check=False)
+        assert ended.code == UNSUPPORTED and "is in use" in ended.stderr, ended.stderr
+        killed.kill(signal.SIGKILL)
+        killed.wait()
+        assert guest.read(f"{KDAMONDS}/0/state") == "on\n", "nobody takes it down"
+        seen = guest.run([*look, "--window", "8s"], timeout=120).json()
+        assert idle(seen, 8)["least"] >= 0.95 * COLD, seen
+        assert guest.read(f"{KDAMONDS}/nr_kdamonds") == "0\n"
+        # A signal takes it down as well.
+        stopped = guest.spawn([*look, "--window", "300s"])
+        guest.wait_for(lambda: guest.read(f"{KDAMONDS}/nr_kdamonds") == "1\n", 60, "a monitor")
+        stopped.kill(signal.SIGINT)
+        assert stopped.wait().code == PARTIAL
+        assert guest.read(f"{KDAMONDS}/nr_kdamonds") == "0\n"
+
+        # Somebody else's.
+        context = f"{KDAMONDS}/0/contexts/0"
+        for file, text in (
+            (f"{KDAMONDS}/nr_kdamonds", "1"),
+            (f"{KDAMONDS}/0/contexts/nr_contexts", "1"),
+            (f"{context}/operations", "vaddr"),
+            (f"{context}/targets/nr_targets", "1"),
+            (f"{context}/targets/0/pid_target", str(half.process.pid)),
+            (f"{KDAMONDS}/0/state", "on"),
+        ):
+            guest.write(file, text)
+        for command in (look, ["omr", "reclaim", "half", "max", "--older-than", "4s", "--wait"]):
+            if command[1] == "reclaim":
+                guest.write(SWITCH, "n")
+            ended = guest.run([*command], check=False)
+            assert ended.code == UNSUPPORTED and "is in use" in ended.stderr, ended.stderr
+        assert guest.read(f"{KDAMONDS}/0/state") == "on\n"
+        assert guest.read(f"{context}/operations") == "vaddr\n"
+        assert guest.read(f"{context}/targets/0/pid_target") == f"{half.process.pid}\n"
+        assert half.swapped() == 0
+
+
+def test_smaps_tells_it_where_it_is_asked_for_and_never_of_what_is_protected(release) -> None:
+    with boot(release, swap=Zram(512)) as guest:
+        guest.write(SWITCH, "n")
+        half = Half(guest, "half")
+        seen = guest.run(["omr", "wss", "half", "--tracker", "smaps", "--window", "6s", "--json"], timeout=60).json()
+        cold = idle(seen, 6)
+        assert seen["tracker"] == "smaps" and 0.97 * COLD <= cold["least"] <= cold["most"] <= 1.03 * COLD, seen
+        # Of the machine the first process is a part.
+        ended = guest.run(["omr", "wss", "/", "--tracker", "smaps", "--window", "6s"], check=False)
+        assert ended.code == 1 and "1 (" in ended.stderr and "is protected" in ended.stderr, ended.stderr
+        guest.run(["mkdir", "-p", "/etc/omr"])
+        guest.write("/etc/omr/omr.toml", '[[group]]\nmatch = "half"\nclass = "foreground"\n', create=True)
+        ended = guest.run(["omr", "wss", "half", "--tracker", "smaps", "--window", "6s"], check=False)
+        assert ended.code == 1 and "is foreground" in ended.stderr, ended.stderr

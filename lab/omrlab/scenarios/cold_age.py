@@ -24,6 +24,9 @@ WINDOW = 120.0
 SETTLE = 5.0
 """Seconds between the last group's filling and the first aging."""
 
+ARMS = {"lru-gen": "", "damon": "damon_"}
+"""Trackers, and what the names of their figures begin with."""
+
 GOALS = {"cold2m_error_pct": "<= 3", "cold2m_off_planted_pct": "<= 1"}
 
 
@@ -32,22 +35,30 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
     parser.add_argument("--group", type=int, default=50, metavar="MIB", help="memory of each of 10 groups (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="how often it runs (default: %(default)s)")
+    parser.add_argument("--arms", default=",".join(ARMS), help="trackers in turn (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
     parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/cold-age)")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    arms = arguments.arms.split(",")
+    if unknown := set(arms) - set(ARMS):
+        raise SystemExit(f"no such arm: {', '.join(sorted(unknown))}; there are {', '.join(ARMS)}")
     setting = {name: vars(arguments)[name] for name in ("mem", "group")}
     runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
-    results = []
+    results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     for number in range(1, arguments.runs + 1):
-        measured = runs.run(f"run-{number:02}", lambda name: measure(arguments))
-        results.append(measured)
-        progress(f"{NAME}: {100 * share(measured):.1f} % cold for 2 min, worst group off by {100 * worst(measured):.2f} %")
+        for arm in arms:
+            measured = runs.run(f"{arm}-{number:02}", lambda name, arm=arm: measure(arguments, arm))
+            results[arm].append(measured)
+            progress(f"{NAME}: {arm}: {100 * share(measured):.1f} % cold for 2 min, worst group off by {100 * worst(measured):.2f} %")
     guest = {"mem_mib": arguments.mem, "swap": "disk", "group_mib": arguments.group, "planted_percent": planted()}
     result = runs.finish(guest, arguments.runs, metrics(results))
-    plots = draw(results, runs.directory)
-    command = f"lab/run cold-age --kernel {arguments.kernel} --mem {arguments.mem} --group {arguments.group} --runs {arguments.runs}"
+    plots = draw(results[arms[0]], runs.directory)
+    command = (
+        f"lab/run cold-age --kernel {arguments.kernel} --mem {arguments.mem} --group {arguments.group} --runs {arguments.runs}"
+        f" --arms {arguments.arms}"
+    )
     write_report(runs.directory, "Cold memory, estimated and true", __doc__ or "", command, result, plots)
     return result
 
@@ -56,10 +67,11 @@ def planted() -> int:
     return REGIONS["5m"] + REGIONS["never"]
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One run in a guest of its own: what is true, and what omr says, by group."""
+def measure(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
+    """One run in a guest of its own: what is true, and what omr says by this tracker, by group."""
     with Guest(arguments.kernel, arguments.mem, Disk(arguments.mem)) as guest:
-        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        # Each tracker clears what the other would see.
+        guest.write("/sys/kernel/mm/lru_gen/enabled", "y" if arm == "lru-gen" else "n")
         loads = {}
         for kind, count in KINDS.items():
             for number in range(count):
@@ -70,7 +82,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         for load in loads.values():
             load.line_with("ready", timeout=120)
         guest.shell(f"sleep {SETTLE}", timeout=60)
-        said = guest.run(["omr", "wss", "/", "--window", f"{WINDOW:.0f}s", "--json"], timeout=WINDOW + 120).json()
+        command = ["omr", "wss", "/", "--window", f"{WINDOW:.0f}s", "--tracker", arm, "--json"]
+        said = guest.run(command, timeout=WINDOW * 4 + 120).json()
         true = {}
         for group, load in loads.items():
             load.kill(signal.SIGUSR1)
@@ -109,16 +122,19 @@ def share(measured: dict[str, Any]) -> float:
     return sum((group["least"] + group["most"]) / 2 for group in found) / sum(group["memory"] for group in found)
 
 
-def metrics(results: list[dict[str, Any]]) -> dict[str, Metric]:
-    shares = [100 * share(measured) for measured in results]
-    found = {
-        "cold2m_error_pct": Metric([100 * worst(measured) for measured in results], "%", GOALS["cold2m_error_pct"]),
-        "cold2m_share_reported_pct": Metric(shares, "%"),
-        "cold2m_off_planted_pct": Metric([abs(value - planted()) for value in shares], "%", GOALS["cold2m_off_planted_pct"]),
-    }
-    half = [[group for group in groups(measured) if group["seconds"] == WINDOW / 2] for measured in results]
-    found["cold1m_error_pct"] = Metric([100 * max(map(error, run)) for run in half], "%")
-    found["aging_cpu_ms"] = Metric([1000 * measured["said"]["cpu_seconds"] for measured in results], "ms")
+def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
+    found = {}
+    for arm, runs in results.items():
+        of, goal = ARMS[arm], GOALS.get if arm == "lru-gen" else lambda name: None
+        shares = [100 * share(measured) for measured in runs]
+        half = [[group for group in groups(measured) if group["seconds"] == WINDOW / 2] for measured in runs]
+        off = [abs(value - planted()) for value in shares]
+        found[f"{of}cold2m_error_pct"] = Metric([100 * worst(measured) for measured in runs], "%", goal("cold2m_error_pct"))
+        found[f"{of}cold2m_share_reported_pct"] = Metric(shares, "%")
+        found[f"{of}cold2m_off_planted_pct"] = Metric(off, "%", goal("cold2m_off_planted_pct"))
+        found[f"{of}cold1m_error_pct"] = Metric([100 * max(map(error, run)) for run in half], "%")
+        if arm == "lru-gen":
+            found["aging_cpu_ms"] = Metric([1000 * measured["said"]["cpu_seconds"] for measured in runs], "ms")
     return found
 
 
