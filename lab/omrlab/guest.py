@@ -64,6 +64,18 @@ class Zram:
 
 
 @dataclass(frozen=True)
+class Node:
+    """A NUMA node; those with CPUs come first. Their memory is that of the guest."""
+
+    mib: int
+    """0: a node without memory, which the kernel only knows of when it has a CPU."""
+    cpus: str = ""
+    """Which: `0-1`; none: memory that belongs to no CPU."""
+    slow: bool = False
+    """Ten times slower than the others, by the firmware's word (HMAT): a lower tier since Linux 6.10."""
+
+
+@dataclass(frozen=True)
 class Completed:
     code: int | None
     signal: int | None
@@ -191,6 +203,7 @@ class Guest:
         balloon: bool = False,
         prealloc: bool = False,
         debian: tuple[str, ...] = (),
+        nodes: tuple[Node, ...] = (),
     ) -> None:
         """`balloon`: the host takes back what the guest reports free. `prealloc`: no page is the host's first touch. `debian`:
         packages whose programs are there."""
@@ -207,6 +220,7 @@ class Guest:
         self.balloon = balloon
         self.prealloc = prealloc
         self.debian = debian
+        self.nodes = nodes
         self.boot_s = 0.0
         self.boots = 0
         self.agent = Agent(self.check_on)
@@ -275,6 +289,8 @@ class Guest:
             *("-chardev", f"socket,id=agent,path={self.socket('agent')},server=on,wait=off", "-serial", "chardev:agent"),
             *("-qmp", f"unix:{self.socket('qmp')},server=on,wait=off"),
         ]
+        if self.nodes:
+            command += numa(self.nodes)
         if self.balloon:
             command += ["-device", "virtio-balloon-pci,free-page-reporting=on"]
             words.append("omr.balloon=yes")
@@ -556,6 +572,25 @@ def try_qmp(path: Path) -> Qmp | None:
         return None
     except (OSError, QmpError) as error:
         raise GuestError(f"QEMU does not answer: {error}") from error
+
+
+def numa(nodes: tuple[Node, ...]) -> list[str]:
+    """QEMU's words for these nodes."""
+    words = ["-machine", "hmat=on"] if any(node.slow for node in nodes) else []
+    for number, node in enumerate(nodes):
+        options = [f"node,nodeid={number}", *(f"cpus={node.cpus}",) * bool(node.cpus)]
+        if node.mib:
+            words += ["-object", f"memory-backend-ram,id=node{number},size={node.mib}M"]
+            options.append(f"memdev=node{number}")
+        if node.slow:
+            options.append("initiator=0")
+        words += ["-numa", ",".join(options)]
+    if any(node.slow for node in nodes):
+        for number, node in enumerate(nodes):
+            of = f"hmat-lb,initiator=0,target={number},hierarchy=memory"
+            words += ["-numa", f"{of},data-type=access-latency,latency={100 if node.slow else 10}"]
+            words += ["-numa", f"{of},data-type=access-bandwidth,bandwidth={1 if node.slow else 10}G"]
+    return words
 
 
 def die_with_parent() -> None:

@@ -2,7 +2,7 @@
 
 import signal
 
-from omrlab.guest import MIB, Completed, Disk, Guest, Zram
+from omrlab.guest import MIB, Completed, Disk, Guest, Node, Zram
 
 PARTIAL, UNSUPPORTED = 4, 3
 """omr's exit codes for less than asked, and for what the kernel lacks."""
@@ -244,3 +244,32 @@ def test_smaps_tells_it_where_it_is_asked_for_and_never_of_what_is_protected(rel
         guest.write("/etc/omr/omr.toml", '[[group]]\nmatch = "half"\nclass = "foreground"\n', create=True)
         ended = guest.run(["omr", "wss", "half", "--tracker", "smaps", "--window", "6s"], check=False)
         assert ended.code == 1 and "is foreground" in ended.stderr, ended.stderr
+
+
+def test_each_node_has_its_own_working_set_and_one_without_memory_has_none() -> None:
+    # The second has a CPU and no memory, the last none that anybody uses.
+    nodes = (Node(320, "0"), Node(0, "1"), Node(320), Node(64))
+    with Guest("6.12", 704, Zram(512), nodes=nodes) as guest:
+        guest.write(SWITCH, "y")
+        assert guest.read("/sys/devices/system/node/online").strip() == "0-3"
+        assert guest.read("/sys/devices/system/node/has_memory").strip() == "0,2-3"
+        guest.write(f"{guest.group('two')}/cgroup.subtree_control", "+memory +cpuset")
+        guest.write(f"{guest.group('two/on-0')}/cpuset.mems", "0")
+        guest.write(f"{guest.group('two/on-2')}/cpuset.mems", "2")
+        # 64 MiB on the first node, none of which is used; 96 MiB on the third, of which half is.
+        for name, options in (("on-0", ("64M",)), ("on-2", ("96M", "--hot", "50"))):
+            guest.spawn(["omr-testkit", "fill", *options], group=f"two/{name}").line_with("ready", timeout=120)
+        seen = guest.run(["omr", "wss", "two", "--window", "8s", "--per-node", "--json"], timeout=60).json()
+        found = {node["node"]: (node["memory"], idle(node, 8)) for node in seen["nodes"]}
+        assert found.keys() <= {0, 2, 3}, seen
+        for number, memory, cold in ((0, 64, 64), (2, 96, 48)):
+            held, idle_there = found[number]
+            assert abs(held - memory * MIB) <= 0.03 * memory * MIB, seen
+            assert abs(idle_there["least"] - cold * MIB) <= 0.04 * memory * MIB, seen
+            assert idle_there["most"] <= 1.04 * memory * MIB
+        assert found.get(3, (0, None))[0] <= MIB
+        # All of it together is what the nodes have.
+        assert seen["memory"] == sum(memory for memory, _ in found.values())
+        table = guest.run(["omr", "wss", "two", "--window", "2s", "--per-node"], timeout=60).stdout
+        rows = [line.split()[0] for line in table[table.index("NODE") :].splitlines()[1:4]]
+        assert rows == ["0", "2", "3"], table
