@@ -28,6 +28,7 @@ pub mod maps;
 pub mod memcg;
 pub mod meminfo;
 pub mod mounts;
+pub mod numa;
 pub mod page_reporting;
 pub mod pagemap;
 pub mod probe;

@@ -14,6 +14,8 @@ pub struct Vmstat {
     pub pswpin: Option<Pages>,
     pub pswpout: Option<Pages>,
     pub allocstall: Option<u64>,
+    /// Moved to slower memory by reclaim, whoever asked: all `pgdemote_*` together (5.18).
+    pub pgdemote: Option<Pages>,
 }
 
 impl Vmstat {
@@ -27,6 +29,11 @@ impl Vmstat {
             _ if key.starts_with(b"allocstall_") => {
                 let sum = |value| stat.allocstall.unwrap_or(0).saturating_add(value);
                 stat.allocstall = leading_u64(rest).map(sum).or(stat.allocstall);
+            }
+            // pgdemote_kswapd, pgdemote_direct, pgdemote_khugepaged (6.5), pgdemote_proactive (6.15).
+            _ if key.starts_with(b"pgdemote_") => {
+                let sum = |pages| stat.pgdemote.unwrap_or_default() + Pages(pages);
+                stat.pgdemote = leading_u64(rest).map(sum).or(stat.pgdemote);
             }
             _ => {}
         });

@@ -46,6 +46,8 @@ pub struct Report {
     pub freed_file: Bytes,
     /// Written to swap meanwhile by the whole machine (`pswpout`).
     pub swapped_out: Bytes,
+    /// Moved to slower memory meanwhile, on the whole machine (`pgdemote_*`): not freed.
+    pub demoted: Bytes,
     /// Writes to the kernel.
     pub writes: u32,
     /// The longest of them.
@@ -76,6 +78,7 @@ impl Report {
             freed_anon: Bytes::ZERO,
             freed_file: Bytes::ZERO,
             swapped_out: Bytes::ZERO,
+            demoted: Bytes::ZERO,
             writes: 0,
             longest_write: Duration::ZERO,
             last_write_end: Monotonic(0),
@@ -145,6 +148,7 @@ struct Readings {
     /// Swapped out but not freed yet; nothing where no swap is on disk.
     swapcached: Bytes,
     pswpout: Pages,
+    pgdemote: Pages,
 }
 
 impl Worker<'_> {
@@ -221,6 +225,11 @@ impl Worker<'_> {
                     let now = self.read(group, on_disk, &mut buffer)?;
                     let in_flight = now.pswpout > last.pswpout;
                     pace.wrote(last.current - now.current, took, in_flight);
+                    let demoted = (now.pgdemote - first.pgdemote).bytes(self.kernel.page());
+                    // No longer than until all of it is there: what is used may be promoted meanwhile, and demoted again.
+                    if now.pgdemote > last.pgdemote && demoted <= first.current {
+                        pace.demoted();
+                    }
                     last = now;
                     progress(Progress {
                         freed: pace.freed(),
@@ -234,6 +243,7 @@ impl Worker<'_> {
             |stat: &MemoryStat| stat.swap_backed().unwrap_or_default() + stat.swapcached.unwrap_or_default();
         let cache = |stat: &MemoryStat| stat.page_cache().unwrap_or_default();
         report.swapped_out = (last.pswpout - first.pswpout).bytes(self.kernel.page());
+        report.demoted = (last.pgdemote - first.pgdemote).bytes(self.kernel.page());
         report.size = last.current;
         let stat_after = group.read_stat(&mut buffer)?;
         report.freed_anon = (swap_side(&stat_before) - swap_side(&stat_after)).min(report.freed);
@@ -243,6 +253,7 @@ impl Worker<'_> {
     }
 
     fn read(&self, group: &Group, on_disk: bool, buffer: &mut Vec<u8>) -> Result<Readings> {
+        let vmstat = Vmstat::read(self.kernel, buffer).map_err(of_machine)?;
         Ok(Readings {
             current: group.read_current(buffer)?,
             // Without swap on disk nothing stays behind in the swap cache, and memory.stat is the dear one:
@@ -251,7 +262,8 @@ impl Worker<'_> {
                 true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
                 false => Bytes::ZERO,
             },
-            pswpout: Vmstat::read(self.kernel, buffer).map_err(of_machine)?.pswpout.unwrap_or_default(),
+            pswpout: vmstat.pswpout.unwrap_or_default(),
+            pgdemote: vmstat.pgdemote.unwrap_or_default(),
         })
     }
 }

@@ -12,6 +12,7 @@
 //! * [`age::Ages`]: how much of a group was not used for how long?
 //! * [`schedule::Schedule`]: once a second. Is it time to look at that, and is there CPU time for it?
 //! * [`advise::advise`]: what limits could a group live with, from what it held and used over days?
+//! * [`numa::advise`]: where is what a group uses, on a machine with several nodes, and where would it be better?
 //! * [`trial::Trial`]: can a group live with less memory, and with how much less?
 #![no_std]
 extern crate alloc;
@@ -23,6 +24,7 @@ mod config;
 mod decide;
 pub mod forecast;
 mod idle;
+pub mod numa;
 pub mod pace;
 pub mod rank;
 mod reason;

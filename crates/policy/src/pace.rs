@@ -247,6 +247,17 @@ impl Pace {
         } else {
             self.futile = self.futile.saturating_add(if in_flight { VAIN_IN_FLIGHT } else { VAIN });
         }
+        self.adapt(took);
+    }
+
+    /// The write before moved memory to slower nodes, which the kernel counts as reclaimed: nothing is freed by
+    /// that, and it was not in vain either.
+    pub fn demoted(&mut self) {
+        self.futile = self.futile.saturating_sub(VAIN);
+    }
+
+    /// Makes the next step as large as it may be after one that took so long.
+    fn adapt(&mut self, took: Duration) {
         if took > self.job.write_time {
             // Straight to a size that would have taken half the time allowed.
             let fit =

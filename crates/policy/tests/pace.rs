@@ -361,3 +361,25 @@ fn nothing_asked_is_nothing_done() {
     let mut pace = Pace::new(Job { floor: Bytes::mib(100), ..job(5) });
     assert_eq!(pace.next(&seen(100)), Next::End(End::Floor));
 }
+
+#[test]
+fn a_write_that_moves_memory_to_a_slower_node_is_not_in_vain() {
+    for (moves, ends) in [(true, false), (false, true)] {
+        let mut pace = Pace::new(job(64));
+        let mut ended = false;
+        for _ in 0..20 {
+            match pace.next(&seen(128)) {
+                Next::Write { .. } => pace.wrote(Bytes::ZERO, MS, false),
+                other => {
+                    ended = matches!(other, Next::End(End::Futile));
+                    break;
+                }
+            }
+            if moves {
+                pace.demoted();
+            }
+        }
+        assert_eq!(ended, ends, "moves: {moves}");
+        assert_eq!(pace.freed(), Bytes::ZERO);
+    }
+}

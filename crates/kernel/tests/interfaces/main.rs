@@ -12,6 +12,7 @@ mod live;
 mod lru_gen;
 mod madvise;
 mod mounts;
+mod numa;
 mod pagemap;
 mod process;
 mod swap;

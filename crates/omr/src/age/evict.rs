@@ -191,11 +191,15 @@ impl<'a> Evictor<'a> {
             let sent = now.pswpout - last.pswpout;
             disk.learn(sent, took);
             pace.wrote(last.current - now.current, took, sent.0 > 0);
+            if now.pgdemote > last.pgdemote && (now.pgdemote - first.pgdemote).bytes(page) <= first.current {
+                pace.demoted();
+            }
             last = now;
             progress(Progress { freed: pace.freed(), swapped_out: (last.pswpout - first.pswpout).bytes(page) });
         };
         report.freed = pace.freed();
         report.swapped_out = (last.pswpout - first.pswpout).bytes(page);
+        report.demoted = (last.pgdemote - first.pgdemote).bytes(page);
         report.size = last.current;
         // By its own lists: in memory.stat swap cache is a part of "file" or is not, depending on the kernel.
         self.reader.read_group(self.kernel, group, &mut lists)?;
@@ -282,6 +286,7 @@ struct Readings {
     writeback: Bytes,
     swap_free: Bytes,
     pswpout: Pages,
+    pgdemote: Pages,
 }
 
 impl Gauge<'_> {
@@ -291,6 +296,7 @@ impl Gauge<'_> {
         let known = |field: Option<Bytes>, name| field.with_context(|| format!("no {name} in meminfo"));
         // The floor is one of the machine's, not of a group's allowance.
         let allowed = swap_left(&self.above, buffer)? + self.swap_floor;
+        let vmstat = Vmstat::read(kernel, buffer).map_err(of_machine)?;
         Ok(Readings {
             at: clock::read_monotonic(),
             current: group.read_current(buffer)?,
@@ -300,7 +306,8 @@ impl Gauge<'_> {
             },
             writeback: if *on_disk { known(memory.writeback, "Writeback")? } else { Bytes::ZERO },
             swap_free: known(memory.swap_free, "SwapFree")?.min(allowed),
-            pswpout: Vmstat::read(kernel, buffer).map_err(of_machine)?.pswpout.context("no pswpout in vmstat")?,
+            pswpout: vmstat.pswpout.context("no pswpout in vmstat")?,
+            pgdemote: vmstat.pgdemote.unwrap_or_default(),
         })
     }
 }

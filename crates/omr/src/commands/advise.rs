@@ -1,5 +1,6 @@
 //! `omr advise`: with how much memory a group can live.
 
+mod numa;
 mod past;
 mod verify;
 
@@ -45,6 +46,16 @@ pub struct Args {
     /// Try it with one group: lower its memory step by step as long as the guard holds
     #[arg(long)]
     verify: bool,
+
+    /// Say on which NUMA nodes the memory of groups is, how much of it is used there, and what would be better
+    ///
+    /// Looks for as long as --look says at what is used. Without groups, all that have 16 MiB or more and none below them.
+    #[arg(long, conflicts_with_all = ["verify", "window", "systemd", "kubernetes"])]
+    numa: bool,
+
+    /// With --numa: look for so long
+    #[arg(long, value_name = "TIME", requires = "numa", value_parser = parse_look, default_value = "1m")]
+    look: Duration,
 
     /// Find out about this size, instead of the smallest that holds
     #[arg(long, value_name = "SIZE", requires = "verify", value_parser = parse_size)]
@@ -95,6 +106,15 @@ fn parse_for(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn parse_look(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 1m"))?;
+    match time {
+        _ if time < Duration::from_secs(1) => Err("shorter than 1s: that says nothing".into()),
+        _ if time > Duration::from_secs(86_400) => Err("longer than 1day".into()),
+        _ => Ok(time),
+    }
+}
+
 fn parse_window(text: &str) -> Result<Duration, String> {
     let window = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 7d"))?;
     match window {
@@ -120,6 +140,9 @@ fn parse_step(text: &str) -> Result<Permyriad, String> {
 
 /// Runs the command.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    if args.numa {
+        return numa::run(root, args);
+    }
     match args.verify {
         true => verify::run(root, args, one(&args.groups)?),
         false => past::run(root, args),

@@ -69,7 +69,7 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
         let time = |seconds: u64| when::text(Duration::from_secs(seconds));
         match entry {
             LedgerEntry::Sweep(swept) => outln!(
-                "{}  {}: {}{} freed (anon {}, file {}), {} to swap, {}; {}",
+                "{}  {}: {}{} freed (anon {}, file {}), {} to swap, {}{}; {}",
                 time(swept.time),
                 printable(&swept.group),
                 if swept.observed { "observed only, " } else { "" },
@@ -77,6 +77,7 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 swept.freed_anon,
                 swept.freed_file,
                 swept.swapped_out,
+                if swept.demoted.0 > 0 { format!("{} to slower memory, ", swept.demoted) } else { String::new() },
                 short(Duration::from_millis(swept.wall_ms)),
                 swept.stop_reason,
             ),

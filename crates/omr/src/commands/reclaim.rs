@@ -125,6 +125,8 @@ struct Summary {
     freed_anon: Bytes,
     freed_file: Bytes,
     swapped_out: Bytes,
+    /// Moved to slower memory (memory tiers), which is not freed.
+    demoted: Bytes,
     /// Refaults within `--watch`.
     came_back: Option<Bytes>,
     seconds: f64,
@@ -377,6 +379,7 @@ impl Run<'_> {
             freed_anon: Bytes::ZERO,
             freed_file: Bytes::ZERO,
             swapped_out: Bytes::ZERO,
+            demoted: Bytes::ZERO,
             came_back: None,
             seconds: 0.0,
             cpu_seconds: 0.0,
@@ -434,6 +437,7 @@ impl Run<'_> {
             summary.freed_anon += report.freed_anon;
             summary.freed_file += report.freed_file;
             summary.swapped_out += report.swapped_out;
+            summary.demoted += report.demoted;
             summary.cpu_seconds += report.cpu.as_secs_f64();
             let longest = u64::try_from(report.longest_write.as_millis()).unwrap_or(u64::MAX);
             summary.longest_write_ms = summary.longest_write_ms.max(longest);
@@ -573,6 +577,9 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
         short(Duration::from_secs_f64(summary.seconds)),
         short(Duration::from_secs_f64(summary.cpu_seconds)),
     );
+    if summary.demoted > Bytes::ZERO {
+        line += &format!(" {} moved to slower memory.", summary.demoted);
+    }
     match summary.end {
         End::Complete => {}
         End::Stopped => line += " Stopped by a signal.",

@@ -77,6 +77,9 @@ pub struct Swept {
     pub freed_file: Bytes,
     /// Bytes.
     pub swapped_out: Bytes,
+    /// Bytes moved to slower memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub demoted: Bytes,
     /// CPU time of the reclaiming thread.
     pub cpu_ms: u64,
     /// How long it took.
@@ -96,6 +99,11 @@ pub struct Swept {
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(bytes: &Bytes) -> bool {
+    *bytes == Bytes::ZERO
 }
 
 /// One preparation.

@@ -696,6 +696,7 @@ impl Daemon {
             freed_anon: report.freed_anon,
             freed_file: report.freed_file,
             swapped_out: report.swapped_out,
+            demoted: report.demoted,
             cpu_ms: millis(report.cpu),
             wall_ms: millis(report.wall),
             writes: report.writes,

@@ -152,6 +152,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         ioctl(facts, "PROCMAP_QUERY", facts.procmap_query, (6, 11)),
         ioctl(facts, "PAGEMAP_SCAN", facts.pagemap_scan, (6, 7)),
     ]);
+    rows.extend(tiers(facts));
     rows.extend(facts.process_rules.as_ref().map(process_rules));
     rows.extend(facts.age_rules.map(|rules| age_rules(facts, rules)));
     rows
@@ -476,6 +477,35 @@ fn process_rules(found: &ProcessRules) -> Check {
         Some(lacking) => row(Works::No, format!("{rules}, the daemon lacks {}", lacking.join(" and ")))
             .fix("ln -s /usr/lib/omr/hints.conf /etc/systemd/system/omr.service.d/, and what it says"),
     }
+}
+
+/// Of a machine with one node there is nothing to say.
+fn tiers(facts: &Facts) -> Option<Check> {
+    let nodes = &facts.nodes;
+    if nodes.with_memory.len() < 2 {
+        return None;
+    }
+    let row = |works, found| Check::new("memory tiers", works, found, "where reclaim moves memory before swap");
+    let listed = |tier: &Vec<u32>| tier.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let found = match nodes.tiers.as_slice() {
+        [] => {
+            return Some(
+                row(Works::No, format!("{} nodes", nodes.with_memory.len())).fix("since Linux 6.1; not needed"),
+            );
+        }
+        [_] => {
+            return Some(row(Works::No, format!("{} nodes, all as fast", nodes.with_memory.len())).fix("not needed"));
+        }
+        tiers => {
+            let slower: Vec<String> = tiers[1..].iter().map(|tier| format!("then node {}", listed(tier))).collect();
+            format!("fast: node {}, {}", listed(&tiers[0]), slower.join(", "))
+        }
+    };
+    Some(match nodes.demotion {
+        Some(true) => row(Works::Yes, format!("{found}; demotion on")),
+        _ => row(Works::Partly, format!("{found}; demotion off"))
+            .fix("write 1 to /sys/kernel/mm/numa/demotion_enabled: reclaim then moves memory there and frees less"),
+    })
 }
 
 /// What rules with `older_than` need.

@@ -11,6 +11,7 @@ use omr_kernel::lockdown::Lockdown;
 use omr_kernel::lru_gen::{self, Enabled, Generations};
 use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::{self, Group, Visit};
+use omr_kernel::numa::Nodes;
 use omr_kernel::probe::{self, Answer, ReclaimKeys};
 use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::swap::{self, SwapDevice};
@@ -45,6 +46,7 @@ pub struct Facts {
     pub ec2_agent: Option<Ec2Agent>,
     /// The smallest block of free memory that the host of this machine is told of.
     pub page_reporting: Option<Bytes>,
+    pub nodes: Nodes,
     pub lockdown: Option<Lockdown>,
     pub privileges: Privileges,
     /// Where there are any.
@@ -208,6 +210,7 @@ impl Facts {
                 .ok()
                 .flatten()
                 .map(|order| handback::block(kernel, order)),
+            nodes: Nodes::read(kernel).unwrap_or_default(),
             lockdown: Lockdown::read(kernel),
             privileges: Privileges {
                 status: Status::read_own(kernel).unwrap_or_default(),
