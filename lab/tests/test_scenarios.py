@@ -93,7 +93,7 @@ def test_plots_are_drawn(tmp_path: Path) -> None:
     guest = {"mem_mib": 1024, "disk_mb_s": 25, "link_mb_s": 25, "fill_percent": 85, "burst_percent": 40}
     migrate.draw({"off": [migrated(40, 900)], "on": [migrated(4, 90)]}, tmp_path, guest)
     burst.draw({"empty": [burst_of(2, 0)], "off": [burst_of(20, 90)], "on": [burst_of(2, 0)]}, tmp_path, guest)
-    app_switch.draw({"zram": [used("ffch", 2)], "rules": [used("ffhh", 1)]}, tmp_path, {**guest, "apps": 2, "switches": 4})
+    app_switch.draw({"zram": [used("ffch", 2)], "rules": [used("ffhh", 1)]}, tmp_path, {**guest, "apps": 2, "switches": 4, "heaps": "40 to 200 MiB"})
     assert {path.name for path in tmp_path.iterdir()} == {"migrate.png", "burst.png", "app-switch.png"}
 
 

@@ -36,6 +36,7 @@ CONFIGS = {
 cold_after = "{cold}s"
 pageout_after = "{pageout}s"
 available = "{available}%"
+smallest = "{smallest}MiB"
 
 [[process]]
 group = "apps/*"
@@ -50,6 +51,8 @@ class = "background"
 CONFIGS["prefetch"] = CONFIGS["rules"].replace("[hints]", '[hints]\nprefetch = "on"')
 """By arm: how the daemon knows the applications. Which one is in the foreground it is told."""
 
+SETTING = ("mem", "zram", "apps", "least", "most", "switches", "stay", "earlyoom", "cold", "pageout", "available", "smallest")
+
 GOALS = {"kills": "<= -50", "cold_starts": "<= -40", "switch_mean": "<= -30", "allocstall": "<= -60"}
 
 SEED = {"kills": -18, "cold_starts": -17, "switch_mean": -7, "allocstall": -28}
@@ -60,7 +63,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
     parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
     parser.add_argument("--zram", type=int, default=2048, metavar="MIB", help="zram of the guest (default: %(default)s)")
-    parser.add_argument("--apps", type=int, default=12, help="applications of 40 to 200 MiB (default: %(default)s)")
+    parser.add_argument("--apps", type=int, default=12, help="applications (default: %(default)s)")
+    parser.add_argument("--least", type=int, default=40, metavar="MIB", help="heap of the smallest (default: %(default)s)")
+    parser.add_argument("--most", type=int, default=200, metavar="MIB", help="heap of the largest (default: %(default)s)")
     parser.add_argument("--switches", type=int, default=40, help="switches between them (default: %(default)s)")
     parser.add_argument("--stay", type=float, default=3, metavar="S", help="how long the user stays (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=5, dest="pairs", help="users, each of whom works in every arm (default: %(default)s)")
@@ -68,6 +73,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cold", type=int, default=2, metavar="S", help="[hints] cold_after (default: %(default)s)")
     parser.add_argument("--pageout", type=int, default=9, metavar="S", help="[hints] pageout_after (default: %(default)s)")
     parser.add_argument("--available", type=int, default=10, metavar="%", help="[hints] available (default: %(default)s)")
+    parser.add_argument("--smallest", type=int, default=12, metavar="MIB", help="[hints] smallest (default: %(default)s)")
     parser.add_argument("--arms", default="vanilla,zram,rules,sweeps", help="arms in turn (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
     parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/app-switch)")
@@ -77,7 +83,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     arms = arguments.arms.split(",")
     if unknown := set(arms) - set(LABELS):
         raise SystemExit(f"no such arm: {', '.join(sorted(unknown))}")
-    setting = {name: vars(arguments)[name] for name in ("mem", "zram", "apps", "switches", "stay", "earlyoom", "cold", "pageout", "available")}
+    setting = {name: vars(arguments)[name] for name in SETTING}
     runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
 
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
@@ -88,11 +94,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             results[arm].append(measured)
             progress(f"{NAME}: {arm}: {measured['kills']} kills, {cold_starts(measured)} cold starts, {mean(measured):.2f} s")
 
-    guest = {"mem_mib": arguments.mem, "zram_mib": arguments.zram, "apps": arguments.apps, "switches": arguments.switches}
+    guest = {"mem_mib": arguments.mem, "zram_mib": arguments.zram, "heaps": f"{arguments.least} to {arguments.most} MiB"}
+    guest |= {"apps": arguments.apps, "switches": arguments.switches}
     result = runs.finish(guest, arguments.pairs, metrics(results))
     plots = draw(results, runs.directory, guest)
     command = (
         f"lab/run app-switch --kernel {arguments.kernel} --mem {arguments.mem} --zram {arguments.zram} --apps {arguments.apps}"
+        f" --least {arguments.least} --most {arguments.most} --smallest {arguments.smallest}"
         f" --switches {arguments.switches} --stay {arguments.stay:g} --seeds {arguments.pairs} --arms {arguments.arms}"
     )
     write_report(runs.directory, "Switching between applications", __doc__ or "", command, result, plots)
@@ -109,7 +117,7 @@ def measure(arguments: argparse.Namespace, arm: str, seed: int) -> dict[str, Any
         told = ["--tell", "/run/omr/omr.sock"] if daemon else []
         user = guest.spawn(
             ["omr-testkit", "user", "--seed", str(seed), "--apps", str(arguments.apps), "--switches", str(arguments.switches)]
-            + ["--stay", f"{arguments.stay * 1000:.0f}ms", *told],
+            + ["--least", str(arguments.least), "--most", str(arguments.most), "--stay", f"{arguments.stay * 1000:.0f}ms", *told],
             group="init.scope",
         )
         # Nothing is asked of the guest while the user works.
@@ -207,7 +215,7 @@ def draw(results: dict[str, list[dict[str, Any]]], directory: Path, guest: dict[
     times.set_title("Time of a switch")
     times.legend(loc="lower right")
     figure.suptitle(
-        f"{guest['apps']} applications of 40 to 200 MiB on {guest['mem_mib']} MiB, {guest['switches']} switches",
+        f"{guest['apps']} applications of {guest['heaps']} on {guest['mem_mib']} MiB, {guest['switches']} switches",
         x=0.01, ha="left", fontsize=12, fontweight="bold",
     )  # fmt: skip
     save(figure, directory / "app-switch.png")
