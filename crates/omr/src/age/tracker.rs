@@ -60,8 +60,8 @@ impl Tracker {
             Tracker::LruGen => "read(2) and write(2); processes of other groups",
             Tracker::Damon => {
                 "read(2) and write(2); files; what is not mapped; processes of other groups; a few used pages among \
-                 many unused ones in a region, if they are not used often; what private memory processes share since fork(2) \
-                 counts with each"
+                 many unused ones in a region, so the least is likely, not certain; what private memory processes share \
+                 since fork(2) counts with each"
             }
             Tracker::Smaps => {
                 "read(2) and write(2); files; what is not mapped; processes of other groups; when in the window a page was \
