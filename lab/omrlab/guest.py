@@ -331,7 +331,9 @@ class Guest:
         return self.swap.iops if isinstance(self.swap, SwapFile) else None
 
     def throttle_swap(self, mb_s: float | None) -> None:
-        """Changes the swap disk's speed; None takes all limits off."""
+        """Changes the swap disk's speed; None takes all limits off, and is nothing where there is no such disk."""
+        if mb_s is None and not isinstance(self.swap, Disk | SwapFile):
+            return
         assert self.qmp
         limits = {"bps": int((mb_s or 0) * 1e6), "bps_rd": 0, "bps_wr": 0, "iops": mb_s and self.iops or 0, "iops_rd": 0, "iops_wr": 0}
         self.qmp.execute("block_set_io_throttle", device="swap", **limits)
