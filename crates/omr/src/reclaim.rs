@@ -253,15 +253,17 @@ impl Worker<'_> {
     }
 
     fn read(&self, group: &Group, on_disk: bool, buffer: &mut Vec<u8>) -> Result<Readings> {
+        let current = group.read_current(buffer)?;
+        // Without swap on disk nothing stays behind in the swap cache, and memory.stat is the dear one:
+        // the kernel collects its counters from all CPUs for it.
+        let swapcached = match on_disk {
+            true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
+            false => Bytes::ZERO,
+        };
         let vmstat = Vmstat::read(self.kernel, buffer).map_err(of_machine)?;
         Ok(Readings {
-            current: group.read_current(buffer)?,
-            // Without swap on disk nothing stays behind in the swap cache, and memory.stat is the dear one:
-            // the kernel collects its counters from all CPUs for it.
-            swapcached: match on_disk {
-                true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
-                false => Bytes::ZERO,
-            },
+            current,
+            swapcached,
             pswpout: vmstat.pswpout.unwrap_or_default(),
             pgdemote: vmstat.pgdemote.unwrap_or_default(),
         })

@@ -315,13 +315,13 @@ impl Tree {
             let parent = self.nodes[index].parent as usize;
             let node = &self.nodes[index];
             let known = self.known.get(&node.id);
-            let above = self.known.get(&self.nodes[parent].id).and_then(|above| above.assignment.older_than);
+            let above = self.known.get(&self.nodes[parent].id).and_then(|above| above.assignment.older_than());
             let clear = node.clear
                 && known.is_some_and(|known| {
                     known.assignment.class == Class::Background
                         && known.assignment.keep.is_none()
                         // What is taken from the group above may be of this one.
-                        && known.assignment.older_than <= above
+                        && known.assignment.older_than() <= above
                         && (node.current.is_none() || known.protection == Some(Limit::Bytes(Bytes::ZERO)))
                 });
             let current = node.current;
@@ -400,7 +400,7 @@ impl Tree {
                 refaults: node.refaults,
                 unprotected: node.unprotected,
                 keep: assignment.keep,
-                by_age: assignment.older_than.map(|older_than| ByAge { older_than, old: Old::NotYet }),
+                by_age: assignment.older_than().map(|older_than| ByAge { older_than, old: Old::NotYet }),
             })
         })
     }

@@ -296,10 +296,11 @@ impl Gauge<'_> {
         let known = |field: Option<Bytes>, name| field.with_context(|| format!("no {name} in meminfo"));
         // The floor is one of the machine's, not of a group's allowance.
         let allowed = swap_left(&self.above, buffer)? + self.swap_floor;
+        let current = group.read_current(buffer)?;
         let vmstat = Vmstat::read(kernel, buffer).map_err(of_machine)?;
         Ok(Readings {
             at: clock::read_monotonic(),
-            current: group.read_current(buffer)?,
+            current,
             swapcached: match *on_disk {
                 true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
                 false => Bytes::ZERO,
