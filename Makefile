@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-every check unit golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
+.PHONY: help setup build demo test test-every check unit fuzz golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,11 @@ check: setup ## Formatting and lints, warnings being errors
 
 unit: setup ## Run the tests that need no VM
 	tools/test unit
+
+fuzz: setup ## Feed parsers of the kernel's files what no kernel says (2 minutes; cargo-fuzz, nightly Rust)
+	fuzz/seeds.py
+	cargo +nightly fuzz run lru_gen -- -max_total_time=60 -max_len=8192
+	cargo +nightly fuzz run kernel_files -- -max_total_time=60 -max_len=8192
 
 golden: setup ## Run the program on trees of files and compare what it does
 	cargo test --locked --package omr --test golden
