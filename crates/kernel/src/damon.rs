@@ -10,16 +10,23 @@
 
 use std::fmt::Display;
 use std::ops::Range;
+use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::actuate::{Actuator, Outcome};
 use crate::text::parse_u64;
-use crate::{Dir, Error, Kernel, Result};
+use crate::{Dir, Error, Kernel, Result, clock};
 
 /// Below `/sys`.
 const ADMIN: &str = "kernel/mm/damon/admin/kdamonds";
+
+/// One lock is behind all of these files, and the kernel answers `EBUSY` as long as anybody has it: its own thread, or
+/// whoever else reads a state (mm/damon/sysfs.c, `damon_sysfs_lock`). After this time it means what was asked.
+const BUSY: Duration = Duration::from_secs(1);
+/// So long until it is asked again.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// State of `/sys/kernel/mm/damon/admin` (Linux 5.18, `CONFIG_DAMON_SYSFS`), from
 /// `kdamonds/nr_kdamonds`. Sample line: `0`. Source: mm/damon/sysfs.c.
@@ -49,7 +56,7 @@ impl Damon {
     }
 
     fn of(admin: &Dir) -> Self {
-        match admin.read_string("kdamonds/nr_kdamonds") {
+        match read(admin, "kdamonds/nr_kdamonds") {
             Ok(text) => match parse_u64(text.as_bytes()).map(u32::try_from) {
                 Some(Ok(0)) => Damon::Free,
                 Some(Ok(n)) => Damon::InUse(n),
@@ -141,7 +148,7 @@ impl Monitor {
             state => return Ok(Err(Refusal::State(state))),
         }
         let kdamonds = kernel.sys.sub(ADMIN)?;
-        match actuator.write(&kdamonds, "nr_kdamonds", "1")? {
+        match write(&mut *actuator, &kdamonds, "nr_kdamonds", "1")? {
             Outcome::Done => {}
             Outcome::Denied => return Ok(Err(Refusal::State(Damon::Denied))),
             // Somebody was quicker.
@@ -162,7 +169,7 @@ impl Monitor {
         const SCHEME: &str = "0/contexts/0/schemes/0";
         self.write("0/contexts/nr_contexts", 1)?;
         self.write(&format!("{ATTRIBUTES}/intervals/update_us"), self.stamp.0)?;
-        if self.actuator.write(&self.kdamonds, &format!("{CONTEXT}/operations"), "fvaddr")? != Outcome::Done {
+        if self.outcome(&format!("{CONTEXT}/operations"), "fvaddr")? != Outcome::Done {
             return Err(Stop::Refused(Refusal::NoRanges));
         }
         // The kernel splits regions while there are no more than half the most, and merges two that are together no
@@ -192,7 +199,7 @@ impl Monitor {
         self.write(&format!("{SCHEME}/access_pattern/sz/max"), u64::MAX)?;
         self.write(&format!("{SCHEME}/access_pattern/nr_accesses/max"), u32::MAX)?;
         self.write(&format!("{SCHEME}/access_pattern/age/max"), u32::MAX)?;
-        match self.actuator.write(&self.kdamonds, "0/state", "on")? {
+        match self.outcome("0/state", "on")? {
             Outcome::Done => Ok(()),
             Outcome::Partial => Err(Stop::Refused(Refusal::Exclusive)),
             Outcome::Denied => Err(Stop::Refused(Refusal::State(Damon::Denied))),
@@ -201,13 +208,17 @@ impl Monitor {
     }
 
     fn write(&mut self, name: &str, data: impl Display) -> Result<(), Stop> {
-        Err(Stop::Refused(Refusal::State(match self.actuator.write(&self.kdamonds, name, &data.to_string())? {
+        Err(Stop::Refused(Refusal::State(match self.outcome(name, &data.to_string())? {
             Outcome::Done => return Ok(()),
             Outcome::Denied => Damon::Denied,
             // Somebody took it down to set up another, which then is in use.
             Outcome::Gone | Outcome::Partial => Damon::InUse(1),
             _ => Damon::Unknown,
         })))
+    }
+
+    fn outcome(&mut self, name: &str, data: &str) -> Result<Outcome> {
+        write(&mut *self.actuator, &self.kdamonds, name, data)
     }
 
     fn regions(&self) -> usize {
@@ -233,31 +244,32 @@ impl Monitor {
     ///
     /// Since 5.18. `stats/nr_tried` counts regions, one by one; sample line: `4096`.
     pub fn looks(&mut self) -> Result<Option<u64>> {
-        if self.actuator.write(&self.kdamonds, "0/state", "update_schemes_stats")? != Outcome::Done {
+        if self.outcome("0/state", "update_schemes_stats")? != Outcome::Done {
             return Ok(None);
         }
         let tried = read_number(&self.kdamonds, "0/contexts/0/schemes/0/stats/nr_tried")?;
         Ok(Some(tried / u64::try_from(self.regions()).unwrap_or(u64::MAX).max(1)))
     }
 
-    /// What it has found, for each target and region in their order. Takes up to an interval, and no signal ends that.
-    /// `None`: it has ended. Since 6.2; `tried_regions/K/{start,nr_accesses,age}`.
-    pub fn read(&mut self) -> Result<Option<Vec<Vec<Seen>>>> {
-        if self.actuator.write(&self.kdamonds, "0/state", "update_schemes_tried_regions")? != Outcome::Done {
+    /// What it has found, for each target and region in their order; nothing of targets that are not wanted, told by their
+    /// places. Takes up to an interval, and no signal ends that. `None`: it has ended. Since 6.2;
+    /// `tried_regions/K/{start,nr_accesses,age}`.
+    pub fn read(&mut self, is_wanted: impl Fn(usize) -> bool) -> Result<Option<Vec<Vec<Seen>>>> {
+        if self.outcome("0/state", "update_schemes_tried_regions")? != Outcome::Done {
             return Ok(None);
         }
         let tried = self.kdamonds.sub("0/contexts/0/schemes/0/tried_regions")?;
-        let mut number = 0;
+        // It ended before it was asked to look again: nothing is listed.
+        if !tried.has("0") {
+            return Ok(None);
+        }
+        let mut first = 0;
         let mut all = Vec::with_capacity(self.targets.len());
-        for target in &self.targets {
-            let mut seen = Vec::with_capacity(target.regions.len());
-            for region in &target.regions {
-                let dir = match tried.sub(number.to_string()) {
-                    Ok(dir) => dir,
-                    // It ended before it was asked to look again: nothing is listed.
-                    Err(err) if err.is_gone() && number == 0 => return Ok(None),
-                    Err(err) => return Err(err),
-                };
+        for (place, target) in self.targets.iter().enumerate() {
+            let regions = if is_wanted(place) { target.regions.as_slice() } else { &[] };
+            let mut seen = Vec::with_capacity(regions.len());
+            for (number, region) in (first..).zip(regions) {
+                let dir = tried.sub(number.to_string())?;
                 let start = read_number(&dir, "start")?;
                 if start != region.start {
                     let what = format!("{start:#x}, where the region handed over begins at {:#x}", region.start);
@@ -265,8 +277,8 @@ impl Monitor {
                 }
                 let age = u32::try_from(read_number(&dir, "age")?).unwrap_or(u32::MAX);
                 seen.push(Seen { used: read_number(&dir, "nr_accesses")? > 0, age });
-                number += 1;
             }
+            first += target.regions.len();
             all.push(seen);
         }
         Ok(Some(all))
@@ -280,8 +292,31 @@ impl Drop for Monitor {
     }
 }
 
+/// One write, again while somebody else is in the way.
+fn write(actuator: &mut dyn Actuator, dir: &Dir, name: &str, data: &str) -> Result<Outcome> {
+    let began = clock::read_monotonic();
+    loop {
+        let outcome = actuator.write(dir, name, data)?;
+        if outcome != Outcome::Partial || clock::read_monotonic().since(began) >= BUSY {
+            return Ok(outcome);
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+/// The same for reading.
+fn read(dir: &Dir, name: &str) -> Result<String> {
+    let began = clock::read_monotonic();
+    loop {
+        match dir.read_string(name) {
+            Err(err) if err.is_busy() && clock::read_monotonic().since(began) < BUSY => thread::sleep(AGAIN),
+            result => return result,
+        }
+    }
+}
+
 fn read_number(dir: &Dir, name: &str) -> Result<u64> {
-    let text = dir.read_string(name)?;
+    let text = read(dir, name)?;
     parse_u64(text.as_bytes()).ok_or_else(|| Error::parse(dir.path().join(name), "not a number"))
 }
 
@@ -305,8 +340,8 @@ fn take_down(kdamonds: &Dir, actuator: &mut dyn Actuator, stamp: Stamp) -> Resul
         return Ok(false);
     }
     // The kernel waits for its thread, and without that refuses what follows.
-    if kdamonds.read_string("0/state")?.trim() == "on" {
-        actuator.write(kdamonds, "0/state", "off")?;
+    if read(kdamonds, "0/state")?.trim() == "on" {
+        write(actuator, kdamonds, "0/state", "off")?;
     }
-    Ok(actuator.write(kdamonds, "nr_kdamonds", "0")? == Outcome::Done)
+    Ok(write(actuator, kdamonds, "nr_kdamonds", "0")? == Outcome::Done)
 }

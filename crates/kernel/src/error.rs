@@ -71,6 +71,11 @@ impl Error {
         }
     }
 
+    /// Whether somebody else was at it, who may be done soon.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Error::Read { err, .. } | Error::Write { err, .. } if err.raw_os_error() == Some(libc::EBUSY))
+    }
+
     /// Whether permission is what is missing.
     pub fn is_denied(&self) -> bool {
         match self {

@@ -18,12 +18,14 @@ const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 const STAMP: Stamp = Stamp(4_711_000);
 const UPDATE: &str = "0/contexts/0/monitoring_attrs/intervals/update_us";
 
-/// Files that are made when they are written, as the kernel makes them, and writes that fail.
+/// Files that are made when they are written, as the kernel makes them, and writes that fail so many times.
 #[derive(Clone, Default)]
 struct Sysfs {
     lines: Arc<Mutex<Vec<String>>>,
-    fails: Option<(&'static str, Outcome)>,
+    fails: Option<(&'static str, Outcome, usize)>,
 }
+
+const ALWAYS: usize = usize::MAX;
 
 impl Sysfs {
     fn lines(&self) -> Vec<String> {
@@ -35,7 +37,10 @@ impl Actuator for Sysfs {
     fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome> {
         let line = format!("{name} {data}");
         self.lines.lock().expect("lines").push(line.clone());
-        if let Some((_, outcome)) = self.fails.filter(|(start, _)| line.starts_with(start)) {
+        if let Some((start, outcome, times)) = self.fails
+            && line.starts_with(start)
+            && self.lines().iter().filter(|line| line.starts_with(start)).count() <= times
+        {
             return Ok(outcome);
         }
         // A command leaves the state what it is.
@@ -123,15 +128,31 @@ fn what_others_have_set_up_is_not_touched() {
     }
     // Somebody was quicker by a moment.
     let root = machine();
-    let sysfs = Sysfs { fails: Some(("nr_kdamonds 1", Outcome::Partial)), ..Sysfs::default() };
+    let sysfs = Sysfs { fails: Some(("nr_kdamonds 1", Outcome::Partial, ALWAYS)), ..Sysfs::default() };
     assert_eq!(start(&open(&root), &sysfs).expect("read").err(), Some(Refusal::State(Damon::InUse(1))));
-    assert_eq!(sysfs.lines(), ["nr_kdamonds 1"]);
+    assert!(sysfs.lines().iter().all(|line| line == "nr_kdamonds 1"));
     // Somebody has put another in its place while it ran.
     let sysfs = Sysfs::default();
     let monitor = start(&open(&root), &sysfs).expect("written").expect("free");
     root.write(format!("{KDAMONDS}/{UPDATE}"), "60000000\n");
     drop(monitor);
     assert_eq!(sysfs.lines().last().map(String::as_str), Some("0/state on"));
+}
+
+#[test]
+fn whoever_is_in_the_way_for_a_moment_is_waited_for() {
+    for busy in
+        ["nr_kdamonds 1", "0/contexts/nr_contexts 1", "0/state on", "0/state update_schemes_stats", "0/state off"]
+    {
+        let root = machine();
+        root.write(format!("{KDAMONDS}/0/contexts/0/schemes/0/stats/nr_tried"), "120\n");
+        let sysfs = Sysfs { fails: Some((busy, Outcome::Partial, 2)), ..Sysfs::default() };
+        let mut monitor = start(&open(&root), &sysfs).expect("written").expect("free");
+        assert_eq!(monitor.looks().expect("a number"), Some(40), "{busy}");
+        drop(monitor);
+        assert_eq!(sysfs.lines().iter().filter(|line| *line == busy).count(), 3);
+        assert_eq!(Damon::read(&open(&root)), Damon::Free);
+    }
 }
 
 #[test]
@@ -143,7 +164,7 @@ fn what_cannot_be_set_up_is_taken_down_at_once() {
         ("0/state on", Outcome::Unsupported, Refusal::Refused),
     ] {
         let root = machine();
-        let sysfs = Sysfs { fails: Some((fails, outcome)), ..Sysfs::default() };
+        let sysfs = Sysfs { fails: Some((fails, outcome, ALWAYS)), ..Sysfs::default() };
         // The kernel has made the file, whether or not it was switched on.
         root.write(format!("{KDAMONDS}/0/state"), "off\n");
         assert_eq!(start(&open(&root), &sysfs).expect("read").err(), Some(refusal), "{fails}");
@@ -202,15 +223,16 @@ fn regions_are_known_by_their_order() {
     root.write(format!("{scheme}/stats/nr_tried"), "120\n");
     assert_eq!(monitor.looks().expect("a number"), Some(40));
     root.write(format!("{scheme}/tried_regions/total_bytes"), "0\n");
-    assert_eq!(monitor.read().expect("nothing"), None, "it ended before it looked again");
+    assert_eq!(monitor.read(|_| true).expect("nothing"), None, "it ended before it looked again");
     list(&[(0x1000, 0, 40), (0x5000, 1, 3), (0x1000, 0, 2)]);
     let seen = |used, age| Seen { used, age };
     assert_eq!(
-        monitor.read().expect("regions"),
+        monitor.read(|_| true).expect("regions"),
         Some(vec![vec![seen(false, 40), seen(true, 3)], vec![seen(false, 2)]])
     );
+    assert_eq!(monitor.read(|place| place == 1).expect("regions"), Some(vec![vec![], vec![seen(false, 2)]]));
     // The control: of regions that are not those handed over nothing is told.
     list(&[(0x1000, 0, 40), (0x4000, 1, 3), (0x1000, 0, 2)]);
-    let err = monitor.read().expect_err("another region").to_string();
+    let err = monitor.read(|_| true).expect_err("another region").to_string();
     assert!(err.contains("tried_regions/1/start: 0x4000, where the region handed over begins at 0x5000"), "{err}");
 }

@@ -180,12 +180,17 @@ impl Watch {
         Ok(true)
     }
 
-    /// What is known now of each process that is still there, for these times. `None`: it does not look any more.
-    pub fn read(&mut self, times: &[Duration]) -> Result<Option<Vec<Found<'_>>>> {
-        let Some(seen) = self.monitor.read()? else { return Ok(None) };
-        let interval = self.monitor.interval();
+    /// What is known now of each process that is wanted and still there, for these times. `None`: it does not look any
+    /// more.
+    pub fn read(&mut self, times: &[Duration], is_wanted: impl Fn(&Mapped) -> bool) -> Result<Option<Vec<Found<'_>>>> {
+        let Watch { monitor, processes, .. } = self;
+        let Some(seen) = monitor.read(|place| is_wanted(&processes[place].0))? else { return Ok(None) };
+        let interval = monitor.interval();
         let mut all = Vec::new();
-        for (((mapped, not_looked), target), seen) in self.processes.iter_mut().zip(self.monitor.targets()).zip(seen) {
+        for (((mapped, not_looked), target), seen) in processes.iter_mut().zip(monitor.targets()).zip(seen) {
+            if !is_wanted(mapped) {
+                continue;
+            }
             let resident = match mapped.resident() {
                 Ok(resident) => resident,
                 Err(err) if err.is_gone() || err.is_denied() => continue,
@@ -214,7 +219,7 @@ impl Watch {
         let bytes: Bytes = regions.iter().map(|region| length(region)).sum();
         let region = u64::try_from(regions.len()).ok().and_then(|count| bytes.0.checked_div(count)).map(Bytes);
         let (all, left_out) = (self.processes.len(), self.left_out);
-        let found = self.read(times)?.unwrap_or_default();
+        let found = self.read(times, |_| true)?.unwrap_or_default();
         let mut sums = Sums::new(times.len());
         for Found { mapped, resident, idle } in &found {
             for (mapping, resident) in resident {

@@ -81,9 +81,8 @@ impl Pager<'_> {
                 end = End::Complete;
                 break;
             }
-            let Some(found) = watch.read(&[older_than])? else { break };
-            let here = found.iter().filter(|found| found.mapped.group == *group.path());
-            let cold = here.map(|found| (found.mapped.process.stat(), cold(found)));
+            let Some(found) = watch.read(&[older_than], |mapped| mapped.group == *group.path())? else { break };
+            let cold = found.iter().map(|found| (found.mapped.process.stat(), cold(found)));
             let left_of = cold.filter(|(stat, cold)| cold.bytes() >= SMALLEST && !over.contains(&stat.pid));
             let Some((stat, cold)) = left_of.max_by_key(|(_, cold)| cold.bytes()) else { break };
             let pid = stat.pid;
