@@ -225,11 +225,7 @@ impl Worker<'_> {
                     let now = self.read(group, on_disk, &mut buffer)?;
                     let in_flight = now.pswpout > last.pswpout;
                     pace.wrote(last.current - now.current, took, in_flight);
-                    let demoted = (now.pgdemote - first.pgdemote).bytes(self.kernel.page());
-                    // No longer than until all of it is there: what is used may be promoted meanwhile, and demoted again.
-                    if now.pgdemote > last.pgdemote && demoted <= first.current {
-                        pace.demoted();
-                    }
+                    pace.demoted((now.pgdemote - last.pgdemote).bytes(self.kernel.page()));
                     last = now;
                     progress(Progress {
                         freed: pace.freed(),

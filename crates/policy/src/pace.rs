@@ -118,6 +118,9 @@ pub struct Pace {
     /// What the last write asked for.
     asked: Bytes,
     freed: Bytes,
+    /// Moved to slower nodes so far, and the size of the group at the first look.
+    demoted: Bytes,
+    size: Option<Bytes>,
     futile: u32,
     /// Since the last write: how long in all, since writeback last fell, and to what.
     paused: Duration,
@@ -139,6 +142,8 @@ impl Pace {
             before: Seen { swap_written: Bytes::MAX, ..Seen::default() },
             asked: Bytes::ZERO,
             freed: Bytes::ZERO,
+            demoted: Bytes::ZERO,
+            size: None,
             futile: 0,
             paused: Duration::ZERO,
             stuck: Duration::ZERO,
@@ -154,6 +159,7 @@ impl Pace {
 
     /// What to do now.
     pub fn next(&mut self, seen: &Seen) -> Next {
+        self.size.get_or_insert(seen.current);
         let left = self.job.amount - self.freed;
         if left.0 == 0 {
             return Next::End(End::Complete);
@@ -250,10 +256,14 @@ impl Pace {
         self.adapt(took);
     }
 
-    /// The write before moved memory to slower nodes, which the kernel counts as reclaimed: nothing is freed by
-    /// that, and it was not in vain either.
-    pub fn demoted(&mut self) {
-        self.futile = self.futile.saturating_sub(VAIN);
+    /// The write before moved so much to slower nodes, which the kernel counts as reclaimed: nothing is freed by that, and
+    /// it was not in vain either. No longer than until all of the group could be there: what is used may be promoted
+    /// meanwhile, and demoted again.
+    pub fn demoted(&mut self, bytes: Bytes) {
+        self.demoted += bytes;
+        if bytes.0 > 0 && self.size.is_some_and(|size| self.demoted <= size) {
+            self.futile = self.futile.saturating_sub(VAIN);
+        }
     }
 
     /// Makes the next step as large as it may be after one that took so long.

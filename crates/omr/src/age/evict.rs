@@ -191,9 +191,7 @@ impl<'a> Evictor<'a> {
             let sent = now.pswpout - last.pswpout;
             disk.learn(sent, took);
             pace.wrote(last.current - now.current, took, sent.0 > 0);
-            if now.pgdemote > last.pgdemote && (now.pgdemote - first.pgdemote).bytes(page) <= first.current {
-                pace.demoted();
-            }
+            pace.demoted((now.pgdemote - last.pgdemote).bytes(page));
             last = now;
             progress(Progress { freed: pace.freed(), swapped_out: (last.pswpout - first.pswpout).bytes(page) });
         };
