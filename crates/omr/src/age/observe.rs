@@ -48,8 +48,6 @@ pub struct Watched {
     /// Its path below the mount.
     pub path: PathBuf,
     nodes: Vec<Node>,
-    /// It is aged in this pass.
-    chosen: bool,
 }
 
 impl Watched {
@@ -123,7 +121,7 @@ impl<'a> Observer<'a> {
 
     /// Looks at this group, too. A group that was made anew under its old name begins anew.
     pub fn add(&mut self, id: GroupId, path: &Path) {
-        let watched = Watched { id, path: path.into(), nodes: Vec::new(), chosen: true };
+        let watched = Watched { id, path: path.into(), nodes: Vec::new() };
         match self.places.get(&lru_gen::path_of(path)) {
             Some(&place) if self.groups[place].id == id => {}
             Some(&place) => self.groups[place] = watched,
@@ -185,9 +183,8 @@ impl<'a> Observer<'a> {
         stop: &Flag,
         is_chosen: impl Fn(GroupId) -> bool,
     ) -> Result<()> {
-        self.groups.iter_mut().for_each(|group| group.chosen = is_chosen(group.id));
         let cpu = clock::read_thread_cpu();
-        let result = self.age_all(actuator, stop);
+        let result = self.age(actuator, stop, is_chosen);
         self.cost.cpu += clock::read_thread_cpu().saturating_sub(cpu);
         result
     }
@@ -219,7 +216,7 @@ impl<'a> Observer<'a> {
         stop.sleep(time + JIFFIES);
     }
 
-    fn age_all(&mut self, actuator: &mut dyn Actuator, stop: &Flag) -> Result<()> {
+    fn age(&mut self, actuator: &mut dyn Actuator, stop: &Flag, is_chosen: impl Fn(GroupId) -> bool) -> Result<()> {
         // Of a pass that was stopped.
         for node in self.groups.iter_mut().flat_map(|group| &mut group.nodes) {
             node.asked = None;
@@ -228,7 +225,7 @@ impl<'a> Observer<'a> {
         // Twice: an id may have been stale, or another's aging was in the way.
         for _ in 0..2 {
             for place in 0..self.groups.len() {
-                if !self.groups[place].chosen {
+                if !is_chosen(self.groups[place].id) {
                     continue;
                 }
                 for index in 0..self.groups[place].nodes.len() {
@@ -251,15 +248,15 @@ impl<'a> Observer<'a> {
             }
             self.read()?;
         }
-        self.take_in();
+        self.take_in(is_chosen);
         Ok(())
     }
 
     /// Remembers what the agings have brought.
-    fn take_in(&mut self) {
+    fn take_in(&mut self, is_chosen: impl Fn(GroupId) -> bool) {
         self.cost.missed = 0;
-        let chosen = self.groups.iter_mut().filter(|group| group.chosen).flat_map(|group| &mut group.nodes);
-        for node in chosen.filter(|node| node.listed) {
+        let chosen = self.groups.iter_mut().filter(|group| is_chosen(group.id));
+        for node in chosen.flat_map(|group| &mut group.nodes).filter(|node| node.listed) {
             let aged = node.is_aged();
             if node.is_empty() {
                 // All of it is gone, or MGLRU was switched off.
