@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Result;
 use omr_kernel::actuate::Live;
 use omr_kernel::damon::{Damon, Refusal};
-use omr_kernel::memcg::Group;
+use omr_kernel::memcg::{Group, MemoryStat};
 use omr_kernel::{Kernel, clock};
 use omr_policy::age::Bounds;
 use omr_policy::short;
@@ -285,7 +285,7 @@ impl Look<'_> {
     }
 
     fn print(&self, observer: &Observer<'_>) -> Result<()> {
-        let summary = self.summary(observer);
+        let summary = self.summary_of_groups(observer);
         if self.args.json && self.args.watch {
             outln!("{}", serde_json::to_string(&summary)?);
         } else if self.args.json {
@@ -318,7 +318,7 @@ impl Look<'_> {
             }
         };
         let cpu = clock::read_thread_cpu().saturating_sub(cpu) + seen.cpu;
-        let summary = self.summary_of(tracker, seen, cpu)?;
+        let summary = self.summary_of_processes(tracker, seen, cpu)?;
         if self.args.json {
             outln!("{}", serde_json::to_string_pretty(&summary)?);
         } else {
@@ -327,7 +327,7 @@ impl Look<'_> {
         Ok(if stop.is_set() { Exit::Partial } else { Exit::Done })
     }
 
-    fn summary_of(&self, tracker: Tracker, seen: tracker::Look, cpu: Duration) -> Result<Summary> {
+    fn summary_of_processes(&self, tracker: Tracker, seen: tracker::Look, cpu: Duration) -> Result<Summary> {
         let times: Vec<Duration> = match seen.groups.first() {
             Some(group) => group.idle.iter().map(|&(time, _)| time).collect(),
             None => vec![self.window],
@@ -343,27 +343,14 @@ impl Look<'_> {
             }
             groups.push(OfGroup { group: format!("/{}", group.path.to_string_lossy()), figures });
         }
-        let window = self.window;
-        groups.sort_by_key(|group| (std::cmp::Reverse(group.figures.idle(window).least), group.group.clone()));
         let stat = self.top.read_stat(&mut Vec::new())?;
         all.page_cache = stat.page_cache().unwrap_or_default();
         Ok(Summary {
-            group: self.name(),
-            window_seconds: window.as_secs_f64(),
-            figures: all,
-            tmpfs_unseen: stat.shmem.zip(stat.file_mapped).map(|(shared, mapped)| shared - mapped),
-            tracker,
             looks: Some(seen.looks),
             region: seen.region,
             processes: Some(seen.processes),
             processes_left_out: Some(seen.left_out),
-            agings: 0,
-            not_aged: 0,
-            seconds: clock::read_monotonic().since(self.began).as_secs_f64(),
-            cpu_seconds: cpu.as_secs_f64(),
-            asleep_seconds: clock::read_asleep().saturating_sub(self.asleep).as_secs_f64(),
-            nodes: Vec::new(),
-            groups,
+            ..self.summary(tracker, all, groups, &stat, cpu)
         })
     }
 
@@ -374,9 +361,8 @@ impl Look<'_> {
         [self.window / 2, self.window].into_iter().chain(longer).collect()
     }
 
-    fn summary(&self, observer: &Observer<'_>) -> Summary {
-        let elapsed = clock::read_monotonic().since(self.began);
-        let times = self.times(elapsed);
+    fn summary_of_groups(&self, observer: &Observer<'_>) -> Summary {
+        let times = self.times(clock::read_monotonic().since(self.began));
         let mut all = Figures::new(&times);
         let mut nodes: BTreeMap<u32, Figures> = BTreeMap::new();
         let mut groups = Vec::new();
@@ -392,29 +378,43 @@ impl Look<'_> {
                 groups.push(OfGroup { group: name, figures: of_group });
             }
         }
-        let window = self.window;
-        groups.sort_by_key(|group| (std::cmp::Reverse(group.figures.idle(window).least), group.group.clone()));
         let cost = observer.cost();
         let stat = self.top.read_stat(&mut Vec::new()).unwrap_or_default();
+        let mut summary = self.summary(Tracker::LruGen, all, groups, &stat, cost.cpu);
+        (summary.agings, summary.not_aged) = (cost.agings, cost.missed);
+        if self.args.per_node {
+            summary.nodes = nodes.into_iter().map(|(node, figures)| OfNode { node, figures }).collect();
+        }
+        summary
+    }
+
+    /// What every tracker has; the rest is as if nothing were known of it.
+    fn summary(
+        &self,
+        tracker: Tracker,
+        all: Figures,
+        mut groups: Vec<OfGroup>,
+        stat: &MemoryStat,
+        cpu: Duration,
+    ) -> Summary {
+        let window = self.window;
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.figures.idle(window).least), group.group.clone()));
         Summary {
             group: self.name(),
             window_seconds: window.as_secs_f64(),
             figures: all,
             tmpfs_unseen: stat.shmem.zip(stat.file_mapped).map(|(shared, mapped)| shared - mapped),
-            tracker: Tracker::LruGen,
+            tracker,
             looks: None,
             region: None,
             processes: None,
             processes_left_out: None,
-            agings: cost.agings,
-            not_aged: cost.missed,
-            seconds: elapsed.as_secs_f64(),
-            cpu_seconds: cost.cpu.as_secs_f64(),
+            agings: 0,
+            not_aged: 0,
+            seconds: clock::read_monotonic().since(self.began).as_secs_f64(),
+            cpu_seconds: cpu.as_secs_f64(),
             asleep_seconds: clock::read_asleep().saturating_sub(self.asleep).as_secs_f64(),
-            nodes: match self.args.per_node {
-                true => nodes.into_iter().map(|(node, figures)| OfNode { node, figures }).collect(),
-                false => Vec::new(),
-            },
+            nodes: Vec::new(),
             groups,
         }
     }
