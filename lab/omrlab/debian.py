@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .binaries import build, busybox
-from .guest import Guest, Hibernation, SwapFile, Zram
+from .guest import Guest, GuestError, Hibernation, SwapFile, Zram
 from .initramfs import Archive
 from .paths import CACHE, alone
 from .swapfile import grow
@@ -139,16 +139,19 @@ do sleep 0.5; done
 
 
 class DebianGuest(Guest):
-    """A Guest with systemd as its process 1. `files` are in `LAB` under their names."""
+    """A Guest with systemd as its process 1. `files` are in `LAB` under their names; `root` is what another such guest has left."""
 
-    def __init__(self, mem_mib: int = 768, swap: Any = Zram(512), files: dict[str, Path] | None = None, **options: Any) -> None:
+    def __init__(
+        self, mem_mib: int = 768, swap: Any = Zram(512), files: dict[str, Path] | None = None, root: Path | None = None, **options: Any
+    ) -> None:
         super().__init__(mem_mib=mem_mib, swap=swap, boot_timeout=180.0, **options)
         self.files = files or {}
+        self.root = root
 
     def initramfs(self) -> bytes:
         # Also the moment for the disk: the directory is there, QEMU is not.
         if not isinstance(self.swap, SwapFile):
-            copy(image(), self.directory / "root")
+            copy(self.root or image(), self.directory / "root")
         archive = Archive()
         for path in ("bin", "dev", "proc", "sys", "run", "root", "lab", "modules"):
             archive.directory(path)
@@ -166,7 +169,7 @@ class DebianGuest(Guest):
 
     def make_file_system(self, swap: SwapFile) -> None:
         # As on a machine with one disk: the swap file is on the root file system.
-        copy(image(), self.directory / "swap")
+        copy(self.root or image(), self.directory / "swap")
         grow(self.directory / "swap", swap.mib + swap.room_mib)
 
     def command(self) -> list[str]:
@@ -185,6 +188,15 @@ class DebianGuest(Guest):
         if state != "running":
             failed = self.run(["systemctl", "list-units", "--failed", "--plain", "--no-legend"], check=False).stdout
             raise AssertionError(f"the guest is {state}: {failed}")
+
+    def shut_down(self, left: Path) -> None:
+        """Switches it off, and keeps its root file system: checked, or it could not be grown."""
+        self.agent.submit("run", argv=["systemctl", "poweroff"])
+        self.wait_off(120)
+        copy(self.directory / "root", left)
+        # 1: something was put in order.
+        if subprocess.run(["e2fsck", "-f", "-p", left], stdout=subprocess.DEVNULL).returncode > 1:
+            raise GuestError(f"what it left is broken: e2fsck {left}")
 
     def systemctl_hibernate(self, timeout: float = 600) -> Hibernation:
         """As a user does it: logind, then all that systemd does before and after."""

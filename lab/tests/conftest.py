@@ -1,16 +1,20 @@
 """What the VM tests share. Each test names what it needs; a kernel without it is a SKIP with the reason."""
 
+import contextlib
 import shutil
 import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from omrlab.debian import LAB, DebianGuest  # noqa: E402
 from omrlab.guest import Guest, GuestPanicked  # noqa: E402
 from omrlab.kernels import KernelMissing, kernel  # noqa: E402
 from omrlab.patched import DEBUG, RELEASE  # noqa: E402
@@ -95,6 +99,39 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             built.append(Path(shutil.copy(REPOSITORY / output.strip(), kept)))
     return built
+
+
+DPKG_TIMEOUT = 480
+"""Seconds for one call of it: 60 on a host with nothing else to do, and more with other guests."""
+
+
+@contextlib.contextmanager
+def booted(**options: Any) -> Iterator[DebianGuest]:
+    """A guest that is on; one that panics while it boots is thrown away, three times at most."""
+    with contextlib.ExitStack() as stack:
+        for last in (False, False, True):
+            try:
+                guest = stack.enter_context(DebianGuest(**options))
+                break
+            except GuestPanicked:
+                if last:
+                    raise
+        guest.settle()
+        yield guest
+
+
+@pytest.fixture(scope="session")
+def installed(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root file system of a Debian that has the package, and was shut down. Made once for all that run tests at a time."""
+    here = tmp_path_factory.getbasetemp()
+    root = (here.parent if here.name.startswith("popen-") else here) / "installed.ext4"
+    with alone("installed"):
+        if not root.exists():
+            with booted(files={"omr.deb": packages[0]}) as guest:
+                guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=DPKG_TIMEOUT)
+                guest.shut_down(root.with_suffix(".unfinished"))
+            root.with_suffix(".unfinished").rename(root)
+    return root
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from omrlab.debian import LAB, DebianGuest
+from omrlab.debian import DebianGuest
 from omrlab.guest import MIB, Disk, Guest, Process, SwapFile
 from omrlab.mount import DIR, FILE, mount, prepare
 
@@ -94,10 +94,9 @@ def test_it_goes_whatever_happens_and_comes_again(load) -> None:
             assert ended.code == code and ended.stderr.startswith(("omr: ", "error: ")), ended
 
 
-def test_the_service_is_away_while_the_machine_sleeps(packages) -> None:
-    with DebianGuest(768, SwapFile(1024, 40), files={"omr.deb": packages[0]}) as guest:
+def test_the_service_is_away_while_the_machine_sleeps(installed) -> None:
+    with DebianGuest(768, SwapFile(1024, 40), root=installed) as guest:
         guest.settle()
-        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
         assert guest.active("omr-mount") == "inactive"
         guest.run(["systemctl", "start", "omr-mount"])
         path = f"/run/omr-cgroup/system.slice/{FILE}"

@@ -1,6 +1,5 @@
 """What is installed: the package in a Debian guest from installation to purge, the service in its sandbox, `make install`."""
 
-import contextlib
 import json
 import os
 import re
@@ -9,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import NEWER
+from conftest import DPKG_TIMEOUT, NEWER, booted
 
 from omrlab.agent import AgentError
 from omrlab.debian import LAB, DebianGuest
-from omrlab.guest import MIB, GuestPanicked
+from omrlab.guest import MIB
 from omrlab.paths import REPOSITORY
 
 PACKAGING = REPOSITORY / "packaging"
@@ -36,26 +35,10 @@ OTHERS = re.compile(
 )
 
 
-@contextlib.contextmanager
-def booted(files: dict[str, Path]) -> Iterator[DebianGuest]:
-    """A guest that is on; one that panics while it boots is thrown away, three times at most."""
-    with contextlib.ExitStack() as stack:
-        for last in (False, False, True):
-            try:
-                guest = stack.enter_context(DebianGuest(files=files))
-                break
-            except GuestPanicked:
-                if last:
-                    raise
-        yield guest
-
-
 @pytest.fixture(scope="module")
-def guest(packages: list[Path]) -> Iterator[DebianGuest]:
+def guest(installed: Path) -> Iterator[DebianGuest]:
     """A guest with the package installed; the tests leave the service running."""
-    with booted({"omr.deb": packages[0]}) as guest:
-        guest.settle()
-        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
+    with booted(root=installed) as guest:
         guest.shell("useradd --create-home member && usermod --append --groups omr member && useradd --create-home other")
         yield guest
 
@@ -319,13 +302,8 @@ def files(guest: DebianGuest) -> set[str]:
     return {path for path in listed.splitlines() if not OTHERS.match(path)}
 
 
-DPKG_TIMEOUT = 480
-"""Seconds for one call of it: 90 on a host with nothing else to do, and twice that with other guests."""
-
-
 def test_a_package_comes_is_upgraded_and_goes_without_a_trace(packages: list[Path]) -> None:
-    with DebianGuest(files={"omr.deb": packages[0], "newer.deb": packages[1]}) as guest:
-        guest.settle()
+    with booted(files={"omr.deb": packages[0], "newer.deb": packages[1]}) as guest:
         before = files(guest)
         guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=DPKG_TIMEOUT)
         assert guest.active("omr") == "active"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+from conftest import DPKG_TIMEOUT
 
 from omrlab.binaries import build
 from omrlab.debian import LAB, DebianGuest
@@ -34,15 +34,19 @@ class = "background"
 """
 
 
-def guest_with(packages: list[Path], mem_mib: int = 768) -> DebianGuest:
-    return DebianGuest(mem_mib, SwapFile(1024, 40), files={"omr.deb": packages[0]})
+def guest_with(installed: Path, mem_mib: int = 768) -> DebianGuest:
+    return DebianGuest(mem_mib, SwapFile(1024, 40), root=installed)
 
 
-def install(guest: DebianGuest, unit: str = "", config: str = OBSERVE) -> None:
-    """Installs the package; `unit` is what a drop-in changes of the preparation."""
+# What hibernation runs in its place.
+SHRINK = "ExecStart=\nExecStart=/usr/bin/omr prepare hibernate --target min --deadline 60s\nTimeoutStartSec=70s"
+
+
+def configure(guest: DebianGuest, unit: str = "", config: str = OBSERVE) -> None:
+    """Restarts the daemon with this configuration; `unit` is what a drop-in changes of the preparation."""
     guest.shell("mkdir -p /etc/omr/conf.d")
     guest.write("/etc/omr/conf.d/test.toml", config, create=True)
-    guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
+    guest.run(["systemctl", "restart", "omr"])
     # Nothing but hibernation starts them.
     for started in (PREPARE, WARM):
         assert guest.property(started, "ExecMainStartTimestampMonotonic") == "0"
@@ -85,13 +89,14 @@ def assert_clean(guest: DebianGuest, before: str) -> None:
 
 
 def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[Path]) -> None:
-    with guest_with(packages) as guest:
+    with DebianGuest(768, SwapFile(1024, 40), files={"omr.deb": packages[0]}) as guest:
         guest.settle()
         load = fill(guest, "45%")
         # The control: the same machine without omr.
         without = guest.systemctl_hibernate()
         verify(guest, load)  # all of it is in memory again
-        install(guest, "ExecStart=\nExecStart=/usr/bin/omr prepare hibernate --target min --deadline 60s\nTimeoutStartSec=70s")
+        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=DPKG_TIMEOUT)
+        configure(guest, SHRINK)
         prepared = guest.systemctl_hibernate()
         journal = guest.journal(PREPARE)
         assert "ready to hibernate" in journal
@@ -106,10 +111,10 @@ def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[P
         verify(guest, load)
 
 
-def test_the_preparation_of_the_package_runs_in_its_sandbox(packages: list[Path]) -> None:
-    with guest_with(packages) as guest:
+def test_the_preparation_of_the_package_runs_in_its_sandbox(installed: Path) -> None:
+    with guest_with(installed) as guest:
         guest.settle()
-        install(guest)
+        configure(guest)
         assert guest.run(["systemctl", "is-enabled", PREPARE]).stdout.strip() == "enabled"
         load = fill(guest, "70%")
         swapped = guest.vmstat()["pswpout"]
@@ -126,10 +131,10 @@ def quiet_after_waking(guest: DebianGuest) -> bool:
     return "quiet after waking up" in guest.run(["omr", "explain"]).stdout
 
 
-def test_suspend_stops_sweeps_and_prepares_nothing(packages: list[Path]) -> None:
-    with guest_with(packages, 512) as guest:
+def test_suspend_stops_sweeps_and_prepares_nothing(installed: Path) -> None:
+    with guest_with(installed, 512) as guest:
         guest.settle()
-        install(guest)
+        configure(guest)
         load, boot = fill(guest, "64M"), boot_id(guest)
         # The control: until then nobody has told the daemon.
         assert "about to sleep" not in guest.run(["omr", "explain"]).stdout
@@ -142,10 +147,10 @@ def test_suspend_stops_sweeps_and_prepares_nothing(packages: list[Path]) -> None
         verify(guest, load)
 
 
-def test_neither_a_slow_preparation_nor_a_daemon_that_hangs_keeps_the_machine_awake(packages: list[Path]) -> None:
-    with guest_with(packages, 512) as guest:
+def test_neither_a_slow_preparation_nor_a_daemon_that_hangs_keeps_the_machine_awake(installed: Path) -> None:
+    with guest_with(installed, 512) as guest:
         guest.settle()
-        install(guest, "ExecStart=\nExecStart=/bin/sleep infinity\nTimeoutStartSec=3s")
+        configure(guest, "ExecStart=\nExecStart=/bin/sleep infinity\nTimeoutStartSec=3s")
         guest.shell("systemctl kill --kill-who=main --signal=STOP omr")
         load = fill(guest, "64M")
         boot = boot_id(guest)
@@ -162,7 +167,7 @@ def test_neither_a_slow_preparation_nor_a_daemon_that_hangs_keeps_the_machine_aw
 def begin(guest: DebianGuest, reached: Callable[[], bool], what: str) -> str:
     """Fills the memory, asks for hibernation and comes back when something of it is reached; returns the boot's id."""
     guest.settle()
-    install(guest, "ExecStart=\nExecStart=/usr/bin/omr prepare hibernate --target min --deadline 60s\nTimeoutStartSec=70s")
+    configure(guest, SHRINK)
     fill(guest, "45%")
     guest.shell("sync")
     boot = boot_id(guest)
@@ -171,10 +176,10 @@ def begin(guest: DebianGuest, reached: Callable[[], bool], what: str) -> str:
     return boot
 
 
-def test_after_a_power_cut_during_a_sweep_the_next_boot_is_clean(packages: list[Path]) -> None:
-    with guest_with(packages) as guest:
+def test_after_a_power_cut_during_a_sweep_the_next_boot_is_clean(installed: Path) -> None:
+    with guest_with(installed) as guest:
         guest.settle()
-        install(guest, config=ACT)
+        configure(guest, config=ACT)
         fill(guest, "45%")
         boot = boot_id(guest)
         # Asking is work, to the daemon: seldom.
@@ -184,16 +189,16 @@ def test_after_a_power_cut_during_a_sweep_the_next_boot_is_clean(packages: list[
         assert_clean(guest, boot)
 
 
-def test_after_a_power_cut_during_the_preparation_the_next_boot_is_clean(packages: list[Path]) -> None:
-    with guest_with(packages) as guest:
+def test_after_a_power_cut_during_the_preparation_the_next_boot_is_clean(installed: Path) -> None:
+    with guest_with(installed) as guest:
         boot = begin(guest, lambda: guest.active(PREPARE) == "activating" and guest.group_value("load", "memory.swap.current") > 0, "sweep")
         guest.cut_power()
         guest.boot()
         assert_clean(guest, boot)
 
 
-def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(packages: list[Path]) -> None:
-    with guest_with(packages) as guest:
+def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(installed: Path) -> None:
+    with guest_with(installed) as guest:
         boot = begin(guest, lambda: "for lzo compression" in guest.console(), "image being written")
         time.sleep(0.5)
         guest.cut_power()
@@ -203,9 +208,9 @@ def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(pac
         assert_clean(guest, boot)
 
 
-def test_an_image_that_is_not_resumed_from_is_forgotten(packages: list[Path]) -> None:
+def test_an_image_that_is_not_resumed_from_is_forgotten(installed: Path) -> None:
     """Another kernel on a machine with other memory: the kernel discards the image, and omr starts as after any boot."""
-    with guest_with(packages) as guest:
+    with guest_with(installed) as guest:
         boot = begin(guest, lambda: "PM: hibernation" in guest.console(), "hibernation")
         guest.wait_off(300)
         assert "Wrote" in guest.console()
@@ -264,10 +269,10 @@ ExecStopPost=systemctl thaw user.slice
 FROZEN = "grep frozen /sys/fs/cgroup/user.slice/cgroup.events"
 
 
-def test_a_session_that_is_frozen_meanwhile_can_ask_for_it(packages: list[Path]) -> None:
-    with guest_with(packages) as guest:
+def test_a_session_that_is_frozen_meanwhile_can_ask_for_it(installed: Path) -> None:
+    with guest_with(installed) as guest:
         guest.settle()
-        install(guest)
+        configure(guest)
         guest.shell("mkdir -p /etc/systemd/system/systemd-hibernate.service.d && systemctl start user.slice")
         guest.write("/etc/systemd/system/systemd-hibernate.service.d/freeze.conf", FREEZE, create=True)
         guest.write("/usr/lib/systemd/system-sleep/test", f"#!/bin/sh\n{FROZEN} >> /run/frozen\n", create=True)

@@ -10,7 +10,7 @@ from email.utils import formatdate
 
 from omrlab.binaries import busybox
 from omrlab.daemon import CLASSES, CONFIG, Daemon
-from omrlab.debian import LAB, DebianGuest
+from omrlab.debian import DebianGuest
 from omrlab.guest import MIB, Disk, Guest, Zram
 
 LONG_ENOUGH = 15
@@ -110,13 +110,12 @@ provider = "azure"
 """
 
 
-def test_the_service_of_the_package_hears_a_notice_in_its_sandbox(packages) -> None:
-    files = {"omr.deb": packages[0], "busybox": busybox()}
-    with DebianGuest(768, files=files) as guest:
+def test_the_service_of_the_package_hears_a_notice_in_its_sandbox(installed) -> None:
+    with DebianGuest(768, files={"busybox": busybox()}, root=installed) as guest:
         guest.settle()
         guest.shell("mkdir -p /etc/omr/conf.d /www/metadata/instance/compute")
         guest.write("/etc/omr/conf.d/test.toml", SERVICE, create=True)
-        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=180)
+        guest.run(["systemctl", "restart", "omr"])
         guest.write("/www/metadata/instance/compute/name", "vm_1", create=True)
         announce(guest)
         guest.shell(f"busybox ip link set lo up && busybox ip addr add {METADATA}/32 dev lo")
