@@ -475,13 +475,18 @@ class Guest:
             self.check()
             raise GuestError(f"{error}; the console ends: {self.console_end()}") from error
 
-    def wait_for(self, condition: Callable[[], Any], timeout: float, what: str, every: float = 0.25) -> Any:
-        """The condition's first true value."""
-        deadline = time.monotonic() + timeout
+    def wait_for(self, condition: Callable[[], Any], timeout: float, what: str, every: float | None = None) -> Any:
+        """The condition's first true value.
+
+        Asked again `every` so many seconds; unless that is said, the more seldom the longer it lasts: to ask is work in the guest, and
+        a daemon that waits for an idle one would never see it on a slow host.
+        """
+        began = time.monotonic()
         while not (value := condition()):
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > timeout:
                 raise GuestError(f"no {what} in {timeout:g} s")
-            time.sleep(every)
+            time.sleep(min(max(0.25, waited / 8), 2.0) if every is None else every)
         return value
 
     def group(self, path: str, **files: str) -> str:

@@ -16,8 +16,8 @@ def test_an_idle_guests_background_shrinks_and_nothing_else(release, load) -> No
         background, foreground, low = load(guest, "bg", "128M"), load(guest, "fg", "64M"), load(guest, "low", "48M")
         guest.write("/sys/fs/cgroup/low/memory.low", "max")
         with Daemon(guest, idle="2s", config=CLASSES) as daemon:
-            guest.wait_for(lambda: background.resident() < 32 * MIB, 60, "smaller background group")
-            guest.wait_for(lambda: daemon.sweeps("bg"), 60, "ledger entry")
+            guest.wait_for(lambda: background.resident() < 32 * MIB, 120, "smaller background group")
+            guest.wait_for(lambda: daemon.sweeps("bg"), 120, "ledger entry")
             guest.shell("sleep 5")
         assert foreground.swapped() == 0
         assert low.swapped() == 0
@@ -31,7 +31,7 @@ def test_it_only_shrinks_when_the_daemon_acts(release, how, load) -> None:
         background = load(guest, "bg", "128M")
         if how == "observe":
             with Daemon(guest, idle="2s", top='mode = "observe"') as daemon:
-                guest.wait_for(lambda: daemon.sweeps("bg"), 60, "ledger entry")
+                guest.wait_for(lambda: daemon.sweeps("bg"), 120, "ledger entry")
                 assert all(entry["observed"] for entry in daemon.sweeps("bg"))
         else:
             guest.shell(f"sleep {LONG_ENOUGH}")
@@ -48,7 +48,7 @@ def test_a_busy_guest_is_left_alone(release, load) -> None:
             assert background.swapped() == 0
             spin.kill(signal.SIGKILL)
             # And it was the work that held it back.
-            guest.wait_for(lambda: background.swapped() > 64 * MIB, 60, "smaller background group")
+            guest.wait_for(lambda: background.swapped() > 64 * MIB, 120, "smaller background group")
             assert daemon.process.guest is guest
 
 
@@ -57,9 +57,9 @@ def test_work_that_begins_stops_a_sweep(release, load, trace) -> None:
         background = load(guest, "bg", "160M")
         writes = trace(guest)
         with Daemon(guest, idle="2s", config=CLASSES) as daemon:
-            guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "sweep")
+            guest.wait_for(lambda: background.swapped() > 8 * MIB, 120, "sweep")
             busy(guest, "60s")
-            entry = guest.wait_for(lambda: daemon.sweeps("bg"), 30, "ledger entry")[0]
+            entry = guest.wait_for(lambda: daemon.sweeps("bg"), 120, "ledger entry")[0]
             assert entry["end"] == "stopped"
             stopped = guest.monotonic_ns()
             guest.shell(f"sleep {LONG_ENOUGH}")
