@@ -20,6 +20,9 @@ from .paths import OUT
 
 ATTEMPTS = 3
 
+MUCH = 5.0
+"""Percent of the host's CPU time: a run that has lost more than that to others is told of at once."""
+
 
 def progress(message: str) -> None:
     print(time.strftime("%H:%M:%S"), message, file=sys.stderr, flush=True)
@@ -74,6 +77,8 @@ class Runs:
     directory: Path = field(init=False)
     """Where it all goes; lab/out/SCENARIO unless said otherwise."""
     thrown_away: list[dict[str, str]] = field(init=False, default_factory=list)
+    stolen: list[float] = field(init=False, default_factory=list)
+    """Of each run that was used: percent of the host's CPU time that its hypervisor gave to others meanwhile."""
 
     def __post_init__(self, out: Path | None) -> None:
         self.directory = out or OUT / self.scenario
@@ -109,9 +114,10 @@ class Runs:
         """The result of one run; measures it unless that is done. A run whose guest panicked is made again."""
         path = self.raw / f"{name}.json"
         if path.exists():
-            return json.loads(path.read_text())
+            return self.used(json.loads(path.read_text()))
         for attempt in range(1, ATTEMPTS + 1):
             progress(f"{self.scenario}: {name}" + (f", attempt {attempt}" if attempt > 1 else ""))
+            before = cpu_time()
             try:
                 result = measure(name)
             except GuestPanicked as panic:
@@ -121,9 +127,16 @@ class Runs:
                 if attempt == ATTEMPTS:
                     raise
             else:
+                result["host_stolen_pct"] = round(stolen(before, cpu_time()), 1)
                 path.write_text(json.dumps(result, indent=1))
-                return result
+                if result["host_stolen_pct"] > MUCH:
+                    progress(f"{self.scenario}: {name}: {result['host_stolen_pct']:g} % of the host's CPU time were taken from it meanwhile")
+                return self.used(result)
         raise AssertionError("the last attempt returns or raises")
+
+    def used(self, result: dict[str, Any]) -> dict[str, Any]:
+        self.stolen.append(result.get("host_stolen_pct", 0.0))
+        return result
 
     def finish(self, guest: dict[str, Any], pairs: int, metrics: dict[str, Metric], **more: Any) -> dict[str, Any]:
         """Writes result.json."""
@@ -134,7 +147,7 @@ class Runs:
             "pairs": pairs,
             "metrics": {name: metric.json() for name, metric in metrics.items()},
             "thrown_away": self.thrown_away,
-            "environment": environment(),
+            "environment": environment() | {"host_stolen_pct": max(self.stolen, default=0.0)},
             **more,
         }
         (self.directory / "result.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -148,6 +161,17 @@ def identity(release: str) -> dict[str, Any]:
         "accelerator": accelerator().name,
         "programs": {name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-testkit")},
     }
+
+
+def cpu_time() -> list[int]:
+    """The host's, in ticks by what it was used for (/proc/stat): user, nice, system, idle, iowait, irq, softirq, steal."""
+    return [int(ticks) for ticks in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+
+
+def stolen(before: list[int], after: list[int]) -> float:
+    """Percent of the time in between that the host's own host gave to others while this one had work."""
+    ticks = [now - then for then, now in zip(before, after)]
+    return 100 * ticks[-1] / max(1, sum(ticks))
 
 
 def environment() -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pytest
 from omrlab.agent import decode, encode
 from omrlab.guest import hibernation_figures
 from omrlab.report import reached
-from omrlab.results import Metric, quantile
+from omrlab.results import Metric, quantile, stolen
 
 
 def test_a_frame_comes_back_whole() -> None:
@@ -51,6 +51,12 @@ def test_a_metric_is_the_median_with_its_spread() -> None:
 @pytest.mark.parametrize(("value", "goal", "met"), [(2, ">= 2", True), (1, ">= 2", False), (100.1, "<= 100", False), (0, "= 0", True)])
 def test_a_goal_is_met_or_not(value: float, goal: str, met: bool) -> None:
     assert reached({"value": value, "goal": goal}) is met
+
+
+def test_what_the_hosts_host_takes_is_a_share_of_all_time() -> None:
+    before = [100, 0, 50, 800, 50, 0, 0, 10]
+    assert stolen(before, [150, 0, 60, 1100, 50, 0, 0, 50]) == 10
+    assert stolen(before, before) == 0
 
 
 def test_quantiles_are_samples() -> None:
