@@ -25,7 +25,7 @@ KERNEL = "6.12"
 # What touches the kernel's interfaces most is always tried on an older and the newest kernel, too; the rest with --every-kernel:
 # for all of it there is no time in each run.
 OLDER = "6.1"
-ON_OLDER = {"test_hint", "test_mount", "test_reclaim", "test_swap_reclaim", "test_wss"}
+ON_OLDER = {"test_hint", "test_reclaim", "test_wss"}
 NEWEST = "7"
 ON_NEWEST = {"test_reclaim", "test_wss"}
 # Of the rest, what passes there: test_prepare_migrate gave back half of what it should in half of the runs on a busy host.
@@ -67,7 +67,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "release" in metafunc.fixturenames:
         metafunc.parametrize("release", kernels(metafunc.config, metafunc.module.__name__), indirect=True)
     if "offering" in metafunc.fixturenames:
-        metafunc.parametrize("offering", (KERNEL, OLDER) + patched(metafunc.config, RELEASE), indirect=True)
+        offering = kernels(metafunc.config, metafunc.module.__name__) + list(patched(metafunc.config, RELEASE))
+        metafunc.parametrize("offering", offering, indirect=True)
     if "patched" in metafunc.fixturenames:
         metafunc.parametrize("patched", patched(metafunc.config, RELEASE))
     if "checked" in metafunc.fixturenames:
