@@ -7,6 +7,8 @@ same in a guest, whose emulated CPU is some ten times slower, stands beside it a
 
 Part two compares `omr reclaim` in a guest with what is possible: on zram a shell loop that writes the same step, on disk the
 disk's throttle; and how much more than asked goes to swap.
+
+Part three compares an aging, with which omr finds out what is used, with a program that touches the same pages, in a guest.
 """
 
 import argparse
@@ -67,7 +69,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=60, metavar="S", help="how long each daemon is watched (default: %(default)s)")
     parser.add_argument("--mb-s", type=float, default=20, help="speed of the guest's disk in MB/s (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=3, help="how often everything is measured (default: %(default)s)")
-    parser.add_argument("--parts", default="native,guest,zram,disk", help="what is measured (default: %(default)s)")
+    parser.add_argument("--parts", default="native,guest,zram,disk,aging", help="what is measured (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="forget the runs made before")
 
 
@@ -92,6 +94,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             for release in RELEASES:
                 for amount in AMOUNTS:
                     measure(f"disk-{release}-{amount}", pair, on_disk, release, amount)
+        if "aging" in parts:
+            measure("aging", pair, on_aging)
     if "guest" in parts:
         for size in GUEST_SIZES:
             measure(f"guest-{size}", 1, in_guest, size)
@@ -358,6 +362,37 @@ def on_disk(arguments: argparse.Namespace, release: str, amount: str) -> dict[st
         }
 
 
+# Part three: looking at what is used
+
+AGED_MIB = 512
+
+
+def on_aging(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Pages that a second of CPU time walks over in agings, and in a loop that touches each of them once, in turn."""
+    pages = AGED_MIB * MIB // 4096
+    touching = looking = 0.0
+    agings = 0
+    with Guest(arguments.kernel, 1024, Zram(256)) as guest:
+        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        # Of a huge page there is one accessed bit.
+        guest.write("/sys/kernel/mm/transparent_hugepage/enabled", "never")
+        guest.group("bg")
+        load = guest.spawn(["omr-testkit", "touch", f"{AGED_MIB}M", "--order", "sequential"], group="bg")
+        load.line_with("ready", timeout=300)
+        for number in range(1, ROUNDS + 1):
+            # All of it is used once before each look: the first of its three agings finds that, the others find nothing.
+            load.kill(signal.SIGUSR1)
+            touched = load.line_with("touched", number)
+            seen = guest.run(["omr", "wss", "bg", "--window", "1s", "--tracker", "lru-gen", "--json"]).json()
+            if seen["not_aged"] or seen["memory"] < AGED_MIB * MIB:
+                raise GuestError(f"not all was aged: {seen}")
+            touching += touched["seconds"]
+            looking += seen["cpu_seconds"]
+            agings += seen["agings"]
+    walked, read = agings * pages / looking, ROUNDS * pages / touching
+    return {"aging_over_touch": walked / read, "aged_pages_per_s": walked, "touched_pages_per_s": read, "agings": agings}
+
+
 # What comes out
 
 
@@ -381,6 +416,9 @@ def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Me
         # 10 where the cost grows linearly.
         made["tick_growth_1000_to_10000"] = Metric([large["tick_ms"] / small["tick_ms"] for large, small in pairs], "ratio", "<= 12")
     add("reclaim_rate_ratio_zram", "zram", "rate_ratio", "ratio", ">= 0.9")
+    add("aging_over_touch", "aging", "aging_over_touch", "ratio")
+    add("aged_pages_per_s", "aging", "aged_pages_per_s", "1/s")
+    add("touched_pages_per_s", "aging", "touched_pages_per_s", "1/s")
     disk = {key: runs for key, runs in found.items() if key.startswith("disk-")}
     if disk:
         # The worst of each pair: the goals hold for every kernel, and what is swapped out for every amount.
