@@ -85,7 +85,9 @@ fn the_summary_as_json() {
         assert_eq!(summary[key], value, "{key}");
     }
     let group = &summary["groups"][0];
-    assert_eq!((&group["group"], &group["writes"]), (&"app.scope".into(), &4.into()));
+    assert_eq!(group["group"], "app.scope");
+    // More where the fake kernel was slow to answer one: then they become smaller.
+    assert!(group["writes"].as_u64().is_some_and(|writes| (4..=8).contains(&writes)), "{group}");
     assert_eq!(group["size"], 512 << 10);
     assert!(summary["last_write_end_ns"].as_u64().is_some_and(|at| at > 0));
 }
