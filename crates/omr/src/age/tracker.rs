@@ -41,7 +41,7 @@ impl Tracker {
     pub fn sees(self) -> &'static str {
         match self {
             Tracker::LruGen => {
-                "use of each page through page tables of the group's own processes; the least holds always"
+                "use of each page through page tables of the group's own processes; for what they use the least holds always"
             }
             Tracker::Damon => {
                 "use of one page in each region, looked at all the time, in the group's processes; shared memory \
@@ -57,15 +57,15 @@ impl Tracker {
     /// What it does not see.
     pub fn does_not_see(self) -> &'static str {
         match self {
-            Tracker::LruGen => "read(2) and write(2); processes of other groups",
+            Tracker::LruGen => "read(2) and write(2); processes of other groups, and of any that have ended since",
             Tracker::Damon => {
-                "read(2) and write(2); files; what is not mapped; processes of other groups; a few used pages among \
-                 many unused ones in a region, so the least is likely, not certain; what private memory processes share \
-                 since fork(2) counts with each"
+                "read(2) and write(2); files; what is not mapped; processes of other groups, and of any that began or ended \
+                 since; a few used pages among many unused ones in a region, so the least is likely, not certain; what \
+                 private memory processes share since fork(2) counts with each"
             }
             Tracker::Smaps => {
-                "read(2) and write(2); files; what is not mapped; processes of other groups; when in the window a page was \
-                 used; what private memory processes share since fork(2) counts with each"
+                "read(2) and write(2); files; what is not mapped; processes of other groups, and of any that have ended \
+                 since; when in the window a page was used; what private memory processes share since fork(2) counts with each"
             }
         }
     }
