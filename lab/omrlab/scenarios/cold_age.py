@@ -1,15 +1,18 @@
-"""Ten groups with memory whose use is known: how much of it does `omr wss` say was not used for two minutes?"""
+"""Ten groups with memory whose use is known: how much of it does `omr wss` say was not used for two minutes, and what does damo say?"""
 
 import argparse
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
-from ..guest import MIB, Disk, Guest
+from ..guest import MIB, Disk, Guest, Process
+from ..packages import DAMO
 from ..paths import OUT
 from ..plots import COLOURS, canvas, save
 from ..report import write_report
 from ..results import Metric, Runs, identity, progress
+from .footprint import DAMO_COMMAND, in_parts
 
 NAME = "cold-age"
 
@@ -24,8 +27,17 @@ WINDOW = 120.0
 SETTLE = 5.0
 """Seconds between the last group's filling and the first aging."""
 
-ARMS = {"lru-gen": "", "damon": "damon_"}
-"""Trackers, and what the names of their figures begin with."""
+ARMS = {"lru-gen": "", "damon": "damon_", "damo": "damo_"}
+"""omr's trackers and a peer, and what the names of their figures begin with."""
+
+DAMO_INTERVALS = ("200ms", "2s", "10s")
+"""Sampling, aggregation, update. Its own, 5 ms and 100 ms, are shorter than an emulated CPU takes to look at 1000 regions once."""
+
+AGGREGATION = 2.0
+"""The second in seconds: ages are counted in it."""
+
+DAMO_REGION = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \(.*\) +(\d+) +(\d+)$", re.MULTILINE)
+"""A line of `damo report access --raw_form`: addresses, size, accesses, age."""
 
 GOALS = {"cold2m_error_pct": "<= 3", "cold2m_off_planted_pct": "<= 1"}
 
@@ -69,7 +81,7 @@ def planted() -> int:
 
 def measure(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
     """One run in a guest of its own: what is true, and what omr says by this tracker, by group."""
-    with Guest(arguments.kernel, arguments.mem, Disk(arguments.mem)) as guest:
+    with Guest(arguments.kernel, arguments.mem, Disk(arguments.mem), debian=(DAMO,) if arm == "damo" else ()) as guest:
         # Each tracker clears what the other would see.
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y" if arm == "lru-gen" else "n")
         loads = {}
@@ -82,13 +94,50 @@ def measure(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
         for load in loads.values():
             load.line_with("ready", timeout=120)
         guest.shell(f"sleep {SETTLE}", timeout=60)
-        command = ["omr", "wss", "/", "--window", f"{WINDOW:.0f}s", "--tracker", arm, "--json"]
-        said = guest.run(command, timeout=WINDOW * 4 + 120).json()
+        if arm == "damo":
+            said = by_damo(guest, loads)
+        else:
+            command = ["omr", "wss", "/", "--window", f"{WINDOW:.0f}s", "--tracker", arm, "--json"]
+            said = guest.run(command, timeout=WINDOW * 4 + 120).json()
         true = {}
         for group, load in loads.items():
             load.kill(signal.SIGUSR1)
             true[group] = load.line_with("regions")
         return {"said": said, "true": true}
+
+
+def by_damo(guest: Guest, loads: dict[str, Process]) -> dict[str, Any]:
+    """The same from damo, which looks at the same processes; it knows one number, and no bounds."""
+    # It shows long answers by a pager, wherever they go, with options that busybox's has not.
+    guest.shell("rm /bin/less")
+    guest.write("/bin/less", '#!/bin/sh\ncat "$3"\n', create=True)
+    guest.shell("chmod +x /bin/less && mount -t tracefs tracefs /sys/kernel/tracing")
+    # Python compiles it now, and not while it looks.
+    guest.run([*DAMO_COMMAND, "report", "sysinfo"], timeout=300)
+    targets = [word for load in loads.values() for word in ("--target_pid", str(load.pid))]
+    looking = ["start", *targets, "--monitoring_intervals", *DAMO_INTERVALS, "--damos_action", "stat"]
+    guest.run([*DAMO_COMMAND, *looking], timeout=300)
+    # Its ages lag behind by what its thread needs, and by the age of a region when it was split or merged.
+    guest.shell(f"sleep {WINDOW * 1.25}", timeout=WINDOW * 2)
+    report = [*DAMO_COMMAND, "report", "access", "--raw_form", "--raw_number", "--dont_merge_regions"]
+    guest.shell(f"{' '.join(report)} > /tmp/regions", timeout=300)
+    found = DAMO_REGION.findall(in_parts(guest, "/tmp/regions").decode())
+    # Regions of one process after the other, each from its lowest address on.
+    regions: list[list[tuple[int, int, int]]] = []
+    last = 0
+    for start, end, accesses, age in ((int(start, 16), int(end, 16), int(accesses), int(age)) for start, end, accesses, age in found):
+        if not regions or start < last:
+            regions.append([])
+        regions[-1].append((end - start, accesses, age))
+        last = end
+    if len(regions) != len(loads):
+        raise RuntimeError(f"damo tells of {len(regions)} processes where {len(loads)} are looked at")
+
+    def idle(of: list[tuple[int, int, int]], seconds: float) -> dict[str, float]:
+        unused = sum(size for size, accesses, age in of if accesses == 0 and age * AGGREGATION >= seconds)
+        return {"seconds": seconds, "least": unused, "most": unused}
+
+    return {"groups": [{"group": f"/{name}", "idle": [idle(of, WINDOW / 2), idle(of, WINDOW)]} for name, of in zip(loads, regions)]}
 
 
 def groups(measured: dict[str, Any]) -> list[dict[str, Any]]:
