@@ -112,14 +112,14 @@ impl Score {
         doublings(self.unused.as_secs())
     }
 
-    /// 0 to 1000, at 1 GiB: what there is to gain.
+    /// 0 to 250, at 1 GiB: what there is to gain. Little beside the age, because no more is taken than lacks.
     pub fn gain(&self) -> i32 {
-        doublings(self.anon.0 >> 20)
+        doublings(self.anon.0 >> 20) / 4
     }
 
-    /// 0 to 500: what it will cost when somebody comes back to it, on top of what is gained now.
+    /// 0 to 250: what it will cost when somebody comes back to it, on top of what is gained now.
     pub fn cost(&self) -> i32 {
-        doublings(self.swapped.0 >> 20) / 2
+        doublings(self.swapped.0 >> 20) / 4
     }
 
     /// All of it together.
@@ -133,7 +133,7 @@ fn doublings(n: u64) -> i32 {
     i32::try_from(bits).unwrap_or(i32::MAX).saturating_mul(100).min(1000)
 }
 
-/// `2150: oom_score_adj 300 (650), unused for 12 min (900), 300 MiB anonymous (800), 40 MiB in swap (-250)`
+/// `1625: oom_score_adj 300 (650), unused for 12 min (900), 300 MiB anonymous (200), 40 MiB in swap (-125)`
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -420,14 +420,14 @@ fn the_most_expendable_comes_first_and_its_score_says_why() {
     desk.look(25);
     let ranked = desk.look(30);
     let order: Vec<u32> = ranked.iter().map(|ranked| ranked.id.pid).collect();
-    assert_eq!(order, [3, 2, 6, 1, 4, 5], "size, expendable, equal, used lately, cost, no candidate");
-    let score = ranked[1].score.expect("a score");
+    assert_eq!(order, [2, 3, 6, 1, 4, 5], "expendable, size, equal, used lately, cost, no candidate");
+    let score = ranked[0].score.expect("a score");
     assert_eq!(
         score.to_string(),
-        "1750: oom_score_adj 300 (650), unused for 60 s (500), 100 MiB anonymous (600), 0 B in swap (-0)"
+        "1300: oom_score_adj 300 (650), unused for 60 s (500), 100 MiB anonymous (150), 0 B in swap (-0)"
     );
-    assert_eq!(score.total(), 1750);
-    assert_eq!(ranked[4].score.expect("a score").cost(), 400);
+    assert_eq!(score.total(), 1300);
+    assert_eq!(ranked[4].score.expect("a score").cost(), 200);
 }
 
 // Laws.

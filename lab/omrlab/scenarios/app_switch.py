@@ -51,7 +51,10 @@ class = "background"
 CONFIGS["prefetch"] = CONFIGS["rules"].replace("[hints]", '[hints]\nprefetch = "on"')
 """By arm: how the daemon knows the applications. Which one is in the foreground it is told."""
 
-SETTING = ("mem", "zram", "apps", "least", "most", "switches", "stay", "earlyoom", "cold", "pageout", "available", "smallest")
+SETTING = (
+    "mem", "zram", "apps", "least", "most", "compressible", "start", "switches", "stay", "earlyoom",
+    "cold", "pageout", "available", "smallest",
+)  # fmt: skip
 
 GOALS = {"kills": "<= -50", "cold_starts": "<= -40", "switch_mean": "<= -30", "allocstall": "<= -60"}
 
@@ -66,6 +69,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--apps", type=int, default=12, help="applications (default: %(default)s)")
     parser.add_argument("--least", type=int, default=40, metavar="MIB", help="heap of the smallest (default: %(default)s)")
     parser.add_argument("--most", type=int, default=200, metavar="MIB", help="heap of the largest (default: %(default)s)")
+    parser.add_argument(
+        "--compressible", type=int, default=67, metavar="%", help="zero in each page, for zram's 3:1 of ChromeOS (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--start", type=int, default=14, metavar="S", help="CPU time that starting one that was killed costs (default: %(default)s)"
+    )
     parser.add_argument("--switches", type=int, default=40, help="switches between them (default: %(default)s)")
     parser.add_argument("--stay", type=float, default=3, metavar="S", help="how long the user stays (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=5, dest="pairs", help="users, each of whom works in every arm (default: %(default)s)")
@@ -101,6 +110,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     command = (
         f"lab/run app-switch --kernel {arguments.kernel} --mem {arguments.mem} --zram {arguments.zram} --apps {arguments.apps}"
         f" --least {arguments.least} --most {arguments.most} --smallest {arguments.smallest}"
+        f" --compressible {arguments.compressible} --start {arguments.start}"
         f" --switches {arguments.switches} --stay {arguments.stay:g} --seeds {arguments.pairs} --arms {arguments.arms}"
     )
     write_report(runs.directory, "Switching between applications", __doc__ or "", command, result, plots)
@@ -117,7 +127,8 @@ def measure(arguments: argparse.Namespace, arm: str, seed: int) -> dict[str, Any
         told = ["--tell", "/run/omr/omr.sock"] if daemon else []
         user = guest.spawn(
             ["omr-testkit", "user", "--seed", str(seed), "--apps", str(arguments.apps), "--switches", str(arguments.switches)]
-            + ["--least", str(arguments.least), "--most", str(arguments.most), "--stay", f"{arguments.stay * 1000:.0f}ms", *told],
+            + ["--least", str(arguments.least), "--most", str(arguments.most), "--stay", f"{arguments.stay * 1000:.0f}ms"]
+            + ["--compressible", str(arguments.compressible), "--start", f"{arguments.start}s", *told],
             group="init.scope",
         )
         # Nothing is asked of the guest while the user works.
@@ -146,6 +157,11 @@ def switches(measured: dict[str, Any]) -> list[float]:
     return [switch["seconds"] for switch in measured["switches"] if switch["kind"] != "first"]
 
 
+def hot(measured: dict[str, Any]) -> list[float]:
+    """Seconds of the switches to what was still running."""
+    return [switch["seconds"] for switch in measured["switches"] if switch["kind"] == "hot"]
+
+
 def mean(measured: dict[str, Any]) -> float:
     times = switches(measured)
     return sum(times) / len(times)
@@ -164,9 +180,11 @@ FIGURES = {
     "pswpout": lambda run: float(run["events"]["pswpout"]),
     "stalled_some": lambda run: run["stalled_s"][0],
     "omr_cpu": lambda run: run["omr_cpu_s"],
+    # What a page costs that comes back: by this measure, too, a start has to be as dear as it is elsewhere.
+    "us_per_page_in": lambda run: 1e6 * sum(hot(run)) / max(1, run["events"]["pswpin"]),
 }
 
-UNITS = {"switch_mean": "s", "switch_p50": "s", "switch_p90": "s", "switch_p99": "s", "stalled_some": "s", "omr_cpu": "s"}
+UNITS = {"switch_mean": "s", "switch_p50": "s", "switch_p90": "s", "switch_p99": "s", "stalled_some": "s", "omr_cpu": "s", "us_per_page_in": "us"}
 
 
 def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:

@@ -9,12 +9,18 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use rustix::time::ClockId;
 use serde_json::{Value, json};
 
 use crate::amount::Amount;
+use crate::clock;
 use crate::pattern::{PAGE, Pattern, mix};
+
+/// Rounds of mixing between two looks at the clock.
+const ROUNDS: u64 = 100_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -26,9 +32,9 @@ pub(crate) struct Args {
     /// A file that is mapped, and read whenever the application is used
     #[arg(long)]
     file: Option<PathBuf>,
-    /// What starting it costs in CPU time: so many million rounds of mixing
-    #[arg(long, default_value_t = 0, value_name = "MILLIONS")]
-    start: u64,
+    /// What starting it costs in CPU time
+    #[arg(long, value_parser = clock::parse_span, default_value = "0ms")]
+    start: Duration,
     /// Share of the heap that is used each time
     #[arg(long, default_value_t = 60, value_name = "PERCENT")]
     working_set: usize,
@@ -41,8 +47,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    // Nobody may compute these away.
-    black_box((0..args.start * 1_000_000).fold(args.seed, |value, _| mix(value)));
+    while Duration::from_nanos(clock::nanos(ClockId::ProcessCPUTime)) < args.start {
+        // Nobody may compute these away.
+        black_box((0..ROUNDS).fold(args.seed, |value, _| mix(value)));
+    }
     let file = args.file.as_deref().map(Mapped::open).transpose()?;
     let share = args.heap.bytes()? / (args.helpers + 1);
     let mut helpers =

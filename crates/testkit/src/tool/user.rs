@@ -48,9 +48,12 @@ pub(crate) struct Args {
     /// MiB in each of them
     #[arg(long, default_value_t = 8)]
     file: u64,
-    /// What a start costs in CPU time, see `app`
-    #[arg(long, default_value_t = 40, value_name = "MILLIONS")]
-    start: u64,
+    /// What it costs in CPU time to start an application that was killed; the first starts are none of what is compared
+    #[arg(long, value_parser = clock::parse_span, default_value = "0ms")]
+    start: Duration,
+    /// Share of each page of the heaps that is zero
+    #[arg(long, default_value_t = 50, value_name = "PERCENT")]
+    compressible: u8,
     /// The socket of omr's daemon, which is told what the user looks at, as a compositor would
     #[arg(long)]
     tell: Option<PathBuf>,
@@ -86,6 +89,10 @@ impl Kind {
 
 /// Prints one line at the end: every switch, and what the kernel had to do meanwhile.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    // As systemd's DefaultMemoryAccounting= does for applications.
+    let all = directory(Path::new(GROUP));
+    fs::create_dir_all(&all)?;
+    fs::write(all.join("cgroup.subtree_control"), "+memory").context("memory of each application's group")?;
     for app in 0..args.apps {
         make_file(&file(args, app), args.file * MIB, app)?;
         // A session manager makes the group before the application runs, and what is said of it stays when it is killed.
@@ -110,7 +117,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             None => {
                 let kind = if started[place] { Kind::Cold } else { Kind::First };
                 kills += u64::from(kind == Kind::Cold);
-                let (running, errors) = App::start(args, app, &mut kills)?;
+                let cost = if kind == Kind::Cold { args.start } else { Duration::ZERO };
+                let (running, errors) = App::start(args, app, cost, &mut kills)?;
                 (apps[place], started[place]) = (Some(running), true);
                 (kind, errors)
             }
@@ -184,11 +192,12 @@ struct App {
 
 impl App {
     /// Returns when it can be used, and with how many errors; `kills` grows by how often it did not come so far.
-    fn start(args: &Args, app: u64, kills: &mut u64) -> Result<(Self, u64)> {
+    fn start(args: &Args, app: u64, cost: Duration, kills: &mut u64) -> Result<(Self, u64)> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("in").arg(group(app)).arg("--").arg(std::env::current_exe()?);
         command.args(["app", &format!("{}M", heap(args, app)), "--seed", &(args.seed * 1000 + app).to_string()]);
-        command.args(["--start", &args.start.to_string(), "--file"]).arg(file(args, app));
+        command.args(["--start", &format!("{}ms", cost.as_millis()), "--compressible", &args.compressible.to_string()]);
+        command.arg("--file").arg(file(args, app));
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("an application")?;
         let output = process.stdout.take().context("an application's output")?;
         let mut running = App { process, output: BufReader::new(output) };
@@ -198,7 +207,7 @@ impl App {
             None => {
                 running.process.wait()?;
                 *kills += 1;
-                App::start(args, app, kills)
+                App::start(args, app, cost, kills)
             }
         }
     }
