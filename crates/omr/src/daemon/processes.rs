@@ -387,12 +387,15 @@ impl Daemon {
         self.state.set_hinting(false);
         let Some(hinting) = self.processes.hinting.take() else { return };
         match given {
-            // The next look will not find it.
-            Given::Gone => {}
+            // Until the next look it would be the first again.
+            Given::Gone => drop(self.processes.seen.remove(&hinting.id)),
             Given::Hinted(report, holds) => {
                 let end = match report.end {
                     End::Stopped | End::Timeout => HintEnd::Stopped,
-                    End::Complete if hinting.amount.is_some() => HintEnd::Enough,
+                    // In a dry run nothing has changed, and nothing will.
+                    End::Complete if hinting.amount.is_some() && self.config.mode == Mode::Act => HintEnd::Enough,
+                    // There is more, and what was in the way may change.
+                    End::Floor | End::SwapFloor => HintEnd::Enough,
                     _ => HintEnd::Complete,
                 };
                 if hinting.step == Step::PageOut && self.config.hints.prefetch {

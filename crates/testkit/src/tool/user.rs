@@ -107,11 +107,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let app = choose(args, step, current);
         let place = usize::try_from(app)?;
         let began = clock::monotonic();
+        let told = tell(args, current, app)?;
         let used = match &mut apps[place] {
             Some(running) => running.use_once()?,
             None => None,
         };
-        tell(args, current, app)?;
         let (kind, errors) = match used {
             Some(errors) => (Kind::Hot, errors),
             None => {
@@ -124,6 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         };
         let seconds = (clock::monotonic() - began) as f64 / 1e9;
+        told.into_iter().try_for_each(heard)?;
         switches.push(Switch { app, kind, seconds, errors });
         current = Some(app);
         clock::sleep(args.stay);
@@ -226,18 +227,21 @@ impl App {
     }
 }
 
-/// Tells omr what is in the foreground now, and what is not any more.
-fn tell(args: &Args, before: Option<u64>, now: u64) -> Result<()> {
-    let Some(socket) = &args.tell else { return Ok(()) };
-    for (word, app) in before.map(|app| ("background", app)).into_iter().chain([("foreground", now)]) {
-        say(socket, word, app).with_context(|| socket.display().to_string())?;
-    }
-    Ok(())
+/// Tells omr what is in the foreground from this moment on, and what is not any more. As a compositor does, it does not
+/// wait for the answers.
+fn tell(args: &Args, before: Option<u64>, now: u64) -> Result<Vec<UnixStream>> {
+    let Some(socket) = &args.tell else { return Ok(Vec::new()) };
+    let words = [("foreground", now)].into_iter().chain(before.map(|app| ("background", app)));
+    words.map(|(word, app)| say(socket, word, app).with_context(|| socket.display().to_string())).collect()
 }
 
-fn say(socket: &Path, word: &str, app: u64) -> Result<()> {
+fn say(socket: &Path, word: &str, app: u64) -> Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     writeln!(stream, "{}", json!({"do": "say", "word": word, "of": {"group": group(app)}}))?;
+    Ok(stream)
+}
+
+fn heard(stream: UnixStream) -> Result<()> {
     let mut reply = String::new();
     BufReader::new(stream).read_line(&mut reply)?;
     anyhow::ensure!(reply.starts_with(r#"{"ok""#), "{reply}");
