@@ -12,6 +12,7 @@ from typing import Any
 from .. import packages
 from ..agent import AgentError
 from ..guest import MIB, Guest, Zram
+from ..host import Calm
 from ..packages import DAMO, PackageMissing
 from ..paths import OUT
 from ..plots import COLOURS, canvas, save
@@ -41,6 +42,9 @@ NORMAL = 1.1
 
 WINDOW = 1.0
 """Seconds over which that p99 is taken."""
+
+ENOUGH = 500
+"""Requests, for a p99."""
 
 GOALS = {
     "cold_freed_pct_60s": ">= 95",
@@ -94,12 +98,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             results[arm].append(measured)
             progress(
                 f"{NAME}: {arm}: {freed(measured):.1f} % of the cold taken, {measured['change']['hot_out'] // 4096} hot pages,"
-                f" {refaults(measured):.0f} refaults before the change, p99 {hot_p99(measured):.1f} ms"
+                f" {refaults(measured):.0f} refaults before the change, p99 {hot_p99(measured) or float('nan'):.1f} ms"
             )
 
     guest = {"mem_mib": arguments.mem, "swap": "zram", **{f"{name}_mib": setting[name] for name in ("cold", "hot", "wakes")}}
     left = {LABELS[arm]: ", ".join(runs[-1]["left_behind"]) or "nothing" for arm, runs in results.items()}
-    result = runs.finish(guest, arguments.pairs, metrics(results), left_behind=left, skipped=skipped)
+    figures = metrics(results)
+    if {"none", "ages"} <= set(results) and "hot_p99_ratio" not in figures:
+        skipped["hot_p99_ratio"] = f"not {ENOUGH} requests in seconds in which nobody took the host's CPUs"
+    result = runs.finish(guest, arguments.pairs, figures, left_behind=left, skipped=skipped)
     plots = draw(results, runs.directory)
     command = (
         f"lab/run footprint --kernel {arguments.kernel} {' '.join(f'--{name} {value}' for name, value in setting.items())}"
@@ -124,7 +131,7 @@ def missing(arms: list[str]) -> dict[str, str]:
 
 def measure(arguments: argparse.Namespace, arm: str, image: tuple[str, ...]) -> dict[str, Any]:
     """One run of one arm in a guest of its own."""
-    with Guest(arguments.kernel, arguments.mem, Zram(2 * arguments.cold), prealloc=True, debian=image) as guest:
+    with Calm() as calm, Guest(arguments.kernel, arguments.mem, Zram(2 * arguments.cold), prealloc=True, debian=image) as guest:
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
         for group in ("load", "peer"):
             guest.group(group)
@@ -170,6 +177,7 @@ def measure(arguments: argparse.Namespace, arm: str, image: tuple[str, ...]) -> 
             "errors": json.loads(ended[-1])["errors"],
             # Seconds from the phase change, before it negative.
             "current": [[round((line["monotonic_ns"] - zero) / 1e9, 3), line["groups"]["load"]] for line in recorder.lines()],
+            "calm_s": calm.seconds(guest, zero),
             "due_s": [round((due - zero) / 1e9, 4) for due, *_ in samples],
             "response_us": [(late + busy) // 1000 for _, late, busy, _ in samples],
             "major_faults": [faults for *_, faults in samples],
@@ -261,9 +269,11 @@ def responses(measured: dict[str, Any], begin: float, end: float) -> list[float]
     return [taken / 1000 for due, taken in zip(measured["due_s"], measured["response_us"]) if begin <= due < end]
 
 
-def hot_p99(measured: dict[str, Any]) -> float:
-    """Before the phase change."""
-    return quantile(responses(measured, float("-inf"), 0), 0.99)
+def hot_p99(measured: dict[str, Any]) -> float | None:
+    """Before the phase change, in seconds in which nobody took the host's CPUs; `None` where there were too few."""
+    calm = [second for second in measured["calm_s"] if measured["due_s"][0] <= second <= -1]
+    found = [taken for second in calm for taken in responses(measured, second, second + 1)]
+    return quantile(found, 0.99) if len(found) >= ENOUGH else None
 
 
 def normal(measured: dict[str, Any]) -> float:
@@ -309,7 +319,9 @@ def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
         arms[arm][f"cold_freed_pct_{runs[0]['within_s']}s"] = arms[arm].pop("cold_freed_pct")
         if "none" in results:
             pairs = list(zip(results["none"], runs))
-            arms[arm]["hot_p99_ratio"] = Metric([hot_p99(run) / hot_p99(none) for none, run in pairs], "ratio")
+            known = [(usual, felt) for none, run in pairs if (usual := hot_p99(none)) and (felt := hot_p99(run))]
+            if known:
+                arms[arm]["hot_p99_ratio"] = Metric([felt / usual for usual, felt in known], "ratio")
             arms[arm]["recovery"] = Metric([recovery(run, normal(none)) for none, run in pairs], "s")
     found = {}
     if "ages" in arms:

@@ -1,0 +1,66 @@
+"""The host's own CPU time, and when its hypervisor gives it to others."""
+
+import threading
+import time
+from pathlib import Path
+
+from .guest import Guest
+
+CALM = 3.0
+"""Percent of its CPU time that a host may lose in a second, and times measured in it still mean something."""
+
+EVERY = 0.25
+"""Seconds between two looks."""
+
+
+def cpu_time() -> list[int]:
+    """The host's, in ticks by what it was used for (/proc/stat): user, nice, system, idle, iowait, irq, softirq, steal."""
+    return [int(ticks) for ticks in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+
+
+def stolen(before: list[int], after: list[int]) -> float:
+    """Percent of the time in between that the host's own host gave to others while this one had work."""
+    ticks = [now - then for then, now in zip(before, after)]
+    return 100 * ticks[-1] / max(1, sum(ticks))
+
+
+class Calm:
+    """Looks at the host as long as it is open, and knows afterwards when nothing was taken from it."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[float, list[int]]] = []
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.look, daemon=True)
+
+    def __enter__(self) -> "Calm":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def look(self) -> None:
+        while not self.over.wait(EVERY):
+            self.looks.append((time.monotonic(), cpu_time()))
+
+    def seconds(self, guest: Guest, zero_ns: int) -> list[float]:
+        """When calm seconds began, by the guest's monotonic clock from `zero_ns` on."""
+        asked = time.monotonic()
+        guest_ns = guest.monotonic_ns()
+        # The guest read its clock in between.
+        offset = (guest_ns - zero_ns) / 1e9 - (asked + time.monotonic()) / 2
+        return [round(at + offset, 3) for at in calm_seconds(self.looks)]
+
+
+def calm_seconds(looks: list[tuple[float, list[int]]]) -> list[float]:
+    """When seconds began, one after another, in which no more than that was taken."""
+    found = []
+    begin = 0
+    for number, (at, ticks) in enumerate(looks):
+        if at - looks[begin][0] < 1:
+            continue
+        if stolen(looks[begin][1], ticks) <= CALM:
+            found.append(looks[begin][0])
+        begin = number
+    return found
