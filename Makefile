@@ -47,10 +47,12 @@ kernel: setup ## Build Linux 6.12 with the patches in kernel/ (10 minutes, kept)
 vm-kernel: kernel ## Run the tests of the patched kernel in VMs
 	tools/test kernel
 
-bench: setup ## Run all benchmark scenarios; results in lab/out (two hours, on a machine that does nothing else)
+bench: setup ## Run the benchmarks that take no more than an hour each; results in lab/out (five hours, on a machine that does nothing else)
 	lab/run self
 	lab/run latency
 	lab/run hibernate
+	lab/run hibernate-seed --arms off,on --workloads seed
+	lab/run hibernate-seed --guest mini --mem 768 --iops 600 --workloads working-set --sizes zero --idle 3 --out lab/out/return
 	lab/run burst
 	lab/run migrate
 

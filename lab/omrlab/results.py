@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 from .binaries import build
 from .guest import GuestError, GuestPanicked, accelerator
+from .host import cpu_time, stolen
 from .kernels import kernel
 from .paths import OUT
 
@@ -48,6 +49,7 @@ class Metric:
             "value": rounded(self.value),
             "min": rounded(min(self.values)),
             "max": rounded(max(self.values)),
+            "values": [rounded(value) for value in self.values],
             "unit": self.unit,
             **{name: value for name, value in known.items() if value is not None},
         }
@@ -161,17 +163,6 @@ def identity(release: str) -> dict[str, Any]:
         "accelerator": accelerator().name,
         "programs": {name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-testkit")},
     }
-
-
-def cpu_time() -> list[int]:
-    """The host's, in ticks by what it was used for (/proc/stat): user, nice, system, idle, iowait, irq, softirq, steal."""
-    return [int(ticks) for ticks in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-
-
-def stolen(before: list[int], after: list[int]) -> float:
-    """Percent of the time in between that the host's own host gave to others while this one had work."""
-    ticks = [now - then for then, now in zip(before, after)]
-    return 100 * ticks[-1] / max(1, sum(ticks))
 
 
 def environment() -> dict[str, Any]:

@@ -5,7 +5,8 @@ import pytest
 from omrlab.agent import decode, encode
 from omrlab.guest import hibernation_figures
 from omrlab.report import reached
-from omrlab.results import Metric, quantile, stolen
+from omrlab.host import calm_seconds, stolen
+from omrlab.results import Metric, quantile
 
 
 def test_a_frame_comes_back_whole() -> None:
@@ -45,7 +46,9 @@ def test_figures_are_those_of_the_last_hibernation() -> None:
 
 
 def test_a_metric_is_the_median_with_its_spread() -> None:
-    assert Metric([3.0, 1.0, 2.0], "ratio", ">= 2").json() == {"value": 2.0, "min": 1.0, "max": 3.0, "unit": "ratio", "goal": ">= 2"}
+    assert Metric([3.0, 1.0, 2.0], "ratio", ">= 2").json() == {
+        "value": 2.0, "min": 1.0, "max": 3.0, "values": [3.0, 1.0, 2.0], "unit": "ratio", "goal": ">= 2"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "goal", "met"), [(2, ">= 2", True), (1, ">= 2", False), (100.1, "<= 100", False), (0, "= 0", True)])
@@ -63,3 +66,15 @@ def test_quantiles_are_samples() -> None:
     values = [float(value) for value in range(1000, 0, -1)]
     assert (quantile(values, 0.5), quantile(values, 0.999), quantile(values, 1)) == (500, 999, 1000)
     assert quantile([7.0], 0.999) == 7
+
+
+def test_a_second_is_calm_when_nobody_took_the_cpus() -> None:
+    # Two CPUs: 50 ticks in a quarter of a second, of which 10 are taken from 2 s to 3 s.
+    looks = []
+    ticks = [0] * 8
+    for number in range(21):
+        looks.append((number / 4, list(ticks)))
+        taken = 10 if 8 <= number < 12 else 0
+        ticks[0], ticks[7] = ticks[0] + 50 - taken, ticks[7] + taken
+    assert calm_seconds(looks) == [0, 1, 3, 4]
+    assert calm_seconds(looks[:3]) == []

@@ -8,7 +8,8 @@ import pytest
 from omrlab import packages
 from omrlab.guest import MIB
 from omrlab.report import reached
-from omrlab.scenarios import advise, app_switch, burst, cold_age, footprint, hint, migrate
+from omrlab.scenarios import advise, app_switch, burst, cold_age, footprint, hibernate_seed, hint, migrate
+from omrlab.scenarios.hibernate_seed import Case
 
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
@@ -159,6 +160,45 @@ def test_a_job_is_compared_with_itself_at_full_size() -> None:
         assert not reached(advise.metrics([measured])[name].json())
 
 
+def slept(hibernate_s: float, resume_s: float, image_mib: int, errors: int = 0) -> dict[str, Any]:
+    image = {"image_kib": image_mib * 1024}
+    return {"hibernate_s": hibernate_s, "resume_s": resume_s, "boot_s": 10.0, "image": image, "verified": {"errors": errors}}
+
+
+def seed_table(on: dict[str, Any]) -> hibernate_seed.Results:
+    return {
+        hibernate_seed.UNLOADED: [slept(3, 7, 100)] * 2,
+        Case("seed", "default", "off"): [slept(80, 36, 800), slept(160, 72, 800)],
+        Case("seed", "default", "on"): [on, slept(on["hibernate_s"] * 2, on["resume_s"] * 2, 100)],
+    }
+
+
+def test_hibernations_are_compared_pair_by_pair_with_the_seeds_goals_at_the_seeds_disk() -> None:
+    figures = hibernate_seed.metrics(seed_table(slept(2, 6, 105)), 2048)
+    assert figures["hibernate_speedup_default"].values == [40, 40]
+    assert figures["hibernate_speedup_default"].json()["goal"] == ">= 30"
+    assert figures["hibernate_speedup_default"].seed == pytest.approx(14.4)
+    assert figures["resume_speedup_default"].values == [6, 6]
+    assert figures["resume_over_boot"].values == [0.6, 1.2]
+    assert figures["image_over_unloaded"].values == [1.05, 1]
+    assert all(reached(metric.json()) for metric in figures.values())
+    assert "goal" not in hibernate_seed.metrics(seed_table(slept(2, 6, 105)), 1024)["hibernate_speedup_default"].json()
+
+
+@pytest.mark.parametrize(
+    ("on", "name"),
+    [
+        (slept(3, 6, 100), "hibernate_speedup_default"),
+        (slept(2, 8, 100), "resume_speedup_default"),
+        (slept(2, 9, 100), "resume_over_boot"),
+        (slept(2, 6, 140), "image_over_unloaded"),
+        (slept(2, 6, 100, errors=1), "content_errors"),
+    ],
+)
+def test_a_goal_of_hibernation_can_be_missed(on: dict[str, Any], name: str) -> None:
+    assert not reached(hibernate_seed.metrics(seed_table(on), 2048)[name].json())
+
+
 def footprint_of(
     cold_out: int = 98, hot_out: int = 0, refaults: int = 0, ms: float = 1.0, slow_s: float = 1.0, left: tuple[str, ...] = ()
 ) -> dict[str, Any]:
@@ -175,6 +215,7 @@ def footprint_of(
         "left_behind": list(left),
         "errors": 0,
         "current": [[-10.0, 140 * MIB], [0.0, 40 * MIB]],
+        "calm_s": [float(second) for second in range(-10, 10)],
         "due_s": due,
         "response_us": [1_000_000 if late else int(1000 * ms) for late in slow],
         "major_faults": [int(late) for late in slow],
@@ -207,6 +248,19 @@ def test_peers_are_compared_with_no_reclaim_and_with_each_other() -> None:
 def test_a_footprint_goal_can_be_missed(ages: dict[str, Any], name: str) -> None:
     results = {"none": [footprint_of(slow_s=0)], "ages": [ages], "senpai-limit": [footprint_of(slow_s=7)]}
     assert not reached(footprint.metrics(results)[name].json())
+
+
+def test_a_p99_is_of_calm_seconds_only() -> None:
+    disturbed = footprint_of(ms=50)
+    calm = [place for place, due in enumerate(disturbed["due_s"]) if -8 <= due < -2]
+    for place in calm:
+        disturbed["response_us"][place] = 1000
+    assert footprint.hot_p99(disturbed) == 50
+    disturbed["calm_s"] = [float(second) for second in range(-8, -2)]
+    assert footprint.hot_p99(disturbed) == 1
+    disturbed["calm_s"] = [-8.0]
+    assert footprint.hot_p99(disturbed) is None, "too few to tell"
+    assert "hot_p99_ratio" not in footprint.metrics({"none": [footprint_of()], "ages": [disturbed]})
 
 
 def test_requests_that_were_never_served_are_no_recovery() -> None:
