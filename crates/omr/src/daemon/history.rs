@@ -258,19 +258,10 @@ fn choose(tree: &Tree, by_age: &HashMap<GroupId, Duration>) -> Vec<Wanted> {
         chosen.push(0);
     }
     chosen.sort_unstable();
-    let mut whole = vec![true; nodes.len()];
-    // Children come after their parents.
-    for index in (1..nodes.len()).rev() {
-        let is_left_out = size(index) > Bytes::ZERO && chosen.binary_search(&index).is_err();
-        if is_left_out || !whole[index] {
-            whole[nodes[index].parent as usize] = false;
-        }
-    }
     let wanted = |index: usize| Wanted {
         id: nodes[index].id,
         path: tree.path_at(index),
         peak: Bytes::ZERO,
-        whole: whole[index],
         older_than: by_age.get(&nodes[index].id).copied(),
     };
     chosen.into_iter().map(wanted).collect()

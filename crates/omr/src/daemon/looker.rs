@@ -35,8 +35,6 @@ pub struct Wanted {
     pub path: PathBuf,
     /// The largest size that was seen since the last sample.
     pub peak: Bytes,
-    /// All groups below it are looked at as well.
-    pub whole: bool,
     /// It is aged for its rule and not with the others.
     pub older_than: Option<Duration>,
 }
@@ -263,16 +261,18 @@ impl<'a> Eye<'a> {
     fn idle(&self, wanted: &Wanted, stat: &MemoryStat, now: Monotonic) -> Option<Idle> {
         let is_part = |group: &&Watched| group.path.starts_with(&wanted.path);
         let parts = self.observer.groups().iter().filter(is_part).flat_map(Watched::nodes);
-        sum(parts.map(|node| (node.at(), node.memory(), AGES.map(|age| node.idle(age)))), now).map(|mut idle| {
-            if !wanted.whole {
-                // Of groups that are too small, or too many, nothing is known.
-                let unseen = stat.swap_backed().unwrap_or_default() - idle.memory;
-                idle.memory += unseen;
-                idle.bounds.iter_mut().for_each(|bounds| bounds.most += unseen);
-            }
-            idle
-        })
+        sum(parts.map(|node| (node.at(), node.memory(), AGES.map(|age| node.idle(age)))), now)
+            .map(|idle| of_all(idle, stat.swap_backed().unwrap_or_default()))
     }
+}
+
+/// Of what generations had, the same of all that a group and those below it hold. Of the rest nothing is known: it is
+/// locked, was allocated after the aging, or is in groups that are too small or too many and were not looked at.
+fn of_all(mut idle: Idle, held: Bytes) -> Idle {
+    let unseen = held - idle.memory;
+    idle.memory += unseen;
+    idle.bounds.iter_mut().for_each(|bounds| bounds.most += unseen);
+    idle
 }
 
 /// Of several groups or nodes together; `None` when none of them was ever aged.
@@ -310,5 +310,14 @@ mod tests {
         ];
         let idle = sum(parts.into_iter(), now).expect("ages");
         assert_eq!(idle, Idle { ago: Duration::from_secs(5), memory: Bytes(30), bounds: bounds(4, 7) });
+    }
+
+    #[test]
+    fn what_a_group_holds_beyond_its_generations_may_be_used() {
+        let bounds = |least, most| [Bounds { least: Bytes(least), most: Bytes(most) }; AGES.len()];
+        let idle = |memory, bounds| Idle { ago: Duration::ZERO, memory: Bytes(memory), bounds };
+        assert_eq!(of_all(idle(30, bounds(4, 7)), Bytes(50)), idle(50, bounds(4, 27)));
+        // Freed since the aging, or in swap cache without a process that has it mapped.
+        assert_eq!(of_all(idle(30, bounds(4, 7)), Bytes(20)), idle(30, bounds(4, 7)));
     }
 }
