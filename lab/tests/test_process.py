@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from omrlab.daemon import Daemon
 from omrlab.guest import MIB, Disk, Guest, GuestError, Zram
 
@@ -180,6 +182,26 @@ class = "background"
             guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
             # Unknown, and not what it was.
             guest.wait_for(lambda: half.shown()["cold"] is None, 60, "look without ages")
+
+
+@pytest.mark.parametrize("swap", [Zram(512), Disk(512, mb_s=40)], ids=["zram", "disk"])
+def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swap) -> None:
+    with Guest("6.12", 512, swap) as guest:
+        away = Application(guest, "away", "128M")
+        # Twice as much as its group may have, all of it read each second.
+        guest.write(f"{guest.group('waits')}/memory.max", str(32 * MIB))
+        waits = guest.spawn(["omr-testkit", "fill", "64M", "--hot", "100"], group="waits")
+        waits.line_with("ready", timeout=120)
+        with Hinting(guest) as daemon:
+            away.say("background")
+            if isinstance(swap, Zram):
+                guest.wait_for(lambda: away.swapped() > 0.95 * away.bytes, 90, "hint")
+                assert all(line["stop_reason"] == "done" for line in daemon.hints(away))
+            else:
+                guest.shell(f"sleep {LONG_ENOUGH}")
+                assert away.swapped() < 0.5 * away.bytes
+            waits.kill()
+        away.verify()
 
 
 def test_a_process_that_becomes_foreground_keeps_what_it_still_has() -> None:

@@ -384,7 +384,10 @@ impl Daemon {
             PollFd::new(&self.worker, PollFlags::IN),
             PollFd::from_borrowed_fd(signal_fd.as_fd(), PollFlags::IN),
         ];
-        let stall = self.trigger.as_ref().filter(|_| self.running.is_some() || self.processes.takes_memory());
+        // Into zram, paging out is how somebody who waits for memory gets it.
+        let on_disk = self.snapshot.as_ref().and_then(|snapshot| snapshot.swap).is_none_or(|swap| swap.on_disk);
+        let is_in_the_way = self.running.is_some() || (on_disk && self.processes.pages_out());
+        let stall = self.trigger.as_ref().filter(|_| is_in_the_way);
         let stall = stall.map(|trigger| {
             fds.push(PollFd::new(trigger, PollFlags::PRI));
             fds.len() - 1

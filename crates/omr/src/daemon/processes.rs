@@ -188,8 +188,8 @@ impl Processes {
         self.next_look = Monotonic(0);
     }
 
-    /// A hint that takes memory is being given: whoever waits for memory now must not wait for it.
-    pub fn takes_memory(&self) -> bool {
+    /// A process is being paged out: to a disk, nobody who waits for memory must wait for that as well.
+    pub fn pages_out(&self) -> bool {
         self.hinting.as_ref().is_some_and(|hinting| hinting.step == Step::PageOut)
     }
 }
