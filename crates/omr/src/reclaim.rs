@@ -288,6 +288,7 @@ pub fn machine(kernel: &Kernel, file_only: bool) -> Machine {
     Machine {
         swap: swap.map(|swap| omr_policy::Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk }),
         image: image.filter(|_| read_hibernates(kernel, swap)),
+        beside: swap.map(|swap| swap.beside).unwrap_or_default(),
         file_only,
         ..Machine::default()
     }

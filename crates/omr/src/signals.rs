@@ -38,6 +38,7 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
             } else {
                 None
             },
+            beside: now.swap.map(|swap| swap.beside).unwrap_or_default(),
             file_only,
         },
     }
@@ -137,7 +138,7 @@ mod tests {
             stall: [Some(Duration::ZERO); 3],
             background: Some(Duration::ZERO),
             foreground: Some(Duration::ZERO),
-            swap: Some(SwapSpace { total: Bytes::mib(10), free: Bytes::mib(5), on_disk: true }),
+            swap: Some(SwapSpace { total: Bytes::mib(10), free: Bytes::mib(5), on_disk: true, beside: Bytes::mib(1) }),
             hibernates: false,
         }
     }

@@ -6,7 +6,8 @@ use omr_kernel::hibernate::Hibernation;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::stat::Stat;
-use omr_kernel::{Kernel, clock, swap};
+use omr_kernel::swap::{self, SwapDevice};
+use omr_kernel::{Kernel, clock};
 use omr_units::{Bytes, Monotonic};
 use serde::{Deserialize, Serialize};
 
@@ -48,16 +49,21 @@ pub struct SwapSpace {
     pub free: Bytes,
     /// Any of it on a disk.
     pub on_disk: bool,
+    /// Free on zram that is filled after a disk, or in turn with one.
+    pub beside: Bytes,
 }
 
 impl SwapSpace {
     /// Reads it; no swap at all is a total of zero.
     pub fn read(kernel: &Kernel) -> Option<Self> {
         let devices = swap::read(kernel).ok()?;
+        let disk = devices.iter().filter(|device| device.kind.is_disk()).map(|device| device.priority).max();
+        let is_beside = |device: &&SwapDevice| !device.kind.is_disk() && Some(device.priority) <= disk;
         Some(SwapSpace {
             total: devices.iter().map(|device| device.size).sum(),
             free: devices.iter().map(|device| device.free()).sum(),
-            on_disk: devices.iter().any(|device| device.kind.is_disk()),
+            on_disk: disk.is_some(),
+            beside: devices.iter().filter(is_beside).map(SwapDevice::free).sum(),
         })
     }
 }
@@ -87,5 +93,31 @@ impl Snapshot {
             swap: SwapSpace::read(kernel),
             hibernates,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn zram_that_is_filled_after_a_disk_is_no_room_for_an_image() {
+        let root = tempfile::tempdir().expect("a directory");
+        for dir in ["proc", "sys"] {
+            fs::create_dir(root.path().join(dir)).expect("a directory");
+        }
+        let beside = |lines: &str| {
+            let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+            fs::write(root.path().join("proc/swaps"), format!("{head}{lines}")).expect("written");
+            SwapSpace::read(&Kernel::open(root.path()).expect("a root")).expect("swap").beside
+        };
+        let disk = "/dev/vdb partition 4096 1024 10\n";
+        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 5\n")), Bytes::kib(6144));
+        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 10\n")), Bytes::kib(6144));
+        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 100\n")), Bytes::ZERO);
+        assert_eq!(beside("/dev/zram0 partition 8192 2048 5\n"), Bytes::ZERO);
+        assert_eq!(beside(disk), Bytes::ZERO);
     }
 }

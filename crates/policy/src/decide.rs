@@ -293,10 +293,11 @@ pub(crate) fn quiet(config: &Config, state: &mut State, now: Monotonic) -> Resul
 /// Swap that must stay free when `amount` more goes out.
 ///
 /// What a sweep moves to swap need not be in a hibernation image any more, so of what the image
-/// needs now only the rest has to stay free.
+/// needs now only the rest has to stay free, and besides that what is free elsewhere: the kernel fills
+/// the other swap only when there is no room left for an image.
 pub fn swap_floor(config: &Config, machine: &Machine, amount: Bytes) -> Bytes {
     let total = machine.swap.map(|swap| swap.total).unwrap_or_default();
-    let image = machine.image.unwrap_or_default() - amount;
+    let image = machine.image.map_or(Bytes::ZERO, |image| (image - amount) + machine.beside);
     config.guard.swap_floor.of(total).max(image)
 }
 

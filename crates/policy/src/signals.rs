@@ -52,6 +52,9 @@ pub struct Machine {
     /// What a hibernation image would hold now, at most, if nothing left memory before; `None` where the
     /// machine does not hibernate to swap.
     pub image: Option<Bytes>,
+    /// Free swap that takes no image, and is filled after the swap that does, or in turn with it: zram.
+    #[serde(default)]
+    pub beside: Bytes,
     /// Whether reclaim can be told to leave anonymous memory alone (`swappiness=`, Linux 6.11).
     pub file_only: bool,
 }

@@ -948,17 +948,21 @@ fn where_the_machine_cannot_hibernate_that_goal_sweeps_nothing() {
 
 #[test]
 fn what_a_hibernation_image_needs_stays_free() {
-    // Free swap, image, expected gain and floor. What goes out is no longer in the image.
-    for (free, image, expected) in [
-        (1000, 800, Some((600, 200))),
-        (1000, 1200, Some((400, 600))),
-        (1000, 1590, Some((10, 990))),
-        (1000, 1600, None),
-        (700, 1400, None),
+    // Free swap, of it beside the image's, image, expected gain and floor. What goes out is no longer in the image.
+    for (free, beside, image, expected) in [
+        (1000, 0, 800, Some((600, 200))),
+        (1000, 0, 1200, Some((400, 600))),
+        (1000, 0, 1590, Some((10, 990))),
+        (1000, 0, 1600, None),
+        (700, 0, 1400, None),
+        (1000, 200, 800, Some((600, 400))),
+        (1000, 300, 1200, Some((100, 900))),
+        (1000, 300, 1300, None),
     ] {
         let mut desk = Desk::new([group(1, 600, 0)]);
         desk.machine.swap = disk(1000, free);
         desk.machine.image = Some(Bytes::mib(image));
+        desk.machine.beside = Bytes::mib(beside);
         let judged = judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]);
         let job = judged.as_ref().ok().map(|(job, _)| (job.amount, job.swap_floor));
         assert_eq!(job, expected.map(|(gain, floor)| (Bytes::mib(gain), Bytes::mib(floor))), "{free} {image}");

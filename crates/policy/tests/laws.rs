@@ -37,6 +37,7 @@ prop_compose! {
         stalls in [select(vec![0u64, 0, 199, 201, 1000]), select(vec![0u64, 0, 199, 201, 1000]), select(vec![0u64, 0, 49, 51, 1000])],
         swap in swap(),
         image in option::of(0u64..6000),
+        beside in select(vec![0u64, 0, 300]),
         file_only: bool,
     ) -> Machine {
         Machine {
@@ -51,6 +52,7 @@ prop_compose! {
             swap: Some(swap),
             memory: None,
             image: image.map(Bytes::mib),
+            beside: Bytes::mib(beside),
             file_only,
         }
     }
@@ -108,7 +110,7 @@ prop_compose! {
         slept in proptest::bool::weighted(0.02),
         hours in select(vec![0u64, 0, 0, 0, 1]),
     ) -> Event {
-        let machine = if calm > 0 { Machine { swap: machine.swap, image: machine.image, ..quiet() } } else { machine };
+        let machine = if calm > 0 { Machine { swap: machine.swap, image: machine.image, beside: machine.beside, ..quiet() } } else { machine };
         Event { machine, end, refaults, slept, hours }
     }
 }
@@ -203,6 +205,7 @@ prop_compose! {
         times in proptest::array::uniform5(option::of(wild_duration())),
         swap in option::of((wild_bytes(), wild_bytes(), any::<bool>())),
         image in option::of(wild_bytes()),
+        beside in wild_bytes(),
         file_only: bool,
     ) -> Machine {
         Machine {
@@ -217,6 +220,7 @@ prop_compose! {
             swap: swap.map(|(total, free, on_disk)| Swap { total, free, on_disk }),
             memory: None,
             image,
+            beside,
             file_only,
         }
     }
@@ -311,7 +315,7 @@ proptest! {
     #[test]
     fn only_background_is_chosen_and_never_below_a_floor_or_beyond_swap_and_budget(desk in desk(), last in machine()) {
         let mut desk = desk;
-        desk.machine = Machine { swap: last.swap, image: last.image, file_only: last.file_only, ..quiet() };
+        desk.machine = Machine { swap: last.swap, image: last.image, beside: last.beside, file_only: last.file_only, ..quiet() };
         for _ in 0..40 {
             let decision = desk.tick();
             let Decision::Sweep { id, job, .. } = decision else { continue };

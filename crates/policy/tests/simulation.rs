@@ -585,6 +585,7 @@ impl Loop {
             memory: None,
             swap: Some(Swap { total: Bytes(model.swap), free: self.swap_free(), on_disk: model.on_disk }),
             image: None,
+            beside: Bytes::ZERO,
             file_only: !model.old,
         };
         self.last = (now, model.used, model.foreground, came_back);

@@ -32,6 +32,7 @@ pub fn quiet() -> Machine {
         swap: Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: false }),
         memory: Some(Memory { total: Bytes::mib(8192), available: Bytes::mib(1024) }),
         image: None,
+        beside: Bytes::ZERO,
         file_only: true,
     }
 }
