@@ -123,6 +123,28 @@ fn a_notice_that_is_withdrawn_ends_it() {
 }
 
 #[test]
+fn a_machine_that_goes_to_sleep_ends_it_and_no_other_pause_does() {
+    for purpose in ["preempt", "hibernate"] {
+        let root = large();
+        let kernel = FakeKernel::start(&root);
+        let daemon = start(&root, "");
+        daemon.ask(&prepare(purpose, Some(100_000), "notice"));
+        wait_until_it_frees(&daemon);
+        // The control: sweeps are paused, what was asked for is not.
+        daemon.ask(r#"{"do":"pause","seconds":60}"#);
+        let freed = daemon.status()["preparing"]["freed"].as_u64().expect("it goes on");
+        wait_until("more is freed", || daemon.status()["preparing"]["freed"].as_u64().is_some_and(|now| now > freed));
+        assert_eq!(prepared(&root), [Value::Null; 0]);
+        assert_eq!(daemon.ask(r#"{"do":"fall-asleep"}"#), json!({"ok": null}));
+        wait_until("it has ended", || !prepared(&root).is_empty());
+        assert_eq!(prepared(&root)[0]["stop_reason"], "the machine is about to sleep", "{purpose}");
+        wait_until("that is all", || daemon.status()["preparing"] == Value::Null);
+        daemon.end();
+        kernel.end();
+    }
+}
+
+#[test]
 fn before_a_move_what_is_free_is_compacted_for_the_host() {
     for (purpose, compacted) in [("preempt", ""), ("migrate", "1")] {
         let root = machine();

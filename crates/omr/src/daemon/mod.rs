@@ -459,6 +459,8 @@ impl Daemon {
             self.measure_image(&mut signals.machine);
             if signals.slept {
                 log::info!("the machine was asleep");
+                // What it was for is over, and the clock of its deadline stood still.
+                self.end_preparing("the machine was asleep");
             }
             let taken = clock::read_monotonic();
             let decision = omr_policy::decide(&self.config, &mut self.state, &signals, &self.groups);
@@ -926,6 +928,8 @@ impl Daemon {
             }
             Request::FallAsleep => {
                 let reason = self.state.fall_asleep(now);
+                // Also one for hibernation: what runs before it, omr-prepare-hibernate.service, has ended.
+                self.end_preparing("the machine is about to sleep");
                 self.stop_hint(&reason.to_string());
                 self.stop(reason);
                 self.sweep = None;

@@ -107,7 +107,7 @@ impl Daemon {
         }
     }
 
-    fn end_preparing(&mut self, why: &'static str) {
+    pub(super) fn end_preparing(&mut self, why: &'static str) {
         let Some(preparing) = &mut self.preparing else { return };
         match (preparing.stage, preparing.before.take()) {
             (Stage::Running | Stage::HandingBack { .. }, _) => {
