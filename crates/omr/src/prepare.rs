@@ -10,6 +10,7 @@ use omr_kernel::actuate::Actuator;
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::{Kernel, clock, zoneinfo};
+use omr_policy::forecast::Forecast;
 use omr_policy::pace::Job;
 use omr_policy::{End, Machine, swap_floor};
 use omr_units::{Bytes, Pages};
@@ -87,14 +88,20 @@ impl Goal {
     pub fn missing(&self, kernel: &Kernel) -> Result<Option<Bytes>> {
         match self {
             Goal::Image { at_most, place, .. } => {
-                let forecast =
-                    image::forecast(kernel).context("the kernel does not tell any more what memory is in use")?;
-                let place = place.again(kernel).with_context(|| format!("{} is no swap any more", place.name()))?;
+                let (forecast, no_room) = read_image(kernel, place)?;
                 // Swap it has no room in is no place for an image, however fast it is made.
-                Ok(at_most.map(|size| forecast.above(size).max(forecast.image - place.device.free())))
+                Ok(at_most.map(|size| forecast.above(size).max(no_room)))
             }
             Goal::Free { at_least } => Ok(Some(*at_least - read_free(kernel)?)),
             Goal::All => Ok(None),
+        }
+    }
+
+    /// What the image is too large for its swap, measured now.
+    fn no_room(&self, kernel: &Kernel) -> Result<Bytes> {
+        match self {
+            Goal::Image { place, .. } => Ok(read_image(kernel, place)?.1),
+            Goal::Free { .. } | Goal::All => Ok(Bytes::ZERO),
         }
     }
 
@@ -114,6 +121,13 @@ impl Goal {
             (Goal::Free { .. } | Goal::All, _) => floor,
         }
     }
+}
+
+/// The image as it would be now, and what of it has no room in its swap.
+fn read_image(kernel: &Kernel, place: &Place) -> Result<(Forecast, Bytes)> {
+    let forecast = image::forecast(kernel).context("the kernel does not tell any more what memory is in use")?;
+    let place = place.again(kernel).with_context(|| format!("{} is no swap any more", place.name()))?;
+    Ok((forecast, forecast.image - place.device.free()))
 }
 
 /// Free memory that can be had before kswapd has to do anything.
@@ -140,7 +154,7 @@ pub struct Done {
     pub end: Reached,
     /// Why it ended.
     pub why: End,
-    /// What is missing still; `None` without a size to reach.
+    /// What is missing still; `None` without a size to reach, where the image has room.
     pub missing: Option<Bytes>,
     /// What groups shrank by.
     pub freed: Bytes,
@@ -206,9 +220,14 @@ impl Preparation<'_> {
         done.missing = goal.missing(self.kernel)?;
         match done.missing {
             Some(Bytes::ZERO) => (done.end, done.why) = (Reached::Reached, End::Complete),
-            // As much as will go is what was asked for.
+            // As much as will go is what was asked for; but there must be room for what is left.
             None if matches!(done.why, End::Complete | End::Futile | End::Floor | End::Gone) => {
-                done.end = Reached::Reached;
+                match goal.no_room(self.kernel)? {
+                    no_room if no_room > Bytes::ZERO && self.actuator.is_live() => {
+                        (done.why, done.missing) = (End::SwapFloor, Some(no_room));
+                    }
+                    _ => done.end = Reached::Reached,
+                }
             }
             // Each group gave all that may be taken from it.
             Some(_) if done.why == End::Complete => done.why = End::Futile,
