@@ -66,10 +66,11 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     if !args.no_warm && !args.prepare.is_dry_run() {
         tell("record", warm::run(root, &warm::Args::plain(true, args.prepare.is_json())?));
     }
+    // That the machine cannot hibernate is an error. Less than wished is no reason to stay awake, nor is a
+    // group that cannot be reclaimed from.
     match prepare::hibernate(root, &args.prepare)? {
-        // Less than wished is no reason to stay awake.
         Exit::Done | Exit::Partial => {}
-        exit => return Ok(exit),
+        _ => eprintln!("omr: not every group could be reclaimed from; hibernating all the same"),
     }
     if stop::signal().is_some() {
         return Err(Exit::Partial.error("interrupted, so the machine stays awake"));
