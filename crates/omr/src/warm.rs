@@ -31,7 +31,7 @@ use omr_kernel::{Kernel, clock};
 use omr_policy::Class;
 use omr_units::{Bytes, Limit, Monotonic, Pages, Rate};
 
-pub use self::lock::{Notice, lock};
+pub use self::lock::{Notice, lock, wait};
 use self::record::{Record, RecordedProcess};
 pub use self::record::{Recorded, record};
 pub use self::report::{End, GroupReport, Report, Use};
@@ -110,6 +110,14 @@ pub fn write(root: &Path, record: &Record) -> Result<Bytes> {
     record.write(&paths::warm_record(root)).map(Bytes)
 }
 
+/// How long ago the record was made, by the clock on the wall; `None` where there is none of this boot.
+pub fn record_age(kernel: &Kernel, root: &Path) -> Option<Duration> {
+    let record = Record::read(&paths::warm_record(root)).ok()??;
+    let boot = kernel.read_boot_id().ok()?;
+    let age = clock::read_wall().as_secs().checked_sub(record.time)?;
+    record.is_of(&boot, kernel).then_some(Duration::from_secs(age))
+}
+
 /// Of all memory so much stays available.
 pub const FLOOR: &str = "10%";
 
@@ -138,7 +146,7 @@ impl Job<'_> {
         }
         let record = Record::read(&paths::warm_record(self.root))?;
         let boot = self.kernel.read_boot_id()?;
-        let is_of_this_boot = |record: &Record| record.boot == boot && record.page == self.kernel.page();
+        let is_of_this_boot = |record: &Record| record.is_of(&boot, self.kernel);
         let is_old = record.as_ref().is_some_and(|record| !is_of_this_boot(record));
         let record = record.filter(is_of_this_boot);
         if live && self.root == Path::new("/") && probe::process_madvise(Advice::WillNeed) == Answer::Missing {

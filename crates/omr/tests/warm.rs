@@ -160,6 +160,42 @@ fn a_record_of_another_boot_is_left_out() {
 }
 
 #[test]
+fn a_record_that_was_just_made_is_kept_where_that_is_asked_for() {
+    let root = three_processes();
+    let keep = ["warm", "--record", "--unless-newer", "10m"];
+    // A fresh record of other processes, as that of "omr hibernate" is when the groups are empty.
+    assert_eq!(text(&omr(&root, &keep)).0, 0);
+    let record = root.read("var/lib/omr/warm");
+    fs::remove_dir_all(root.resolve("proc/103")).expect("removed");
+    let (code, stdout, stderr) = text(&omr(&root, &keep));
+    assert!(code == 0 && stdout.contains("is kept"), "{stdout}{stderr}");
+    assert_eq!(root.read("var/lib/omr/warm"), record);
+    let (_, stdout, _) = text(&omr(&root, &[&keep[..], &["--json"]].concat()));
+    assert!(json(&stdout)["age_seconds"].as_u64().is_some_and(|age| age < 600), "{stdout}");
+    // The controls: one that is older, of a time to come, of another boot, broken; and who does not ask.
+    let time = json(&record)["time"].as_u64().expect("a time");
+    let other = |from: String, to: String| {
+        assert_ne!(record.replace(&from, &to), record);
+        record.replace(&from, &to)
+    };
+    let dated = |at: u64| other(format!("\"time\":{time}"), format!("\"time\":{at}"));
+    for (text_before, args) in [
+        (dated(time - 601), &keep[..]),
+        (dated(time + 3600), &keep),
+        (other("000000000001".into(), "000000000002".into()), &keep),
+        (record[..record.len() / 2].to_owned(), &keep),
+        (record.clone(), &keep[..2]),
+    ] {
+        let file = root.resolve("var/lib/omr/warm");
+        fs::write(&file, &text_before).expect("written");
+        let (code, stdout, stderr) = text(&omr(&root, args));
+        assert!(code == 0 && stdout.contains("Written to"), "{stdout}{stderr}");
+        assert_ne!(root.read("var/lib/omr/warm"), text_before);
+    }
+    assert_eq!(text(&omr(&root, &["warm", "--unless-newer", "10m"])).0, 2);
+}
+
+#[test]
 fn a_broken_record_is_refused_with_a_sentence() {
     let root = three_processes();
     root.write("var/lib/omr/warm", "{\"version\":1,");
@@ -244,7 +280,7 @@ fn there_is_one_at_a_time() {
     let held = fs::File::open(&lock).expect("the lock");
     rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
     let (code, _, stderr) = text(&omr(&root, &["warm", "--ignore-busy"]));
-    assert!(code == 1 && stderr.contains("running already (pid 77)"), "{stderr}");
+    assert!(code == 4 && stderr.contains("running already (pid 77)"), "{stderr}");
     drop(held);
     let output = command(root.path(), &["warm", "--ignore-busy"]).output().expect("omr runs");
     assert_eq!(text(&output).0, 0, "{output:?}");

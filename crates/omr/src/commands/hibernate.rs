@@ -15,12 +15,16 @@ use serde::Serialize;
 use crate::bus::Systemd;
 use crate::commands::{prepare, warm};
 use crate::exit::Exit;
-use crate::stop;
+use crate::paths;
+use crate::stop::{self, Flag};
 
 /// How often logind is asked whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
 /// The clock that runs on while the machine is off counts in seconds: less was no sleep.
 const ASLEEP: Duration = Duration::from_millis(500);
+
+/// So long it waits for omr-warm.service, which begins at the same moment and takes no longer.
+const OTHERS: Duration = Duration::from_secs(300);
 
 /// Prepares as "omr prepare hibernate" does, hibernates, waits until the machine is back, and brings
 /// back what was in memory. Through logind where it runs, so that inhibitors and hooks are heard; else
@@ -55,7 +59,7 @@ struct Summary {
     image: Option<Bytes>,
     /// By the kernel's log: freeing memory and making room for the copies.
     allocate_ms: Option<u64>,
-    /// Bringing memory back.
+    /// Bringing memory back; `None`: that was not to be, or failed, or somebody else is still at it.
     warm_ms: Option<u64>,
 }
 
@@ -92,7 +96,11 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         bail!("the machine did not hibernate; journalctl -b -u systemd-hibernate and dmesg say why");
     }
 
-    let warmed = !args.no_warm && tell("warm", warm::run(root, &warm::Args::plain(false, args.prepare.is_json())?));
+    let warmed = !args.no_warm && {
+        crate::warm::wait(&paths::warm_lock(root), &Flag::with_timeout(Some(OTHERS)));
+        // What that has left, or all where there was none.
+        tell("warm", warm::run(root, &warm::Args::plain(false, args.prepare.is_json())?))
+    };
     let logged = log.as_mut().map(|log| Logged::parse(&log.read())).unwrap_or_default();
     let summary = Summary {
         hibernated,

@@ -41,6 +41,13 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["rate", "timeout", "free_floor", "ignore_busy"])]
     record: bool,
 
+    /// Keep a record that was made less than this time ago, e.g. 10m
+    ///
+    /// For omr-prepare-hibernate.service: "omr hibernate" has made one before it emptied the groups, and
+    /// what is in memory afterwards is not what was in use.
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME", requires = "record")]
+    unless_newer: Option<Duration>,
+
     /// Read no faster than this, e.g. 100MiB/s
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
@@ -76,6 +83,13 @@ struct Written {
     dry_run: bool,
 }
 
+/// What is printed when the record that was there is kept.
+#[derive(Serialize)]
+struct Kept {
+    kept: PathBuf,
+    age_seconds: u64,
+}
+
 /// What is printed else.
 #[derive(Serialize)]
 struct Summary {
@@ -92,6 +106,7 @@ impl Args {
         Ok(Args {
             targets: Vec::new(),
             record,
+            unless_newer: None,
             rate: None,
             timeout: None,
             free_floor: warm::FLOOR.parse().context("the default")?,
@@ -107,6 +122,10 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
+    let age = args.unless_newer.and_then(|time| warm::record_age(&kernel, root).filter(|&age| age < time));
+    if let Some(age) = age {
+        return keep(root, args, age);
+    }
     let (tree, _) = read_groups(&kernel, root, &loaded, false)?;
     let subjects = find(&kernel, &tree, &args.targets)?;
     if args.record {
@@ -183,6 +202,16 @@ fn process(kernel: &Kernel, tree: &Tree, pid: u32) -> Result<Subject> {
     let assignment = tree.find(&group).and_then(|node| tree.assignment(node));
     let class = assignment.map_or(Class::Background, |assignment| assignment.class);
     Ok(Subject { group, class, rank: 0, pids: vec![pid] })
+}
+
+fn keep(root: &Path, args: &Args, age: Duration) -> Result<Exit> {
+    let kept = Kept { kept: paths::warm_record(root), age_seconds: age.as_secs() };
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&kept)?);
+    } else {
+        outln!("{} was made {} ago and is kept (--unless-newer).", kept.kept.display(), short(age));
+    }
+    Ok(Exit::Done)
 }
 
 fn write(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Result<Exit> {

@@ -9,9 +9,12 @@ use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::exit::Exit;
+use crate::stop::Flag;
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Between two looks of one who waits for it.
+const LOOK: Duration = Duration::from_millis(200);
 /// So often the lock is tried, a moment apart.
 const TRIES: u32 = 10;
 
@@ -32,11 +35,24 @@ pub fn lock(path: &Path) -> Result<File> {
     }) {
         let mut pid = String::new();
         let _ = (&mut file).take(16).read_to_string(&mut pid);
-        return Err(Exit::Failed.error(format!("omr warm is running already (pid {})", pid.trim())));
+        // What this one was to do is being done.
+        return Err(Exit::Partial.error(format!("omr warm is running already (pid {})", pid.trim())));
     }
     file.set_len(0)?;
     file.write_all(format!("{}\n", std::process::id()).as_bytes())?;
     Ok(file)
+}
+
+/// Waits until nobody brings memory back any more, or the flag is set.
+pub fn wait(path: &Path, stop: &Flag) {
+    while !stop.is_set() && File::open(path).is_ok_and(|file| is_held(&file)) {
+        stop.sleep(LOOK);
+    }
+}
+
+/// Whether somebody has it for himself. A lock that nobody holds is let go of again with the file.
+fn is_held(file: &File) -> bool {
+    flock(file, FlockOperation::NonBlockingLockShared).is_err()
 }
 
 /// Tells a daemon whether memory is brought back.
@@ -58,8 +74,7 @@ impl Notice {
     /// Whether it is held, or was since the last look.
     pub fn look(&mut self) -> bool {
         let Ok(file) = File::open(&self.path) else { return false };
-        // A lock that nobody holds is let go of again with the file.
-        let held = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+        let held = is_held(&file);
         let taken = file.metadata().and_then(|meta| meta.modified()).ok();
         let since = taken != std::mem::replace(&mut self.taken, taken);
         held || since
@@ -86,5 +101,23 @@ mod tests {
         assert!(notice.look(), "one that began and ended between two looks");
         assert!(!notice.look());
         assert!(!Notice::new(&path).look());
+    }
+
+    #[test]
+    fn who_waits_for_it_waits_until_it_is_let_go_of_or_the_time_is_up() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("warm.lock");
+        wait(&path, &Flag::default());
+        let held = lock(&path).expect("the lock");
+        let limited = Flag::with_timeout(Some(Duration::from_millis(50)));
+        wait(&path, &limited);
+        assert!(limited.timed_out(), "it was held all the time");
+        let holder = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(held);
+        });
+        wait(&path, &Flag::default());
+        holder.join().expect("let go of");
+        drop(lock(&path).expect("free"));
     }
 }

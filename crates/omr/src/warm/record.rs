@@ -119,6 +119,11 @@ impl Record {
         Record { version: VERSION, boot, page, time, cut: false, groups: Vec::new() }
     }
 
+    /// Whether it is of this boot, and its processes may be there.
+    pub fn is_of(&self, boot: &str, kernel: &Kernel) -> bool {
+        self.boot == boot && self.page == kernel.page()
+    }
+
     /// All processes.
     pub fn processes(&self) -> impl Iterator<Item = &RecordedProcess> {
         self.groups.iter().flat_map(|group| &group.processes)
