@@ -127,6 +127,9 @@ impl From<Error> for Stop {
     }
 }
 
+/// Where the stamp is.
+const UPDATE: &str = "0/contexts/0/monitoring_attrs/intervals/update_us";
+
 /// The least number of regions that the kernel takes for a limit (mm/damon/core.c, damon_set_attrs()).
 const FEWEST: usize = 3;
 
@@ -168,7 +171,7 @@ impl Monitor {
         const ATTRIBUTES: &str = "0/contexts/0/monitoring_attrs";
         const SCHEME: &str = "0/contexts/0/schemes/0";
         self.write("0/contexts/nr_contexts", 1)?;
-        self.write(&format!("{ATTRIBUTES}/intervals/update_us"), self.stamp.0)?;
+        self.write(UPDATE, self.stamp.0)?;
         if self.outcome(&format!("{CONTEXT}/operations"), "fvaddr")? != Outcome::Done {
             return Err(Stop::Refused(Refusal::NoRanges));
         }
@@ -235,6 +238,11 @@ impl Monitor {
         self.interval
     }
 
+    /// Whether it is still the one that was set up: somebody may have put another in its place, or none.
+    fn is_there(&self) -> bool {
+        read_number(&self.kdamonds, UPDATE).is_ok_and(|stamp| stamp == self.stamp.0.into())
+    }
+
     /// The kernel's thread that looks, whose CPU time is the cost of it: `kdamonds/0/pid`; sample line: `412`, or `-1`.
     pub fn thread(&self) -> Option<u32> {
         u32::try_from(read_number(&self.kdamonds, "0/pid").ok()?).ok()
@@ -244,7 +252,7 @@ impl Monitor {
     ///
     /// Since 5.18. `stats/nr_tried` counts regions, one by one; sample line: `4096`.
     pub fn looks(&mut self) -> Result<Option<u64>> {
-        if self.outcome("0/state", "update_schemes_stats")? != Outcome::Done {
+        if !self.is_there() || self.outcome("0/state", "update_schemes_stats")? != Outcome::Done {
             return Ok(None);
         }
         let tried = read_number(&self.kdamonds, "0/contexts/0/schemes/0/stats/nr_tried")?;
@@ -255,7 +263,7 @@ impl Monitor {
     /// places. Takes up to an interval, and no signal ends that. `None`: it has ended. Since 6.2;
     /// `tried_regions/K/{start,nr_accesses,age}`.
     pub fn read(&mut self, is_wanted: impl Fn(usize) -> bool) -> Result<Option<Vec<Vec<Seen>>>> {
-        if self.outcome("0/state", "update_schemes_tried_regions")? != Outcome::Done {
+        if !self.is_there() || self.outcome("0/state", "update_schemes_tried_regions")? != Outcome::Done {
             return Ok(None);
         }
         let tried = self.kdamonds.sub("0/contexts/0/schemes/0/tried_regions")?;
@@ -335,7 +343,7 @@ fn take_down(kdamonds: &Dir, actuator: &mut dyn Actuator, stamp: Stamp) -> Resul
         return Ok(false);
     }
     let contexts = read_number(kdamonds, "0/contexts/nr_contexts")?;
-    let read_stamp = || read_number(kdamonds, "0/contexts/0/monitoring_attrs/intervals/update_us");
+    let read_stamp = || read_number(kdamonds, UPDATE);
     if contexts > 1 || contexts == 1 && read_stamp()? != stamp.0.into() {
         return Ok(false);
     }

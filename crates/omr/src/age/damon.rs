@@ -159,7 +159,7 @@ impl Watch {
         Err(exit.error(format!("DAMON {}", refusal(last))))
     }
 
-    /// Waits until it has looked for as long as the window. Whether it still looks: not when all processes have ended.
+    /// Waits until it has looked for as long as the window. Whether it still looks: see [`Watch::ended`].
     pub fn wait(&mut self, window: Duration, stop: &Flag) -> Result<bool> {
         let began = clock::read_monotonic();
         let wanted = looks(window, self.monitor.interval()) + 1;
@@ -210,16 +210,25 @@ impl Watch {
         Ok(Some(all))
     }
 
-    /// The same, added up by group.
-    pub fn look(&mut self, kernel: &Kernel, times: &[Duration]) -> Result<Look> {
+    /// Why it does not look any more.
+    pub fn ended(&self) -> &'static str {
+        // The kernel ends it with the last of them.
+        match self.processes.iter().any(|(mapped, _)| mapped.process.is_there()) {
+            true => "another program has taken down DAMON's monitor, so it is not known what was used",
+            false => "all its processes have ended",
+        }
+    }
+
+    /// The same, added up by group. `None`: it does not look any more.
+    pub fn look(&mut self, kernel: &Kernel, times: &[Duration]) -> Result<Option<Look>> {
         let thread = self.monitor.thread().and_then(|pid| Process::open(kernel, pid).ok());
         let cpu = thread.map(|thread| thread.stat().cpu()).unwrap_or_default();
-        let looks = self.monitor.looks()?.unwrap_or_default();
+        let Some(looks) = self.monitor.looks()? else { return Ok(None) };
         let regions: Vec<_> = self.monitor.targets().iter().flat_map(|target| &target.regions).collect();
         let bytes: Bytes = regions.iter().map(|region| length(region)).sum();
         let region = u64::try_from(regions.len()).ok().and_then(|count| bytes.0.checked_div(count)).map(Bytes);
         let (all, left_out) = (self.processes.len(), self.left_out);
-        let found = self.read(times, |_| true)?.unwrap_or_default();
+        let Some(found) = self.read(times, |_| true)? else { return Ok(None) };
         let mut sums = Sums::new(times.len());
         for Found { mapped, resident, idle } in &found {
             for (mapping, resident) in resident {
@@ -232,7 +241,7 @@ impl Watch {
             idle: times.iter().copied().zip(bounds).collect(),
         });
         let processes = found.len();
-        Ok(Look { groups: groups.collect(), looks, region, processes, left_out: left_out + all - processes, cpu })
+        Ok(Some(Look { groups: groups.collect(), looks, region, processes, left_out: left_out + all - processes, cpu }))
     }
 }
 

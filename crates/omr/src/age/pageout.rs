@@ -81,7 +81,12 @@ impl Pager<'_> {
                 end = End::Complete;
                 break;
             }
-            let Some(found) = watch.read(&[older_than], |mapped| mapped.group == *group.path())? else { break };
+            let found = watch.read(&[older_than], |mapped| mapped.group == *group.path())?;
+            let Some(found) = found else {
+                report.error.get_or_insert_with(|| watch.ended().into());
+                end = End::NotAged;
+                break;
+            };
             let cold = found.iter().map(|found| (found.mapped.process.stat(), cold(found)));
             let left_of = cold.filter(|(stat, cold)| cold.bytes() >= SMALLEST && !over.contains(&stat.pid));
             let Some((stat, cold)) = left_of.max_by_key(|(_, cold)| cold.bytes()) else { break };

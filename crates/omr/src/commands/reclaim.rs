@@ -292,6 +292,7 @@ fn look_first(
         let top = Group::open(kernel.cgroup()?, kernel.group_path(target.unwrap_or_else(|| Path::new("/"))))?;
         let is_wanted = |group: &Path| candidates.iter().any(|candidate| candidate.path == group);
         let mut watch = Watch::start(kernel, root, &top, older_than, is_wanted)?;
+        // Where it does not look any more, that is how paging out of each group ends.
         watch.wait(older_than, stop)?;
         return Ok(Some(watch));
     }

@@ -311,10 +311,11 @@ impl Look<'_> {
             }
             _ => {
                 let mut watch = damon::Watch::start(self.kernel, root, &self.top, self.window, |_| true)?;
-                if !watch.wait(self.window, stop)? {
-                    return Err(Exit::Partial.error(format!("{}: all its processes have ended", self.name())));
-                }
-                watch.look(self.kernel, &[self.window / 2, self.window])?
+                let seen = match watch.wait(self.window, stop)? {
+                    true => watch.look(self.kernel, &[self.window / 2, self.window])?,
+                    false => None,
+                };
+                seen.ok_or_else(|| Exit::Partial.error(format!("{}: {}", self.name(), watch.ended())))?
             }
         };
         let cpu = clock::read_thread_cpu().saturating_sub(cpu) + seen.cpu;
