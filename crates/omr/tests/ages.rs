@@ -164,8 +164,10 @@ fn damon_is_used_where_it_is_free_and_what_others_have_set_up_is_left_alone() {
 #[test]
 fn wrong_words_and_wrong_text_are_named() {
     for (args, code, part) in [
-        (&["wss", "app.scope", "--window", "10ms"][..], 2, "shorter than 1s"),
-        (&["wss", "app.scope", "--window", "8days"], 2, "longer than 7days"),
+        (&["wss", "app.scope", "--window", "10ms"][..], 2, "expected 1s or more: ages are not known more exactly"),
+        (&["wss", "app.scope", "--window", "8days"], 2, "expected 7days or less"),
+        (&["reclaim", "app.scope", "max", "--older-than", "0s"], 2, "expected 1s or more"),
+        (&["reclaim", "app.scope", "max", "--older-than", "1ms"], 2, "expected 1s or more"),
         (&["wss", "app.scope", "--window", "soon"], 2, "expected a time such as 2m"),
         (&["wss", "gone.scope"], 1, "there is no group gone.scope"),
         (&["wss", "app.scope", "--tracker", "guess"], 2, "[possible values: auto, lru-gen, damon, smaps]"),

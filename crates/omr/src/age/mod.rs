@@ -8,6 +8,8 @@ pub mod pageout;
 pub mod smaps;
 pub mod tracker;
 
+use std::time::Duration;
+
 use anyhow::Result;
 use omr_kernel::Kernel;
 use omr_kernel::lockdown::Lockdown;
@@ -20,6 +22,21 @@ use crate::exit::Exit;
 /// Why nothing can be taken by age where ages are known.
 pub const NO_SWAP: &str =
     "only what goes to swap is taken by age, as that of page cache is not known, and there is no swap";
+
+/// Shorter times are below what the kernel's counting of time and the agings' own time allow.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// Longer ones are beyond the 49.7 days that the kernel's milliseconds last, and beyond patience.
+const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+
+/// How long memory was not used, as people write it: from 1 s to 7 days.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 2m"))?;
+    match time {
+        _ if time < SHORTEST => Err("expected 1s or more: ages are not known more exactly".into()),
+        _ if time > LONGEST => Err("expected 7days or less".into()),
+        _ => Ok(time),
+    }
+}
 
 /// Why ages are not to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

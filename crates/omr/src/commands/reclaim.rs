@@ -67,7 +67,7 @@ pub struct Args {
     /// Of memory that goes to swap, by the ages MGLRU knows; page cache stays, as its age is not known.
     /// Ages are known from agings on: see --wait, and omr wss. Without MGLRU, and with --wait, by what DAMON sees of processes:
     /// then only private memory is taken.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME", conflicts_with = "backend")]
+    #[arg(long, value_parser = age::parse_time, value_name = "TIME", conflicts_with = "backend")]
     older_than: Option<Duration>,
 
     /// Look at the groups first, for as long as --older-than says

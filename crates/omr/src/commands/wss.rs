@@ -39,7 +39,7 @@ pub struct Args {
     group: Option<PathBuf>,
 
     /// How long to look, e.g. 10m; 2m where nothing is said and no daemon has looked
-    #[arg(long, value_parser = parse_window, value_name = "TIME")]
+    #[arg(long, value_parser = age::parse_time, value_name = "TIME")]
     window: Option<Duration>,
 
     /// How to look
@@ -80,20 +80,6 @@ enum By {
 
 /// The time of which most is said, unless another is asked for.
 const WINDOW: Duration = Duration::from_secs(120);
-/// Shorter ones are below what the kernel's counting of time and the agings' own time allow.
-const SHORTEST: Duration = Duration::from_secs(1);
-/// Longer ones are beyond the 49.7 days that the kernel's milliseconds last, and beyond patience.
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
-
-fn parse_window(text: &str) -> Result<Duration, String> {
-    let window = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 2m"))?;
-    match window {
-        _ if window < SHORTEST => Err("shorter than 1s: ages are not known that exactly".into()),
-        _ if window > LONGEST => Err("longer than 7days".into()),
-        _ => Ok(window),
-    }
-}
-
 /// Groups in the table; `--json` has all.
 const ROWS: usize = 15;
 /// Width of a bar.
