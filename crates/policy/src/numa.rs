@@ -26,9 +26,9 @@ pub struct OnNode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 pub enum Hint {
-    /// This much that is used is in a slower tier.
+    /// Memory that is used is in a slower tier.
     Promote {
-        /// At least.
+        /// At most, as each [`OnNode::used`] is.
         bytes: Bytes,
     },
     /// This much that is not used is in the fastest tier, and reclaim would not move it to a slower one.

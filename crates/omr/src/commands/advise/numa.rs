@@ -161,11 +161,11 @@ fn words(hint: &Hint, summary: &Summary) -> String {
     let fastest = summary.tiers.first().map(|tier| list(tier)).unwrap_or_default();
     match hint {
         Hint::Promote { bytes } => format!(
-            "{bytes} of slower memory are used: write 2 to /proc/sys/kernel/numa_balancing, which moves such pages up, \
+            "at most {bytes} of slower memory are used: write 2 to /proc/sys/kernel/numa_balancing, which moves such pages up, \
              or AllowedMemoryNodes={fastest}"
         ),
         Hint::Demote { bytes } => format!(
-            "{bytes} of fast memory are not used: write 1 to /sys/kernel/mm/numa/demotion_enabled, and omr reclaim moves them down"
+            "at least {bytes} of fast memory are not used: write 1 to /sys/kernel/mm/numa/demotion_enabled, and omr reclaim moves them down"
         ),
         Hint::Stay { node } => format!("nearly all that is used is on node {node}: its tasks belong on the CPUs there"),
     }
