@@ -18,7 +18,6 @@ use omr_units::{Bytes, GroupId, Monotonic};
 use crate::classes::{self, Assignment, Classifier};
 use crate::config::{Loaded, ProcessRule, parts};
 use crate::exit::Exit;
-use crate::paths;
 use crate::said::{Said, Word};
 use crate::tree::{Node, SaidOfGroups, Tree};
 
@@ -383,14 +382,19 @@ fn room(tree: &Tree, node: &Node) -> Option<Bytes> {
 
 /// All groups as they are now, with their classes by the configuration and by what was said, and all that was said.
 /// For everybody but the daemon's loop, which has both at hand. `memory`: see [`Tree::scan`].
-pub fn read_groups(kernel: &Kernel, root: &Path, loaded: &Loaded, memory: bool) -> Result<(Tree, Said)> {
+pub fn read_groups(kernel: &Kernel, root: &Path, loaded: &Loaded, memory: bool) -> anyhow::Result<(Tree, Said)> {
+    let said = Said::read(root, &kernel.read_boot_id().unwrap_or_default())?;
+    Ok((groups_as_said(kernel, loaded, memory, &said)?, said))
+}
+
+/// As [`read_groups`], by this that was said.
+pub fn groups_as_said(kernel: &Kernel, loaded: &Loaded, memory: bool, said: &Said) -> Result<Tree> {
     // The daemon's group is protected by its unit's name; the group of this shell is like any other.
     let classifier = Classifier::new(&loaded.groups, Path::new(""));
     let mut tree = Tree::default();
     tree.scan(kernel, &classifier, memory)?;
-    let said = Said::load(&paths::said(root), &kernel.read_boot_id().unwrap_or_default());
-    hand_on(kernel, &classifier, &mut tree, &said)?;
-    Ok((tree, said))
+    hand_on(kernel, &classifier, &mut tree, said)?;
+    Ok(tree)
 }
 
 /// Tells the tree what is said of groups, and of those in which a process is said to be in the foreground: nothing

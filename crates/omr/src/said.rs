@@ -1,18 +1,21 @@
 //! What somebody has said of groups and processes: `omr foreground`, `omr background`, `omr follow`.
 //!
-//! What the first two say is kept below `/run`, so that a daemon that is started anew knows it too; processes and groups are known
-//! by identities that are not given out again within one boot.
+//! All of it is kept below `/run`: for other commands, and what the first two say for a daemon that is started anew. Processes and
+//! groups are known by identities that are not given out again within one boot.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use omr_policy::Class;
 use omr_policy::rank::ProcessId;
 use omr_units::GroupId;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::write_atomically;
+use crate::paths;
 
 /// What can be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,11 +65,13 @@ pub struct Statement {
 }
 
 /// Words about groups and processes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words {
     /// About groups.
+    #[serde(with = "pairs")]
     pub groups: HashMap<GroupId, Word>,
     /// About processes.
+    #[serde(with = "pairs")]
     pub processes: HashMap<ProcessId, Word>,
 }
 
@@ -87,19 +92,19 @@ impl Words {
 pub struct Said {
     path: PathBuf,
     known: Known,
-    /// What is being said by those who have to go on with it.
-    held: Words,
-    /// Both together.
+    /// What was said and is held, together.
     all: Words,
 }
 
+/// What is on disk.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Known {
     boot: String,
-    #[serde(with = "pairs")]
-    groups: HashMap<GroupId, Word>,
-    #[serde(with = "pairs")]
-    processes: HashMap<ProcessId, Word>,
+    #[serde(flatten)]
+    said: Words,
+    /// What is being said by those who have to go on with it.
+    #[serde(default)]
+    held: Words,
 }
 
 /// Identities are no keys of JSON.
@@ -123,32 +128,48 @@ mod pairs {
 }
 
 impl Said {
-    /// What was said before, in this boot. From a file that cannot be read: nothing.
+    /// What was said before, in this boot, for the daemon, which takes over what is held until it knows better. From a file that
+    /// cannot be read: nothing.
     pub fn load(path: &Path, boot: &str) -> Said {
-        let nothing = || Known { boot: boot.into(), ..Known::default() };
-        let known = match std::fs::read(path).map(|text| serde_json::from_slice::<Known>(&text)) {
-            Ok(Ok(known)) if known.boot == boot => known,
-            Ok(Ok(_)) => nothing(),
-            Err(err) if err.kind() == std::io::ErrorKind::NotFound => nothing(),
-            Ok(Err(err)) => lost(path, &err, nothing()),
-            Err(err) => lost(path, &err, nothing()),
-        };
+        let known = Known::read(path, boot).unwrap_or_else(|err| {
+            log::warn!("{err:#}; what was said of groups and processes is not known any more");
+            Known::none(boot)
+        });
+        Said::new(path, known)
+    }
+
+    /// What is said now, for everybody but the daemon. What is held counts as long as there is a daemon to hold it. A file that
+    /// cannot be read is an error: who takes memory has to know what is in the foreground.
+    pub fn read(root: &Path, boot: &str) -> Result<Said> {
+        let path = paths::said(root);
+        let mut known = Known::read(&path, boot).context("what is in the foreground cannot be told")?;
+        let nobody = |err: std::io::Error| matches!(err.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+        if UnixStream::connect(paths::socket(root)).is_err_and(nobody) {
+            known.held = Words::default();
+        }
+        Ok(Said::new(&path, known))
+    }
+
+    fn new(path: &Path, known: Known) -> Said {
         let mut said = Said { path: path.into(), known, ..Said::default() };
         said.put_together();
         said
     }
 
     fn put_together(&mut self) {
-        self.all = Words { groups: self.known.groups.clone(), processes: self.known.processes.clone() };
-        self.all.add(&self.held);
+        self.all = self.known.said.clone();
+        self.all.add(&self.known.held);
     }
 
     /// What is being said from now on by those who have to go on with it. Returns whether that is new.
     pub fn hold(&mut self, held: Words) -> bool {
-        let is_new = self.held != held;
+        let is_new = self.known.held != held;
         if is_new {
-            self.held = held;
+            self.known.held = held;
             self.put_together();
+            if let Err(err) = self.save() {
+                log::warn!("{err:#}; other commands do not know what is in the foreground now");
+            }
         }
         is_new
     }
@@ -159,14 +180,14 @@ impl Said {
 
     /// Takes note of a word about a group; `None`: nothing is said any more.
     pub fn of_group(&mut self, id: GroupId, word: Option<Word>) -> Result<()> {
-        set(&mut self.known.groups, id, word);
+        set(&mut self.known.said.groups, id, word);
         self.put_together();
         self.save()
     }
 
     /// As [`Said::of_group`], of a process.
     pub fn of_process(&mut self, id: ProcessId, word: Option<Word>) -> Result<()> {
-        set(&mut self.known.processes, id, word);
+        set(&mut self.known.said.processes, id, word);
         self.put_together();
         self.save()
     }
@@ -181,18 +202,34 @@ impl Said {
         &self.all.processes
     }
 
-    /// Forgets processes that have ended. What is on disk follows with the next word.
+    /// Forgets processes that have ended. What is on disk follows with the next word; what is held is its holder's to forget.
     pub fn retain_processes(&mut self, is_there: impl Fn(ProcessId) -> bool) {
-        for words in [&mut self.known.processes, &mut self.held.processes, &mut self.all.processes] {
-            words.retain(|id, _| is_there(*id));
+        for words in [&mut self.known.said, &mut self.all] {
+            words.processes.retain(|id, _| is_there(*id));
         }
     }
 
-    /// Forgets groups that are gone.
+    /// As [`Said::retain_processes`], of groups.
     pub fn retain_groups(&mut self, is_there: impl Fn(GroupId) -> bool) {
-        for words in [&mut self.known.groups, &mut self.held.groups, &mut self.all.groups] {
-            words.retain(|id, _| is_there(*id));
+        for words in [&mut self.known.said, &mut self.all] {
+            words.groups.retain(|id, _| is_there(*id));
         }
+    }
+}
+
+impl Known {
+    fn none(boot: &str) -> Known {
+        Known { boot: boot.into(), ..Known::default() }
+    }
+
+    /// From a file that is not there, or of another boot: nothing.
+    fn read(path: &Path, boot: &str) -> Result<Known> {
+        let text = match std::fs::read(path) {
+            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Known::none(boot)),
+            text => text.with_context(|| format!("read {}, as root or a member of the group omr", path.display()))?,
+        };
+        let known: Known = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+        Ok(if known.boot == boot { known } else { Known::none(boot) })
     }
 }
 
@@ -201,11 +238,6 @@ fn set<K: Eq + std::hash::Hash>(map: &mut HashMap<K, Word>, id: K, word: Option<
         Some(word) => map.insert(id, word),
         None => map.remove(&id),
     };
-}
-
-fn lost(path: &Path, err: &dyn std::fmt::Display, nothing: Known) -> Known {
-    log::warn!("{}: {err}; what was said of groups and processes is not known any more", path.display());
-    nothing
 }
 
 #[cfg(test)]
@@ -245,9 +277,41 @@ mod tests {
         assert!(said.hold(held.clone()) && !said.hold(held));
         assert_eq!(said.groups(), &HashMap::from([(said_of, Word::Present), (other, Word::Foreground)]));
         assert_eq!(said.processes(), &HashMap::from([(process, Word::Foreground)]));
-        // Nobody else knows of it.
-        assert_eq!(Said::load(&path, "one").groups(), &HashMap::from([(said_of, Word::Background)]));
-        assert!(said.hold(Words::default()));
-        assert_eq!(said.groups(), &HashMap::from([(said_of, Word::Background)]));
+        // The next daemon takes it over, until those who hold it have told that one.
+        let mut again = Said::load(&path, "one");
+        assert_eq!(again.groups(), said.groups());
+        assert!(again.hold(Words::default()));
+        assert_eq!(again.groups(), &HashMap::from([(said_of, Word::Background)]));
+        assert_eq!(Said::load(&path, "one").groups(), again.groups());
+        // One that has ended is forgotten, held or not, and that is nothing new.
+        let held = Words { processes: HashMap::from([(process, Word::Foreground)]), ..Words::default() };
+        assert!(said.hold(held.clone()));
+        said.retain_processes(|_| false);
+        assert!(said.processes().is_empty() && !said.hold(held));
+    }
+
+    #[test]
+    fn what_is_held_is_known_to_others_while_there_is_a_daemon_or_that_cannot_be_told() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = paths::said(root.path());
+        std::fs::create_dir_all(paths::runtime_dir(root.path())).expect("made");
+        let group = GroupId(1);
+        let mut said = Said::load(&path, "one");
+        said.of_group(group, Some(Word::Background)).expect("saved");
+        said.hold(Words { groups: HashMap::from([(group, Word::Foreground)]), ..Words::default() });
+        let read = || Said::read(root.path(), "one").expect("readable").groups().get(&group).copied();
+        assert_eq!(read(), Some(Word::Background), "there is no socket");
+        let socket = std::os::unix::net::UnixListener::bind(paths::socket(root.path())).expect("a socket");
+        assert_eq!(read(), Some(Word::Foreground));
+        drop(socket);
+        assert_eq!(read(), Some(Word::Background), "the daemon was killed: nobody listens");
+        // It cannot be asked.
+        std::fs::remove_file(paths::socket(root.path())).expect("removed");
+        std::os::unix::fs::symlink("omr.sock", paths::socket(root.path())).expect("a loop");
+        assert_eq!(read(), Some(Word::Foreground));
+        assert_eq!(Said::read(root.path(), "two").expect("readable").groups(), &HashMap::new());
+        std::fs::write(&path, "{\"boot\":").expect("written");
+        let err = Said::read(root.path(), "one").expect_err("cut off");
+        assert!(format!("{err:#}").starts_with("what is in the foreground cannot be told: read "), "{err:#}");
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, wait_until};
+use common::running::{Daemon, ledger, wait_until};
 use common::{add_group, machine, omr, text};
 use serde_json::{Value, json};
 
@@ -485,4 +485,80 @@ fn what_is_held_is_true_until_its_holder_leaves() {
     assert!(class().contains("omr foreground"), "{}", class());
     drop(holder);
     wait_until("its end", || class().contains("no rule matched"));
+}
+
+/// In the foreground because somebody holds it, as GameMode's game and sway's window: for other commands and for what
+/// the daemon's worker takes on demand, too.
+#[test]
+fn nobody_takes_from_what_is_held_until_its_holder_leaves_or_the_daemon_does() {
+    let root = machine();
+    let start = 5000;
+    for (group, pid) in [("game.scope", 101), ("held.scope", 102), ("other.scope", 103)] {
+        add_group(&root, group, 0, 8 << 10);
+        let stat = format!("{pid} (game) S 1 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 {start} 3133440 390 1\n");
+        root.write(format!("proc/{pid}/stat"), stat);
+        root.write(format!("proc/{pid}/status"), "Uid:\t0\t0\t0\t0\nVmRSS:\t8192 kB\nRssAnon:\t0 kB\nVmSwap:\t0 kB\n");
+        root.write(format!("proc/{pid}/cgroup"), format!("0::/{group}\n"));
+    }
+    let kernel = FakeKernel::start(&root);
+    root.write("run/omr/conf.d/later.toml", "[idle]\nfor = '1d'\n");
+    let mut daemon = Daemon::start(&root, "");
+    let mut holder = Holder::connect(root.path());
+    let held = json!([
+        {"word": "foreground", "of": {"process": {"pid": 101, "start": start}}},
+        {"word": "present", "of": {"group": "held.scope"}},
+    ]);
+    assert_eq!(holder.hold(&held), json!({"ok": 0}));
+    let run = |args: &[&str]| text(&omr(&root, args));
+    let left =
+        |group: &str| root.read(format!("sys/fs/cgroup/{group}/memory.current")).trim().parse::<u64>().expect("bytes");
+
+    for (args, why) in [
+        (&["hint", "101", "--pageout"][..], "101 (game) is foreground (omr foreground 101, a process in it)"),
+        (&["reclaim", "101", "max"], "101 (game) is foreground (omr foreground 101, a process in it)"),
+        (&["hint", "102", "--cold"], "102 (game) is foreground (its user is at the machine (omr follow))"),
+        (&["reclaim", "game.scope", "1M"], "game.scope is foreground (omr foreground 101, a process in it)"),
+        (&["reclaim", "held.scope", "1M"], "held.scope is foreground (its user is at the machine (omr follow))"),
+    ] {
+        let (code, _, stderr) = run(args);
+        assert!(code == 1 && stderr.contains(why), "{args:?}: {code} {stderr}");
+    }
+    let (_, shown, _) = run(&["ps", "--json"]);
+    let shown: Value = shown.parse().expect("JSON");
+    let classes: HashMap<u64, &str> = shown["processes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|process| (process["pid"].as_u64().expect("a pid"), process["class"].as_str().expect("a class")))
+        .collect();
+    assert_eq!(classes, HashMap::from([(101, "foreground"), (102, "foreground"), (103, "background")]));
+    let (code, _, stderr) = run(&["reclaim", "--class", "background", "1M"]);
+    assert_eq!(code, 0, "{stderr}");
+    daemon.ask(&json!({"do": "prepare", "for": "preempt", "why": "event"}).to_string());
+    wait_until("it is prepared", || ledger(&root).iter().any(|line| line["kind"] == "prepare"));
+    assert_eq!(["game.scope", "held.scope", "other.scope"].map(left), [8 << 20, 8 << 20, 0]);
+
+    // The controls: it was what is held, and by whom it is held.
+    assert_eq!(holder.hold(&json!([held[0]])), json!({"ok": 0}));
+    let (code, _, stderr) = run(&["reclaim", "held.scope", "1M"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(run(&["reclaim", "game.scope", "1M"]).0, 1);
+    daemon.signal(libc::SIGKILL);
+    daemon.wait();
+    let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
+    assert_eq!(code, 0, "{stderr}");
+    // What was held of a daemon that is gone is nothing to the next one.
+    let daemon = Daemon::start(&root, "");
+    wait_until("it knows better", || daemon.status()["said"] == json!([]));
+    let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
+    assert_eq!(code, 0, "{stderr}");
+    // What was said and cannot be read is no leave to take anything.
+    daemon.end();
+    root.write("run/omr/said.json", "{\"boot\":");
+    let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
+    assert!(code == 1 && stderr.starts_with("omr: what is in the foreground cannot be told: read "), "{stderr}");
+    let (code, _, stderr) = run(&["ps"]);
+    assert!(code == 0 && stderr.contains("what is in the foreground cannot be told"), "{stderr}");
+    drop(holder);
+    kernel.end();
 }

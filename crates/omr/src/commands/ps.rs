@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use crate::config::printable;
 use crate::daemon::{ControlRequest, ProcessView, ask};
 use crate::exit::Exit;
-use crate::processes::{Finder, Seen, Which, read_groups};
+use crate::processes::{Finder, Seen, Which, groups_as_said};
+use crate::said::Said;
 use crate::{config, paths};
 
 /// Shows processes with what they hold, their class and why, and what was done to them. Those in the background come
@@ -122,7 +123,12 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 /// All processes, their classes by the configuration and by what was said.
 fn see(root: &Path, kernel: &Kernel) -> Result<Vec<Seen>> {
     let loaded = config::load_or_refuse(root, None)?;
-    let (tree, said) = read_groups(kernel, root, &loaded, false)?;
+    // A user who may not know what was said is shown the rest.
+    let said = Said::read(root, &kernel.read_boot_id().unwrap_or_default()).unwrap_or_else(|err| {
+        eprintln!("omr: {err:#}; shown are the classes without it");
+        Said::default()
+    });
+    let tree = groups_as_said(kernel, &loaded, false, &said)?;
     Ok(Finder::new(&loaded.processes).look(kernel, &tree, &said, Which::All)?)
 }
 

@@ -169,7 +169,7 @@ impl Reclaimer {
             return Err(Errno::OPNOTSUPP);
         }
         let read = processes::read_groups(&self.kernel, &self.root, &self.loaded, false);
-        let (tree, _) = read.map_err(|err| errno(&err))?;
+        let (tree, _) = read.map_err(|err| err.downcast_ref().map_or(Errno::IO, errno))?;
         let mut groups = candidates::walk(&tree, Some(group.id()), false);
         candidates::sort(&mut groups);
         let file_only = self.backend.file_only() && request.older_than.is_none();
