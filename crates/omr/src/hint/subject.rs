@@ -1,6 +1,6 @@
 //! The process that is hinted: who it is, whether it may be, and which group accounts for its memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -8,6 +8,7 @@ use omr_kernel::Kernel;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::{Capability, Process, ProcessStat, Status, read_all, read_is_first_user_namespace};
 use omr_policy::Class;
+use omr_policy::rank::ProcessId;
 use omr_units::Bytes;
 
 use crate::candidates;
@@ -95,24 +96,43 @@ fn why_not(stat: &ProcessStat) -> Option<&'static str> {
 
 /// The process and all that it has started, and they, and so on, those that could be hinted.
 pub fn descendants(kernel: &Kernel, pid: u32) -> Result<Vec<Process>> {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    let first = open(kernel, pid)?;
+    let children = read_children(kernel)?;
+    Ok(below(kernel, first, children))
+}
+
+/// All processes by the pid of their parent.
+fn read_children(kernel: &Kernel) -> Result<HashMap<u32, Vec<ProcessId>>> {
+    let mut children: HashMap<u32, Vec<ProcessId>> = HashMap::new();
     for pid in read_all(kernel)? {
-        // One that has ended meanwhile is nobody's child any more.
+        // One that has ended meanwhile is nobody's child any more. All of a machine would be too many to keep open.
         let Ok(process) = Process::open(kernel, pid) else { continue };
-        children.entry(process.stat().ppid).or_default().push(pid);
+        children.entry(process.stat().ppid).or_default().push(processes::id(&process));
     }
-    let mut pids = vec![pid];
-    let mut at = 0;
-    while let Some(parent) = pids.get(at) {
-        let mut found = children.remove(parent).unwrap_or_default();
-        found.sort_unstable();
-        pids.extend(found);
-        at += 1;
-    }
-    let is_wanted = |process: &Process| why_not(process.stat()).is_none();
+    Ok(children)
+}
+
+/// `first`, which was opened before `children` were read, and those below it. A parent that is still there has had its pid all
+/// the time, so the children that were found by it are its own; those of one that is not may be another's.
+fn below(kernel: &Kernel, first: Process, mut children: HashMap<u32, Vec<ProcessId>>) -> Vec<Process> {
     let own = std::process::id();
-    let rest = pids[1..].iter().filter(|&&pid| pid != own).filter_map(|&pid| Process::open(kernel, pid).ok());
-    Ok(std::iter::once(open(kernel, pid)?).chain(rest.filter(is_wanted)).collect())
+    let mut ids = VecDeque::new();
+    let mut all: Vec<Process> = Vec::new();
+    let mut next = Some(first);
+    while let Some(process) = next {
+        if process.is_there() {
+            let mut found = children.remove(&process.stat().pid).unwrap_or_default();
+            found.sort_unstable();
+            ids.extend(found);
+        }
+        // The one that was named is told of in any case.
+        if all.is_empty() || (process.stat().pid != own && why_not(process.stat()).is_none()) {
+            all.push(process);
+        }
+        next = std::iter::from_fn(|| ids.pop_front())
+            .find_map(|id| Process::open(kernel, id.pid).ok().filter(|process| processes::id(process) == id));
+    }
+    all
 }
 
 impl Subject {
@@ -168,4 +188,37 @@ pub fn denied(kernel: &Kernel, name: &str, needed: Capability) -> anyhow::Error 
         format!("it takes {needed}, so run it as root")
     };
     Exit::Failed.error(format!("{what} {name}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use omr_testkit::FakeRoot;
+
+    use super::*;
+
+    fn add(root: &FakeRoot, pid: u32, ppid: u32, start: u64) {
+        let stat = format!("{pid} (a) S {ppid} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0 9 0\n");
+        root.write(format!("proc/{pid}/stat"), stat);
+    }
+
+    #[test]
+    fn who_got_a_pid_since_is_no_descendant_nor_are_its_children() {
+        let root = FakeRoot::new();
+        for (pid, ppid) in [(10, 1), (11, 10), (12, 10), (13, 11), (14, 12), (20, 1)] {
+            add(&root, pid, ppid, 500);
+        }
+        let kernel = Kernel::open(root.path()).expect("a root");
+        // What is below it, when `change` happens after all processes were looked at.
+        let found = |change: &dyn Fn()| {
+            let first = open(&kernel, 10).expect("a process");
+            let children = read_children(&kernel).expect("processes");
+            change();
+            let all = below(&kernel, first, children);
+            all.iter().map(|process| process.stat().pid).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&|| ()), [10, 11, 12, 13, 14]);
+        assert_eq!(found(&|| add(&root, 14, 20, 900)), [10, 11, 12, 13]);
+        assert_eq!(found(&|| add(&root, 11, 20, 900)), [10, 12], "13 may be a child of the new 11");
+        assert_eq!(found(&|| add(&root, 10, 20, 900)), [10], "which nobody hints any more: it is gone");
+    }
 }
