@@ -69,7 +69,8 @@ pub struct Advised {
     /// Bytes of the ranges that are done; ranges count as a whole.
     pub bytes: Bytes,
     /// How it ended. [`Outcome::Partial`]: a part of the first range that is not done is not mapped, the
-    /// rest of it was done. [`Outcome::Unsupported`]: that range cannot have this hint.
+    /// rest of it was done; for [`Advice::Collapse`] there was no huge page for it at this moment.
+    /// [`Outcome::Unsupported`]: that range cannot have this hint.
     pub outcome: Outcome,
 }
 
@@ -149,6 +150,8 @@ pub struct Batch<'a> {
     ranges: Vec<Range<u64>>,
     of: Vec<(usize, u64)>,
     at: usize,
+    /// Where there was a hole since the layout was looked at. The rest was done; something like it may fill it by the next look.
+    holes: Ranges,
     retries: u32,
     /// Calls were made since the layout was looked at.
     unchecked: bool,
@@ -170,6 +173,7 @@ impl<'a> Batch<'a> {
             ranges: Vec::new(),
             of: Vec::new(),
             at: 0,
+            holes: Ranges::new(),
             retries: 0,
             unchecked: false,
             ended: None,
@@ -228,7 +232,12 @@ impl<'a> Batch<'a> {
                     self.at += 1;
                 }
             }
-            // Not mapped any more, as the next look at the layout tells.
+            // Something of it is not mapped any more: what is there at the next look is asked for again.
+            Outcome::Partial if advice != Advice::Collapse => {
+                self.holes.insert(self.ranges[start].clone());
+                self.at += 1;
+            }
+            // No huge page for it: that stays so.
             _ => self.at += 1,
         }
         Ok(done)
@@ -276,7 +285,7 @@ impl<'a> Batch<'a> {
     fn check(&mut self) -> Result<Ranges> {
         self.unchecked = false;
         let changed = match self.layout.update() {
-            Ok(changed) => changed,
+            Ok(changed) => changed.union(&std::mem::take(&mut self.holes)),
             Err(err) if err.is_gone() => {
                 self.ended = Some(Outcome::Gone);
                 return Ok(Ranges::new());

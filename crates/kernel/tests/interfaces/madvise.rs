@@ -89,13 +89,54 @@ fn all_at_once() {
 
 #[test]
 fn behind_a_range_that_is_refused_it_goes_on() {
-    for why in [Outcome::Unsupported, Outcome::Partial] {
-        // The kernel reports what it has done, then why it went no further.
-        let (results, ended, calls) = asked(&[(0x1000, Outcome::Done), (0, why), (0x1000, Outcome::Done)]);
-        assert_eq!((outcomes(&results), ended), (vec![Outcome::Done, why, Outcome::Done], None));
-        assert_eq!(results[1].refused.is_empty(), why == Outcome::Partial);
-        assert_eq!((&calls[1][..], &calls[2][..]), (&THREE[1..], &THREE[2..]));
+    // The kernel reports what it has done, then why it went no further.
+    let (results, ended, calls) = asked(&[(0x1000, Outcome::Done), (0, Outcome::Unsupported), (0x1000, Outcome::Done)]);
+    assert_eq!((outcomes(&results), ended), (vec![Outcome::Done, Outcome::Unsupported, Outcome::Done], None));
+    assert!(!results[1].refused.is_empty());
+    assert_eq!((&calls[1][..], &calls[2][..]), (&THREE[1..], &THREE[2..]));
+}
+
+/// The layout is what it was, by then: what filled the hole cannot be told from what was there.
+#[test]
+fn what_had_a_hole_is_asked_for_again_though_it_looks_the_same() {
+    let hole = [(0x1000, Outcome::Done), (0, Outcome::Partial), (0x1000, Outcome::Done)];
+    let (results, ended, calls) = asked(&[&hole[..], &[(0x1000, Outcome::Done)]].concat());
+    assert_eq!((outcomes(&results), ended), (vec![Outcome::Done; 3], None));
+    assert_eq!(calls[3][..], THREE[1..2], "that, and nothing twice");
+    assert_eq!(results.iter().map(|result| result.changed).collect::<Vec<_>>(), [false, true, false]);
+    // It never holds still.
+    let tries = [(0, Outcome::Partial); madvise::RETRIES as usize];
+    let (results, _, _) = asked(&[&hole[..], &tries].concat());
+    assert_eq!(outcomes(&results), [Outcome::Done, Outcome::Partial, Outcome::Done]);
+    assert!(results[1].changed && results[1].done.is_empty());
+}
+
+#[test]
+fn of_what_has_a_hole_the_rest_counts_as_done() {
+    let (root, process) = fake_process(&[0x1000..0x9000]);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
+    let mut kernel =
+        Says { answers: [(0, Outcome::Partial), (0x6000, Outcome::Done)].into_iter().collect(), asked: Vec::new() };
+    let mut batch = Batch::new(&process, &mut layout, vec![cold(&(0x1000..0x9000))], CHUNK);
+    remap(&root, &[0x1000..0x4000, 0x6000..0x9000]);
+    while batch.next_call().expect("a layout").is_some() {
+        batch.call(&mut kernel).expect("an answer");
     }
+    assert_eq!(kernel.asked[1], [0x1000..0x4000, 0x6000..0x9000]);
+    let results = batch.end().expect("a layout");
+    assert_eq!((results[0].done.bytes(), results[0].changed), (Bytes(0x6000), true));
+}
+
+#[test]
+fn where_there_is_no_huge_page_now_nobody_insists() {
+    let (_root, process) = fake_process(&THREE);
+    let mut layout = Layout::read(process.dir()).expect("a layout");
+    let answers = [(0, Outcome::Partial), (0x2000, Outcome::Done)].into_iter().collect();
+    let mut kernel = Says { answers, asked: Vec::new() };
+    let hints = THREE.iter().map(|range| Hint { range: range.clone(), advice: Advice::Collapse }).collect();
+    let results = Batch::new(&process, &mut layout, hints, CHUNK).run(&mut kernel, |_| true).expect("done");
+    assert_eq!(outcomes(&results), [Outcome::Partial, Outcome::Done, Outcome::Done]);
+    assert!(kernel.answers.is_empty() && results.iter().all(|result| !result.changed));
 }
 
 #[test]
@@ -110,7 +151,8 @@ fn a_process_that_ends_or_a_right_that_is_missing_ends_it() {
 /// However odd the answers, it comes to an end.
 #[test]
 fn a_kernel_that_does_nothing_and_says_nothing() {
-    let (results, ended, _) = asked(&[(0, Outcome::Done), (5, Outcome::Done), (0, Outcome::Partial)]);
+    let hole = [(0, Outcome::Partial); 1 + madvise::RETRIES as usize];
+    let (results, ended, _) = asked(&[&[(0, Outcome::Done), (5, Outcome::Done)], &hole[..]].concat());
     assert_eq!((outcomes(&results), ended), (vec![Outcome::Partial; 3], None));
 }
 
