@@ -58,7 +58,7 @@ install_all() {
     done
     install -D -m 755 packaging/systemd-sleep/omr "$root$hook"
     if [ "$prefix" != /usr ]; then
-        sed -i "s#^\(Exec[A-Za-z]*=-\{0,1\}\)/usr/bin/omr #\1$prefix/bin/omr #" "$root$prefix"/lib/systemd/system/omr*.service "$root$prefix"/lib/systemd/user/omr*.service
+        sed -i "/^Exec/s#/usr/bin/omr #$prefix/bin/omr #" "$root$prefix"/lib/systemd/system/omr*.service "$root$prefix"/lib/systemd/user/omr*.service
         sed -i "s#/usr/lib/omr/#$prefix/lib/omr/#" "$root$prefix"/lib/omr/hints.conf
         sed -i "s# /usr/bin/omr # $prefix/bin/omr #" "$root$hook"
     fi
