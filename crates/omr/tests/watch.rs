@@ -149,9 +149,10 @@ fn a_spot_instance_that_is_not_interrupted_is_left_alone() {
     let server = Metadata::start(|head, _| imds(head, |_| None));
     assert_eq!(once(&server.root("ec2")), (0, vec![], String::new()));
     let get = |path: &str| format!("GET {path}");
-    assert_eq!(server.asked(), ["PUT /latest/api/token".into(), get(HIBERNATION), get(ACTION), get(REBALANCE)]);
+    let token = "PUT /latest/api/token";
+    assert_eq!(server.asked(), [token.into(), get(ACTION), token.into(), get(REBALANCE)]);
     let (code, out, _) = text(&omr(&server.root("ec2"), &["watch", "--once", "--dry-run"]));
-    assert_eq!((code, out.as_str()), (0, "ec2: nothing to prepare for\n"));
+    assert_eq!((code, out.as_str()), (0, "ec2 instance-action, ec2 rebalance: nothing to prepare for\n"));
 }
 
 #[test]
@@ -204,24 +205,69 @@ fn a_token_that_is_refused_is_replaced_once() {
     });
     assert_eq!(once(&server.root("ec2")).0, 0);
     let tokens = server.asked().iter().filter(|line| line.starts_with("PUT")).count();
-    assert_eq!(tokens, 2, "{:?}", server.asked());
+    // A second for each, after the first of the one that is asked first.
+    assert_eq!(tokens, 3, "{:?}", server.asked());
     // Every token is refused.
     let server = Metadata::start(|head, _| if head.starts_with("PUT ") { ok("T") } else { status(401) });
     let (code, requests, log) = once(&server.root("ec2"));
     assert_eq!((code, requests), (1, vec![]));
     assert!(log.contains("a new token is refused as well (401)"), "{log}");
-    assert_eq!(server.asked().len(), 4);
+    assert_eq!(server.asked().len(), 4 + 4);
 }
 
 #[test]
 fn a_token_is_used_until_its_time_is_over() {
-    // Valid for 30 s, of which the last 30 s are not used.
-    let server = Metadata::start(|head, _| match head.starts_with("PUT ") {
-        true => Reply::Answer(200, "x-aws-ec2-metadata-token-ttl-seconds: 30\r\n", "T".into()),
-        false => status(404),
+    // Valid for 30 s, of which the last 30 s are not used; and a second longer than a test takes.
+    for (life, tokens) in
+        [("x-aws-ec2-metadata-token-ttl-seconds: 30\r\n", 3), ("x-aws-ec2-metadata-token-ttl-seconds: 3600\r\n", 2)]
+    {
+        let server = Metadata::start(move |head, _| match path(head) {
+            "/latest/api/token" => Reply::Answer(200, life, "T".into()),
+            REBALANCE => ok(r#"{"noticeTime": "2026-11-21T03:12:03Z"}"#),
+            _ => status(404),
+        });
+        assert_eq!(once(&server.root("ec2")).0, 0);
+        assert_eq!(server.asked().iter().filter(|line| line.starts_with("PUT")).count(), tokens, "{life}");
+    }
+}
+
+#[test]
+fn what_fails_of_the_one_does_not_keep_the_other_from_being_told() {
+    let action = |head: &str| imds(head, |path| (path == ACTION).then(|| instance_action("terminate", 100))?);
+    let early = |head: &str| {
+        imds(head, |path| match path {
+            REBALANCE => Some(json!({"noticeTime": "2026-11-21T03:12:03Z"}).to_string()),
+            HIBERNATION => Some("true".into()),
+            _ => None,
+        })
+    };
+    type Answers = Box<dyn Fn(&str) -> Reply + Send + Sync>;
+    let failing = |broken: &'static str, reply: fn() -> Reply, rest: fn(&str) -> Reply| -> Answers {
+        Box::new(move |head| if path(head) == broken { reply() } else { rest(head) })
+    };
+    for (answers, purposes, log_has) in [
+        (failing(REBALANCE, || status(503), action), vec!["preempt"], "503"),
+        (failing(ACTION, || ok("<html>"), early), vec!["hibernate"], "instance-action"),
+        (failing(ACTION, || status(500), early), vec!["hibernate"], "500"),
+        // Without it a recommendation says nothing, so that fails, and is asked for again.
+        (failing(HIBERNATION, || status(503), early), vec![], "hibernation/configured: the answer is 503"),
+        // The control.
+        (Box::new(early), vec!["hibernate"], ""),
+    ] {
+        let server = Metadata::start(move |head, _| answers(head));
+        let (code, requests, log) = once(&server.root("ec2"));
+        let told: Vec<_> = requests.iter().filter_map(|request| request["for"].as_str()).collect();
+        assert_eq!((code, told), (i32::from(!log_has.is_empty()), purposes), "{log}");
+        assert!(log.contains(log_has), "{log}");
+    }
+    // An interruption is told, whatever is known of hibernation.
+    let server = Metadata::start(|head, _| match path(head) {
+        ACTION => imds(head, |_| instance_action("hibernate", 0)),
+        HIBERNATION => status(503),
+        _ => imds(head, |_| None),
     });
-    assert_eq!(once(&server.root("ec2")).0, 0);
-    assert_eq!(server.asked().iter().filter(|line| line.starts_with("PUT")).count(), 3);
+    let (code, requests, log) = once(&server.root("ec2"));
+    assert_eq!((code, requests.len()), (0, 1), "{log}");
 }
 
 #[test]
@@ -351,7 +397,8 @@ fn a_server_that_is_not_there_is_an_error() {
     drop(listener);
     let (code, _, log) = once(&root(&format!("provider = 'ec2'\nendpoint = 'http://{address}'")));
     assert_eq!(code, 1);
-    assert!(log.contains(&format!("ec2: PUT http://{address}/latest/api/token: connect: Connection refused")), "{log}");
+    let refused = format!("ec2 instance-action: PUT http://{address}/latest/api/token: connect: Connection refused");
+    assert!(log.contains(&refused), "{log}");
 }
 
 #[test]

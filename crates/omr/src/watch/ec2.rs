@@ -28,9 +28,19 @@ const TOKEN_MARGIN: Duration = Duration::from_secs(30);
 /// They have 56 characters.
 const LONGEST_TOKEN: usize = 1024;
 
-/// What is known of the instance.
-#[derive(Debug, Default)]
+/// What is asked for. Each by itself: a failure of one says nothing of the other, and never delays it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// The interruption notice.
+    Action,
+    /// The rebalance recommendation.
+    Rebalance,
+}
+
+/// One of these of the instance.
+#[derive(Debug)]
 pub struct Ec2 {
+    item: Item,
     token: Option<Token>,
     /// Whether it was launched so that it can hibernate, which never changes.
     hibernates: Option<bool>,
@@ -58,7 +68,10 @@ struct Rebalance {
 
 impl Source for Ec2 {
     fn name(&self) -> &'static str {
-        "ec2"
+        match self.item {
+            Item::Action => "ec2 instance-action",
+            Item::Rebalance => "ec2 rebalance",
+        }
     }
 
     fn interval(&self) -> Duration {
@@ -66,29 +79,38 @@ impl Source for Ec2 {
     }
 
     fn look(&mut self, server: &Server) -> Result<Vec<Notice>> {
-        let hibernates = match self.hibernates {
-            Some(known) => known,
-            None => {
-                let found = self.get(server, HIBERNATION)?;
-                let known = match found.found(HIBERNATION)? {
-                    Some(answer) => answer.text()? == "true",
-                    None => false,
-                };
-                *self.hibernates.insert(known)
-            }
+        let notice = match self.item {
+            Item::Action => match self.get(server, ACTION)?.found(ACTION)? {
+                Some(answer) => Some(parse_action(&answer.body).context(ACTION)?),
+                None => None,
+            },
+            Item::Rebalance => match self.get(server, REBALANCE)?.found(REBALANCE)? {
+                Some(answer) => Some(parse_rebalance(&answer.body, self.hibernates(server)?).context(REBALANCE)?),
+                None => None,
+            },
         };
-        let mut notices = Vec::new();
-        if let Some(answer) = self.get(server, ACTION)?.found(ACTION)? {
-            notices.push(parse_action(&answer.body).context(ACTION)?);
-        }
-        if let Some(answer) = self.get(server, REBALANCE)?.found(REBALANCE)? {
-            notices.push(parse_rebalance(&answer.body, hibernates).context(REBALANCE)?);
-        }
-        Ok(notices)
+        Ok(notice.into_iter().collect())
     }
 }
 
 impl Ec2 {
+    /// Follows this.
+    pub fn new(item: Item) -> Self {
+        Ec2 { item, token: None, hibernates: None }
+    }
+
+    /// Whether the instance can hibernate; asked until it is known.
+    fn hibernates(&mut self, server: &Server) -> Result<bool> {
+        if let Some(known) = self.hibernates {
+            return Ok(known);
+        }
+        let known = match self.get(server, HIBERNATION)?.found(HIBERNATION)? {
+            Some(answer) => answer.text()? == "true",
+            None => false,
+        };
+        Ok(*self.hibernates.insert(known))
+    }
+
     /// Asks with a token; one that is refused before its time (a new metadata server knows no old tokens)
     /// is replaced, once.
     fn get(&mut self, server: &Server, path: &str) -> Result<Answer> {

@@ -74,7 +74,9 @@ impl Watch {
             given => given,
         };
         let sources: Vec<Box<dyn Source>> = match provider {
-            Provider::Ec2 | Provider::Auto => vec![Box::new(ec2::Ec2::default())],
+            Provider::Ec2 | Provider::Auto => {
+                vec![Box::new(ec2::Ec2::new(ec2::Item::Action)), Box::new(ec2::Ec2::new(ec2::Item::Rebalance))]
+            }
             Provider::Gcp => {
                 vec![Box::new(gcp::Gcp::new(gcp::Key::Preempted)), Box::new(gcp::Gcp::new(gcp::Key::MaintenanceEvent))]
             }
@@ -88,12 +90,17 @@ impl Watch {
         self.sources.iter().map(|source| source.name()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Looks once and says what there is to say; how many requests that were.
+    /// Looks once and says what there is to say; how many requests that were. Where a look fails, what the
+    /// others have brought is told before that.
     pub fn once(&mut self, desk: &dyn Desk) -> Result<usize> {
         let mut announced = Announced::default();
+        let mut failed = Ok(());
         for (index, source) in self.sources.iter_mut().enumerate() {
-            let notices = source.look(&self.server).with_context(|| source.name())?;
-            tell_changes(announced.update(index, notices));
+            match source.look(&self.server).with_context(|| source.name()) {
+                Ok(notices) => tell_changes(announced.update(index, notices)),
+                Err(err) if failed.is_ok() => failed = Err(err),
+                Err(err) => log::warn!("{err:#}"),
+            }
         }
         let mut told = 0;
         while let Some(due) = announced.due(self.server.now()) {
@@ -101,7 +108,7 @@ impl Watch {
             announced.told(&due.id);
             told += 1;
         }
-        Ok(told)
+        failed.map(|()| told)
     }
 
     /// Looks and tells until the process ends.
