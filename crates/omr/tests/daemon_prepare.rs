@@ -10,7 +10,7 @@ use std::path::Path;
 
 use common::fake_kernel::FakeKernel;
 use common::running::{Daemon, ledger, wait_until};
-use common::{add_group, machine, omr, text};
+use common::{add_group, machine, omr, replace, text};
 use omr_testkit::FakeRoot;
 use serde_json::{Value, json};
 
@@ -180,6 +180,43 @@ fn another_purpose_begins_anew() {
     // Told to end in the middle of it.
     let log = daemon.end();
     assert!(log.contains("what can be freed is freed all the same"), "there is no /sys/power here: {log}");
+    assert_eq!(prepared(&root).len(), 2);
+    kernel.end();
+}
+
+#[test]
+fn swap_that_comes_after_the_notice_makes_the_image_the_goal() {
+    let root = large();
+    for (file, text) in [
+        ("sys/power/state", "freeze mem disk"),
+        ("sys/power/disk", "[platform] shutdown"),
+        ("sys/power/resume", "254:0"),
+        ("sys/power/resume_offset", "0"),
+        ("sys/power/image_size", "188059648"),
+        ("sys/power/reserved_size", "1048576"),
+        ("sys/class/block/vda/dev", "254:0"),
+    ] {
+        root.write(file, format!("{text}\n"));
+    }
+    let with_swap = root.read("proc/swaps");
+    root.write("proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n");
+    let kernel = FakeKernel::start(&root);
+    let daemon = start(&root, "");
+    daemon.ask(&prepare("hibernate", Some(300_000), "notice"));
+    wait_until_it_frees(&daemon);
+    // The control: while there is none, it goes on as it began.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(prepared(&root), [Value::Null; 0]);
+    replace(&root.resolve("proc/swaps"), &with_swap);
+    wait_until("the first has ended", || !prepared(&root).is_empty());
+    let line = &prepared(&root)[0];
+    let expected = (&json!("hibernate"), &json!("notice"), &json!("the machine can hibernate now"));
+    assert_eq!((&line["for"], &line["why"], &line["stop_reason"]), expected);
+    wait_until_it_frees(&daemon);
+    let status = daemon.status();
+    assert_eq!((&status["preparing"]["for"], &status["preparing"]["why"]), (&json!("hibernate"), &json!("notice")));
+    let log = daemon.end();
+    assert_eq!(log.matches("what can be freed is freed all the same").count(), 1, "once, at the beginning: {log}");
     assert_eq!(prepared(&root).len(), 2);
     kernel.end();
 }

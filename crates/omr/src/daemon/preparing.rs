@@ -17,6 +17,7 @@ use super::worker::Order;
 use super::{Daemon, Purpose};
 use crate::config::printable;
 use crate::handback::{self, Blocks};
+use crate::image::Obstacle;
 use crate::prepare::{Done, Goal, Target};
 
 /// Without a deadline it ends after this time.
@@ -25,6 +26,8 @@ const USUAL: Duration = Duration::from_secs(120);
 const LONGEST: Duration = Duration::from_secs(900);
 /// The loop looks once a second, and must not look too late.
 const MARGIN: Duration = Duration::from_secs(1);
+/// All the free memory that can be had.
+const EVERYTHING: Goal = Goal::Free { at_least: Bytes::MAX };
 /// So much of a reason is kept.
 const SHOWN: usize = 200;
 
@@ -37,8 +40,10 @@ pub struct Preparing {
     /// Of the time until then, what handing back needs.
     reserved: Duration,
     stage: Stage,
-    /// The worker is at this one still, which came before.
-    before: Option<(Purpose, String)>,
+    /// The machine could not hibernate when it began, so what it works towards is not an image.
+    makeshift: bool,
+    /// The worker is at this one still, which came before, and ends for this reason.
+    before: Option<(Purpose, String, &'static str)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +80,14 @@ impl Daemon {
                 self.preparing = Some(Preparing { why, deadline, reserved, ..known });
                 return Answer::Ok(serde_json::Value::Null);
             }
-            Some(known) if known.stage != Stage::Waiting => Some((known.purpose, known.why)),
+            Some(known) if known.stage != Stage::Waiting => {
+                Some((known.purpose, known.why, "something else is to be prepared for"))
+            }
             Some(known) => known.before,
             None => None,
         };
-        self.preparing = Some(Preparing { purpose, why, deadline, reserved, stage: Stage::Waiting, before });
+        let stage = Stage::Waiting;
+        self.preparing = Some(Preparing { purpose, why, deadline, reserved, stage, makeshift: false, before });
         // What the worker is at, be it a sweep or another preparation, ends first.
         self.stop(Reason::Preparing { what });
         self.worker.stop();
@@ -104,6 +112,14 @@ impl Daemon {
         } else if preparing.stage == Stage::Running && preparing.deadline.since(now) < preparing.reserved {
             preparing.stage = Stage::HandingBack { freed };
             self.worker.stop();
+        } else if preparing.stage == Stage::Running
+            && preparing.makeshift
+            && goal(&self.kernel, &self.root, preparing.purpose).is_ok()
+        {
+            // Swap came, and what runs would fill it: it knows of no image that needs room there.
+            preparing.stage = Stage::Waiting;
+            preparing.before = Some((preparing.purpose, preparing.why.clone(), "the machine can hibernate now"));
+            self.worker.stop();
         }
     }
 
@@ -115,7 +131,7 @@ impl Daemon {
                 self.worker.stop();
             }
             // The one before it is being ended already, and all that is left.
-            (Stage::Waiting, Some((purpose, before))) => {
+            (Stage::Waiting, Some((purpose, before, _))) => {
                 (preparing.purpose, preparing.why, preparing.stage) = (purpose, before, Stage::Ending(why));
             }
             (Stage::Waiting, None) => {
@@ -133,6 +149,13 @@ impl Daemon {
         };
         preparing.stage = Stage::Running;
         let goal = goal(&self.kernel, &self.root, preparing.purpose);
+        preparing.makeshift = goal.is_err();
+        let goal = goal.unwrap_or_else(|obstacle| {
+            // Whoever hibernates the machine may be about to mend that: EC2's agent switches its swap file on
+            // a second before.
+            log::warn!("{obstacle}; what can be freed is freed all the same");
+            EVERYTHING
+        });
         self.order(Order::Prepare(goal, self.loaded.clone()));
     }
 
@@ -141,7 +164,7 @@ impl Daemon {
         // A new one may be waiting for the end of this.
         let waiting = self.preparing.as_mut().filter(|preparing| preparing.stage == Stage::Waiting);
         let (purpose, why, stop_reason) = match waiting.map(|preparing| preparing.before.take()) {
-            Some(Some((purpose, why))) => (purpose, why, Some("something else is to be prepared for")),
+            Some(Some((purpose, why, reason))) => (purpose, why, Some(reason)),
             _ => {
                 let Some(preparing) = &self.preparing else { return };
                 let ended = match preparing.stage {
@@ -249,15 +272,9 @@ impl Daemon {
 }
 
 /// What is to be reached.
-fn goal(kernel: &Kernel, root: &Path, purpose: Purpose) -> Goal {
-    let all = Goal::Free { at_least: Bytes::MAX };
+fn goal(kernel: &Kernel, root: &Path, purpose: Purpose) -> Result<Goal, Obstacle> {
     match purpose {
-        Purpose::Migrate | Purpose::Preempt => all,
-        Purpose::Hibernate => Goal::hibernate(kernel, root, Target::Fast).unwrap_or_else(|obstacle| {
-            // Whoever hibernates the machine may be about to mend that: EC2's agent switches its swap file on
-            // a second before.
-            log::warn!("{obstacle}; what can be freed is freed all the same");
-            all
-        }),
+        Purpose::Migrate | Purpose::Preempt => Ok(EVERYTHING),
+        Purpose::Hibernate => Goal::hibernate(kernel, root, Target::Fast),
     }
 }
