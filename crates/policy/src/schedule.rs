@@ -104,9 +104,14 @@ impl Schedule {
 /// Twice in that time: then the oldest of four generations always holds what was not used for so long, and
 /// nothing else, as the last aging but one was that long ago. More often, and the kernel would forget that too soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beats(BTreeMap<Duration, Monotonic>);
+pub struct Beats {
+    /// When those of each age are due.
+    next: BTreeMap<Duration, Monotonic>,
+    /// And none before.
+    rest: Monotonic,
+}
 
-/// Agings for one age take no more CPU time than this part of the time. What is aged more seldom is taken later.
+/// Agings for all ages together take no more CPU time than this part of the time. What is aged more seldom is taken later.
 const BEATS_SHARE: u32 = 100;
 
 /// The kernel counts ages in jiffies, of which the longest are 10 ms.
@@ -115,9 +120,12 @@ const JIFFIES: Duration = Duration::from_millis(20);
 impl Beats {
     /// The ages, of those that rules ask for, whose groups are to be aged now.
     pub fn due(&mut self, now: Monotonic, ages: impl Iterator<Item = Duration>) -> Vec<Duration> {
-        let before = core::mem::take(&mut self.0);
-        self.0 = ages.map(|age| (age, before.get(&age).copied().unwrap_or(now))).collect();
-        let due = self.0.iter_mut().filter(|(_, next)| now >= **next);
+        let before = core::mem::take(&mut self.next);
+        self.next = ages.map(|age| (age, before.get(&age).copied().unwrap_or(now))).collect();
+        if now < self.rest {
+            return Vec::new();
+        }
+        let due = self.next.iter_mut().filter(|(_, next)| now >= **next);
         due.map(|(age, next)| {
             *next = now + *age / 2 + JIFFIES;
             *age
@@ -125,13 +133,9 @@ impl Beats {
         .collect()
     }
 
-    /// That is done, and has cost so much CPU time.
-    pub fn spent(&mut self, now: Monotonic, ages: &[Duration], cost: Duration) {
-        for age in ages {
-            if let Some(next) = self.0.get_mut(age) {
-                *next = (*next).max(now + cost * (BEATS_SHARE - 1));
-            }
-        }
+    /// What was due is done, and has cost so much CPU time.
+    pub fn spent(&mut self, now: Monotonic, cost: Duration) {
+        self.rest = now + cost * (BEATS_SHARE - 1);
     }
 }
 

@@ -117,7 +117,7 @@ impl Daemon {
             history.is_looking = false;
             match report.ages.is_empty() {
                 true => history.schedule.spent(report.due, report.cost),
-                false => history.beats.spent(now, &report.ages, report.cost),
+                false => history.beats.spent(now, report.cost),
             }
             history.agings += report.agings;
             history.cost += report.cost;
