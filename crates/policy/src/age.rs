@@ -22,7 +22,8 @@ use core::time::Duration;
 use omr_units::{Bytes, Monotonic};
 use serde::{Deserialize, Serialize};
 
-/// Older readings are forgotten: enough for an hour of one a minute.
+/// Older readings are forgotten: enough for twelve rounds of the daemon's five (see [`crate::schedule`]). They cannot be
+/// thinned out, as each says only with the next what was merged in between.
 const READINGS: usize = 64;
 
 /// Agings do not come to the millisecond, so the most is of what was not used for this part of the time

@@ -105,6 +105,19 @@ fn what_is_forgotten_is_of_longer_times_only() {
 }
 
 #[test]
+fn twelve_rounds_of_the_history_are_remembered() {
+    // Twenty minutes in parts of one, of which the daemon ages in these.
+    let moments: Vec<u64> =
+        (1..=30).flat_map(|round| [10, 16, 18, 19, 20].map(|part| (round * 20 + part) * 60)).collect();
+    let agings = (0..).zip(moments.windows(4));
+    let all =
+        ages(agings.map(|(first, born)| reading(first, &[(born[0], 7), (born[1], 0), (born[2], 0), (born[3], 0)])));
+    let round = seconds(1200);
+    assert_eq!(all.idle(12 * round), bounds(7, 7));
+    assert_eq!(all.idle(14 * round), bounds(0, 7));
+}
+
+#[test]
 fn an_aging_that_was_not_seen_ends_what_is_known_of_before() {
     let ages = ages([
         reading(3, &[(0, 30), (1000, 10), (1060, 50), (1120, 0)]),
