@@ -57,7 +57,10 @@ impl Tracker {
     /// What it does not see.
     pub fn does_not_see(self) -> &'static str {
         match self {
-            Tracker::LruGen => "read(2) and write(2); processes of other groups, and of any that have ended since",
+            Tracker::LruGen => {
+                "read(2) and write(2); processes of other groups, and of any that have ended since; memory under \
+                 madvise(MADV_RANDOM) or MADV_SEQUENTIAL"
+            }
             Tracker::Damon => {
                 "read(2) and write(2); files; what is not mapped; processes of other groups, and of any that began or ended \
                  since; a few used pages among many unused ones in a region, so the least is likely, not certain; what \

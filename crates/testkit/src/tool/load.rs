@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::mm::{Advice, madvise};
 use serde_json::json;
 
 use crate::amount::Amount;
 use crate::pattern::{PAGE, Pattern};
 use crate::signals::Signals;
-use crate::touch::faults;
+use crate::touch::{Order, faults};
 use crate::{clock, pattern};
 
 #[derive(clap::Args)]
@@ -28,6 +29,9 @@ pub(crate) struct FillArgs {
     /// Share of the memory that is written again every second
     #[arg(long, default_value_t = 0, value_name = "PERCENT")]
     hot: u8,
+    /// The order of use that the kernel is told, by madvise(2)
+    #[arg(long)]
+    advise: Option<Order>,
     /// A file to fill and read as well, so that it is in the page cache
     #[arg(long, requires = "file_amount")]
     file: Option<PathBuf>,
@@ -53,6 +57,9 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
         fill_file(path, amount.bytes()?, pattern).with_context(|| path.display().to_string())?;
     }
     let mut words = pattern.fill(usize::try_from(args.amount.bytes()? / 8)?);
+    if let Some(order) = args.advise {
+        advise(&words, order)?;
+    }
     println!("{}", json!({"ready": true, "bytes": words.len() * 8, "seconds": start.elapsed().as_secs_f64()}));
 
     let hot = words.len() / 100 * usize::from(args.hot.min(100));
@@ -81,6 +88,18 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
             }
         }
     }
+}
+
+/// Tells the kernel in which order all pages of these words are used.
+fn advise(words: &[u64], order: Order) -> Result<()> {
+    let advice = match order {
+        Order::Sequential => Advice::Sequential,
+        Order::Random => Advice::Random,
+    };
+    let inside = words.as_ptr() as usize % (PAGE * 8);
+    let start = words.as_ptr().wrapping_byte_sub(inside).cast_mut().cast();
+    // SAFETY: memory of this process from the beginning of a page on; what is in it stays.
+    unsafe { madvise(start, size_of_val(words) + inside, advice) }.context("madvise")
 }
 
 /// Reads and writes a word of every page; the contents stay.

@@ -23,8 +23,9 @@ pub(crate) struct Args {
     seed: u64,
 }
 
+/// In which order pages are used.
 #[derive(Clone, Copy, ValueEnum)]
-enum Order {
+pub(crate) enum Order {
     /// As they lie in memory: the kernel reads ahead
     Sequential,
     /// As programs with pointers do
