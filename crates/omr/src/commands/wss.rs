@@ -94,6 +94,8 @@ struct Summary {
     figures: Figures,
     /// Files in tmpfs that are not mapped, at least: part of `memory`, and their use is not seen.
     tmpfs_unseen: Option<Bytes>,
+    /// Came back since it was begun to look: what of it was taken again is in no other figure.
+    came_back: Option<Bytes>,
     tracker: Tracker,
     /// Of processes: how often each region was looked at, and how large one is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,8 +191,15 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     stop::catch_signals();
     let stop = Flag::default();
     let window = args.window.unwrap_or(WINDOW);
-    let mut look =
-        Look { kernel: &kernel, args, window, top, began: clock::read_monotonic(), asleep: clock::read_asleep() };
+    let mut look = Look {
+        kernel: &kernel,
+        args,
+        window,
+        came_back: top.read_stat(&mut Vec::new()).ok().and_then(|stat| came_back(&kernel, &stat)),
+        top,
+        began: clock::read_monotonic(),
+        asleep: clock::read_asleep(),
+    };
     if std::io::stderr().is_terminal() {
         eprintln!("looking at {} for {}; ^C stops", look.name(), short(window));
     }
@@ -251,6 +260,12 @@ struct Look<'a> {
     top: Group,
     began: Monotonic,
     asleep: Duration,
+    came_back: Option<Bytes>,
+}
+
+/// What has come back so far.
+fn came_back(kernel: &Kernel, stat: &MemoryStat) -> Option<Bytes> {
+    stat.came_back().map(|pages| pages.bytes(kernel.page()))
 }
 
 impl Look<'_> {
@@ -391,6 +406,7 @@ impl Look<'_> {
             window_seconds: window.as_secs_f64(),
             figures: all,
             tmpfs_unseen: stat.shmem.zip(stat.file_mapped).map(|(shared, mapped)| shared - mapped),
+            came_back: came_back(self.kernel, stat).zip(self.came_back).map(|(now, before)| now - before),
             tracker,
             looks: None,
             region: None,
@@ -418,6 +434,9 @@ fn table(summary: &Summary, window: Duration, per_node: bool) -> String {
     text.push('\n');
     if let Some(unseen) = summary.tmpfs_unseen.filter(|&unseen| unseen >= Bytes::mib(1)) {
         let _ = writeln!(text, "{unseen} or more are files in tmpfs, whose use through read and write is not seen.");
+    }
+    if let Some(came_back) = summary.came_back.filter(|&bytes| bytes > Bytes::ZERO) {
+        let _ = writeln!(text, "{came_back} came back meanwhile: what of that was taken again is used, too.");
     }
     if summary.not_aged > 0 {
         let _ = writeln!(
