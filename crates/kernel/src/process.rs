@@ -375,6 +375,12 @@ impl Process {
         self.pidfd.get().map(AsFd::as_fd).ok_or(Errno::SRCH)
     }
 
+    /// Whether `/proc` shows another pid namespace than the one this program is in: it is there, and no pidfd of it is to be had,
+    /// as its pid is another's here or nobody's. A zombie, or one that runs another program by now, has one.
+    pub fn is_elsewhere(&self) -> bool {
+        self.pidfd().is_err_and(|err| err == Errno::SRCH) && self.is_there()
+    }
+
     /// Whether it has not ended, a zombie included.
     pub fn is_there(&self) -> bool {
         ProcessStat::read(&self.dir).is_ok_and(|stat| stat.starttime == self.stat.starttime)

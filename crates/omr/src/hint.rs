@@ -339,8 +339,7 @@ impl Hinter<'_> {
             Some(Outcome::Interrupted) => Some(End::Stopped),
             Some(_) => Some(End::Gone),
         });
-        if end == Some(End::Gone) && subject.process.is_there() {
-            // The pid is another process's, or nobody's, where this program looks for it.
+        if end == Some(End::Gone) && subject.process.is_elsewhere() {
             work.report.notes.push("it is in another pid namespace than omr, whose /proc this is not".into());
         }
         for result in batch.end()? {

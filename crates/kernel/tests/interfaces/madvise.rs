@@ -373,6 +373,22 @@ fn pids_of_a_group() {
     assert_eq!(read_pids(&group).expect("readable"), [5413, 77]);
 }
 
+/// What a hint about it says when its memory is gone.
+#[test]
+fn only_a_process_of_another_pid_namespace_is_elsewhere() {
+    let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
+    let mut child = Command::new("true").spawn().expect("true starts");
+    let process = Process::open(&kernel, child.id()).expect("the child");
+    let is_zombie = |_: &u32| Process::open(&kernel, child.id()).is_ok_and(|now| now.stat().is_zombie());
+    let _ = (0..500).inspect(|_| std::thread::sleep(std::time::Duration::from_millis(10))).find(is_zombie);
+    assert!(process.is_there() && !process.is_elsewhere(), "a zombie");
+    child.wait().expect("ended");
+    assert!(!process.is_there() && !process.is_elsewhere());
+    // In this one's /proc, which shows other processes, 7 is another one.
+    let (_root, process) = fake_process(&THREE);
+    assert!(process.is_elsewhere());
+}
+
 #[test]
 fn a_real_child() {
     let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
