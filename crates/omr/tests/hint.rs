@@ -181,6 +181,25 @@ fn a_tree_of_processes() {
 }
 
 #[test]
+fn one_of_a_tree_that_cannot_be_hinted_takes_no_report_from_the_others() {
+    let root = with_processes();
+    for (pid, ppid) in [(301, 101), (302, 301)] {
+        add_process(&root, pid, ppid, 'S', 0, "bg");
+    }
+    root.write("proc/301/maps", "no mapping\n");
+    let (code, summary) = dry(&root, &["hint", "101", "--cold", "--tree"]);
+    let pids: Vec<_> = summary["processes"].as_array().expect("processes").iter().map(|one| &one["pid"]).collect();
+    assert_eq!(pids, [101, 302], "{summary}");
+    assert_eq!(code, 4);
+    let left_out = summary["left_out"][0].as_str().unwrap_or_default();
+    assert!(left_out.starts_with("301 (a b): ") && left_out.contains("301/maps"), "{summary}");
+    // The one that was named is what it is about.
+    root.write("proc/101/maps", "no mapping\n");
+    let (code, stdout, stderr) = text(&omr(&root, &["hint", "101", "--cold", "--tree", "--dry-run"]));
+    assert!(code == 1 && stdout.is_empty() && stderr.contains("101/maps"), "{code} {stdout} {stderr}");
+}
+
+#[test]
 fn without_swap_only_files_can_leave() {
     let root = with_processes();
     root.write("proc/swaps", swaps(0, 0).lines().next().expect("a head").to_owned() + "\n");

@@ -121,7 +121,7 @@ pub struct Summary {
     cpu_seconds: f64,
     end: End,
     dry_run: bool,
-    /// Processes of the tree that may not be hinted, and why.
+    /// Processes of the tree that may not be hinted, or could not be to the end, and why.
     left_out: Vec<String>,
     processes: Vec<Report>,
 }
@@ -194,7 +194,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         }
     }
     let mut summary = order.carry_out(&kernel, root, &loaded, &subjects)?;
-    summary.left_out = left_out;
+    summary.left_out.splice(..0, left_out);
     summary.print(&order)?;
     Ok(summary.exit())
 }
@@ -238,7 +238,7 @@ impl Order {
             left_out: Vec::new(),
             processes: Vec::new(),
         };
-        for subject in subjects {
+        for (number, subject) in subjects.iter().enumerate() {
             let before = summary.hinted;
             let mut hinter = Hinter {
                 kernel,
@@ -248,7 +248,15 @@ impl Order {
                 stop: &stop,
                 progress: &mut |bytes| bar.set_position((before + bytes).0),
             };
-            let report = hinter.run(subject, &self.selection, self.extent)?;
+            let report = match hinter.run(subject, &self.selection, self.extent) {
+                Ok(report) => report,
+                // What was done to others is told all the same.
+                Err(err) if number > 0 => {
+                    summary.left_out.push(format!("{}: {err:#}", hint::name(subject.process.stat())));
+                    continue;
+                }
+                Err(err) => return Err(err),
+            };
             summary.add(report, subjects.len() == 1);
             if matches!(summary.end, End::Stopped | End::Timeout | End::SwapFloor) {
                 break;
