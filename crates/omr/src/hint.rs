@@ -556,7 +556,8 @@ impl Work<'_> {
             })?;
         }
         // Before 6.7 the file of a process that has ended is empty, as if nothing were in memory.
-        self.layout.update()?;
+        let changed = self.layout.update()?;
+        self.report.changed |= !changed.intersection(ranges).is_empty();
         Ok((present.intersection(ranges), swapped.intersection(ranges)))
     }
 
@@ -599,7 +600,29 @@ fn is(err: &anyhow::Error, what: fn(&omr_kernel::Error) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use omr_kernel::process::Process;
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A process with these mappings, of which 32 MiB from the start are in memory.
+    fn fake_process(mappings: &[Range<u64>]) -> (FakeRoot, Kernel, Subject) {
+        let root = FakeRoot::captured(Release::V6_12)
+            .proc("7/stat", "7 (a) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0")
+            .proc("7/pagemap", (1u64 << 63).to_ne_bytes().repeat(8192))
+            .busy_group("a");
+        remap(&root, mappings);
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let process = Process::open(&kernel, 7).expect("a process");
+        (root, kernel, Subject { process, group: "a".into(), account: None })
+    }
+
+    fn remap(root: &FakeRoot, mappings: &[Range<u64>]) {
+        let line = |range: &Range<u64>| format!("{:08x}-{:08x} rw-p 00000000 00:00 0\n", range.start, range.end);
+        root.write("proc/7/maps", mappings.iter().map(line).collect::<String>());
+    }
 
     #[test]
     fn ranges_are_taken_from_the_front_and_cut_where_it_is_enough() {
@@ -608,5 +631,30 @@ mod tests {
         assert_eq!(queue, [0x2000..0x3000]);
         assert_eq!(take(&mut queue, Bytes(0x9000)).bytes(), Bytes(0x1000));
         assert!(take(&mut queue, Bytes(0x9000)).is_empty());
+    }
+
+    #[test]
+    fn what_changes_between_the_last_call_and_the_look_at_what_came_of_it_is_told() {
+        for (now, changed) in [(2 * MIB..3 * MIB, true), (2 * MIB..4 * MIB, false)] {
+            let (root, kernel, subject) = fake_process(&[0..MIB, 2 * MIB..4 * MIB]);
+            let dir = subject.process.dir();
+            let mut work = Work {
+                advice: Advice::Cold,
+                layout: Layout::read(dir).expect("a layout"),
+                pagemap: Pagemap::open(dir, kernel.page()).expect("a page table"),
+                floor: Bytes::ZERO,
+                on_disk: false,
+                refused: Ranges::new(),
+                report: Report::new(&subject, End::Complete),
+                buffer: Vec::new(),
+                subject: &subject,
+            };
+            let hinted = Ranges::from_iter([3 * MIB..4 * MIB]);
+            work.residency(&hinted).expect("a look");
+            assert!(!work.report.changed);
+            remap(&root, &[now]);
+            work.residency(&hinted).expect("a look");
+            assert_eq!(work.report.changed, changed, "elsewhere is not where it was hinted");
+        }
     }
 }
