@@ -236,7 +236,14 @@ impl Hinter<'_> {
             _ => self.give(&mut work, all.as_slice())?.unwrap_or(End::Complete),
         };
         if work.report.end == End::Denied {
-            return Err(subject::denied(self.kernel, &name(work.subject.process.stat()), Capability::SysNice));
+            // The kernel asks for both, the right to look into the process first, and with each call: it may have
+            // changed its user since.
+            let process = &work.subject.process;
+            let needed = match Layout::read(process.dir()) {
+                Err(err) if err.is_denied() => Capability::SysPtrace,
+                _ => Capability::SysNice,
+            };
+            return Err(subject::denied(self.kernel, &name(process.stat()), needed));
         }
         work.name_refused();
         if work.report.end != End::Gone {
