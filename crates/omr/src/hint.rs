@@ -51,8 +51,8 @@ const WRITTEN_TIME: Duration = Duration::from_secs(30);
 const FUTILE: u32 = 8;
 /// What freeing the swap cache may send to swap, however little there is to free.
 const LEAST_EXCESS: Bytes = Bytes::mib(2);
-/// Of memory that is only marked, so much in one call: some milliseconds.
-const MARKED: Bytes = Bytes::mib(256);
+/// Of memory that is only marked, so much in one call, which waits for nothing: 7.x holds the process's `mmap_lock` for all of it.
+const MARKED: Bytes = Bytes::mib(8);
 /// Ranges nearer to each other than this are looked at together.
 const NEAR: Bytes = Bytes::mib(1);
 
@@ -607,6 +607,8 @@ fn is(err: &anyhow::Error, what: fn(&omr_kernel::Error) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use omr_kernel::Dir;
+    use omr_kernel::madvise::Advised;
     use omr_kernel::process::Process;
     use omr_testkit::{FakeRoot, Release};
 
@@ -638,6 +640,51 @@ mod tests {
         assert_eq!(queue, [0x2000..0x3000]);
         assert_eq!(take(&mut queue, Bytes(0x9000)).bytes(), Bytes(0x1000));
         assert!(take(&mut queue, Bytes(0x9000)).is_empty());
+    }
+
+    /// A kernel that does all it is asked, and keeps how much that was: of each call, its ranges.
+    #[derive(Default)]
+    struct Keeps(Vec<Vec<Bytes>>);
+
+    impl Actuator for Keeps {
+        fn write(&mut self, _: &Dir, _: &str, _: &str) -> omr_kernel::Result<Outcome> {
+            unreachable!("nothing is written to a file")
+        }
+
+        fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> omr_kernel::Result<Advised> {
+            self.0.push(ranges.iter().map(length).collect());
+            Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
+        }
+
+        fn is_live(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn no_call_holds_the_lock_for_more_than_it_has_to() {
+        for (advice, most) in [(Advice::Cold, Bytes::mib(8)), (Advice::PageOut, CHUNK)] {
+            let (_root, kernel, subject) = fake_process(&[0..32 * MIB]);
+            let mut actuator = Keeps::default();
+            let mut hinter = Hinter {
+                kernel: &kernel,
+                config: &Config::default(),
+                actuator: &mut actuator,
+                journal: None,
+                stop: &Flag::with_timeout(None),
+                progress: &mut |_| {},
+            };
+            let selection = Selection { advice, within: Some(Ranges::from_iter([0..20 * MIB])), backing: None };
+            let extent = Extent { amount: Amount::Max, swap_floor: Some(Amount::Bytes(Bytes::ZERO)) };
+            let report = hinter.run(&subject, &selection, extent).expect("a report");
+            assert_eq!(report.hinted, Bytes::mib(20), "{report:?}");
+            let calls: Vec<Bytes> = actuator.0.iter().map(|ranges| ranges.iter().copied().sum()).collect();
+            assert_eq!(calls.iter().max(), Some(&most), "{advice:?}");
+            assert!(
+                actuator.0.iter().flatten().all(|range| *range <= CHUNK),
+                "nor for one range, where that is what counts"
+            );
+        }
     }
 
     #[test]
