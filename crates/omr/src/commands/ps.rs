@@ -28,6 +28,9 @@ use crate::{config, paths};
 ///
 /// COLD is how much of the anonymous memory was not used for two minutes when the daemon looked last, between a least and a
 /// most: what is known of the group of the process, and that the rest of the group may have all of it or nothing. "-": not known.
+///
+/// FREED is what the last hint (LAST) freed, and BACK how much of what was in swap when that ended has left it since: because it
+/// was used again, or its memory was given up.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {

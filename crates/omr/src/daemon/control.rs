@@ -410,6 +410,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_requests_in_the_documentation_are_some() {
+        let text = include_str!("../../../../docs/processes.md");
+        let requests = text.lines().filter(|line| line.starts_with("{\"do\""));
+        let read = |line: &str| serde_json::from_str::<Request>(line).unwrap_or_else(|err| panic!("{line}: {err}"));
+        assert_eq!(
+            requests.map(read).filter(|request| matches!(request, Request::Hold { .. } | Request::Say { .. })).count(),
+            5
+        );
+    }
+
+    #[test]
     fn who_may_only_ask_speaks_for_itself() {
         let peer = |right| Peer { uid: 1000, right, held: Words::default() };
         for (right, owner, owns) in [
