@@ -456,9 +456,14 @@ fn little(stat: &MemoryStat) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::ControlFlow;
+    use std::ops::{ControlFlow, Range};
+    use std::path::Path;
 
+    use omr_kernel::Dir;
     use omr_kernel::lru_gen::Parser;
+    use omr_kernel::madvise::{Advice, Advised};
+    use omr_kernel::process::Process;
+    use omr_testkit::{FakeRoot, Release};
 
     use super::*;
 
@@ -536,5 +541,80 @@ mod tests {
         disk.learn(Pages(100), Duration::from_millis(1));
         assert_eq!(disk.time(Pages(1024)), Duration::from_micros(10_240));
         assert_eq!(disk.time(Pages(1)), FIRST_TIME / 4);
+    }
+
+    const FILE: &str = "sys/kernel/debug/lru_gen";
+
+    /// The text of two groups, of which the second has this name and so many pages in its oldest generation.
+    fn text(name: &str, oldest: u64) -> String {
+        let rows = |oldest| format!(" 3 400000 {oldest} 0 \n 4 180000 0 0 \n 5 60000 0 0 \n 6 1 1 0 \n");
+        format!("memcg     1 /\n node     0\n{}memcg     7 {name}\n node     0\n{}", rows(9), rows(oldest))
+    }
+
+    /// A kernel that evicts all it is asked for of the group whose id it is when the command comes: "/a", or, where that
+    /// has ended by then, another.
+    struct Kswapd<'a> {
+        root: &'a FakeRoot,
+        ends: bool,
+        commands: usize,
+    }
+
+    impl Actuator for Kswapd<'_> {
+        fn write(&mut self, _: &Dir, _: &str, data: &str) -> omr_kernel::Result<Outcome> {
+            assert!(data.starts_with("- 7 0 3 max "), "{data}");
+            self.commands += 1;
+            if self.ends {
+                self.root.remove("sys/fs/cgroup/a");
+                self.root.write(FILE, text("/b", 0));
+            } else {
+                self.root.write("sys/fs/cgroup/a/memory.current", "0\n");
+                self.root.write(FILE, text("/a", 0));
+            }
+            Ok(Outcome::Done)
+        }
+
+        fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> omr_kernel::Result<Advised> {
+            unreachable!("an eviction is no hint")
+        }
+
+        fn is_live(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn of_a_group_that_ended_before_the_command_nothing_counts_as_evicted() {
+        let evict = |ends| {
+            let root = FakeRoot::captured(Release::V6_12)
+                .proc("swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 524284 0 -2\n")
+                .file(FILE, text("/a", 1024))
+                .group(
+                    "a",
+                    &[
+                        ("memory.current", "4194304\n"),
+                        ("memory.stat", "anon 4194304\nfile 0\nfile_mapped 0\nshmem 0\n"),
+                    ],
+                );
+            let kernel = Kernel::open(root.path()).expect("a kernel");
+            let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+            let mut kswapd = Kswapd { root: &root, ends, commands: 0 };
+            let job = Job {
+                amount: Bytes::mib(4),
+                floor: Bytes::ZERO,
+                swap_floor: Bytes::ZERO,
+                swap_writes: Bytes::MAX,
+                file_only: false,
+                step: Bytes::mib(4),
+                write_time: Duration::from_secs(10),
+            };
+            let (age, stop) = (Duration::from_secs(120), Flag::default());
+            let report = Evictor::new(&kernel, &mut kswapd, &stop).run(&group, job, None, age, &mut |_| {});
+            (report.end, report.freed, kswapd.commands, report.error)
+        };
+        let (end, freed, commands, error) = evict(true);
+        assert_eq!((end, freed, commands), (End::Gone, Bytes::ZERO, 1), "{error:?}");
+        // The control: it has not ended.
+        let (_, freed, commands, error) = evict(false);
+        assert_eq!((freed, commands), (Bytes::mib(4), 1), "{error:?}");
     }
 }

@@ -143,3 +143,35 @@ fn reading(kernel: &Kernel, lists: &lru_gen::Lists, now: Monotonic) -> Option<Re
     });
     Reading::new(generations.collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_what_brings_it() {
+        let all = Enabled(7);
+        let (integrity, none) = (Some(Lockdown::Integrity), Some(Lockdown::None));
+        for (enabled, generations, lockdown, sees_root, expected) in [
+            (None, Generations::Open, None, true, Some((Missing::NotBuilt, "CONFIG_LRU_GEN"))),
+            (Some(Enabled(0)), Generations::Open, None, true, Some((Missing::Off(Enabled(0)), "write \"y\""))),
+            (Some(Enabled(1)), Generations::Open, None, true, Some((Missing::NoWalks(Enabled(1)), "accessed bits"))),
+            (Some(all), Generations::NotMounted, integrity, true, Some((Missing::NotMounted, "mount -t debugfs"))),
+            (Some(all), Generations::Missing, None, true, Some((Missing::NoFile, "CONFIG_DEBUG_FS"))),
+            (Some(all), Generations::Denied, integrity, true, Some((Missing::LockedDown, "without Secure Boot"))),
+            (Some(all), Generations::Denied, none, true, Some((Missing::Denied, "run as root"))),
+            // Whether it is locked down is not known either: securityfs is closed to this user as well.
+            (Some(all), Generations::Denied, None, false, Some((Missing::Denied, "run as root"))),
+            (Some(all), Generations::Open, integrity, false, Some((Missing::OtherPaths, "outside of this container"))),
+            // A lockdown that has not closed the file is in nobody's way.
+            (Some(all), Generations::Open, integrity, true, None),
+            (Some(Enabled(3)), Generations::Open, None, true, None),
+        ] {
+            let missing = Missing::of(enabled, generations, lockdown, sees_root);
+            assert_eq!(missing, expected.map(|(missing, _)| missing), "{enabled:?} {generations:?} {lockdown:?}");
+            if let (Some(missing), Some((_, says))) = (missing, expected) {
+                assert!(missing.says().contains(says), "{}", missing.says());
+            }
+        }
+    }
+}

@@ -352,7 +352,11 @@ impl Visit for Found<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use omr_kernel::actuate::{DryRun, Transcript};
+    use omr_kernel::madvise::{Advice, Advised};
+    use omr_kernel::process::Process;
     use omr_testkit::FakeRoot;
 
     use super::*;
@@ -414,5 +418,45 @@ mod tests {
         let (commands, _, figures) = look(&two_groups(), &[text]);
         assert_eq!(commands, ["+ 9 0 5 1 1"; 2]);
         assert_eq!(figures.len(), 1);
+    }
+
+    /// A kernel in which the first command is of a group that has ended, and its id this one's.
+    struct GivenTo<'a>(&'a FakeRoot, &'a str);
+
+    impl Actuator for GivenTo<'_> {
+        fn write(&mut self, _: &Dir, _: &str, data: &str) -> omr_kernel::Result<Outcome> {
+            assert_eq!(data, "+ 2 0 5 1 1");
+            self.0.write(
+                FILE,
+                format!("memcg     1 /\n node     0\n{0}memcg     2 {1}\n node     0\n{0}", lists(4, 10), self.1),
+            );
+            Ok(Outcome::Done)
+        }
+
+        fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> omr_kernel::Result<Advised> {
+            unreachable!("an aging is no hint")
+        }
+
+        fn is_live(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn of_a_group_that_ended_before_the_command_nothing_is_counted() {
+        let look = |name| {
+            let root = FakeRoot::new().group("a", &[("memory.stat", "")]);
+            root.write(FILE, format!("memcg     1 /\n node     0\n{0}memcg     2 /a\n node     0\n{0}", lists(3, 10)));
+            let kernel = Kernel::open(root.path()).expect("a kernel");
+            let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+            let mut observer = Observer::new(&kernel);
+            observer.add_tree(&top).expect("groups");
+            observer.pass(&mut GivenTo(&root, name), &Flag::default()).expect("a pass");
+            let nodes = observer.groups().iter().flat_map(Watched::nodes);
+            (observer.cost().agings, nodes.map(Node::memory).collect::<Vec<_>>())
+        };
+        assert_eq!(look("/ab"), (0, vec![]));
+        // The control: it has not ended.
+        assert_eq!(look("/a"), (1, vec![Bytes(30 * 4096)]));
     }
 }
