@@ -201,15 +201,13 @@ fn the_agent_of_ec2_is_named() {
 
 #[test]
 fn a_swapoff_after_resume_is_named() {
-    let hook = |text| {
-        let root =
-            full().file("etc/hibinit-config.cfg", "").file("usr/lib/systemd/system-sleep/sleep-handler.sh", text);
-        doctor(&root).1
-    };
-    let old = hook("#!/bin/bash\nif [ \"$1\" = \"post\" ]; then\n    swapoff /swap\nfi\n");
-    assert!(old.contains("after resume the agent reads back all its swap"), "{old}");
-    let new = hook("#!/bin/bash\n# We do not swapoff /swap here.\n");
-    assert!(!new.contains("reads back"), "{new}");
+    for name in ["usr/lib/systemd/system-sleep/sleep-handler.sh", "etc/acpi/actions/sleep.sh"] {
+        let hook = |text| doctor(&full().file("etc/hibinit-config.cfg", "").file(name, text)).1;
+        let old = hook("#!/bin/bash\nif [ \"$1\" = \"post\" ]; then\n    swapoff /swap\nfi\n");
+        assert!(old.contains(&format!("after resume /{name} of the agent reads back all its swap")), "{old}");
+        let new = hook("#!/bin/bash\n# We do not swapoff /swap here.\n");
+        assert!(!new.contains("reads back"), "{new}");
+    }
 }
 
 /// A pipe that nobody writes to must not be waited for, nor bytes that are no text keep the answer away.

@@ -343,10 +343,11 @@ fn hibernation(facts: &Facts) -> Check {
     }
     if let Some(agent) = &facts.ec2_agent {
         found += ", EC2's agent installed";
-        return row(Works::Partly, found).fix(if agent.swapoff_after_resume {
-            "after resume the agent reads back all its swap; a newer one does not, see docs/sleep.md"
-        } else {
-            "the agent switches its swap on right before it hibernates: docs/sleep.md says what that means"
+        return row(Works::Partly, found).fix(match agent.swapoff_after_resume {
+            Some(script) => {
+                format!("after resume /{script} of the agent reads back all its swap; a newer one does not, see docs/sleep.md")
+            }
+            None => "the agent switches its swap on right before it hibernates: docs/sleep.md says what that means".into(),
         });
     }
     if !facts.swap.iter().any(|swap| swap.device.kind.is_disk()) {

@@ -88,21 +88,28 @@ fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
 /// Its swap file is switched on right before hibernation only.
 #[derive(Debug, Serialize)]
 pub struct Ec2Agent {
-    /// And off again after resume, which reads back all that is in it; its authors took that out in August 2026.
-    pub swapoff_after_resume: bool,
+    /// The script that switches it off again after resume, which reads back all that is in it; its authors took that out in
+    /// August 2026.
+    pub swapoff_after_resume: Option<&'static str>,
 }
+
+/// Where that is, by version of the agent: below the root.
+const HOOKS: [&str; 2] = ["usr/lib/systemd/system-sleep/sleep-handler.sh", "etc/acpi/actions/sleep.sh"];
 
 impl Ec2Agent {
     fn read(root: &Path) -> Option<Self> {
         if !root.join("etc/hibinit-config.cfg").exists() {
             return None;
         }
-        let hook = root.join("usr/lib/systemd/system-sleep/sleep-handler.sh");
-        // Whatever bears that name; a pipe would be waited for.
-        let is_file = fs::metadata(&hook).is_ok_and(|meta| meta.is_file());
-        let script = if is_file { fs::read(&hook).unwrap_or_default() } else { Vec::new() };
         let runs = |line: &str| !line.trim_start().starts_with('#') && line.contains("swapoff");
-        Some(Ec2Agent { swapoff_after_resume: String::from_utf8_lossy(&script).lines().any(runs) })
+        let has_swapoff = |hook: &str| {
+            let hook = root.join(hook);
+            // Whatever bears that name; a pipe would be waited for.
+            let is_file = fs::metadata(&hook).is_ok_and(|meta| meta.is_file());
+            let script = if is_file { fs::read(&hook).unwrap_or_default() } else { Vec::new() };
+            String::from_utf8_lossy(&script).lines().any(runs)
+        };
+        Some(Ec2Agent { swapoff_after_resume: HOOKS.into_iter().find(|hook| has_swapoff(hook)) })
     }
 }
 
