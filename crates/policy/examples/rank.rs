@@ -2,18 +2,27 @@
 
 use std::time::{Duration, Instant};
 
-use omr_policy::rank::{Process, ProcessId, rank};
-use omr_policy::{Class, Config, Machine, Signals, State, Swap};
+use omr_policy::rank::{Process, ProcessId, Step, Verdict, rank};
+use omr_policy::{Class, Config, Machine, Memory, Signals, State, Swap};
 use omr_units::{Bytes, Monotonic};
 
 fn main() {
     let count: u32 = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(5000);
     let config = Config::default();
     let mut state = State::default();
-    let swap = Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: false };
-    let machine = Machine { dt: Duration::from_secs(1), swap: Some(swap), ..Machine::default() };
+    let swap = Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: true };
+    // Less than half of it is available, and nobody waits: who is unused for long enough is to be paged out.
+    let memory = Memory { total: Bytes::mib(1 << 20), available: Bytes::mib(1 << 18) };
+    let machine = Machine {
+        dt: Duration::from_secs(1),
+        memory: Some(memory),
+        swap: Some(swap),
+        stall_memory: Some(Duration::ZERO),
+        stall_io: Some(Duration::ZERO),
+        ..Machine::default()
+    };
     let mut processes: Vec<Process> = (0..count).map(process).collect();
-    let mut times = Vec::new();
+    let (mut times, mut due) = (Vec::new(), 0);
     for look in 0..50u64 {
         let now = Monotonic(0) + Duration::from_secs(3600 + look * 5);
         let signals = Signals { now, hour: 1, slept: false, machine: machine.clone() };
@@ -25,9 +34,17 @@ fn main() {
         let ranked = rank(&config, &mut state, &signals, &processes);
         times.push(began.elapsed());
         assert_eq!(ranked.len(), processes.len());
+        let is_pageout = |verdict: &Verdict| matches!(verdict, Verdict::Hint { step: Step::PageOut, .. });
+        due = ranked.iter().filter(|ranked| is_pageout(&ranked.verdict)).count();
     }
     times.sort();
-    println!("{count} processes: median {:?}, longest {:?} of {} looks", times[25], times[49], times.len());
+    assert!(due > 0, "the longest way to a verdict is taken");
+    println!(
+        "{count} processes: median {:?}, longest {:?} of {} looks; {due} to be paged out",
+        times[25],
+        times[49],
+        times.len()
+    );
 }
 
 fn process(n: u32) -> Process {
