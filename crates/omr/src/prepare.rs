@@ -37,15 +37,6 @@ const WRITEBACK_OVER: Bytes = Bytes::kib(256);
 /// The longest wait for what is on its way to the disk.
 const WRITEBACK_TIME: Duration = Duration::from_secs(5);
 
-/// Of the time until a deadline, what is kept for freeing what has arrived in swap by then: a tenth, and no more
-/// than this.
-const LAST: Duration = Duration::from_secs(2);
-
-/// When to stop taking memory, where all must end after this time.
-pub fn stop_before(deadline: Option<Duration>) -> Flag {
-    Flag::with_timeout(deadline.map(|time| time - LAST.min(time / 10)))
-}
-
 /// How small an image has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -195,10 +186,8 @@ pub struct Preparation<'a> {
     pub actuator: &'a mut dyn Actuator,
     /// See [`crate::backend::Step::journal`].
     pub journal: Option<&'a Journal>,
-    /// When to stop taking memory; its timeout is the deadline, less what comes at the end.
+    /// When to stop; the deadline is its timeout.
     pub stop: &'a Flag,
-    /// When to stop freeing what has arrived in swap by then; its timeout is the deadline.
-    pub last: &'a Flag,
 }
 
 impl Preparation<'_> {
@@ -225,8 +214,7 @@ impl Preparation<'_> {
             // there for a second round.
             while self.round(goal, &mut done, &mut measured, progress)? {}
         }
-        if !self.last.is_set() && self.actuator.is_live() {
-            self.stop = self.last;
+        if !self.stop.is_set() && self.actuator.is_live() {
             self.collect(&mut done, &mut measured)?;
         }
         done.missing = goal.missing(self.kernel)?;
@@ -318,10 +306,8 @@ impl Preparation<'_> {
     fn collect(&mut self, done: &mut Done, measured: &mut Measured) -> Result<()> {
         let mut buffer = Vec::new();
         let began = clock::read_monotonic();
-        // Pages of others may be on their way all the time; those that have arrived need some of the time left.
-        let patience = self.stop.left().map_or(WRITEBACK_TIME, |left| WRITEBACK_TIME.min(left / 2));
         while !self.stop.is_set()
-            && clock::read_monotonic().since(began) < patience
+            && clock::read_monotonic().since(began) < WRITEBACK_TIME
             && Meminfo::read(self.kernel, &mut buffer)?.writeback.is_some_and(|bytes| bytes > WRITEBACK_OVER)
         {
             self.stop.sleep(Duration::from_millis(10));

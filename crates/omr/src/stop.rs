@@ -40,11 +40,6 @@ impl Flag {
         self.deadline.is_some_and(|deadline| clock::read_monotonic() >= deadline)
     }
 
-    /// How long until its time is up; `None`: it has none.
-    pub fn left(&self) -> Option<Duration> {
-        self.deadline.map(|deadline| deadline.since(clock::read_monotonic()))
-    }
-
     /// Sleeps, in pieces short enough that a stop is noticed in time.
     pub fn sleep(&self, time: Duration) {
         let end = clock::read_monotonic() + time;

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::image::{self, Obstacle, Place};
-use crate::prepare::{Done, Goal, Preparation, Reached, Target, stop_before};
+use crate::prepare::{Done, Goal, Preparation, Reached, Target};
 use crate::stop::{self, Flag};
 use crate::{backend, config, disk_rate};
 
@@ -201,11 +201,10 @@ fn prepare(
         false => backend::open_journal(kernel, root, loaded.backend, &mut *actuator)?,
     };
     stop::catch_signals();
-    let (stop, last) = (stop_before(deadline), Flag::with_timeout(deadline));
+    let stop = Flag::with_timeout(deadline);
     let bar = progress_bar(common, goal.missing(kernel)?);
-    let journal = journal.as_ref();
     let mut preparation =
-        Preparation { kernel, root, config: loaded, actuator: &mut *actuator, journal, stop: &stop, last: &last };
+        Preparation { kernel, root, config: loaded, actuator: &mut *actuator, journal: journal.as_ref(), stop: &stop };
     let done = preparation.run(goal, &mut |freed| bar.set_position(freed.0));
     bar.finish_and_clear();
     done

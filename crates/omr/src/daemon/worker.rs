@@ -124,7 +124,6 @@ fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, stop: &Flag) -> Resu
         actuator: &mut *setup.actuator,
         journal: setup.journal.as_ref(),
         stop,
-        last: stop,
     };
     preparation.run(goal, &mut |freed| show(&setup.progress, |progress| progress.freed = freed))
 }
