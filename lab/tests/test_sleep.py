@@ -51,10 +51,14 @@ def configure(guest: DebianGuest, unit: str = "", config: str = OBSERVE) -> None
     for started in (PREPARE, WARM):
         assert guest.property(started, "ExecMainStartTimestampMonotonic") == "0"
     if unit:
-        directory = f"/etc/systemd/system/{PREPARE}.d"
-        guest.shell(f"mkdir -p {directory}")
-        guest.write(f"{directory}/test.conf", f"[Service]\n{unit}\n", create=True)
-        guest.shell("systemctl daemon-reload")
+        drop_in(guest, unit)
+
+
+def drop_in(guest: DebianGuest, unit: str) -> None:
+    directory = f"/etc/systemd/system/{PREPARE}.d"
+    guest.shell(f"mkdir -p {directory}")
+    guest.write(f"{directory}/test.conf", f"[Service]\n{unit}\n", create=True)
+    guest.shell("systemctl daemon-reload")
 
 
 def fill(guest: Guest, amount: str, group: str = "load") -> Process:
@@ -147,21 +151,60 @@ def test_suspend_stops_sweeps_and_prepares_nothing(installed: Path) -> None:
         verify(guest, load)
 
 
+STAMP = """#!/bin/sh
+[ "$1" = post ] || cut -d ' ' -f 1 /proc/uptime > /run/stamp
+"""
+
+
 def test_neither_a_slow_preparation_nor_a_daemon_that_hangs_keeps_the_machine_awake(installed: Path) -> None:
     with guest_with(installed, 512) as guest:
         guest.settle()
         configure(guest, "ExecStart=\nExecStart=/bin/sleep infinity\nTimeoutStartSec=3s")
         guest.shell("systemctl kill --kill-who=main --signal=STOP omr")
+        # Beside omr's hook, at the same moment.
+        guest.write("/usr/lib/systemd/system-sleep/test", STAMP, create=True)
+        guest.shell("chmod +x /usr/lib/systemd/system-sleep/test")
         load = fill(guest, "64M")
         boot = boot_id(guest)
         guest.systemctl_hibernate()
         assert boot_id(guest) == boot
+        # Both by CLOCK_MONOTONIC: nothing has slept before. omr's hook gives the daemon 3 s, systemd all hooks 90 s.
+        asleep = re.findall(r"\[ *([0-9.]+)\] PM: hibernation: hibernation entry", guest.shell("dmesg"))
+        blocked = float(asleep[0]) - float(guest.read("/run/stamp"))
+        # Not less: that it waits for a daemon that hangs is seen, so a longer wait would be.
+        assert 2.5 <= blocked < 45, (asleep, blocked)
         assert guest.property(PREPARE, "Result") == "timeout"
         # It has not answered the hook: it could not.
         assert "(stopped)" in guest.read(f"/proc/{guest.property('omr', 'MainPID')}/status")
         guest.shell("systemctl kill --kill-who=main --signal=CONT omr")
         assert guest.run(["omr", "status"]).code == 0
         verify(guest, load)
+
+
+# Writing the record takes for ever.
+STUCK = """#!/bin/sh
+case "$*" in warm*) exec sleep infinity ;; esac
+exec /usr/bin/omr.real "$@"
+"""
+
+UNLIMITED = "ExecStartPre=\nExecStartPre=-/usr/bin/omr warm --record\nTimeoutStartSec=15s"
+
+
+def test_a_record_that_hangs_does_not_take_the_preparations_time(installed: Path) -> None:
+    with guest_with(installed, 512) as guest:
+        guest.settle()
+        configure(guest)
+        guest.shell("mv /usr/bin/omr /usr/bin/omr.real")
+        guest.write("/usr/bin/omr", STUCK, create=True)
+        guest.shell("chmod +x /usr/bin/omr")
+        guest.run(["systemctl", "start", PREPARE], timeout=180)
+        assert guest.property(PREPARE, "Result") == "success"
+        assert "ready to hibernate" in guest.journal(PREPARE)
+        # The control: without its own limit it is the unit's, which ends all of it.
+        drop_in(guest, UNLIMITED)
+        assert guest.run(["systemctl", "start", PREPARE], timeout=180, check=False).code != 0
+        assert guest.property(PREPARE, "Result") == "timeout"
+        assert guest.journal(PREPARE).count("ready to hibernate") == 1
 
 
 def begin(guest: DebianGuest, reached: Callable[[], bool], what: str) -> str:
