@@ -82,6 +82,21 @@ def test_the_daemon_remembers_what_was_used_and_what_was_not() -> None:
             assert guest.run(["omr", "wss", "half", "--tracker", "lru-gen"], check=False).code == UNSUPPORTED
 
 
+def test_what_has_no_age_may_be_used() -> None:
+    with boot() as guest:
+        guest.write(SWITCH, "y")
+        guest.group("locked")
+        load = guest.spawn(["omr-testkit", "map", f"{COLD // MIB}M", "--locked", f"{HOT // MIB}M"], group="locked")
+        load.line_with("ready", timeout=120)
+        with Daemon(guest, idle="1h", config=history("10s", "10%")):
+            known = lambda: [sample for sample in seen(guest, "locked") if idle(sample, 30)["least"] >= 0.97 * COLD]
+            sample = guest.wait_for(known, 120, "known ages")[-1]
+            # Locked memory is in no generation.
+            assert sample["memory"] >= COLD + HOT, sample
+            # The control: what is not locked is known to be unused.
+            assert idle(sample, 30)["least"] <= 1.03 * COLD and idle(sample, 30)["most"] >= COLD + HOT, sample
+
+
 def test_looking_costs_no_more_than_its_budget() -> None:
     with boot() as guest:
         guest.write(SWITCH, "y")

@@ -265,6 +265,23 @@ def test_an_image_that_is_not_resumed_from_is_forgotten(installed: Path) -> None
         assert_clean(guest, boot)
 
 
+def test_time_asleep_is_no_time_in_which_memory_was_not_used() -> None:
+    with Guest("6.12", 512, SwapFile(768, 40)) as guest:
+        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        guest.group("load")
+        guest.spawn(["omr-testkit", "fill", "64M", "--hot", "100"], group="load").line_with("ready", timeout=120)
+        # The control is in the same group: what is never used.
+        guest.spawn(["omr-testkit", "fill", "32M"], group="load").line_with("ready", timeout=120)
+        omr = guest.spawn(["omr", "wss", "load", "--window", "20s", "--json"])
+        guest.shell("sleep 2")
+        guest.hibernate_and_resume()
+        ended = omr.wait(timeout=180)
+        seen = ended.json()
+        cold = next(idle for idle in seen["idle"] if idle["seconds"] == 20)
+        assert seen["asleep_seconds"] > 0 and seen["seconds"] >= 20, seen
+        assert 28 << 20 <= cold["most"] <= 36 << 20, seen
+
+
 # omr hibernate
 
 

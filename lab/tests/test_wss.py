@@ -71,6 +71,7 @@ def test_what_is_cold_is_known_and_taken_and_the_rest_stays(release) -> None:
         assert seen["page_cache"] >= 48 * MIB
         assert [(node["node"], idle(node, 8)) for node in seen["nodes"]] == [(0, cold)]
         assert seen["agings"] == 3 and seen["not_aged"] == 0
+        assert seen["came_back"] <= 64 * 4096
 
         cache, refaults = half.cache(), half.refaults()
         summary = reclaim(guest, "half", "max", "--older-than", "8s")
@@ -84,9 +85,12 @@ def test_what_is_cold_is_known_and_taken_and_the_rest_stays(release) -> None:
         assert half.cache() >= cache - MIB
 
         # The control: without an age hot memory is taken as well as page cache, and comes back.
+        look = guest.spawn(["omr", "wss", "half", "--window", "20s", "--json"])
+        guest.shell("sleep 1")
         guest.run(["omr", "reclaim", "half", "88M"], timeout=180, check=False)
         guest.shell("sleep 2")
         assert half.refaults() - refaults > 2000
+        assert look.wait(timeout=120).json()["came_back"] > 2000 * 4096
 
 
 def test_without_mglru_it_refuses_and_with_wait_it_looks_by_itself_and_keeps_what_is_protected(release) -> None:
@@ -120,6 +124,57 @@ def test_without_mglru_it_refuses_and_with_wait_it_looks_by_itself_and_keeps_wha
         # The control: it was memory.low.
         reclaim(guest, "low", "max", "--older-than", "6s", "--ignore-low")
         assert low.swapped() >= 0.97 * COLD
+
+
+def test_what_is_advised_to_be_used_in_no_order_is_called_unused_however_much_it_is_used() -> None:
+    size = 48 * MIB
+    with boot("6.12", swap=Zram(512)) as guest:
+        guest.write(SWITCH, "y")
+        guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
+        advised = {"random": ("--advise", "random"), "sequential": ("--advise", "sequential"), "plain": ()}
+        for name, options in advised.items():
+            guest.group(f"top/{name}")
+            command = ["omr-testkit", "fill", f"{size // MIB}M", "--hot", "100", *options]
+            guest.spawn(command, group=f"top/{name}").line_with("ready", timeout=120)
+        seen = guest.run(["omr", "wss", "top", "--window", "8s", "--json"], timeout=60).json()
+        text = guest.run(["omr", "wss", "top", "--window", "1s"], timeout=60).stdout
+        assert "MADV_RANDOM" in text, text
+        reclaim(guest, "top", "max", "--older-than", "4s", "--wait")
+        guest.shell("sleep 3")
+        for name, options in advised.items():
+            cold = idle(of_group(seen, f"top/{name}"), 8)
+            stat = guest.read(f"/sys/fs/cgroup/top/{name}/memory.stat").split()
+            came_back = int(stat[stat.index("workingset_refault_anon") + 1]) * 4096
+            if options:
+                assert cold["least"] >= 0.9 * size and came_back >= 0.5 * size, (name, cold, came_back)
+            else:
+                # The control: the same without the advice.
+                assert cold["most"] <= 0.1 * size and came_back <= 0.02 * size, (name, cold, came_back)
+
+
+def test_without_swap_what_is_used_is_not_called_cold() -> None:
+    with boot("6.12") as guest:
+        guest.write(SWITCH, "y")
+        half = Half(guest, "half")
+        seen = guest.run(["omr", "wss", half.group, "--window", "8s", "--json"], timeout=60).json()
+        cold = idle(seen, 8)
+        assert 0.97 * COLD <= cold["least"] <= cold["most"] <= 1.03 * COLD, seen
+        assert seen["memory"] - cold["most"] >= 0.97 * HOT
+
+
+def test_who_switches_mglru_off_meanwhile_is_told_that_nothing_is_known() -> None:
+    with boot("6.12", swap=Zram(512)) as guest:
+        guest.write(SWITCH, "y")
+        Half(guest, "half")
+        for after, mask in (("sleep 1", "n"), ("sleep 6", "n"), ("sleep 1", "1")):
+            omr = guest.spawn(["omr", "wss", "half", "--window", "8s", "--json"])
+            guest.shell(after)
+            guest.write(SWITCH, mask)
+            ended = omr.wait(timeout=60)
+            assert ended.code == UNSUPPORTED and 'write "y" to' in ended.stderr and ended.stdout == "", ended
+            guest.write(SWITCH, "y")
+        # The control: it was that.
+        assert guest.run(["omr", "wss", "half", "--window", "8s", "--json"], timeout=60).json()["agings"] == 3
 
 
 def test_a_signal_ends_it() -> None:
@@ -233,6 +288,29 @@ def test_what_others_do_with_damon_stays_and_what_a_killed_omr_left_goes() -> No
         assert guest.read(f"{context}/operations") == "vaddr\n"
         assert guest.read(f"{context}/targets/0/pid_target") == f"{half.process.pid}\n"
         assert half.swapped() == 0
+
+
+def test_who_takes_damons_monitor_down_makes_it_unknown_and_nothing_is_taken() -> None:
+    with boot("6.12", swap=Zram(512)) as guest:
+        guest.write(SWITCH, "n")
+        half = Half(guest, "half")
+        for command in (["wss", "half", "--window", "20s"], ["reclaim", "half", "max", "--older-than", "20s", "--wait"]):
+            omr = guest.spawn(["omr", *command, "--json"])
+            guest.wait_for(lambda: guest.read(f"{KDAMONDS}/nr_kdamonds") == "1\n", 60, "a monitor")
+            guest.wait_for(lambda: state(guest) == "on\n", 60, "a running monitor")
+            guest.write(f"{KDAMONDS}/0/state", "off")
+            guest.write(f"{KDAMONDS}/nr_kdamonds", "0")
+            ended = omr.wait(timeout=180)
+            assert ended.code == PARTIAL and "another program has taken down" in ended.stdout + ended.stderr, ended
+        assert ended.json()["end"] == "not-aged" and half.swapped() == 0, ended
+        # The control: it was that, and not the processes' end.
+        omr = guest.spawn(["omr", "wss", "half", "--window", "10s"])
+        guest.wait_for(lambda: guest.read(f"{KDAMONDS}/nr_kdamonds") == "1\n", 60, "a monitor")
+        guest.wait_for(lambda: state(guest) == "on\n", 60, "a running monitor")
+        half.process.kill(signal.SIGKILL)
+        half.process.wait()
+        ended = omr.wait(timeout=120)
+        assert ended.code == PARTIAL and "half: all its processes have ended" in ended.stderr, ended
 
 
 def test_smaps_tells_it_where_it_is_asked_for_and_never_of_what_is_protected(release) -> None:
