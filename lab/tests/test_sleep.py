@@ -279,7 +279,9 @@ def test_time_asleep_is_no_time_in_which_memory_was_not_used() -> None:
         seen = ended.json()
         cold = next(idle for idle in seen["idle"] if idle["seconds"] == 20)
         assert seen["asleep_seconds"] > 0 and seen["seconds"] >= 20, seen
-        assert 28 << 20 <= cold["most"] <= 36 << 20, seen
+        # The kernel may have sent some of it to swap to make room for the image.
+        swapped = guest.group_value("load", "memory.swap.current")
+        assert 28 << 20 <= cold["most"] + swapped and cold["most"] <= 36 << 20, (swapped, seen)
 
 
 # omr hibernate
