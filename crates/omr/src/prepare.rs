@@ -107,8 +107,7 @@ impl Goal {
 
     /// Swap of the whole machine that must stay free when `amount` more leaves memory.
     fn swap_floor(&self, kernel: &Kernel, config: &Loaded, amount: Bytes) -> Bytes {
-        let space = SwapSpace::read(kernel);
-        let swap = space.map(|swap| omr_policy::Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk });
+        let swap = SwapSpace::read(kernel).map(omr_policy::Swap::from);
         let floor = swap_floor(&config.policy, &Machine { swap, ..Machine::default() }, amount);
         match (self, image::forecast(kernel)) {
             (Goal::Image { place, .. }, Some(forecast)) => {

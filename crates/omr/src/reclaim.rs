@@ -286,9 +286,8 @@ pub fn machine(kernel: &Kernel, file_only: bool) -> Machine {
     let memory = Meminfo::read(kernel, &mut Vec::new()).ok();
     let image = memory.and_then(|memory| Some(memory.mem_total? - memory.mem_free?));
     Machine {
-        swap: swap.map(|swap| omr_policy::Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk }),
+        swap: swap.map(omr_policy::Swap::from),
         image: image.filter(|_| read_hibernates(kernel, swap)),
-        beside: swap.map(|swap| swap.beside).unwrap_or_default(),
         file_only,
         ..Machine::default()
     }

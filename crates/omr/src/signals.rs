@@ -31,14 +31,13 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
             stall_cpu: stall(0),
             stall_io: stall(1),
             stall_memory: stall(2),
-            swap: now.swap.map(|swap| Swap { total: swap.total, free: swap.free, on_disk: swap.on_disk }),
+            swap: now.swap.map(Swap::from),
             memory: now.memory.as_ref().and_then(memory),
             image: if now.hibernates {
                 now.memory.and_then(|memory| Some(memory.mem_total? - memory.mem_free?))
             } else {
                 None
             },
-            beside: now.swap.map(|swap| swap.beside).unwrap_or_default(),
             file_only,
         },
     }

@@ -68,6 +68,13 @@ impl SwapSpace {
     }
 }
 
+/// For the policy.
+impl From<SwapSpace> for omr_policy::Swap {
+    fn from(SwapSpace { total, free, on_disk, beside }: SwapSpace) -> Self {
+        Self { total, free, on_disk, beside }
+    }
+}
+
 /// Whether the machine has what it takes to hibernate: a kernel that would, a device to write to,
 /// and swap on a disk.
 pub fn read_hibernates(kernel: &Kernel, swap: Option<SwapSpace>) -> bool {

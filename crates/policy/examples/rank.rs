@@ -10,7 +10,7 @@ fn main() {
     let count: u32 = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(5000);
     let config = Config::default();
     let mut state = State::default();
-    let swap = Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: true };
+    let swap = Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: true, beside: Bytes::ZERO };
     // Less than half of it is available, and nobody waits: who is unused for long enough is to be paged out.
     let memory = Memory { total: Bytes::mib(1 << 20), available: Bytes::mib(1 << 18) };
     let machine = Machine {

@@ -296,8 +296,8 @@ pub(crate) fn quiet(config: &Config, state: &mut State, now: Monotonic) -> Resul
 /// needs now only the rest has to stay free, and besides that what is free elsewhere: the kernel fills
 /// the other swap only when there is no room left for an image.
 pub fn swap_floor(config: &Config, machine: &Machine, amount: Bytes) -> Bytes {
-    let total = machine.swap.map(|swap| swap.total).unwrap_or_default();
-    let image = machine.image.map_or(Bytes::ZERO, |image| (image - amount) + machine.beside);
+    let (total, beside) = machine.swap.map(|swap| (swap.total, swap.beside)).unwrap_or_default();
+    let image = machine.image.map_or(Bytes::ZERO, |image| (image - amount) + beside);
     config.guard.swap_floor.of(total).max(image)
 }
 

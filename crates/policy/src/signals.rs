@@ -52,9 +52,6 @@ pub struct Machine {
     /// What a hibernation image would hold now, at most, if nothing left memory before; `None` where the
     /// machine does not hibernate to swap.
     pub image: Option<Bytes>,
-    /// Free swap that takes no image, and is filled after the swap that does, or in turn with it: zram.
-    #[serde(default)]
-    pub beside: Bytes,
     /// Whether reclaim can be told to leave anonymous memory alone (`swappiness=`, Linux 6.11).
     pub file_only: bool,
 }
@@ -86,6 +83,9 @@ pub struct Swap {
     pub free: Bytes,
     /// Some of it is on a disk, so that writes wear it and take time.
     pub on_disk: bool,
+    /// Of what is free, what takes no image and is filled after the swap that does, or in turn with it: zram.
+    #[serde(default)]
+    pub beside: Bytes,
 }
 
 /// A group that could be swept: a leaf, or an inner group for what its children do not account for.

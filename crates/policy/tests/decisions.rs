@@ -880,7 +880,7 @@ fn a_group_that_could_not_be_written_to_is_tried_again_after_its_back_off() {
 // Swap.
 
 fn disk(total: u64, free: u64) -> Option<Swap> {
-    Some(Swap { total: Bytes::mib(total), free: Bytes::mib(free), on_disk: true })
+    Some(Swap { total: Bytes::mib(total), free: Bytes::mib(free), on_disk: true, beside: Bytes::ZERO })
 }
 
 #[test]
@@ -960,9 +960,8 @@ fn what_a_hibernation_image_needs_stays_free() {
         (1000, 300, 1300, None),
     ] {
         let mut desk = Desk::new([group(1, 600, 0)]);
-        desk.machine.swap = disk(1000, free);
+        desk.machine.swap = disk(1000, free).map(|swap| Swap { beside: Bytes::mib(beside), ..swap });
         desk.machine.image = Some(Bytes::mib(image));
-        desk.machine.beside = Bytes::mib(beside);
         let judged = judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]);
         let job = judged.as_ref().ok().map(|(job, _)| (job.amount, job.swap_floor));
         assert_eq!(job, expected.map(|(gain, floor)| (Bytes::mib(gain), Bytes::mib(floor))), "{free} {image}");
@@ -1146,9 +1145,10 @@ fn of_a_group_under_a_rule_no_more_is_taken_than_what_is_old_and_goes_to_swap() 
     assert_eq!(judged(&desk), Err("class foreground: never touched".into()));
     // Page cache is no way out where nothing may be swapped.
     let mut desk = desk_by_age(known(30));
-    desk.machine.swap = Some(Swap { total: Bytes::mib(100), free: Bytes::mib(11), on_disk: false });
+    desk.machine.swap =
+        Some(Swap { total: Bytes::mib(100), free: Bytes::mib(11), on_disk: false, beside: Bytes::ZERO });
     assert_eq!(judged(&desk), Err("11.0 MiB of swap is free, 10.0 MiB stays free".into()));
-    desk.machine.swap = Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false });
+    desk.machine.swap = Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, beside: Bytes::ZERO });
     assert_eq!(judged(&desk), Err("there is no swap, and hardly any page cache to take".into()));
 }
 

@@ -37,7 +37,6 @@ prop_compose! {
         stalls in [select(vec![0u64, 0, 199, 201, 1000]), select(vec![0u64, 0, 199, 201, 1000]), select(vec![0u64, 0, 49, 51, 1000])],
         swap in swap(),
         image in option::of(0u64..6000),
-        beside in select(vec![0u64, 0, 300]),
         file_only: bool,
     ) -> Machine {
         Machine {
@@ -52,15 +51,14 @@ prop_compose! {
             swap: Some(swap),
             memory: None,
             image: image.map(Bytes::mib),
-            beside: Bytes::mib(beside),
             file_only,
         }
     }
 }
 
 prop_compose! {
-    fn swap()(total in select(vec![0u64, 1, 500, 4000]), free in 0u64..=100, on_disk: bool) -> Swap {
-        Swap { total: Bytes::mib(total), free: Bytes::mib(total * free / 100), on_disk }
+    fn swap()(total in select(vec![0u64, 1, 500, 4000]), free in 0u64..=100, on_disk: bool, beside in select(vec![0u64, 0, 300])) -> Swap {
+        Swap { total: Bytes::mib(total), free: Bytes::mib(total * free / 100), on_disk, beside: Bytes::mib(beside) }
     }
 }
 
@@ -110,7 +108,7 @@ prop_compose! {
         slept in proptest::bool::weighted(0.02),
         hours in select(vec![0u64, 0, 0, 0, 1]),
     ) -> Event {
-        let machine = if calm > 0 { Machine { swap: machine.swap, image: machine.image, beside: machine.beside, ..quiet() } } else { machine };
+        let machine = if calm > 0 { Machine { swap: machine.swap, image: machine.image, ..quiet() } } else { machine };
         Event { machine, end, refaults, slept, hours }
     }
 }
@@ -203,9 +201,8 @@ prop_compose! {
         cpus in select(vec![0u32, 1, 2, 64, u32::MAX]),
         idle in option::of(any::<u32>()),
         times in proptest::array::uniform5(option::of(wild_duration())),
-        swap in option::of((wild_bytes(), wild_bytes(), any::<bool>())),
+        swap in option::of((wild_bytes(), wild_bytes(), any::<bool>(), wild_bytes())),
         image in option::of(wild_bytes()),
-        beside in wild_bytes(),
         file_only: bool,
     ) -> Machine {
         Machine {
@@ -217,10 +214,9 @@ prop_compose! {
             stall_cpu: times[2],
             stall_io: times[3],
             stall_memory: times[4],
-            swap: swap.map(|(total, free, on_disk)| Swap { total, free, on_disk }),
+            swap: swap.map(|(total, free, on_disk, beside)| Swap { total, free, on_disk, beside }),
             memory: None,
             image,
-            beside,
             file_only,
         }
     }
@@ -315,7 +311,7 @@ proptest! {
     #[test]
     fn only_background_is_chosen_and_never_below_a_floor_or_beyond_swap_and_budget(desk in desk(), last in machine()) {
         let mut desk = desk;
-        desk.machine = Machine { swap: last.swap, image: last.image, beside: last.beside, file_only: last.file_only, ..quiet() };
+        desk.machine = Machine { swap: last.swap, image: last.image, file_only: last.file_only, ..quiet() };
         for _ in 0..40 {
             let decision = desk.tick();
             let Decision::Sweep { id, job, .. } = decision else { continue };

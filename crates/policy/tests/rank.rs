@@ -284,7 +284,8 @@ fn between_two_hints_there_is_androids_time() {
 #[test]
 fn with_little_free_swap_it_is_marked_cold_and_stays() {
     let mut desk = Desk::new([process(1, 100)]);
-    let swap = |free| Some(Swap { total: Bytes::mib(1000), free: Bytes::mib(free), on_disk: false });
+    let swap =
+        |free| Some(Swap { total: Bytes::mib(1000), free: Bytes::mib(free), on_disk: false, beside: Bytes::ZERO });
     desk.machine.swap = swap(199);
     assert_eq!(desk.due(60), Step::Cold);
     desk.hinted(Step::Cold, 100);
@@ -334,7 +335,7 @@ fn with_much_memory_available_it_is_marked_cold_and_stays() {
 #[test]
 fn without_swap_it_is_marked_cold() {
     let mut desk = Desk::new([process(1, 100)]);
-    desk.machine.swap = Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false });
+    desk.machine.swap = Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, beside: Bytes::ZERO });
     assert_eq!(desk.due(60), Step::Cold);
     desk.hinted(Step::Cold, 100);
     assert_eq!(desk.held(10), "there is no swap, and hardly any page cache to take");
@@ -342,7 +343,7 @@ fn without_swap_it_is_marked_cold() {
 
 #[test]
 fn while_somebody_waits_for_memory_or_the_disk_nothing_is_written_to_a_disk() {
-    let disk = Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true });
+    let disk = Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true, beside: Bytes::ZERO });
     for (machine, why) in [
         (
             Machine { stall_memory: Some(millis(60)), ..quiet() },
@@ -367,7 +368,8 @@ fn while_somebody_waits_for_memory_or_the_disk_nothing_is_written_to_a_disk() {
 #[test]
 fn writes_to_a_swap_disk_are_within_the_allowance() {
     let mut desk = Desk::new([process(1, 100)]);
-    desk.machine.swap = Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true });
+    desk.machine.swap =
+        Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true, beside: Bytes::ZERO });
     desk.config.guard.max_swap_writes = Some("150MiB/day".parse().expect("a budget"));
     assert_eq!(desk.due(60), Step::PageOut);
     let hinted =
@@ -467,7 +469,7 @@ prop_compose! {
         stall in select(vec![0u64, 0, 0, 100, 500]),
         available in option::of(0u64..=8192),
     ) -> Machine {
-        let swap = Swap { total: Bytes::mib(total), free: Bytes::mib(total * free / 100), on_disk };
+        let swap = Swap { total: Bytes::mib(total), free: Bytes::mib(total * free / 100), on_disk, beside: Bytes::ZERO };
         let memory = available.map(|mib| Memory { total: Bytes::mib(8192), available: Bytes::mib(mib) });
         Machine { swap: known.then_some(swap), stall_memory: Some(millis(stall)), memory, ..quiet() }
     }
@@ -558,7 +560,7 @@ proptest! {
             cpu: Some(Duration::from_nanos(nanos)),
             ..process(1, 0)
         }]);
-        desk.machine.swap = Some(Swap { total: Bytes(total), free: Bytes(free), on_disk: true });
+        desk.machine.swap = Some(Swap { total: Bytes(total), free: Bytes(free), on_disk: true, beside: Bytes::ZERO });
         desk.machine.dt = Duration::from_nanos(dt);
         for later in [0, 10, u64::from(u32::MAX)] {
             let _ = desk.look(later)[0].score.map(|score| score.to_string());

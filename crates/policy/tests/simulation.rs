@@ -583,9 +583,13 @@ impl Loop {
             // A millisecond for each MiB that comes back.
             stall_memory: Some(Duration::from_millis(came_back.saturating_sub(refaults) / MIB).min(dt)),
             memory: None,
-            swap: Some(Swap { total: Bytes(model.swap), free: self.swap_free(), on_disk: model.on_disk }),
+            swap: Some(Swap {
+                total: Bytes(model.swap),
+                free: self.swap_free(),
+                on_disk: model.on_disk,
+                beside: Bytes::ZERO,
+            }),
             image: None,
-            beside: Bytes::ZERO,
             file_only: !model.old,
         };
         self.last = (now, model.used, model.foreground, came_back);

@@ -29,10 +29,9 @@ pub fn quiet() -> Machine {
         stall_cpu: Some(Duration::ZERO),
         stall_io: Some(Duration::ZERO),
         stall_memory: Some(Duration::ZERO),
-        swap: Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: false }),
+        swap: Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: false, beside: Bytes::ZERO }),
         memory: Some(Memory { total: Bytes::mib(8192), available: Bytes::mib(1024) }),
         image: None,
-        beside: Bytes::ZERO,
         file_only: true,
     }
 }
