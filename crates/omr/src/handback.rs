@@ -170,16 +170,13 @@ pub fn wait(kernel: &Kernel, order: u32, stop: &Flag, progress: &mut dyn FnMut(&
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
     use std::path::PathBuf;
 
-    use omr_kernel::Dir;
     use omr_kernel::actuate::Transcript;
-    use omr_kernel::madvise::{Advice, Advised};
-    use omr_kernel::process::Process;
     use omr_testkit::FakeRoot;
 
     use super::*;
+    use crate::stand_in::Writes;
 
     const ORDER: u32 = 3;
     const REPORTED: u64 = 1 << 10 | 1 << 3;
@@ -277,34 +274,21 @@ mod tests {
         assert_eq!((outcome, transcript.lines().len()), (Some(Outcome::Done), 3));
         let stop = Flag::default();
         stop.set();
-        assert_eq!(
-            compact_fully(&kernel(&root), root.path(), ORDER, &|| Box::new(Slow), &stop).expect("no error"),
-            None
-        );
+        assert_eq!(compact_fully(&kernel(&root), root.path(), ORDER, &slow, &stop).expect("no error"), None);
     }
 
     /// A kernel that compacts for an hour.
-    struct Slow;
-
-    impl Actuator for Slow {
-        fn write(&mut self, _: &Dir, _: &str, _: &str) -> omr_kernel::Result<Outcome> {
+    fn slow() -> Box<dyn Actuator> {
+        Box::new(Writes(|_: &str| {
             thread::sleep(Duration::from_secs(3600));
-            Ok(Outcome::Done)
-        }
-
-        fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> omr_kernel::Result<Advised> {
-            unreachable!("compaction is a write")
-        }
-
-        fn is_live(&self) -> bool {
-            true
-        }
+            Outcome::Done
+        }))
     }
 
     #[test]
     fn compaction_is_left_behind_when_the_time_is_up() {
         let root = machine(0);
         let stop = Flag::with_timeout(Some(Duration::from_millis(30)));
-        assert_eq!(compact(root.path(), Box::new(Slow), &stop).expect("no error"), None);
+        assert_eq!(compact(root.path(), slow(), &stop).expect("no error"), None);
     }
 }

@@ -29,6 +29,8 @@ mod reclaim;
 mod said;
 mod signals;
 mod snapshot;
+#[cfg(test)]
+mod stand_in;
 mod stop;
 mod tree;
 mod trial;

@@ -456,16 +456,14 @@ fn little(stat: &MemoryStat) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::{ControlFlow, Range};
+    use std::ops::ControlFlow;
     use std::path::Path;
 
-    use omr_kernel::Dir;
     use omr_kernel::lru_gen::Parser;
-    use omr_kernel::madvise::{Advice, Advised};
-    use omr_kernel::process::Process;
     use omr_testkit::{FakeRoot, Release};
 
     use super::*;
+    use crate::stand_in::Writes;
 
     /// Generations from number 3 on: age in seconds, anonymous pages, file pages.
     fn list(generations: &[(u64, u64, u64)]) -> Lists {
@@ -551,37 +549,6 @@ mod tests {
         format!("memcg     1 /\n node     0\n{}memcg     7 {name}\n node     0\n{}", rows(9), rows(oldest))
     }
 
-    /// A kernel that evicts all it is asked for of the group whose id it is when the command comes: "/a", or, where that
-    /// has ended by then, another.
-    struct Kswapd<'a> {
-        root: &'a FakeRoot,
-        ends: bool,
-        commands: usize,
-    }
-
-    impl Actuator for Kswapd<'_> {
-        fn write(&mut self, _: &Dir, _: &str, data: &str) -> omr_kernel::Result<Outcome> {
-            assert!(data.starts_with("- 7 0 3 max "), "{data}");
-            self.commands += 1;
-            if self.ends {
-                self.root.remove("sys/fs/cgroup/a");
-                self.root.write(FILE, text("/b", 0));
-            } else {
-                self.root.write("sys/fs/cgroup/a/memory.current", "0\n");
-                self.root.write(FILE, text("/a", 0));
-            }
-            Ok(Outcome::Done)
-        }
-
-        fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> omr_kernel::Result<Advised> {
-            unreachable!("an eviction is no hint")
-        }
-
-        fn is_live(&self) -> bool {
-            true
-        }
-    }
-
     #[test]
     fn of_a_group_that_ended_before_the_command_nothing_counts_as_evicted() {
         let evict = |ends| {
@@ -597,7 +564,21 @@ mod tests {
                 );
             let kernel = Kernel::open(root.path()).expect("a kernel");
             let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
-            let mut kswapd = Kswapd { root: &root, ends, commands: 0 };
+            let mut commands = 0;
+            // All that is asked for goes, of the group whose id it is when the command comes: "/a", or, where that has ended
+            // by then, another.
+            let mut kernel_side = Writes(|data: &str| {
+                assert!(data.starts_with("- 7 0 3 max "), "{data}");
+                commands += 1;
+                if ends {
+                    root.remove("sys/fs/cgroup/a");
+                    root.write(FILE, text("/b", 0));
+                } else {
+                    root.write("sys/fs/cgroup/a/memory.current", "0\n");
+                    root.write(FILE, text("/a", 0));
+                }
+                Outcome::Done
+            });
             let job = Job {
                 amount: Bytes::mib(4),
                 floor: Bytes::ZERO,
@@ -608,8 +589,8 @@ mod tests {
                 write_time: Duration::from_secs(10),
             };
             let (age, stop) = (Duration::from_secs(120), Flag::default());
-            let report = Evictor::new(&kernel, &mut kswapd, &stop).run(&group, job, None, age, &mut |_| {});
-            (report.end, report.freed, kswapd.commands, report.error)
+            let report = Evictor::new(&kernel, &mut kernel_side, &stop).run(&group, job, None, age, &mut |_| {});
+            (report.end, report.freed, commands, report.error)
         };
         let (end, freed, commands, error) = evict(true);
         assert_eq!((end, freed, commands), (End::Gone, Bytes::ZERO, 1), "{error:?}");

@@ -352,14 +352,11 @@ impl Visit for Found<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
     use omr_kernel::actuate::{DryRun, Transcript};
-    use omr_kernel::madvise::{Advice, Advised};
-    use omr_kernel::process::Process;
     use omr_testkit::FakeRoot;
 
     use super::*;
+    use crate::stand_in::Writes;
 
     const FILE: &str = "sys/kernel/debug/lru_gen";
 
@@ -420,28 +417,6 @@ mod tests {
         assert_eq!(figures.len(), 1);
     }
 
-    /// A kernel in which the first command is of a group that has ended, and its id this one's.
-    struct GivenTo<'a>(&'a FakeRoot, &'a str);
-
-    impl Actuator for GivenTo<'_> {
-        fn write(&mut self, _: &Dir, _: &str, data: &str) -> omr_kernel::Result<Outcome> {
-            assert_eq!(data, "+ 2 0 5 1 1");
-            self.0.write(
-                FILE,
-                format!("memcg     1 /\n node     0\n{0}memcg     2 {1}\n node     0\n{0}", lists(4, 10), self.1),
-            );
-            Ok(Outcome::Done)
-        }
-
-        fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> omr_kernel::Result<Advised> {
-            unreachable!("an aging is no hint")
-        }
-
-        fn is_live(&self) -> bool {
-            true
-        }
-    }
-
     #[test]
     fn of_a_group_that_ended_before_the_command_nothing_is_counted() {
         let look = |name| {
@@ -451,7 +426,16 @@ mod tests {
             let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
             let mut observer = Observer::new(&kernel);
             observer.add_tree(&top).expect("groups");
-            observer.pass(&mut GivenTo(&root, name), &Flag::default()).expect("a pass");
+            // When the command comes, its id is that of the group of this name.
+            let mut given_to = Writes(|data: &str| {
+                assert_eq!(data, "+ 2 0 5 1 1");
+                root.write(
+                    FILE,
+                    format!("memcg     1 /\n node     0\n{0}memcg     2 {name}\n node     0\n{0}", lists(4, 10)),
+                );
+                Outcome::Done
+            });
+            observer.pass(&mut given_to, &Flag::default()).expect("a pass");
             let nodes = observer.groups().iter().flat_map(Watched::nodes);
             (observer.cost().agings, nodes.map(Node::memory).collect::<Vec<_>>())
         };

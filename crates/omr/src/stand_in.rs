@@ -1,0 +1,25 @@
+//! What stands in for the kernel in unit tests.
+
+use std::ops::Range;
+
+use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::madvise::{Advice, Advised};
+use omr_kernel::process::Process;
+use omr_kernel::{Dir, Result};
+
+/// A kernel that does with what is written to a file what this says, and is not asked for hints.
+pub struct Writes<F>(pub F);
+
+impl<F: FnMut(&str) -> Outcome + Send> Actuator for Writes<F> {
+    fn write(&mut self, _: &Dir, _: &str, data: &str) -> Result<Outcome> {
+        Ok((self.0)(data))
+    }
+
+    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<Advised> {
+        unreachable!("nothing is hinted")
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+}
