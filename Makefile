@@ -17,9 +17,11 @@ demo: setup ## Hibernate and load a VM with and without omr, and show before and
 	lab/run demo
 
 test: setup ## Run all tests: unit, golden, and in VMs
+	@lab/setup tests
 	tools/test unit vm
 
 test-every: setup ## Run all tests, each in VMs on every kernel it is for (two hours)
+	@lab/setup tests
 	tools/test unit every
 
 check: setup ## Formatting and lints, warnings being errors
@@ -38,6 +40,7 @@ golden: setup ## Run the program on trees of files and compare what it does
 	cargo test --locked --package omr --test golden
 
 vm: setup ## Run the tests on real kernels in VMs
+	@lab/setup tests
 	tools/test vm
 
 kernel: setup ## Build Linux 6.12 with the patches in kernel/ (10 minutes, kept)

@@ -1,5 +1,5 @@
 //! `omr follow` on a bus of the test's own, dbus-daemon's, with a logind and a GameMode that are threads of the test; and
-//! what the daemon makes of what is held. A real sway: lab/tests/test_sway.py.
+//! what the daemon makes of what is held. A real sway and a real GameMode: lab/tests/test_follow.py.
 
 mod common;
 
