@@ -139,7 +139,9 @@ impl Connection {
         }
         connection.stream.write_all(b"BEGIN\r\n")?;
         if bus {
-            connection.call(&BUS, "Hello", "", &[])?;
+            connection
+                .call(&BUS, "Hello", "", &[])
+                .with_context(|| format!("the bus does not let user {uid} in; it may be another user's"))?;
         }
         Ok(connection)
     }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::error::Result;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     advise, config, doctor, follow, hibernate, hint, history, mount, prepare, ps, reclaim, run, say, status, warm,
@@ -23,6 +24,27 @@ pub struct Cli {
 
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The command line, for those who describe it and for [`parse`].
+pub fn command() -> clap::Command {
+    take_negative(Cli::command())
+}
+
+/// Reads the command line.
+pub fn parse() -> Result<Cli> {
+    let mut matches = command().try_get_matches()?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|err| err.format(&mut command()))
+}
+
+/// `--timeout -5s` is a wrong time, and `-1` a wrong process, not options that there are not.
+fn take_negative(command: clap::Command) -> clap::Command {
+    let take = |arg: clap::Arg| match arg.is_positional() {
+        true => arg.allow_negative_numbers(true),
+        false if arg.get_action().takes_values() => arg.allow_hyphen_values(true),
+        false => arg,
+    };
+    command.mut_args(take).mut_subcommands(take_negative)
 }
 
 #[derive(Debug, Subcommand)]

@@ -40,19 +40,14 @@ mod when;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
-
-/// The command line, for those who describe it.
-pub fn command() -> clap::Command {
-    cli::Cli::command()
-}
+pub use cli::command;
 
 /// The program.
 pub fn main() -> ExitCode {
     // A closed pipe (`omr status | head`) ends the program quietly, as every Unix tool does.
     // SAFETY: called before any thread exists; SIG_DFL is a valid disposition for SIGPIPE.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    let cli = match cli::Cli::try_parse() {
+    let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(err) => {
             // --help and --version come here too, and are no failure.

@@ -29,7 +29,12 @@ const EXAMINE: Duration = Duration::from_secs(30);
 /// does `./7`.
 pub fn pid(target: &Path) -> Option<anyhow::Result<u32>> {
     let digits = target.to_str().filter(|text| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()))?;
-    Some(digits.parse().map_err(|_| Exit::Failed.error(format!("there is no process {digits}"))))
+    Some(digits.parse().map_err(|_| no_process(digits)))
+}
+
+/// Where a number may be a process or a group.
+pub fn no_process(digits: &str) -> anyhow::Error {
+    Exit::Failed.error(format!("there is no process {digits}; a group of that name is ./{digits}"))
 }
 
 /// The identity of a process.

@@ -180,16 +180,24 @@ impl Said {
 
     /// Takes note of a word about a group; `None`: nothing is said any more.
     pub fn of_group(&mut self, id: GroupId, word: Option<Word>) -> Result<()> {
-        set(&mut self.known.said.groups, id, word);
-        self.put_together();
-        self.save()
+        self.note(|said| set(&mut said.groups, id, word))
     }
 
     /// As [`Said::of_group`], of a process.
     pub fn of_process(&mut self, id: ProcessId, word: Option<Word>) -> Result<()> {
-        set(&mut self.known.said.processes, id, word);
+        self.note(|said| set(&mut said.processes, id, word))
+    }
+
+    /// What cannot be kept is not noted: who said it is told so.
+    fn note(&mut self, change: impl FnOnce(&mut Words)) -> Result<()> {
+        let before = self.known.said.clone();
+        change(&mut self.known.said);
+        let saved = self.save();
+        if saved.is_err() {
+            self.known.said = before;
+        }
         self.put_together();
-        self.save()
+        saved.context("nothing was noted")
     }
 
     /// The groups of which something is said.
@@ -226,11 +234,19 @@ impl Known {
     fn read(path: &Path, boot: &str) -> Result<Known> {
         let text = match std::fs::read(path) {
             Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Known::none(boot)),
-            text => text.with_context(|| format!("read {}, as root or a member of the group omr", path.display()))?,
+            Err(err) if err.kind() == ErrorKind::PermissionDenied => {
+                return Err(err)
+                    .with_context(|| format!("read {}, as root or a member of the group omr", path.display()));
+            }
+            text => text.with_context(|| unreadable(path))?,
         };
-        let known: Known = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+        let known: Known = serde_json::from_slice(&text).with_context(|| unreadable(path))?;
         Ok(if known.boot == boot { known } else { Known::none(boot) })
     }
+}
+
+fn unreadable(path: &Path) -> String {
+    format!("read {0} (remove it, and say again what is in the foreground)", path.display())
 }
 
 fn set<K: Eq + std::hash::Hash>(map: &mut HashMap<K, Word>, id: K, word: Option<Word>) {
@@ -260,6 +276,23 @@ mod tests {
         assert!(Said::load(&path, "two").processes().is_empty());
         std::fs::write(&path, "{\"boot\":").expect("written");
         assert!(Said::load(&path, "one").groups().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_not_noted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("said.json");
+        let mut said = Said::load(&path, "one");
+        said.of_group(GroupId(1), Some(Word::Background)).expect("saved");
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::create_dir(&path).expect("made");
+        for word in [Some(Word::Foreground), None] {
+            let err = said.of_group(GroupId(1), word).expect_err("a directory");
+            assert!(format!("{err:#}").starts_with("nothing was noted: write "), "{err:#}");
+        }
+        said.of_process(ProcessId { pid: 8, start: 9 }, Some(Word::Background)).expect_err("a directory");
+        assert_eq!(said.groups(), &HashMap::from([(GroupId(1), Word::Background)]));
+        assert!(said.processes().is_empty());
     }
 
     #[test]

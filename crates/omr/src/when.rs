@@ -1,4 +1,4 @@
-//! Moments as people write them: RFC 3339, or so long ago.
+//! Times as people write them: how long, and moments, which are RFC 3339 or so long ago.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,6 +7,21 @@ use omr_kernel::clock;
 /// The last second of the year 9999, which is as far as dates can be written. Files can hold anything
 /// once a disk has failed.
 const LATEST: u64 = 253_402_300_799;
+
+/// How long, of `30s` or `1h 30m`.
+pub fn parse_length(text: &str) -> Result<Duration, String> {
+    parse_length_as(text, "30s, 10m or 2h")
+}
+
+/// The same, where another example fits better.
+pub fn parse_length_as(text: &str, example: &str) -> Result<Duration, String> {
+    use humantime::DurationError::{Empty, InvalidCharacter, NumberExpected};
+    humantime::parse_duration(text).map_err(|err| match err {
+        // What is wrong is said by where it is, which helps nobody with so short a text.
+        InvalidCharacter(_) | NumberExpected(_) | Empty => format!("expected a time such as {example}"),
+        err => format!("{err}; expected a time such as {example}"),
+    })
+}
 
 /// Since 1970, of `2026-11-21T14:00:00Z`, `2026-11-21T15:00:00+01:00`, or `2h`: two hours ago.
 pub fn parse(text: &str) -> Result<Duration, String> {

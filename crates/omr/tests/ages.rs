@@ -166,6 +166,12 @@ fn wrong_words_and_wrong_text_are_named() {
     for (args, code, part) in [
         (&["wss", "app.scope", "--window", "10ms"][..], 2, "expected 1s or more: ages are not known more exactly"),
         (&["wss", "app.scope", "--window", "8days"], 2, "expected 7days or less"),
+        (&["reclaim", "app.scope", "max", "--older-than", "8days"], 2, "expected 7days or less"),
+        (
+            &["reclaim", "app.scope", "max", "--older-than", "-2m"],
+            2,
+            "'-2m' for '--older-than <TIME>': expected a time",
+        ),
         (&["reclaim", "app.scope", "max", "--older-than", "0s"], 2, "expected 1s or more"),
         (&["reclaim", "app.scope", "max", "--older-than", "1ms"], 2, "expected 1s or more"),
         (&["wss", "app.scope", "--window", "soon"], 2, "expected a time such as 2m"),

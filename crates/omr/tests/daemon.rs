@@ -115,7 +115,7 @@ fn an_idle_machine_is_swept_and_the_daemon_tells_of_it() {
         "{explained}"
     );
     let (code, _, stderr) = text(&omr(&root, &["explain", "nobody"]));
-    assert_eq!((code, stderr.as_str()), (1, "omr: there is no group nobody\n"));
+    assert_eq!((code, stderr.as_str()), (1, "omr: there is no group nobody; systemd-cgls shows those there are\n"));
 
     let history = ok(&root, &["history"]);
     assert!(

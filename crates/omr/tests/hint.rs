@@ -163,7 +163,9 @@ fn processes_that_have_no_memory() {
         }
     }
     let (code, _, stderr) = text(&omr(&root, &["reclaim", "99999999999", "max"]));
-    assert!(code == 1 && stderr.contains("no process 99999999999"), "{stderr}");
+    assert!(code == 1 && stderr == "omr: there is no process 99999999999; a group of that name is ./99999999999\n");
+    let (code, _, stderr) = text(&omr(&root, &["reclaim", "-1", "max"]));
+    assert!(code == 1 && stderr == "omr: there is no group -1; systemd-cgls shows those there are\n", "{stderr}");
 }
 
 #[test]
@@ -221,7 +223,11 @@ fn words_that_are_none() {
         (&["hint", "101", "--cold", "--pageout"], "--pageout"),
         (&["hint", "101", "--cold", "--anon", "--file"], "--file"),
         (&["hint", "firefox", "--cold"], "firefox"),
-        (&["hint", "-1", "--cold"], "-1"),
+        (&["hint", "-1", "--cold"], "invalid value '-1' for '<PID>': expected the number of a process"),
+        (&["hint", "+101", "--cold"], "expected the number of a process; omr ps shows"),
+        (&["hint", "99999999999", "--cold"], "invalid value '99999999999' for '<PID>': there is no such process"),
+        (&["hint", "101", "--cold", "--timeout", "-5s"], "'--timeout <TIME>': expected a time such as 30s, 10m or 2h"),
+        (&["hint", "101", "--cold", "--timeout", "5"], "time unit needed"),
         (&["hint", "101", "--cold", "--range", "10001-20000"], "multiples of a page"),
         (&["hint", "101", "--cold", "--range", "10000-1fff8"], "multiples of a page"),
         (&["hint", "101", "--cold", "--range", "20000-10000"], "ends before it begins"),

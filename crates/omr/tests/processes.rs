@@ -167,8 +167,8 @@ fn what_is_said_is_known_shown_and_taken_back() {
             "omr: fore.scope is foreground, which omr background does not take away: matched \"fore.scope\" in ",
         ),
         ("104", "omr: there is no process 104; a group of that name is ./104\n"),
-        ("nobody", "omr: there is no group nobody\n"),
-        ("./101", "omr: there is no group 101\n"),
+        ("nobody", "omr: there is no group nobody; systemd-cgls shows"),
+        ("./101", "omr: there is no group 101; systemd-cgls shows"),
     ] {
         let (code, _, stderr) = say(&["background", target]);
         assert_eq!(code, 1, "{target}");

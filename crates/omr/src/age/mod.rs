@@ -18,6 +18,7 @@ use omr_policy::age::{Generation, Reading};
 use omr_units::Monotonic;
 
 use crate::exit::Exit;
+use crate::when;
 
 /// Why nothing can be taken by age where ages are known.
 pub const NO_SWAP: &str =
@@ -30,7 +31,7 @@ const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
 /// How long memory was not used, as people write it: from 1 s to 7 days.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 2m"))?;
+    let time = when::parse_length_as(text, "2m")?;
     match time {
         _ if time < SHORTEST => Err("expected 1s or more: ages are not known more exactly".into()),
         _ if time > LONGEST => Err("expected 7days or less".into()),

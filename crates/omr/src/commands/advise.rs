@@ -13,6 +13,7 @@ use omr_units::{Bytes, Permyriad};
 
 use crate::config::printable;
 use crate::exit::Exit;
+use crate::when;
 
 /// Says with how much memory a group can live.
 ///
@@ -98,7 +99,7 @@ fn parse_size(text: &str) -> Result<Bytes, String> {
 }
 
 fn parse_for(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 10m"))?;
+    let time = when::parse_length_as(text, "10m")?;
     match time {
         _ if time < SHORTEST => Err("shorter than 5s: that says nothing".into()),
         _ if time > LONGEST => Err("longer than 7days".into()),
@@ -107,7 +108,7 @@ fn parse_for(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_look(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 1m"))?;
+    let time = when::parse_length_as(text, "1m")?;
     match time {
         _ if time < Duration::from_secs(1) => Err("shorter than 1s: that says nothing".into()),
         _ if time > Duration::from_secs(86_400) => Err("longer than 1day".into()),
@@ -116,7 +117,7 @@ fn parse_look(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_window(text: &str) -> Result<Duration, String> {
-    let window = humantime::parse_duration(text).map_err(|err| format!("{err}; expected a time such as 7d"))?;
+    let window = when::parse_length_as(text, "7d")?;
     match window {
         _ if window < LEAST_COVERED => Err("shorter than 1h: of so little nothing is advised".into()),
         _ if window > MONTHS => Err("longer than 90days".into()),

@@ -17,11 +17,11 @@ use omr_policy::{End, short};
 use omr_units::{Amount, Bytes};
 use serde::Serialize;
 
-use crate::backend;
 use crate::config::{self, BackendChoice, Loaded};
 use crate::exit::Exit;
 use crate::hint::{self, Extent, Hinter, Ignore, Report, Rules, Selection, Skipped, Subject};
 use crate::stop::{self, Flag};
+use crate::{backend, processes, when};
 
 /// Pages out, deactivates or brings back the memory of a process. Nothing is lost: what is used again
 /// comes back. Passed over, and counted: what is shared, locked, of huge pages, or of a device.
@@ -61,7 +61,7 @@ pub struct Args {
     tree: bool,
 
     /// Stop after this time, e.g. 30s
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     timeout: Option<Duration>,
 
     /// Also take what memory.min and memory.low protect
@@ -82,7 +82,10 @@ pub struct Args {
 }
 
 fn parse_pid(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "expected the number of a process".into())
+    match processes::pid(Path::new(text)) {
+        Some(pid) => pid.map_err(|_| "there is no such process".into()),
+        None => Err("expected the number of a process; omr ps shows those there are".into()),
+    }
 }
 
 /// `A-B`, in hexadecimal digits.

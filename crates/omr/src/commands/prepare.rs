@@ -20,7 +20,7 @@ use crate::exit::Exit;
 use crate::image::{self, Obstacle, Place};
 use crate::prepare::{Done, Goal, Preparation, Reached, Target};
 use crate::stop::{self, Flag};
-use crate::{backend, config, disk_rate};
+use crate::{backend, config, disk_rate, when};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -80,7 +80,7 @@ impl Hibernate {
 #[derive(Debug, clap::Args)]
 struct Common {
     /// Stop after this time, e.g. 30s, reached or not
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     deadline: Option<Duration>,
 
     /// Say what would be done, and do nothing

@@ -33,6 +33,7 @@ use crate::reclaim::{Progress, Report, Worker, job, machine};
 use crate::snapshot::SwapSpace;
 use crate::stop::{self, Flag};
 use crate::tree::{Tree, no_group};
+use crate::when;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -55,11 +56,11 @@ pub struct Args {
     class: Option<Class>,
 
     /// Stop after this time, e.g. 30s
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     timeout: Option<Duration>,
 
     /// Then look for this time at how much comes back, e.g. 30s
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     watch: Option<Duration>,
 
     /// Only what was surely not used for so long, e.g. 2m

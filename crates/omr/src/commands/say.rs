@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use omr_kernel::Kernel;
 use omr_kernel::process::Process;
 use omr_policy::rank::ProcessId;
@@ -59,7 +59,7 @@ fn say(root: &Path, kernel: &Kernel, word: Option<Word>, target: &Path) -> Resul
 fn identity(kernel: &Kernel, pid: u32) -> Result<ProcessId> {
     match Process::open(kernel, pid) {
         Ok(process) => Ok(processes::id(&process)),
-        Err(err) if err.is_gone() => bail!("there is no process {pid}; a group of that name is ./{pid}"),
+        Err(err) if err.is_gone() => Err(processes::no_process(&pid.to_string())),
         Err(err) => Err(err).context("look at the process"),
     }
 }

@@ -10,7 +10,7 @@ use omr_units::Bytes;
 use crate::config::printable;
 use crate::daemon::{ControlRequest, Explanation, ImageView, Status, ask};
 use crate::exit::Exit;
-use crate::{paths, processes, said, stop};
+use crate::{paths, processes, said, stop, when};
 
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
@@ -37,7 +37,7 @@ pub struct ExplainArgs {
 #[derive(Debug, clap::Args)]
 pub struct PauseArgs {
     /// For this long, e.g. 2h; until omr resume without it
-    #[arg(long = "for", value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long = "for", value_parser = when::parse_length, value_name = "TIME")]
     time: Option<Duration>,
 
     /// Until the machine has slept and woken up; five minutes at most if it does not sleep

@@ -15,13 +15,12 @@ use omr_policy::{Class, short};
 use omr_units::{Amount, Bytes, Rate};
 use serde::Serialize;
 
-use crate::config;
 use crate::exit::Exit;
-use crate::paths;
 use crate::processes::read_groups;
 use crate::stop::{self, Flag};
 use crate::tree::{Tree, no_group};
 use crate::warm::{self, Bounds, End, Job, Recorded, Report, Subject, Use};
+use crate::{config, paths, processes, when};
 
 /// Somebody works for so long: what is wanted now comes back by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,7 +44,7 @@ pub struct Args {
     ///
     /// For omr-prepare-hibernate.service: "omr hibernate" has made one before it emptied the groups, and
     /// what is in memory afterwards is not what was in use.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME", requires = "record")]
+    #[arg(long, value_parser = when::parse_length, value_name = "TIME", requires = "record")]
     unless_newer: Option<Duration>,
 
     /// Read no faster than this, e.g. 100MiB/s
@@ -53,7 +52,7 @@ pub struct Args {
     rate: Option<Rate>,
 
     /// Stop after this time, e.g. 30s
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     timeout: Option<Duration>,
 
     /// Memory that stays available: a size or a share of all memory
@@ -168,13 +167,13 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject>> {
     let mut subjects = if targets.is_empty() { warm::subjects(kernel, tree, None)? } else { Vec::new() };
     for target in targets {
-        let pid = target.to_str().and_then(|text| text.parse::<u32>().ok());
         let path = kernel.group_path(target);
         let found = match Group::open(kernel.cgroup()?, path) {
             Ok(_) => warm::subjects(kernel, tree, Some(path))?,
             Err(err) if !err.is_gone() => return Err(err.into()),
-            Err(_) => match pid {
-                Some(pid) => vec![process(kernel, tree, pid)?],
+            Err(_) => match processes::pid(target) {
+                Some(Ok(pid)) => vec![process(kernel, tree, pid)?],
+                Some(Err(_)) => return Err(nobody(target)),
                 None => return Err(no_group(path)),
             },
         };
@@ -190,12 +189,16 @@ fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject
     Ok(subjects)
 }
 
+fn nobody(target: &Path) -> anyhow::Error {
+    Exit::Failed.error(format!("there is no group and no process {}", target.display()))
+}
+
 /// One process as a target.
 fn process(kernel: &Kernel, tree: &Tree, pid: u32) -> Result<Subject> {
     let group = match omr_kernel::process::read_group(kernel, pid) {
         Ok(group) => group.unwrap_or_default(),
         Err(err) if err.is_gone() => {
-            return Err(Exit::Failed.error(format!("there is no group and no process {pid}")));
+            return Err(nobody(Path::new(&pid.to_string())));
         }
         Err(err) => return Err(err.into()),
     };

@@ -30,6 +30,7 @@ use crate::history::AGES;
 use crate::processes::{self, Finder, Seen, Which, hand_on};
 use crate::said::{Of, Said, Statement, Word, Words};
 use crate::signals;
+use crate::tree::no_group;
 
 /// Processes are looked at this often, or so seldom that it takes no more than half a percent of a CPU.
 const LOOK: Duration = Duration::from_secs(2);
@@ -536,9 +537,7 @@ impl Daemon {
             // It may have come since the last scan.
             self.scan();
         }
-        let Some(node) = self.tree.find(&path) else {
-            bail!("there is no group {}", printable(&path.to_string_lossy()))
-        };
+        let Some(node) = self.tree.find(&path) else { return Err(no_group(&path)) };
         let id = node.id;
         if let (Some(word), Some(assignment)) = (word, self.tree.assignment(node)) {
             let mut assignment = assignment.clone();
@@ -610,6 +609,7 @@ impl Daemon {
                 Some(seen) => format!("{} ({})", id.pid, printable(&seen.name)),
                 None => id.pid.to_string(),
             },
+            Of::Group(path) if path.is_empty() => "/".into(),
             Of::Group(path) => printable(path),
         }
     }
@@ -624,7 +624,7 @@ impl Daemon {
         let said = &self.processes.said;
         let groups = said.groups().iter().filter_map(|(id, word)| {
             let path = self.tree.path(*id)?.to_string_lossy().into_owned();
-            Some(SaidView { word: *word, what: path })
+            Some(SaidView { word: *word, what: self.of_whom(&Of::Group(path)) })
         });
         let processes = said.processes().iter();
         let processes = processes.map(|(id, word)| SaidView { word: *word, what: self.of_whom(&Of::Process(*id)) });
@@ -662,7 +662,7 @@ impl Daemon {
         self.look();
         let Some(seen) = self.processes.seen.values().find(|seen| seen.process.id.pid == pid) else {
             if Process::open(&self.kernel, pid).is_err() {
-                bail!("there is no process {pid}");
+                return Err(processes::no_process(&pid.to_string()));
             }
             bail!("no rule for processes fits process {pid}, and nobody has said that it is in the background");
         };

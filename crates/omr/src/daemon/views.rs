@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use omr_policy::forecast::Forecast;
 use omr_policy::{ByAge, Class, Decision, Goal, Mode, Reason, judge, short, swap_floor};
 use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic};
@@ -13,6 +13,7 @@ use super::history::HistoryView;
 use super::processes::{SaidView, unfocused};
 use super::tally::Today;
 use super::{Daemon, Purpose};
+use crate::tree::no_group;
 use crate::{disk_rate, image};
 
 /// Groups shown by `omr status`; the largest.
@@ -280,9 +281,7 @@ impl Daemon {
         }
         let Some(path) = group else { return Ok(explanation) };
         let path = self.kernel.group_path(path);
-        let Some(node) = self.tree.find(path) else {
-            bail!("there is no group {}", crate::config::printable(&path.to_string_lossy()))
-        };
+        let Some(node) = self.tree.find(path) else { return Err(no_group(path)) };
         explanation.group = Some(path.to_string_lossy().into_owned());
         if let Some(assignment) = self.tree.assignment(node) {
             explanation.class = Some(format!("{}: {}", assignment.class.name(), assignment.explain(path)));
