@@ -391,14 +391,7 @@ impl Daemon {
             // Until the next look it would be the first again.
             Given::Gone => drop(self.processes.seen.remove(&hinting.id)),
             Given::Hinted(report, holds) => {
-                let end = match report.end {
-                    End::Stopped | End::Timeout => HintEnd::Stopped,
-                    // In a dry run nothing has changed, and nothing will.
-                    End::Complete if hinting.amount.is_some() && self.config.mode == Mode::Act => HintEnd::Enough,
-                    // There is more, and what was in the way may change.
-                    End::Floor | End::SwapFloor => HintEnd::Enough,
-                    _ => HintEnd::Complete,
-                };
+                let end = remembered(report.end, hinting.amount, self.config.mode);
                 if hinting.step == Step::PageOut && self.config.hints.prefetch {
                     self.processes.note_places(hinting.id, &report.places);
                 }
@@ -695,6 +688,22 @@ impl Daemon {
     }
 }
 
+/// How the policy sees the end of a hint, of which so much was asked for; `None`: all.
+fn remembered(end: End, amount: Option<Bytes>, mode: Mode) -> HintEnd {
+    match end {
+        // In a dry run nothing has changed, and nothing will.
+        End::Complete if amount.is_some() && mode == Mode::Act => HintEnd::Enough,
+        // Of what is left none will go.
+        End::Complete | End::Futile => HintEnd::Complete,
+        // There is more, and what was in the way may change.
+        End::Floor | End::SwapFloor | End::WriteBudget => HintEnd::Enough,
+        End::Stopped | End::Timeout => HintEnd::Stopped,
+        End::Denied | End::Unsupported | End::Failed => HintEnd::Failed,
+        // Nobody will ask for it again; and no hint goes by age.
+        End::Gone | End::Young | End::NotAged | End::NotSeen => HintEnd::Complete,
+    }
+}
+
 /// A process or a group.
 enum Either {
     Process(ProcessId),
@@ -708,4 +717,39 @@ pub(super) fn unfocused(now: Monotonic, since: Monotonic) -> String {
 
 fn is_there(kernel: &Kernel, id: ProcessId) -> bool {
     Process::open(kernel, id.pid).is_ok_and(|process| processes::id(&process) == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_that_could_not_take_all_of_it_is_given_again() {
+        let some = Some(Bytes::mib(1));
+        for (end, amount, mode, is) in [
+            (End::Complete, None, Mode::Act, HintEnd::Complete),
+            (End::Complete, some, Mode::Act, HintEnd::Enough),
+            (End::Complete, None, Mode::Observe, HintEnd::Complete),
+            (End::Complete, some, Mode::Observe, HintEnd::Complete),
+            (End::Futile, None, Mode::Act, HintEnd::Complete),
+            (End::Futile, some, Mode::Act, HintEnd::Complete),
+            (End::Gone, None, Mode::Act, HintEnd::Complete),
+        ] {
+            assert_eq!(remembered(end, amount, mode), is, "{end:?} {amount:?} {mode:?}");
+        }
+        // How much was asked for, and whether it was only looked at, is nothing to these.
+        for (end, is) in [
+            (End::Floor, HintEnd::Enough),
+            (End::SwapFloor, HintEnd::Enough),
+            (End::Stopped, HintEnd::Stopped),
+            (End::Timeout, HintEnd::Stopped),
+            (End::Denied, HintEnd::Failed),
+            (End::Unsupported, HintEnd::Failed),
+            (End::Failed, HintEnd::Failed),
+        ] {
+            for (amount, mode) in [(None, Mode::Act), (some, Mode::Act), (None, Mode::Observe), (some, Mode::Observe)] {
+                assert_eq!(remembered(end, amount, mode), is, "{end:?} {amount:?} {mode:?}");
+            }
+        }
+    }
 }
