@@ -94,6 +94,52 @@ fn processes_are_shown_without_the_daemon_and_what_only_it_knows_is_marked() {
 }
 
 #[test]
+fn processes_of_a_group_a_user_or_a_command_and_the_first_few() {
+    let root = with_processes();
+    add_group(&root, "app.scope/tab", 0, 0);
+    add_process(&root, 104, "tab", "app.scope/tab", 10, 5000);
+    add_process(&root, 105, "daemon", "app.scopes", 5, 5000);
+    root.write("proc/105/status", "Uid:\t1000\t0\t0\t0\nVmRSS:\t8192 kB\nRssAnon:\t0 kB\nVmSwap:\t0 kB\n");
+    root.write("proc/105/cmdline", "");
+    let shown = |args: &[&str]| -> Vec<u64> {
+        let (code, stdout, stderr) = text(&omr(&root, &[&["ps", "--json", "--sort", "anon"], args].concat()));
+        assert_eq!(code, 0, "{stderr}");
+        let value: Value = stdout.parse().expect("JSON");
+        let processes = value["processes"].as_array().expect("a list");
+        processes.iter().map(|process| process["pid"].as_u64().expect("a pid")).collect()
+    };
+    for (args, pids) in [
+        (&[][..], &[101, 102, 103, 104, 105][..]),
+        (&["--group", "app.scope"], &[101, 102, 104]),
+        (&["--group", "/sys/fs/cgroup/app.scope/tab/"], &[104]),
+        (&["--group", "/"], &[101, 102, 103, 104, 105]),
+        (&["--uid", "1000"], &[101, 102, 103, 104]),
+        (&["--uid", "0"], &[105]),
+        (&["--uid", "1001"], &[]),
+        (&["--command", "bin/player --type=rend"], &[101]),
+        (&["--command", "daemon"], &[105]),
+        (&["--command", "*"], &[]),
+        (&["-n", "2"], &[101, 102]),
+        (&["--uid", "1000", "--group", "app.scope", "--command", "t", "--lines", "1"], &[101]),
+        (&["-n", "0"], &[]),
+    ] {
+        assert_eq!(shown(args), pids, "{args:?}");
+    }
+    let daemon = of(&ps(&root), 105);
+    assert_eq!((&daemon["uid"], &daemon["command"]), (&0.into(), &"".into()));
+    assert_eq!(of(&ps(&root), 101)["command"], "/usr/bin/player --type=renderer");
+    for (args, code, why) in [
+        (&["--group", "app"][..], 1, "there is no group app; systemd-cgls shows those there are"),
+        (&["--uid", "root"], 2, "--uid"),
+        (&["--uid", "-1"], 2, "--uid"),
+        (&["-n", "many"], 2, "--lines"),
+    ] {
+        let (found, _, stderr) = text(&omr(&root, &[&["ps"], args].concat()));
+        assert!(found == code && stderr.contains(why), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
 fn rules_go_by_all_that_they_name_and_the_last_one_wins() {
     for (rule, asked) in [
         ("exe = '/usr/bin/player'", true),

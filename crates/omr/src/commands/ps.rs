@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_kernel::Kernel;
+use omr_kernel::process::{Process, Status, read_command};
 use omr_policy::age::Bounds;
 use omr_policy::rank::{ProcessId, Score, Verdict};
 use omr_policy::{Class, short};
@@ -18,7 +19,8 @@ use crate::daemon::{ControlRequest, ProcessView, ask};
 use crate::exit::Exit;
 use crate::processes::{Finder, Seen, Which, groups_as_said};
 use crate::said::Said;
-use crate::{config, paths};
+use crate::tree::{Tree, no_group};
+use crate::{config, paths, processes};
 
 /// Shows processes with what they hold, their class and why, and what was done to them. Those in the background come
 /// first, in the order in which they would be given up.
@@ -41,6 +43,22 @@ pub struct Args {
     /// Show processes of this class only: foreground, background or protected
     #[arg(long, value_parser = parse_class, value_name = "CLASS")]
     class: Option<Class>,
+
+    /// Show processes in this control group and those below it only
+    #[arg(long, value_name = "GROUP")]
+    group: Option<PathBuf>,
+
+    /// Show processes of the user with this number only
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+
+    /// Show processes that have this text in their command line or name only
+    #[arg(long, value_name = "TEXT")]
+    command: Option<String>,
+
+    /// Show the first N only
+    #[arg(short = 'n', long, value_name = "N")]
+    lines: Option<usize>,
 
     /// Print JSON
     #[arg(long)]
@@ -72,6 +90,10 @@ fn parse_class(text: &str) -> Result<Class, String> {
 /// A line.
 struct Row {
     seen: Seen,
+    /// Whose it is.
+    uid: Option<u32>,
+    /// Its command line.
+    command: Option<String>,
     /// What the daemon knows.
     view: Option<ProcessView>,
 }
@@ -79,7 +101,29 @@ struct Row {
 /// Not used for this long is what the table calls cold; the JSON has all ages.
 const COLD: Duration = Duration::from_secs(120);
 
+/// So much of a command line is looked at and told: it can be megabytes.
+const LONGEST_COMMAND: usize = 4096;
+
 impl Row {
+    fn read(kernel: &Kernel, seen: Seen, view: Option<ProcessView>) -> Row {
+        let id = seen.process.id;
+        let process = Process::open(kernel, id.pid).ok().filter(|process| processes::id(process) == id);
+        let dir = process.as_ref().map(Process::dir);
+        let uid = dir.and_then(|dir| Status::read(dir).ok()?.uid);
+        let command =
+            dir.and_then(|dir| read_command(dir).ok()).map(|text| text.chars().take(LONGEST_COMMAND).collect());
+        Row { seen, uid, command, view }
+    }
+
+    fn is_wanted(&self, args: &Args, group: Option<&Path>) -> bool {
+        let has =
+            |text: &str| self.seen.name.contains(text) || self.command.as_ref().is_some_and(|all| all.contains(text));
+        args.class.is_none_or(|class| class == self.seen.process.class)
+            && group.is_none_or(|group| self.seen.group.starts_with(group))
+            && (args.uid.is_none() || args.uid == self.uid)
+            && args.command.as_deref().is_none_or(has)
+    }
+
     /// What was not used for [`COLD`]; `None`: nothing is known of it.
     fn cold(&self) -> Option<Bounds> {
         let cold = self.view.as_ref()?.cold.as_ref()?;
@@ -104,12 +148,21 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         Err(err) => (Vec::new(), Some(format!("{err:#}"))),
     };
     let mut views: HashMap<ProcessId, ProcessView> = views.into_iter().map(|view| (view.id, view)).collect();
-    let mut rows: Vec<Row> = see(root, &kernel)?
+    let (tree, seen) = see(root, &kernel)?;
+    let group = args.group.as_deref().map(|group| kernel.group_path(group));
+    if let Some(group) = group.filter(|group| tree.find(group).is_none()) {
+        return Err(no_group(group));
+    }
+    let mut rows: Vec<Row> = seen
         .into_iter()
-        .filter(|seen| args.class.is_none_or(|class| class == seen.process.class))
-        .map(|seen| Row { view: views.remove(&seen.process.id), seen })
+        .map(|seen| {
+            let view = views.remove(&seen.process.id);
+            Row::read(&kernel, seen, view)
+        })
+        .filter(|row| row.is_wanted(args, group))
         .collect();
     rows.sort_by_cached_key(|row| (key(row, args.sort), row.seen.process.id));
+    rows.truncate(args.lines.unwrap_or(usize::MAX));
     if args.json {
         let processes: Vec<Value> = rows.iter().map(to_json).collect();
         let value = json!({ "daemon": absent.is_none(), "processes": processes });
@@ -123,8 +176,8 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// All processes, their classes by the configuration and by what was said.
-fn see(root: &Path, kernel: &Kernel) -> Result<Vec<Seen>> {
+/// All groups and processes, their classes by the configuration and by what was said.
+fn see(root: &Path, kernel: &Kernel) -> Result<(Tree, Vec<Seen>)> {
     let loaded = config::load_or_refuse(root, None)?;
     // A user who may not know what was said is shown the rest.
     let said = Said::read(root, &kernel.read_boot_id().unwrap_or_default()).unwrap_or_else(|err| {
@@ -132,7 +185,8 @@ fn see(root: &Path, kernel: &Kernel) -> Result<Vec<Seen>> {
         Said::default()
     });
     let tree = groups_as_said(kernel, &loaded, false, &said)?;
-    Ok(Finder::new(&loaded.processes).look(kernel, &tree, &said, Which::All)?)
+    let seen = Finder::new(&loaded.processes).look(kernel, &tree, &said, Which::All)?;
+    Ok((tree, seen))
 }
 
 /// The smallest comes first; what is not known comes last.
@@ -229,6 +283,8 @@ fn to_json(row: &Row) -> Value {
         "pid": seen.process.id.pid,
         "start": seen.process.id.start,
         "name": seen.name,
+        "uid": row.uid,
+        "command": row.command,
         "group": group.to_string_lossy(),
         "class": seen.process.class,
         "asked": seen.process.asked,
