@@ -28,6 +28,8 @@ enum Advice {
 
 /// `UIO_MAXIOV`, include/uapi/linux/uio.h.
 const MOST: usize = 1024;
+/// Bytes of a range: so many of them are less than the 2 GiB at which the kernel cuts a call off.
+const LONGEST: usize = 1 << 20;
 
 /// Says `{"bytes": N, "calls": N, "seconds": S}`.
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -38,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let pidfd = pidfd_open(Pid::from_raw(args.pid).context("no pid")?, PidfdFlags::empty())?;
     let began = Instant::now();
     let maps = fs::read_to_string(format!("/proc/{}/maps", args.pid))?;
-    let ranges: Vec<(usize, usize)> = maps.lines().filter_map(anonymous).collect();
+    let ranges: Vec<(usize, usize)> = maps.lines().filter_map(anonymous).flat_map(pieces).collect();
     let (mut bytes, mut calls) = (0, 0);
     for ranges in ranges.chunks(MOST) {
         bytes += advise(&pidfd, ranges, advice)?;
@@ -58,6 +60,10 @@ fn anonymous(line: &str) -> Option<(usize, usize)> {
     is_wanted.then_some((start, end - start))
 }
 
+fn pieces((start, length): (usize, usize)) -> impl Iterator<Item = (usize, usize)> {
+    (0..length).step_by(LONGEST).map(move |at| (start + at, LONGEST.min(length - at)))
+}
+
 fn advise(pidfd: &OwnedFd, ranges: &[(usize, usize)], advice: i32) -> Result<usize> {
     let vectors: Vec<_> =
         ranges.iter().map(|&(start, length)| libc::iovec { iov_base: start as *mut _, iov_len: length }).collect();
@@ -74,6 +80,14 @@ fn advise(pidfd: &OwnedFd, ranges: &[(usize, usize)], advice: i32) -> Result<usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_too_long_is_cut_up() {
+        assert_eq!(
+            pieces((0x1000, LONGEST + 0x1000)).collect::<Vec<_>>(),
+            [(0x1000, LONGEST), (0x1000 + LONGEST, 0x1000)]
+        );
+    }
 
     #[test]
     fn only_private_memory_without_a_file() {
