@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use omr_units::PageSize;
+use omr_units::{Bytes, PageSize};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
 
+use crate::ranges::Ranges;
 use crate::{Dir, Error, Result};
 
 /// Where a page is.
@@ -56,6 +57,8 @@ const REGIONS: usize = 512;
 /// Bits of an entry, Documentation/admin-guide/mm/pagemap.rst.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
+/// Ranges nearer to each other than this are looked at together.
+pub const NEAR: Bytes = Bytes::mib(1);
 /// Bytes read at once where there is no `PAGEMAP_SCAN`: entries for 32 MiB of 4 KiB pages.
 const AT_ONCE: usize = 64 << 10;
 
@@ -96,6 +99,18 @@ impl Pagemap {
             }
         }
         self.read(range, &mut found).map_err(|err| Error::read(&self.name, err))
+    }
+
+    /// What of these ranges is in memory, and what in swap.
+    pub fn residency(&mut self, ranges: &Ranges) -> Result<(Ranges, Ranges)> {
+        let (mut present, mut swapped) = (Ranges::new(), Ranges::new());
+        for span in ranges.bridged(NEAR).as_slice() {
+            self.for_each(span.clone(), |range, residency| match residency {
+                Residency::Present => present.push(range),
+                Residency::Swapped => swapped.push(range),
+            })?;
+        }
+        Ok((present.intersection(ranges), swapped.intersection(ranges)))
     }
 
     fn scan(&self, range: Range<u64>, found: &mut dyn FnMut(Range<u64>, Residency)) -> Result<(), Errno> {

@@ -18,7 +18,7 @@ use omr_kernel::madvise::{Advice, Batch, CHUNK, Hint};
 use omr_kernel::maps::{self, Detail, Layout};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
-use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::pagemap::{NEAR, Pagemap};
 use omr_kernel::process::Capability;
 use omr_kernel::ranges::{Ranges, length};
 use omr_kernel::{Kernel, clock};
@@ -53,8 +53,6 @@ const FUTILE: u32 = 8;
 const LEAST_EXCESS: Bytes = Bytes::mib(2);
 /// Of memory that is only marked, so much in one call, which waits for nothing: 7.x holds the process's `mmap_lock` for all of it.
 const MARKED: Bytes = Bytes::mib(8);
-/// Ranges nearer to each other than this are looked at together.
-const NEAR: Bytes = Bytes::mib(1);
 
 /// What came of hinting one process.
 #[derive(Debug, Serialize)]
@@ -65,7 +63,8 @@ pub struct Report {
     pub group: String,
     /// What the kernel went through, or in a dry run would.
     pub hinted: Bytes,
-    /// Of what was to be hinted, how much was in memory and is now; `None`: the process is gone.
+    /// Of what was to be hinted, how much was in memory and is now; `None`: the process is gone. What is marked cold stays
+    /// where it is, and is not looked at again.
     pub resident_before: Bytes,
     pub resident_after: Option<Bytes>,
     /// Of it, in swap now.
@@ -246,7 +245,9 @@ impl Hinter<'_> {
             return Err(subject::denied(self.kernel, &name(process.stat()), needed));
         }
         work.name_refused();
-        if work.report.end != End::Gone {
+        if work.advice == Advice::Cold {
+            work.report.resident_after = Some(work.report.resident_before).filter(|_| work.report.end != End::Gone);
+        } else if work.report.end != End::Gone {
             let kept: Ranges = match work.advice {
                 Advice::PageOut => all,
                 _ => plan.parts.iter().flat_map(|part| part.present.as_slice().iter().cloned()).collect(),
@@ -555,17 +556,11 @@ impl Work<'_> {
 
     /// What of these ranges is in memory, and what in swap.
     fn residency(&mut self, ranges: &Ranges) -> omr_kernel::Result<(Ranges, Ranges)> {
-        let (mut present, mut swapped) = (Ranges::new(), Ranges::new());
-        for span in ranges.bridged(NEAR).as_slice() {
-            self.pagemap.for_each(span.clone(), |range, residency| match residency {
-                Residency::Present => present.push(range),
-                Residency::Swapped => swapped.push(range),
-            })?;
-        }
+        let found = self.pagemap.residency(ranges)?;
         // Before 6.7 the file of a process that has ended is empty, as if nothing were in memory.
         let changed = self.layout.update()?;
         self.report.changed |= !changed.intersection(ranges).is_empty();
-        Ok((present.intersection(ranges), swapped.intersection(ranges)))
+        Ok(found)
     }
 
     /// Finds out why the kernel refused what it did.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use omr_kernel::madvise::Advice;
 use omr_kernel::maps::{Backing, Detail, Mapping, Refusal};
-use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::pagemap::Pagemap;
 use omr_kernel::ranges::{Ranges, length};
 use omr_units::Bytes;
 use serde::Serialize;
@@ -135,7 +135,7 @@ impl Plan {
         refusal: impl Fn(&Mapping) -> Option<Refusal>,
     ) -> omr_kernel::Result<Plan> {
         let mut plan = Plan::default();
-        let mut mapped = Ranges::new();
+        let (mut mapped, mut meant, mut all) = (Ranges::new(), Vec::new(), Ranges::new());
         for mapping in mappings {
             mapped.push(mapping.range.clone());
             let selected = match &selection.within {
@@ -143,16 +143,18 @@ impl Plan {
                 Some(within) => within.within(&mapping.range),
             };
             let is_meant = selection.backing.is_none_or(|backing| backing == mapping.backing);
-            if mapping.backing == Backing::Kernel || selected.is_empty() || !is_meant {
-                continue;
+            if mapping.backing != Backing::Kernel && !selected.is_empty() && is_meant {
+                all.append(&selected);
+                meant.push((mapping, selected));
             }
-            let (mut present, mut swapped) = (Ranges::new(), Ranges::new());
-            for range in selected.as_slice() {
-                pagemap.for_each(range.clone(), |range, residency| match residency {
-                    Residency::Present => present.push(range),
-                    Residency::Swapped => swapped.push(range),
-                })?;
-            }
+        }
+        // One look for many mappings: each is a system call.
+        let (present, swapped) = pagemap.residency(&all)?;
+        for (mapping, selected) in meant {
+            let of = |all: &Ranges| -> Ranges {
+                selected.as_slice().iter().flat_map(|range| all.within(range).as_slice().to_vec()).collect()
+            };
+            let (present, swapped) = (of(&present), of(&swapped));
             let skip = match selection.advice {
                 Advice::WillNeed => None,
                 _ if mapping.shared => Some(Skip::Shared),
