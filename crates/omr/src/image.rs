@@ -216,17 +216,23 @@ fn holder<'a>(
     if let Some(partition) = disks.iter().find(|device| device.read_number(kernel) == Some(number)) {
         return Ok(partition);
     }
-    // The device of a file is its file system's; of several on one file system only the offset would
-    // tell which it is, so the one with least room is taken. On btrfs a file tells another number.
-    let mut files: Vec<&SwapDevice> = disks.iter().copied().filter(|device| device.kind == SwapKind::File).collect();
-    if files.len() > 1 {
-        files.retain(|device| device.read_file_system(root) == Some(number));
-    }
-    let file = files.into_iter().min_by_key(|device| device.free()).ok_or(Obstacle::NotSwap(number))?;
+    // The device of a file is its file system's. Of several there only the offset would tell which it is, so the one with
+    // least room is taken.
+    let file = disks
+        .iter()
+        .copied()
+        .filter(|device| device.kind == SwapKind::File && may_be_on(device.read_file_system(root), number))
+        .min_by_key(|device| device.free())
+        .ok_or(Obstacle::NotSwap(number))?;
     match hibernation.resume_offset {
         Some(offset) if offset.0 > 0 => Ok(file),
         _ => Err(Obstacle::NoOffset(crate::config::printable(&file.path.to_string_lossy()))),
     }
+}
+
+/// Whether a file with this device number can be on that device. btrfs tells numbers of its own, without a driver's (major 0).
+fn may_be_on(file_system: Option<DeviceNumber>, device: DeviceNumber) -> bool {
+    file_system.is_none_or(|number| number == device || number.major == 0)
 }
 
 /// Whether systemd sets a device when none is set: it does where it can tell the next boot of it, by an
@@ -244,4 +250,18 @@ pub fn room(forecast: &Forecast, place: &Place) -> Result<(), Obstacle> {
     let least = Bytes((forecast.in_use - forecast.per_cpu - elsewhere).max(forecast.must_stay).0 / 2);
     let free = place.device.free();
     if least > free { Err(Obstacle::TooSmall { least, free }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swap_file_on_another_disk_is_not_on_the_resume_device() {
+        let (disk, other) = (DeviceNumber { major: 253, minor: 1 }, DeviceNumber { major: 253, minor: 2 });
+        assert!(may_be_on(Some(disk), disk));
+        assert!(!may_be_on(Some(other), disk));
+        // btrfs, and a file that cannot be looked at.
+        assert!(may_be_on(Some(DeviceNumber { major: 0, minor: 37 }), disk) && may_be_on(None, disk));
+    }
 }
