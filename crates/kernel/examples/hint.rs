@@ -1,0 +1,136 @@
+//! What a batch of hints takes beside the bare system calls about the same memory, in turn:
+//! `cargo run --release -p omr-kernel --example hint [MIB [MAPPINGS]]`. As root; the memory has to be free.
+
+use std::io::{Read as _, Write as _};
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use omr_kernel::actuate::{Actuator as _, Live};
+use omr_kernel::madvise::{Advice, Batch, CHUNK, Hint, MOST_RANGES};
+use omr_kernel::maps::Layout;
+use omr_kernel::pagemap::Pagemap;
+use omr_kernel::process::Process;
+use omr_kernel::ranges::Ranges;
+use omr_kernel::{Kernel, Result};
+use omr_units::Bytes;
+
+const PAGE: usize = 4096;
+const ROUNDS: usize = 11;
+/// As `omr hint --cold` has it.
+const CALL: Bytes = Bytes::mib(8);
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<usize>());
+    let mib = arguments.next().transpose()?.unwrap_or(4096);
+    let count = arguments.next().transpose()?.unwrap_or(20_000);
+    let bytes = (mib << 20) / count / PAGE * PAGE;
+    let (mut parent, mut child) = UnixStream::pair()?;
+    // SAFETY: there is one thread.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(parent);
+        // SAFETY: it ends with its parent.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let areas = map(count, bytes)?;
+        loop {
+            areas.iter().for_each(|area| touch(area.clone()));
+            child.write_all(&[0])?;
+            child.read_exact(&mut [0])?;
+        }
+    }
+    drop(child);
+    let kernel = Kernel::open(Path::new("/"))?;
+    let process = Process::open(&kernel, u32::try_from(pid)?)?;
+    let mut used_again = || -> std::io::Result<()> { parent.read_exact(&mut [0]) };
+    used_again()?;
+    let ranges = anonymous(&kernel, &process)?.1;
+    let (mut by_batch, mut by_calls) = (Vec::new(), Vec::new());
+    for round in 0..2 * ROUNDS {
+        // Twice the one, twice the other.
+        let is_batch = round.div_ceil(2) % 2 == 1;
+        let began = Instant::now();
+        let done = if is_batch { batch(&kernel, &process)? } else { bare(&process, &ranges)? };
+        let took = began.elapsed();
+        // A page that is being moved is not in memory at this moment.
+        assert!(done.0 >= (bytes * count) as u64 / 100 * 99, "{done} of {mib} MiB");
+        if is_batch { &mut by_batch } else { &mut by_calls }.push(took);
+        parent.write_all(&[0])?;
+        parent.read_exact(&mut [0])?;
+    }
+    let ratios: Vec<f64> =
+        by_batch.iter().zip(&by_calls).map(|(a, b)| 100.0 * (a.as_secs_f64() / b.as_secs_f64() - 1.0)).collect();
+    let (batch, calls, ratio) = (median(by_batch), median(by_calls), median_of(ratios.clone()));
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    println!(
+        "{mib} MiB in {count} mappings: bare calls {calls:?}, batch {batch:?}, {ratio:.1} % more [{least:.1} .. {most:.1}]"
+    );
+    Ok(())
+}
+
+/// All of `omr hint --cold` that is not `omr`'s own: what is mapped, what of it is in memory, the hint, what has changed.
+fn batch(kernel: &Kernel, process: &Process) -> Result<Bytes> {
+    let (mut layout, ranges) = anonymous(kernel, process)?;
+    let hints = ranges.as_slice().iter().map(|range| Hint { range: range.clone(), advice: Advice::Cold }).collect();
+    let results = Batch::new(process, &mut layout, hints, CHUNK).in_calls_of(CALL).run(&mut Live, |_| true)?;
+    Ok(results.iter().map(|result| result.done.bytes()).sum())
+}
+
+/// As few calls as it takes.
+fn bare(process: &Process, ranges: &Ranges) -> Result<Bytes> {
+    let mut done = Bytes::ZERO;
+    for ranges in ranges.as_slice().chunks(MOST_RANGES) {
+        done += Live.advise(process, Advice::Cold, ranges)?.bytes;
+    }
+    Ok(done)
+}
+
+/// What is mapped, and what of it is in memory and of no file.
+fn anonymous(kernel: &Kernel, process: &Process) -> Result<(Layout, Ranges)> {
+    let layout = Layout::read(process.dir())?;
+    let private = layout.mappings().iter().filter(|mapping| mapping.backing == omr_kernel::maps::Backing::Anonymous);
+    let private: Ranges = private.map(|mapping| mapping.range.clone()).collect();
+    let (present, _) = Pagemap::open(process.dir(), kernel.page())?.residency(&private)?;
+    Ok((layout, present))
+}
+
+/// That many mappings of so many bytes, with a hole behind each so that no two become one.
+fn map(count: usize, bytes: usize) -> std::io::Result<Vec<Range<usize>>> {
+    (0..count)
+        .map(|_| {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping in a free place, whose last page is unmapped by nobody else.
+            let start = unsafe {
+                let start = libc::mmap(ptr::null_mut(), bytes + PAGE, access, flags, -1, 0);
+                if start == libc::MAP_FAILED {
+                    return Err(std::io::Error::last_os_error());
+                }
+                libc::munmap(start.byte_add(bytes), PAGE);
+                start as usize
+            };
+            Ok(start..start + bytes)
+        })
+        .collect()
+}
+
+/// Writes to every page.
+fn touch(area: Range<usize>) {
+    for page in area.step_by(PAGE) {
+        // SAFETY: a word of a mapping of this process, which nothing else uses.
+        unsafe { ptr::with_exposed_provenance_mut::<u64>(page).write_volatile(1) };
+    }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn median_of(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
