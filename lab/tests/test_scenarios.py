@@ -117,13 +117,14 @@ def test_what_the_foreground_feels_is_compared_within_a_guest(tmp_path: Path) ->
     assert (tmp_path / "latency.png").stat().st_size > 0
 
 
-def looked_at(least: int, most: int) -> dict[str, Any]:
-    """One group of 100 MiB, of which 32 were not used for two minutes and 62 for one."""
+def looked_at(least: int, most: int, file: int = 0) -> dict[str, Any]:
+    """One group of 100 MiB, of which 32 were not used for two minutes and 62 for one; and one of files."""
     regions = [(18, 0.5), (20, 10), (30, 70), (12, 140), (20, 140)]
     true = [{"bytes": mib * MIB, "touched_ns": int((200 - idle) * 1e9)} for mib, idle in regions]
     idle = [{"seconds": 60.0, "least": 62 * MIB, "most": 62 * MIB}, {"seconds": 120.0, "least": least * MIB, "most": most * MIB}]
-    said = {"groups": [{"group": "/anon-0", "idle": idle}], "cpu_seconds": 0.1}
-    return {"said": said, "true": {"anon-0": {"now_ns": 200 * 10**9, "regions": true}}}
+    files = {"group": "/file-0", "idle": [{"seconds": 120.0, "least": file * MIB, "most": file * MIB}]}
+    said = {"groups": [{"group": "/anon-0", "idle": idle}, files], "cpu_seconds": 0.1}
+    return {"said": said, "true": {name: {"now_ns": 200 * 10**9, "regions": true} for name in ("anon-0", "file-0")}}
 
 
 def test_cold_memory_is_compared_with_what_is_true() -> None:
@@ -133,6 +134,9 @@ def test_cold_memory_is_compared_with_what_is_true() -> None:
     assert figures["cold1m_error_pct"].value == 0
     assert figures["damon_cold2m_error_pct"].value == pytest.approx(8)
     assert all(reached(metric.json()) for metric in figures.values())
+    # Of a file's use nothing is known, so to call it cold is wrong.
+    assert figures["file_called_cold_mib"].value == 0
+    assert not reached(cold_age.metrics({"lru-gen": [looked_at(32, 32, file=2)]})["file_called_cold_mib"].json())
     # Hot memory called cold, and cold memory not found, are both wrong.
     for least, most in ((32, 62), (0, 32)):
         assert not reached(cold_age.metrics({"lru-gen": [looked_at(least, most)]})["cold2m_error_pct"].json())
@@ -231,7 +235,7 @@ def test_peers_are_compared_with_no_reclaim_and_with_each_other() -> None:
     figures = footprint.metrics(results)
     assert figures["recovery_none"].value == 0 and figures["last_fault_none"].value == 0
     assert figures["recovery_ages"].value == 1 and figures["last_fault_ages"].value == pytest.approx(0.99)
-    assert figures["recovery_over_senpai"].value == 7
+    assert figures["recovery_over_senpai"].value == 7 and figures["last_fault_over_senpai"].value == pytest.approx(6.99 / 0.99)
     assert figures["refaults_before_phase_senpai-limit"].value == 9 and figures["left_behind_senpai-limit"].value == 1
     assert all(reached(figures[name].json()) for name in footprint.GOALS)
 

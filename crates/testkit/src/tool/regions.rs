@@ -1,14 +1,21 @@
 //! Memory whose use is known: regions of which each is touched at its own period.
 
+use std::fs::File;
+use std::hint::black_box;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, bail};
+use rustix::process::{self, Signal, WaitOptions, set_parent_process_death_signal};
 use serde_json::json;
 
 use crate::amount::Amount;
 use crate::clock;
 use crate::load::touch;
-use crate::pattern::Pattern;
+use crate::pattern::{PAGE, Pattern};
 use crate::signals::Signals;
 
 #[derive(clap::Args)]
@@ -19,6 +26,9 @@ pub(crate) struct Args {
     /// What kind of memory
     #[arg(long, default_value = "anon")]
     kind: Kind,
+    /// The file that is mapped, of kind file: it is made
+    #[arg(long, required_if_eq("kind", "file"))]
+    path: Option<PathBuf>,
     /// What the contents are made from
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -32,7 +42,14 @@ pub(crate) enum Kind {
     Huge,
     /// Shared, in small pages
     Shared,
+    /// Private, in small pages, each region read by a child of its own; another child comes and goes every second
+    Forked,
+    /// Of a file
+    File,
 }
+
+/// The seconds from one child that comes and goes to the next.
+const BIRTHS: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 struct Region {
@@ -54,13 +71,17 @@ impl std::str::FromStr for Region {
 struct Mapped {
     period: Option<Duration>,
     words: &'static mut [u64],
-    /// When it was last touched from its first page to its last, `CLOCK_MONOTONIC`.
-    touched: u64,
+    /// When it was last touched from its first page to its last, `CLOCK_MONOTONIC`; in memory that children share.
+    touched: &'static AtomicU64,
 }
 
 impl Mapped {
+    fn touched(&self) -> u64 {
+        self.touched.load(Ordering::Relaxed)
+    }
+
     fn due(&self) -> Option<u64> {
-        Some(self.touched + u64::try_from(self.period?.as_nanos()).ok()?)
+        Some(self.touched() + u64::try_from(self.period?.as_nanos()).ok()?)
     }
 }
 
@@ -68,36 +89,83 @@ impl Mapped {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     let pattern = Pattern::new(args.seed, 0);
+    let file = args.path.as_ref().map(File::create_new).transpose()?;
+    let times = map(args.regions.len() * 8, Kind::Shared)?;
     let mut regions = Vec::new();
-    for region in &args.regions {
-        let words = map(usize::try_from(region.amount.bytes()?)?, args.kind)?;
+    let mut offset = 0;
+    for (region, time) in args.regions.iter().zip(times) {
+        let bytes = usize::try_from(region.amount.bytes()?)?;
+        let words = match &file {
+            Some(file) => map_file(file, offset, bytes)?,
+            None => map(bytes, args.kind)?,
+        };
+        offset += bytes;
         for (index, word) in words.iter_mut().enumerate() {
             *word = pattern.word(index);
         }
-        regions.push(Mapped { period: region.period, words, touched: clock::monotonic() });
+        // SAFETY: an aligned word that stays mapped and is used as an atomic from here on.
+        let touched = unsafe { AtomicU64::from_ptr(time) };
+        touched.store(clock::monotonic(), Ordering::Relaxed);
+        regions.push(Mapped { period: region.period, words, touched });
+    }
+    let forked = matches!(args.kind, Kind::Forked);
+    if forked {
+        for region in regions.iter().filter(|region| region.period.is_some()) {
+            fork(|| read(region))?;
+        }
     }
     println!("{}", json!({"ready": true, "bytes": regions.iter().map(|region| region.words.len() * 8).sum::<usize>()}));
     loop {
         let now = clock::monotonic();
         let next = regions.iter().filter_map(Mapped::due).min();
         let wait = next.map(|next| Duration::from_nanos(next.saturating_sub(now)));
-        match signals.wait(wait)? {
+        match signals.wait(if forked { Some(BIRTHS) } else { wait })? {
             Some(libc::SIGUSR1) => {
                 let regions: Vec<_> = regions
                     .iter()
-                    .map(|region| json!({"bytes": region.words.len() * 8, "touched_ns": region.touched}))
+                    .map(|region| json!({"bytes": region.words.len() * 8, "touched_ns": region.touched()}))
                     .collect();
                 println!("{}", json!({"now_ns": clock::monotonic(), "regions": regions}));
             }
             Some(_) => return Ok(()),
+            None if forked => {
+                let child = fork(|| ())?;
+                process::waitpid(Some(child), WaitOptions::empty())?;
+            }
             None => {
                 let now = clock::monotonic();
                 for region in regions.iter_mut().filter(|region| region.due().is_some_and(|due| due <= now)) {
                     touch(region.words);
-                    region.touched = clock::monotonic();
+                    region.touched.store(clock::monotonic(), Ordering::Relaxed);
                 }
             }
         }
+    }
+}
+
+/// A child that does this and ends, with its parent at the latest.
+fn fork(child: impl FnOnce()) -> Result<process::Pid> {
+    // SAFETY: this program has one thread, so the child may do all that its parent may.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()).context("fork"),
+        0 => {
+            let alone = set_parent_process_death_signal(Some(Signal::KILL));
+            child();
+            // SAFETY: ends this process, and runs nothing of its parent's on the way.
+            unsafe { libc::_exit(i32::from(alone.is_err())) }
+        }
+        child => process::Pid::from_raw(child).context("fork"),
+    }
+}
+
+/// Reads a word of every page, whenever it is due.
+fn read(region: &Mapped) {
+    while let Some(due) = region.due() {
+        clock::sleep_until(due);
+        for word in region.words.iter().step_by(PAGE) {
+            black_box(*word);
+        }
+        region.touched.store(clock::monotonic(), Ordering::Relaxed);
     }
 }
 
@@ -110,10 +178,26 @@ pub(crate) fn map(bytes: usize, kind: Kind) -> Result<&'static mut [u64]> {
         let flags = sharing | libc::MAP_ANONYMOUS;
         let start = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
         if start == libc::MAP_FAILED {
-            bail!("mmap of {bytes} bytes: {}", std::io::Error::last_os_error());
+            bail!("mmap of {bytes} bytes: {}", io::Error::last_os_error());
         }
         // A kernel without huge pages refuses, and has none.
         libc::madvise(start, bytes, advice);
+        Ok(std::slice::from_raw_parts_mut(start.cast(), bytes / 8))
+    }
+}
+
+/// The next part of a file, which gets as long.
+fn map_file(file: &File, offset: usize, bytes: usize) -> Result<&'static mut [u64]> {
+    file.set_len((offset + bytes) as u64)?;
+    // SAFETY: a new mapping at an address of the kernel's choice, which nobody unmaps, of a file that nobody shortens; its bytes
+    // are words, whatever they are.
+    unsafe {
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        let start =
+            libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, libc::off_t::try_from(offset)?);
+        if start == libc::MAP_FAILED {
+            bail!("mmap of a file's {bytes} bytes from {offset} on: {}", io::Error::last_os_error());
+        }
         Ok(std::slice::from_raw_parts_mut(start.cast(), bytes / 8))
     }
 }
