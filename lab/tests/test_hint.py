@@ -161,7 +161,10 @@ def test_a_process_that_never_holds_still_and_one_of_as_many_mappings_as_there_c
         def has_changed() -> bool:
             summary = omr(guest, "hint", churn.pid, "--cold", "--json").json()
             assert summary["hinted"] >= churn.bytes
-            return summary["processes"][0]["changed"]
+            [process] = summary["processes"]
+            ranges = [told for told in process["ranges"] if told["why"] == "changed"]
+            assert process["changed"] == bool(ranges) and process["retried"] == sum(told["retried"] > 0 for told in ranges)
+            return process["changed"]
 
         guest.wait_for(has_changed, 60, "change of mappings that was noticed")
         omr(guest, "hint", churn.pid, "--pageout", "--json")
@@ -203,7 +206,8 @@ def test_what_no_hint_moves_is_passed_over_and_counted(release) -> None:
         guest.write(CONFIG, CLASSES, create=True)
         guest.write("/proc/sys/vm/nr_hugepages", "4")
         background = Mapped(guest, "bg", "48M", "--huge-pages", "8M", "--locked", "4M", "--shared", "2M", "--device")
-        passed_over = {"huge_pages": 8 * MIB, "locked": 4 * MIB, "shared": 2 * MIB}
+        # What is in memory, and of the device what is mapped.
+        passed_over = {"huge_pages": 8 * MIB, "locked": 4 * MIB, "shared": 2 * MIB, "device_mapped": MIB // 16}
 
         dry = omr(guest, "hint", background.pid, "--pageout", "--dry-run", "--json").json()
         assert dry["skipped"] | passed_over == dry["skipped"]
@@ -211,14 +215,19 @@ def test_what_no_hint_moves_is_passed_over_and_counted(release) -> None:
         # The page table's file says nothing of memory that is not the system's.
         assert mapping["skip"] == "device" and mapping["resident"] == mapping["hint"] == 0
         shown = omr(guest, "hint", background.pid, "--pageout", "--dry-run").stdout
-        assert "passed over: huge pages" in shown and "passed over: a device's" in shown and "4.00 MiB locked" in shown
+        assert "passed over: huge pages" in shown and "passed over: mapped from a device" in shown and "4.00 MiB locked" in shown
         for hint in ("--cold", "--pageout", "--willneed"):
             alone = omr(guest, "hint", background.pid, hint, "--range", mapping["range"], "--json").json()
             assert alone["end"] == "complete" and (hint == "--willneed" or alone["hinted"] == 0)
+            assert alone["skipped"]["device_mapped"] == (0 if hint == "--willneed" else MIB // 16)
 
         before = background.current()
         summary = omr(guest, "hint", background.pid, "--pageout", "--json").json()
         assert summary["end"] == "complete" and summary["skipped"] | passed_over == summary["skipped"], summary
+        told = {(told["why"], told["range"]): told["bytes"] for told in summary["processes"][0]["ranges"]}
+        assert told["device", mapping["range"]] == MIB // 16, told
+        for why, key in (("huge_pages", "huge_pages"), ("locked", "locked"), ("shared", "shared"), ("device", "device_mapped")):
+            assert sum(size for (named, _), size in told.items() if named == why) == summary["skipped"][key], told
         # All else has left, and to zram at once: nothing is left in the swap cache to ask memory.reclaim for.
         assert background.swapped() > 0.95 * background.bytes and before - background.current() > 0.9 * background.bytes
         assert summary["freed"] > 0.9 * background.bytes and summary["processes"][0]["freed_behind"] == 0

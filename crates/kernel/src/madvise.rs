@@ -93,9 +93,10 @@ pub struct Hinted {
     /// What the kernel refuses for the whole mapping: locked, huge pages, memory of a device; for
     /// [`Advice::Collapse`] what cannot have huge pages.
     pub refused: Ranges,
-    /// The process has mapped something else in this range meanwhile, or unmapped some of it. The hint
-    /// was given again for what is there now, unless that changed as well, [`RETRIES`] times.
+    /// The process has mapped something else in this range meanwhile, or unmapped some of it.
     pub changed: bool,
+    /// How often the hint was given again for what was there then, [`RETRIES`] times at most.
+    pub retried: u32,
 }
 
 impl Hinted {
@@ -314,6 +315,7 @@ impl<'a> Batch<'a> {
         (self.at, self.ranges, self.of) = (0, Vec::new(), Vec::new());
         let mappings = self.layout.mappings();
         for (number, hint) in self.hints.iter().enumerate() {
+            let before = self.ranges.len();
             let first = mappings.partition_point(|mapping| mapping.range.end <= hint.range.start);
             for mapping in mappings[first..].iter().take_while(|mapping| mapping.range.start < hint.range.end) {
                 let within = mapping.range.start.max(hint.range.start)..mapping.range.end.min(hint.range.end);
@@ -331,6 +333,9 @@ impl<'a> Batch<'a> {
                         start = end;
                     }
                 }
+            }
+            if changed.is_some() && self.ranges.len() > before {
+                self.results[number].retried += 1;
             }
         }
     }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::madvise::{Advice, Batch, CHUNK, Hint};
-use omr_kernel::maps::{self, Detail, Layout};
+use omr_kernel::madvise::{Advice, Advised, Batch, CHUNK, Hint, MOST_RANGES};
+use omr_kernel::maps::{self, Detail, Layout, Refusal};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::pagemap::{NEAR, Pagemap};
@@ -27,7 +27,7 @@ use omr_policy::{Config, End, swap_floor};
 use omr_units::{Amount, Bytes, Limit};
 use serde::Serialize;
 
-use self::plan::{Line, Plan, detail};
+use self::plan::{Line, Part, Plan, detail, text};
 pub use self::plan::{Selection, Skip, Skipped};
 pub use self::subject::{Account, Ignore, Rules, Subject, descendants, name, open};
 use crate::backend::Backend;
@@ -53,6 +53,8 @@ const FUTILE: u32 = 8;
 const LEAST_EXCESS: Bytes = Bytes::mib(2);
 /// Of memory that is only marked, so much in one call, which waits for nothing: 7.x holds the process's `mmap_lock` for all of it.
 const MARKED: Bytes = Bytes::mib(8);
+/// A report names so many ranges that were not hinted as asked; a process can have 65,530 mappings.
+const MOST_NAMED: usize = 100;
 
 /// What came of hinting one process.
 #[derive(Debug, Serialize)]
@@ -78,12 +80,19 @@ pub struct Report {
     pub freed_behind: Bytes,
     /// Swap cache that this has made and that was left.
     pub left_cached: Bytes,
-    /// In memory, and passed over.
+    /// Passed over.
     pub skipped: Skipped,
     /// Addresses asked for where nothing is mapped.
     pub not_mapped: Bytes,
     /// Whether the process changed its mappings meanwhile, where it was hinted.
     pub changed: bool,
+    /// Ranges that were hinted again for that.
+    pub retried: u32,
+    /// Which ranges were not hinted as asked, and why: first those that changed, then what was refused, then the rest, 100 of them
+    /// at most. None in a dry run, which shows all mappings. Where it ended early, what it did not come to is not among them.
+    pub ranges: Vec<Exception>,
+    /// How many more there were.
+    pub more_ranges: u32,
     pub calls: u32,
     pub longest_call_ms: u64,
     pub wall: Duration,
@@ -95,6 +104,31 @@ pub struct Report {
     /// In a dry run: each mapping.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<Line>,
+}
+
+/// A range that was not hinted as asked.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Exception {
+    /// Its addresses, in hexadecimal digits.
+    pub range: String,
+    /// Bytes that the hint was to be about.
+    pub bytes: Bytes,
+    pub why: Why,
+    /// What the kernel went through all the same, of what is mapped there now.
+    pub hinted: Bytes,
+    /// How often it was hinted again.
+    pub retried: u32,
+}
+
+/// Why a range was not hinted as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// The process mapped something else there meanwhile, or nothing.
+    Changed,
+    /// It was passed over.
+    #[serde(untagged)]
+    Skipped(Skip),
 }
 
 /// How much is to be done to one process.
@@ -244,7 +278,6 @@ impl Hinter<'_> {
             };
             return Err(subject::denied(self.kernel, &name(process.stat()), needed));
         }
-        work.name_refused();
         if work.advice == Advice::Cold {
             work.report.resident_after = Some(work.report.resident_before).filter(|_| work.report.end != End::Gone);
         } else if work.report.end != End::Gone {
@@ -263,6 +296,9 @@ impl Hinter<'_> {
                 Err(err) => return Err(err.into()),
             }
         }
+        let devices = self.find_devices(&work, plan)?;
+        work.name_refused(&devices);
+        plan.parts.iter().for_each(|part| work.report.add_skipped(part));
         if work.advice == Advice::PageOut {
             self.free_cached(&mut work, cached)?;
         }
@@ -350,12 +386,45 @@ impl Hinter<'_> {
         if end == Some(End::Gone) && subject.process.is_elsewhere() {
             work.report.notes.push("it is in another pid namespace than omr, whose /proc this is not".into());
         }
-        for result in batch.end()? {
+        for (result, range) in batch.end()?.into_iter().zip(ranges) {
             work.report.hinted += result.done.bytes();
-            work.report.changed |= result.changed;
+            if result.changed {
+                work.report.add_changed(range, result.done.bytes(), result.retried);
+            }
             result.refused.as_slice().iter().for_each(|range| work.refused.insert(range.clone()));
         }
         Ok(end)
+    }
+
+    /// Mappings that may be of a device and are refused as such: asks for the first page of each, to which nothing happens
+    /// as none of it is in the page table.
+    fn find_devices(&mut self, work: &Work<'_>, plan: &Plan) -> Result<Ranges> {
+        let mut refused = Ranges::new();
+        if work.advice == Advice::WillNeed || matches!(work.report.end, End::Gone | End::Stopped | End::Timeout) {
+            return Ok(refused);
+        }
+        let page = self.kernel.page().bytes().0;
+        let all = plan.without_pages();
+        let first: Vec<_> = all.iter().map(|range| range.start..range.start + page).collect();
+        let mut at = 0;
+        while at < all.len() {
+            let asked = &first[at..first.len().min(at + MOST_RANGES)];
+            let Advised { bytes, outcome } = self.actuator.advise(&work.subject.process, Advice::Cold, asked)?;
+            let done = usize::try_from(bytes.0 / page).unwrap_or(asked.len()).min(asked.len());
+            at += done;
+            match outcome {
+                // The kernel says why it stopped only when it has done nothing.
+                _ if done > 0 => {}
+                Outcome::Unsupported | Outcome::Partial => {
+                    if outcome == Outcome::Unsupported {
+                        refused.push(all[at].clone());
+                    }
+                    at += 1;
+                }
+                _ => break,
+            }
+        }
+        Ok(refused)
     }
 
     /// Why no call about so many bytes may be made now, if so. Waits for the disk first.
@@ -532,6 +601,9 @@ impl Report {
             skipped: Skipped::default(),
             not_mapped: Bytes::ZERO,
             changed: false,
+            retried: 0,
+            ranges: Vec::new(),
+            more_ranges: 0,
             calls: 0,
             longest_call_ms: 0,
             wall: Duration::ZERO,
@@ -539,6 +611,26 @@ impl Report {
             end,
             notes: Vec::new(),
             mappings: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, range: &Range<u64>, bytes: Bytes, why: Why, hinted: Bytes, retried: u32) {
+        if self.ranges.len() == MOST_NAMED {
+            self.more_ranges += 1;
+            return;
+        }
+        self.ranges.push(Exception { range: text(range), bytes, why, hinted, retried });
+    }
+
+    fn add_changed(&mut self, range: &Range<u64>, hinted: Bytes, retried: u32) {
+        self.changed = true;
+        self.retried += u32::from(retried > 0);
+        self.add(range, length(range), Why::Changed, hinted, retried);
+    }
+
+    fn add_skipped(&mut self, part: &Part) {
+        if let Some((skip, bytes)) = part.skipped().filter(|(_, bytes)| bytes.0 > 0) {
+            self.add(&part.mapping.range, bytes, Why::Skipped(skip), Bytes::ZERO, 0);
         }
     }
 }
@@ -558,25 +650,36 @@ impl Work<'_> {
     fn residency(&mut self, ranges: &Ranges) -> omr_kernel::Result<(Ranges, Ranges)> {
         let found = self.pagemap.residency(ranges)?;
         // Before 6.7 the file of a process that has ended is empty, as if nothing were in memory.
-        let changed = self.layout.update()?;
-        self.report.changed |= !changed.intersection(ranges).is_empty();
+        let changed = self.layout.update()?.intersection(ranges);
+        changed.as_slice().iter().for_each(|range| self.report.add_changed(range, Bytes::ZERO, 0));
         Ok(found)
     }
 
-    /// Finds out why the kernel refused what it did.
-    fn name_refused(&mut self) {
-        if self.refused.is_empty() {
+    /// Finds out why the kernel refused what it did, and which of `without_pages`, which it refused as well, are devices.
+    fn name_refused(&mut self, without_pages: &Ranges) {
+        if self.refused.is_empty() && without_pages.is_empty() {
             return;
         }
         let details = maps::read_smaps(self.subject.process.dir()).unwrap_or_default();
-        let mut named = Bytes::ZERO;
+        let mut named = Ranges::new();
         for Detail { mapping, refusal, .. } in &details {
-            let (Some(refusal), within) = (refusal, self.refused.within(&mapping.range)) else { continue };
-            self.report.skipped.add(Skip::from(*refusal), within.bytes());
-            named += within.bytes();
+            let Some(refusal) = refusal else { continue };
+            let mut refused = self.refused.within(&mapping.range);
+            if *refusal == Refusal::Device {
+                refused = refused.union(&without_pages.within(&mapping.range));
+            }
+            self.pass_over(&refused, Skip::from(*refusal));
+            named.push(mapping.range.clone());
         }
         // What says nothing now was unlocked since.
-        self.report.skipped.add(Skip::Locked, self.refused.bytes() - named);
+        self.pass_over(&self.refused.without(&named), Skip::Locked);
+    }
+
+    fn pass_over(&mut self, ranges: &Ranges, skip: Skip) {
+        for range in ranges.as_slice() {
+            self.report.skipped.add(skip, length(range));
+            self.report.add(range, length(range), Why::Skipped(skip), Bytes::ZERO, 0);
+        }
     }
 }
 
@@ -603,7 +706,6 @@ fn is(err: &anyhow::Error, what: fn(&omr_kernel::Error) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use omr_kernel::Dir;
-    use omr_kernel::madvise::Advised;
     use omr_kernel::process::Process;
     use omr_testkit::{FakeRoot, Release};
 
@@ -656,22 +758,33 @@ mod tests {
         }
     }
 
+    /// What comes of such a hint about what lies within, or all of it.
+    fn hinted(
+        kernel: &Kernel,
+        subject: &Subject,
+        advice: Advice,
+        within: Option<Range<u64>>,
+        actuator: &mut dyn Actuator,
+    ) -> Report {
+        let mut hinter = Hinter {
+            kernel,
+            config: &Config::default(),
+            actuator,
+            journal: None,
+            stop: &Flag::with_timeout(None),
+            progress: &mut |_| {},
+        };
+        let selection = Selection { advice, within: within.map(|range| Ranges::from_iter([range])), backing: None };
+        let extent = Extent { amount: Amount::Max, swap_floor: Some(Amount::Bytes(Bytes::ZERO)) };
+        hinter.run(subject, &selection, extent).expect("a report")
+    }
+
     #[test]
     fn no_call_holds_the_lock_for_more_than_it_has_to() {
         for (advice, most) in [(Advice::Cold, Bytes::mib(8)), (Advice::PageOut, CHUNK)] {
             let (_root, kernel, subject) = fake_process(&[0..32 * MIB]);
             let mut actuator = Keeps::default();
-            let mut hinter = Hinter {
-                kernel: &kernel,
-                config: &Config::default(),
-                actuator: &mut actuator,
-                journal: None,
-                stop: &Flag::with_timeout(None),
-                progress: &mut |_| {},
-            };
-            let selection = Selection { advice, within: Some(Ranges::from_iter([0..20 * MIB])), backing: None };
-            let extent = Extent { amount: Amount::Max, swap_floor: Some(Amount::Bytes(Bytes::ZERO)) };
-            let report = hinter.run(&subject, &selection, extent).expect("a report");
+            let report = hinted(&kernel, &subject, advice, Some(0..20 * MIB), &mut actuator);
             assert_eq!(report.hinted, Bytes::mib(20), "{report:?}");
             let calls: Vec<Bytes> = actuator.0.iter().map(|ranges| ranges.iter().copied().sum()).collect();
             assert_eq!(calls.iter().max(), Some(&most), "{advice:?}");
@@ -705,5 +818,79 @@ mod tests {
             work.residency(&hinted).expect("a look");
             assert_eq!(work.report.changed, changed, "elsewhere is not where it was hinted");
         }
+    }
+
+    /// A kernel that refuses what lies in these mappings. While it is asked for the first time the process changes its own.
+    struct Refuses<'a> {
+        refused: &'a [Range<u64>],
+        root: &'a FakeRoot,
+        then: Option<String>,
+    }
+
+    impl Actuator for Refuses<'_> {
+        fn write(&mut self, _: &Dir, _: &str, _: &str) -> omr_kernel::Result<Outcome> {
+            unreachable!("nothing is written to a file")
+        }
+
+        fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> omr_kernel::Result<Advised> {
+            if let Some(maps) = self.then.take() {
+                self.root.write("proc/7/maps", maps);
+            }
+            let is_refused = |range: &Range<u64>| self.refused.iter().any(|refused| refused.contains(&range.start));
+            let bytes = ranges.iter().take_while(|range| !is_refused(range)).map(length).sum();
+            let outcome = if bytes == Bytes::ZERO { Outcome::Unsupported } else { Outcome::Done };
+            Ok(Advised { bytes, outcome })
+        }
+
+        fn is_live(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn each_range_that_was_not_hinted_as_asked_is_named_with_the_reason() {
+        let (root, kernel, subject) = fake_process(&[0..MIB, 2 * MIB..4 * MIB, 6 * MIB..7 * MIB]);
+        let exception = |range: &Range<u64>, why, hinted, retried| {
+            let (range, bytes) = (text(range), length(range));
+            Exception { range, bytes, why, hinted, retried }
+        };
+        // Of both of these nothing is in the page table: a file that nobody has read, and memory of a device.
+        let (unread, device) = (40 * MIB..41 * MIB, 44 * MIB..45 * MIB);
+        let file = |range: &Range<u64>| format!("{:x}-{:x} rw-p 00000000 00:05 9 /a\n", range.start, range.end);
+        let before = root.read("proc/7/maps") + &file(&unread) + &file(&device);
+        root.write("proc/7/maps", &before);
+        let head = |range: &Range<u64>| format!("{:x}-{:x} rw-p 00000000 00:00 0\n", range.start, range.end);
+        root.write("proc/7/smaps", [&head(&(0..MIB)), "VmFlags: rd lo\n", &head(&device), "VmFlags: rd pf\n"].concat());
+
+        let mut kernel_of = Refuses { refused: &[0..MIB, device.clone()], root: &root, then: None };
+        let report = hinted(&kernel, &subject, Advice::Cold, None, &mut kernel_of);
+        let skipped = |range, skip| exception(range, Why::Skipped(skip), Bytes::ZERO, 0);
+        assert_eq!(report.ranges, [skipped(&(0..MIB), Skip::Locked), skipped(&device, Skip::Device)]);
+        assert_eq!((report.skipped.locked, report.skipped.device_mapped), (Bytes::mib(1), Bytes::mib(1)));
+        assert_eq!((report.hinted, report.changed, report.retried), (Bytes::mib(3), false, 0));
+
+        // The second loses its second half, and the third is a file now.
+        let then = head(&(0..MIB)) + &head(&(2 * MIB..3 * MIB)) + &file(&(6 * MIB..7 * MIB));
+        let mut kernel_of = Refuses { refused: &[], root: &root, then: Some(then) };
+        let report = hinted(&kernel, &subject, Advice::Cold, Some(0..20 * MIB), &mut kernel_of);
+        let changed = |range, retried| exception(range, Why::Changed, Bytes::mib(1), retried);
+        assert_eq!(report.ranges, [changed(&(2 * MIB..4 * MIB), 0), changed(&(6 * MIB..7 * MIB), 1)]);
+        assert_eq!((report.hinted, report.changed, report.retried), (Bytes::mib(3), true, 1));
+        let json = serde_json::to_value(&report.ranges[1]).expect("JSON");
+        let expected = serde_json::json!({
+            "range": "600000-700000", "bytes": MIB, "why": "changed", "hinted": MIB, "retried": 1
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn only_so_many_ranges_are_named() {
+        let (_root, _, subject) = fake_process(&[0..MIB]);
+        let mut report = Report::new(&subject, End::Complete);
+        for start in 0..150 {
+            report.add(&(start..start + 1), Bytes(1), Why::Skipped(Skip::Shared), Bytes::ZERO, 0);
+        }
+        assert_eq!((report.ranges.len(), report.more_ranges), (100, 50));
+        assert_eq!(serde_json::to_value(report.ranges[0].why).expect("JSON"), "shared");
     }
 }

@@ -103,12 +103,14 @@ fn what_had_a_hole_is_asked_for_again_though_it_looks_the_same() {
     let (results, ended, calls) = asked(&[&hole[..], &[(0x1000, Outcome::Done)]].concat());
     assert_eq!((outcomes(&results), ended), (vec![Outcome::Done; 3], None));
     assert_eq!(calls[3][..], THREE[1..2], "that, and nothing twice");
-    assert_eq!(results.iter().map(|result| result.changed).collect::<Vec<_>>(), [false, true, false]);
+    let told = |results: &[Hinted]| results.iter().map(|result| (result.changed, result.retried)).collect::<Vec<_>>();
+    assert_eq!(told(&results), [(false, 0), (true, 1), (false, 0)]);
     // It never holds still.
     let tries = [(0, Outcome::Partial); madvise::RETRIES as usize];
     let (results, _, _) = asked(&[&hole[..], &tries].concat());
     assert_eq!(outcomes(&results), [Outcome::Done, Outcome::Partial, Outcome::Done]);
-    assert!(results[1].changed && results[1].done.is_empty());
+    assert_eq!(told(&results), [(false, 0), (true, madvise::RETRIES), (false, 0)]);
+    assert!(results[1].done.is_empty());
 }
 
 #[test]
@@ -230,7 +232,11 @@ fn what_was_mapped_meanwhile_is_asked_for_and_what_was_unmapped_does_not_count()
     assert_eq!(asked[1], [0x6000..0x8000], "only what is new");
     assert_eq!(results[0].done.as_slice(), [0x2000..0x4000, 0x6000..0x8000]);
     assert!(results[0].changed && !results[1].changed, "told of each range");
+    assert_eq!((results[0].retried, results[1].retried), (1, 0));
     assert_eq!((results[0].outcome(&cold(&whole)), results[1].done.bytes()), (Outcome::Partial, Bytes(0x1000)));
+    // What is only gone is nothing to ask for.
+    let (results, asked) = moved(&[0x1000..0x5000], vec![vec![0x1000..0x3000]], &[0x1000..0x5000]);
+    assert_eq!((asked.len(), results[0].changed, results[0].retried), (1, true, 0));
 }
 
 #[test]

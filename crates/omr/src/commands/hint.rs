@@ -376,8 +376,11 @@ fn print_process(report: &Report, order: &Order) -> Result<()> {
     if report.not_mapped.0 > 0 {
         text += &format!(" {} of the range are not mapped.", report.not_mapped);
     }
-    if report.changed {
-        text += " It changed its mappings meanwhile.";
+    match report.retried {
+        0 if report.changed => text += " It changed its mappings meanwhile.",
+        0 => {}
+        1 => text += " It changed its mappings meanwhile, and one range was hinted again.",
+        ranges => text += &format!(" It changed its mappings meanwhile, and {ranges} ranges were hinted again."),
     }
     match report.end {
         End::Complete => {}

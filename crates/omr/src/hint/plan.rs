@@ -32,7 +32,7 @@ pub enum Skip {
     Locked,
     /// Pages of hugetlbfs.
     HugePages,
-    /// Memory of a device.
+    /// Memory of a device. What of it is in the page table is told by no file.
     Device,
     /// There is no swap for it.
     NoSwap,
@@ -45,7 +45,7 @@ impl Skip {
             Skip::Shared => "shared",
             Skip::Locked => "locked",
             Skip::HugePages => "huge pages",
-            Skip::Device => "a device's",
+            Skip::Device => "mapped from a device",
             Skip::NoSwap => "without swap",
         }
     }
@@ -61,13 +61,13 @@ impl From<Refusal> for Skip {
     }
 }
 
-/// Bytes in memory that were passed over, by reason.
+/// Bytes that were passed over, by reason: of what is in memory, and of devices what is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     pub shared: Bytes,
     pub locked: Bytes,
     pub huge_pages: Bytes,
-    pub device: Bytes,
+    pub device_mapped: Bytes,
     pub no_swap: Bytes,
 }
 
@@ -78,7 +78,7 @@ impl Skipped {
             Skip::Shared => &mut self.shared,
             Skip::Locked => &mut self.locked,
             Skip::HugePages => &mut self.huge_pages,
-            Skip::Device => &mut self.device,
+            Skip::Device => &mut self.device_mapped,
             Skip::NoSwap => &mut self.no_swap,
         } += bytes;
     }
@@ -94,7 +94,7 @@ impl Skipped {
             (Skip::Shared, self.shared),
             (Skip::Locked, self.locked),
             (Skip::HugePages, self.huge_pages),
-            (Skip::Device, self.device),
+            (Skip::Device, self.device_mapped),
             (Skip::NoSwap, self.no_swap),
         ]
     }
@@ -105,6 +105,8 @@ impl Skipped {
 pub struct Part {
     /// The mapping.
     pub mapping: Mapping,
+    /// What is selected of it.
+    pub selected: Ranges,
     /// What is in memory of it, as far as it is selected.
     pub present: Ranges,
     /// What the hint is about: for [`Advice::WillNeed`] what is not in memory, else what is. Nothing
@@ -112,6 +114,14 @@ pub struct Part {
     pub hint: Ranges,
     /// Why.
     pub skip: Option<Skip>,
+}
+
+impl Part {
+    /// Bytes that are passed over, and why.
+    pub fn skipped(&self) -> Option<(Skip, Bytes)> {
+        let skip = self.skip?;
+        Some((skip, if skip == Skip::Device { &self.selected } else { &self.present }.bytes()))
+    }
 }
 
 /// All of a selection.
@@ -155,11 +165,12 @@ impl Plan {
                 selected.as_slice().iter().flat_map(|range| all.within(range).as_slice().to_vec()).collect()
             };
             let (present, swapped) = (of(&present), of(&swapped));
-            let skip = match selection.advice {
-                Advice::WillNeed => None,
+            let skip = match (selection.advice, refusal(mapping)) {
+                (Advice::WillNeed, _) => None,
+                (_, Some(Refusal::Device)) => Some(Skip::Device),
                 _ if mapping.shared => Some(Skip::Shared),
-                Advice::PageOut if mapping.backing == Backing::Anonymous && !has_swap => Some(Skip::NoSwap),
-                _ => refusal(mapping).map(Skip::from),
+                (Advice::PageOut, _) if mapping.backing == Backing::Anonymous && !has_swap => Some(Skip::NoSwap),
+                (_, refusal) => refusal.map(Skip::from),
             };
             let hint = match (skip, selection.advice, mapping.backing) {
                 (Some(_), ..) => Ranges::new(),
@@ -167,7 +178,7 @@ impl Plan {
                 (None, Advice::WillNeed, _) => selected.without(&present),
                 (None, ..) => present.clone(),
             };
-            plan.parts.push(Part { mapping: mapping.clone(), present, hint, skip });
+            plan.parts.push(Part { mapping: mapping.clone(), selected, present, hint, skip });
         }
         let not_mapped = selection.within.as_ref().map(|within| within.without(&mapped).bytes());
         plan.not_mapped = not_mapped.unwrap_or_default();
@@ -184,15 +195,17 @@ impl Plan {
         of(|backing| backing == Backing::Anonymous).chain(of(|backing| backing != Backing::Anonymous)).collect()
     }
 
-    /// What is passed over, as far as it is in memory.
+    /// What is passed over.
     pub fn skipped(&self) -> Skipped {
         let mut skipped = Skipped::default();
-        for part in &self.parts {
-            if let Some(skip) = part.skip {
-                skipped.add(skip, part.present.bytes());
-            }
-        }
+        self.parts.iter().filter_map(Part::skipped).for_each(|(skip, bytes)| skipped.add(skip, bytes));
         skipped
+    }
+
+    /// What may be memory of a device: all that is selected of mappings of files of which nothing is in the page table.
+    pub fn without_pages(&self) -> Vec<Range<u64>> {
+        let is_without = |part: &&Part| part.mapping.backing == Backing::File && part.present.is_empty();
+        self.parts.iter().filter(is_without).flat_map(|part| part.selected.as_slice().iter().cloned()).collect()
     }
 }
 
@@ -217,7 +230,7 @@ impl Line {
     pub fn of(part: &Part, details: &[Detail]) -> Self {
         let range = &part.mapping.range;
         Line {
-            range: format!("{:x}-{:x}", range.start, range.end),
+            range: text(range),
             size: length(range),
             resident: part.present.bytes(),
             kind: if part.mapping.backing == Backing::Anonymous { "anonymous" } else { "file" },
@@ -226,6 +239,11 @@ impl Line {
             skip: part.skip,
         }
     }
+}
+
+/// A range as the user names it.
+pub fn text(range: &Range<u64>) -> String {
+    format!("{:x}-{:x}", range.start, range.end)
 }
 
 /// What smaps says of an address.
@@ -244,9 +262,10 @@ mod tests {
 
     fn part(start: u64, backing: Backing, skip: Option<Skip>) -> Part {
         let mapping = Mapping { range: start..start + 0x4000, backing, shared: false, file: None };
+        let selected = Ranges::from_iter([mapping.range.clone()]);
         let present = Ranges::from_iter([start..start + 0x2000]);
         let hint = if skip.is_some() { Ranges::new() } else { present.clone() };
-        Part { mapping, present, hint, skip }
+        Part { mapping, selected, present, hint, skip }
     }
 
     #[test]
@@ -257,11 +276,14 @@ mod tests {
                 part(0x10000, Backing::Anonymous, None),
                 part(0x20000, Backing::Anonymous, Some(Skip::Locked)),
                 part(0x30000, Backing::File, Some(Skip::Shared)),
+                Part { present: Ranges::new(), ..part(0x40000, Backing::File, Some(Skip::Device)) },
             ],
             not_mapped: Bytes::ZERO,
         };
         assert_eq!(plan.ranges(), [0x10000..0x12000, 0x1000..0x3000]);
         let skipped = plan.skipped();
         assert_eq!((skipped.locked, skipped.shared, skipped.no_swap), (Bytes(0x2000), Bytes(0x2000), Bytes::ZERO));
+        assert_eq!(skipped.device_mapped, Bytes(0x4000), "all of it, as no file tells what is in memory");
+        assert_eq!(plan.without_pages(), [0x40000..0x44000]);
     }
 }
