@@ -1,7 +1,7 @@
 //! Every write to the kernel goes through an [`Actuator`].
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use omr_units::Bytes;
@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::madvise::{self, Advice, Advised};
 use crate::process::Process;
 use crate::ranges::length;
+use crate::swap::{self, Switch};
 use crate::{Dir, Error, Result};
 
 /// How a write ended. A race with a group or process that goes away is an outcome, not an error.
@@ -56,6 +57,12 @@ pub trait Actuator: Send {
     /// when it returns is the caller's to ask for again. See [`madvise::Batch`], which does.
     fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised>;
 
+    /// Switches a swap device off, or on again: one `swapoff(2)` or `swapon(2)`. See [`swap::switch`], which knows
+    /// the path. A stand-in that has no swap says Unsupported.
+    fn swap(&mut self, _device: &Path, _switch: Switch) -> Result<Outcome> {
+        Ok(Outcome::Unsupported)
+    }
+
     /// Whether writes reach the kernel; when not, no effect is to be waited for.
     fn is_live(&self) -> bool;
 }
@@ -94,6 +101,17 @@ impl Actuator for Live {
         }
     }
 
+    fn swap(&mut self, device: &Path, switch: Switch) -> Result<Outcome> {
+        match swap::call(device, switch) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(err) => Outcome::of(err).ok_or_else(|| Error::Write {
+                path: device.into(),
+                data: switch.to_string(),
+                err: err.into(),
+            }),
+        }
+    }
+
     fn is_live(&self) -> bool {
         true
     }
@@ -110,6 +128,10 @@ impl Actuator for DryRun {
 
     fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
         Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
+    }
+
+    fn swap(&mut self, _: &Path, _: Switch) -> Result<Outcome> {
+        Ok(Outcome::Done)
     }
 
     fn is_live(&self) -> bool {
@@ -131,7 +153,7 @@ impl<A: Actuator> Transcript<A> {
     }
 
     /// The writes so far, in order: path and data; for a hint the process's directory and, say,
-    /// `willneed 1000-3000 5000-6000`.
+    /// `willneed 1000-3000 5000-6000`; for swap the device and `swapoff`, or `swapon` with its priority.
     pub fn lines(&self) -> Vec<(PathBuf, String)> {
         self.lines.lock().map(|lines| lines.clone()).unwrap_or_default()
     }
@@ -150,6 +172,13 @@ impl<A: Actuator> Actuator for Transcript<A> {
             lines.push((process.dir().path().into(), madvise::text(advice, ranges)));
         }
         self.inner.advise(process, advice, ranges)
+    }
+
+    fn swap(&mut self, device: &Path, switch: Switch) -> Result<Outcome> {
+        if let Ok(mut lines) = self.lines.lock() {
+            lines.push((device.into(), switch.to_string()));
+        }
+        self.inner.swap(device, switch)
     }
 
     fn is_live(&self) -> bool {

@@ -1,13 +1,15 @@
-//! `/proc/swaps`: where swapped-out memory goes.
+//! `/proc/swaps`: where swapped-out memory goes; and switching that off and on.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use omr_units::Bytes;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::actuate::{Actuator, Outcome};
 use crate::hibernate::DeviceNumber;
 use crate::root::os;
 use crate::text::parse_u64;
@@ -169,6 +171,58 @@ pub fn read_zswap(kernel: &Kernel) -> Option<bool> {
         "N" => Some(false),
         _ => None,
     }
+}
+
+/// What is to become of a swap device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// `swapoff(2)`: what it holds comes back to memory first.
+    Off,
+    /// `swapon(2)` with this priority, 0 to 32767. Others are the kernel's to give: whoever comes later gets a lower one.
+    On {
+        /// As `/proc/swaps` shows it.
+        priority: u16,
+    },
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Switch::Off => f.write_str("swapoff"),
+            Switch::On { priority } => write!(f, "swapon, priority {priority}"),
+        }
+    }
+}
+
+/// Switches a swap device off or on. It takes `CAP_SYS_ADMIN`.
+///
+/// Off, `Interrupted`: a signal came, the device is on as before, and a part of what it held is in memory. The kernel
+/// looks for signals between two processes (mm/swapfile.c, `try_to_unuse()`), so it may take as long as the largest of
+/// them. `Unsupported`: it is not on. On, `Partial`: it is on already; `Unsupported`: it has no header of swap.
+///
+/// The path that `/proc/swaps` shows from then on is that of the mount by which the device was found: here that of
+/// process 1. A service's own mounts are gone with the service, and of their paths only the last part is left.
+pub fn switch(kernel: &Kernel, actuator: &mut dyn Actuator, device: &Path, switch: Switch) -> Result<Outcome> {
+    let below = device.strip_prefix("/").unwrap_or(device);
+    actuator.swap(&kernel.proc.path().join("1/root").join(below), switch)
+}
+
+/// The system call.
+pub(crate) fn call(device: &Path, switch: Switch) -> rustix::io::Result<()> {
+    // include/linux/swap.h: SWAP_FLAG_PREFER, and the priority in the lower 15 bits.
+    const PREFER: libc::c_int = 0x8000;
+    let path = CString::new(device.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    // SAFETY: plain system calls; the path is a string with its end, and outlives them.
+    let result = unsafe {
+        match switch {
+            Switch::Off => libc::swapoff(path.as_ptr()),
+            Switch::On { priority } => libc::swapon(path.as_ptr(), PREFER | libc::c_int::from(priority & 0x7fff)),
+        }
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 /// A file's name need not be UTF-8, a record is: better an odd name in it than no record.

@@ -282,6 +282,16 @@ impl Systemd {
         Ok(())
     }
 
+    /// Has a unit started; done when systemd has accepted it.
+    pub fn start(&mut self, unit: &str) -> Result<()> {
+        let mut body = Message::default();
+        body.string(unit);
+        // With what is queued for it already, in place of that.
+        body.string("replace");
+        self.0.call(&SYSTEMD, "StartUnit", "ss", &body.0).with_context(|| format!("start {unit}"))?;
+        Ok(())
+    }
+
     /// Whether there is a bus, and with it others than systemd.
     pub fn is_bus(&self) -> bool {
         self.0.bus

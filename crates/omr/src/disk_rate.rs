@@ -56,14 +56,10 @@ pub fn load(root: &Path, device: &Path) -> Option<Bytes> {
     (saved.device == device.to_string_lossy() && saved.bytes_per_second.0 > 0).then_some(saved.bytes_per_second)
 }
 
-/// Keeps a rate for the next time, as that of the swap that an image goes to. Where some swap is zram
-/// the rate was not the disk's, and where there is no place for an image nobody will ask. That it cannot
-/// be kept is nothing to fail for.
+/// Keeps a rate for the next time, as that of the swap that an image goes to; see [`is_disk_only`]. Where
+/// there is no place for an image nobody will ask. That it cannot be kept is nothing to fail for.
 pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
     let Ok(place) = image::place(kernel, root) else { return };
-    if !is_disk_only(kernel) {
-        return;
-    }
     let saved = Saved { bytes_per_second: rate, device: place.device.path.to_string_lossy().into_owned() };
     let written = serde_json::to_vec(&saved)
         .map_err(anyhow::Error::from)
@@ -73,7 +69,7 @@ pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
     }
 }
 
-/// Whether all that is swapped out goes to disks.
+/// Whether all that is swapped out goes to disks. Where some swap is zram a rate is not the disk's.
 pub fn is_disk_only(kernel: &Kernel) -> bool {
     swap::read(kernel).is_ok_and(|devices| !devices.is_empty() && devices.iter().all(|device| device.kind.is_disk()))
 }

@@ -37,6 +37,7 @@ mod trial;
 mod warm;
 mod watch;
 mod when;
+mod zram;
 
 use std::process::ExitCode;
 

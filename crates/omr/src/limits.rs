@@ -38,6 +38,15 @@ pub fn write_privately(path: &Path, data: &[u8]) -> Result<()> {
     put(path, data, 0o600, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
 }
 
+/// As [`write_atomically`], where there is no such file yet; false: there is one.
+pub fn write_new(path: &Path, data: &[u8]) -> Result<bool> {
+    match put(path, data, 0o644, |from, to| fs::hard_link(from, to)) {
+        Ok(()) => Ok(true),
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(err) => Err(err).with_context(|| format!("write {}", path.display())),
+    }
+}
+
 /// Writes a file of another name and puts it in place.
 fn put(path: &Path, data: &[u8], mode: u32, place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
     let no_name = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -117,12 +126,7 @@ impl Journal {
             file: file.to_owned(),
             value,
         };
-        let path = self.path(group.id());
-        match put(&path, &serde_json::to_vec(&entry)?, 0o644, |from, to| fs::hard_link(from, to)) {
-            Ok(()) => Ok(true),
-            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(err) => Err(err).with_context(|| format!("write {}", path.display())),
-        }
+        write_new(&self.path(group.id()), &serde_json::to_vec(&entry)?)
     }
 
     /// The limit stands as it was: the note is not needed any more.
@@ -177,44 +181,9 @@ impl Journal {
     }
 
     /// Has a process of its own restore what is noted of this group when this one is gone without having
-    /// done so: after kill -9 the group would be squeezed until somebody starts omr. Killed as well, it
-    /// leaves that to them. To be called while this process has one thread.
+    /// done so: after kill -9 the group would be squeezed until somebody starts omr. See [`guard`].
     pub fn guard(&self, kernel: &Kernel, id: GroupId) -> Result<Guard> {
-        let (end, held) = pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
-        // SAFETY: this process has one thread, so its child may do anything; it ends with _exit.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()).context("fork"),
-            0 => {
-                drop(held);
-                self.restore_after(kernel, id, &end);
-                // SAFETY: ends the process; nothing is to be cleaned up.
-                unsafe { libc::_exit(0) };
-            }
-            _ => Ok(Guard(held)),
-        }
-    }
-
-    /// The guard's work: waits for the end of the process that it was forked from.
-    fn restore_after(&self, kernel: &Kernel, id: GroupId, end: &OwnedFd) {
-        // Not with the terminal's process group, nor holding what somebody reads until its end.
-        // SAFETY: plain system calls on numbers; /dev/null takes the place of the three standard files.
-        unsafe {
-            libc::setsid();
-            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-            for standard in 0..3 {
-                libc::dup2(null, standard);
-            }
-        }
-        // Nothing is ever written: this is the end of it.
-        let _ = rustix::io::retry_on_intr(|| rustix::io::read(end, &mut [0]));
-        for _ in 0..GUARD_TRIES {
-            if !self.path(id).exists() {
-                break;
-            }
-            // The process may still be about to end.
-            let _ = self.restore(kernel, &mut Live);
-            thread::sleep(GUARD_PAUSE);
-        }
+        guard(&self.path(id), || drop(self.restore(kernel, &mut Live)))
     }
 
     fn path(&self, id: GroupId) -> PathBuf {
@@ -253,7 +222,47 @@ impl Borrowed<'_> {
     }
 }
 
-/// See [`Journal::guard`]; its process ends when this is dropped.
+/// Has a process of its own call `restore` when this one is gone, for as long as `note` is there. Killed as well, it
+/// leaves that to the next start. To be called while this process has one thread.
+pub fn guard(note: &Path, restore: impl FnMut()) -> Result<Guard> {
+    let (end, held) = pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
+    // SAFETY: this process has one thread, so its child may do anything; it ends with _exit.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()).context("fork"),
+        0 => {
+            drop(held);
+            restore_after(&end, note, restore);
+            // SAFETY: ends the process; nothing is to be cleaned up.
+            unsafe { libc::_exit(0) };
+        }
+        _ => Ok(Guard(held)),
+    }
+}
+
+/// The guard's work: waits for the end of the process that it was forked from.
+fn restore_after(end: &OwnedFd, note: &Path, mut restore: impl FnMut()) {
+    // Not with the terminal's process group, nor holding what somebody reads until its end.
+    // SAFETY: plain system calls on numbers; /dev/null takes the place of the three standard files.
+    unsafe {
+        libc::setsid();
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for standard in 0..3 {
+            libc::dup2(null, standard);
+        }
+    }
+    // Nothing is ever written: this is the end of it.
+    let _ = rustix::io::retry_on_intr(|| rustix::io::read(end, &mut [0]));
+    for _ in 0..GUARD_TRIES {
+        if !note.exists() {
+            break;
+        }
+        // The process may still be about to end.
+        restore();
+        thread::sleep(GUARD_PAUSE);
+    }
+}
+
+/// See [`guard`]; its process ends when this is dropped.
 #[derive(Debug)]
 pub struct Guard(#[allow(dead_code, reason = "closing it is what it is for")] OwnedFd);
 
@@ -265,7 +274,7 @@ fn writer(path: &Path) -> Option<u32> {
 
 /// Whether that process is still an omr: a pid may have been given to somebody else, and one that has
 /// ended keeps its own until its parent asks.
-fn is_omr(kernel: &Kernel, pid: u32) -> bool {
+pub fn is_omr(kernel: &Kernel, pid: u32) -> bool {
     let Ok(process) = kernel.proc.sub(pid.to_string()) else { return false };
     !ProcessStat::read(&process).is_ok_and(|stat| stat.is_zombie())
         && process.read_string("comm").is_ok_and(|comm| comm.trim() == "omr")

@@ -7,6 +7,11 @@ pub fn state_dir(root: &Path) -> PathBuf {
     root.join("var/lib/omr")
 }
 
+/// Which zram swap is off until a preparation ends, in the state directory.
+pub fn zram(state_dir: &Path) -> PathBuf {
+    state_dir.join("zram.json")
+}
+
 /// What groups held and used, over weeks.
 pub fn history(root: &Path) -> PathBuf {
     state_dir(root).join("history")

@@ -77,7 +77,8 @@ pub struct Forecast {
     /// Nothing gives them back earlier: 39 MiB after a preparation were as many 13 s later, and after a
     /// write to `compact_memory`.
     pub per_cpu: Bytes,
-    /// Of what must stay, the pools of zram: swapped-out memory that is in the image all the same.
+    /// Of what must stay, the pools of zram: swapped-out memory that is in the image all the same. What could leave
+    /// because zram is switched off meanwhile is not in it.
     pub zram: Bytes,
     /// Of what must stay, the pool of zswap.
     pub zswap: Bytes,
@@ -96,6 +97,9 @@ pub struct Leaving {
     pub dirty_file: Bytes,
     /// At once, as far as nobody holds it: slab.
     pub slab: Bytes,
+    /// By way of memory, to the swap of the image: what zram holds, where that is switched off meanwhile, as it takes
+    /// memory now.
+    pub zram: Bytes,
 }
 
 impl Leaving {
@@ -106,7 +110,7 @@ impl Leaving {
 
     /// All of it.
     pub fn total(&self) -> Bytes {
-        self.anon + self.without_swap()
+        self.anon + self.zram + self.without_swap()
     }
 }
 
@@ -132,23 +136,20 @@ pub fn forecast(inputs: &Inputs) -> Forecast {
         clean_file: inputs.file - dirty,
         dirty_file: dirty,
         slab: inputs.slab,
-    };
-    let must_stay = in_use - could_leave.total();
-    let image = match in_use <= fast {
-        true => in_use - per_cpu,
-        false => fast.max(must_stay).min(largest).min(in_use - per_cpu),
+        zram: Bytes::ZERO,
     };
     Forecast {
-        image,
+        image: Bytes::ZERO,
         in_use,
         fast,
         largest,
-        must_stay: must_stay - per_cpu,
+        must_stay: in_use - could_leave.total() - per_cpu,
         could_leave,
         per_cpu,
         zram: inputs.zram,
         zswap: inputs.zswap,
     }
+    .with_image()
 }
 
 /// `snapshot_additional_pages()`: two bitmaps with a bit for each frame, and what holds them together.
@@ -168,6 +169,20 @@ fn metadata(zone: &Zone, page: PageSize) -> Bytes {
 }
 
 impl Forecast {
+    fn with_image(self) -> Self {
+        let all = self.in_use - self.per_cpu;
+        let least = self.in_use - self.could_leave.total();
+        let image = if self.is_fast() { all } else { self.fast.max(least).min(self.largest).min(all) };
+        Forecast { image, ..self }
+    }
+
+    /// The same where zram is switched off before, and so much of its pools can leave.
+    pub fn without_zram(self, leaves: Bytes) -> Self {
+        let leaves = leaves.min(self.zram).min(self.must_stay);
+        let could_leave = Leaving { zram: leaves, ..self.could_leave };
+        Forecast { must_stay: self.must_stay - leaves, zram: self.zram - leaves, could_leave, ..self }.with_image()
+    }
+
     /// Whether the kernel would only copy.
     pub fn is_fast(&self) -> bool {
         self.in_use <= self.fast
@@ -264,6 +279,21 @@ mod tests {
         // image_size = 0: what cannot leave is saved.
         let least = forecast(&Inputs { anon: Bytes::mib(1500), image_size: Bytes::ZERO, ..inputs(&zones) });
         assert_eq!((least.fast, least.image), (Bytes::ZERO, least.must_stay + Bytes::mib(4)));
+    }
+
+    #[test]
+    fn what_zram_holds_can_leave_where_it_is_switched_off() {
+        let zones = zones(300, 4);
+        let inputs = Inputs { anon: Bytes::mib(900), image_size: Bytes::ZERO, zram: Bytes::mib(200), ..inputs(&zones) };
+        let on = forecast(&inputs);
+        let off = on.without_zram(Bytes::mib(150));
+        assert_eq!((on.could_leave.zram, on.zram), (Bytes::ZERO, Bytes::mib(200)));
+        assert_eq!((off.could_leave.zram, off.zram), (Bytes::mib(150), Bytes::mib(50)));
+        assert_eq!(off.must_stay, on.must_stay - Bytes::mib(150));
+        assert_eq!(off.image, on.image - Bytes::mib(150));
+        assert_eq!((off.in_use, off.could_leave.without_swap()), (on.in_use, on.could_leave.without_swap()));
+        // No more than there is.
+        assert_eq!(on.without_zram(Bytes::MAX), on.without_zram(Bytes::mib(200)));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! * [`schedule::Schedule`]: once a second. Is it time to look at that, and is there CPU time for it?
 //! * [`advise::advise`]: what limits could a group live with, from what it held and used over days?
 //! * [`numa::advise`]: where is what a group uses, on a machine with several nodes, and where would it be better?
+//! * [`zram::Known`]: is zram swap better switched off while an image is made small?
 //! * [`trial::Trial`]: can a group live with less memory, and with how much less?
 #![no_std]
 extern crate alloc;
@@ -32,6 +33,7 @@ pub mod schedule;
 mod signals;
 pub mod stop;
 pub mod trial;
+pub mod zram;
 
 pub use budget::Writes;
 pub use config::{Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, Mode, Stop, Sweep};

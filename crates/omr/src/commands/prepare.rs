@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_kernel::Kernel;
 use omr_kernel::actuate::{Actuator, DryRun, Live};
-use omr_kernel::{Kernel, swap};
 use omr_policy::forecast::Forecast;
 use omr_policy::{End, short};
 use omr_units::Bytes;
@@ -18,8 +18,10 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::image::{self, Obstacle, Place};
+use crate::limits::Journal;
 use crate::prepare::{Done, Goal, Preparation, Reached, Target};
 use crate::stop::{self, Flag};
+use crate::zram::{self, Plan};
 use crate::{backend, config, disk_rate, when};
 
 #[derive(Debug, clap::Args)]
@@ -48,6 +50,11 @@ enum What {
     /// memory is not sent. Exit code 0: done; 4: less was to be had in time; 3: this machine reports no
     /// free memory to a host.
     Migrate(migrate::Args),
+    /// Switch zram on again that a preparation has left off because it was killed
+    ///
+    /// The next preparation does so, too, and where omr alone was killed a process of its own has done it at once. Exit
+    /// code 0: nothing is off.
+    Restore,
 }
 
 #[derive(Debug, clap::Args)]
@@ -59,6 +66,14 @@ pub struct Hibernate {
     /// longer here, and makes resume faster: what is swapped out before is not read with the image.
     #[arg(long, value_parser = parse_target, value_name = "SIZE")]
     target: Option<Target>,
+
+    /// Leave zram on, and with it in the image what is swapped to it
+    ///
+    /// zram is memory, and usually filled before any disk. By default it is switched off for as long as this takes: what
+    /// it holds comes back to memory and leaves for the disk like the rest. It stays on, and a note says why, where that
+    /// does not fit in memory or on the disk, could not be written in time, or would gain nothing.
+    #[arg(long)]
+    keep_zram: bool,
 
     #[command(flatten)]
     common: Common,
@@ -109,7 +124,17 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         What::Hibernate(args) => hibernate(root, args),
         What::Burst(args) => burst::run(root, args),
         What::Migrate(args) => migrate::run(root, args),
+        What::Restore => restore(root),
     }
+}
+
+/// `omr prepare restore`.
+fn restore(root: &Path) -> Result<Exit> {
+    let kernel = Kernel::open(root)?;
+    if let Some(names) = zram::restore(&kernel, root, &mut Live)? {
+        outln!("{names} (zram) is on again");
+    }
+    Ok(Exit::Done)
 }
 
 /// What is printed at the end.
@@ -127,6 +152,8 @@ struct Summary {
     last_disk_rate: Option<Bytes>,
     /// Writing the image, if it does not compress at all.
     write_ms_at_most: Option<u64>,
+    /// What zram held that was switched off meanwhile, or would be.
+    zram_off: Option<Bytes>,
     notes: Vec<String>,
     dry_run: bool,
 }
@@ -145,16 +172,53 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
-    let goal = match Goal::hibernate(&kernel, root, args.target.unwrap_or(Target::Fast)) {
+    let target = args.target.unwrap_or(Target::Fast);
+    let goal = match Goal::hibernate(&kernel, root, target) {
         Ok(goal) => goal,
         Err(obstacle) => return refuse(common, "hibernate", obstacle),
     };
     let Some(before) = image::forecast(&kernel) else { return refuse(common, "hibernate", Obstacle::Unknown) };
     let Goal::Image { place, at_most, .. } = &goal else { return refuse(common, "hibernate", Obstacle::Unknown) };
 
-    let done = prepare(&kernel, root, &loaded, &goal, common, common.deadline)?;
-    let after = image::forecast(&kernel).unwrap_or(before);
+    let mut session = Session::open(&kernel, root, &loaded, common, common.deadline)?;
     let last_disk_rate = disk_rate::load(root, &place.device.path);
+    let mut zram = match zram::before(&kernel, place).is_empty() {
+        true => None,
+        false if args.keep_zram => Some(Err("--keep-zram".to_owned())),
+        false => {
+            let missing = goal.missing(&kernel)?;
+            Some(Plan::new(&kernel, root, &loaded, place, &before, missing, common.deadline)?)
+        }
+    };
+    let mut off = None;
+    if let Some(Ok(plan)) = &zram
+        && !common.dry_run
+    {
+        // The other half is for the disk.
+        match plan.switch_off(&kernel, root, &mut *session.actuator, common.deadline.map(|time| time / 2)) {
+            Ok(switched) => off = Some(switched),
+            Err(why) => zram = Some(Err(why)),
+        }
+    }
+    // What could leave has changed.
+    let goal = match off.is_some() {
+        true => Goal::hibernate(&kernel, root, target).unwrap_or_else(|_| goal.clone()),
+        false => goal.clone(),
+    };
+    let mut done = session.run(&goal);
+    if let Some(off) = off
+        && let Err(err) = off.switch_on(&mut *session.actuator)
+        && let Ok(done) = &mut done
+    {
+        done.error.get_or_insert_with(|| format!("{err:#}"));
+    }
+    let done = done?;
+    let mut after = image::forecast(&kernel).unwrap_or(before);
+    if let Some(Ok(plan)) = &zram
+        && common.dry_run
+    {
+        after = after.without_zram(plan.leaves);
+    }
     if let Some(rate) = done.disk_rate.filter(|_| !common.dry_run) {
         disk_rate::keep(&kernel, root, rate);
     }
@@ -168,7 +232,8 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
         swap: place.again(&kernel).unwrap_or_else(|| place.clone()),
         last_disk_rate,
         write_ms_at_most: time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
-        notes: notes(&kernel, place, &after),
+        zram_off: zram.as_ref().and_then(|zram| zram.as_ref().ok()).map(|plan| plan.held),
+        notes: notes(&kernel, place, &after, zram.as_ref()),
         dry_run: common.dry_run,
         done,
     };
@@ -186,7 +251,7 @@ fn exit(common: &Common, done: &Done) -> Exit {
     }
 }
 
-/// Carries a preparation out, with a bar on a terminal.
+/// Carries a preparation out.
 fn prepare(
     kernel: &Kernel,
     root: &Path,
@@ -195,19 +260,60 @@ fn prepare(
     common: &Common,
     deadline: Option<Duration>,
 ) -> Result<Done> {
-    let mut actuator: Box<dyn Actuator> = if common.dry_run { Box::new(DryRun) } else { Box::new(Live) };
-    let journal = match common.dry_run {
-        true => None,
-        false => backend::open_journal(kernel, root, loaded.backend, &mut *actuator)?,
-    };
-    stop::catch_signals();
-    let stop = Flag::with_timeout(deadline);
-    let bar = progress_bar(common, goal.missing(kernel)?);
-    let mut preparation =
-        Preparation { kernel, root, config: loaded, actuator: &mut *actuator, journal: journal.as_ref(), stop: &stop };
-    let done = preparation.run(goal, &mut |freed| bar.set_position(freed.0));
-    bar.finish_and_clear();
-    done
+    Session::open(kernel, root, loaded, common, deadline)?.run(goal)
+}
+
+/// A preparation that can be stopped by a signal and ends at the deadline.
+struct Session<'a> {
+    kernel: &'a Kernel,
+    root: &'a Path,
+    loaded: &'a config::Loaded,
+    common: &'a Common,
+    actuator: Box<dyn Actuator>,
+    journal: Option<Journal>,
+    stop: Flag,
+}
+
+impl<'a> Session<'a> {
+    /// From now on signals and the deadline count.
+    fn open(
+        kernel: &'a Kernel,
+        root: &'a Path,
+        loaded: &'a config::Loaded,
+        common: &'a Common,
+        deadline: Option<Duration>,
+    ) -> Result<Self> {
+        let mut actuator: Box<dyn Actuator> = if common.dry_run { Box::new(DryRun) } else { Box::new(Live) };
+        let journal = match common.dry_run {
+            true => None,
+            false => backend::open_journal(kernel, root, loaded.backend, &mut *actuator)?,
+        };
+        stop::catch_signals();
+        if !common.dry_run {
+            match zram::restore(kernel, root, &mut *actuator) {
+                Ok(None) => {}
+                Ok(Some(names)) => eprintln!("omr: {names} (zram), left off by an omr that was killed, is on again"),
+                Err(err) => eprintln!("omr: {err:#}"),
+            }
+        }
+        Ok(Session { kernel, root, loaded, common, actuator, journal, stop: Flag::with_timeout(deadline) })
+    }
+
+    /// Works towards the goal, with a bar on a terminal.
+    fn run(&mut self, goal: &Goal) -> Result<Done> {
+        let bar = progress_bar(self.common, goal.missing(self.kernel)?);
+        let mut preparation = Preparation {
+            kernel: self.kernel,
+            root: self.root,
+            config: self.loaded,
+            actuator: &mut *self.actuator,
+            journal: self.journal.as_ref(),
+            stop: &self.stop,
+        };
+        let done = preparation.run(goal, &mut |freed| bar.set_position(freed.0));
+        bar.finish_and_clear();
+        done
+    }
 }
 
 fn refuse(common: &Common, prepared: &'static str, why: impl ToString) -> Result<Exit> {
@@ -237,18 +343,22 @@ fn progress_bar(common: &Common, missing: Option<Bytes>) -> ProgressBar {
     bar
 }
 
-/// What keeps memory in the image that seems to have left it.
-fn notes(kernel: &Kernel, place: &Place, after: &Forecast) -> Vec<String> {
+/// What keeps memory in the image that seems to have left it, and what became of zram.
+fn notes(kernel: &Kernel, place: &Place, after: &Forecast, zram: Option<&Result<Plan, String>>) -> Vec<String> {
     let mut notes = Vec::new();
-    let devices = swap::read(kernel).unwrap_or_default();
-    for zram in devices.iter().filter(|device| !device.kind.is_disk() && device.priority >= place.device.priority) {
-        let name = config::printable(&zram.path.to_string_lossy());
-        notes.push(format!(
-            "{name} (zram) is filled before {disk}, and what it holds is in the image ({pool} now); \
-             \"swapoff {name}\" before preparing leaves {disk} alone",
-            disk = place.name(),
-            pool = after.zram,
-        ));
+    let devices = zram::before(kernel, place);
+    let names: Vec<_> = devices.iter().map(|device| config::printable(&device.path.to_string_lossy())).collect();
+    let (names, disk) = (names.join(", "), place.name());
+    match zram {
+        None => {}
+        Some(Ok(plan)) => notes.push(format!(
+            "{names} (zram) is off while this works, so that memory leaves for {disk}, and {} that it held as well",
+            plan.held
+        )),
+        Some(Err(why)) => notes.push(format!(
+            "{names} (zram) is filled before {disk}, and what it holds is in the image ({} now); it stays on: {why}",
+            after.zram
+        )),
     }
     if after.zswap >= Bytes::mib(1) {
         notes.push(format!(
@@ -286,8 +396,9 @@ fn print(common: &Common, summary: &Summary) -> Result<()> {
         outln!("image now: at most {}, {time}", after.image);
         outln!("  in use       {}; up to {} is copied at once, more is reclaimed first", after.in_use, after.fast);
         outln!("  must stay    {} (zram {}, zswap {})", after.must_stay, after.zram, after.zswap);
+        let zram = if leave.zram > Bytes::ZERO { format!(", zram {}", leave.zram) } else { String::new() };
         outln!(
-            "  could leave  {}: anonymous {}, swap cache {}, file {} clean and {} dirty, slab {}",
+            "  could leave  {}: anonymous {}, swap cache {}, file {} clean and {} dirty, slab {}{zram}",
             leave.total(),
             leave.anon,
             leave.swap_cache,

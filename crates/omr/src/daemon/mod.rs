@@ -57,7 +57,7 @@ use crate::reclaim::{Progress, Report};
 use crate::said::Said;
 use crate::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use crate::tree::{Tree, no_group};
-use crate::{backend, disk_rate, image, paths, signals};
+use crate::{backend, disk_rate, image, paths, signals, zram};
 
 pub use self::control::{Link, Purpose, Request as ControlRequest, ask};
 pub use self::ledger::{Entry as LedgerEntry, read as read_ledger};
@@ -253,6 +253,7 @@ impl Daemon {
                 None
             }
         };
+        zram::warn_of_left(&kernel, root);
         let progress = Arc::new(Mutex::new(Progress::default()));
         let worker = worker::start(Setup {
             kernel: Arc::clone(&kernel),
@@ -665,7 +666,9 @@ impl Daemon {
         let Some(running) = self.running.take() else { return };
         self.disk_rate.add(&report);
         if let Some(rate) = self.disk_rate.rate() {
-            disk_rate::keep(&self.kernel, &self.root, rate);
+            if disk_rate::is_disk_only(&self.kernel) {
+                disk_rate::keep(&self.kernel, &self.root, rate);
+            }
             self.disk_rate = disk_rate::Measured::default();
         }
         let now = clock::read_monotonic();

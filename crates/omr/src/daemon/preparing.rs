@@ -19,6 +19,7 @@ use crate::config::printable;
 use crate::handback::{self, Blocks};
 use crate::image::Obstacle;
 use crate::prepare::{Done, Goal, Target};
+use crate::zram;
 
 /// Without a deadline it ends after this time.
 const USUAL: Duration = Duration::from_secs(120);
@@ -156,6 +157,15 @@ impl Daemon {
             log::warn!("{obstacle}; what can be freed is freed all the same");
             EVERYTHING
         });
+        if let Goal::Image { place, .. } = &goal
+            && !zram::before(&self.kernel, place).is_empty()
+        {
+            log::warn!(
+                "zram is filled before {} and is in the image; \"omr prepare hibernate\" switches it off meanwhile, which \
+                 the daemon has no right to (CAP_SYS_ADMIN)",
+                place.name()
+            );
+        }
         self.order(Order::Prepare(goal, self.loaded.clone()));
     }
 

@@ -1,0 +1,206 @@
+"""zram that is filled before the disk: what leaves because of hibernation leaves for the disk, and zram is as it was."""
+
+import json
+import signal
+import time
+
+from omrlab.daemon import CLASSES, CONFIG
+from omrlab.guest import MIB, Disk, Guest, Process
+
+PARTIAL = 4
+
+ZRAM, DISK = "/dev/zram0", "/dev/vda"
+PRIORITY = 100
+NOTE = "/var/lib/omr/zram.json"
+
+PREPARE = ["omr", "prepare", "hibernate", "--target", "min", "--json"]
+
+
+def guest_with(mb_s: float = 60) -> Guest:
+    return Guest("6.12", 512, Disk(1024, mb_s=mb_s), append="omr.zram=320M")
+
+
+def zram_first(guest: Guest) -> None:
+    """The guest has switched it on after the disk, and its swapon knows no priorities: omr puts back what was left off."""
+    boot = guest.read("/proc/sys/kernel/random/boot_id").strip()
+    guest.shell(f"swapoff {ZRAM} || true; mkdir -p /var/lib/omr")
+    note = {"boot": boot, "pid": 0, "devices": [{"path": ZRAM, "priority": PRIORITY}]}
+    guest.write(NOTE, json.dumps(note), create=True)
+    guest.run(["omr", "prepare", "restore"])
+    assert_as_before(guest)
+
+
+def swaps(guest: Guest) -> dict[str, tuple[int, int]]:
+    """Of each device, the bytes in use and the priority."""
+    lines = [line.split() for line in guest.read("/proc/swaps").splitlines()[1:]]
+    return {line[0]: (int(line[3]) * 1024, int(line[4])) for line in lines}
+
+
+def held(guest: Guest) -> int:
+    """Bytes before compression, by zram's own count: all but the header of swap."""
+    return int(guest.read("/sys/block/zram0/mm_stat").split()[0])
+
+
+def pool(guest: Guest) -> int:
+    return int(guest.read("/sys/block/zram0/mm_stat").split()[2])
+
+
+def assert_as_before(guest: Guest) -> None:
+    assert swaps(guest)[ZRAM][1] == PRIORITY
+    assert guest.shell(f"ls {NOTE} 2> /dev/null || true") == ""
+
+
+def fill_zram(guest: Guest, group: str, amount: str) -> None:
+    guest.run(["omr-testkit", "by-hand", group, amount], timeout=120)
+
+
+def test_what_leaves_leaves_for_the_disk_with_what_zram_held(load) -> None:
+    with guest_with() as guest:
+        zram_first(guest)
+        background = load(guest, "bg", "160M", "--compressible", "70")
+        fill_zram(guest, "bg", "96M")
+        assert held(guest) > 80 * MIB and swaps(guest)[DISK][0] == 0
+        # The control: zram takes it all, and its pool is in the image.
+        kept = guest.run([*PREPARE, "--keep-zram"], timeout=240).json()
+        assert kept["zram_off"] is None and "--keep-zram" in "".join(kept["notes"]), kept
+        assert held(guest) > 128 * MIB and swaps(guest)[DISK][0] == 0
+        was = pool(guest)
+        # What it holds can leave, says the forecast; and nothing is done.
+        planned = guest.run([*PREPARE, "--dry-run"]).json()
+        assert planned["zram_off"] > 128 * MIB and planned["after"]["could_leave"]["zram"] > 0.8 * was, planned
+        assert held(guest) > 128 * MIB and swaps(guest)[DISK][0] == 0
+
+        done = guest.run(PREPARE, timeout=240).json()
+        assert done["end"] == "reached" and done["zram_off"] > 128 * MIB, done
+        assert_as_before(guest)
+        assert swaps(guest)[DISK][0] > 128 * MIB
+        assert held(guest) < 2 * MIB and pool(guest) < 4 * MIB
+        assert done["after"]["image"] < kept["after"]["image"] - 0.7 * was, (was, kept, done)
+        # zram is filled again as ever, and empties as ever.
+        other = load(guest, "other", "32M", "--compressible", "70")
+        fill_zram(guest, "other", "24M")
+        assert held(guest) > 16 * MIB
+        other.process.kill(signal.SIGKILL)
+        guest.wait_for(lambda: held(guest) < 4 * MIB, 60, "empty zram")
+        guest.hibernate_and_resume()
+        assert_as_before(guest)
+        assert background.errors() == 0
+
+
+def test_it_stays_on_where_that_helps_nobody(load) -> None:
+    with guest_with() as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        zram_first(guest)
+
+        def kept() -> str:
+            """What is said of it, when it was left alone."""
+            done = guest.run(PREPARE, timeout=240, check=False).json()
+            assert done["zram_off"] is None, done
+            assert_as_before(guest)
+            return "".join(done["notes"])
+
+        foreground = load(guest, "fg", "96M", "--compressible", "70")
+        fill_zram(guest, "fg", "80M")
+        assert "nothing is taken" in kept()
+        foreground.process.kill(signal.SIGKILL)
+        guest.wait_for(lambda: held(guest) < 4 * MIB, 60, "empty zram")
+
+        background = load(guest, "bg", "160M", "--compressible", "70")
+        fill_zram(guest, "bg", "140M")
+        guest.write("/sys/fs/cgroup/bg/memory.high", f"{96 * MIB}")
+        assert "bg has more in swap" in kept()
+        guest.write("/sys/fs/cgroup/bg/memory.high", "max")
+
+        hog = load(guest, "fg", "50%")
+        was = held(guest)
+        assert "must fit in memory" in kept()
+        assert held(guest) >= was
+        # The control: with memory to come back to it is switched off.
+        hog.process.kill(signal.SIGKILL)
+        guest.wait_for(lambda: guest.group_value("fg") < MIB, 60, "end of the hog")
+        done = guest.run(PREPARE, timeout=240).json()
+        assert done["zram_off"] > 120 * MIB, done
+        assert_as_before(guest)
+        assert held(guest) < 2 * MIB
+        assert background.errors() == 0
+
+
+def begin(guest: Guest) -> Process:
+    """A preparation that has switched zram off; the disk is slow."""
+    omr = guest.spawn(PREPARE)
+    guest.wait_for(lambda: ZRAM not in swaps(guest), 60, "zram off", every=0.05)
+    return omr
+
+
+def test_however_it_ends_zram_is_on_again(load) -> None:
+    with guest_with(mb_s=6) as guest:
+        zram_first(guest)
+        background = load(guest, "bg", "160M")
+        fill_zram(guest, "bg", "96M")
+
+        omr = begin(guest)
+        omr.kill(signal.SIGINT)
+        ended = omr.wait()
+        assert ended.code == PARTIAL and ended.json()["zram_off"] > 80 * MIB, ended
+        assert_as_before(guest)
+
+        # Killed, another process does it.
+        fill_zram(guest, "bg", "64M")
+        begin(guest).kill(signal.SIGKILL)
+        guest.wait_for(lambda: ZRAM in swaps(guest), 60, "zram on")
+        guest.wait_for(lambda: guest.shell(f"ls {NOTE} 2> /dev/null || true") == "", 60, "end of the note")
+        assert_as_before(guest)
+
+        # The control: with that killed as well it stays off, until omr is started.
+        fill_zram(guest, "bg", "32M")
+        begin(guest)
+        guest.shell("kill -9 $(pidof omr)")
+        guest.shell("sleep 3")
+        assert ZRAM not in swaps(guest)
+        assert ZRAM in guest.run(["omr", "prepare", "restore"]).stdout
+        assert_as_before(guest)
+        assert guest.run(["omr", "prepare", "restore"]).stdout == ""
+        assert background.errors() == 0
+
+
+def test_switching_it_off_can_be_interrupted(load) -> None:
+    """The kernel looks for signals between two processes."""
+    with guest_with() as guest:
+        zram_first(guest)
+        guest.group("bg")
+        loads = [load(guest, "bg", "6M", "--seed", str(seed)) for seed in range(20)]
+
+        def fill() -> int:
+            fill_zram(guest, "bg", "200M")
+            assert held(guest) > 96 * MIB
+            return held(guest)
+
+        fill()
+        began = time.monotonic()
+        guest.shell(f"swapoff {ZRAM}")
+        took = time.monotonic() - began
+        zram_first(guest)
+        said = []
+        for share in (2, 4, 8, 16):
+            fill()
+            done = guest.run([*PREPARE, "--deadline", f"{took * 1000 / share:.0f}ms"], check=False).json()
+            assert_as_before(guest)
+            said.append((done["zram_off"], done["notes"]))
+            if "half of the time" in "".join(done["notes"]):
+                break
+        assert done["zram_off"] is None and "half of the time" in "".join(done["notes"]), said
+
+        # And by Ctrl-C, as soon as it is seen at work.
+        was = fill()
+        used = swaps(guest)[ZRAM][0] // 1024
+        script = f"""
+            {" ".join(PREPARE)} > /tmp/out &
+            while [ "$(awk '$1 == "{ZRAM}" {{ print $4 }}' /proc/swaps)" = {used} ]; do :; done
+            kill -INT $!
+            wait $!
+            echo $?
+        """
+        assert guest.shell(script, timeout=120).split() == [str(PARTIAL)]
+        print(was, held(guest), guest.read("/tmp/out"))
+        assert_as_before(guest)
+        assert sum(load.errors() for load in loads) == 0
