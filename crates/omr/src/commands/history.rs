@@ -15,7 +15,7 @@ use super::wss::range;
 use crate::config::{Glob, parts, printable};
 use crate::daemon::{LedgerEntry, read_ledger};
 use crate::exit::Exit;
-use crate::history::{self, AGES, Sample};
+use crate::history::{self, AGES, Idle, OnNode, Sample};
 use crate::{paths, when};
 
 /// Shows what sweeps have done; with --groups, what groups held and used. Times are UTC.
@@ -44,6 +44,10 @@ pub struct Args {
     /// With --groups: write all samples to this file, for pandas, DuckDB and the like
     #[arg(long, value_name = "FILE", requires = "groups", conflicts_with_all = ["json", "lines"])]
     parquet: Option<PathBuf>,
+
+    /// With --groups: a line, or a row in Parquet, for each NUMA node as well, where there are several; JSON has them always
+    #[arg(long, requires = "groups")]
+    per_node: bool,
 }
 
 /// Runs the command.
@@ -126,9 +130,9 @@ fn groups(root: &Path, args: &Args) -> Result<Exit> {
     let wanted = wanted(root, args.group.as_deref())?;
     let mut samples = history::read(&paths::history(root), args.since.unwrap_or_default()..Duration::MAX, wanted)?;
     if let Some(file) = &args.parquet {
-        let rows = history::export::write(file, samples.by_ref())?;
+        let rows = history::export::write(file, samples.by_ref(), args.per_node)?;
         samples.skipped().iter().for_each(|skipped| eprintln!("omr: {skipped}"));
-        outln!("{rows} samples in {}", file.display());
+        outln!("{rows} rows in {}", file.display());
         return Ok(Exit::Done);
     }
     let mut last = VecDeque::new();
@@ -146,7 +150,7 @@ fn groups(root: &Path, args: &Args) -> Result<Exit> {
             outln!("{}", serde_json::to_string(&Line::new(sample))?);
         }
     } else if !last.is_empty() {
-        outln!("{}", table(&last));
+        outln!("{}", table(&last, args.per_node));
     }
     Ok(Exit::Done)
 }
@@ -191,6 +195,23 @@ struct Line<'a> {
     refaults_file: Option<Bytes>,
     swapped_in: Option<Bytes>,
     stalled_ms: Option<u64>,
+    /// What all samples of this time cost together.
+    agings: Option<u64>,
+    cpu_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<OfNode>,
+}
+
+/// The same of one node.
+#[derive(Debug, Serialize)]
+struct OfNode {
+    node: u32,
+    anon: Bytes,
+    file: Bytes,
+    shmem: Bytes,
+    ages_ms_ago: Option<u64>,
+    memory: Option<Bytes>,
+    idle: Vec<IdleFor>,
 }
 
 #[derive(Debug, Serialize)]
@@ -202,8 +223,6 @@ struct IdleFor {
 
 impl<'a> Line<'a> {
     fn new(sample: &'a Sample) -> Self {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let idle = sample.idle.iter().flat_map(|idle| AGES.iter().zip(&idle.bounds));
         let since = sample.since.as_ref();
         Line {
             time: when::text(sample.time),
@@ -218,14 +237,40 @@ impl<'a> Line<'a> {
             swap: sample.swap,
             ages_ms_ago: sample.idle.as_ref().map(|idle| ms(idle.ago)),
             memory: sample.idle.as_ref().map(|idle| idle.memory),
-            idle: idle.map(|(age, &bounds)| IdleFor { seconds: age.as_secs_f64(), bounds }).collect(),
+            idle: idle_for(sample.idle.as_ref()),
             over_ms: since.map(|since| ms(since.over)),
             refaults_anon: since.and_then(|since| since.refaults_anon),
             refaults_file: since.and_then(|since| since.refaults_file),
             swapped_in: since.and_then(|since| since.swapped_in),
             stalled_ms: since.and_then(|since| since.stalled).map(ms),
+            agings: sample.cost.map(|cost| cost.agings),
+            cpu_seconds: sample.cost.map(|cost| cost.cpu.as_secs_f64()),
+            nodes: sample.nodes.iter().map(OfNode::new).collect(),
         }
     }
+}
+
+impl OfNode {
+    fn new(OnNode { held, idle }: &OnNode) -> Self {
+        OfNode {
+            node: held.node,
+            anon: held.anon,
+            file: held.file,
+            shmem: held.shmem,
+            ages_ms_ago: idle.as_ref().map(|idle| ms(idle.ago)),
+            memory: idle.as_ref().map(|idle| idle.memory),
+            idle: idle_for(idle.as_ref()),
+        }
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn idle_for(idle: Option<&Idle>) -> Vec<IdleFor> {
+    let all = idle.iter().flat_map(|idle| AGES.iter().zip(&idle.bounds));
+    all.map(|(age, &bounds)| IdleFor { seconds: age.as_secs_f64(), bounds }).collect()
 }
 
 fn name(sample: &Sample) -> String {
@@ -235,8 +280,8 @@ fn name(sample: &Sample) -> String {
 /// The age of which the table tells.
 const COLD: Duration = Duration::from_secs(120);
 
-fn table(samples: &VecDeque<Sample>) -> String {
-    let width = samples.iter().map(|sample| printable(&name(sample)).chars().count()).max().unwrap_or(0).clamp(5, 48);
+fn table(samples: &VecDeque<Sample>, per_node: bool) -> String {
+    let width = samples.iter().map(|sample| printable(&name(sample)).chars().count()).max().unwrap_or(0).clamp(10, 48);
     let mut lines = vec![format!(
         "{:20}  {:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>7}  NOT USED FOR {}",
         "TIME",
@@ -265,6 +310,20 @@ fn table(samples: &VecDeque<Sample>) -> String {
             size(sample.swap),
             size(back),
         ));
+        for OnNode { held, idle } in sample.nodes.iter().filter(|_| per_node) {
+            let cold = idle.as_ref().and_then(|idle| idle.of(COLD)).map_or_else(|| "?".into(), range);
+            lines.push(format!(
+                "{:20}  {:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>7}  {cold}",
+                "",
+                format!("  node {}", held.node),
+                (held.anon + held.file).to_string(),
+                "",
+                (held.file - held.shmem).to_string(),
+                "",
+                "",
+                "",
+            ));
+        }
     }
     lines.join("\n")
 }

@@ -49,7 +49,7 @@ pub struct Args {
     tracker: By,
 
     /// Show what the daemon has seen at a time, e.g. 2h (so long ago) or 2026-11-21T14:00:00Z
-    #[arg(long, value_parser = when::parse, value_name = "TIME", conflicts_with_all = ["watch", "per_node", "tracker"])]
+    #[arg(long, value_parser = when::parse, value_name = "TIME", conflicts_with_all = ["watch", "tracker"])]
     at: Option<Duration>,
 
     /// Go on after the window, and show it again twice in each; with time, what was not used for longer
@@ -183,7 +183,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         true => no_group(path),
         false => err.into(),
     })?;
-    let is_anew = args.window.is_some() || args.watch || args.per_node || args.tracker != By::Auto;
+    let is_anew = args.window.is_some() || args.watch || args.tracker != By::Auto;
     if !is_anew && remembered::latest(&kernel, root, args, &top)? {
         return Ok(Exit::Done);
     }
@@ -427,8 +427,7 @@ impl Look<'_> {
 fn table(summary: &Summary, window: Duration, per_node: bool) -> String {
     let mut text = picture(&summary.group, &summary.figures, window, true);
     if per_node {
-        let rows = summary.nodes.iter().map(|node| (node.node.to_string(), &node.figures));
-        figures(&mut text, "NODE", rows, window);
+        list_nodes(&mut text, &summary.nodes, window);
     }
     list_groups(&mut text, &summary.groups, window);
     text.push('\n');
@@ -499,6 +498,10 @@ fn picture(name: &str, all: &Figures, window: Duration, known: bool) -> String {
     let cache = Bounds { least: all.page_cache, most: all.page_cache };
     row(&mut text, "page cache, age unknown", cache, Bytes::ZERO, whole);
     text
+}
+
+fn list_nodes(text: &mut String, nodes: &[OfNode], window: Duration) {
+    figures(text, "NODE", nodes.iter().map(|node| (node.node.to_string(), &node.figures)), window);
 }
 
 /// The groups with most that was not used.

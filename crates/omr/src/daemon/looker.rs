@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use omr_kernel::actuate::Live;
-use omr_kernel::memcg::{Group, MemoryStat};
+use omr_kernel::memcg::Group;
+use omr_kernel::numa::{self, Nodes};
 use omr_kernel::process::{Holds, Process};
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Kernel, clock};
@@ -21,7 +22,7 @@ use omr_units::{Bytes, GroupId, Monotonic, Pages};
 use super::thread::Thread;
 use crate::age;
 use crate::age::observe::{Observer, Watched};
-use crate::history::{AGES, Idle, Sample, Since, Store};
+use crate::history::{AGES, Cost, Idle, OnNode, Sample, Since, Store};
 use crate::processes;
 use crate::snapshot::SwapSpace;
 use crate::stop::Flag;
@@ -111,6 +112,10 @@ struct Eye<'a> {
     store: Store,
     boot: std::rc::Rc<str>,
     counters: HashMap<GroupId, Counters>,
+    /// What everything had cost at the samples before.
+    noted: Cost,
+    /// The machine has several nodes with memory.
+    has_nodes: bool,
     /// What was said last of why ages are not known.
     missing: Option<String>,
     buffer: Vec<u8>,
@@ -119,7 +124,8 @@ struct Eye<'a> {
 impl<'a> Eye<'a> {
     fn new(kernel: &'a Kernel, store: Store, boot: std::rc::Rc<str>) -> Self {
         let observer = Observer::new(kernel);
-        Eye { kernel, observer, store, boot, counters: HashMap::new(), missing: None, buffer: Vec::new() }
+        let (counters, noted) = (HashMap::new(), Cost::default());
+        Eye { kernel, observer, store, boot, counters, noted, has_nodes: false, missing: None, buffer: Vec::new() }
     }
 
     fn look(&mut self, order: Order, stop: &Flag) -> Report {
@@ -196,11 +202,22 @@ impl<'a> Eye<'a> {
 
     fn samples(&mut self, groups: &[Wanted]) -> Vec<Sample> {
         let time = Duration::from_secs(clock::read_wall().as_secs());
-        let samples: Vec<Sample> = groups.iter().filter_map(|group| self.sample(time, group)).collect();
+        // One may be added to a machine that runs.
+        self.has_nodes = Nodes::read(self.kernel).is_ok_and(|nodes| nodes.with_memory.len() > 1);
+        let mut samples: Vec<Sample> = groups.iter().filter_map(|group| self.sample(time, group)).collect();
+        let cost = self.cost();
+        samples.iter_mut().for_each(|sample| sample.cost = Some(cost));
         let mut ids: Vec<GroupId> = groups.iter().map(|group| group.id).collect();
         ids.sort_unstable();
         self.counters.retain(|id, _| ids.binary_search(id).is_ok());
         samples
+    }
+
+    /// Since the samples before.
+    fn cost(&mut self) -> Cost {
+        let now = Cost { agings: self.observer.cost().agings, cpu: clock::read_thread_cpu() };
+        let before = std::mem::replace(&mut self.noted, now);
+        Cost { agings: now.agings - before.agings, cpu: now.cpu.saturating_sub(before.cpu) }
     }
 
     /// `None`: the group is gone.
@@ -239,9 +256,22 @@ impl<'a> Eye<'a> {
             file,
             shmem: stat.shmem.unwrap_or_default(),
             swap,
-            idle: self.idle(wanted, &stat, counters.at),
+            idle: self.idle(wanted, None, stat.swap_backed().unwrap_or_default(), counters.at),
             since: before.map(|before| self.since(before, counters)),
+            nodes: self.nodes(wanted, &group, counters.at),
+            cost: None,
         })
+    }
+
+    /// What is known of the group and those below it on each node where they hold something, where there are several.
+    fn nodes(&self, wanted: &Wanted, group: &Group, now: Monotonic) -> Vec<OnNode> {
+        if !self.has_nodes {
+            return Vec::new();
+        }
+        let nodes = numa::read_group(group).unwrap_or_default();
+        let holds_something = nodes.into_iter().filter(|held| held.anon + held.file > Bytes::ZERO);
+        let idle = |held: &numa::OnNode| self.idle(wanted, Some(held.node), held.anon + held.shmem, now);
+        holds_something.map(|held| OnNode { idle: idle(&held), held }).collect()
     }
 
     fn since(&self, before: Counters, now: Counters) -> Since {
@@ -257,12 +287,13 @@ impl<'a> Eye<'a> {
         }
     }
 
-    /// What is known of the group and those below it.
-    fn idle(&self, wanted: &Wanted, stat: &MemoryStat, now: Monotonic) -> Option<Idle> {
+    /// What is known of the group and those below it, which hold so much: on this node, or on all.
+    fn idle(&self, wanted: &Wanted, node: Option<u32>, held: Bytes, now: Monotonic) -> Option<Idle> {
         let is_part = |group: &&Watched| group.path.starts_with(&wanted.path);
         let parts = self.observer.groups().iter().filter(is_part).flat_map(Watched::nodes);
-        sum(parts.map(|node| (node.at(), node.memory(), AGES.map(|age| node.idle(age)))), now)
-            .map(|idle| of_all(idle, stat.swap_backed().unwrap_or_default()))
+        let parts = parts.filter(|part| node.is_none_or(|node| node == part.node));
+        sum(parts.map(|part| (part.at(), part.memory(), AGES.map(|age| part.idle(age)))), now)
+            .map(|idle| of_all(idle, held))
     }
 }
 

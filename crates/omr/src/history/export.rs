@@ -1,6 +1,7 @@
 //! The history as a Parquet file, which pandas, DuckDB, Spark and the like read.
 //!
-//! One row for each sample. Sizes are bytes; what is unknown is null.
+//! One row for each sample, and if that is wanted one for each NUMA node, of which a sample's own row says none. Sizes are bytes; what
+//! is unknown is null.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,13 +17,35 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
-use super::{AGES, Sample};
+use super::{AGES, Idle, OnNode, Sample, Since};
 
 /// Rows that are held in memory before they are written.
 const ROWS: usize = 20_000;
 
+/// A sample, of all nodes together or of one.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    sample: &'a Sample,
+    node: Option<&'a OnNode>,
+}
+
+impl<'a> Row<'a> {
+    /// What is kept of all nodes together only.
+    fn whole(self) -> Option<&'a Sample> {
+        self.node.is_none().then_some(self.sample)
+    }
+
+    fn since(self) -> Option<&'a Since> {
+        self.whole()?.since.as_ref()
+    }
+
+    fn idle(self) -> Option<&'a Idle> {
+        self.node.map_or(&self.sample.idle, |node| &node.idle).as_ref()
+    }
+}
+
 type Text = fn(&Sample) -> String;
-type Number = fn(&Sample) -> Option<u64>;
+type Number = fn(Row<'_>) -> Option<u64>;
 
 /// What a column holds.
 enum Column {
@@ -50,33 +73,40 @@ fn size(bytes: Bytes) -> Option<u64> {
 
 /// All columns by name.
 fn columns() -> Vec<(String, Column)> {
+    let numbers: [(&str, Number); 10] = [
+        ("id", |row| Some(row.sample.id.0)),
+        ("node", |row| Some(row.node?.held.node.into())),
+        ("current", |row| size(row.whole()?.current)),
+        ("peak", |row| size(row.whole()?.peak)),
+        ("anon", |row| size(row.node.map_or(row.sample.anon, |node| node.held.anon))),
+        ("file", |row| size(row.node.map_or(row.sample.file, |node| node.held.file))),
+        ("shmem", |row| size(row.node.map_or(row.sample.shmem, |node| node.held.shmem))),
+        ("swap", |row| row.whole()?.swap.and_then(size)),
+        ("ages_ms_ago", |row| row.idle().map(|idle| ms(idle.ago))),
+        ("memory", |row| size(row.idle()?.memory)),
+    ];
+    let since: [(&str, Number); 7] = [
+        ("over_ms", |row| row.since().map(|since| ms(since.over))),
+        ("refaults_anon", |row| row.since()?.refaults_anon.and_then(size)),
+        ("refaults_file", |row| row.since()?.refaults_file.and_then(size)),
+        ("swapped_in", |row| row.since()?.swapped_in.and_then(size)),
+        ("stalled_ms", |row| row.since()?.stalled.map(ms)),
+        ("agings", |row| Some(row.whole()?.cost?.agings)),
+        ("cpu_ms", |row| Some(ms(row.whole()?.cost?.cpu))),
+    ];
+    let named = |(name, number): (&str, Number)| (name.to_owned(), Column::Number(number));
     let mut columns: Vec<(String, Column)> = vec![
-        ("time".into(), Column::Time(|sample| Some(ms(sample.time)))),
+        ("time".into(), Column::Time(|row| Some(ms(row.sample.time)))),
         ("boot".into(), Column::Text(|sample| sample.boot.to_string())),
         ("group".into(), Column::Text(|sample| format!("/{}", sample.group.to_string_lossy()))),
-        ("id".into(), Column::Number(|sample| Some(sample.id.0))),
-        ("current".into(), Column::Number(|sample| size(sample.current))),
-        ("peak".into(), Column::Number(|sample| size(sample.peak))),
-        ("anon".into(), Column::Number(|sample| size(sample.anon))),
-        ("file".into(), Column::Number(|sample| size(sample.file))),
-        ("shmem".into(), Column::Number(|sample| size(sample.shmem))),
-        ("swap".into(), Column::Number(|sample| sample.swap.and_then(size))),
-        ("ages_ms_ago".into(), Column::Number(|sample| sample.idle.as_ref().map(|idle| ms(idle.ago)))),
-        ("memory".into(), Column::Number(|sample| sample.idle.as_ref().and_then(|idle| size(idle.memory)))),
     ];
+    columns.extend(numbers.map(named));
     for (index, age) in AGES.iter().enumerate() {
         for (name, side) in [("least", Side::Least), ("most", Side::Most)] {
             columns.push((format!("idle_{}s_{name}", age.as_secs()), Column::Idle(index, side)));
         }
     }
-    let since: [(&str, Number); 5] = [
-        ("over_ms", |sample| sample.since.as_ref().map(|since| ms(since.over))),
-        ("refaults_anon", |sample| sample.since.as_ref()?.refaults_anon.and_then(size)),
-        ("refaults_file", |sample| sample.since.as_ref()?.refaults_file.and_then(size)),
-        ("swapped_in", |sample| sample.since.as_ref()?.swapped_in.and_then(size)),
-        ("stalled_ms", |sample| sample.since.as_ref()?.stalled.map(ms)),
-    ];
-    columns.extend(since.map(|(name, number)| (name.into(), Column::Number(number))));
+    columns.extend(since.map(named));
     columns
 }
 
@@ -91,25 +121,26 @@ impl Column {
         column.with_converted_type(meaning).with_repetition(repetition).build()
     }
 
-    fn number(&self, sample: &Sample) -> Option<u64> {
+    fn number(&self, row: Row<'_>) -> Option<u64> {
         match self {
             Column::Text(_) => None,
-            Column::Time(number) | Column::Number(number) => number(sample),
+            Column::Time(number) | Column::Number(number) => number(row),
             Column::Idle(index, side) => {
-                let bounds = sample.idle.as_ref()?.bounds[*index];
+                let bounds = row.idle()?.bounds[*index];
                 size(if *side == Side::Least { bounds.least } else { bounds.most })
             }
         }
     }
 }
 
-/// Writes the samples to this file, and returns how many. It is there when all of it is.
-pub fn write(path: &Path, samples: impl Iterator<Item = Sample>) -> Result<u64> {
+/// Writes the samples to this file, with or without a row for each node, and returns the number of rows. It is there when all of
+/// it is.
+pub fn write(path: &Path, samples: impl Iterator<Item = Sample>, per_node: bool) -> Result<u64> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = PathBuf::from(name);
     let written = File::create(&temporary).map_err(anyhow::Error::from).and_then(|file| {
-        let rows = write_to(file, samples)?;
+        let rows = write_to(file, samples, per_node)?;
         fs::rename(&temporary, path)?;
         Ok(rows)
     });
@@ -119,28 +150,33 @@ pub fn write(path: &Path, samples: impl Iterator<Item = Sample>) -> Result<u64> 
     written.with_context(|| format!("write {}", path.display()))
 }
 
-fn write_to<W: Write + Send>(out: W, mut samples: impl Iterator<Item = Sample>) -> Result<u64> {
+fn write_to<W: Write + Send>(out: W, mut samples: impl Iterator<Item = Sample>, per_node: bool) -> Result<u64> {
     let columns = columns();
     let fields = columns.iter().map(|(name, column)| column.schema(name).map(Arc::new));
     let schema = Type::group_type_builder("sample").with_fields(fields.collect::<Result<_, _>>()?).build()?;
     let mut writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(WriterProperties::default()))?;
-    let mut rows = 0;
+    let mut written = 0;
     loop {
         let some: Vec<Sample> = samples.by_ref().take(ROWS).collect();
         if some.is_empty() {
             break;
         }
-        rows += some.len() as u64;
+        let mut rows: Vec<Row<'_>> = Vec::with_capacity(some.len());
+        for sample in &some {
+            rows.push(Row { sample, node: None });
+            rows.extend(sample.nodes.iter().filter(|_| per_node).map(|node| Row { sample, node: Some(node) }));
+        }
+        written += rows.len() as u64;
         let mut group = writer.next_row_group()?;
         for (_, column) in &columns {
             let Some(mut writer) = group.next_column()? else { break };
             match column {
                 Column::Text(text) => {
-                    let values: Vec<ByteArray> = some.iter().map(|sample| text(sample).into_bytes().into()).collect();
+                    let values: Vec<ByteArray> = rows.iter().map(|row| text(row.sample).into_bytes().into()).collect();
                     writer.typed::<ByteArrayType>().write_batch(&values, None, None)?;
                 }
                 column => {
-                    let numbers: Vec<Option<u64>> = some.iter().map(|sample| column.number(sample)).collect();
+                    let numbers: Vec<Option<u64>> = rows.iter().map(|row| column.number(*row)).collect();
                     let is_there: Vec<i16> = numbers.iter().map(|number| i16::from(number.is_some())).collect();
                     let values: Vec<i64> = numbers.into_iter().flatten().map(u64::cast_signed).collect();
                     writer.typed::<Int64Type>().write_batch(&values, Some(&is_there), None)?;
@@ -151,19 +187,20 @@ fn write_to<W: Write + Send>(out: W, mut samples: impl Iterator<Item = Sample>) 
         group.close()?;
     }
     writer.close()?;
-    Ok(rows)
+    Ok(written)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
+    use omr_kernel::numa;
     use omr_policy::age::Bounds;
     use omr_units::GroupId;
     use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
     use super::*;
-    use crate::history::{Idle, Since};
+    use crate::history::Cost;
 
     fn bare(number: u64) -> Sample {
         Sample {
@@ -179,6 +216,8 @@ mod tests {
             swap: None,
             idle: None,
             since: None,
+            nodes: Vec::new(),
+            cost: None,
         }
     }
 
@@ -207,7 +246,7 @@ mod tests {
             swapped_in: None,
             stalled: Some(Duration::from_micros(2500)),
         });
-        assert_eq!(write(&path, [full, bare(2)].into_iter()).expect("written"), 2);
+        assert_eq!(write(&path, [full, bare(2)].into_iter(), false).expect("written"), 2);
         let rows = rows(&path);
         let of = |row: usize, names: &[&str]| -> Vec<String> {
             names.iter().map(|name| rows[row].get(*name).cloned().unwrap_or_default()).collect()
@@ -222,24 +261,53 @@ mod tests {
     }
 
     #[test]
+    fn each_node_is_a_row_where_that_is_wanted_and_a_sample_alone_says_no_node() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("x.parquet");
+        let mut sample = bare(1);
+        let mut bounds = [Bounds::default(); AGES.len()];
+        bounds[2] = Bounds { least: Bytes(7), most: Bytes(8) };
+        let held = |node, anon| numa::OnNode { node, anon: Bytes(anon), file: Bytes(4), shmem: Bytes(0) };
+        let idle = Idle { ago: Duration::from_secs(9), memory: Bytes(2), bounds };
+        sample.nodes = vec![OnNode { held: held(0, 1), idle: None }, OnNode { held: held(2, 2), idle: Some(idle) }];
+        sample.cost = Some(Cost { agings: 5, cpu: Duration::from_millis(6) });
+        let both = [sample, bare(2)];
+        assert_eq!(write(&path, both.iter().cloned(), true).expect("written"), 4);
+        let found = rows(&path);
+        let column = |found: &[HashMap<String, String>], name: &str| -> Vec<String> {
+            found.iter().map(|row| row[name].clone()).collect()
+        };
+        assert_eq!(column(&found, "group"), ["\"/a/\u{e9}\"", "\"/a/\u{e9}\"", "\"/a/\u{e9}\"", "\"/\""]);
+        assert_eq!(column(&found, "node"), ["null", "0", "2", "null"]);
+        assert_eq!(column(&found, "anon"), ["3", "1", "2", "3"]);
+        assert_eq!(column(&found, "peak"), ["2", "null", "null", "4"]);
+        assert_eq!(column(&found, "memory"), ["null", "null", "2", "null"]);
+        assert_eq!(column(&found, "idle_120s_most"), ["null", "null", "8", "null"]);
+        assert_eq!(column(&found, "agings"), ["5", "null", "null", "null"]);
+        assert_eq!(column(&found, "cpu_ms"), ["6", "null", "null", "null"]);
+        assert_eq!(write(&path, both.into_iter(), false).expect("written"), 2);
+        assert_eq!(column(&rows(&path), "node"), ["null", "null"]);
+    }
+
+    #[test]
     fn many_samples_take_several_groups_of_rows() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.parquet");
         let many = ROWS as u64 + 1;
-        assert_eq!(write(&path, (0..many).map(bare)).expect("written"), many);
+        assert_eq!(write(&path, (0..many).map(bare), false).expect("written"), many);
         let reader = SerializedFileReader::new(File::open(&path).expect("a file")).expect("Parquet");
         assert_eq!((reader.num_row_groups(), reader.metadata().file_metadata().num_rows()), (2, many as i64));
-        assert_eq!(write(&path, std::iter::empty()).expect("written"), 0);
+        assert_eq!(write(&path, std::iter::empty(), false).expect("written"), 0);
     }
 
     #[test]
     fn a_place_that_cannot_be_written_is_named_and_nothing_is_left() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("none/x.parquet");
-        let err = write(&path, [bare(1)].into_iter()).expect_err("no such directory");
+        let err = write(&path, [bare(1)].into_iter(), false).expect_err("no such directory");
         assert!(format!("{err:#}").contains("none/x.parquet"), "{err:#}");
         std::fs::create_dir(dir.path().join("x")).expect("a directory");
-        write(&dir.path().join("x"), [bare(1)].into_iter()).expect_err("a directory in the way");
+        write(&dir.path().join("x"), [bare(1)].into_iter(), false).expect_err("a directory in the way");
         assert_eq!(std::fs::read_dir(dir.path()).expect("files").count(), 1);
     }
 }

@@ -28,6 +28,7 @@ use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
+use omr_kernel::numa;
 use omr_policy::age::Bounds;
 use omr_units::{Bytes, GroupId};
 
@@ -78,6 +79,28 @@ pub struct Sample {
     pub idle: Option<Idle>,
     /// What has happened since the last sample; `None` of the first.
     pub since: Option<Since>,
+    /// The same of each NUMA node on which it holds something; none where the machine has one node.
+    pub nodes: Vec<OnNode>,
+    /// What all samples of this time have cost together; `None`: written by an omr that did not keep it.
+    pub cost: Option<Cost>,
+}
+
+/// A group with all below it on one NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnNode {
+    /// What it holds there, by `memory.numa_stat`.
+    pub held: numa::OnNode,
+    /// How long that was not used.
+    pub idle: Option<Idle>,
+}
+
+/// What looking at groups has cost since the samples before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Generations made, of any group on any node.
+    pub agings: u64,
+    /// CPU time of the thread that looks, reading and writing included.
+    pub cpu: Duration,
 }
 
 /// How long anonymous and shared memory was not used. Page cache is no part of this.

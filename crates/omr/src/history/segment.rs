@@ -1,7 +1,7 @@
 //! A file of the history, and what is in it.
 //!
 //! ```text
-//! omr history 1 BOOT-ID\n      the first line
+//! omr history 2 BOOT-ID\n      the first line
 //! LENGTH CHECKSUM FRAME        32 bits each, little-endian; CRC-32 of the frame
 //! ...
 //! ```
@@ -9,7 +9,7 @@
 //! A frame is a group, numbered in the order in which they come, or a round: the samples of one moment. Both in
 //! postcard's format, in which a number has as many bytes as it needs. Sizes are in blocks of
 //! 4 KiB, of which every page consists. Each file
-//! stands for itself, and is of one boot.
+//! stands for itself, and is of one boot. In files of version 1 rounds are without their cost and without nodes.
 
 use std::io;
 use std::ops::Range;
@@ -18,15 +18,18 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use omr_kernel::numa;
 use omr_policy::age::Bounds;
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
 
-use super::{AGES, Idle, Sample, Since};
+use super::{AGES, Cost, Idle, OnNode, Sample, Since};
 
 /// The first line, with the version of all that follows.
 const MAGIC: &str = "omr history ";
-const VERSION: &str = "1";
+const VERSION: &str = "2";
+/// What else is understood.
+const VERSION_BEFORE: &str = "1";
 /// Length and checksum.
 const HEAD: usize = 8;
 /// What files are called behind their number.
@@ -54,8 +57,39 @@ impl std::fmt::Display for Skipped {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Frame {
-    Group { id: u64, path: Vec<u8> },
+    Group {
+        id: u64,
+        path: Vec<u8>,
+    },
+    /// Of version 1.
     Round(Round),
+    Looked(Looked),
+}
+
+/// A round and what it has cost.
+#[derive(Debug, Serialize, Deserialize)]
+struct Looked {
+    /// First, as [`round_time`] looks there.
+    round: Round,
+    cost: Option<CostRecord>,
+    /// Of records, by their place in the round.
+    nodes: Vec<(u32, Vec<NodeRecord>)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct CostRecord {
+    agings: u64,
+    /// Microseconds.
+    cpu: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct NodeRecord {
+    node: u32,
+    anon: u64,
+    file: u64,
+    shmem: u64,
+    idle: Option<IdleRecord>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -109,6 +143,10 @@ fn bytes(blocks: u64) -> Bytes {
     Bytes(blocks.saturating_mul(4096))
 }
 
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 impl Record {
     fn new(group: u32, sample: &Sample) -> Self {
         Record {
@@ -125,7 +163,7 @@ impl Record {
                 refaults_anon: since.refaults_anon.map(blocks),
                 refaults_file: since.refaults_file.map(blocks),
                 swapped_in: since.swapped_in.map(blocks),
-                stalled: since.stalled.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+                stalled: since.stalled.map(micros),
             }),
         }
     }
@@ -151,6 +189,35 @@ impl Record {
                 swapped_in: since.swapped_in.map(bytes),
                 stalled: since.stalled.map(Duration::from_micros),
             }),
+            nodes: Vec::new(),
+            cost: None,
+        }
+    }
+}
+
+impl NodeRecord {
+    fn new(of: &OnNode) -> Self {
+        let numa::OnNode { node, anon, file, shmem } = of.held;
+        let idle = of.idle.as_ref().map(IdleRecord::new);
+        NodeRecord { node, anon: blocks(anon), file: blocks(file), shmem: blocks(shmem), idle }
+    }
+
+    fn on_node(&self) -> OnNode {
+        let NodeRecord { node, anon, file, shmem, idle } = self;
+        let held = numa::OnNode { node: *node, anon: bytes(*anon), file: bytes(*file), shmem: bytes(*shmem) };
+        OnNode { held, idle: idle.as_ref().map(IdleRecord::idle) }
+    }
+}
+
+impl Looked {
+    fn new(time: Duration, samples: &[(u32, &Sample)]) -> Self {
+        let records = samples.iter().map(|(group, sample)| Record::new(*group, sample)).collect();
+        let cost = samples.first().and_then(|(_, sample)| sample.cost);
+        let with_nodes = (0..).zip(samples).filter(|(_, (_, sample))| !sample.nodes.is_empty());
+        Looked {
+            round: Round { time: time.as_secs(), records },
+            cost: cost.map(|cost| CostRecord { agings: cost.agings, cpu: micros(cost.cpu) }),
+            nodes: with_nodes.map(|(at, (_, of))| (at, of.nodes.iter().map(NodeRecord::new).collect())).collect(),
         }
     }
 }
@@ -197,8 +264,7 @@ pub fn put_group(out: &mut Vec<u8>, id: GroupId, path: &Path) {
 
 /// Appends the frame of a round: samples with the numbers of their groups.
 pub fn put_round(out: &mut Vec<u8>, time: Duration, samples: &[(u32, &Sample)]) {
-    let records = samples.iter().map(|(group, sample)| Record::new(*group, sample)).collect();
-    put(out, &Frame::Round(Round { time: time.as_secs(), records }));
+    put(out, &Frame::Looked(Looked::new(time, samples)));
 }
 
 fn put(out: &mut Vec<u8>, frame: &Frame) {
@@ -258,9 +324,9 @@ impl Segment {
         let line = bytes.split_inclusive(|&c| c == b'\n').next().unwrap_or_default();
         let text = std::str::from_utf8(line).ok().and_then(|line| line.strip_suffix('\n')?.strip_prefix(MAGIC));
         let (why, boot) = match text.and_then(|text| text.split_once(' ')) {
-            Some((VERSION, boot)) => (None, boot.into()),
+            Some((VERSION | VERSION_BEFORE, boot)) => (None, boot.into()),
             Some((version, _)) => {
-                (Some(format!("of version {version}, and this omr reads version {VERSION}")), "".into())
+                (Some(format!("of version {version}, and this omr reads up to version {VERSION}")), "".into())
             }
             None => (Some("it does not begin as a file of omr's history".to_owned()), "".into()),
         };
@@ -297,17 +363,31 @@ impl Segment {
                     self.groups.push(Named { id: GroupId(id), wanted: wanted(&path), path: path.into() });
                 }
                 Frame::Round(round) => {
-                    for record in &round.records {
-                        let named = self.groups.get(record.group as usize);
-                        if let Some(named) = named.filter(|named| named.wanted) {
-                            samples.push(record.sample(round.time, &self.boot, named));
-                        }
-                    }
+                    self.take(&Looked { round, cost: None, nodes: Vec::new() }, samples);
+                    return Ok(true);
+                }
+                Frame::Looked(looked) => {
+                    self.take(&looked, samples);
                     return Ok(true);
                 }
             }
         }
         Ok(false)
+    }
+
+    /// Appends the samples that are wanted.
+    fn take(&self, Looked { round, cost, nodes }: &Looked, samples: &mut Vec<Sample>) {
+        let cost = cost.as_ref().map(|cost| Cost { agings: cost.agings, cpu: Duration::from_micros(cost.cpu) });
+        // In the order of the records.
+        let mut nodes = nodes.iter().peekable();
+        for (at, record) in (0..).zip(&round.records) {
+            let nodes = nodes.next_if(|(of, _)| *of == at).map(|(_, nodes)| nodes.as_slice()).unwrap_or_default();
+            let named = self.groups.get(record.group as usize);
+            if let Some(named) = named.filter(|named| named.wanted) {
+                let nodes = nodes.iter().map(NodeRecord::on_node).collect();
+                samples.push(Sample { nodes, cost, ..record.sample(round.time, &self.boot, named) });
+            }
+        }
     }
 }
 
@@ -329,9 +409,10 @@ fn round_time(payload: &[u8]) -> Option<Duration> {
     enum Begin {
         Group,
         Round(u64),
+        Looked(u64),
     }
     match postcard::take_from_bytes(payload) {
-        Ok((Begin::Round(time), _)) => Some(Duration::from_secs(time)),
+        Ok((Begin::Round(time) | Begin::Looked(time), _)) => Some(Duration::from_secs(time)),
         Ok((Begin::Group, _)) | Err(_) => None,
     }
 }

@@ -126,11 +126,12 @@ impl Store {
 mod tests {
     use std::rc::Rc;
 
+    use omr_kernel::numa;
     use omr_policy::age::Bounds;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::history::{self, AGES, Idle, Since};
+    use crate::history::{self, AGES, Cost, Idle, OnNode, Since};
 
     const HOUR: u64 = 3600;
 
@@ -170,7 +171,24 @@ mod tests {
                 swapped_in: None,
                 stalled: Some(Duration::from_micros(seed % 100_000)),
             }),
+            nodes: Vec::new(),
+            cost: Some(Cost { agings: 5 * time, cpu: Duration::from_micros(time) }),
         }
+    }
+
+    /// The same on a machine with two nodes, on which it has half of everything each.
+    fn on_two_nodes(sample: Sample) -> Sample {
+        let half = |bytes: Bytes| Bytes((bytes.0 / 8192) << 12);
+        let idle = sample.idle.as_ref().map(|idle| Idle {
+            ago: idle.ago,
+            memory: half(idle.memory),
+            bounds: idle.bounds.map(|bounds| Bounds { least: half(bounds.least), most: half(bounds.most) }),
+        });
+        let nodes = [0, 1].map(|node| OnNode {
+            held: numa::OnNode { node, anon: half(sample.anon), file: half(sample.file), shmem: half(sample.shmem) },
+            idle: idle.clone().filter(|_| node == 0 || sample.time.as_secs().is_multiple_of(2)),
+        });
+        Sample { nodes: nodes.into(), ..sample }
     }
 
     fn all(dir: &Path) -> (Vec<Sample>, Vec<String>) {
@@ -207,6 +225,77 @@ mod tests {
         let times = Duration::from_secs(1)..Duration::from_secs(3);
         let some: Vec<Sample> = history::read(dir.path(), times, wanted).expect("a history").collect();
         assert_eq!(some, [written[4].clone(), written[7].clone()]);
+    }
+
+    #[test]
+    fn each_node_is_kept_where_there_are_several_and_nothing_is_where_there_is_one() {
+        let write = |of: fn(Sample) -> Sample| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let mut store = Store::new(dir.path(), "b", Bytes::mib(64));
+            let mut written = Vec::new();
+            for time in 0..6 {
+                // In every round one that has nothing on any node, or nothing known of one.
+                let round: Vec<Sample> = (0..20).map(|group| sample(time, group, 7 * time + group)).collect();
+                let round: Vec<Sample> = round
+                    .into_iter()
+                    .map(|sample| if sample.id.0 % 5 == time % 5 { sample } else { of(sample) })
+                    .collect();
+                store.add(Duration::from_secs(time), &round);
+                written.extend(round);
+            }
+            assert_eq!(all(dir.path()), (written.clone(), vec![]));
+            let wanted = |path: &Path| path.ends_with("app-1.scope");
+            let times = Duration::from_secs(3)..Duration::from_secs(5);
+            let some: Vec<Sample> = history::read(dir.path(), times, wanted).expect("a history").collect();
+            assert_eq!(some, [written[61].clone(), written[81].clone()]);
+            fs::metadata(one_file(dir.path())).expect("a size").len()
+        };
+        let (one, two) = (write(|sample| sample), write(on_two_nodes));
+        assert!(two > one * 3 / 2 && two < one * 3, "{one} {two}");
+    }
+
+    /// By the description of the format, with Python's zlib, and not by this program.
+    #[test]
+    fn what_version_1_has_written_is_read() {
+        let bytes =
+            b"omr history 1 b\x0a\x07\x00\x00\x00`KlH\x00\xe7$\x03a/b6\x00\x00\x00\x17\xfd\x8cz\x01\xc0\x8d\xf6\
+              \xd7\x06\x01\x00\xe8\x07\x01\xbc\x05\xc8\x01d\x01\x05\x01\x09\xa0\x06\x07\x06\x05\x04\x03\x02\x01\
+              \xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\x01\xd4\xcf$\x01\x03\x00\x00\x01\xdc\x0b\
+              \x13\x00\x00\x00\xf3U|\x82\x01\x98\x92\xf6\xd7\x06\x01\x00\xe8\x07\x01\xbc\x05\xc8\x01d\x00\x00\x00";
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(segment::path(dir.path(), 1), bytes).expect("written");
+        let (samples, skipped) = all(dir.path());
+        assert_eq!(skipped, Vec::<String>::new());
+        let mut bounds = [Bounds::default(); AGES.len()];
+        for (index, bound) in bounds.iter_mut().enumerate() {
+            let longer: u64 = (index as u64..7).map(|index| 7 - index).sum();
+            *bound = Bounds { least: Bytes(longer << 12), most: Bytes((longer + 300) << 12) };
+        }
+        let full = Sample {
+            time: Duration::from_secs(1_795_000_000),
+            boot: "b".into(),
+            group: Path::new("a/b").into(),
+            id: GroupId(4711),
+            current: Bytes(1000 << 12),
+            peak: Bytes(1001 << 12),
+            anon: Bytes(700 << 12),
+            file: Bytes(200 << 12),
+            shmem: Bytes(100 << 12),
+            swap: Some(Bytes(5 << 12)),
+            idle: Some(Idle { ago: Duration::from_secs(9), memory: Bytes(800 << 12), bounds }),
+            since: Some(Since {
+                over: Duration::from_millis(600_020),
+                refaults_anon: Some(Bytes(3 << 12)),
+                refaults_file: None,
+                swapped_in: None,
+                stalled: Some(Duration::from_micros(1500)),
+            }),
+            nodes: Vec::new(),
+            cost: None,
+        };
+        let bare =
+            Sample { swap: None, idle: None, since: None, time: Duration::from_secs(1_795_000_600), ..full.clone() };
+        assert_eq!(samples, [full, bare]);
     }
 
     #[test]
@@ -281,13 +370,13 @@ mod tests {
         let (samples, skipped) = all(dir.path());
         assert_eq!(samples, [sample(1, 1, 1)]);
         assert_eq!(skipped, ["a checksum is wrong"]);
-        fs::write(segment::path(dir.path(), 7), "omr history 2 b\nwhatever").expect("written");
+        fs::write(segment::path(dir.path(), 7), "omr history 3 b\nwhatever").expect("written");
         fs::write(segment::path(dir.path(), 8), "<html>").expect("written");
         let (samples, skipped) = all(dir.path());
         assert_eq!(samples.len(), 1);
         assert_eq!(
             skipped[1..],
-            ["of version 2, and this omr reads version 1", "it does not begin as a file of omr's history"]
+            ["of version 3, and this omr reads up to version 2", "it does not begin as a file of omr's history"]
         );
     }
 

@@ -395,6 +395,8 @@ mod tests {
                 swapped_in: None,
                 stalled: Some(Duration::ZERO),
             }),
+            nodes: Vec::new(),
+            cost: None,
         }
     }
 

@@ -15,10 +15,10 @@ use omr_policy::short;
 use omr_units::Bytes;
 use serde::Serialize;
 
-use super::{Args, Figures, Idle, OfGroup, WINDOW};
+use super::{Args, Figures, Idle, OfGroup, OfNode, WINDOW};
 use crate::config::printable;
 use crate::exit::Exit;
-use crate::history::{self, AGES, Sample};
+use crate::history::{self, AGES, Cost, Sample};
 use crate::{paths, when};
 
 /// So near to a moment a sample is of that moment. It is taken every ten minutes, or as configured.
@@ -37,7 +37,19 @@ struct Summary {
     window_seconds: f64,
     #[serde(flatten)]
     figures: Figures,
+    /// What all groups together cost since the samples before.
+    cost: Option<CostOf>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<OfNode>,
     groups: Vec<OfGroup>,
+}
+
+#[derive(Debug, Serialize)]
+struct CostOf {
+    agings: u64,
+    cpu_seconds: f64,
+    /// In this time; `None`: the daemon had just begun.
+    over_seconds: Option<f64>,
 }
 
 /// What was at this time.
@@ -81,7 +93,10 @@ pub fn latest(kernel: &Kernel, root: &Path, args: &Args, top: &Group) -> Result<
         let seen = sample.idle.as_ref().map(|idle| now.saturating_sub(sample.time).saturating_add(idle.ago));
         *sample.boot == *boot && sample.id == top.id() && seen.is_some_and(|seen| seen <= FRESH)
     };
-    if !round.iter().find(|sample| *sample.group == *top.path()).is_some_and(is_good) {
+    let sample = round.iter().find(|sample| *sample.group == *top.path());
+    // On a machine with one node, that is all there is: looking anew says so.
+    let has_nodes = |sample: &&Sample| !args.per_node || !sample.nodes.is_empty();
+    if !sample.filter(has_nodes).is_some_and(is_good) {
         return Ok(false);
     }
     print(&round, top.path(), WINDOW, args, now)?;
@@ -137,12 +152,22 @@ fn name(path: &Path) -> String {
 }
 
 fn figures(sample: &Sample) -> Figures {
-    let unknown = sample.anon + sample.shmem;
-    let memory = sample.idle.as_ref().map_or(unknown, |idle| idle.memory);
-    let bounds =
-        sample.idle.as_ref().map_or([Bounds { least: Bytes::ZERO, most: unknown }; AGES.len()], |idle| idle.bounds);
+    figures_of(sample.anon, sample.file, sample.shmem, sample.idle.as_ref())
+}
+
+fn figures_of(anon: Bytes, file: Bytes, shmem: Bytes, idle: Option<&history::Idle>) -> Figures {
+    let unknown = anon + shmem;
+    let memory = idle.map_or(unknown, |idle| idle.memory);
+    let bounds = idle.map_or([Bounds { least: Bytes::ZERO, most: unknown }; AGES.len()], |idle| idle.bounds);
     let idle = AGES.iter().zip(bounds).map(|(&time, bounds)| Idle { seconds: time.as_secs_f64(), bounds, time });
-    Figures { memory, page_cache: sample.file - sample.shmem, idle: idle.collect() }
+    Figures { memory, page_cache: file - shmem, idle: idle.collect() }
+}
+
+/// Each node, where there are several and that was asked for.
+fn nodes(sample: &Sample, args: &Args) -> Vec<OfNode> {
+    let nodes = sample.nodes.iter().filter(|_| args.per_node);
+    let of = nodes.map(|of| (of.held, figures_of(of.held.anon, of.held.file, of.held.shmem, of.idle.as_ref())));
+    of.map(|(held, figures)| OfNode { node: held.node, figures }).collect()
 }
 
 fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Duration) -> Result<()> {
@@ -156,12 +181,19 @@ fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Dura
         .collect();
     groups.sort_by_key(|group| (std::cmp::Reverse(group.figures.idle(window).least), group.group.clone()));
     let ages = top.idle.as_ref().map(|idle| idle.ago);
+    let over = top.since.as_ref().map(|since| since.over);
     let summary = Summary {
         group: name(path),
         time: when::text(top.time),
         ages_ms_ago: ages.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
         window_seconds: window.as_secs_f64(),
         figures: figures(top),
+        cost: top.cost.map(|Cost { agings, cpu }| CostOf {
+            agings,
+            cpu_seconds: cpu.as_secs_f64(),
+            over_seconds: over.map(|over| over.as_secs_f64()),
+        }),
+        nodes: nodes(top, args),
         groups,
     };
     if args.json {
@@ -169,6 +201,11 @@ fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Dura
         return Ok(());
     }
     let mut text = super::picture(&summary.group, &summary.figures, window, ages.is_some());
+    if args.per_node && summary.nodes.is_empty() {
+        text.push_str("\nof single nodes nothing is known of then: there was one, or they were not kept apart\n");
+    } else if args.per_node {
+        super::list_nodes(&mut text, &summary.nodes, window);
+    }
     super::list_groups(&mut text, &summary.groups, window);
     let ago = short(now.saturating_sub(top.time));
     let _ = match ages {
@@ -187,6 +224,11 @@ fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Dura
     };
     if args.at.is_none() {
         text.push_str("; --window 2m looks anew");
+    }
+    if let Some(Cost { agings, cpu }) = top.cost {
+        let over = over.map(|over| format!(" in {}", short(over))).unwrap_or_default();
+        let agings = super::counted(agings, "aging");
+        let _ = write!(text, "\nlooking at all groups cost{over}: {agings}, CPU {}", short(cpu));
     }
     outln!("{text}");
     Ok(())
@@ -211,6 +253,8 @@ mod tests {
             swap: None,
             idle: None,
             since: None,
+            nodes: Vec::new(),
+            cost: None,
         }
     }
 
