@@ -1,5 +1,6 @@
 //! [`FakeRoot`], a temporary directory that looks like `/` to omr.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +54,25 @@ impl FakeRoot {
             root = root.busy_group(path);
         }
         root
+    }
+
+    /// Adds the generations of that many groups, each on each of the nodes, as 6.12 prints them.
+    #[must_use]
+    pub fn scaled_generations(self, groups: usize, nodes: usize) -> Self {
+        let mut text = String::new();
+        let paths = scaled_paths(groups).map(|path| format!("/{}", path.display()));
+        for (id, path) in (1..).zip(std::iter::once("/".to_owned()).chain(paths)) {
+            let _ = writeln!(text, "memcg {id:5} {path}");
+            for node in 0..nodes {
+                let _ = writeln!(text, " node {node:5}");
+                for generation in 0..4 {
+                    // Ages and sizes of as many digits as those of groups of some hundred MiB.
+                    let (age, pages) = ((4 - generation) * 300_000, 7 * id * (generation + 1));
+                    let _ = writeln!(text, " {generation:10} {age:10} {pages:10}  {:10} ", pages / 3);
+                }
+            }
+        }
+        self.sys("kernel/debug/lru_gen", text)
     }
 
     /// Adds `proc/NAME`.
