@@ -132,6 +132,9 @@ pub struct Detail {
     pub referenced: Option<Bytes>,
     /// `VmFlags`.
     pub refusal: Option<Refusal>,
+    /// The same, `sr` or `rr`: under `MADV_SEQUENTIAL` or `MADV_RANDOM`. The kernel's lists do not learn of use through this
+    /// mapping (include/linux/mm_inline.h, vma_has_recency(), since 6.3).
+    pub without_age: bool,
 }
 
 /// As [`parse`], for `smaps` (since 2.6.14, `VmFlags` 3.8): sizes on the wire in kB (1024 bytes).
@@ -143,7 +146,15 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
     for line in text.split(|&c| c == b'\n') {
         if let Some((mapping, name)) = parse_head(line) {
             let name = OsString::from_vec(name.to_vec());
-            let detail = Detail { mapping, name, resident: None, swapped: None, referenced: None, refusal: None };
+            let detail = Detail {
+                mapping,
+                name,
+                resident: None,
+                swapped: None,
+                referenced: None,
+                refusal: None,
+                without_age: false,
+            };
             last.replace(detail).into_iter().for_each(&mut found);
             continue;
         }
@@ -155,7 +166,11 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
             b"Rss" => last.resident = size(),
             b"Swap" => last.swapped = size(),
             b"Referenced" => last.referenced = size(),
-            b"VmFlags" => last.refusal = rest.split(|&c| c == b' ').find_map(parse_flag),
+            b"VmFlags" => {
+                let mut flags = rest.split(|&c| c == b' ');
+                last.refusal = flags.clone().find_map(parse_flag);
+                last.without_age = flags.any(|flag| matches!(flag, b"sr" | b"rr"));
+            }
             _ => {}
         }
     }

@@ -177,7 +177,7 @@ pub enum End {
     Young,
     /// Whether anything is as old as asked for is not known: no generation reaches back that far.
     NotAged,
-    /// Much of the group is files in tmpfs, whose use is not seen.
+    /// Much of the group is memory whose use is not seen.
     NotSeen,
     /// The group is gone.
     Gone,
@@ -202,7 +202,7 @@ impl End {
             End::WriteBudget => "the allowance for swap writes is used up",
             End::Young => "nothing more is known to be that old",
             End::NotAged => "not known how old anything is",
-            End::NotSeen => "much of it is files in tmpfs, whose use is not seen",
+            End::NotSeen => "much of it is memory whose use is not seen",
             End::Gone => "the group is gone",
             End::Denied => "not permitted",
             End::Unsupported => "the kernel does not support it",

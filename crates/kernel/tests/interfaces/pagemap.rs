@@ -70,6 +70,11 @@ fn smaps_tell_what_is_there_and_what_the_kernel_will_refuse() {
     let all = details(text);
     let refusals: Vec<_> = all.iter().map(|detail| detail.refusal).collect();
     assert_eq!(refusals, [Some(Refusal::Locked), None, Some(Refusal::HugePages), Some(Refusal::Device)]);
+    assert!(all.iter().all(|detail| !detail.without_age));
+    for (flags, without_age) in [("rr", true), ("lo sr", true), ("srx arr", false), ("", false)] {
+        let all = details(&format!("1000-5000 rw-p 00000000 00:00 0\nVmFlags: rd wr {flags} \n"));
+        assert_eq!(all[0].without_age, without_age, "{flags}");
+    }
     assert_eq!((all[0].resident, all[0].swapped), (Some(Bytes::kib(8)), Some(Bytes::kib(4))));
     let names: Vec<_> = all.iter().map(|detail| detail.name.to_string_lossy()).collect();
     assert_eq!(names, ["[heap]", "", "/dev/hugepages/a b", "/dev/mem"]);

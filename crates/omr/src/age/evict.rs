@@ -22,6 +22,7 @@ use omr_policy::pace::{Job, Next, Pace, Seen};
 use omr_policy::{End, short};
 use omr_units::{Bytes, Limit, Monotonic, PageSize, Pages};
 
+use super::advised;
 use crate::reclaim::{Progress, Report, of_machine, reported};
 use crate::snapshot::SwapSpace;
 use crate::stop::{Alarm, Flag};
@@ -39,9 +40,9 @@ const MERGES: u32 = 2;
 /// The first portion for a swap disk: pages on their way there do not end a write, so only time does.
 const FIRST_TIME: Duration = Duration::from_millis(1);
 
-/// Files in tmpfs that nobody has mapped: below this, or this part of what goes to swap, they are left out of account.
-const LITTLE_TMPFS: Bytes = Bytes::mib(4);
-const LITTLE_TMPFS_PART: u64 = 8;
+/// Memory whose use is not seen: below this, or this part of what goes to swap, it is left out of account.
+const LITTLE: Bytes = Bytes::mib(4);
+const LITTLE_PART: u64 = 8;
 
 /// What eviction needs.
 pub struct Evictor<'a> {
@@ -105,9 +106,14 @@ impl<'a> Evictor<'a> {
         let stat = group.read_stat(&mut buffer)?;
         report.size = group.read_current(&mut buffer)?;
         report.refaults = stat.refaults().map(|pages| pages.bytes(page));
-        if unseen(&stat).is_none_or(|unseen| unseen > little(&stat)) {
-            return Ok(End::NotSeen);
-        }
+        let little = little(&stat);
+        let unmapped = match unmapped(&stat) {
+            Some(unmapped) if unmapped <= little => unmapped,
+            much => {
+                report.error = much.map(|bytes| format!("{bytes} or more are files in tmpfs that are not mapped"));
+                return Ok(End::NotSeen);
+            }
+        };
         let swap = SwapSpace::read(self.kernel).context("the kernel's list of swap devices cannot be read")?;
         if swap.total == Bytes::ZERO {
             return Ok(End::SwapFloor);
@@ -123,6 +129,7 @@ impl<'a> Evictor<'a> {
         let mut merges = Merges::default();
         let mut disk = DiskPortion::default();
         let mut taken = Taken::default();
+        let mut is_looked_into = false;
         let first = gauge.read()?;
         let mut last = first;
         let end = loop {
@@ -150,6 +157,16 @@ impl<'a> Evictor<'a> {
             let Some((list, act)) = self.choose(&lists, older_than, pages(smallest, page), &merges) else {
                 break self.nothing_left(group, &lists, older_than, report)?;
             };
+            // Not sooner: it takes some time.
+            if !is_looked_into {
+                is_looked_into = true;
+                let advised = advised::read(self.kernel, group, little - unmapped, self.stop)?;
+                if unmapped + advised > little {
+                    let under = format!("{advised} or more are under madvise(MADV_RANDOM) or MADV_SEQUENTIAL");
+                    report.error = Some(under);
+                    break End::NotSeen;
+                }
+            }
             let Act::Evict { up_to, memory } = act else {
                 merges.count(list.node);
                 if self.actuator.is_live() {
@@ -446,12 +463,12 @@ fn pages(bytes: Bytes, page: PageSize) -> Pages {
 
 /// Shared memory that is surely not mapped, so used through read and write, if at all: `shmem` beyond all that is
 /// mapped of files and shared memory.
-fn unseen(stat: &MemoryStat) -> Option<Bytes> {
+fn unmapped(stat: &MemoryStat) -> Option<Bytes> {
     Some(stat.shmem? - stat.file_mapped?)
 }
 
 fn little(stat: &MemoryStat) -> Bytes {
-    LITTLE_TMPFS.max(Bytes(stat.swap_backed().unwrap_or_default().0 / LITTLE_TMPFS_PART))
+    LITTLE.max(Bytes(stat.swap_backed().unwrap_or_default().0 / LITTLE_PART))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! How long memory was not used: looking at it, by MGLRU's generations or another tracker, and reclaiming by it.
 
+pub mod advised;
 pub mod damon;
 pub mod evict;
 pub mod mapped;
