@@ -202,14 +202,14 @@ class DebianGuest(Guest):
         """As a user does it: logind, then all that systemd does before and after."""
         return self.hibernate_and_resume(timeout, ("sh", "-c", SYSTEMCTL_SLEEP.format(kind="hibernate")))
 
-    def systemctl_suspend(self) -> None:
+    def systemctl_suspend(self, kind: str = "suspend") -> None:
         """Everything but the sleep itself: the kernel freezes all and thaws it 5 s later (pm_test). QEMU's emulated sleep does not end."""
         self.write("/sys/power/pm_test", "freezer")
-        self.shell(SYSTEMCTL_SLEEP.format(kind="suspend"), timeout=120)
+        self.shell(SYSTEMCTL_SLEEP.format(kind=kind), timeout=120)
 
     def journal(self, unit: str) -> str:
         """What a unit has logged in this boot."""
-        return self.run(["journalctl", "--boot", "--unit", unit, "--output", "cat", "--no-pager"]).stdout
+        return self.run(["journalctl", "--boot", "--quiet", "--unit", unit, "--output", "cat", "--no-pager"]).stdout
 
     def active(self, unit: str) -> str:
         return self.run(["systemctl", "is-active", unit], check=False).stdout.strip()
