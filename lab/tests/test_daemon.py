@@ -172,6 +172,20 @@ def test_a_group_under_a_rule_is_left_alone_where_ages_are_not_known_and_that_is
         assert hot_pages_that_left(background) == 0
 
 
+def test_a_group_of_whose_use_ages_know_nothing_is_left_alone_and_that_is_said(load) -> None:
+    with Guest("6.12", 512, Zram(512)) as guest:
+        guest.write(SWITCH, "y")
+        # All of it is used every second, and called unused. The control is above: the same without the advice.
+        background = load(guest, "bg", f"{HOT // MIB}M", "--hot", "100", "--advise", "random")
+        with Daemon(guest, idle="2s", config=BY_AGE) as daemon:
+            sleep_until(guest, lambda: daemon.sweeps("bg"))
+            entry = daemon.sweeps("bg")[0]
+            assert entry["stop_reason"] == "much of it is memory whose use is not seen", entry
+            assert "under madvise(MADV_RANDOM)" in entry["error"] and entry["freed"] == 0, entry
+        assert background.swapped() == 0
+        assert hot_pages_that_left(background) == 0
+
+
 def busy(guest: Guest, burst: str):
     """Foreground work from now on."""
     guest.group("fg")
