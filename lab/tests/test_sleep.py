@@ -132,6 +132,83 @@ def test_the_preparation_of_the_package_runs_in_its_sandbox(installed: Path) -> 
         verify(guest, load)
 
 
+# As zram-generator does it: when the swap is off, the device is reset.
+BOUND = {
+    "dev-zram0.swap": """
+[Unit]
+Requires=set-up-zram.service
+After=set-up-zram.service
+[Swap]
+What=/dev/zram0
+Priority=100
+Options=discard
+""",
+    "set-up-zram.service": """
+[Unit]
+BindsTo=dev-zram0.swap
+DefaultDependencies=no
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=sh -c 'echo 192M > /sys/block/zram0/disksize && mkswap /dev/zram0'
+ExecStop=sh -c 'echo 1 > /sys/block/zram0/reset'
+""",
+}
+
+
+def swaps(guest: Guest) -> dict[str, tuple[int, int]]:
+    """Of each device, the bytes in use and the priority."""
+    lines = [line.split() for line in guest.read("/proc/swaps").splitlines()[1:]]
+    return {line[0]: (int(line[3]) << 10, int(line[4])) for line in lines}
+
+
+@pytest.mark.parametrize("how", ["by hand", "by a unit"])
+def test_zram_is_off_while_the_service_works_and_on_again_even_when_all_of_it_is_killed(how, installed: Path) -> None:
+    with guest_with(installed) as guest:
+        guest.settle()
+        configure(guest, SHRINK)
+        if how == "by a unit":
+            for name, text in BOUND.items():
+                guest.write(f"/etc/systemd/system/{name}", text, create=True)
+            guest.shell("systemctl daemon-reload && systemctl start dev-zram0.swap")
+        else:
+            guest.shell("echo 192M > /sys/block/zram0/disksize && mkswap /dev/zram0 && swapon -p 100 /dev/zram0")
+
+        def fill_zram(group: str) -> Process:
+            load = fill(guest, "160M", group)
+            guest.shell(f"echo 128M > /sys/fs/cgroup/{group}/memory.reclaim || true")
+            assert swaps(guest)["/dev/zram0"][0] > 96 << 20
+            return load
+
+        def assert_on_again() -> None:
+            assert swaps(guest)["/dev/zram0"][1] == 100
+            assert guest.active("dev-zram0.swap") == "active"
+            assert guest.shell("ls /var/lib/omr/zram.json 2> /dev/null || true") == ""
+            # Nothing has failed.
+            guest.settle()
+
+        load = fill_zram("load")
+        assert swaps(guest)["/swapfile"][0] < 8 << 20
+        guest.run(["systemctl", "start", PREPARE], timeout=180)
+        assert "is off while this works" in guest.journal(PREPARE), guest.journal(PREPARE)
+        assert_on_again()
+        assert swaps(guest)["/dev/zram0"][0] < 8 << 20 and swaps(guest)["/swapfile"][0] > 96 << 20
+        verify(guest, load)
+
+        # All processes of the unit, those that would have switched it on among them.
+        other = fill_zram("other")
+        guest.throttle_swap(4)
+        guest.run(["systemctl", "start", "--no-block", PREPARE])
+        guest.wait_for(lambda: "/dev/zram0" not in swaps(guest), 60, "zram off", every=0.1)
+        guest.shell(f"systemctl kill --signal=KILL {PREPARE}")
+        guest.wait_for(lambda: "/dev/zram0" in swaps(guest), 60, "zram on")
+        guest.throttle_swap(None)
+        guest.wait_for(lambda: guest.active(PREPARE) == "failed", 30, "end of the unit")
+        guest.run(["systemctl", "reset-failed", PREPARE])
+        assert_on_again()
+        verify(guest, other)
+
+
 def quiet_after_waking(guest: DebianGuest) -> bool:
     return "quiet after waking up" in guest.run(["omr", "explain"]).stdout
 
