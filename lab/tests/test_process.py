@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import MIB, Disk, Guest, GuestError, Zram
+from omrlab.guest import MIB, Disk, Guest, GuestError, Process, Zram
 
 QUICK = """
 [hints]
@@ -188,10 +188,19 @@ class = "background"
 def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swap) -> None:
     with Guest("6.12", 512, swap) as guest:
         away = Application(guest, "away", "128M")
-        # Twice as much as its group may have, all of it read each second.
-        guest.write(f"{guest.group('waits')}/memory.max", str(32 * MIB))
-        waits = guest.spawn(["omr-testkit", "fill", "64M", "--hot", "100"], group="waits")
-        waits.line_with("ready", timeout=120)
+        group = guest.group("waits")
+        guest.write(f"{group}/memory.high", str(16 * MIB))
+        guest.write(f"{group}/memory.swap.max", "0")
+
+        def wait() -> Process:
+            """Something that never gets what it wants, and waits for it, whatever the disk does."""
+            waited = lambda: int(guest.read(f"{group}/memory.pressure").split("total=")[1].split()[0])
+            before = waited()
+            process = guest.spawn(["omr-testkit", "fill", "256M"], group="waits")
+            guest.wait_for(lambda: waited() > before + 1_000_000, 120, "process that waits for memory")
+            return process
+
+        waits = wait()
         with Hinting(guest) as daemon:
             away.say("background")
             if isinstance(swap, Zram):
@@ -199,8 +208,17 @@ def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swa
                 assert all(line["stop_reason"] == "done" for line in daemon.hints(away))
             else:
                 guest.shell(f"sleep {LONG_ENOUGH}")
-                assert away.swapped() < 0.5 * away.bytes
-            waits.kill()
+                assert away.swapped() < 0.1 * away.bytes
+                # Nor does it go on when it has begun before somebody waits.
+                guest.throttle_swap(6)
+                waits.kill(signal.SIGKILL)
+                before, hints = away.swapped(), len(daemon.hints(away))
+                guest.wait_for(lambda: away.swapped() > before + 8 * MIB, 90, "hint", every=0.1)
+                waits = wait()
+                line = daemon.wait_for_hint(away, hints + 1)
+                assert "waited for memory" in line["stop_reason"], line
+                guest.throttle_swap(None)
+            waits.kill(signal.SIGKILL)
         away.verify()
 
 
