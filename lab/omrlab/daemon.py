@@ -36,12 +36,12 @@ after_resume = "1h"
 
 
 class Daemon:
-    """A running `omr daemon`; a context manager that ends it the civil way."""
+    """A running `omr daemon`, started through another command if that is said; a context manager that ends it the civil way."""
 
-    def __init__(self, guest: Guest, idle: str = "5s", top: str = "", config: str = "") -> None:
+    def __init__(self, guest: Guest, idle: str = "5s", top: str = "", config: str = "", through: tuple[str, ...] = ()) -> None:
         self.guest = guest
         guest.write(CONFIG, QUICK.format(idle=idle, top=top) + config, create=True)
-        self.process: Process = guest.spawn(["omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service")
+        self.process: Process = guest.spawn([*through, "omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service")
         try:
             guest.wait_for(self.answers, 60, "answer from omr daemon")
         except GuestError as error:
