@@ -197,7 +197,7 @@ struct Line<'a> {
     stalled_ms: Option<u64>,
     /// What all samples of this time cost together.
     agings: Option<u64>,
-    cpu_seconds: Option<f64>,
+    cpu_ms: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<OfNode>,
 }
@@ -244,7 +244,7 @@ impl<'a> Line<'a> {
             swapped_in: since.and_then(|since| since.swapped_in),
             stalled_ms: since.and_then(|since| since.stalled).map(ms),
             agings: sample.cost.map(|cost| cost.agings),
-            cpu_seconds: sample.cost.map(|cost| cost.cpu.as_secs_f64()),
+            cpu_ms: sample.cost.map(|cost| ms(cost.cpu)),
             nodes: sample.nodes.iter().map(OfNode::new).collect(),
         }
     }

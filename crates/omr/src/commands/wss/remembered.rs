@@ -47,9 +47,9 @@ struct Summary {
 #[derive(Debug, Serialize)]
 struct CostOf {
     agings: u64,
-    cpu_seconds: f64,
+    cpu_ms: u64,
     /// In this time; `None`: the daemon had just begun.
-    over_seconds: Option<f64>,
+    over_ms: Option<u64>,
 }
 
 /// What was at this time.
@@ -147,6 +147,10 @@ fn known(root: &Path, path: &Path) -> Result<String> {
     })
 }
 
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn name(path: &Path) -> String {
     if path.as_os_str().is_empty() { "/".into() } else { printable(&path.to_string_lossy()) }
 }
@@ -185,14 +189,10 @@ fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Dura
     let summary = Summary {
         group: name(path),
         time: when::text(top.time),
-        ages_ms_ago: ages.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
+        ages_ms_ago: ages.map(ms),
         window_seconds: window.as_secs_f64(),
         figures: figures(top),
-        cost: top.cost.map(|Cost { agings, cpu }| CostOf {
-            agings,
-            cpu_seconds: cpu.as_secs_f64(),
-            over_seconds: over.map(|over| over.as_secs_f64()),
-        }),
+        cost: top.cost.map(|Cost { agings, cpu }| CostOf { agings, cpu_ms: ms(cpu), over_ms: over.map(ms) }),
         nodes: nodes(top, args),
         groups,
     };
