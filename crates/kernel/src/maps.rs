@@ -126,6 +126,10 @@ pub struct Detail {
     pub name: OsString,
     /// `Rss`: in memory, and in the page table.
     pub resident: Option<Bytes>,
+    /// `Private_Clean` and `Private_Dirty`: of it, what no other process has mapped.
+    pub alone: Option<Bytes>,
+    /// `Pss`: the same, and of each other page this process's share, as many as have it mapped.
+    pub proportional: Option<Bytes>,
     /// `Swap`: in swap.
     pub swapped: Option<Bytes>,
     /// `Referenced`: used since the kernel last looked.
@@ -150,6 +154,8 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
                 mapping,
                 name,
                 resident: None,
+                alone: None,
+                proportional: None,
                 swapped: None,
                 referenced: None,
                 refusal: None,
@@ -164,6 +170,10 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
         let size = || leading_u64(rest).map(|kib| Bytes(kib.saturating_mul(1024)));
         match key {
             b"Rss" => last.resident = size(),
+            b"Private_Clean" | b"Private_Dirty" => {
+                last.alone = size().map(|size| size + last.alone.unwrap_or_default())
+            }
+            b"Pss" => last.proportional = size(),
             b"Swap" => last.swapped = size(),
             b"Referenced" => last.referenced = size(),
             b"VmFlags" => {

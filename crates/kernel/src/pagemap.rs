@@ -57,6 +57,10 @@ const REGIONS: usize = 512;
 /// Bits of an entry, Documentation/admin-guide/mm/pagemap.rst.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
+/// Nobody else has the page mapped (since 4.2).
+const EXCLUSIVE: u64 = 1 << 56;
+/// Of a page that is present: its frame; 0 without `CAP_SYS_ADMIN`.
+const FRAME: u64 = (1 << 55) - 1;
 /// Ranges nearer to each other than this are looked at together.
 pub const NEAR: Bytes = Bytes::mib(1);
 /// Bytes read at once where there is no `PAGEMAP_SCAN`: entries for 32 MiB of 4 KiB pages.
@@ -113,6 +117,19 @@ impl Pagemap {
         Ok((present.intersection(ranges), swapped.intersection(ranges)))
     }
 
+    /// Calls `found` with the address of each page in `range` that is in memory and that another process has mapped as well, and with
+    /// the number of its frame, where that is told (`CAP_SYS_ADMIN`): by that it is the same page as the other's.
+    ///
+    /// Source: fs/proc/task_mmu.c, pagemap_read(); `PAGEMAP_SCAN` does not tell.
+    pub fn for_each_shared(&mut self, range: Range<u64>, mut found: impl FnMut(u64, Option<u64>)) -> Result<()> {
+        self.entries(range, &mut |at, entry| {
+            if entry & PRESENT != 0 && entry & EXCLUSIVE == 0 {
+                found(at, Some(entry & FRAME).filter(|frame| *frame != 0));
+            }
+        })
+        .map_err(|err| Error::read(&self.name, err))
+    }
+
     fn scan(&self, range: Range<u64>, found: &mut dyn FnMut(Range<u64>, Residency)) -> Result<(), Errno> {
         let mut regions = [PageRegion::default(); REGIONS];
         let mut start = range.start;
@@ -148,7 +165,33 @@ impl Pagemap {
     }
 
     fn read(&mut self, range: Range<u64>, found: &mut dyn FnMut(Range<u64>, Residency)) -> Result<(), Errno> {
+        let page = self.page;
         let mut run: Option<(Range<u64>, Residency)> = None;
+        self.entries(range, &mut |at, entry| {
+            let residency = match entry {
+                _ if entry & PRESENT != 0 => Some(Residency::Present),
+                _ if entry & SWAPPED != 0 => Some(Residency::Swapped),
+                _ => None,
+            };
+            let end = at.saturating_add(page);
+            match (&mut run, residency) {
+                (Some((range, of)), Some(residency)) if *of == residency => range.end = end,
+                (last, residency) => {
+                    if let Some((range, of)) = last.take() {
+                        found(range, of);
+                    }
+                    *last = residency.map(|residency| (at..end, residency));
+                }
+            }
+        })?;
+        if let Some((range, of)) = run {
+            found(range, of);
+        }
+        Ok(())
+    }
+
+    /// The entry of each page of the range, one after the other.
+    fn entries(&mut self, range: Range<u64>, found: &mut dyn FnMut(u64, u64)) -> Result<(), Errno> {
         let mut at = range.start;
         self.buffer.resize(AT_ONCE, 0);
         while at < range.end {
@@ -163,27 +206,9 @@ impl Pagemap {
                 break;
             }
             for entry in self.buffer[..read].chunks_exact(8) {
-                let entry = entry.try_into().map(u64::from_ne_bytes).unwrap_or(0);
-                let residency = match entry {
-                    _ if entry & PRESENT != 0 => Some(Residency::Present),
-                    _ if entry & SWAPPED != 0 => Some(Residency::Swapped),
-                    _ => None,
-                };
-                let end = at.saturating_add(self.page);
-                match (&mut run, residency) {
-                    (Some((range, of)), Some(residency)) if *of == residency => range.end = end,
-                    (last, residency) => {
-                        if let Some((range, of)) = last.take() {
-                            found(range, of);
-                        }
-                        *last = residency.map(|residency| (at..end, residency));
-                    }
-                }
-                at = end;
+                found(at, entry.try_into().map(u64::from_ne_bytes).unwrap_or(0));
+                at = at.saturating_add(self.page);
             }
-        }
-        if let Some((range, of)) = run {
-            found(range, of);
         }
         Ok(())
     }

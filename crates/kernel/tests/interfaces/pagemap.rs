@@ -179,6 +179,19 @@ fn runs_of_pages() {
 }
 
 #[test]
+fn pages_that_others_have_mapped_as_well() {
+    // Alone, with others, with others and its frame not told, in swap, nothing.
+    let entries = [1u64 << 63 | 1 << 56 | 5, 1 << 63 | 6, 1 << 63, 1 << 62 | 7, 0];
+    let root = FakeRoot::new().proc("7/pagemap", entries.into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<_>>());
+    let kernel = open(&root);
+    let page = kernel.page().bytes().0;
+    let mut pagemap = Pagemap::open(&kernel.proc.sub("7").expect("a process"), kernel.page()).expect("a file");
+    let mut found = Vec::new();
+    pagemap.for_each_shared(0..9 * page, |at, frame| found.push((at, frame))).expect("readable");
+    assert_eq!(found, [(page, Some(6)), (2 * page, None)]);
+}
+
+#[test]
 fn this_process_as_both_ways_see_it() {
     let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
     let process = Process::open(&kernel, std::process::id()).expect("this process");
@@ -214,6 +227,10 @@ fn this_process_as_both_ways_see_it() {
     for pagemap in [&mut scanned, &mut read] {
         assert_eq!(runs(pagemap, range.clone()).into_iter().map(|(range, _)| range).collect::<Ranges>(), all);
     }
+    // It has no children.
+    read.for_each_shared(range.clone(), |at, _| panic!("{at:x} is another's, too")).expect("readable");
+    assert_eq!(detail.alone, detail.resident);
+    assert_eq!(detail.proportional, detail.resident);
     // SAFETY: the mapping made above, which nobody uses any more.
     unsafe { libc::munmap(memory, length) };
     assert_eq!(runs(&mut scanned, range), []);

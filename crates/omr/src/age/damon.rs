@@ -114,7 +114,7 @@ pub struct Watch {
 /// What was found of one process.
 pub struct Found<'a> {
     /// The process.
-    pub mapped: &'a Mapped,
+    pub mapped: &'a mut Mapped,
     /// What of it is in memory.
     pub resident: Vec<(Mapping, Ranges)>,
     /// Its regions.
@@ -228,11 +228,16 @@ impl Watch {
         let bytes: Bytes = regions.iter().map(|region| length(region)).sum();
         let region = u64::try_from(regions.len()).ok().and_then(|count| bytes.0.checked_div(count)).map(Bytes);
         let (all, left_out) = (self.processes.len(), self.left_out);
-        let Some(found) = self.read(times, |_| true)? else { return Ok(None) };
-        let mut sums = Sums::new(times.len());
-        for Found { mapped, resident, idle } in &found {
+        let Some(mut found) = self.read(times, |_| true)? else { return Ok(None) };
+        let page = kernel.page().bytes();
+        let mut sums = Sums::new(times.len(), page);
+        for Found { mapped, resident, idle } in &mut found {
             for (mapping, resident) in resident {
-                sums.add(&mapped.group, mapping, resident, idle);
+                // Of a process that has ended by now, all counts as its own.
+                let forked = if mapping.shared { Vec::new() } else { mapped.forked(resident).unwrap_or_default() };
+                let together: Ranges = forked.iter().map(|(at, _)| *at..at + page.0).collect();
+                sums.add(&mapped.group, mapping, &resident.without(&together), idle);
+                sums.add_forked(&mapped.group, &forked, idle);
             }
         }
         let groups = sums.end().into_iter().map(|(path, (memory, bounds))| OfGroup {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::Result;
 use omr_kernel::Kernel;
@@ -80,6 +81,16 @@ impl Mapped {
         Ok(all)
     }
 
+    /// Of private memory in these ranges, the pages that other processes have as well since `fork(2)`, and their frames where those
+    /// are told.
+    pub fn forked(&mut self, resident: &Ranges) -> omr_kernel::Result<Vec<(u64, Option<u64>)>> {
+        let mut found = Vec::new();
+        for range in resident.as_slice() {
+            self.pagemap.for_each_shared(range.clone(), |at, frame| found.push((at, frame)))?;
+        }
+        Ok(found)
+    }
+
     /// Addresses at which something else was mapped, or nothing, since it was found.
     pub fn changed(&self) -> &Ranges {
         &self.changed
@@ -108,8 +119,18 @@ pub struct Idle {
 /// Adds up processes by group, and shared memory once.
 pub struct Sums {
     times: usize,
+    page: u64,
     groups: BTreeMap<PathBuf, (Bytes, Vec<Bounds>)>,
     shared: HashMap<File, Shared>,
+    /// Pages that processes have had together since `fork(2)`, by frame.
+    forked: HashMap<u64, Forked>,
+}
+
+/// A page, with the first group that has it mapped. For each of the times: whether all call it surely unused, and none used.
+struct Forked {
+    group: Rc<Path>,
+    least: Vec<bool>,
+    most: Vec<bool>,
 }
 
 struct Shared {
@@ -122,8 +143,34 @@ struct Shared {
 
 impl Sums {
     /// For so many times.
-    pub fn new(times: usize) -> Self {
-        Sums { times, groups: BTreeMap::new(), shared: HashMap::new() }
+    pub fn new(times: usize, page: Bytes) -> Self {
+        Sums { times, page: page.0, groups: BTreeMap::new(), shared: HashMap::new(), forked: HashMap::new() }
+    }
+
+    /// Adds pages of private memory that other processes have as well: [`Mapped::forked`]. One whose frame is not told may be
+    /// the same as another, and used by whoever has that: it is surely unused for no time.
+    pub fn add_forked(&mut self, group: &Path, pages: &[(u64, Option<u64>)], idle: &[Idle]) {
+        let (times, page) = (self.times, self.page);
+        let name: Rc<Path> = group.into();
+        for &(at, frame) in pages {
+            let known =
+                idle.get(idle.partition_point(|idle| idle.range.end <= at)).filter(|idle| idle.range.start <= at);
+            let of = |of: fn(&Idle) -> &Vec<bool>, time: usize| known.is_some_and(|idle| of(idle)[time]);
+            let Some(frame) = frame else {
+                let (memory, bounds) = self.of_group(group);
+                *memory += Bytes(page);
+                for (time, bounds) in bounds.iter_mut().enumerate() {
+                    bounds.most += Bytes(if of(|idle| &idle.most, time) { page } else { 0 });
+                }
+                continue;
+            };
+            let all = || Forked { group: Rc::clone(&name), least: vec![true; times], most: vec![true; times] };
+            let forked = self.forked.entry(frame).or_insert_with(all);
+            for time in 0..times {
+                forked.least[time] &= of(|idle| &idle.least, time);
+                forked.most[time] &= of(|idle| &idle.most, time);
+            }
+        }
     }
 
     /// Adds what is resident of a mapping; `idle`: regions, lowest first, of which it is known whether they were used. What is
@@ -181,6 +228,15 @@ impl Sums {
                     least: present.without(&sorted(not_least)).bytes(),
                     most: present.without(&sorted(not_most)).bytes(),
                 };
+            }
+        }
+        let page = Bytes(self.page);
+        for (_, Forked { group, least, most }) in std::mem::take(&mut self.forked) {
+            let (memory, bounds) = self.of_group(&group);
+            *memory += page;
+            for ((bounds, least), most) in bounds.iter_mut().zip(least).zip(most) {
+                bounds.least += Bytes(if least { page.0 } else { 0 });
+                bounds.most += Bytes(if most { page.0 } else { 0 });
             }
         }
         self.groups
@@ -266,7 +322,7 @@ mod tests {
     #[test]
     fn private_memory_is_added_and_shared_memory_counts_once_and_as_used_by_anybody() {
         let (a, b) = (Path::new("a"), Path::new("b"));
-        let mut sums = Sums::new(1);
+        let mut sums = Sums::new(1, Bytes(PAGE));
         let resident = Ranges::from_iter([0..8 * PAGE]);
         // Of eight pages two are surely unused, two may be, two are used, and two are new.
         let known = [
@@ -285,5 +341,29 @@ mod tests {
         let found = sums.end();
         assert_eq!(found[a], (Bytes(12 * PAGE), pages(2 + 3, 4 + 3)));
         assert_eq!(found[b], (Bytes(8 * PAGE), pages(2, 4)));
+    }
+
+    #[test]
+    fn what_processes_have_together_since_a_fork_counts_once_and_as_used_by_anybody() {
+        let (a, b) = (Path::new("a"), Path::new("b"));
+        let mut sums = Sums::new(1, Bytes(PAGE));
+        let known = [idle(0..2 * PAGE, true, true), idle(2 * PAGE..3 * PAGE, false, true)];
+        // Frames 1 and 2 are surely unused here, 3 may be, 4 is new.
+        sums.add_forked(a, &[(0, Some(1)), (PAGE, Some(2)), (2 * PAGE, Some(3)), (3 * PAGE, Some(4))], &known);
+        // The child has used frame 2, in whichever group it is.
+        sums.add_forked(
+            b,
+            &[(0, Some(1)), (PAGE, Some(2))],
+            &[idle(0..PAGE, true, true), idle(PAGE..2 * PAGE, false, false)],
+        );
+        // Without frames they may be the same.
+        sums.add_forked(
+            b,
+            &[(0, None), (PAGE, None)],
+            &[idle(0..PAGE, true, true), idle(PAGE..2 * PAGE, false, false)],
+        );
+        let found = sums.end();
+        assert_eq!(found[a], (Bytes(4 * PAGE), pages(1, 2)));
+        assert_eq!(found[b], (Bytes(2 * PAGE), pages(0, 1)));
     }
 }

@@ -68,6 +68,15 @@ pub fn look(
     Ok(Look { groups: groups.collect(), looks: 1, region: None, processes, left_out, cpu: Duration::ZERO })
 }
 
+/// Memory that no file backs, and what of it was not used. Pages that other processes have as well since `fork(2)` count with this
+/// process's share; which of them were used, and by whom, is not told.
+fn of_private(detail: &Detail, resident: Bytes, used: Bytes) -> (Bytes, Bounds) {
+    let alone = detail.alone.unwrap_or(resident);
+    let together = detail.proportional.map_or(Bytes::ZERO, |proportional| proportional - alone);
+    let unused = resident - used;
+    (alone + together, Bounds { least: alone - used, most: alone.min(unused) + together.min(unused) })
+}
+
 /// Shared memory of one file, by process: what it has of it in memory, and what of that it has used.
 struct Shared {
     group: PathBuf,
@@ -87,7 +96,8 @@ impl Sums {
             return;
         }
         let Some(file) = detail.mapping.file.filter(|_| detail.mapping.shared) else {
-            return self.of(&mapped.group, resident, Bounds { least: resident - used, most: resident - used });
+            let (memory, bounds) = of_private(detail, resident, used);
+            return self.of(&mapped.group, memory, bounds);
         };
         let shared = self.shared.entry((file.device, file.inode));
         let shared = shared.or_insert_with(|| Shared { group: mapped.group.clone(), by_process: HashMap::new() });
@@ -111,5 +121,30 @@ impl Sums {
             self.of(&group, resident, Bounds { least: resident - used_by_all, most: resident - used_by_one });
         }
         self.groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_since_a_fork_counts_by_share_and_is_surely_unused_by_nobody() {
+        let of = |text: &str| {
+            let mut all = Vec::new();
+            let text = format!("1000-41000 rw-p 00000000 00:00 0\n{text}");
+            maps::parse_smaps(text.as_bytes(), |detail| all.push(detail));
+            let detail = &all[0];
+            of_private(detail, detail.resident.unwrap_or_default(), detail.referenced.unwrap_or_default())
+        };
+        let kib =
+            |memory, least, most| (Bytes::kib(memory), Bounds { least: Bytes::kib(least), most: Bytes::kib(most) });
+        // One process alone.
+        let alone = "Rss: 80 kB\nPss: 80 kB\nPrivate_Clean: 16 kB\nPrivate_Dirty: 64 kB\nReferenced: 20 kB\n";
+        assert_eq!(of(alone), kib(80, 60, 60));
+        // 64 of 80 with three others: what was used of the 16 of its own is 0 to 16.
+        let forked = "Rss: 80 kB\nPss: 32 kB\nPrivate_Clean: 0 kB\nPrivate_Dirty: 16 kB\nReferenced: 12 kB\n";
+        assert_eq!(of(forked), kib(32, 4, 32));
+        assert_eq!(of(&forked.replace("12 kB", "76 kB")), kib(32, 0, 8));
     }
 }
