@@ -14,7 +14,7 @@ use omr_kernel::memcg::Group;
 use omr_kernel::process::Process;
 use omr_kernel::ranges::{Ranges, length};
 use omr_kernel::{Kernel, clock};
-use omr_units::Bytes;
+use omr_units::{Bytes, Monotonic};
 use rustix::fs::{FlockOperation, flock};
 
 use super::mapped::{self, Idle, Mapped, Sums, cut, split};
@@ -107,6 +107,7 @@ pub struct Watch {
     /// In the order of the monitor's targets; of each what is in no region, as there are too many.
     processes: Vec<(Mapped, Ranges)>,
     left_out: usize,
+    began: Monotonic,
     /// Let go of when the monitor is taken down.
     _lock: Lock,
 }
@@ -146,7 +147,10 @@ impl Watch {
             let stamp = lock.stamp()?;
             let actuator: Box<dyn Actuator> = Box::new(Live);
             match Monitor::start(kernel, actuator, stamp, interval, targets)? {
-                Ok(monitor) => return Ok(Watch { monitor, processes, left_out, _lock: lock }),
+                Ok(monitor) => {
+                    let began = clock::read_monotonic();
+                    return Ok(Watch { monitor, processes, left_out, began, _lock: lock });
+                }
                 // One has ended between listing and looking.
                 Err(Refusal::Refused) => last = Refusal::Refused,
                 Err(other) => {
@@ -183,9 +187,11 @@ impl Watch {
     /// What is known now of each process that is wanted and still there, for these times. `None`: it does not look any
     /// more.
     pub fn read(&mut self, times: &[Duration], is_wanted: impl Fn(&Mapped) -> bool) -> Result<Option<Vec<Found<'_>>>> {
-        let Watch { monitor, processes, .. } = self;
+        let Watch { monitor, processes, began, .. } = self;
         let Some(seen) = monitor.read(|place| is_wanted(&processes[place].0))? else { return Ok(None) };
         let interval = monitor.interval();
+        let looks = monitor.looks()?.and_then(|looks| u32::try_from(looks).ok()).filter(|looks| *looks > 0);
+        let taken = looks.map_or(interval, |looks| clock::read_monotonic().since(*began) / looks).max(interval);
         let mut all = Vec::new();
         for (((mapped, not_looked), target), seen) in processes.iter_mut().zip(monitor.targets()).zip(seen) {
             if !is_wanted(mapped) {
@@ -196,7 +202,7 @@ impl Watch {
                 Err(err) if err.is_gone() || err.is_denied() => continue,
                 Err(err) => return Err(err.into()),
             };
-            let mut idle = judge(target, &seen, interval, times, mapped.changed());
+            let mut idle = judge(target, &seen, [interval, taken], times, mapped.changed());
             // Unknown is not cold.
             let unknown = |range: &Range<u64>| Idle {
                 range: range.clone(),
@@ -292,12 +298,13 @@ fn plan(found: Vec<Mapped>, page: Bytes, window: Duration) -> (Vec<(Mapped, Rang
 
 /// What the ages of a process's regions say. A region in which nothing was seen to be used is surely unused only where none
 /// beside it is used: where use ends, within a region, is not known. For the same reason a used one may be unused
-/// where one beside it is.
-fn judge(target: &Target, seen: &[Seen], interval: Duration, times: &[Duration], changed: &Ranges) -> Vec<Idle> {
-    // The looks take time as well, so it was unused for longer than this.
-    let unused = |seen: &Seen, time: Duration, more: u32| {
-        !seen.used && interval.saturating_mul(seen.age.saturating_add(more)) >= time
-    };
+/// where one beside it is. A look follows the other after the first of the intervals at least, and the second on average: on a busy
+/// machine the looks themselves take long.
+fn judge(target: &Target, seen: &[Seen], between: [Duration; 2], times: &[Duration], changed: &Ranges) -> Vec<Idle> {
+    let [least, usual] = between;
+    let sure = |seen: &Seen, time: Duration| !seen.used && least.saturating_mul(seen.age) >= time;
+    // An age begins within the look before it.
+    let may_be = |seen: &Seen, time: Duration| !seen.used && usual.saturating_mul(seen.age.saturating_add(2)) >= time;
     let regions = &target.regions;
     let beside = |place: usize| {
         let before = place.checked_sub(1).filter(|&before| regions[before].end == regions[place].start);
@@ -310,15 +317,14 @@ fn judge(target: &Target, seen: &[Seen], interval: Duration, times: &[Duration],
         least: times
             .iter()
             .map(|&time| {
-                unused(&seen[place], time, 0)
-                    && beside(place).all(|other| unused(&seen[other], time, 0))
+                sure(&seen[place], time)
+                    && beside(place).all(|other| sure(&seen[other], time))
                     && changed.within(&regions[place]).is_empty()
             })
             .collect(),
-        // An age begins within the look before it.
         most: times
             .iter()
-            .map(|&time| unused(&seen[place], time, 2) || beside(place).any(|other| unused(&seen[other], time, 2)))
+            .map(|&time| may_be(&seen[place], time) || beside(place).any(|other| may_be(&seen[other], time)))
             .collect(),
     };
     (0..regions.len().min(seen.len())).map(of).collect()
@@ -336,7 +342,7 @@ mod tests {
         let idle = |age| Seen { used: false, age };
         let used = Seen { used: true, age: 900 };
         let seen = [idle(60), idle(60), used, idle(59), idle(60), idle(10)];
-        let found = judge(&target, &seen, SECOND, &[60 * SECOND, 30 * SECOND], &Ranges::new());
+        let found = judge(&target, &seen, [SECOND; 2], &[60 * SECOND, 30 * SECOND], &Ranges::new());
         let all = |time: usize| -> Vec<(bool, bool)> {
             found.iter().map(|idle| (idle.least[time], idle.most[time])).collect()
         };
@@ -346,14 +352,17 @@ mod tests {
         assert_eq!(all(1), [sure, may_be, may_be, may_be, sure, not]);
         // What has been mapped anew is not known.
         let changed = Ranges::from_iter([21..22]);
-        let found = judge(&target, &seen, SECOND, &[60 * SECOND], &changed);
+        let found = judge(&target, &seen, [SECOND; 2], &[60 * SECOND], &changed);
         assert!(!found[4].least[0] && found[0].least[0]);
+        // Where looks take six times as long, an age of ten of them may be a minute.
+        let found = judge(&target, &seen, [SECOND, 6 * SECOND], &[60 * SECOND], &Ranges::new());
+        assert!(!found[5].least[0] && found[5].most[0] && found[0].least[0]);
     }
 
     #[test]
     fn all_that_is_used_is_not_unused() {
         let target = Target { pid: 7, regions: (0..9).map(|n| n * 4..n * 4 + 4).collect() };
-        let found = judge(&target, &[Seen { used: true, age: 100 }; 9], SECOND, &[SECOND], &Ranges::new());
+        let found = judge(&target, &[Seen { used: true, age: 100 }; 9], [SECOND; 2], &[SECOND], &Ranges::new());
         assert!(found.iter().all(|idle| !idle.least[0] && !idle.most[0]));
     }
 }
