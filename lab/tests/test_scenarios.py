@@ -147,7 +147,7 @@ def advised(full: float, small: float, held: int | None, errors: int = 0) -> dic
     arm = lambda seconds: [
         {"seconds": seconds * (10 if n % 5 == 0 else 1), "major_faults": 0, "errors": errors} for n in range(10)
     ]
-    return {"full": arm(full), "advised": arm(small), "peak": 300 * MIB, "held": held and held * MIB}
+    return {"full": arm(full), "unlimited": arm(full), "advised": arm(small), "peak": 300 * MIB, "held": held and held * MIB}
 
 
 def test_a_job_is_compared_with_itself_at_full_size() -> None:
