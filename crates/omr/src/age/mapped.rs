@@ -9,7 +9,7 @@ use anyhow::Result;
 use omr_kernel::Kernel;
 use omr_kernel::maps::{self, Backing, Layout, Mapping};
 use omr_kernel::memcg::Group;
-use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::pagemap::Pagemap;
 use omr_kernel::process::{self, Process};
 use omr_kernel::ranges::{Ranges, length};
 use omr_policy::age::Bounds;
@@ -63,22 +63,11 @@ impl Mapped {
     pub fn resident(&mut self) -> omr_kernel::Result<Vec<(Mapping, Ranges)>> {
         // Before 6.7 the page map of a process that has ended is empty, as if nothing were in memory: this tells.
         self.changed = self.changed.union(&self.layout.update()?);
-        let mut all = Vec::new();
-        for mapping in self.layout.mappings() {
-            if !is_counted(&self.process, mapping) {
-                continue;
-            }
-            let mut present = Ranges::new();
-            self.pagemap.for_each(mapping.range.clone(), |range, residency| {
-                if residency == Residency::Present {
-                    present.push(range);
-                }
-            })?;
-            if !present.is_empty() {
-                all.push((mapping.clone(), present));
-            }
-        }
-        Ok(all)
+        let mappings = self.layout.mappings().iter().filter(|mapping| is_counted(&self.process, mapping));
+        let counted: Vec<&Mapping> = mappings.collect();
+        let (present, _) = self.pagemap.residency(&counted.iter().map(|mapping| mapping.range.clone()).collect())?;
+        let each = counted.into_iter().map(|mapping| (mapping.clone(), present.within(&mapping.range)));
+        Ok(each.filter(|(_, present)| !present.is_empty()).collect())
     }
 
     /// Of private memory in these ranges, the pages that other processes have as well since `fork(2)`, and their frames where those

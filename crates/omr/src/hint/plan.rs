@@ -161,10 +161,7 @@ impl Plan {
         // One look for many mappings: each is a system call.
         let (present, swapped) = pagemap.residency(&all)?;
         for (mapping, selected) in meant {
-            let of = |all: &Ranges| -> Ranges {
-                selected.as_slice().iter().flat_map(|range| all.within(range).as_slice().to_vec()).collect()
-            };
-            let (present, swapped) = (of(&present), of(&swapped));
+            let (present, swapped) = (present.within(&mapping.range), swapped.within(&mapping.range));
             let skip = match (selection.advice, refusal(mapping)) {
                 (Advice::WillNeed, _) => None,
                 (_, Some(Refusal::Device)) => Some(Skip::Device),

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use omr_kernel::maps::{self, Backing, Detail};
-use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::pagemap::Pagemap;
 use omr_kernel::process::Process;
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
@@ -264,18 +264,15 @@ pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded
 /// When a process started, and what of it is in memory: in mappings that were used, and in others.
 fn look(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
     let process = Process::open(kernel, pid)?;
-    let mut pagemap = Pagemap::open(process.dir(), kernel.page())?;
+    let mut details = maps::read_smaps(process.dir())?;
+    details.retain(|detail| detail.mapping.backing != Backing::Kernel);
+    let all = details.iter().map(|detail| detail.mapping.range.clone()).collect();
+    let (present, _) = Pagemap::open(process.dir(), kernel.page())?.residency(&all)?;
     let (mut used, mut rest) = (Ranges::new(), Ranges::new());
-    for Detail { mapping, referenced, .. } in maps::read_smaps(process.dir())? {
+    for Detail { mapping, referenced, .. } in details {
         // Unknown is never cold.
         let ranges = if referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
-        if mapping.backing != Backing::Kernel {
-            pagemap.for_each(mapping.range, |range, residency| {
-                if residency == Residency::Present {
-                    ranges.push(range);
-                }
-            })?;
-        }
+        ranges.append(&present.within(&mapping.range));
     }
     Ok((process.stat().starttime, used, rest))
 }
