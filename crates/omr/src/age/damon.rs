@@ -184,14 +184,19 @@ impl Watch {
         Ok(true)
     }
 
-    /// What is known now of each process that is wanted and still there, for these times. `None`: it does not look any
-    /// more.
-    pub fn read(&mut self, times: &[Duration], is_wanted: impl Fn(&Mapped) -> bool) -> Result<Option<Vec<Found<'_>>>> {
+    /// How often it has looked, and what is known now of each process that is wanted and still there, for these times. `None`:
+    /// it does not look any more.
+    pub fn read(
+        &mut self,
+        times: &[Duration],
+        is_wanted: impl Fn(&Mapped) -> bool,
+    ) -> Result<Option<(u64, Vec<Found<'_>>)>> {
         let Watch { monitor, processes, began, .. } = self;
+        let Some(looks) = monitor.looks()? else { return Ok(None) };
         let Some(seen) = monitor.read(|place| is_wanted(&processes[place].0))? else { return Ok(None) };
         let interval = monitor.interval();
-        let looks = monitor.looks()?.and_then(|looks| u32::try_from(looks).ok()).filter(|looks| *looks > 0);
-        let taken = looks.map_or(interval, |looks| clock::read_monotonic().since(*began) / looks).max(interval);
+        let count = u32::try_from(looks).unwrap_or(u32::MAX).max(1);
+        let taken = (clock::read_monotonic().since(*began) / count).max(interval);
         let mut all = Vec::new();
         for (((mapped, not_looked), target), seen) in processes.iter_mut().zip(monitor.targets()).zip(seen) {
             if !is_wanted(mapped) {
@@ -213,7 +218,7 @@ impl Watch {
             idle.sort_by_key(|idle| idle.range.start);
             all.push(Found { mapped, resident, idle });
         }
-        Ok(Some(all))
+        Ok(Some((looks, all)))
     }
 
     /// Why it does not look any more.
@@ -229,12 +234,11 @@ impl Watch {
     pub fn look(&mut self, kernel: &Kernel, times: &[Duration]) -> Result<Option<Look>> {
         let thread = self.monitor.thread().and_then(|pid| Process::open(kernel, pid).ok());
         let cpu = thread.map(|thread| thread.stat().cpu()).unwrap_or_default();
-        let Some(looks) = self.monitor.looks()? else { return Ok(None) };
         let regions: Vec<_> = self.monitor.targets().iter().flat_map(|target| &target.regions).collect();
         let bytes: Bytes = regions.iter().map(|region| length(region)).sum();
         let region = u64::try_from(regions.len()).ok().and_then(|count| bytes.0.checked_div(count)).map(Bytes);
         let (all, left_out) = (self.processes.len(), self.left_out);
-        let Some(mut found) = self.read(times, |_| true)? else { return Ok(None) };
+        let Some((looks, mut found)) = self.read(times, |_| true)? else { return Ok(None) };
         let page = kernel.page().bytes();
         let mut sums = Sums::new(times.len(), page);
         for Found { mapped, resident, idle } in &mut found {

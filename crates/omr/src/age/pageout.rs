@@ -82,7 +82,7 @@ impl Pager<'_> {
                 break;
             }
             let found = watch.read(&[older_than], |mapped| mapped.group == *group.path())?;
-            let Some(found) = found else {
+            let Some((_, found)) = found else {
                 report.error.get_or_insert_with(|| watch.ended().into());
                 end = End::NotAged;
                 break;
