@@ -70,10 +70,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         held = verified["held"]
         # In turn: between the first rounds and the last an emulated machine may get faster or slower by itself.
         arms: dict[str, list[dict[str, Any]]] = {"unlimited": [], "advised": []}
-        for turn in range(2 * TURNS):
-            arm = "advised" if held and turn % 2 else "unlimited"
-            guest.write(f"{directory}/memory.high", str(held) if arm == "advised" else "max")
-            arms["advised" if turn % 2 else "unlimited"] += rounds(job, arguments.rounds // TURNS)
+        for _ in range(TURNS):
+            for arm, limit in (("unlimited", "max"), ("advised", held or "max")):
+                guest.write(f"{directory}/memory.high", str(limit))
+                arms[arm] += rounds(job, arguments.rounds // TURNS)
         return {"full": full, "peak": peak, "held": held, "verified": verified} | arms
 
 

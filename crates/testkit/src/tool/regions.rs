@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::hint::black_box;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -172,31 +172,28 @@ fn read(region: &Mapped) {
 /// Memory of its own mapping, for as long as the program runs.
 pub(crate) fn map(bytes: usize, kind: Kind) -> Result<&'static mut [u64]> {
     let sharing = if matches!(kind, Kind::Shared) { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let words = mmap(bytes, sharing | libc::MAP_ANONYMOUS, -1, 0)?;
     let advice = if matches!(kind, Kind::Huge) { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice, which nobody unmaps; zeroed words are words.
-    unsafe {
-        let flags = sharing | libc::MAP_ANONYMOUS;
-        let start = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-        if start == libc::MAP_FAILED {
-            bail!("mmap of {bytes} bytes: {}", io::Error::last_os_error());
-        }
-        // A kernel without huge pages refuses, and has none.
-        libc::madvise(start, bytes, advice);
-        Ok(std::slice::from_raw_parts_mut(start.cast(), bytes / 8))
-    }
+    // A kernel without huge pages refuses, and has none.
+    // SAFETY: a whole mapping of this process; what is in it stays.
+    unsafe { libc::madvise(words.as_mut_ptr().cast(), bytes, advice) };
+    Ok(words)
 }
 
 /// The next part of a file, which gets as long.
 fn map_file(file: &File, offset: usize, bytes: usize) -> Result<&'static mut [u64]> {
     file.set_len((offset + bytes) as u64)?;
-    // SAFETY: a new mapping at an address of the kernel's choice, which nobody unmaps, of a file that nobody shortens; its bytes
-    // are words, whatever they are.
+    mmap(bytes, libc::MAP_SHARED, file.as_raw_fd(), offset)
+}
+
+fn mmap(bytes: usize, flags: i32, file: RawFd, offset: usize) -> Result<&'static mut [u64]> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice, which nobody unmaps, nor shortens its file; its bytes are words,
+    // whatever they are.
     unsafe {
-        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
-        let start =
-            libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, libc::off_t::try_from(offset)?);
+        let start = libc::mmap(std::ptr::null_mut(), bytes, access, flags, file, libc::off_t::try_from(offset)?);
         if start == libc::MAP_FAILED {
-            bail!("mmap of a file's {bytes} bytes from {offset} on: {}", io::Error::last_os_error());
+            bail!("mmap of {bytes} bytes: {}", io::Error::last_os_error());
         }
         Ok(std::slice::from_raw_parts_mut(start.cast(), bytes / 8))
     }
