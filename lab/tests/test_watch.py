@@ -97,6 +97,31 @@ def test_before_the_guest_is_moved_its_host_is_told_what_is_free(load) -> None:
             assert watch.wait().code == 0, watch.stderr()
 
 
+def test_what_was_to_be_prepared_for_is_over_when_the_machine_has_slept(load) -> None:
+    """Straight through the kernel: no hook has told the daemon. Without an end the deadline would be minutes away."""
+    with Guest("6.12", 512, Disk(1024, mb_s=8)) as guest:
+        background = load(guest, "bg", "60%")
+        guest.shell("ip link set lo up; mkdir -p /www/metadata/instance/compute")
+        guest.write("/www/metadata/instance/compute/name", "vm_1", create=True)
+        with Daemon(guest, idle="1d", config=CLASSES + CLOUD) as daemon:
+            httpd = guest.spawn(["httpd", "-f", "-p", "127.0.0.1:1338", "-h", "/www"])
+            announce(guest, event(guest, "Preempt", 110))
+            watch = guest.spawn(["omr", "watch", "--foreground", "--config", CONFIG])
+            guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "preparation")
+            # Or it would be told again of what is announced.
+            watch.kill(signal.SIGKILL)
+            httpd.kill(signal.SIGKILL)
+            assert daemon.ledger() == []
+            guest.hibernate_and_resume()
+            prepared = guest.wait_for(lambda: [e for e in daemon.ledger() if e["kind"] == "prepare"], 60, "ledger entry")
+            assert [entry["stop_reason"] for entry in prepared] == ["the machine was asleep"]
+            assert daemon.status()["preparing"] is None
+            swapped = background.swapped()
+            guest.shell("sleep 5")
+            assert background.swapped() <= swapped
+            assert background.resident() > 16 * MIB
+
+
 METADATA = "169.254.169.254"
 
 # Nothing is ever swept because the machine is idle.
