@@ -55,10 +55,10 @@ def configure(guest: DebianGuest, unit: str = "", config: str = OBSERVE) -> None
         drop_in(guest, unit)
 
 
-def drop_in(guest: DebianGuest, unit: str) -> None:
-    directory = f"/etc/systemd/system/{PREPARE}.d"
+def drop_in(guest: DebianGuest, text: str, unit: str = PREPARE) -> None:
+    directory = f"/etc/systemd/system/{unit}.d"
     guest.shell(f"mkdir -p {directory}")
-    guest.write(f"{directory}/test.conf", f"[Service]\n{unit}\n", create=True)
+    guest.write(f"{directory}/test.conf", f"[Service]\n{text}\n", create=True)
     guest.shell("systemctl daemon-reload")
 
 
@@ -421,6 +421,11 @@ def test_omr_hibernates_through_logind_where_it_runs() -> None:
         assert "System returned from sleep state" in guest.journal("systemd-hibernate.service")
 
 
+def ends(guest: DebianGuest, unit: str) -> list[str]:
+    """How it has ended, each time; systemd itself forgets that with the unit."""
+    return re.findall("Deactivated successfully|Failed with result", guest.journal(unit))
+
+
 # As systemd-sleep of 256 and newer does around the hooks and the sleep.
 FREEZE = """
 [Service]
@@ -447,3 +452,24 @@ def test_a_session_that_is_frozen_meanwhile_can_ask_for_it(installed: Path) -> N
         # What omr hibernate had recorded before it emptied the groups is what comes back.
         assert "is kept" in guest.journal(PREPARE) and "ready to hibernate" in guest.journal(PREPARE)
         guest.wait_for(lambda: quiet_after_waking(guest), 60, "quiet", every=1)
+        # Both bring memory back from the same moment on, and whoever is the second has not failed.
+        guest.wait_for(lambda: ends(guest, WARM), 180, "end of the service", every=2)
+        assert ends(guest, WARM) == ["Deactivated successfully"], guest.journal(WARM)
+
+
+def test_the_service_that_finds_memory_being_brought_back_already_has_not_failed(installed: Path) -> None:
+    def begin_second() -> None:
+        guest.run(["flock", "/run/omr/warm.lock", "systemctl", "start", WARM], check=False)
+
+    with guest_with(installed, 512) as guest:
+        guest.settle()
+        configure(guest)
+        begin_second()
+        guest.wait_for(lambda: ends(guest, WARM) and "running already" in guest.journal(WARM), 60, "end of the service")
+        assert ends(guest, WARM) == ["Deactivated successfully"], guest.journal(WARM)
+        guest.settle()
+        # The control: a unit that does not allow its exit code.
+        drop_in(guest, "SuccessExitStatus=", WARM)
+        begin_second()
+        assert guest.active(WARM) == "failed"
+        assert guest.property(WARM, "ExecMainStatus") == "4"
