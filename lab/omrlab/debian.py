@@ -131,7 +131,7 @@ def copy(source: Path, destination: Path) -> None:
 
 # What asks returns at once; logind knows when it is over. Seldom looked: the machine is to be idle meanwhile.
 SYSTEMCTL_SLEEP = """
-systemctl {kind} || exit
+{ask} || exit
 while busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager PreparingForSleep |
     grep -q true
 do sleep 0.5; done
@@ -198,14 +198,14 @@ class DebianGuest(Guest):
         if subprocess.run(["e2fsck", "-f", "-p", left], stdout=subprocess.DEVNULL).returncode > 1:
             raise GuestError(f"what it left is broken: e2fsck {left}")
 
-    def systemctl_hibernate(self, timeout: float = 600) -> Hibernation:
-        """As a user does it: logind, then all that systemd does before and after."""
-        return self.hibernate_and_resume(timeout, ("sh", "-c", SYSTEMCTL_SLEEP.format(kind="hibernate")))
+    def systemctl_hibernate(self, timeout: float = 600, ask: str = "systemctl hibernate") -> Hibernation:
+        """As a user does it, or a script: logind, then all that systemd does before and after."""
+        return self.hibernate_and_resume(timeout, ("sh", "-c", SYSTEMCTL_SLEEP.format(ask=ask)))
 
     def systemctl_suspend(self, kind: str = "suspend") -> None:
         """Everything but the sleep itself: the kernel freezes all and thaws it 5 s later (pm_test). QEMU's emulated sleep does not end."""
         self.write("/sys/power/pm_test", "freezer")
-        self.shell(SYSTEMCTL_SLEEP.format(kind=kind), timeout=120)
+        self.shell(SYSTEMCTL_SLEEP.format(ask=f"systemctl {kind}"), timeout=120)
 
     def journal(self, unit: str) -> str:
         """What a unit has logged in this boot."""

@@ -15,6 +15,7 @@ from omrlab.binaries import build
 from omrlab.debian import LAB, DebianGuest
 from omrlab.guest import MIB, Guest, Process, SwapFile
 from omrlab.kernels import kernel
+from omrlab.paths import REPOSITORY
 
 PREPARE = "omr-prepare-hibernate.service"
 WARM = "omr-warm.service"
@@ -382,6 +383,67 @@ def test_time_asleep_is_no_time_in_which_memory_was_not_used() -> None:
         # The kernel may have sent some of it to swap to make room for the image.
         swapped = guest.group_value("load", "memory.swap.current")
         assert 28 << 20 <= cold["most"] + swapped and cold["most"] <= 36 << 20, (swapped, seen)
+
+
+# EC2's agent 1.0.10-2, as far as swap goes: what is called when the machine is to hibernate, and its hook.
+ASK = "/etc/acpi/actions/sleep.sh"
+AGENT = {
+    "/etc/hibinit-config.cfg": "[swap]\n",
+    ASK: """#!/bin/sh
+for attempt in 1 2 3; do
+    if ! swapon --priority=32767 /swapfile; then
+        sleep 1
+        continue
+    fi
+    systemctl hibernate && exit
+    swapoff /swapfile
+    sleep 1
+done
+exit 1
+""",
+    "/usr/lib/systemd/system-sleep/sleep-handler.sh": """#!/bin/sh
+[ "$1" = post ] || exit
+if swapoff /swapfile; then logger "did swapoff"; fi
+""",
+}
+
+
+def by_hand() -> str:
+    """What docs/sleep.md says that can be done about it, for another swap file."""
+    text = (REPOSITORY / "docs" / "sleep.md").read_text()
+    commands = re.findall(r"^sed .*", text, re.MULTILINE)
+    assert len(commands) == 2
+    return re.sub(r"/swap\b", "/swapfile", " && ".join(commands))
+
+
+def test_after_the_change_by_hand_the_agent_of_ec2_reads_nothing_back_and_hibernates_again(installed: Path) -> None:
+    with guest_with(installed, 512) as guest:
+        guest.settle()
+        configure(guest, SHRINK)
+        # What it would bring back is not the agent's doing.
+        guest.shell(f"systemctl disable {WARM} && mkdir -p /etc/acpi/actions && swapoff /swapfile")
+        for name, text in AGENT.items():
+            guest.write(name, text, create=True)
+            guest.shell(f"chmod +x {name}")
+        load = fill(guest, "96M")
+
+        def hibernate() -> int:
+            """What is in swap after it."""
+            guest.systemctl_hibernate(ask=f"sh {ASK}")
+            return guest.group_value("load", "memory.swap.current")
+
+        # The control: the agent as it is.
+        assert hibernate() == 0 and swaps(guest) == {}
+        assert "ready to hibernate" in guest.journal(PREPARE)
+        assert guest.vmstat()["pswpin"] << 12 > 64 * MIB
+        assert "reads back all its swap" in guest.shell("omr doctor")
+        guest.shell(f"cp {ASK} /run/as-it-was && {by_hand()}")
+        assert "reads back all its swap" not in guest.shell("omr doctor")
+        assert hibernate() > 64 * MIB and swaps(guest)["/swapfile"][1] == 32767
+        # The control: with swap on, the script as it was asks for nothing.
+        assert guest.run(["sh", "/run/as-it-was"], check=False).code == 1
+        assert hibernate() > 64 * MIB
+        verify(guest, load)
 
 
 # omr hibernate

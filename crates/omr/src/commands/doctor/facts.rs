@@ -101,16 +101,27 @@ impl Ec2Agent {
         if !root.join("etc/hibinit-config.cfg").exists() {
             return None;
         }
-        let runs = |line: &str| !line.trim_start().starts_with('#') && line.contains("swapoff");
         let has_swapoff = |hook: &str| {
             let hook = root.join(hook);
             // Whatever bears that name; a pipe would be waited for.
             let is_file = fs::metadata(&hook).is_ok_and(|meta| meta.is_file());
             let script = if is_file { fs::read(&hook).unwrap_or_default() } else { Vec::new() };
-            String::from_utf8_lossy(&script).lines().any(runs)
+            runs_swapoff(&String::from_utf8_lossy(&script))
         };
         Some(Ec2Agent { swapoff_after_resume: HOOKS.into_iter().find(|hook| has_swapoff(hook)) })
     }
+}
+
+/// Whether one of the agent's scripts switches swap off when all went well. Its messages have the word without saying what is
+/// switched off; and before a pause it is for another try, which the versions that leave swap on after resume do as well.
+fn runs_swapoff(script: &str) -> bool {
+    let mut lines = script.lines().map(str::trim_start).filter(|line| !line.starts_with('#')).peekable();
+    while let Some(line) = lines.next() {
+        if line.contains("swapoff ") && !lines.peek().is_some_and(|next| next.starts_with("sleep ")) {
+            return true;
+        }
+    }
+    false
 }
 
 #[derive(Debug, Default, Serialize)]
