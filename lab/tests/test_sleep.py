@@ -446,6 +446,82 @@ def test_after_the_change_by_hand_the_agent_of_ec2_reads_nothing_back_and_hibern
         verify(guest, load)
 
 
+# The kernel is to copy what is in use, where it would look all over the machine for little more
+
+IMAGE_SIZE = "/sys/power/image_size"
+NOTE = "/var/lib/omr/image_size.json"
+
+
+def scanned(guest: Guest) -> int:
+    """Pages that reclaim has looked at."""
+    lines = (line.split() for line in guest.read("/proc/vmstat").splitlines())
+    return sum(int(value) for name, value in lines if re.fullmatch("pgscan_(direct|kswapd|khugepaged|proactive)", name))
+
+
+def test_with_image_size_0_the_kernel_does_not_look_for_what_is_not_there(installed: Path) -> None:
+    hook = "/usr/lib/systemd/system-sleep/omr"
+    with guest_with(installed) as guest:
+        guest.settle()
+        configure(guest)
+        guest.write(IMAGE_SIZE, "0")
+        load = fill(guest, "45%")
+
+        def hibernate() -> int:
+            """What the kernel looks at once the preparation is over, and comes back with all hooks."""
+            guest.run(["systemctl", "start", PREPARE], timeout=180)
+            guest.run(["systemctl", "mask", "--runtime", PREPARE, WARM])
+            before = scanned(guest)
+            guest.systemctl_hibernate()
+            looked = scanned(guest) - before
+            guest.run(["systemctl", "unmask", "--runtime", PREPARE, WARM])
+            assert guest.read(IMAGE_SIZE) == "0\n"
+            assert not guest.run(["test", "-e", NOTE], check=False).code == 0
+            return looked
+
+        # The control: without omr's hook it goes over all that is left, again and again.
+        guest.shell(f"chmod -x {hook}")
+        without = hibernate()
+        assert "image_size is" not in guest.journal("systemd-hibernate.service")
+        guest.shell(f"chmod +x {hook}")
+        raised = hibernate()
+        assert "image_size is 0 B again" in guest.journal("systemd-hibernate.service")
+        assert raised < without / 4, (raised, without)
+        # And where much could leave, it is the kernel's to take: that is what image_size says.
+        verify(guest, load)
+        assert "image_size stays as it is" in guest.run(["omr", "prepare", "snapshot"]).stdout
+        verify(guest, load)
+
+
+def test_image_size_is_put_back_even_when_omr_was_killed_with_it_raised() -> None:
+    with Guest("6.12", 512, SwapFile(768, 40)) as guest:
+        default = guest.read(IMAGE_SIZE)
+        assert "stays" in guest.run(["omr", "prepare", "snapshot"]).stdout and guest.read(IMAGE_SIZE) == default
+
+        def raise_it() -> None:
+            guest.write(IMAGE_SIZE, "0")
+            guest.run(["omr", "prepare", "snapshot"])
+            assert int(guest.read(IMAGE_SIZE)) > 16 * MIB
+
+        # By itself once more, by the next preparation, and by whoever asks.
+        for again in (["snapshot"], ["hibernate"], ["restore"]):
+            raise_it()
+            guest.run(["omr", "prepare", *again], timeout=120)
+            assert (guest.read(IMAGE_SIZE) == "0\n") == (again != ["snapshot"]), again
+            guest.run(["omr", "prepare", "restore"])
+            assert guest.read(IMAGE_SIZE) == "0\n"
+        # What somebody else has set meanwhile stays.
+        raise_it()
+        guest.write(IMAGE_SIZE, default.strip())
+        assert guest.run(["omr", "prepare", "restore"]).stdout == ""
+        assert guest.read(IMAGE_SIZE) == default and guest.run(["test", "-e", NOTE], check=False).code != 0
+        # Nothing is raised without a note.
+        guest.write(IMAGE_SIZE, "0")
+        guest.shell(f"mkdir {NOTE}")
+        refused = guest.run(["omr", "prepare", "snapshot"], check=False)
+        assert refused.code == 1 and "image_size.json" in refused.stderr
+        assert guest.read(IMAGE_SIZE) == "0\n"
+
+
 # omr hibernate
 
 
@@ -473,6 +549,12 @@ def test_omr_hibernates_straight_through_the_kernel(release: str) -> None:
         report = whole_round(guest, "--target min")
         assert (report["hibernated"], report["allocate_ms"] is not None) == ("kernel", True)
         assert report["warm_ms"] is not None
+        # The kernel only copies as it is.
+        assert report["image_size"] is None
+        guest.write(IMAGE_SIZE, "0")
+        report = whole_round(guest)
+        assert report["image_size"] > report["image"]
+        assert guest.read(IMAGE_SIZE) == "0\n"
 
 
 def test_omr_hibernates_through_logind_where_it_runs() -> None:

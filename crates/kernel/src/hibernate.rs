@@ -1,5 +1,5 @@
 //! `/sys/power/*`: whether the machine can hibernate, onto which device, and how large the image
-//! may get. Nothing here writes: a write to `/sys/power/resume` would try to resume at once.
+//! may get. Nothing here writes to `/sys/power/resume`: that would try to resume at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -114,6 +114,11 @@ impl Hibernation {
 /// `Denied`: not root, or lockdown. What the image or swap lacks is an error with the kernel's reason.
 pub fn hibernate(kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<Outcome> {
     actuator.write(&kernel.sys.sub("power")?, "state", "disk")
+}
+
+/// Sets `image_size`: how large an image the kernel makes without reclaiming first. `Denied`: not root.
+pub fn set_image_size(kernel: &Kernel, actuator: &mut dyn Actuator, size: Bytes) -> Result<Outcome> {
+    actuator.write(&kernel.sys.sub("power")?, "image_size", &size.0.to_string())
 }
 
 /// What the kernel's log still has of a hibernation after resume. The log is that of the moment of the

@@ -19,6 +19,7 @@ mod handback;
 mod hint;
 mod history;
 mod image;
+mod image_size;
 mod limits;
 mod logging;
 mod mount;

@@ -12,6 +12,11 @@ pub fn zram(state_dir: &Path) -> PathBuf {
     state_dir.join("zram.json")
 }
 
+/// What image_size was before it was raised, in the state directory.
+pub fn image_size(state_dir: &Path) -> PathBuf {
+    state_dir.join("image_size.json")
+}
+
 /// What groups held and used, over weeks.
 pub fn history(root: &Path) -> PathBuf {
     state_dir(root).join("history")

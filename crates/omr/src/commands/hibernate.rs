@@ -15,8 +15,8 @@ use serde::Serialize;
 use crate::bus::Systemd;
 use crate::commands::{prepare, warm};
 use crate::exit::Exit;
-use crate::paths;
 use crate::stop::{self, Flag};
+use crate::{image_size, paths};
 
 /// How often logind is asked whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -57,6 +57,8 @@ struct Summary {
     asleep_ms: u64,
     /// By the kernel's log; `None`: it does not say.
     image: Option<Bytes>,
+    /// What `image_size` was raised to meanwhile, by this program: where systemd hibernates that is for the hook.
+    image_size: Option<Bytes>,
     /// By the kernel's log: freeing memory and making room for the copies.
     allocate_ms: Option<u64>,
     /// Bringing memory back; `None`: that was not to be, or failed, or somebody else is still at it.
@@ -86,9 +88,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 
     let mut log = Log::from_now(root).ok();
     let asleep = clock::read_asleep();
-    let hibernated = match logind(root, args) {
-        Some(systemd) => through_logind(systemd)?,
-        None => straight(&kernel)?,
+    let (hibernated, image_size) = match logind(root, args) {
+        Some(systemd) => (through_logind(systemd)?, None),
+        None => straight(&kernel, root)?,
     };
     let asleep = clock::read_asleep().saturating_sub(asleep);
     let back = clock::read_monotonic();
@@ -107,6 +109,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         prepare_ms: millis(prepared.since(began)),
         awake_ms: millis(back.since(prepared)),
         asleep_ms: millis(asleep),
+        image_size,
         image: logged.image.map(|pages| pages.bytes(kernel.page())),
         allocate_ms: logged.allocated_in.map(millis),
         warm_ms: warmed.then(|| millis(clock::read_monotonic().since(back))),
@@ -148,9 +151,14 @@ fn through_logind(mut systemd: Systemd) -> Result<&'static str> {
     Ok("logind")
 }
 
-fn straight(kernel: &Kernel) -> Result<&'static str> {
-    let why = match omr_kernel::hibernate::hibernate(kernel, &mut Live)? {
-        Outcome::Done => return Ok("kernel"),
+/// Also what `image_size` was raised to, as the hook does where systemd hibernates.
+fn straight(kernel: &Kernel, root: &Path) -> Result<(&'static str, Option<Bytes>)> {
+    let tell = |err: &anyhow::Error| eprintln!("omr: {err:#}");
+    let raised = image_size::raise(kernel, root, &mut Live).inspect_err(tell).unwrap_or_default();
+    let outcome = omr_kernel::hibernate::hibernate(kernel, &mut Live);
+    let _ = image_size::restore(kernel, root, &mut Live).inspect_err(tell);
+    let why = match outcome? {
+        Outcome::Done => return Ok(("kernel", raised)),
         Outcome::Partial => "another sleep is under way, or /dev/snapshot is in use",
         Outcome::Interrupted => "a process could not be frozen",
         Outcome::Gone => "no device to resume from is set (resume=)",

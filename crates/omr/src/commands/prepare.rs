@@ -22,7 +22,7 @@ use crate::limits::Journal;
 use crate::prepare::{Done, Goal, Preparation, Reached, Target};
 use crate::stop::{self, Flag};
 use crate::zram::{self, Plan};
-use crate::{backend, config, disk_rate, when};
+use crate::{backend, config, disk_rate, image_size, when};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -50,10 +50,16 @@ enum What {
     /// memory is not sent. Exit code 0: done; 4: less was to be had in time; 3: this machine reports no
     /// free memory to a host.
     Migrate(migrate::Args),
-    /// Switch zram on again that a preparation has left off because it was killed
+    /// Have the kernel copy what is in use where it would look all over the machine for little more to take
     ///
-    /// The next preparation does so, too, and where omr alone was killed a process of its own has done it at once. Exit
-    /// code 0: nothing is off.
+    /// Raises image_size when that is set so low (0, say) that all that can leave memory does not get it there, and most of
+    /// that has left: the search takes the kernel seconds, for a few MiB. For the moment right before the image is made:
+    /// /usr/lib/systemd/system-sleep/omr runs it before hibernation, and "omr prepare restore" after.
+    Snapshot,
+    /// Put back what was changed for hibernation: image_size, and zram where a preparation was killed with it off
+    ///
+    /// The next preparation does so, too, and where omr alone was killed with zram off a process of its own has done it at
+    /// once. Exit code 0: all is as it was.
     Restore,
 }
 
@@ -124,15 +130,29 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         What::Hibernate(args) => hibernate(root, args),
         What::Burst(args) => burst::run(root, args),
         What::Migrate(args) => migrate::run(root, args),
+        What::Snapshot => snapshot(root),
         What::Restore => restore(root),
     }
+}
+
+/// `omr prepare snapshot`.
+fn snapshot(root: &Path) -> Result<Exit> {
+    match image_size::raise(&Kernel::open(root)?, root, &mut Live)? {
+        Some(size) => outln!("image_size is {size} until the machine is back: what is in use is copied"),
+        None => outln!("image_size stays as it is"),
+    }
+    Ok(Exit::Done)
 }
 
 /// `omr prepare restore`.
 fn restore(root: &Path) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
+    let image_size = image_size::restore(&kernel, root, &mut Live);
     if let Some(names) = zram::restore(&kernel, root, &mut Live)? {
         outln!("{names} (zram) is on again");
+    }
+    if let Some(size) = image_size? {
+        outln!("image_size is {size} again");
     }
     Ok(Exit::Done)
 }
@@ -173,6 +193,14 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
     let target = args.target.unwrap_or(Target::Fast);
+    if !common.dry_run {
+        // The target depends on it.
+        match image_size::restore(&kernel, root, &mut Live) {
+            Ok(None) => {}
+            Ok(Some(size)) => eprintln!("omr: image_size, left raised by an omr that was killed, is {size} again"),
+            Err(err) => eprintln!("omr: {err:#}"),
+        }
+    }
     let goal = match Goal::hibernate(&kernel, root, target) {
         Ok(goal) => goal,
         Err(obstacle) => return refuse(common, "hibernate", obstacle),

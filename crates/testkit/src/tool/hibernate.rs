@@ -14,17 +14,11 @@ pub(crate) struct Args {
     /// What happens after the image is written
     #[arg(long, default_value = "shutdown")]
     mode: String,
-    /// Wished image size in bytes; the kernel's default is 2/5 of the memory
-    #[arg(long)]
-    image_size: Option<u64>,
 }
 
 /// The device was told to /sys/power/resume at boot, which is also where the kernel looked for an image.
 pub(crate) fn run(args: &Args) -> Result<()> {
     put("/sys/power/disk", &args.mode)?;
-    if let Some(bytes) = args.image_size {
-        put("/sys/power/image_size", &bytes.to_string())?;
-    }
     let before = clocks();
     put("/sys/power/state", "disk")?;
     println!("{}", json!({"before": before, "after": clocks()}));
