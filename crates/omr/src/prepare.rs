@@ -29,6 +29,9 @@ use crate::stop::Flag;
 
 /// A round over all groups that frees less than this was the last.
 const LITTLE: Bytes = Bytes::mib(1);
+/// So was the last of so many in a row after which there is as much to take as before: what is taken comes back as soon,
+/// such as memory of this program, where its own group is one of those.
+const ROUNDS_IN_VAIN: u32 = 3;
 /// A goal is aimed at with this much to spare: whoever asks for hibernation allocates a little, and what
 /// came back at the last moment must not spoil it.
 const MARGIN: Bytes = Bytes::mib(8);
@@ -211,7 +214,12 @@ impl Preparation<'_> {
             self.flush()?;
             // Page cache that was dirty, what had not arrived in swap yet, and what has grown meanwhile is
             // there for a second round.
-            while self.round(goal, &mut done, &mut measured, progress)? {}
+            let (mut least, mut in_vain) = (Bytes::MAX, 0);
+            while in_vain < ROUNDS_IN_VAIN && self.round(goal, &mut done, &mut measured, progress)? {
+                let left: Bytes = self.candidates()?.iter().map(|candidate| candidate.gain).sum();
+                in_vain = if left + LITTLE <= least { 0 } else { in_vain + 1 };
+                least = least.min(left);
+            }
         }
         if !self.stop.is_set() && self.actuator.is_live() {
             self.collect(&mut done, &mut measured)?;
