@@ -514,8 +514,12 @@ def test_image_size_is_put_back_even_when_omr_was_killed_with_it_raised() -> Non
         guest.write(IMAGE_SIZE, default.strip())
         assert guest.run(["omr", "prepare", "restore"]).stdout == ""
         assert guest.read(IMAGE_SIZE) == default and guest.run(["test", "-e", NOTE], check=False).code != 0
-        # Nothing is raised without a note.
+        # Nor is it raised where the configuration says so, or without a note.
         guest.write(IMAGE_SIZE, "0")
+        guest.shell("mkdir -p /etc/omr")
+        guest.write("/etc/omr/omr.toml", '[hibernate]\nraise_image_size = "off"\n', create=True)
+        assert "stays" in guest.run(["omr", "prepare", "snapshot"]).stdout and guest.read(IMAGE_SIZE) == "0\n"
+        guest.shell("rm /etc/omr/omr.toml")
         guest.shell(f"mkdir {NOTE}")
         refused = guest.run(["omr", "prepare", "snapshot"], check=False)
         assert refused.code == 1 and "image_size.json" in refused.stderr

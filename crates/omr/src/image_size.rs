@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use omr_kernel::Kernel;
 use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::hibernate::{self, Hibernation};
+use omr_policy::Config;
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -28,10 +29,13 @@ struct Note {
     raised: Bytes,
 }
 
-/// Raises it where that spares the kernel a search for little; to what. See
+/// Raises it where that spares the kernel a search for little, unless the configuration says otherwise; to what. See
 /// [`omr_policy::forecast::Forecast::worth_copying`].
-pub fn raise(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Result<Option<Bytes>> {
+pub fn raise(kernel: &Kernel, root: &Path, config: &Config, actuator: &mut dyn Actuator) -> Result<Option<Bytes>> {
     restore(kernel, root, actuator)?;
+    if !config.hibernate.raise_image_size {
+        return Ok(None);
+    }
     let forecast = image::forecast(kernel).context("the kernel does not tell what memory is in use")?;
     let Ok(place) = image::place(kernel, root) else { return Ok(None) };
     let raised = forecast.worth_copying(place.device.free());

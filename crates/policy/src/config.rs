@@ -51,11 +51,19 @@ pub enum Goal {
     Hibernate,
 }
 
-/// What `Goal::Hibernate` works towards.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What `Goal::Hibernate` works towards, and what happens last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernate {
     /// The image, before compression, is small enough at this size; zero: never.
     pub image: Bytes,
+    /// Whether `image_size` is raised while the image is made, where little more could leave.
+    pub raise_image_size: bool,
+}
+
+impl Default for Hibernate {
+    fn default() -> Self {
+        Hibernate { image: Bytes::ZERO, raise_image_size: true }
+    }
 }
 
 /// Which rule tells an idle machine.

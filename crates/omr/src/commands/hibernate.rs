@@ -16,7 +16,7 @@ use crate::bus::Systemd;
 use crate::commands::{prepare, warm};
 use crate::exit::Exit;
 use crate::stop::{self, Flag};
-use crate::{image_size, paths};
+use crate::{config, image_size, paths};
 
 /// How often logind is asked whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -154,7 +154,8 @@ fn through_logind(mut systemd: Systemd) -> Result<&'static str> {
 /// Also what `image_size` was raised to, as the hook does where systemd hibernates.
 fn straight(kernel: &Kernel, root: &Path) -> Result<(&'static str, Option<Bytes>)> {
     let tell = |err: &anyhow::Error| eprintln!("omr: {err:#}");
-    let raised = image_size::raise(kernel, root, &mut Live).inspect_err(tell).unwrap_or_default();
+    let config = config::load_or_refuse(root, None)?.policy;
+    let raised = image_size::raise(kernel, root, &config, &mut Live).inspect_err(tell).unwrap_or_default();
     let outcome = omr_kernel::hibernate::hibernate(kernel, &mut Live);
     let _ = image_size::restore(kernel, root, &mut Live).inspect_err(tell);
     let why = match outcome? {

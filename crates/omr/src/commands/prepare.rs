@@ -53,8 +53,9 @@ enum What {
     /// Have the kernel copy what is in use where it would look all over the machine for little more to take
     ///
     /// Raises image_size when that is set so low (0, say) that all that can leave memory does not get it there, and most of
-    /// that has left: the search takes the kernel seconds, for a few MiB. For the moment right before the image is made:
-    /// /usr/lib/systemd/system-sleep/omr runs it before hibernation, and "omr prepare restore" after.
+    /// that has left: the search takes the kernel seconds. For the moment right before the image is made:
+    /// /usr/lib/systemd/system-sleep/omr runs it before hibernation, and "omr prepare restore" after. Not with
+    /// raise_image_size = "off" in the configuration.
     Snapshot,
     /// Put back what was changed for hibernation: image_size, and zram where a preparation was killed with it off
     ///
@@ -137,7 +138,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 
 /// `omr prepare snapshot`.
 fn snapshot(root: &Path) -> Result<Exit> {
-    match image_size::raise(&Kernel::open(root)?, root, &mut Live)? {
+    match image_size::raise(&Kernel::open(root)?, root, &config::load_or_refuse(root, None)?.policy, &mut Live)? {
         Some(size) => outln!("image_size is {size} until the machine is back: what is in use is copied"),
         None => outln!("image_size stays as it is"),
     }

@@ -74,7 +74,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order in which they are shown: by table, the top first.
-pub static KEYS: [Key; 42] = [
+pub static KEYS: [Key; 43] = [
     Key {
         table: "",
         name: "mode",
@@ -145,6 +145,15 @@ pub static KEYS: [Key; 42] = [
     size("sweep", "step", Bytes::kib(128), Bytes::mib(64), |s| &mut s.policy.sweep.step),
     time("sweep", "write_time", ms(1), ms(50), |s| &mut s.policy.sweep.write_time),
     size("hibernate", "image", Bytes::ZERO, TIB, |s| &mut s.policy.hibernate.image),
+    Key {
+        table: "hibernate",
+        name: "raise_image_size",
+        kind: Kind::Word {
+            words: &["off", "on"],
+            get: |s| if s.policy.hibernate.raise_image_size { "on" } else { "off" },
+            set: |s, word| s.policy.hibernate.raise_image_size = word == "on",
+        },
+    },
     size("guard", "refaults_per_minute", Bytes::ZERO, TIB, |s| &mut s.policy.guard.refaults_per_minute),
     time("guard", "backoff", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff),
     time("guard", "backoff_max", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff_max),
