@@ -364,7 +364,7 @@ def draw_bars(axes: Any, groups: dict[str, dict[str, list[dict[str, Any]]]], val
             x = place - 0.4 + width * (arms.index(arm) + 0.5)
             axes.bar(x, metric.value, width * 0.92, color=COLOURS[arm], label=LABELS[arm] if place == 0 else None)
             axes.plot([x] * len(runs), metric.values, ".", color="#333333", markersize=4)
-            axes.annotate(f"{metric.value:.3g}", (x, max(metric.values)), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+            axes.annotate(f"{metric.value:,.0f}" if metric.value >= 100 else f"{metric.value:.3g}", (x, max(metric.values)), (0, 3), textcoords="offset points", ha="center", fontsize=8)
     axes.set_xticks(range(len(groups)), list(groups))
     axes.set_ylabel(unit)
     axes.set_title(title)
