@@ -64,7 +64,7 @@ impl Backend {
     /// Finds out what this kernel has, on a group that will be written to anyway.
     pub fn probe(choice: BackendChoice, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
         let has = |file| group.dir().has(file);
-        let name = crate::config::printable(&group.path().to_string_lossy());
+        let name = crate::text::printable(&group.path().to_string_lossy());
         let mut swappiness = || -> Result<bool> {
             // A request for nothing does nothing, and is refused where the key is unknown.
             let request = format!("0 swappiness={}", Swappiness::FILE_ONLY);

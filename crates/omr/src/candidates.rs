@@ -8,8 +8,8 @@ use omr_kernel::{Kernel, Result};
 use omr_policy::Class;
 use omr_units::{Bytes, GroupId, Limit};
 
-use crate::config::printable;
 use crate::exit::Exit;
+use crate::text::printable;
 use crate::tree::{Node, Tree};
 
 /// A group with less is not worth a write: the kernel does not work in smaller portions.

@@ -15,12 +15,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use omr_policy::statement::Word;
 use omr_policy::{Class, short};
 use omr_units::{Amount, Monotonic};
 
 use crate::attributes::{self, Attributes, Focus, Spared};
 use crate::config::{GroupRule, amount_text, class, parts};
-use crate::said::Word;
 
 /// Groups that are protected unless a rule names them, by the last part of their path, as the
 /// beginning and the end of it. Short on purpose: what makes a machine look dead when it has to be
@@ -199,7 +199,7 @@ impl Assignment {
             && self.origin != Origin::Default
             && let Some(above) = path.ancestors().nth(self.above.into())
         {
-            text += &format!(", inherited from {}", crate::config::printable(&above.to_string_lossy()));
+            text += &format!(", inherited from {}", crate::text::printable(&above.to_string_lossy()));
         }
         if let (Some(keep), Some(rule)) = (self.keep, &self.keep_rule) {
             text += &format!("; keeps {}: matched {rule}", amount_text(keep));
@@ -367,7 +367,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::rules;
+    use crate::config::{Loaded, Profile, rules};
 
     const OWN: &str = "system.slice/omr.service";
 
@@ -793,6 +793,39 @@ mod tests {
             if with.class == Class::Background {
                 prop_assert_eq!(with.explicit, without.explicit);
             }
+        }
+    }
+
+    fn class_by_profile(group: &str, target: Option<&str>) -> Class {
+        let mut loaded = Loaded::built_in();
+        loaded.groups = rules("[[group]]\nmatch = \"work/**\"\nclass = \"foreground\"\n");
+        Profile::Seed.apply(target.map(Path::new), &mut loaded).expect("a path");
+        let classifier = Classifier::new(&loaded.groups, Path::new(""));
+        let mut assignment = Assignment::default();
+        let mut path = std::path::PathBuf::new();
+        for part in group.split('/') {
+            path.push(part);
+            assignment = classifier.assign(&path, &assignment, &Attributes::none(0));
+        }
+        assignment.class
+    }
+
+    #[test]
+    fn by_a_profile_one_group_is_touched_with_all_below_it_and_no_other() {
+        for target in ["a[b]*c/d", "/a[b]*c/d", "a[b]*c/d/"] {
+            assert_eq!(class_by_profile("a[b]*c/d", Some(target)), Class::Background, "{target}");
+            assert_eq!(class_by_profile("a[b]*c/d/e/f", Some(target)), Class::Background, "{target}");
+            for other in ["a[b]*c", "abc/d", "a[b]*c/de", "work/x", "system.slice"] {
+                assert_eq!(class_by_profile(other, Some(target)), Class::Protected, "{target}: {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn by_a_profile_the_root_is_all_that_may_be_touched() {
+        for target in [None, Some("/"), Some("")] {
+            assert_eq!(class_by_profile("system.slice", target), Class::Background);
+            assert_eq!(class_by_profile("work/x", target), Class::Foreground);
         }
     }
 }

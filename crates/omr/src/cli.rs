@@ -6,10 +6,9 @@ use clap::error::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    advise, config, doctor, follow, hibernate, hint, history, mount, prepare, ps, reclaim, run, say, status, warm,
-    watch, wss,
+    advise, config, daemon, doctor, follow, hibernate, hint, history, mount, prepare, ps, reclaim, run, say, status,
+    warm, watch, wss,
 };
-use crate::daemon;
 
 /// Opportunistic memory reclaim: takes memory back while the machine is idle, from groups that
 /// nobody is working with, and stops at once when somebody needs the machine.

@@ -8,10 +8,9 @@ use omr_kernel::{Kernel, swap};
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::image;
-use crate::limits::write_atomically;
-use crate::paths;
 use crate::reclaim::Report;
+use crate::storage::write_atomically;
+use crate::{image, paths};
 
 const FILE: &str = "disk-rate.json";
 

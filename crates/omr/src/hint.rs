@@ -28,8 +28,6 @@ use omr_units::{Amount, Bytes, Limit};
 use serde::Serialize;
 
 use self::plan::{Line, Part, Plan, detail, text};
-pub use self::plan::{Selection, Skip, Skipped};
-pub use self::subject::{Account, Ignore, Rules, Subject, descendants, name, open};
 use crate::backend::Backend;
 use crate::candidates::SMALLEST;
 use crate::config::BackendChoice;
@@ -38,6 +36,9 @@ use crate::reclaim::{Worker, machine};
 use crate::snapshot::SwapSpace;
 use crate::stop::Flag;
 use crate::warm;
+
+pub use self::plan::{Selection, Skip, Skipped};
+pub use self::subject::{Account, Ignore, Rules, Subject, descendants, name, open};
 
 /// Writeback below this is over: other programs always write a little.
 const WRITEBACK_OVER: Bytes = Bytes::kib(256);
@@ -231,7 +232,7 @@ impl Hinter<'_> {
             let group = Group::open(self.kernel.cgroup()?, path)?;
             match group.read_limit("memory.swap.max", buffer) {
                 Ok(Limit::Bytes(most)) if most - group.read_swap_current(buffer)? < self.kernel.page().bytes() => {
-                    let shown = crate::config::printable(&path.to_string_lossy());
+                    let shown = crate::text::printable(&path.to_string_lossy());
                     return Ok(Some(format!(
                         "memory.swap.max of {shown} is {most} and reached, so anonymous memory cannot be paged out"
                     )));
@@ -588,7 +589,7 @@ impl Report {
         let stat = subject.process.stat();
         Report {
             pid: stat.pid,
-            name: crate::config::printable(&stat.comm.to_string_lossy()),
+            name: crate::text::printable(&stat.comm.to_string_lossy()),
             group: subject.group.to_string_lossy().into_owned(),
             hinted: Bytes::ZERO,
             resident_before: Bytes::ZERO,

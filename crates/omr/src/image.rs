@@ -83,7 +83,7 @@ impl Place {
 
     /// The name it was switched on by, fit for printing.
     pub fn name(&self) -> String {
-        crate::config::printable(&self.device.path.to_string_lossy())
+        crate::text::printable(&self.device.path.to_string_lossy())
     }
 
     /// Swap of the whole machine that must stay free so that `image` bytes of this device do.
@@ -226,7 +226,7 @@ fn holder<'a>(
         .ok_or(Obstacle::NotSwap(number))?;
     match hibernation.resume_offset {
         Some(offset) if offset.0 > 0 => Ok(file),
-        _ => Err(Obstacle::NoOffset(crate::config::printable(&file.path.to_string_lossy()))),
+        _ => Err(Obstacle::NoOffset(crate::text::printable(&file.path.to_string_lossy()))),
     }
 }
 

@@ -15,7 +15,7 @@ use omr_policy::Config;
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::write_atomically;
+use crate::storage::write_atomically;
 use crate::{image, paths};
 
 /// What is noted on disk.

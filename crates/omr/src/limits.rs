@@ -4,13 +4,10 @@
 //! One file a group in `limits/` of the state directory, named by the group's inode number.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
+use std::{fs, io, thread};
 
 use anyhow::{Context, Result, bail};
 use omr_kernel::actuate::{Actuator, Live, Outcome};
@@ -21,53 +18,14 @@ use omr_units::{GroupId, Limit};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 
+use crate::storage::write_new;
+
 /// Limits that omr may change. An entry that names another file is not ours.
 const FILES: [&str; 2] = ["memory.high", "memory.swap.max"];
 
 /// How often, and how far apart, a guard tries.
 const GUARD_TRIES: u32 = 100;
 const GUARD_PAUSE: Duration = Duration::from_millis(100);
-
-/// Replaces a file so that a reader, or a crash at any moment, finds the old or the new one whole.
-pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, 0o644, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
-}
-
-/// As [`write_atomically`], for what nobody but root may read.
-pub fn write_privately(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, 0o600, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
-}
-
-/// As [`write_atomically`], where there is no such file yet; false: there is one.
-pub fn write_new(path: &Path, data: &[u8]) -> Result<bool> {
-    match put(path, data, 0o644, |from, to| fs::hard_link(from, to)) {
-        Ok(()) => Ok(true),
-        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(err) => Err(err).with_context(|| format!("write {}", path.display())),
-    }
-}
-
-/// Writes a file of another name and puts it in place.
-fn put(path: &Path, data: &[u8], mode: u32, place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
-    let no_name = || io::Error::from(io::ErrorKind::InvalidInput);
-    let dir = path.parent().ok_or_else(no_name)?;
-    let mut name = path.file_name().ok_or_else(no_name)?.to_owned();
-    // The pid keeps two processes (daemon and command line) from writing one temporary file.
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = dir.join(name);
-    let written = (|| {
-        // One of that name is of a process that is gone and had our pid.
-        let _ = fs::remove_file(&temporary);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        file.write_all(data)?;
-        file.sync_all()?;
-        place(&temporary, path)?;
-        File::open(dir)?.sync_all()
-    })();
-    // There still after an error, or after a hard link.
-    let _ = fs::remove_file(&temporary);
-    written
-}
 
 /// A changed limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,5 +250,5 @@ fn restore_one(root: &Dir, entry: &Entry, actuator: &mut dyn Actuator) -> Result
 }
 
 fn shown(entry: &Entry) -> String {
-    crate::config::printable(&entry.path.to_string_lossy())
+    crate::text::printable(&entry.path.to_string_lossy())
 }

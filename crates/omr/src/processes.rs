@@ -13,12 +13,13 @@ use omr_kernel::process::{self, Holds, Process, Status};
 use omr_kernel::{Kernel, Result, clock};
 use omr_policy::Class;
 use omr_policy::rank::{self, ProcessId};
+use omr_policy::statement::Word;
 use omr_units::{Bytes, GroupId, Monotonic};
 
 use crate::classes::{self, Assignment, Classifier};
 use crate::config::{Loaded, ProcessRule, parts};
 use crate::exit::Exit;
-use crate::said::{Said, Word};
+use crate::said::Said;
 use crate::tree::{Node, SaidOfGroups, Tree};
 
 /// Whether a rule fits a process is looked at again after this time: it may run another program by then, or be in

@@ -9,59 +9,17 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use omr_policy::Class;
 use omr_policy::rank::ProcessId;
+use omr_policy::statement::Word;
 use omr_units::GroupId;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::write_atomically;
 use crate::paths;
-
-/// What can be said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Word {
-    /// Nobody works with it.
-    Background,
-    /// Its user is at the machine, and may work with any part of it: nothing is taken from the group, but of each
-    /// process in it may be said that it is in the background.
-    Present,
-    /// Somebody works with it.
-    Foreground,
-}
-
-impl Word {
-    /// The class.
-    pub fn class(self) -> Class {
-        match self {
-            Word::Present | Word::Foreground => Class::Foreground,
-            Word::Background => Class::Background,
-        }
-    }
-}
-
-/// Of whom.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Of {
-    /// A process.
-    Process(ProcessId),
-    /// A group, by its path below the mount; bytes that are not UTF-8 replaced.
-    Group(String),
-}
+use crate::storage::write_atomically;
 
 /// The group that a user names, as a request can carry it and as the daemon compares it.
 pub fn group(target: &Path) -> String {
     target.strip_prefix(".").unwrap_or(target).to_string_lossy().into_owned()
-}
-
-/// Something that is true for as long as whoever says so goes on saying it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Statement {
-    /// What; never that something is in the background.
-    pub word: Word,
-    /// Of whom.
-    pub of: Of,
 }
 
 /// Words about groups and processes.
@@ -114,7 +72,7 @@ mod pairs {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::Word;
+    use omr_policy::statement::Word;
 
     pub fn serialize<K: Serialize, S: Serializer>(map: &HashMap<K, Word>, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(map)

@@ -11,14 +11,14 @@ use std::time::Duration;
 use omr_kernel::inotify::Watches;
 use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
 use omr_kernel::{Dir, Kernel, Result, clock};
+use omr_policy::statement::Word;
 use omr_policy::{ByAge, Class, Old};
 use omr_units::{Bytes, GroupId, Limit, Monotonic};
 
 use crate::attributes::Attributes;
 use crate::classes::{Assignment, Classifier};
-use crate::config::printable;
 use crate::exit::Exit;
-use crate::said::Word;
+use crate::text::printable;
 
 /// Limits and xattrs of all groups are read again after this time, in one scan, so that what is said
 /// of a group reaches those below it at once; a sweep reads the limits of its group anew.

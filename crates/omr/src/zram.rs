@@ -5,10 +5,9 @@
 //! that was killed as well. Swap that is off is off until the next boot at most, so a note of another boot is none.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use anyhow::{Context, Result, bail};
 use omr_kernel::actuate::{Actuator, Live, Outcome};
@@ -21,13 +20,14 @@ use omr_policy::zram::{Keep, Known};
 use omr_units::{Bytes, GroupId, Limit};
 use serde::{Deserialize, Serialize};
 
-use crate::bus::Systemd;
-use crate::config::{Loaded, printable};
+use crate::config::Loaded;
 use crate::image::Place;
-use crate::limits::{self, Guard, write_new};
+use crate::limits::{self, Guard};
 use crate::prepare::read_free;
 use crate::processes::read_groups;
 use crate::stop::{self, Alarm};
+use crate::storage::write_new;
+use crate::text::printable;
 use crate::tree::Tree;
 use crate::{disk_rate, paths};
 
@@ -60,6 +60,9 @@ pub fn before(kernel: &Kernel, place: &Place) -> Vec<SwapDevice> {
     devices.retain(|device| device.kind == SwapKind::Zram && device.priority >= place.device.priority);
     devices
 }
+
+/// Has systemd start a unit. The command line hands it in, so that nothing here needs the bus.
+pub type StartUnit = fn(unit: &str) -> Result<()>;
 
 /// What can be switched off.
 #[derive(Debug)]
@@ -131,10 +134,11 @@ impl Plan {
         kernel: &'a Kernel,
         root: &'a Path,
         actuator: &mut dyn Actuator,
+        start_unit: StartUnit,
         time: Option<Duration>,
     ) -> Result<Off<'a>, String> {
         let said = |err: anyhow::Error| format!("{err:#}");
-        let off = Off::new(kernel, root, self.devices.clone()).map_err(said)?;
+        let off = Off::new(kernel, root, start_unit, self.devices.clone()).map_err(said)?;
         let alarm = Alarm::new();
         for device in &off.devices {
             let mut call = || swap::switch(kernel, actuator, &device.path, Switch::Off);
@@ -224,13 +228,14 @@ fn words(keep: Keep, place: &Place) -> String {
 pub struct Off<'a> {
     kernel: &'a Kernel,
     root: &'a Path,
+    start_unit: StartUnit,
     devices: Vec<Device>,
     _guard: Guard,
 }
 
 impl<'a> Off<'a> {
     /// Nothing is off yet, but all is ready to be put back.
-    fn new(kernel: &'a Kernel, root: &'a Path, devices: Vec<Device>) -> Result<Self> {
+    fn new(kernel: &'a Kernel, root: &'a Path, start_unit: StartUnit, devices: Vec<Device>) -> Result<Self> {
         let state_dir = paths::state_dir(root);
         fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
         let file = paths::zram(&state_dir);
@@ -238,21 +243,26 @@ impl<'a> Off<'a> {
         if !write_new(&file, &serde_json::to_vec(&note)?)? {
             bail!("another omr has switched it off, or could not switch it on again ({})", file.display());
         }
-        let guard = limits::guard(&file, || drop(restore(kernel, root, &mut Live)));
+        let guard = limits::guard(&file, || drop(restore(kernel, root, start_unit, &mut Live)));
         let guard = guard.inspect_err(|_| drop(fs::remove_file(&file)))?;
-        Ok(Off { kernel, root, devices: note.devices, _guard: guard })
+        Ok(Off { kernel, root, start_unit, devices: note.devices, _guard: guard })
     }
 
     /// Switches it on again, with the priority that it had.
     pub fn switch_on(self, actuator: &mut dyn Actuator) -> Result<()> {
-        switch_on(self.kernel, self.root, &self.devices, actuator)
+        switch_on(self.kernel, self.root, self.start_unit, &self.devices, actuator)
     }
 }
 
 /// Switches on again what a process that is gone has left off; the names of that.
-pub fn restore(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Result<Option<String>> {
+pub fn restore(
+    kernel: &Kernel,
+    root: &Path,
+    start_unit: StartUnit,
+    actuator: &mut dyn Actuator,
+) -> Result<Option<String>> {
     let Some(devices) = left(kernel, root)? else { return Ok(None) };
-    switch_on(kernel, root, &devices, actuator)?;
+    switch_on(kernel, root, start_unit, &devices, actuator)?;
     Ok(Some(names(&devices)))
 }
 
@@ -290,11 +300,17 @@ fn is_on(kernel: &Kernel, device: &Device) -> bool {
 }
 
 /// Switches all on that are not, and forgets them; what could be switched on by a later start is kept.
-fn switch_on(kernel: &Kernel, root: &Path, devices: &[Device], actuator: &mut dyn Actuator) -> Result<()> {
+fn switch_on(
+    kernel: &Kernel,
+    root: &Path,
+    start_unit: StartUnit,
+    devices: &[Device],
+    actuator: &mut dyn Actuator,
+) -> Result<()> {
     let mut errors = Vec::new();
     let mut later = false;
     for device in devices {
-        if is_on(kernel, device) || set_up(kernel, root, device) {
+        if is_on(kernel, device) || set_up(kernel, root, start_unit, device) {
             continue;
         }
         let switch = Switch::On { priority: device.priority };
@@ -321,7 +337,7 @@ fn switch_on(kernel: &Kernel, root: &Path, devices: &[Device], actuator: &mut dy
 
 /// Has systemd set the device up where it has a unit for it: zram-generator binds what makes the device to the swap's
 /// unit, so that switching it off has reset it. Whether it is on again.
-fn set_up(kernel: &Kernel, root: &Path, device: &Device) -> bool {
+fn set_up(kernel: &Kernel, root: &Path, start_unit: StartUnit, device: &Device) -> bool {
     let Some(name) = device.path.strip_prefix("/dev").ok().and_then(Path::to_str) else { return false };
     // Another root is another machine, whose systemd nobody can ask.
     if root != Path::new("/") || !root.join("run/systemd/system").is_dir() {
@@ -330,7 +346,7 @@ fn set_up(kernel: &Kernel, root: &Path, device: &Device) -> bool {
     let began = clock::read_monotonic();
     // systemd may not have noticed yet that it is off, and then there is nothing to start.
     while clock::read_monotonic().since(began) < SET_UP {
-        if Systemd::connect(false).and_then(|mut systemd| systemd.start(&format!("dev-{name}.swap"))).is_err() {
+        if start_unit(&format!("dev-{name}.swap")).is_err() {
             return false;
         }
         for _ in 0..20 {
@@ -366,7 +382,7 @@ mod tests {
     fn restored(root: &FakeRoot) -> (Vec<String>, bool) {
         let kernel = Kernel::open(root.path()).expect("a root");
         let mut transcript = Transcript::new(DryRun);
-        restore(&kernel, root.path(), &mut transcript).expect("restored");
+        restore(&kernel, root.path(), |_| bail!("no systemd"), &mut transcript).expect("restored");
         let lines = transcript.lines().into_iter().map(|(path, line)| format!("{} {line}", path.display())).collect();
         (lines, root.resolve("var/lib/omr/zram.json").exists())
     }

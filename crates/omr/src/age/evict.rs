@@ -398,7 +398,7 @@ pub fn swap_left(groups: &[Group], buffer: &mut Vec<u8>) -> Result<Bytes> {
 }
 
 fn not_aged(group: &Group, lists: &[Lists], older_than: Duration) -> String {
-    let (group, time) = (crate::config::printable(&group.path().to_string_lossy()), short(older_than));
+    let (group, time) = (crate::text::printable(&group.path().to_string_lossy()), short(older_than));
     let reach = match lists.iter().filter_map(reach).max() {
         Some(reach) => format!("its ages are known for the last {} only", short(reach)),
         None => "its ages are not known".into(),

@@ -11,8 +11,8 @@ use anyhow::Result;
 use omr_policy::advise::LEAST_COVERED;
 use omr_units::{Bytes, Permyriad};
 
-use crate::config::printable;
 use crate::exit::Exit;
+use crate::text::printable;
 use crate::when;
 
 /// Says with how much memory a group can live.

@@ -9,9 +9,11 @@ use omr_units::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::age::{self, Missing, NO_SWAP};
-use crate::config::{self, GroupRule, KEYS, Loaded, Place, Selector, TABLES, amount_text, printable, time_text};
+use crate::config::{self, GroupRule, KEYS, Loaded, Place, Selector, TABLES, amount_text, time_text};
 use crate::exit::Exit;
+use crate::lint;
 use crate::snapshot::SwapSpace;
+use crate::text::printable;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -73,7 +75,7 @@ fn check(root: &Path, source: &Source) -> Exit {
             return Exit::Usage;
         }
     };
-    for warning in loaded.warnings() {
+    for warning in lint::warnings(&loaded) {
         eprintln!("warning: {warning}");
     }
     let by_age: Vec<&GroupRule> = loaded.groups.iter().filter(|rule| rule.asks_for_age()).collect();

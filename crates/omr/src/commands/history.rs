@@ -1,5 +1,7 @@
 //! `omr history`: what sweeps have done, and what groups held and used.
 
+mod export;
+
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,10 +14,11 @@ use omr_units::Bytes;
 use serde::Serialize;
 
 use super::wss::range;
-use crate::config::{Glob, parts, printable};
-use crate::daemon::{LedgerEntry, read_ledger};
+use crate::config::{Glob, parts};
+use crate::daemon::ledger::{self, Entry};
 use crate::exit::Exit;
 use crate::history::{self, AGES, Idle, OnNode, Sample};
+use crate::text::printable;
 use crate::{paths, when};
 
 /// Shows what sweeps have done; with --groups, what groups held and used. Times are UTC.
@@ -57,7 +60,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 
 fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
     let mut entries = VecDeque::new();
-    read_ledger(&paths::state_dir(root), |entry| {
+    ledger::read(&paths::state_dir(root), |entry| {
         entries.push_back(entry);
         if entries.len() > args.lines {
             entries.pop_front();
@@ -72,7 +75,7 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
     for entry in &entries {
         let time = |seconds: u64| when::text(Duration::from_secs(seconds));
         match entry {
-            LedgerEntry::Sweep(swept) => outln!(
+            Entry::Sweep(swept) => outln!(
                 "{}  {}: {}{} freed (anon {}, file {}), {} to swap, {}{}; {}",
                 time(swept.time),
                 printable(&swept.group),
@@ -85,7 +88,7 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 short(Duration::from_millis(swept.wall_ms)),
                 swept.stop_reason,
             ),
-            LedgerEntry::Prepare(prepared) => outln!(
+            Entry::Prepare(prepared) => outln!(
                 "{}  prepared for {} ({}): {}{} freed (anon {}, file {}), {} to swap, {}; {}",
                 time(prepared.time),
                 prepared.purpose.name(),
@@ -98,7 +101,7 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 short(Duration::from_millis(prepared.wall_ms)),
                 prepared.stop_reason,
             ),
-            LedgerEntry::Hint(hint) => outln!(
+            Entry::Hint(hint) => outln!(
                 "{}  {} ({}): {}hint {} about {}, {} freed, {} to swap, {}; {}",
                 time(hint.time),
                 hint.id.pid,
@@ -111,10 +114,10 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 short(Duration::from_millis(hint.wall_ms)),
                 hint.stop_reason,
             ),
-            LedgerEntry::LeftAlone { time: at, group, reason } => {
+            Entry::LeftAlone { time: at, group, reason } => {
                 outln!("{}  {}: left alone: {reason}", time(*at), printable(group))
             }
-            LedgerEntry::Refaults { time: at, group, bytes, after, .. } => outln!(
+            Entry::Refaults { time: at, group, bytes, after, .. } => outln!(
                 "{}  {}: {bytes} came back within {}",
                 time(*at),
                 printable(group),
@@ -130,7 +133,7 @@ fn groups(root: &Path, args: &Args) -> Result<Exit> {
     let wanted = wanted(root, args.group.as_deref())?;
     let mut samples = history::read(&paths::history(root), args.since.unwrap_or_default()..Duration::MAX, wanted)?;
     if let Some(file) = &args.parquet {
-        let rows = history::export::write(file, samples.by_ref(), args.per_node)?;
+        let rows = export::write(file, samples.by_ref(), args.per_node)?;
         samples.skipped().iter().for_each(|skipped| eprintln!("omr: {skipped}"));
         outln!("{rows} rows in {}", file.display());
         return Ok(Exit::Done);

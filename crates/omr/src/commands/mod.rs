@@ -10,6 +10,7 @@ macro_rules! outln {
 
 pub mod advise;
 pub mod config;
+pub mod daemon;
 pub mod doctor;
 pub mod follow;
 pub mod hibernate;
@@ -27,10 +28,10 @@ pub mod watch;
 pub mod wss;
 
 use anyhow::Result;
+use omr_policy::statement::Word;
 
 use crate::cli::{Cli, Command};
 use crate::exit::Exit;
-use crate::said::Word;
 
 /// Runs the command.
 pub fn run(cli: Cli) -> Result<Exit> {
@@ -43,7 +44,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Prepare(args) => prepare::run(&cli.root, &args),
         Command::Warm(args) => warm::run(&cli.root, &args),
         Command::Hibernate(args) => hibernate::run(&cli.root, &args),
-        Command::Daemon(args) => crate::daemon::run(&cli.root, &args),
+        Command::Daemon(args) => daemon::run(&cli.root, &args),
         Command::Status(args) => status::status(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),
         Command::History(args) => history::run(&cli.root, &args),

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use crate::backend::Backend;
 use crate::config::{self, BackendChoice};
-use crate::daemon::SignalFd;
 use crate::exit::Exit;
 use crate::logging;
 use crate::mount::{FILE, KIND, Mirror, Reclaimer, detach};
+use crate::signal_fd::SignalFd;
 
 /// Offers memory.swap.reclaim, the file of the original patch, on a kernel that lacks it.
 ///

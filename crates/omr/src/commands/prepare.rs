@@ -16,11 +16,13 @@ use omr_policy::{End, short};
 use omr_units::Bytes;
 use serde::Serialize;
 
+use crate::bus::Systemd;
 use crate::exit::Exit;
 use crate::image::{self, Obstacle, Place};
 use crate::limits::Journal;
 use crate::prepare::{Done, Goal, Preparation, Reached, Target};
 use crate::stop::{self, Flag};
+use crate::text::printable;
 use crate::zram::{self, Plan};
 use crate::{backend, config, disk_rate, image_size, when};
 
@@ -125,6 +127,11 @@ fn parse_target(text: &str) -> Result<Target, String> {
     }
 }
 
+/// Has systemd start a unit.
+fn start_unit(unit: &str) -> Result<()> {
+    Systemd::connect(false)?.start(unit)
+}
+
 /// Runs the command.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     match &args.what {
@@ -149,7 +156,7 @@ fn snapshot(root: &Path) -> Result<Exit> {
 fn restore(root: &Path) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     let image_size = image_size::restore(&kernel, root, &mut Live);
-    if let Some(names) = zram::restore(&kernel, root, &mut Live)? {
+    if let Some(names) = zram::restore(&kernel, root, start_unit, &mut Live)? {
         outln!("{names} (zram) is on again");
     }
     if let Some(size) = image_size? {
@@ -224,7 +231,7 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
         && !common.dry_run
     {
         // The other half is for the disk.
-        match plan.switch_off(&kernel, root, &mut *session.actuator, common.deadline.map(|time| time / 2)) {
+        match plan.switch_off(&kernel, root, &mut *session.actuator, start_unit, common.deadline.map(|time| time / 2)) {
             Ok(switched) => off = Some(switched),
             Err(why) => zram = Some(Err(why)),
         }
@@ -319,7 +326,7 @@ impl<'a> Session<'a> {
         };
         stop::catch_signals();
         if !common.dry_run {
-            match zram::restore(kernel, root, &mut *actuator) {
+            match zram::restore(kernel, root, start_unit, &mut *actuator) {
                 Ok(None) => {}
                 Ok(Some(names)) => eprintln!("omr: {names} (zram), left off by an omr that was killed, is on again"),
                 Err(err) => eprintln!("omr: {err:#}"),
@@ -376,7 +383,7 @@ fn progress_bar(common: &Common, missing: Option<Bytes>) -> ProgressBar {
 fn notes(kernel: &Kernel, place: &Place, after: &Forecast, zram: Option<&Result<Plan, String>>) -> Vec<String> {
     let mut notes = Vec::new();
     let devices = zram::before(kernel, place);
-    let names: Vec<_> = devices.iter().map(|device| config::printable(&device.path.to_string_lossy())).collect();
+    let names: Vec<_> = devices.iter().map(|device| printable(&device.path.to_string_lossy())).collect();
     let (names, disk) = (names.join(", "), place.name());
     match zram {
         None => {}

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_control::client::ask;
+use omr_control::protocol::Request;
+use omr_control::status::ProcessView;
 use omr_kernel::Kernel;
 use omr_kernel::process::{Process, Status, read_command};
 use omr_policy::age::Bounds;
@@ -14,13 +17,12 @@ use omr_policy::{Class, short};
 use omr_units::Bytes;
 use serde_json::{Value, json};
 
-use crate::config::printable;
-use crate::daemon::{ControlRequest, ProcessView, ask};
 use crate::exit::Exit;
-use crate::processes::{Finder, Seen, Which, groups_as_said};
+use crate::processes::{self, Finder, Seen, Which, groups_as_said};
 use crate::said::Said;
+use crate::text::printable;
 use crate::tree::{Tree, no_group};
-use crate::{config, paths, processes};
+use crate::{config, paths};
 
 /// Shows processes with what they hold, their class and why, and what was done to them. Those in the background come
 /// first, in the order in which they would be given up.
@@ -139,7 +141,7 @@ impl Row {
 /// Runs the command.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
-    let asked = ask(&paths::socket(root), &ControlRequest::Processes);
+    let asked = ask(&paths::socket(root), &Request::Processes);
     let (views, absent) = match asked {
         Ok(value) => {
             let views: Vec<ProcessView> = serde_json::from_value(value).context("the daemon is of another version")?;

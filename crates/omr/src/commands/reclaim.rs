@@ -15,12 +15,12 @@ use omr_policy::{Class, Config, End, Machine, short};
 use omr_units::{Amount, Bytes, GroupId};
 use serde::Serialize;
 
-use crate::age;
 use crate::age::damon::Watch;
 use crate::age::evict::Evictor;
 use crate::age::observe::Observer;
 use crate::age::pageout::Pager;
 use crate::age::tracker::{self, Tracker};
+use crate::age::{self};
 use crate::backend::{self, Backend};
 use crate::candidates::{self, Candidate, walk};
 use crate::commands::hint::{self, Order};
@@ -32,6 +32,7 @@ use crate::processes::{self, read_groups};
 use crate::reclaim::{Progress, Report, Worker, job, machine};
 use crate::snapshot::SwapSpace;
 use crate::stop::{self, Flag};
+use crate::text::printable;
 use crate::tree::{Tree, no_group};
 use crate::when;
 
@@ -512,7 +513,7 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
 }
 
 fn printed(path: &Path) -> String {
-    config::printable(&path.to_string_lossy())
+    printable(&path.to_string_lossy())
 }
 
 /// Whether something is wrong, rather than over.
@@ -563,7 +564,7 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
     }
     if summary.dry_run {
         for group in &summary.groups {
-            outln!("{}: would ask for {}", config::printable(&group.group), group.report.asked);
+            outln!("{}: would ask for {}", printable(&group.group), group.report.asked);
         }
         outln!("{}: nothing was done (--dry-run); backend {}", summary.target, summary.backend);
         say_what_went_wrong(summary);
@@ -598,9 +599,9 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
 fn say_what_went_wrong(summary: &Summary) {
     for group in &summary.groups {
         if let Some(error) = &group.report.error {
-            eprintln!("omr: {}: {error}", config::printable(&group.group));
+            eprintln!("omr: {}: {error}", printable(&group.group));
         } else if is_failure(group.report.end) && summary.groups.len() > 1 {
-            eprintln!("omr: {}: {}", config::printable(&group.group), group.report.end.words());
+            eprintln!("omr: {}: {}", printable(&group.group), group.report.end.words());
         }
     }
 }

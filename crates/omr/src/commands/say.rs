@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use omr_control::client::ask;
+use omr_control::protocol::Request;
 use omr_kernel::Kernel;
 use omr_kernel::process::Process;
 use omr_policy::rank::ProcessId;
+use omr_policy::statement::{Of, Word};
 
-use crate::daemon::{ControlRequest, ask};
 use crate::exit::Exit;
-use crate::said::{Of, Word};
 use crate::{paths, processes, said};
 
 /// Tells the daemon which processes or groups somebody works with, or does not. For whoever knows: a compositor, a
@@ -51,7 +52,7 @@ fn say(root: &Path, kernel: &Kernel, word: Option<Word>, target: &Path) -> Resul
         Some(pid) => Of::Process(identity(kernel, pid?)?),
         None => Of::Group(said::group(target)),
     };
-    ask(&paths::socket(root), &ControlRequest::Say { word, of })?;
+    ask(&paths::socket(root), &Request::Say { word, of })?;
     Ok(())
 }
 

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_control::client::ask;
+use omr_control::protocol::Request;
+use omr_control::status::{Explanation, ImageView, Status};
 use omr_policy::{Decision, Mode, Old, short};
 use omr_units::Bytes;
 
-use crate::config::printable;
-use crate::daemon::{ControlRequest, Explanation, ImageView, Status, ask};
 use crate::exit::Exit;
+use crate::text::printable;
 use crate::{paths, processes, said, stop, when};
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +55,7 @@ pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
         stop::catch_signals();
     }
     loop {
-        let value = ask(&paths::socket(root), &ControlRequest::Status)?;
+        let value = ask(&paths::socket(root), &Request::Status)?;
         if args.watch {
             // Home, and clear to the end: no flicker.
             print!("\x1b[H\x1b[J");
@@ -168,8 +170,8 @@ fn about_image(image: &ImageView) -> Option<String> {
 /// `omr explain`.
 pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
     let request = match &args.group {
-        Some(target) if let Some(pid) = processes::pid(target) => ControlRequest::ExplainProcess { pid: pid? },
-        group => ControlRequest::Explain { group: group.as_deref().map(said::group) },
+        Some(target) if let Some(pid) = processes::pid(target) => Request::ExplainProcess { pid: pid? },
+        group => Request::Explain { group: group.as_deref().map(said::group) },
     };
     let value = ask(&paths::socket(root), &request)?;
     if args.json {
@@ -193,17 +195,17 @@ pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
 /// `omr pause`.
 pub fn pause(root: &Path, args: &PauseArgs) -> Result<Exit> {
     if args.until_wake {
-        ask(&paths::socket(root), &ControlRequest::FallAsleep)?;
+        ask(&paths::socket(root), &Request::FallAsleep)?;
         return Ok(Exit::Done);
     }
     // Rounded up: a pause of half a second is not none.
     let seconds = args.time.map(|time| time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)));
-    ask(&paths::socket(root), &ControlRequest::Pause { seconds })?;
+    ask(&paths::socket(root), &Request::Pause { seconds })?;
     Ok(Exit::Done)
 }
 
 /// `omr resume`.
 pub fn resume(root: &Path) -> Result<Exit> {
-    ask(&paths::socket(root), &ControlRequest::Resume)?;
+    ask(&paths::socket(root), &Request::Resume)?;
     Ok(Exit::Done)
 }

@@ -16,11 +16,12 @@ use omr_units::{Amount, Bytes, Rate};
 use serde::Serialize;
 
 use crate::exit::Exit;
-use crate::processes::read_groups;
+use crate::processes::{self, read_groups};
 use crate::stop::{self, Flag};
+use crate::text::printable;
 use crate::tree::{Tree, no_group};
 use crate::warm::{self, Bounds, End, Job, Recorded, Report, Subject, Use};
-use crate::{config, paths, processes, when};
+use crate::{config, paths, when};
 
 /// Somebody works for so long: what is wanted now comes back by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -308,5 +309,5 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
 
 /// A group's path for people.
 fn shown(group: &str) -> String {
-    if group.is_empty() { "/".into() } else { config::printable(group) }
+    if group.is_empty() { "/".into() } else { printable(group) }
 }

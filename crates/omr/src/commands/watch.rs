@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use omr_control::client::ask;
+use omr_control::protocol::Request;
 use omr_policy::short;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::daemon::{ControlRequest, SignalFd, ask};
 use crate::exit::Exit;
+use crate::signal_fd::SignalFd;
 use crate::watch::{Desk, Due, Watch};
 use crate::{config, logging, paths};
 
@@ -55,7 +57,7 @@ impl Desk for Daemon {
     }
 
     fn stand_down(&self) -> Result<()> {
-        ask(&self.0, &ControlRequest::StandDown).map(|_| ())
+        ask(&self.0, &Request::StandDown).map(|_| ())
     }
 }
 
@@ -75,16 +77,16 @@ impl Desk for Printer {
 
     fn stand_down(&self) -> Result<()> {
         match self.json {
-            true => outln!("{}", serde_json::to_string(&ControlRequest::StandDown)?),
+            true => outln!("{}", serde_json::to_string(&Request::StandDown)?),
             false => outln!("nothing is announced any more: the daemon would stop preparing"),
         }
         Ok(())
     }
 }
 
-fn request(due: &Due) -> ControlRequest {
+fn request(due: &Due) -> Request {
     let deadline_ms = due.left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-    ControlRequest::Prepare { purpose: due.purpose, deadline_ms, why: due.why.clone() }
+    Request::Prepare { purpose: due.purpose, deadline_ms, why: due.why.clone() }
 }
 
 /// `spot interruption: terminate, in 118 s`

@@ -21,12 +21,12 @@ use serde::Serialize;
 use crate::age::observe::{Node, Observer};
 use crate::age::tracker::{self, Tracker};
 use crate::age::{self, damon, smaps};
-use crate::config::{self, printable};
 use crate::exit::Exit;
 use crate::hint::Rules;
 use crate::stop::{self, Flag};
+use crate::text::printable;
 use crate::tree::no_group;
-use crate::when;
+use crate::{config, when};
 
 /// Shows how much memory is used, and how much was not used for how long: as the daemon has seen it
 /// in the last minutes, if it runs. With --window, or without a daemon, the kernel is made to look at what

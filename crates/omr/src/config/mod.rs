@@ -3,11 +3,11 @@
 //! Without any file omr runs with the defaults that are built in. Every mistake in every file is
 //! found and reported, with file and line, before anything is used.
 
-mod check;
 mod glob;
 mod layers;
 mod parse;
 mod process;
+mod profile;
 mod schema;
 
 use std::fmt;
@@ -19,10 +19,13 @@ use std::time::Duration;
 use omr_policy::Class;
 use omr_units::Amount;
 
+use crate::exit::Exit;
+use crate::text::printable;
+
 pub use self::glob::{Glob, parts};
 pub use self::process::ProcessRule;
+pub use self::profile::Profile;
 pub use self::schema::{KEYS, TABLES, amount_text, class, time_text};
-use crate::exit::Exit;
 
 /// By which file of the kernel groups are reclaimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,7 +215,7 @@ pub struct Loaded {
 
 impl Loaded {
     /// What is built in.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn built_in() -> Loaded {
         Draft::default().finish(Vec::new(), Vec::new())
     }
@@ -227,9 +230,9 @@ impl Loaded {
         key.text(&Settings { policy: self.policy.clone(), backend: self.backend, cloud: self.cloud.clone() })
     }
 
-    /// What is no mistake and yet hardly what the user wanted.
-    pub fn warnings(&self) -> Vec<Problem> {
-        check::warnings(self)
+    /// Files that anybody may write to.
+    pub fn loose(&self) -> &[Arc<Path>] {
+        &self.loose
     }
 }
 
@@ -242,11 +245,13 @@ pub struct Problem {
 }
 
 impl Problem {
-    fn of_file(file: &Path, text: impl Into<String>) -> Problem {
+    /// A mistake in a file, of no one line.
+    pub fn of_file(file: &Path, text: impl Into<String>) -> Problem {
         Problem { file: file.into(), line: None, text: text.into() }
     }
 
-    fn at(place: &Place, text: impl Into<String>) -> Problem {
+    /// A mistake in the line at `place`.
+    pub fn at(place: &Place, text: impl Into<String>) -> Problem {
         Problem { file: place.file.clone(), line: Some(place.line), text: text.into() }
     }
 }
@@ -400,31 +405,19 @@ fn at(key: &str) -> usize {
     schema::index(key).unwrap_or_else(|| unreachable!("{key} is in the schema"))
 }
 
-/// Without characters that would do something to a terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
-        if c.is_control() {
-            out.extend(c.escape_debug())
-        } else {
-            out.push(c)
-        }
-        out
-    })
-}
-
 /// The rules that a text has; the tests' short way.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub fn rules(text: &str) -> Vec<GroupRule> {
     draft(text).groups
 }
 
 /// As [`rules`], those for processes.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub fn process_rules(text: &str) -> Vec<ProcessRule> {
     draft(text).processes
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 fn draft(text: &str) -> Draft {
     let mut draft = Draft::default();
     let mut problems = Vec::new();

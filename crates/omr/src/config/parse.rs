@@ -10,7 +10,8 @@ use toml::de::{DeTable, DeValue};
 use super::glob::Glob;
 use super::process::{self, PROCESS_KEYS};
 use super::schema::{self, GROUP_KEYS, KEYS, TABLES};
-use super::{Draft, GroupRule, Place, Problem, ProcessRule, Selector, printable};
+use super::{Draft, GroupRule, Place, Problem, ProcessRule, Selector};
+use crate::text::printable;
 
 /// More rules than this are a mistake, and would take memory and time.
 const RULES_LIMIT: usize = 1000;

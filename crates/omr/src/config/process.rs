@@ -7,7 +7,8 @@ use std::path::Path;
 use omr_policy::Class;
 use toml::de::DeValue;
 
-use super::{Glob, Place, printable};
+use super::{Glob, Place};
+use crate::text::printable;
 
 /// What a `[[process]]` may have.
 pub const PROCESS_KEYS: [&str; 6] = ["exe", "command", "group", "uid", "oom_score_adj", "class"];

@@ -10,147 +10,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use omr_units::Monotonic;
 use rustix::event::PollFlags;
-use serde::{Deserialize, Serialize};
 
-use crate::said::{Of, Statement, Word, Words};
+use omr_control::protocol::{Answer, PATIENCE, Request, Right};
+
+use crate::said::Words;
 
 /// A request is shorter: there is room for more than a hundred statements.
 const LONGEST_REQUEST: usize = 16 << 10;
-/// An answer that is not read stays no longer than this.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Clients at a time.
 const MOST_CLIENTS: usize = 16;
-
-/// What a client may ask.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "do", rename_all = "kebab-case")]
-pub enum Request {
-    /// What goes on.
-    Status,
-    /// Why a group is, or is not, swept.
-    Explain {
-        /// Its path, bytes that are not UTF-8 replaced; `None`: the machine.
-        group: Option<String>,
-    },
-    /// Why a process is, or is not, hinted away.
-    ExplainProcess {
-        /// Its id.
-        pid: u32,
-    },
-    /// The processes in the background.
-    Processes,
-    /// Somebody knows whether a process or group is in the foreground.
-    Say {
-        /// `None`: nothing is said any more.
-        word: Option<Word>,
-        /// Of whom.
-        of: Of,
-    },
-    /// What the client goes on saying, all of it; true until it says something else, leaves, or is silent for longer
-    /// than an answer may take. The answer: how many of them were not its own.
-    Hold {
-        /// Who is in the foreground, and which users are present.
-        statements: Vec<Statement>,
-    },
-    /// No sweeps.
-    Pause {
-        /// For this long, in seconds; `None`: until resumed.
-        seconds: Option<u64>,
-    },
-    /// No sweeps until the machine has slept and woken up.
-    FallAsleep,
-    /// Sweeps again.
-    Resume,
-    /// Something is about to happen to the machine: free memory for it now, idle or not.
-    Prepare {
-        /// For what.
-        #[serde(rename = "for")]
-        purpose: Purpose,
-        /// In how many milliseconds it happens; `None`: nobody knows.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        deadline_ms: Option<u64>,
-        /// Who says so.
-        why: String,
-    },
-    /// It will not happen after all.
-    StandDown,
-}
-
-/// What a machine can be prepared for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Purpose {
-    /// Hibernation: little may be left that the image must hold.
-    Hibernate,
-    /// Being moved to another host: little may be left that must be copied.
-    Migrate,
-    /// Being ended: whoever saves what it has needs memory and an idle disk for it.
-    Preempt,
-}
-
-impl Purpose {
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Purpose::Hibernate => "hibernate",
-            Purpose::Migrate => "migrate",
-            Purpose::Preempt => "preempt",
-        }
-    }
-}
-
-/// What a client may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Right {
-    /// Ask.
-    Read,
-    /// Ask, and say of everything that it is in the foreground: what the user that `omr follow` runs as may do.
-    Follow,
-    /// Ask, and have the machine prepared: what the user that `omr watch` runs as may do.
-    Prepare,
-    /// Everything.
-    Control,
-}
-
-impl Request {
-    /// What one needs to be allowed for it.
-    fn needs(&self) -> Right {
-        match self {
-            // Of what is one's own: who may ask may ask for more care.
-            Request::Hold { .. } => Right::Read,
-            Request::Status | Request::Explain { .. } | Request::ExplainProcess { .. } | Request::Processes => {
-                Right::Read
-            }
-            Request::Prepare { .. } | Request::StandDown => Right::Prepare,
-            Request::Say { .. } | Request::Pause { .. } | Request::FallAsleep | Request::Resume => Right::Control,
-        }
-    }
-}
-
-impl Right {
-    fn covers(self, needed: Right) -> bool {
-        match self {
-            Right::Read | Right::Follow => needed == Right::Read,
-            Right::Prepare => needed != Right::Control,
-            Right::Control => true,
-        }
-    }
-}
-
-/// The answer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// As asked.
-    Ok(serde_json::Value),
-    /// Why not.
-    Error(String),
-}
 
 /// Who is at the other end of a connection.
 #[derive(Debug)]
@@ -353,60 +225,10 @@ impl Drop for Control {
     }
 }
 
-/// Asks the daemon; for the command line.
-pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
-    Link::open(path)?.ask(request)
-}
-
-/// A connection to the daemon that is kept.
-#[derive(Debug)]
-pub struct Link(UnixStream);
-
-impl Link {
-    /// Connects.
-    pub fn open(path: &Path) -> Result<Link> {
-        let stream = connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Link(stream))
-    }
-
-    /// Asks, and waits for the answer.
-    pub fn ask(&mut self, request: &Request) -> Result<serde_json::Value> {
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
-        self.0.write_all(&line).context("ask the daemon")?;
-        let mut reply = Vec::new();
-        let mut chunk = [0u8; 16 << 10];
-        while !reply.ends_with(b"\n") {
-            match self.0.read(&mut chunk).context("no answer from the daemon")? {
-                0 => bail!("the daemon closed the connection without an answer"),
-                n => reply.extend_from_slice(&chunk[..n]),
-            }
-        }
-        match serde_json::from_slice(&reply).context("the daemon's answer")? {
-            Answer::Ok(value) => Ok(value),
-            Answer::Error(error) => bail!("{error}"),
-        }
-    }
-}
-
-fn connect(path: &Path) -> Result<UnixStream> {
-    let stream = match UnixStream::connect(path) {
-        Ok(stream) => stream,
-        Err(err) if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            bail!("the daemon is not running (no answer on {}); systemctl start omr", path.display())
-        }
-        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-            bail!("{}: permission denied; root and members of the group omr may ask", path.display())
-        }
-        Err(err) => return Err(err).with_context(|| format!("connect to {}", path.display())),
-    };
-    Ok(stream)
-}
-
 #[cfg(test)]
 mod tests {
+    use omr_policy::statement::{Of, Word};
+
     use super::*;
 
     #[test]

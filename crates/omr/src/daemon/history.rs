@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use omr_control::status::HistoryView;
 use omr_kernel::clock;
 use omr_policy::schedule::{Beats, Due, Schedule};
 use omr_policy::{Class, Decision, Mode, Old, Reason, Signals};
 use omr_units::{Bytes, GroupId, Monotonic};
-use serde::{Deserialize, Serialize};
 
 use super::Daemon;
 use super::ledger::Entry;
 use super::looker::{Looker, Order, Wanted};
-use crate::config::printable;
 use crate::history::{MOST_GROUPS, SMALLEST};
+use crate::text::printable;
 use crate::tree::Tree;
 
 /// What the loop knows of it.
@@ -34,19 +34,6 @@ pub struct History {
     old: HashMap<GroupId, Bytes>,
     /// Why that is never known.
     never: Option<String>,
-}
-
-/// The same for `omr status`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct HistoryView {
-    /// Generations that were made.
-    pub agings: u64,
-    /// CPU time that all of it has cost.
-    pub cpu_ms: u64,
-    /// Since groups were aged last.
-    pub aged_ms_ago: Option<u64>,
-    /// Groups are not aged for so long, because the budget is spent.
-    pub wait_ms: u64,
 }
 
 impl History {

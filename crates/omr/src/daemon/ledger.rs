@@ -7,12 +7,10 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use omr_policy::End;
 use omr_policy::rank::{ProcessId, Step};
+use omr_policy::{End, Purpose};
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
-
-use super::Purpose;
 
 /// A file is put aside when it is larger.
 const LARGEST: u64 = 4 << 20;

@@ -7,12 +7,11 @@
 mod control;
 mod hint;
 mod history;
-mod ledger;
+pub mod ledger;
 mod lock;
 mod looker;
 mod preparing;
 mod processes;
-mod profile;
 mod tally;
 mod thread;
 mod timer;
@@ -27,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_control::protocol::{Answer, Request};
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::memcg::Group;
 use omr_kernel::psi::Trigger;
@@ -36,34 +36,29 @@ use omr_policy::{Class, Config, Decision, End, Finished, Goal, Mode, Reason, Sig
 use omr_units::{Bytes, GroupId, Monotonic};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use self::control::{Answer, Control, Peer, Request};
+use self::control::{Control, Peer};
 use self::history::History;
 use self::ledger::{Entry, Ledger, Swept};
 use self::lock::Lock;
 use self::preparing::Preparing;
 use self::processes::Processes;
-use self::profile::Profile;
 use self::tally::Tally;
 use self::timer::Timer;
 use self::worker::{Order, Outcome, Setup, Sweep, Worker};
-use crate::backend::Backend;
+use crate::backend::{self, Backend};
 use crate::classes::Classifier;
-use crate::config::{self, Loaded};
+use crate::config::{BackendChoice, Loaded, Profile, load_or_refuse};
 use crate::cpu::Sides;
 use crate::exit::Exit;
-use crate::limits::write_atomically;
 use crate::processes::Finder;
 use crate::reclaim::{Progress, Report};
 use crate::said::Said;
+use crate::signal_fd::SignalFd;
 use crate::snapshot::{Snapshot, SwapSpace, read_hibernates};
+use crate::storage::write_atomically;
+use crate::text::printable;
 use crate::tree::{Tree, no_group};
-use crate::{backend, disk_rate, image, paths, signals, zram};
-
-pub use self::control::{Link, Purpose, Request as ControlRequest, ask};
-pub use self::ledger::{Entry as LedgerEntry, read as read_ledger};
-pub use self::processes::ProcessView;
-pub use self::timer::SignalFd;
-pub use self::views::{Explanation, ImageView, Status};
+use crate::{disk_rate, image, paths, signals, zram};
 
 /// The policy is asked once in this time; also the only wake-up of an idle daemon.
 const TICK: Duration = Duration::from_secs(1);
@@ -84,28 +79,21 @@ const WATCHER: &str = "omr-watch";
 const FOLLOWER: &str = "omr-follow";
 
 /// What the command line says.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default)]
 pub struct Args {
-    /// Log to standard error instead of the journal
-    #[arg(long)]
+    /// Log to standard error instead of the journal.
     pub foreground: bool,
-
-    /// Read this file instead of the configuration of the system
-    #[arg(long, value_name = "FILE")]
+    /// This file instead of the configuration of the system.
     pub config: Option<PathBuf>,
-
-    /// Put the values of a profile in the place of those in the configuration
-    #[arg(long, value_name = "NAME", value_enum)]
+    /// Its values take the place of those in the configuration.
     pub profile: Option<Profile>,
-
-    /// With a profile: take from this control group only, whatever rules there are
-    #[arg(value_name = "GROUP", requires = "profile")]
+    /// With a profile: the only control group that is touched, whatever rules there are.
     pub target: Option<PathBuf>,
 }
 
 /// The configuration, with the profile that was asked for.
 fn load(root: &Path, args: &Args, kernel: &Kernel) -> Result<Loaded> {
-    let mut loaded = config::load_or_refuse(root, args.config.as_deref())?;
+    let mut loaded = load_or_refuse(root, args.config.as_deref())?;
     if let Some(profile) = args.profile {
         let target = args.target.as_deref().map(|target| kernel.group_path(target));
         profile.apply(target, &mut loaded).map_err(|err| Exit::Usage.error(err))?;
@@ -187,7 +175,7 @@ struct Daemon {
     /// As it was loaded.
     loaded: Arc<Loaded>,
     config_files: Vec<PathBuf>,
-    backend: config::BackendChoice,
+    backend: BackendChoice,
     classifier: Classifier,
     own_group: PathBuf,
     /// Its identity, when nothing but omr runs in it.
@@ -244,7 +232,7 @@ impl Daemon {
         let mut live = Live;
         let journal = match backend::journal(&kernel, &state_dir, &mut live) {
             Ok(journal) => Some(journal),
-            Err(err) if loaded.backend == config::BackendChoice::High => {
+            Err(err) if loaded.backend == BackendChoice::High => {
                 return Err(err.context("memory.high needs a journal"));
             }
             // A disk that is full or read-only takes the records, not the sweeps.
@@ -717,7 +705,7 @@ impl Daemon {
         };
         log::info!(
             "{}: {} of {} freed, {} to swap, {} ms, {}",
-            config::printable(&swept.group),
+            printable(&swept.group),
             swept.freed,
             swept.asked,
             swept.swapped_out,
@@ -725,7 +713,7 @@ impl Daemon {
             swept.stop_reason
         );
         if let Some(error) = &swept.error {
-            log::warn!("{}: {error}", config::printable(&swept.group));
+            log::warn!("{}: {error}", printable(&swept.group));
         }
         self.tally.add(now, &swept, running.refaults.or(report.refaults));
         // The budget first: who sees the line may rely on it being counted.

@@ -6,19 +6,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_control::protocol::Answer;
+use omr_control::status::PreparingView;
 use omr_kernel::{Kernel, clock};
-use omr_policy::{Decision, Mode, Reason};
+use omr_policy::{Decision, Mode, Purpose, Reason};
 use omr_units::{Bytes, Monotonic};
 
-use super::control::Answer;
+use super::Daemon;
 use super::ledger::{Entry, Prepared};
-use super::views::PreparingView;
 use super::worker::Order;
-use super::{Daemon, Purpose};
-use crate::config::printable;
 use crate::handback::{self, Blocks};
 use crate::image::Obstacle;
 use crate::prepare::{Done, Goal, Target};
+use crate::text::printable;
 use crate::zram;
 
 /// Without a deadline it ends after this time.

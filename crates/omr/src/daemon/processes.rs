@@ -6,31 +6,31 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use omr_control::protocol::Answer;
+use omr_control::status::{ColdView, Explanation, LastHint, ProcessView, SaidView};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::process::{Capability, Holds, Process, Status};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
-use omr_policy::age::Bounds;
-use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Score, Step, Verdict, lacking, rank};
+use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Step, Verdict, lacking, rank};
+use omr_policy::statement::{Of, Statement, Word};
 use omr_policy::{Class, End, Mode, Reason, Signals};
 use omr_units::{Bytes, GroupId, Monotonic};
-use serde::{Deserialize, Serialize};
 
-use super::control::{Answer, Peer};
+use super::control::Peer;
 use super::hint::{self, Given};
 use super::ledger::{Entry, HintLine};
 use super::looker::Cold;
 use super::worker::Order;
-use super::{Daemon, Explanation, LONGEST_LOOK};
-use crate::classes;
-use crate::config::printable;
+use super::{Daemon, LONGEST_LOOK};
 use crate::hint::Report;
 use crate::history::AGES;
 use crate::processes::{self, Finder, Seen, Which, hand_on};
-use crate::said::{Of, Said, Statement, Word, Words};
-use crate::signals;
+use crate::said::{Said, Words};
+use crate::text::printable;
 use crate::tree::no_group;
+use crate::{classes, signals};
 
 /// Processes are looked at this often, or so seldom that it takes no more than half a percent of a CPU.
 const LOOK: Duration = Duration::from_secs(2);
@@ -78,68 +78,6 @@ struct Done {
     freed: Bytes,
     /// In swap when it ended.
     swapped: Bytes,
-}
-
-/// A process, as `omr ps` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ProcessView {
-    /// Which.
-    pub id: ProcessId,
-    /// How expendable it is.
-    pub score: Option<Score>,
-    /// What is done with it and why.
-    pub verdict: Verdict,
-    /// The last hint.
-    pub last: Option<LastHint>,
-    /// What it has not used, as far as that is known.
-    pub cold: Option<ColdView>,
-    /// Being hinted away now.
-    pub hinting: bool,
-}
-
-/// What a process has not used.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ColdView {
-    /// When its group was looked at last.
-    pub ago: Duration,
-    /// Its anonymous memory then.
-    pub memory: Bytes,
-    /// How much of that was not used for so long, shortest first.
-    pub unused: Vec<(Duration, Bounds)>,
-}
-
-impl ColdView {
-    /// `None`: that it was not looked at, or by now was hinted. A hint moves memory in the kernel's lists, so these say
-    /// nothing of a time in which there was one.
-    fn new(now: Monotonic, cold: &Cold, hinted: Monotonic) -> Option<Self> {
-        let known = |age: &Duration| hinted <= cold.at && cold.at.since(hinted) >= *age;
-        let ages = AGES.into_iter().zip(cold.bounds).filter(|(age, _)| known(age));
-        let unused: Vec<_> = ages.collect();
-        let view = ColdView { ago: now.since(cold.at), memory: cold.memory, unused };
-        (!view.unused.is_empty()).then_some(view)
-    }
-}
-
-/// A hint that was given.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LastHint {
-    /// Which.
-    pub step: Step,
-    /// So long ago.
-    pub ago: Duration,
-    /// Bytes.
-    pub freed: Bytes,
-    /// Has left swap since then.
-    pub came_back: Bytes,
-}
-
-/// What somebody has said.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SaidView {
-    /// The word.
-    pub word: Word,
-    /// Of whom.
-    pub what: String,
 }
 
 impl Processes {
@@ -205,6 +143,16 @@ pub fn warn_of_missing_rights(kernel: &Kernel) {
         let missing = missing.join(" and ");
         log::warn!("[[process]] rules: processes of others cannot be hinted away without {missing}; see omr.toml(5)");
     }
+}
+
+/// `None`: that it was not looked at, or by now was hinted. A hint moves memory in the kernel's lists, so these say
+/// nothing of a time in which there was one.
+fn cold_view(now: Monotonic, cold: &Cold, hinted: Monotonic) -> Option<ColdView> {
+    let known = |age: &Duration| hinted <= cold.at && cold.at.since(hinted) >= *age;
+    let ages = AGES.into_iter().zip(cold.bounds).filter(|(age, _)| known(age));
+    let unused: Vec<_> = ages.collect();
+    let view = ColdView { ago: now.since(cold.at), memory: cold.memory, unused };
+    (!view.unused.is_empty()).then_some(view)
 }
 
 impl Daemon {
@@ -639,7 +587,7 @@ impl Daemon {
             came_back: seen.and_then(|seen| Some(done.swapped - seen.process.swapped?)).unwrap_or_default(),
         });
         let done = self.processes.done.get(&ranked.id).map_or(self.processes.began, |done| done.at);
-        let cold = self.processes.cold.get(&ranked.id).and_then(|cold| ColdView::new(now, cold, done));
+        let cold = self.processes.cold.get(&ranked.id).and_then(|cold| cold_view(now, cold, done));
         ProcessView {
             id: ranked.id,
             score: ranked.score,

@@ -4,31 +4,14 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use omr_control::status::Today;
 use omr_units::{Bytes, GroupId, Monotonic};
-use serde::{Deserialize, Serialize};
 
 use super::ledger::{self, Entry, Swept};
 
 const DAY: u64 = 86_400;
 /// What comes back later is hardly the sweep's doing.
 const ATTRIBUTION: Duration = Duration::from_secs(300);
-
-/// Today, since midnight UTC.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Today {
-    /// Days since 1970.
-    pub day: u64,
-    /// Sweeps.
-    pub sweeps: u64,
-    /// Freed by them.
-    pub freed: Bytes,
-    /// Came back within minutes.
-    pub came_back: Bytes,
-    /// Written to swap meanwhile.
-    pub swapped_out: Bytes,
-    /// CPU time of the reclaiming thread.
-    pub cpu_ms: u64,
-}
 
 /// One group, since the daemon started.
 #[derive(Clone, Debug, Default)]

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_policy::statement::{Of, Statement, Word};
 
 use super::Tell;
 use crate::bus::{Connection, LOGIND, Message, Reply, Target, Whose};
-use crate::said::{Of, Statement, Word};
 
 /// Asked again after this time though no signal came.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -14,13 +14,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use omr_control::client::Link;
+use omr_control::protocol::Request;
 use omr_kernel::Kernel;
 use omr_kernel::process::Process;
+use omr_policy::statement::{Of, Statement, Word};
 
-use crate::config::printable;
-use crate::daemon::{ControlRequest, Link};
 use crate::processes;
-use crate::said::{Of, Statement, Word};
+use crate::text::printable;
 
 /// The daemon is told again after this time, since it takes silence for absence after 10 s.
 const REFRESH: Duration = Duration::from_secs(3);
@@ -92,7 +93,7 @@ impl Desk for Daemon {
             None => Link::open(&self.socket)?,
         };
         let statements = statements.iter().take(MOST).cloned().collect();
-        let refused = link.ask(&ControlRequest::Hold { statements })?.as_u64().unwrap_or(0);
+        let refused = link.ask(&Request::Hold { statements })?.as_u64().unwrap_or(0);
         if refused > self.refused {
             log::warn!("{refused} of them belong to others, of which only root and the service may say something");
         }

@@ -250,7 +250,7 @@ pub fn detail(details: &[Detail], address: u64) -> Option<&Detail> {
 }
 
 fn shown(name: &OsString) -> String {
-    crate::config::printable(&name.to_string_lossy())
+    crate::text::printable(&name.to_string_lossy())
 }
 
 #[cfg(test)]

@@ -12,10 +12,11 @@ use omr_policy::rank::ProcessId;
 use omr_units::Bytes;
 
 use crate::candidates;
-use crate::config::{Loaded, ProcessRule, printable};
+use crate::config::{Loaded, ProcessRule};
 use crate::exit::Exit;
 use crate::processes::{self, Standing};
 use crate::said::Said;
+use crate::text::printable;
 use crate::tree::Tree;
 
 /// Which rules somebody has set aside.

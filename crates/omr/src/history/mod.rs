@@ -16,7 +16,6 @@
 //! * `None` is unknown, never zero.
 //! * What is damaged is left out, and [`Samples::skipped`] says so once all was read.
 
-pub mod export;
 mod segment;
 mod store;
 

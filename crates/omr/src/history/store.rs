@@ -131,7 +131,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::history::{self, AGES, Cost, Idle, OnNode, Since};
+    use crate::history;
+    use crate::history::{AGES, Cost, Idle, OnNode, Since};
 
     const HOUR: u64 = 3600;
 

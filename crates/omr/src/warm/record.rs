@@ -17,11 +17,10 @@ use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
 use omr_policy::Class;
 use omr_units::{Bytes, PageSize};
-
 use serde::{Deserialize, Serialize};
 
 use super::Subject;
-use crate::limits::write_privately;
+use crate::storage::write_privately;
 
 /// What this program writes and reads.
 const VERSION: u32 = 1;

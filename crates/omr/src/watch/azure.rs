@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use omr_policy::Purpose;
 use serde::Deserialize;
 
 use super::http::{Answer, Request, Server};
 use super::notice::Notice;
 use super::{Source, word};
-use crate::daemon::Purpose;
 
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use omr_kernel::clock;
+use omr_policy::Purpose;
 use omr_units::Monotonic;
 use serde::Deserialize;
 
 use super::http::{Answer, Request, Server};
 use super::notice::Notice;
 use super::{Source, word};
-use crate::daemon::Purpose;
 
 const TOKEN: &str = "/latest/api/token";
 const TTL: &str = "X-aws-ec2-metadata-token-ttl-seconds";

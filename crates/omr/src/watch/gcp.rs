@@ -4,11 +4,11 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use omr_policy::Purpose;
 
 use super::http::{Request, Server};
 use super::notice::Notice;
 use super::{Source, word};
-use crate::daemon::Purpose;
 
 /// The server answers after this many seconds if nothing has changed ...
 const WAIT: u64 = 60;

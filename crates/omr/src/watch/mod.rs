@@ -19,10 +19,12 @@ use omr_kernel::Kernel;
 use omr_kernel::dmi::Dmi;
 
 use self::http::Server;
-pub use self::notice::Due;
 use self::notice::{Announced, Change, Notice};
-use crate::config::{Cloud, Provider, printable};
+use crate::config::{Cloud, Provider};
 use crate::exit::Exit;
+use crate::text::printable;
+
+pub use self::notice::Due;
 
 /// What Azure puts into the chassis of its machines. Other machines on Hyper-V have the same vendor.
 const AZURE_CHASSIS: &str = "7783-7084-3265-9085-8269-3286-77";

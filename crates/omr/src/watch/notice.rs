@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::daemon::Purpose;
+use omr_policy::Purpose;
 
 /// What is announced earlier than this is kept until then: preparing for something that comes in a week
 /// would only slow the machine down. EC2 gives its spot instances this much.

@@ -16,9 +16,9 @@ use serde::Serialize;
 use super::Args;
 use crate::age;
 use crate::age::observe::Observer;
-use crate::config::printable;
 use crate::exit::Exit;
 use crate::stop::{self, Flag};
+use crate::text::printable;
 use crate::tree::no_group;
 
 /// Of less than this nothing is said.

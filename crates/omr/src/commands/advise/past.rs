@@ -17,10 +17,11 @@ use omr_units::{Bytes, Permyriad};
 use serde::Serialize;
 
 use super::{Args, is_users, setting, unit};
-use crate::config::{Glob, parts, printable};
+use crate::config::{Glob, parts};
 use crate::exit::Exit;
 use crate::history::{self, AGES, Idle};
 use crate::paths;
+use crate::text::printable;
 
 /// Groups in the table; `--json` has all.
 const ROWS: usize = 15;

@@ -16,13 +16,13 @@ use serde::Serialize;
 
 use super::{Args, SHORTEST, setting};
 use crate::backend::{self, Backend};
-use crate::config::{self, printable};
 use crate::exit::Exit;
-use crate::paths;
 use crate::processes::read_groups;
 use crate::stop::{self, Flag};
+use crate::text::printable;
 use crate::tree::{Tree, no_group};
 use crate::trial::{Ended, Trier, read, read_fixed};
+use crate::{config, paths};
 
 /// Each size on the way is watched for this part of the time that the last one is held.
 const LOOKS: u32 = 20;

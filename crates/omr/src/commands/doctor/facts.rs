@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use omr_control::client::ask;
+use omr_control::protocol::Request;
 use omr_kernel::actuate::Live;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Hibernation;
@@ -19,7 +21,6 @@ use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
 use omr_units::{Bytes, GroupId};
 use serde::Serialize;
 
-use crate::daemon::{ControlRequest, ask};
 use crate::{config, handback, paths};
 
 /// Everything omr could use. A field is `None` where it could not be told.
@@ -78,7 +79,7 @@ fn read_age_rules(root: &Path) -> Option<usize> {
 }
 
 fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
-    let status = ask(&paths::socket(root), &ControlRequest::Status).ok()?;
+    let status = ask(&paths::socket(root), &Request::Status).ok()?;
     let daemon = Process::open(kernel, u32::try_from(status.get("pid")?.as_u64()?).ok()?).ok()?;
     let has = Status::read(daemon.dir()).ok()?.capabilities?;
     let needed = [Capability::SysPtrace, Capability::SysNice].into_iter();

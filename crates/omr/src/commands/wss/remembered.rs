@@ -16,9 +16,9 @@ use omr_units::Bytes;
 use serde::Serialize;
 
 use super::{Args, Figures, Idle, OfGroup, OfNode, WINDOW};
-use crate::config::printable;
 use crate::exit::Exit;
 use crate::history::{self, AGES, Cost, Sample};
+use crate::text::printable;
 use crate::{paths, when};
 
 /// So near to a moment a sample is of that moment. It is taken every ten minutes, or as configured.

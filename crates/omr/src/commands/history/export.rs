@@ -17,7 +17,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
-use super::{AGES, Idle, OnNode, Sample, Since};
+use crate::history::{AGES, Idle, OnNode, Sample, Since};
 
 /// Rows that are held in memory before they are written.
 const ROWS: usize = 20_000;

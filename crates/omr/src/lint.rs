@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use omr_policy::Class;
 use omr_units::{Amount, Permyriad};
 
-use super::{Glob, GroupRule, Loaded, Problem, ProcessRule, Selector};
 use crate::attributes::Attributes;
 use crate::classes::{Assignment, BUILT_IN, Classifier};
+use crate::config::{Glob, GroupRule, Loaded, Problem, ProcessRule, Selector};
+use crate::text::printable;
 
 /// Findings in the order of the rules.
-pub(super) fn warnings(loaded: &Loaded) -> Vec<Problem> {
+pub fn warnings(loaded: &Loaded) -> Vec<Problem> {
     let mut found: Vec<Problem> = loaded
-        .loose
+        .loose()
         .iter()
         .map(|file| Problem::of_file(file, "anybody may write to this file, and so tell a root process what to do"))
         .collect();
@@ -149,15 +150,17 @@ fn nothing_left(rules: &[GroupRule]) -> Option<Problem> {
 }
 
 fn quoted(rule: &GroupRule) -> String {
-    format!("\"{}\"", super::printable(rule.selector.glob().as_str()))
+    format!("\"{}\"", printable(rule.selector.glob().as_str()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config;
 
     fn found(groups: &str) -> Vec<String> {
-        let loaded = Loaded { groups: super::super::rules(groups), ..Loaded::built_in() };
+        let mut loaded = Loaded::built_in();
+        loaded.groups = config::rules(groups);
         warnings(&loaded).iter().map(ToString::to_string).collect()
     }
 
@@ -238,8 +241,9 @@ mod tests {
 
     fn found_of_processes(groups: &str, rules: &[&str]) -> Vec<String> {
         let text: String = rules.iter().map(|rule| format!("[[process]]\n{}\n", rule.replace(", ", "\n"))).collect();
-        let (groups, processes) = (super::super::rules(groups), super::super::process_rules(&text));
-        let loaded = Loaded { groups, processes, ..Loaded::built_in() };
+        let mut loaded = Loaded::built_in();
+        loaded.groups = config::rules(groups);
+        loaded.processes = config::process_rules(&text);
         warnings(&loaded).iter().map(ToString::to_string).collect()
     }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use omr_policy::{Class, Goal, IdleRule};
 use omr_units::{Bytes, Permyriad};
 
-use crate::config::{Glob, GroupRule, Loaded, Place, Selector};
+use super::{Glob, GroupRule, Loaded, Place, Selector};
 
 /// A profile that has been asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// The daemon of the original patch: when every CPU was idle by 95 % for 30 s, as much as will go
     Seed,
@@ -59,45 +59,4 @@ fn rule(text: &str, class: Class) -> Result<GroupRule, String> {
 fn escaped(path: &Path) -> Result<String, String> {
     let text = path.to_str().ok_or_else(|| format!("{}: a group's path in UTF-8 is expected", path.display()))?;
     Ok(glob::Pattern::escape(text.trim_matches('/')))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::attributes::Attributes;
-    use crate::classes::{Assignment, Classifier};
-    use crate::config;
-
-    fn class_of(group: &str, target: Option<&str>) -> Class {
-        let mut loaded = Loaded::built_in();
-        loaded.groups = config::rules("[[group]]\nmatch = \"work/**\"\nclass = \"foreground\"\n");
-        Profile::Seed.apply(target.map(Path::new), &mut loaded).expect("a path");
-        let classifier = Classifier::new(&loaded.groups, Path::new(""));
-        let mut assignment = Assignment::default();
-        let mut path = std::path::PathBuf::new();
-        for part in group.split('/') {
-            path.push(part);
-            assignment = classifier.assign(&path, &assignment, &Attributes::none(0));
-        }
-        assignment.class
-    }
-
-    #[test]
-    fn one_group_is_touched_with_all_below_it_and_no_other() {
-        for target in ["a[b]*c/d", "/a[b]*c/d", "a[b]*c/d/"] {
-            assert_eq!(class_of("a[b]*c/d", Some(target)), Class::Background, "{target}");
-            assert_eq!(class_of("a[b]*c/d/e/f", Some(target)), Class::Background, "{target}");
-            for other in ["a[b]*c", "abc/d", "a[b]*c/de", "work/x", "system.slice"] {
-                assert_eq!(class_of(other, Some(target)), Class::Protected, "{target}: {other}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_root_is_all_that_may_be_touched() {
-        for target in [None, Some("/"), Some("")] {
-            assert_eq!(class_of("system.slice", target), Class::Background);
-            assert_eq!(class_of("work/x", target), Class::Foreground);
-        }
-    }
 }

@@ -1,0 +1,5 @@
+//! The daemon's control socket: its protocol, a client, and the types of the answers.
+
+pub mod client;
+pub mod protocol;
+pub mod status;

@@ -1,0 +1,46 @@
+//! `omr daemon`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::config;
+use crate::daemon;
+use crate::exit::Exit;
+
+/// A profile, as the command line names it.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Profile {
+    /// The daemon of the original patch: when every CPU was idle by 95 % for 30 s, as much as will go
+    Seed,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Log to standard error instead of the journal
+    #[arg(long)]
+    foreground: bool,
+
+    /// Read this file instead of the configuration of the system
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Put the values of a profile in the place of those in the configuration
+    #[arg(long, value_name = "NAME", value_enum)]
+    profile: Option<Profile>,
+
+    /// With a profile: take from this control group only, whatever rules there are
+    #[arg(value_name = "GROUP", requires = "profile")]
+    target: Option<PathBuf>,
+}
+
+/// Runs the daemon until it is told to end.
+pub fn run(root: &Path, args: &Args) -> Result<Exit> {
+    let args = daemon::Args {
+        foreground: args.foreground,
+        config: args.config.clone(),
+        profile: args.profile.map(|Profile::Seed| config::Profile::Seed),
+        target: args.target.clone(),
+    };
+    daemon::run(root, &args)
+}
