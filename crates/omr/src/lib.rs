@@ -1,50 +1,16 @@
 //! `omr`: opportunistic memory reclaim for Linux. The program is `main`; a library so that what is
 //! generated from the command line (manual pages, completions) needs no part in it.
 
-mod age;
-mod attributes;
-mod backend;
 mod bus;
-mod candidates;
-mod classes;
 mod cli;
 mod commands;
-mod config;
-mod cpu;
-mod daemon;
-mod disk_rate;
-mod exit;
 mod follow;
-mod handback;
-mod hint;
-mod history;
-mod image;
-mod image_size;
-mod limits;
-mod lint;
-mod logging;
 mod mount;
-mod paths;
-mod prepare;
-mod processes;
-mod reclaim;
-mod said;
-mod signal_fd;
-mod signals;
-mod snapshot;
-#[cfg(test)]
-mod stand_in;
-mod stop;
-mod storage;
-mod text;
-mod tree;
-mod trial;
-mod warm;
 mod watch;
-mod when;
-mod zram;
 
 use std::process::ExitCode;
+
+use omr_base::exit::Exit;
 
 pub use cli::command;
 
@@ -57,7 +23,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(err) => {
             // --help and --version come here too, and are no failure.
-            let code = if err.use_stderr() { exit::Exit::Usage } else { exit::Exit::Done };
+            let code = if err.use_stderr() { Exit::Usage } else { Exit::Done };
             let _ = err.print();
             return code.into();
         }
@@ -66,7 +32,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code.into(),
         Err(err) => {
             eprintln!("omr: {err:#}");
-            exit::Exit::of(&err).into()
+            Exit::of(&err).into()
         }
     }
 }

@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_exit_codes_of_the_page_are_those_of_the_program() {
-        let source = include_str!("../../src/exit.rs");
+        let source = include_str!("../../../base/src/exit.rs");
         let codes: Vec<&str> = source
             .lines()
             .filter_map(|line| line.trim().strip_suffix(',')?.split_once(" => "))

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_base::when;
 use omr_policy::advise::LEAST_COVERED;
 use omr_units::{Bytes, Permyriad};
-
-use crate::exit::Exit;
-use crate::text::printable;
-use crate::when;
 
 /// Says with how much memory a group can live.
 ///

@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_config as config;
+use omr_config::{GroupRule, KEYS, Loaded, Place, Selector, TABLES, amount_text, time_text};
+use omr_engine::aging::{self, Missing, NO_SWAP};
 use omr_kernel::Kernel;
+use omr_machine::groups::lint;
+use omr_machine::sample::snapshot::SwapSpace;
 use omr_units::Bytes;
 use serde_json::{Map, Value, json};
-
-use crate::age::{self, Missing, NO_SWAP};
-use crate::config::{self, GroupRule, KEYS, Loaded, Place, Selector, TABLES, amount_text, time_text};
-use crate::exit::Exit;
-use crate::lint;
-use crate::snapshot::SwapSpace;
-use crate::text::printable;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -99,7 +99,7 @@ fn check(root: &Path, source: &Source) -> Exit {
 /// Why nothing can be taken by age here, as far as this user can tell.
 fn obstacle(root: &Path) -> Option<String> {
     let kernel = Kernel::open(root).ok()?;
-    if let Some(missing) = age::missing(&kernel).ok()?.filter(|missing| *missing != Missing::Denied) {
+    if let Some(missing) = aging::missing(&kernel).ok()?.filter(|missing| *missing != Missing::Denied) {
         return Some(missing.says());
     }
     (SwapSpace::read(&kernel)?.total == Bytes::ZERO).then(|| NO_SWAP.into())

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-
-use crate::config;
-use crate::daemon;
-use crate::exit::Exit;
+use omr_base::exit::Exit;
+use omr_config as config;
+use omr_daemon as daemon;
 
 /// A profile, as the command line names it.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

@@ -8,12 +8,11 @@ use std::io::{IsTerminal, Write as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use omr_kernel::Kernel;
-use serde::Serialize;
-
-use crate::exit::Exit;
 use checks::{Backend, Check, Works};
 use facts::Facts;
+use omr_base::exit::Exit;
+use omr_kernel::Kernel;
+use serde::Serialize;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

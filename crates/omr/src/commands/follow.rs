@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use omr_base::exit::Exit;
+use omr_base::signals::SignalFd;
+use omr_base::{logging, paths};
 use omr_policy::statement::Statement;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::exit::Exit;
 use crate::follow::{self, Daemon, Desk, Source};
-use crate::signal_fd::SignalFd;
-use crate::{logging, paths};
 
 /// Tells the daemon who is in the foreground, by what others know: logind, GameMode, sway.
 ///

@@ -4,6 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_base::paths;
+use omr_config as config;
+use omr_engine::prepare::image_size;
 use omr_kernel::actuate::{Live, Outcome};
 use omr_kernel::hibernate::Logged;
 use omr_kernel::kmsg::Log;
@@ -14,9 +19,6 @@ use serde::Serialize;
 
 use crate::bus::Systemd;
 use crate::commands::{prepare, warm};
-use crate::exit::Exit;
-use crate::stop::{self, Flag};
-use crate::{config, image_size, paths};
 
 /// How often logind is asked whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -78,7 +80,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         Exit::Done | Exit::Partial => {}
         _ => eprintln!("omr: not every group could be reclaimed from; hibernating all the same"),
     }
-    if stop::signal().is_some() {
+    if cancel::signal().is_some() {
         return Err(Exit::Partial.error("interrupted, so the machine stays awake"));
     }
     if args.prepare.is_dry_run() {
@@ -99,7 +101,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     }
 
     let warmed = !args.no_warm && {
-        crate::warm::wait(&paths::warm_lock(root), &Flag::with_timeout(Some(OTHERS)));
+        omr_engine::warm::wait(&paths::warm_lock(root), &Flag::with_timeout(Some(OTHERS)));
         // What that has left, or all where there was none.
         tell("warm", warm::run(root, &warm::Args::plain(false, args.prepare.is_json())?))
     };

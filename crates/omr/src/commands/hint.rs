@@ -7,21 +7,23 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_base::when;
+use omr_config as config;
+use omr_config::{BackendChoice, Loaded};
+use omr_engine::hint::{self, Extent, Hinter, Ignore, Report, Rules, Selection, Skipped, Subject};
+use omr_engine::reclaim::backend;
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::madvise::Advice;
 use omr_kernel::maps::Backing;
 use omr_kernel::probe::{self, Answer};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
+use omr_machine::processes;
 use omr_policy::{End, short};
 use omr_units::{Amount, Bytes};
 use serde::Serialize;
-
-use crate::config::{self, BackendChoice, Loaded};
-use crate::exit::Exit;
-use crate::hint::{self, Extent, Hinter, Ignore, Report, Rules, Selection, Skipped, Subject};
-use crate::stop::{self, Flag};
-use crate::{backend, processes, when};
 
 /// Pages out, deactivates or brings back the memory of a process. Nothing is lost: what is used again
 /// comes back. Passed over, and counted: what is shared, locked, of huge pages, or of a device.
@@ -220,7 +222,7 @@ impl Order {
             }
             _ => None,
         };
-        stop::catch_signals();
+        cancel::catch_signals();
         let stop = Flag::with_timeout(self.timeout);
         let bar = self.progress_bar();
         let began = clock::read_monotonic();

@@ -7,6 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_base::{paths, when};
+use omr_config::{Glob, parts};
+use omr_history as history;
+use omr_history::ledger::{self, Entry};
+use omr_history::{AGES, Idle, OnNode, Sample};
 use omr_kernel::Kernel;
 use omr_policy::age::Bounds;
 use omr_policy::short;
@@ -14,12 +21,6 @@ use omr_units::Bytes;
 use serde::Serialize;
 
 use super::wss::range;
-use crate::config::{Glob, parts};
-use crate::daemon::ledger::{self, Entry};
-use crate::exit::Exit;
-use crate::history::{self, AGES, Idle, OnNode, Sample};
-use crate::text::printable;
-use crate::{paths, when};
 
 /// Shows what sweeps have done; with --groups, what groups held and used. Times are UTC.
 #[derive(Debug, clap::Args)]

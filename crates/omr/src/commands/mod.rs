@@ -28,10 +28,10 @@ pub mod watch;
 pub mod wss;
 
 use anyhow::Result;
+use omr_base::exit::Exit;
 use omr_policy::statement::Word;
 
 use crate::cli::{Cli, Command};
-use crate::exit::Exit;
 
 /// Runs the command.
 pub fn run(cli: Cli) -> Result<Exit> {

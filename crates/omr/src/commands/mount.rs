@@ -4,18 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use omr_base::exit::Exit;
+use omr_base::logging;
+use omr_base::signals::SignalFd;
+use omr_config as config;
+use omr_config::BackendChoice;
+use omr_engine::reclaim::backend::Backend;
 use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, mounts};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::backend::Backend;
-use crate::config::{self, BackendChoice};
-use crate::exit::Exit;
-use crate::logging;
 use crate::mount::{FILE, KIND, Mirror, Reclaimer, detach};
-use crate::signal_fd::SignalFd;
 
 /// Offers memory.swap.reclaim, the file of the original patch, on a kernel that lacks it.
 ///

@@ -9,6 +9,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_base::when;
+use omr_config as config;
+use omr_engine::prepare::image::{self, Obstacle, Place};
+use omr_engine::prepare::zram::{self, Plan};
+use omr_engine::prepare::{Done, Goal, Preparation, Reached, Target, disk_rate, image_size};
+use omr_engine::reclaim::backend;
+use omr_engine::reclaim::limit_journal::Journal;
 use omr_kernel::Kernel;
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_policy::forecast::Forecast;
@@ -17,14 +27,6 @@ use omr_units::Bytes;
 use serde::Serialize;
 
 use crate::bus::Systemd;
-use crate::exit::Exit;
-use crate::image::{self, Obstacle, Place};
-use crate::limits::Journal;
-use crate::prepare::{Done, Goal, Preparation, Reached, Target};
-use crate::stop::{self, Flag};
-use crate::text::printable;
-use crate::zram::{self, Plan};
-use crate::{backend, config, disk_rate, image_size, when};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -324,7 +326,7 @@ impl<'a> Session<'a> {
             true => None,
             false => backend::open_journal(kernel, root, loaded.backend, &mut *actuator)?,
         };
-        stop::catch_signals();
+        cancel::catch_signals();
         if !common.dry_run {
             match zram::restore(kernel, root, start_unit, &mut *actuator) {
                 Ok(None) => {}

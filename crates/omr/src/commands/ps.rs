@@ -6,23 +6,24 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_base::exit::Exit;
+use omr_base::paths;
+use omr_base::text::printable;
+use omr_config as config;
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_control::status::ProcessView;
 use omr_kernel::Kernel;
 use omr_kernel::process::{Process, Status, read_command};
+use omr_machine::groups::tree::{Tree, no_group};
+use omr_machine::inventory::groups_as_said;
+use omr_machine::processes::{self, Finder, Seen, Which};
+use omr_machine::statements::Said;
 use omr_policy::age::Bounds;
 use omr_policy::rank::{ProcessId, Score, Verdict};
 use omr_policy::{Class, short};
 use omr_units::Bytes;
 use serde_json::{Value, json};
-
-use crate::exit::Exit;
-use crate::processes::{self, Finder, Seen, Which, groups_as_said};
-use crate::said::Said;
-use crate::text::printable;
-use crate::tree::{Tree, no_group};
-use crate::{config, paths};
 
 /// Shows processes with what they hold, their class and why, and what was done to them. Those in the background come
 /// first, in the order in which they would be given up.

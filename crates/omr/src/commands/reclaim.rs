@@ -6,35 +6,37 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_base::when;
+use omr_config as config;
+use omr_config::{BackendChoice, Loaded};
+use omr_engine::aging::damon::Watch;
+use omr_engine::aging::observe::Observer;
+use omr_engine::aging::tracker::{self, Tracker};
+use omr_engine::aging::{self};
+use omr_engine::hint::{Extent, Ignore, Selection};
+use omr_engine::reclaim::backend::{self, Backend};
+use omr_engine::reclaim::generations::Evictor;
+use omr_engine::reclaim::limit_journal::Journal;
+use omr_engine::reclaim::regions::Pager;
+use omr_engine::reclaim::{Progress, Report, Worker, job, machine};
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
+use omr_machine::groups::targets::{self, Candidate, walk};
+use omr_machine::groups::tree::{Tree, no_group};
+use omr_machine::inventory::read_groups;
+use omr_machine::processes;
+use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::pace::Job;
 use omr_policy::{Class, Config, End, Machine, short};
 use omr_units::{Amount, Bytes, GroupId};
 use serde::Serialize;
 
-use crate::age::damon::Watch;
-use crate::age::evict::Evictor;
-use crate::age::observe::Observer;
-use crate::age::pageout::Pager;
-use crate::age::tracker::{self, Tracker};
-use crate::age::{self};
-use crate::backend::{self, Backend};
-use crate::candidates::{self, Candidate, walk};
 use crate::commands::hint::{self, Order};
-use crate::config::{self, BackendChoice, Loaded};
-use crate::exit::Exit;
-use crate::hint::{Extent, Ignore, Selection};
-use crate::limits::Journal;
-use crate::processes::{self, read_groups};
-use crate::reclaim::{Progress, Report, Worker, job, machine};
-use crate::snapshot::SwapSpace;
-use crate::stop::{self, Flag};
-use crate::text::printable;
-use crate::tree::{Tree, no_group};
-use crate::when;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -69,7 +71,7 @@ pub struct Args {
     /// Of memory that goes to swap, by the ages MGLRU knows; page cache stays, as its age is not known.
     /// Ages are known from agings on: see --wait, and omr wss. Without MGLRU, and with --wait, by what DAMON sees of processes:
     /// then only private memory is taken.
-    #[arg(long, value_parser = age::parse_time, value_name = "TIME", conflicts_with = "backend")]
+    #[arg(long, value_parser = aging::parse_time, value_name = "TIME", conflicts_with = "backend")]
     older_than: Option<Duration>,
 
     /// Look at the groups first, for as long as --older-than says
@@ -173,7 +175,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         None => Ok(("class background".to_owned(), walk(tree, None, args.ignore_low))),
     };
     let (mut name, mut candidates) = find(&tree)?;
-    stop::catch_signals();
+    cancel::catch_signals();
     let stop = Flag::with_timeout(args.timeout);
     let mut looking = None;
     if let (Some(older_than), true) = (args.older_than, args.wait) {
@@ -183,7 +185,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     }
     let held: Bytes = candidates.iter().map(|candidate| candidate.current).sum();
     let asked = amount.of(held);
-    candidates::sort(&mut candidates);
+    targets::sort(&mut candidates);
 
     let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
     let Some(way) = way(&kernel, root, args, loaded.backend, &candidates, looking, &mut *actuator)? else {
@@ -269,7 +271,7 @@ fn way(
 fn require_ages(kernel: &Kernel, root: &Path) -> Result<Tracker> {
     let tracker = tracker::choose(kernel, root)?;
     match SwapSpace::read(kernel) {
-        Some(swap) if swap.total == Bytes::ZERO => Err(Exit::Unsupported.error(age::NO_SWAP)),
+        Some(swap) if swap.total == Bytes::ZERO => Err(Exit::Unsupported.error(aging::NO_SWAP)),
         _ => Ok(tracker),
     }
 }
@@ -508,7 +510,7 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
     if node.inner {
         return Ok((shown, candidates));
     }
-    candidates.push(candidates::one(tree, node, &group, args.ignore_class, args.ignore_low)?);
+    candidates.push(targets::one(tree, node, &group, args.ignore_class, args.ignore_low)?);
     Ok((shown, candidates))
 }
 

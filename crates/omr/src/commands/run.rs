@@ -12,16 +12,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use omr_base::exit::Exit;
+use omr_config as config;
 use omr_kernel::actuate::{Actuator, Live, Outcome};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Dir, Kernel, clock, process};
+use omr_machine::groups::xattrs;
 use omr_policy::Class;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::bus::{Scope, Systemd};
-use crate::exit::Exit;
-use crate::{attributes, config};
 
 /// As env(1), nohup(1) and timeout(1): omr itself failed, the command cannot be run, is not there.
 const FAILED: u8 = 125;
@@ -80,7 +81,7 @@ fn parse_class(text: &str) -> Result<Class, String> {
 
 /// Runs the command to its end.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
-    run_command(root, args).map_err(|err| match err.is::<crate::exit::Coded>() {
+    run_command(root, args).map_err(|err| match err.is::<omr_base::exit::Coded>() {
         true => err,
         false => Exit::Command(FAILED).error(format!("{err:#}")),
     })
@@ -147,7 +148,7 @@ fn in_scope(kernel: &Kernel, args: &Args, pid: u32, user: bool) -> Result<()> {
 }
 
 fn write_class(dir: &Dir, class: Class) -> Result<()> {
-    dir.set_xattr(attributes::CLASS, class.name()).context("write the class to the group (Linux 5.7)")
+    dir.set_xattr(xattrs::CLASS, class.name()).context("write the class to the group (Linux 5.7)")
 }
 
 // Without systemd

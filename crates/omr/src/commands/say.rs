@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use omr_base::exit::Exit;
+use omr_base::paths;
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_kernel::Kernel;
 use omr_kernel::process::Process;
+use omr_machine::{processes, statements};
 use omr_policy::rank::ProcessId;
 use omr_policy::statement::{Of, Word};
-
-use crate::exit::Exit;
-use crate::{paths, processes, said};
 
 /// Tells the daemon which processes or groups somebody works with, or does not. For whoever knows: a compositor, a
 /// terminal multiplexer, a script around a game.
@@ -50,7 +50,7 @@ pub fn run(root: &Path, word: Word, args: &Args) -> Result<Exit> {
 fn say(root: &Path, kernel: &Kernel, word: Option<Word>, target: &Path) -> Result<()> {
     let of = match processes::pid(target) {
         Some(pid) => Of::Process(identity(kernel, pid?)?),
-        None => Of::Group(said::group(target)),
+        None => Of::Group(statements::group(target)),
     };
     ask(&paths::socket(root), &Request::Say { word, of })?;
     Ok(())

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_base::{cancel, paths, when};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_control::status::{Explanation, ImageView, Status};
+use omr_machine::{processes, statements};
 use omr_policy::{Decision, Mode, Old, short};
 use omr_units::Bytes;
-
-use crate::exit::Exit;
-use crate::text::printable;
-use crate::{paths, processes, said, stop, when};
 
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
@@ -52,7 +52,7 @@ pub struct PauseArgs {
 /// `omr status`.
 pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
     if args.watch {
-        stop::catch_signals();
+        cancel::catch_signals();
     }
     loop {
         let value = ask(&paths::socket(root), &Request::Status)?;
@@ -70,7 +70,7 @@ pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
             return Ok(Exit::Done);
         }
         std::thread::sleep(Duration::from_secs(1));
-        if stop::signal().is_some() {
+        if cancel::signal().is_some() {
             return Ok(Exit::Done);
         }
     }
@@ -171,7 +171,7 @@ fn about_image(image: &ImageView) -> Option<String> {
 pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
     let request = match &args.group {
         Some(target) if let Some(pid) = processes::pid(target) => Request::ExplainProcess { pid: pid? },
-        group => Request::Explain { group: group.as_deref().map(said::group) },
+        group => Request::Explain { group: group.as_deref().map(statements::group) },
     };
     let value = ask(&paths::socket(root), &request)?;
     if args.json {

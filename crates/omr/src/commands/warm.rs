@@ -7,21 +7,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_base::{paths, when};
+use omr_config as config;
+use omr_engine::warm::{self, Bounds, End, Job, Recorded, Report, Subject, Use};
 use omr_kernel::Kernel;
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
+use omr_machine::groups::tree::{Tree, no_group};
+use omr_machine::inventory::read_groups;
+use omr_machine::processes;
 use omr_policy::{Class, short};
 use omr_units::{Amount, Bytes, Rate};
 use serde::Serialize;
-
-use crate::exit::Exit;
-use crate::processes::{self, read_groups};
-use crate::stop::{self, Flag};
-use crate::text::printable;
-use crate::tree::{Tree, no_group};
-use crate::warm::{self, Bounds, End, Job, Recorded, Report, Subject, Use};
-use crate::{config, paths, when};
 
 /// Somebody works for so long: what is wanted now comes back by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -139,7 +140,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     };
     let job = Job { kernel: &kernel, root, loaded: &loaded, tree: &tree, subjects: &subjects, bounds };
     let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
-    stop::catch_signals();
+    cancel::catch_signals();
     let stop = Flag::with_timeout(args.timeout);
     let bar = progress_bar(args);
     let report = job.run(&mut *actuator, &stop, &mut |bytes| bar.set_position(bytes.0))?;

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use omr_base::exit::Exit;
+use omr_base::signals::SignalFd;
+use omr_base::{logging, paths};
+use omr_config as config;
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_policy::short;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::exit::Exit;
-use crate::signal_fd::SignalFd;
 use crate::watch::{Desk, Due, Watch};
-use crate::{config, logging, paths};
 
 /// Follows the interruption notices of EC2, Google Compute Engine or Azure, and has the daemon prepare
 /// the machine for what they announce.

@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_base::when;
+use omr_config as config;
+use omr_engine::aging::observe::{Node, Observer};
+use omr_engine::aging::tracker::{self, Tracker};
+use omr_engine::aging::{self, damon, smaps};
+use omr_engine::hint::Rules;
 use omr_kernel::actuate::Live;
 use omr_kernel::damon::{Damon, Refusal};
 use omr_kernel::memcg::{Group, MemoryStat};
 use omr_kernel::{Kernel, clock};
+use omr_machine::groups::tree::no_group;
 use omr_policy::age::Bounds;
 use omr_policy::short;
 use omr_units::{Bytes, Monotonic};
 use serde::Serialize;
-
-use crate::age::observe::{Node, Observer};
-use crate::age::tracker::{self, Tracker};
-use crate::age::{self, damon, smaps};
-use crate::exit::Exit;
-use crate::hint::Rules;
-use crate::stop::{self, Flag};
-use crate::text::printable;
-use crate::tree::no_group;
-use crate::{config, when};
 
 /// Shows how much memory is used, and how much was not used for how long: as the daemon has seen it
 /// in the last minutes, if it runs. With --window, or without a daemon, the kernel is made to look at what
@@ -39,7 +39,7 @@ pub struct Args {
     group: Option<PathBuf>,
 
     /// How long to look, e.g. 10m; 2m where nothing is said and no daemon has looked
-    #[arg(long, value_parser = age::parse_time, value_name = "TIME")]
+    #[arg(long, value_parser = aging::parse_time, value_name = "TIME")]
     window: Option<Duration>,
 
     /// How to look
@@ -188,7 +188,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     let tracker = tracker(&kernel, root, args)?;
-    stop::catch_signals();
+    cancel::catch_signals();
     let stop = Flag::default();
     let window = args.window.unwrap_or(WINDOW);
     let mut look = Look {
@@ -212,7 +212,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         return Err(Exit::Partial.error("stopped before anything could be seen"));
     }
     // It may have been switched off meanwhile.
-    age::require(&kernel)?;
+    aging::require(&kernel)?;
     look.print(&observer)?;
     while args.watch && !stop.is_set() {
         observer.wait(window / 2, &stop);
@@ -221,7 +221,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         }
         look.groups(&mut observer)?;
         observer.pass(&mut Live, &stop)?;
-        age::require(&kernel)?;
+        aging::require(&kernel)?;
         look.print(&observer)?;
     }
     Ok(if stop.is_set() { Exit::Partial } else { Exit::Done })
@@ -237,7 +237,7 @@ fn tracker(kernel: &Kernel, root: &Path, args: &Args) -> Result<Tracker> {
         By::Smaps => Tracker::Smaps,
     };
     match tracker {
-        Tracker::LruGen => age::require(kernel)?,
+        Tracker::LruGen => aging::require(kernel)?,
         _ if needs_generations => {
             return Err(Exit::Usage.error("--watch and --per-node need MGLRU's generations: --tracker lru-gen"));
         }

@@ -14,14 +14,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use omr_base::text::printable;
 use omr_control::client::Link;
 use omr_control::protocol::Request;
 use omr_kernel::Kernel;
 use omr_kernel::process::Process;
+use omr_machine::processes;
 use omr_policy::statement::{Of, Statement, Word};
-
-use crate::processes;
-use crate::text::printable;
 
 /// The daemon is told again after this time, since it takes silence for absence after 10 s.
 const REFRESH: Duration = Duration::from_secs(3);

@@ -6,24 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use omr_kernel::Kernel;
+use omr_base::cancel::Flag;
+use omr_config::Loaded;
+use omr_engine::aging;
+use omr_engine::reclaim::backend::Backend;
+use omr_engine::reclaim::generations::Evictor;
+use omr_engine::reclaim::{Progress, Report, Worker, job, machine};
 use omr_kernel::actuate::Live;
-use omr_kernel::clock;
 use omr_kernel::memcg::Group;
+use omr_kernel::{Kernel, clock};
+use omr_machine::groups::targets;
+use omr_machine::inventory;
 use omr_policy::End;
 use omr_policy::pace::Job;
 use omr_units::{Bytes, GroupId};
 use rustix::io::Errno;
 
 use super::request::Request;
-use crate::age;
-use crate::age::evict::Evictor;
-use crate::backend::Backend;
-use crate::candidates;
-use crate::config::Loaded;
-use crate::processes;
-use crate::reclaim::{Progress, Report, Worker, job, machine};
-use crate::stop::Flag;
 
 /// More at a time are refused (`EAGAIN`): each is a thread.
 const MOST: usize = 64;
@@ -165,13 +164,13 @@ impl Reclaimer {
     /// One group after the other, of those at and below this one that may be touched: the root's own file knows no
     /// protection, and neither do the kernel's generations, which are each group's own.
     fn walk(&self, group: &Group, request: Request, file: &File, stop: &Flag) -> Result<(), Errno> {
-        if request.older_than.is_some() && age::require(&self.kernel).is_err() {
+        if request.older_than.is_some() && aging::require(&self.kernel).is_err() {
             return Err(Errno::OPNOTSUPP);
         }
-        let read = processes::read_groups(&self.kernel, &self.root, &self.loaded, false);
+        let read = inventory::read_groups(&self.kernel, &self.root, &self.loaded, false);
         let (tree, _) = read.map_err(|err| err.downcast_ref().map_or(Errno::IO, errno))?;
-        let mut groups = candidates::walk(&tree, Some(group.id()), false);
-        candidates::sort(&mut groups);
+        let mut groups = targets::walk(&tree, Some(group.id()), false);
+        targets::sort(&mut groups);
         let file_only = self.backend.file_only() && request.older_than.is_none();
         let machine = machine(&self.kernel, file_only);
         let mut left = request.amount;

@@ -15,14 +15,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_config::{Cloud, Provider};
 use omr_kernel::Kernel;
 use omr_kernel::dmi::Dmi;
 
 use self::http::Server;
 use self::notice::{Announced, Change, Notice};
-use crate::config::{Cloud, Provider};
-use crate::exit::Exit;
-use crate::text::printable;
 
 pub use self::notice::Due;
 

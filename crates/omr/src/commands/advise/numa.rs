@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_engine::aging;
+use omr_engine::aging::observe::Observer;
 use omr_kernel::Kernel;
 use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::numa::{self, Nodes};
+use omr_machine::groups::tree::no_group;
 use omr_policy::numa::{Hint, OnNode, advise};
 use omr_policy::short;
 use omr_units::Bytes;
 use serde::Serialize;
 
 use super::Args;
-use crate::age;
-use crate::age::observe::Observer;
-use crate::exit::Exit;
-use crate::stop::{self, Flag};
-use crate::text::printable;
-use crate::tree::no_group;
 
 /// Of less than this nothing is said.
 const SMALLEST: Bytes = Bytes::mib(16);
@@ -56,8 +56,8 @@ struct Row {
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     let nodes = Nodes::read(&kernel)?;
-    age::require(&kernel)?;
-    stop::catch_signals();
+    aging::require(&kernel)?;
+    cancel::catch_signals();
     let stop = Flag::default();
     let mut observer = Observer::new(&kernel);
     let tops = match args.groups.as_slice() {

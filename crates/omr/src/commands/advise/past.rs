@@ -8,6 +8,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use humantime::format_duration;
+use omr_base::exit::Exit;
+use omr_base::paths;
+use omr_base::text::printable;
+use omr_config::{Glob, parts};
+use omr_history as history;
+use omr_history::{AGES, Idle};
 use omr_kernel::{Kernel, clock};
 use omr_policy::advise::{self, Advice, LEAST_COVERED, LEAST_SAMPLES, MARGIN, Sample};
 use omr_policy::age::Bounds;
@@ -17,11 +23,6 @@ use omr_units::{Bytes, Permyriad};
 use serde::Serialize;
 
 use super::{Args, is_users, setting, unit};
-use crate::config::{Glob, parts};
-use crate::exit::Exit;
-use crate::history::{self, AGES, Idle};
-use crate::paths;
-use crate::text::printable;
 
 /// Groups in the table; `--json` has all.
 const ROWS: usize = 15;
@@ -360,7 +361,7 @@ mod tests {
     use omr_units::GroupId;
 
     use super::*;
-    use crate::history::{Since, Store};
+    use omr_history::{Since, Store};
 
     #[derive(Debug, Parser)]
     struct Words {

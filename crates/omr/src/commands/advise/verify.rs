@@ -6,23 +6,24 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_base::paths;
+use omr_base::text::printable;
+use omr_config as config;
+use omr_engine::reclaim::backend::{self, Backend};
+use omr_engine::trial::{Ended, Trier, read, read_fixed};
 use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
+use omr_machine::groups::tree::{Tree, no_group};
+use omr_machine::inventory::read_groups;
 use omr_policy::trial::{self, Bottom, Breach, Guard, Plan, SMALLEST_STEP, Seen, Trial, Tried};
 use omr_policy::{Class, Config, short};
 use omr_units::{Bytes, Limit, Permyriad};
 use serde::Serialize;
 
 use super::{Args, SHORTEST, setting};
-use crate::backend::{self, Backend};
-use crate::exit::Exit;
-use crate::processes::read_groups;
-use crate::stop::{self, Flag};
-use crate::text::printable;
-use crate::tree::{Tree, no_group};
-use crate::trial::{Ended, Trier, read, read_fixed};
-use crate::{config, paths};
 
 /// Each size on the way is watched for this part of the time that the last one is held.
 const LOOKS: u32 = 20;
@@ -108,7 +109,7 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
         .filter(|backend| *backend != Backend::MemoryHigh)
         .ok_or_else(|| Exit::Unsupported.error("--verify needs memory.reclaim (Linux 5.19)"))?;
 
-    stop::catch_signals();
+    cancel::catch_signals();
     let stop = Flag::default();
     let guard = Guard { stall: args.psi, refaults: args.refaults };
     let look = (args.r#for / LOOKS).max(SHORTEST);

@@ -1,5 +1,6 @@
 //! What the facts mean: one row for each thing, and the answer. No file is read here.
 
+use omr_engine::aging::{Missing, NO_SWAP};
 use omr_kernel::actuate::Outcome;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Availability;
@@ -9,7 +10,6 @@ use omr_kernel::swap::SwapKind;
 use serde::Serialize;
 
 use super::facts::{Facts, Mglru, ProcessRules, Swap};
-use crate::age::{Missing, NO_SWAP};
 
 /// Whether a thing works here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -4,8 +4,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use omr_base::paths;
+use omr_config as config;
 use omr_control::client::ask;
 use omr_control::protocol::Request;
+use omr_engine::prepare::free_page_reporting;
 use omr_kernel::actuate::Live;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Hibernation;
@@ -20,8 +23,6 @@ use omr_kernel::swap::{self, SwapDevice};
 use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
 use omr_units::{Bytes, GroupId};
 use serde::Serialize;
-
-use crate::{config, handback, paths};
 
 /// Everything omr could use. A field is `None` where it could not be told.
 #[derive(Debug, Serialize)]
@@ -228,7 +229,7 @@ impl Facts {
             page_reporting: page_reporting::read_order(kernel)
                 .ok()
                 .flatten()
-                .map(|order| handback::block(kernel, order)),
+                .map(|order| free_page_reporting::block(kernel, order)),
             nodes: Nodes::read(kernel).unwrap_or_default(),
             lockdown: Lockdown::read(kernel),
             privileges: Privileges {

@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use omr_history::{AGES, Idle, OnNode, Sample, Since};
 use omr_units::Bytes;
 use parquet::basic::{ConvertedType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
-
-use crate::history::{AGES, Idle, OnNode, Sample, Since};
 
 /// Rows that are held in memory before they are written.
 const ROWS: usize = 20_000;
@@ -200,7 +199,7 @@ mod tests {
     use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
     use super::*;
-    use crate::history::Cost;
+    use omr_history::Cost;
 
     fn bare(number: u64) -> Sample {
         Sample {

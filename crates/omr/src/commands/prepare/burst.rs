@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use anyhow::Result;
+use omr_base::exit::Exit;
+use omr_config as config;
+use omr_engine::prepare::{Done, Goal, Reached, read_free};
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::{Kernel, zoneinfo};
 use omr_units::{Amount, Bytes, Pages};
 use serde::Serialize;
 
 use super::{Common, exit, prepare, print_done};
-use crate::config;
-use crate::exit::Exit;
-use crate::prepare::{Done, Goal, Reached, read_free};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -4,6 +4,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_config as config;
+use omr_engine::prepare::free_page_reporting::{self, Blocks};
+use omr_engine::prepare::{Done, Goal, Reached};
 use omr_kernel::actuate::{Live, Outcome};
 use omr_kernel::{Kernel, clock, page_reporting, zoneinfo};
 use omr_policy::{End, short};
@@ -11,11 +16,6 @@ use omr_units::{Bytes, Pages};
 use serde::Serialize;
 
 use super::{Common, bar_target, exit, prepare, print_done, refuse};
-use crate::config;
-use crate::exit::Exit;
-use crate::handback::{self, Blocks};
-use crate::prepare::{Done, Goal, Reached};
-use crate::stop::{self, Flag};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -59,11 +59,11 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
     };
     let stop = Flag::with_timeout(common.deadline);
     let before = Blocks::read(&kernel, order)?;
-    let reclaiming = common.deadline.map(|time| time - handback::reserve(time));
+    let reclaiming = common.deadline.map(|time| time - free_page_reporting::reserve(time));
     let mut summary = Summary {
         prepared: "migrate",
         done: prepare(&kernel, root, &loaded, &Goal::All, common, reclaiming)?,
-        block: handback::block(&kernel, order),
+        block: free_page_reporting::block(&kernel, order),
         compacted: false,
         reporting_ms: 0,
         memory: read_present(&kernel)?,
@@ -72,7 +72,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
         notes: Vec::new(),
         dry_run: common.dry_run,
     };
-    if !common.dry_run && stop::signal().is_none() {
+    if !common.dry_run && cancel::signal().is_none() {
         hand_back(&kernel, root, order, common, &stop, &mut summary)?;
     }
     print(common, &summary)?;
@@ -88,7 +88,7 @@ fn hand_back(
     stop: &Flag,
     summary: &mut Summary,
 ) -> Result<()> {
-    match handback::compact_fully(kernel, root, order, &|| Box::new(Live), stop)? {
+    match free_page_reporting::compact_fully(kernel, root, order, &|| Box::new(Live), stop)? {
         Some(Outcome::Done) => summary.compacted = true,
         Some(Outcome::Gone) => summary.notes.push("this kernel cannot compact memory (CONFIG_COMPACTION)".into()),
         Some(_) => {
@@ -101,7 +101,7 @@ fn hand_back(
     if let Ok(style) = ProgressStyle::with_template("{bar:28}  {pos} of {len} free blocks reported   ^C stops") {
         bar.set_style(style.progress_chars("█░"));
     }
-    let (after, end) = handback::wait(kernel, order, stop, &mut |blocks| {
+    let (after, end) = free_page_reporting::wait(kernel, order, stop, &mut |blocks| {
         bar.set_length(blocks.blocks);
         bar.set_position(blocks.reported.unwrap_or_default());
     })?;

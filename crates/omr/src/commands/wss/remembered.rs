@@ -8,6 +8,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_base::exit::Exit;
+use omr_base::text::printable;
+use omr_base::{paths, when};
+use omr_history as history;
+use omr_history::{AGES, Cost, Sample};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_policy::age::Bounds;
@@ -16,10 +21,6 @@ use omr_units::Bytes;
 use serde::Serialize;
 
 use super::{Args, Figures, Idle, OfGroup, OfNode, WINDOW};
-use crate::exit::Exit;
-use crate::history::{self, AGES, Cost, Sample};
-use crate::text::printable;
-use crate::{paths, when};
 
 /// So near to a moment a sample is of that moment. It is taken every ten minutes, or as configured.
 const NEAR: Duration = Duration::from_secs(3600);
@@ -237,7 +238,7 @@ fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Dura
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Store;
+    use omr_history::Store;
 
     fn sample(seconds: u64, group: &str, boot: &str) -> Sample {
         Sample {

@@ -1,0 +1,142 @@
+//! Stopping: a flag that a signal or the daemon's loop sets and the reclaiming thread looks at
+//! between two writes, and an alarm that ends a write that takes too long.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+use omr_kernel::clock;
+use omr_units::Monotonic;
+
+/// Set when reclaiming must end.
+#[derive(Debug, Default)]
+pub struct Flag {
+    set: AtomicBool,
+    deadline: Option<Monotonic>,
+}
+
+impl Flag {
+    /// A flag that also sets itself after a time.
+    pub fn with_timeout(timeout: Option<Duration>) -> Self {
+        Flag { set: AtomicBool::new(false), deadline: timeout.map(|time| clock::read_monotonic() + time) }
+    }
+
+    /// Sets it.
+    pub fn set(&self) {
+        self.set.store(true, Ordering::Relaxed);
+    }
+
+    /// Clears it for the next run.
+    pub fn clear(&self) {
+        self.set.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether to stop: set, a signal came, or the time is up.
+    pub fn is_set(&self) -> bool {
+        self.set.load(Ordering::Relaxed) || signal().is_some() || self.timed_out()
+    }
+
+    /// Whether the time is up.
+    pub fn timed_out(&self) -> bool {
+        self.deadline.is_some_and(|deadline| clock::read_monotonic() >= deadline)
+    }
+
+    /// Sleeps, in pieces short enough that a stop is noticed in time.
+    pub fn sleep(&self, time: Duration) {
+        let end = clock::read_monotonic() + time;
+        while !self.is_set() {
+            let left = end.since(clock::read_monotonic());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(10)));
+        }
+    }
+}
+
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    SIGNAL.store(signal, Ordering::Relaxed);
+}
+
+/// The signal that asked this process to end, if one came since [`catch_signals`].
+pub fn signal() -> Option<i32> {
+    Some(SIGNAL.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+}
+
+fn handle(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
+    // SAFETY: a zeroed sigaction is a valid one with an empty mask and no flags; the handler only
+    // stores to an atomic. Without SA_RESTART a write(2) that runs returns EINTR.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as libc::sighandler_t;
+        libc::sigaction(signal, &action, std::ptr::null_mut());
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP end a running write and set [`signal`].
+pub fn catch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        handle(signal, on_signal);
+    }
+}
+
+extern "C" fn on_alarm(_: libc::c_int) {}
+
+/// Interrupts system calls of the thread that made it, while it is armed.
+#[derive(Debug)]
+pub struct Alarm(Option<libc::timer_t>);
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Alarm::new()
+    }
+}
+
+impl Alarm {
+    /// An alarm for the calling thread, not armed. Without one (no timers left) nothing is interrupted.
+    pub fn new() -> Self {
+        handle(libc::SIGUSR1, on_alarm);
+        // SAFETY: sigevent is plain data that is filled in here, the pointers are to locals that
+        // outlive the call, and the timer belongs to this value until `drop`.
+        unsafe {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = libc::SIGUSR1;
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer: libc::timer_t = std::ptr::null_mut();
+            let made = libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) == 0;
+            Alarm(made.then_some(timer))
+        }
+    }
+
+    /// Runs `call` and interrupts it after `time`, and then every 10 ms until it returns: the first
+    /// signal may come just before the system call.
+    pub fn limit<T>(&self, time: Duration, call: impl FnOnce() -> T) -> T {
+        self.set(time, Duration::from_millis(10));
+        let result = call();
+        self.set(Duration::ZERO, Duration::ZERO);
+        result
+    }
+
+    fn set(&self, first: Duration, then: Duration) {
+        let spec = |time: Duration| libc::timespec {
+            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(time.subsec_nanos()),
+        };
+        let value = libc::itimerspec { it_value: spec(first), it_interval: spec(then) };
+        if let Some(timer) = self.0 {
+            // SAFETY: the timer was made by timer_create in `new`, `value` outlives the call.
+            unsafe { libc::timer_settime(timer, 0, &value, std::ptr::null_mut()) };
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if let Some(timer) = self.0 {
+            // SAFETY: the timer was made by timer_create in `new` and is deleted once.
+            unsafe { libc::timer_delete(timer) };
+        }
+    }
+}

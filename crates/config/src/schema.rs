@@ -1,0 +1,521 @@
+//! Every key with its kind and range: what loading, showing and suggesting have in common.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use omr_policy::{Class, Goal, IdleRule, Mode};
+use omr_units::{Amount, Budget, Bytes, Permyriad};
+use toml::de::DeValue;
+
+use super::{BackendChoice, Provider, Settings};
+
+/// A key that has one value.
+pub struct Key {
+    /// The table it is in; empty at the top.
+    pub table: &'static str,
+    /// Its name in there.
+    pub name: &'static str,
+    kind: Kind,
+}
+
+enum Kind {
+    Word { words: &'static [&'static str], get: fn(&Settings) -> &'static str, set: fn(&mut Settings, &str) },
+    Time { at: fn(&mut Settings) -> &mut Duration, min: Duration, max: Duration },
+    Size { at: fn(&mut Settings) -> &mut Bytes, min: Bytes, max: Bytes },
+    Share { at: fn(&mut Settings) -> &mut Permyriad, min: Permyriad, max: Permyriad },
+    Floor { at: fn(&mut Settings) -> &mut Amount },
+    Budget { at: fn(&mut Settings) -> &mut Option<Budget> },
+    Endpoint { at: fn(&mut Settings) -> &mut SocketAddr },
+}
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn s(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+const fn percent(n: u32) -> Permyriad {
+    Permyriad::percent(n)
+}
+
+const DAY: Duration = s(86_400);
+const TIB: Bytes = Bytes(1 << 40);
+
+const fn time(
+    table: &'static str,
+    name: &'static str,
+    min: Duration,
+    max: Duration,
+    at: fn(&mut Settings) -> &mut Duration,
+) -> Key {
+    Key { table, name, kind: Kind::Time { at, min, max } }
+}
+
+const fn size(
+    table: &'static str,
+    name: &'static str,
+    min: Bytes,
+    max: Bytes,
+    at: fn(&mut Settings) -> &mut Bytes,
+) -> Key {
+    Key { table, name, kind: Kind::Size { at, min, max } }
+}
+
+const fn share(
+    table: &'static str,
+    name: &'static str,
+    min: Permyriad,
+    max: Permyriad,
+    at: fn(&mut Settings) -> &mut Permyriad,
+) -> Key {
+    Key { table, name, kind: Kind::Share { at, min, max } }
+}
+
+/// Every key that has one value, in the order in which they are shown: by table, the top first.
+pub static KEYS: [Key; 43] = [
+    Key {
+        table: "",
+        name: "mode",
+        kind: Kind::Word {
+            words: &["act", "observe"],
+            get: |s| match s.policy.mode {
+                Mode::Act => "act",
+                Mode::Observe => "observe",
+            },
+            set: |s, word| s.policy.mode = if word == "observe" { Mode::Observe } else { Mode::Act },
+        },
+    },
+    Key {
+        table: "",
+        name: "goal",
+        kind: Kind::Word {
+            words: &["free", "hibernate"],
+            get: |s| match s.policy.goal {
+                Goal::Free => "free",
+                Goal::Hibernate => "hibernate",
+            },
+            set: |s, word| s.policy.goal = if word == "hibernate" { Goal::Hibernate } else { Goal::Free },
+        },
+    },
+    Key {
+        table: "",
+        name: "backend",
+        kind: Kind::Word {
+            words: &["auto", "memory.reclaim", "memory.swap.reclaim", "memory.high"],
+            get: |s| s.backend.name(),
+            set: |s, word| s.backend = BackendChoice::from_name(word).unwrap_or_default(),
+        },
+    },
+    Key {
+        table: "idle",
+        name: "rule",
+        kind: Kind::Word {
+            words: &["headroom", "strict"],
+            get: |s| match s.policy.idle.rule {
+                IdleRule::Headroom => "headroom",
+                IdleRule::Strict => "strict",
+            },
+            set: |s, word| s.policy.idle.rule = if word == "strict" { IdleRule::Strict } else { IdleRule::Headroom },
+        },
+    },
+    time("idle", "for", s(1), DAY, |s| &mut s.policy.idle.hold),
+    time("idle", "again", Duration::ZERO, DAY, |s| &mut s.policy.idle.again),
+    time("idle", "window", s(1), s(600), |s| &mut s.policy.idle.window),
+    // At a low share a machine at work would be idle.
+    share("idle", "strict", percent(50), percent(100), |s| &mut s.policy.idle.strict),
+    share("idle", "free", percent(5), percent(100), |s| &mut s.policy.idle.free),
+    // Of one CPU, so that more than the whole makes sense.
+    share("idle", "foreground", Permyriad(10), percent(10_000), |s| &mut s.policy.idle.foreground),
+    share("idle", "pressure_cpu", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_cpu),
+    share("idle", "pressure_io", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_io),
+    share("idle", "pressure_memory", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_memory),
+    share("stop", "cpu", percent(1), percent(10_000), |s| &mut s.policy.stop.cpu),
+    time("stop", "sample", ms(5), ms(50), |s| &mut s.policy.stop.sample),
+    time("stop", "stall", ms(1), s(10), |s| &mut s.policy.stop.stall),
+    // What the kernel takes for a PSI trigger.
+    time("stop", "window", ms(500), s(10), |s| &mut s.policy.stop.window),
+    time("sweep", "after_boot", Duration::ZERO, DAY, |s| &mut s.policy.sweep.after_boot),
+    time("sweep", "after_resume", Duration::ZERO, DAY, |s| &mut s.policy.sweep.after_resume),
+    size("sweep", "smallest", Bytes::ZERO, TIB, |s| &mut s.policy.sweep.smallest),
+    size("sweep", "growth", Bytes::kib(128), TIB, |s| &mut s.policy.sweep.growth),
+    // The kernel reclaims in batches of 32 pages: 128 KiB with the usual page. Above 64 MiB one
+    // write takes longer than a sweep may take to stop.
+    size("sweep", "step", Bytes::kib(128), Bytes::mib(64), |s| &mut s.policy.sweep.step),
+    time("sweep", "write_time", ms(1), ms(50), |s| &mut s.policy.sweep.write_time),
+    size("hibernate", "image", Bytes::ZERO, TIB, |s| &mut s.policy.hibernate.image),
+    Key {
+        table: "hibernate",
+        name: "raise_image_size",
+        kind: Kind::Word {
+            words: &["off", "on"],
+            get: |s| if s.policy.hibernate.raise_image_size { "on" } else { "off" },
+            set: |s, word| s.policy.hibernate.raise_image_size = word == "on",
+        },
+    },
+    size("guard", "refaults_per_minute", Bytes::ZERO, TIB, |s| &mut s.policy.guard.refaults_per_minute),
+    time("guard", "backoff", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff),
+    time("guard", "backoff_max", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff_max),
+    Key { table: "guard", name: "swap_floor", kind: Kind::Floor { at: |s| &mut s.policy.guard.swap_floor } },
+    Key { table: "guard", name: "max_swap_writes", kind: Kind::Budget { at: |s| &mut s.policy.guard.max_swap_writes } },
+    time("hints", "cold_after", s(1), DAY, |s| &mut s.policy.hints.cold_after),
+    time("hints", "pageout_after", s(1), DAY, |s| &mut s.policy.hints.pageout_after),
+    share("hints", "cpu", Permyriad(10), percent(10_000), |s| &mut s.policy.hints.cpu),
+    size("hints", "smallest", Bytes::ZERO, TIB, |s| &mut s.policy.hints.smallest),
+    size("hints", "change", Bytes::ZERO, TIB, |s| &mut s.policy.hints.change),
+    share("hints", "swap_free", Permyriad::ZERO, percent(100), |s| &mut s.policy.hints.swap_free),
+    share("hints", "available", Permyriad::ZERO, percent(100), |s| &mut s.policy.hints.available),
+    Key {
+        table: "hints",
+        name: "prefetch",
+        kind: Kind::Word {
+            words: &["off", "on"],
+            get: |s| if s.policy.hints.prefetch { "on" } else { "off" },
+            set: |s, word| s.policy.hints.prefetch = word == "on",
+        },
+    },
+    // Agings less than half a second apart would say nothing: the kernel counts their ages in jiffies.
+    time("history", "every", s(10), DAY, |s| &mut s.policy.history.every),
+    size("history", "size", Bytes::ZERO, TIB, |s| &mut s.policy.history.size),
+    share("history", "budget", Permyriad::ZERO, percent(10), |s| &mut s.policy.history.budget),
+    Key {
+        table: "cloud",
+        name: "provider",
+        kind: Kind::Word {
+            words: &["auto", "ec2", "gcp", "azure"],
+            get: |s| s.cloud.provider.name(),
+            set: |s, word| s.cloud.provider = Provider::from_name(word).unwrap_or_default(),
+        },
+    },
+    Key { table: "cloud", name: "endpoint", kind: Kind::Endpoint { at: |s| &mut s.cloud.endpoint } },
+];
+
+/// The tables, in the order in which they are shown.
+pub const TABLES: [&str; 8] = ["idle", "stop", "sweep", "hibernate", "guard", "hints", "history", "cloud"];
+
+/// What a `[[group]]` may have.
+pub const GROUP_KEYS: [&str; 5] = ["match", "unit", "class", "keep", "older_than"];
+
+/// Place of a key in [`KEYS`], by its full name.
+pub fn index(name: &str) -> Option<usize> {
+    KEYS.iter().position(|key| key.full_name() == name)
+}
+
+impl Key {
+    /// With its table: `idle.for`.
+    pub fn full_name(&self) -> String {
+        if self.table.is_empty() { self.name.into() } else { format!("{}.{}", self.table, self.name) }
+    }
+
+    /// Its value as one writes it, without quotes. Nothing is rounded.
+    pub fn text(&self, settings: &Settings) -> String {
+        // The places are given as places to write to; a copy is the price of having one list.
+        let mut settings = settings.clone();
+        match &self.kind {
+            Kind::Word { get, .. } => get(&settings).into(),
+            Kind::Time { at, .. } => time_text(*at(&mut settings)),
+            Kind::Size { at, .. } => size_text(*at(&mut settings)),
+            Kind::Share { at, .. } => share_text(*at(&mut settings)),
+            Kind::Floor { at } => amount_text(*at(&mut settings)),
+            Kind::Budget { at } => budget_text(*at(&mut settings)),
+            Kind::Endpoint { at } => endpoint_text(*at(&mut settings)),
+        }
+    }
+
+    /// Takes the value over, or says what to write instead.
+    pub fn set(&self, settings: &mut Settings, value: &DeValue<'_>) -> Result<(), String> {
+        let usual = || self.text(&Settings::default());
+        match &self.kind {
+            Kind::Word { words, set, .. } => set(settings, word(value, words)?),
+            Kind::Time { at, min, max } => {
+                *at(settings) = within(parse_time(value, &usual())?, *min, *max, time_text)?;
+            }
+            Kind::Size { at, min, max } => {
+                *at(settings) = within(parse_size(value, &usual())?, *min, *max, size_text)?;
+            }
+            Kind::Share { at, min, max } => {
+                *at(settings) = within(parse_share(value, &usual())?, *min, *max, share_text)?;
+            }
+            Kind::Floor { at } => *at(settings) = parse_amount(value, &usual())?,
+            Kind::Budget { at } => *at(settings) = parse_budget(value)?,
+            Kind::Endpoint { at } => *at(settings) = parse_endpoint(value, &usual())?,
+        }
+        Ok(())
+    }
+}
+
+fn within<T: PartialOrd + Copy>(value: T, min: T, max: T, text: fn(T) -> String) -> Result<T, String> {
+    if value < min || value > max {
+        return Err(format!("must be between \"{}\" and \"{}\"", text(min), text(max)));
+    }
+    Ok(value)
+}
+
+/// The text of a value whose kind has a unit, or what is wrong with it.
+fn quantity<'a>(value: &'a DeValue<'_>, kind: &str, needs: &str, usual: &str) -> Result<&'a str, String> {
+    match value {
+        DeValue::String(text) if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()) && text != "0" => {
+            Err(format!("a {kind} needs {needs}, e.g. \"{usual}\""))
+        }
+        DeValue::String(text) => Ok(text),
+        DeValue::Integer(_) | DeValue::Float(_) => Err(format!("a {kind} needs {needs}, e.g. \"{usual}\"")),
+        _ => Err(format!("a {kind} is needed, e.g. \"{usual}\"")),
+    }
+}
+
+fn parse_time(value: &DeValue<'_>, usual: &str) -> Result<Duration, String> {
+    let text = quantity(value, "duration", "a unit", usual)?;
+    if text == "0" {
+        return Err("a duration needs a unit, e.g. \"0s\"".into());
+    }
+    // Numbers so long are nonsense, and sums of them overflow in humantime.
+    let sane = text.len() <= 64 && text.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() <= 9);
+    sane.then(|| humantime::parse_duration(text).ok())
+        .flatten()
+        .ok_or_else(|| format!("not a duration; write numbers with ms, s, m, h or d, e.g. \"{usual}\""))
+}
+
+/// The age of a rule. Shorter ones would need more than one aging in two seconds; zero: whatever its age.
+pub fn parse_age(value: &DeValue<'_>) -> Result<Duration, String> {
+    match parse_time(value, "2m")? {
+        Duration::ZERO => Ok(Duration::ZERO),
+        age => within(age, s(4), DAY, time_text).map_err(|why| format!("{why}, or \"0s\" for whatever its age")),
+    }
+}
+
+fn parse_size(value: &DeValue<'_>, usual: &str) -> Result<Bytes, String> {
+    let text = quantity(value, "size", "a unit", usual)?;
+    text.parse().map_err(|_| {
+        // Half the world reads it as a power of 1000.
+        let decimal = ["kB", "KB", "MB", "GB", "TB"].iter().find(|unit| text.ends_with(**unit));
+        match decimal {
+            Some(unit) => format!(
+                "not a size: units are powers of 1024, so write \"{}iB\" for \"{unit}\"",
+                unit[..1].to_ascii_uppercase()
+            ),
+            None => format!("not a size; write a number with KiB, MiB, GiB or TiB, e.g. \"{usual}\""),
+        }
+    })
+}
+
+fn parse_share(value: &DeValue<'_>, usual: &str) -> Result<Permyriad, String> {
+    let text = quantity(value, "share", "a percent sign", usual)?;
+    text.parse().map_err(|_| format!("not a share; write it in percent, e.g. \"{usual}\""))
+}
+
+/// A size or a share, and not `max`.
+pub fn parse_amount(value: &DeValue<'_>, usual: &str) -> Result<Amount, String> {
+    let text = quantity(value, "size or share", "a unit", usual)?;
+    match text.parse() {
+        Ok(Amount::Max) => Err("a size or a share is needed; for all of it write \"100%\"".into()),
+        Ok(amount) => Ok(amount),
+        Err(_) if text.ends_with('%') => {
+            parse_share(value, usual).and_then(|_| Err("a share cannot be above \"100%\"".into()))
+        }
+        Err(_) => match parse_size(value, usual) {
+            Err(why) if why.contains("1024") => Err(why),
+            _ => Err(format!("neither a size nor a share, e.g. \"64MiB\" or \"{usual}\"")),
+        },
+    }
+}
+
+fn parse_budget(value: &DeValue<'_>) -> Result<Option<Budget>, String> {
+    let expected = || "an allowance is needed, e.g. \"20GiB/day\" or \"1GiB/hour\", or \"unlimited\"".to_owned();
+    match value {
+        DeValue::String(text) if text == "unlimited" => Ok(None),
+        DeValue::String(text) => text.parse().map(Some).map_err(|_| expected()),
+        _ => Err(expected()),
+    }
+}
+
+/// An address and nothing behind it. A name would have to be looked up, and could be anybody's answer.
+fn parse_endpoint(value: &DeValue<'_>, usual: &str) -> Result<SocketAddr, String> {
+    let parse = |text: &str| {
+        let address = text.strip_prefix("http://")?;
+        let address = address.strip_suffix('/').unwrap_or(address);
+        let bare = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
+        let with_port = |address: IpAddr| SocketAddr::new(address, 80);
+        address.parse().ok().or_else(|| bare.parse().ok().map(with_port)).filter(|address| address.port() != 0)
+    };
+    let text = if let DeValue::String(text) = value { &**text } else { "" };
+    parse(text).ok_or_else(|| {
+        format!(
+            "an address in numbers is needed, e.g. \"{usual}\", \"http://[fd00:ec2::254]\" or \"http://127.0.0.1:1338\""
+        )
+    })
+}
+
+/// One of some words.
+pub fn word<'a>(value: &DeValue<'_>, words: &[&'a str]) -> Result<&'a str, String> {
+    if let DeValue::String(text) = value
+        && let Some(word) = words.iter().find(|word| ***word == **text)
+    {
+        return Ok(word);
+    }
+    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    let Some((last, rest)) = quoted.split_last() else { return Err(String::new()) };
+    Err(format!("must be {} or {last}", rest.join(", ")))
+}
+
+/// The classes by name.
+pub fn class(name: &str) -> Option<Class> {
+    [Class::Foreground, Class::Background, Class::Protected].into_iter().find(|class| class.name() == name)
+}
+
+/// The names of the classes.
+pub const CLASSES: [&str; 3] = ["foreground", "background", "protected"];
+
+/// A length of time as one writes it: `1h 30m`.
+pub fn time_text(time: Duration) -> String {
+    humantime::format_duration(time).to_string()
+}
+
+/// In the largest unit that loses nothing.
+fn size_text(size: Bytes) -> String {
+    for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if size.0 != 0 && size.0.is_multiple_of(1 << shift) {
+            return format!("{}{unit}", size.0 >> shift);
+        }
+    }
+    if size == Bytes::ZERO { "0".into() } else { format!("{}B", size.0) }
+}
+
+fn share_text(share: Permyriad) -> String {
+    let (whole, rest) = (share.0 / 100, share.0 % 100);
+    match rest {
+        0 => format!("{whole}%"),
+        _ if rest.is_multiple_of(10) => format!("{whole}.{}%", rest / 10),
+        _ => format!("{whole}.{rest:02}%"),
+    }
+}
+
+/// As one writes it, nothing rounded.
+pub fn amount_text(amount: Amount) -> String {
+    match amount {
+        Amount::Bytes(bytes) => size_text(bytes),
+        Amount::Share(share) => share_text(share),
+        Amount::Max => "max".into(),
+    }
+}
+
+fn budget_text(budget: Option<Budget>) -> String {
+    match budget {
+        Some(Budget { bytes, hours }) => {
+            format!("{}/{}", size_text(bytes), if hours == 24 { "day" } else { "hour" })
+        }
+        None => "unlimited".into(),
+    }
+}
+
+fn endpoint_text(endpoint: SocketAddr) -> String {
+    match (endpoint.port(), endpoint) {
+        (80, SocketAddr::V4(address)) => format!("http://{}", address.ip()),
+        (80, SocketAddr::V6(address)) => format!("http://[{}]", address.ip()),
+        _ => format!("http://{endpoint}"),
+    }
+}
+
+/// The one of `words` that was most likely meant.
+pub fn meant<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let worth = (word.chars().count() / 3).max(1);
+    words
+        .into_iter()
+        .map(|candidate| (distance(&word.to_lowercase().replace('-', "_"), candidate), candidate))
+        .filter(|(distance, _)| *distance <= worth)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// How many letters must be added, removed, changed or swapped with the next to make `a` of `b`.
+fn distance(a: &str, b: &str) -> usize {
+    // A long key is hostile rather than misspelt.
+    if a.len() > 40 {
+        return usize::MAX;
+    }
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let change = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = change.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_default_is_within_its_range_and_reads_back() {
+        let defaults = Settings::default();
+        for key in &KEYS {
+            let mut settings = defaults.clone();
+            let text = key.text(&defaults);
+            assert_eq!(key.set(&mut settings, &DeValue::String(text.clone().into())), Ok(()), "{}", key.full_name());
+            assert_eq!(settings, defaults, "{} = {text}", key.full_name());
+        }
+    }
+
+    #[test]
+    fn a_misspelt_word_finds_what_was_meant() {
+        for (word, expected) in [
+            ("clas", Some("class")),
+            ("calss", Some("class")),
+            ("Class", Some("class")),
+            ("keep_", Some("keep")),
+            ("mtach", Some("match")),
+            ("banana", None),
+            ("", None),
+        ] {
+            assert_eq!(meant(word, GROUP_KEYS), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_an_address_in_numbers() {
+        let parse = |text: &str| parse_endpoint(&DeValue::String(text.to_owned().into()), "x").ok();
+        for text in ["http://169.254.169.254", "http://[fd00:ec2::254]", "http://127.0.0.1:1338", "http://[::1]:81"] {
+            assert_eq!(parse(text).map(endpoint_text).as_deref(), Some(text));
+        }
+        assert_eq!(parse("http://10.0.0.1/").map(endpoint_text).as_deref(), Some("http://10.0.0.1"));
+        for text in [
+            "169.254.169.254",
+            "https://1.2.3.4",
+            "http://a.b",
+            "http://1.2.3.4/latest",
+            "http://1.2.3.4:0",
+            "http://u@1.2.3.4",
+            "",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_makes_a_parser_panic(text in "[0-9]{0,25}[a-zA-Z%/. ]{0,4}[0-9]{0,20}[a-z]{0,3}|\\PC{0,30}") {
+            for key in &KEYS {
+                let _ = key.set(&mut Settings::default(), &DeValue::String(text.clone().into()));
+            }
+        }
+
+        #[test]
+        fn sizes_and_shares_are_shown_exactly(bytes in 0u64..=1 << 40, share in 0u32..=1_000_000, millis in 0u64..1 << 40) {
+            prop_assert_eq!(size_text(Bytes(bytes)).parse(), Ok(Bytes(bytes)));
+            prop_assert_eq!(share_text(Permyriad(share)).parse(), Ok(Permyriad(share)));
+            let time = Duration::from_millis(millis);
+            prop_assert_eq!(humantime::parse_duration(&time_text(time)), Ok(time));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What sweeps have done: for each group and for today. Read back from the ledger at start.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use omr_control::status::Today;
+use omr_history::ledger::{self, Entry, Swept};
+use omr_units::{Bytes, GroupId, Monotonic};
+
+const DAY: u64 = 86_400;
+/// What comes back later is hardly the sweep's doing.
+const ATTRIBUTION: Duration = Duration::from_secs(300);
+
+/// One group, since the daemon started.
+#[derive(Clone, Debug, Default)]
+pub struct PerGroup {
+    /// Freed by sweeps.
+    pub freed: Bytes,
+    /// When its last sweep ended.
+    pub last: Monotonic,
+    /// Refaults when the first sweep began.
+    pub first_refaults: Option<Bytes>,
+}
+
+/// A sweep of a group that is still watched for what comes back.
+#[derive(Debug)]
+struct Watched {
+    sweep: u64,
+    id: GroupId,
+    group: String,
+    ended: Monotonic,
+    refaults: Bytes,
+}
+
+/// The figures.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Today.
+    pub today: Today,
+    groups: HashMap<GroupId, PerGroup>,
+    watched: Vec<Watched>,
+    last_sweep: u64,
+}
+
+impl Tally {
+    /// Reads the ledger.
+    pub fn load(state_dir: &Path, time: u64) -> Self {
+        let mut tally = Tally { today: Today { day: time / DAY, ..Today::default() }, ..Tally::default() };
+        let read = ledger::read(state_dir, |entry| match entry {
+            Entry::Sweep(swept) => tally.count(&swept),
+            Entry::Refaults { time, bytes, .. } if time / DAY == tally.today.day => tally.today.came_back += bytes,
+            Entry::Refaults { .. } | Entry::LeftAlone { .. } | Entry::Prepare(_) | Entry::Hint(_) => {}
+        });
+        if let Err(err) = read {
+            log::warn!("{err:#}");
+        }
+        tally
+    }
+
+    fn count(&mut self, swept: &Swept) {
+        if swept.time / DAY == self.today.day && !swept.observed {
+            if swept.sweep != self.last_sweep {
+                self.today.sweeps += 1;
+            }
+            self.today.freed += swept.freed;
+            self.today.swapped_out += swept.swapped_out;
+            self.today.cpu_ms = self.today.cpu_ms.saturating_add(swept.cpu_ms);
+        }
+        self.last_sweep = self.last_sweep.max(swept.sweep);
+    }
+
+    /// A number for the sweep that begins.
+    pub fn next_sweep(&self) -> u64 {
+        self.last_sweep.saturating_add(1)
+    }
+
+    /// A sweep of a group has ended.
+    pub fn add(&mut self, now: Monotonic, swept: &Swept, refaults: Option<Bytes>) {
+        self.roll(swept.time);
+        self.count(swept);
+        if swept.observed {
+            return;
+        }
+        let group = self.groups.entry(swept.id).or_default();
+        group.freed += swept.freed;
+        group.last = now;
+        if let Some(refaults) = refaults {
+            group.first_refaults.get_or_insert(refaults);
+            self.watched.push(Watched {
+                sweep: swept.sweep,
+                id: swept.id,
+                group: swept.group.clone(),
+                ended: now,
+                refaults,
+            });
+        }
+    }
+
+    /// What came back after sweeps that ended five minutes ago; called now and then. `refaults` gives
+    /// the counter of a group that is still there.
+    pub fn came_back(&mut self, now: Monotonic, time: u64, refaults: impl Fn(GroupId) -> Option<Bytes>) -> Vec<Entry> {
+        self.roll(time);
+        let mut lines = Vec::new();
+        self.watched.retain(|watched| {
+            let after = now.since(watched.ended);
+            if after < ATTRIBUTION {
+                return true;
+            }
+            if let Some(refaults) = refaults(watched.id) {
+                let bytes = refaults - watched.refaults;
+                self.today.came_back += bytes;
+                let (sweep, group) = (watched.sweep, watched.group.clone());
+                lines.push(Entry::Refaults { time, sweep, group, bytes, after: after.as_secs() });
+            }
+            false
+        });
+        lines
+    }
+
+    /// So much came back into a group on purpose: it is not what a sweep is to be blamed for.
+    pub fn excuse(&mut self, id: GroupId, bytes: Bytes) {
+        if let Some(first) = self.groups.get_mut(&id).and_then(|group| group.first_refaults.as_mut()) {
+            *first += bytes;
+        }
+        for watched in self.watched.iter_mut().filter(|watched| watched.id == id) {
+            watched.refaults += bytes;
+        }
+    }
+
+    fn roll(&mut self, time: u64) {
+        if time / DAY != self.today.day {
+            self.today = Today { day: time / DAY, ..Today::default() };
+        }
+    }
+
+    /// The figures of a group that was swept.
+    pub fn group(&self, id: GroupId) -> Option<&PerGroup> {
+        self.groups.get(&id)
+    }
+
+    /// Forgets groups that are gone.
+    pub fn retain(&mut self, there: impl Fn(GroupId) -> bool) {
+        self.groups.retain(|id, _| there(*id));
+    }
+}

@@ -1,0 +1,94 @@
+//! A thread that carries out orders, one after the other, can be told to end one early, and is heard from through an
+//! eventfd.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use omr_base::cancel::Flag;
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Deep enough for reading files and printing numbers; all of it may become resident.
+const STACK: usize = 128 << 10;
+
+/// The thread and what goes to and fro.
+pub struct Thread<O, R> {
+    orders: Option<Sender<O>>,
+    reports: Receiver<R>,
+    stop: Arc<Flag>,
+    wake: Arc<OwnedFd>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// The thread's end of it.
+pub struct Inbox<O, R> {
+    orders: Receiver<O>,
+    reports: Sender<R>,
+    stop: Arc<Flag>,
+    wake: Arc<OwnedFd>,
+}
+
+impl<O: Send + 'static, R: Send + 'static> Thread<O, R> {
+    /// Starts it.
+    pub fn start(name: &str, work: impl FnOnce(Inbox<O, R>) + Send + 'static) -> Result<Self> {
+        let (orders, inbox) = channel();
+        let (outbox, reports) = channel();
+        let stop = Arc::new(Flag::default());
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?);
+        let inbox = Inbox { orders: inbox, reports: outbox, stop: Arc::clone(&stop), wake: Arc::clone(&wake) };
+        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+        let handle = thread.spawn(move || work(inbox)).with_context(|| format!("start the thread {name}"))?;
+        Ok(Thread { orders: Some(orders), reports, stop, wake, handle: Some(handle) })
+    }
+
+    /// Gives it something to do.
+    pub fn order(&self, order: O) {
+        self.stop.clear();
+        if let Some(orders) = &self.orders {
+            // The receiver lives as long as the thread, and the thread as long as this sender.
+            let _ = orders.send(order);
+        }
+    }
+
+    /// Tells it to end what it does; its report follows.
+    pub fn stop(&self) {
+        self.stop.set();
+    }
+
+    /// The next report, if there is one.
+    pub fn report(&self) -> Option<R> {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+        self.reports.try_recv().ok()
+    }
+
+    /// Stops it and waits for its end; the report of what it was at can still be had.
+    pub fn close(&mut self) {
+        self.stop.set();
+        self.orders = None;
+        if let Some(handle) = self.handle.take() {
+            let _ = handle.join();
+        }
+    }
+}
+
+impl<O, R> AsFd for Thread<O, R> {
+    /// Readable when there is a report.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl<O, R> Inbox<O, R> {
+    /// Carries out orders until there will be no more.
+    pub fn each(self, mut work: impl FnMut(O, &Flag) -> R) {
+        while let Ok(order) = self.orders.recv() {
+            if self.reports.send(work(order, &self.stop)).is_err() {
+                break;
+            }
+            let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}

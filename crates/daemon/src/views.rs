@@ -1,0 +1,167 @@
+//! What the daemon tells about itself: the answers to `omr status` and `omr explain`.
+
+use std::path::Path;
+
+use anyhow::Result;
+use omr_control::status::{Explanation, GroupView, ImageView, Status, SwapView, SweepView};
+use omr_engine::prepare::{disk_rate, image};
+use omr_machine::groups::tree::no_group;
+use omr_policy::{Decision, Goal, judge, short, swap_floor};
+use omr_units::{Amount, Bytes, GroupId, Monotonic};
+
+use super::Daemon;
+use super::processes::unfocused;
+
+/// Groups shown by `omr status`; the largest.
+const MOST_GROUPS: usize = 100;
+
+impl Daemon {
+    fn swap_view(&self) -> Option<SwapView> {
+        let signals = self.signals.as_ref()?;
+        let swap = signals.machine.swap?;
+        let budget = self.config.guard.max_swap_writes.filter(|_| swap.on_disk);
+        Some(SwapView {
+            total: swap.total,
+            free: swap.free,
+            floor: swap_floor(&self.config, &signals.machine, Bytes::MAX),
+            on_disk: swap.on_disk,
+            written: self.state.writes.within(signals.hour, budget.map_or(24, |budget| budget.hours)),
+            budget,
+        })
+    }
+
+    fn image_view(&self) -> ImageView {
+        let forecast = image::forecast(&self.kernel);
+        let place = image::place(&self.kernel, &self.root);
+        let disk_rate = place.as_ref().ok().and_then(|place| disk_rate::load(&self.root, &place.device.path));
+        let time = forecast.zip(disk_rate).and_then(|(forecast, rate)| forecast.most_written().time_at(rate));
+        ImageView {
+            forecast,
+            device: place.as_ref().ok().map(image::Place::name),
+            obstacle: place.err().map(|obstacle| obstacle.to_string()),
+            disk_rate,
+            write_ms_at_most: time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            is_goal: self.config.goal == Goal::Hibernate,
+        }
+    }
+
+    pub(super) fn status(&self, now: Monotonic) -> Status {
+        let mut groups: Vec<&omr_policy::Group> = self.groups.iter().collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.current));
+        let sweeping = self.state.sweeping();
+        let sweep = self.running.as_ref().map(|running| {
+            let progress = self.progress();
+            SweepView {
+                number: running.sweep,
+                group: running.path.to_string_lossy().into_owned(),
+                asked: running.asked,
+                freed: progress.freed,
+                swapped_out: progress.swapped_out,
+            }
+        });
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            mode: self.config.mode,
+            backend: self.backend.name().to_owned(),
+            config: self.config_files.clone(),
+            decision: self.decision.clone(),
+            reason: self.decision.as_ref().map_or_else(|| "just started".into(), |d| d.reason().to_string()),
+            sweep,
+            preparing: self.preparing_view(now),
+            today: self.tally.today.clone(),
+            swap: self.swap_view(),
+            image: Some(self.image_view()),
+            hinting: self.hinting_view(),
+            said: self.said_views(),
+            history: Some(self.history_view(now)),
+            groups_total: self.tree.nodes().len(),
+            groups: groups
+                .into_iter()
+                .take(MOST_GROUPS)
+                .filter_map(|group| self.group_view(now, group, sweeping))
+                .collect(),
+        }
+    }
+
+    fn group_view(&self, now: Monotonic, group: &omr_policy::Group, sweeping: Option<GroupId>) -> Option<GroupView> {
+        let tally = self.tally.group(group.id);
+        let node = self.tree.nodes().iter().find(|node| node.id == group.id)?;
+        Some(GroupView {
+            group: self.tree.path(group.id)?.to_string_lossy().into_owned(),
+            class: group.class,
+            explicit: self.tree.assignment(node).is_some_and(|assignment| assignment.explicit),
+            current: group.current,
+            freed: tally.map(|tally| tally.freed).unwrap_or_default(),
+            came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
+            last: tally.map(|tally| now.since(tally.last)),
+            sweeping: sweeping == Some(group.id),
+            by_age: group.by_age.clone(),
+        })
+    }
+
+    pub(super) fn explain(&self, now: Monotonic, group: Option<&Path>) -> Result<Explanation> {
+        let mut explanation = Explanation {
+            group: None,
+            verdict: String::new(),
+            reason: self.decision.as_ref().map(|decision| decision.reason().clone()),
+            next: None,
+            class: None,
+            guards: Vec::new(),
+        };
+        let age = omr_policy::short(now.since(self.decided)).to_string();
+        explanation.verdict = match &self.decision {
+            None => "just started".into(),
+            Some(Decision::Hold { reason }) => format!("held: {reason} ({age} ago)"),
+            Some(Decision::Sweep { reason, .. } | Decision::Continue { reason }) => format!("sweeping: {reason}"),
+            Some(Decision::Stop { reason }) => format!("stopped: {reason} ({age} ago)"),
+        };
+        if let Some(swap) = self.swap_view() {
+            let share = match self.config.guard.swap_floor {
+                Amount::Share(share) => format!(" ({share})"),
+                _ => String::new(),
+            };
+            explanation
+                .guards
+                .push(format!("free swap {} of {}, {}{share} stays free", swap.free, swap.total, swap.floor));
+            if let Some(budget) = swap.budget {
+                explanation.guards.push(format!("swap writes {}, allowance {budget}", swap.written));
+            }
+        }
+        let Some(path) = group else { return Ok(explanation) };
+        let path = self.kernel.group_path(path);
+        let Some(node) = self.tree.find(path) else { return Err(no_group(path)) };
+        explanation.group = Some(path.to_string_lossy().into_owned());
+        if let Some(assignment) = self.tree.assignment(node) {
+            explanation.class = Some(format!("{}: {}", assignment.class.name(), assignment.explain(path)));
+            explanation.guards.extend(assignment.unfocused.map(|since| unfocused(now, since)));
+        }
+        let (Some(seen), Some(signals)) = (self.groups.iter().find(|group| group.id == node.id), &self.signals) else {
+            explanation.verdict = match node.current {
+                None => "held: it has no memory controller; the group above it accounts for its memory".into(),
+                Some(_) => "held: not all groups below it may be touched, so each is looked at by itself".into(),
+            };
+            return Ok(explanation);
+        };
+        if self.state.sweeping() == Some(node.id) {
+            explanation.verdict = "being swept now".into();
+            return Ok(explanation);
+        }
+        match judge(&self.config, &self.state, signals, seen) {
+            Err(reason) => {
+                explanation.verdict = format!("held: {reason}");
+                explanation.reason = Some(reason);
+            }
+            Ok((job, _)) => {
+                let old = seen.by_age.as_ref().map(|by_age| format!(", not used for {}", short(by_age.older_than)));
+                let old = old.unwrap_or_default();
+                explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
+            }
+        }
+        if let Some(refaults) = self.state.refaults_this_minute(seen) {
+            let allowed = self.config.guard.refaults_per_minute;
+            explanation.guards.push(format!("{refaults} came back this minute, {allowed} is allowed"));
+        }
+        Ok(explanation)
+    }
+}

@@ -1,0 +1,60 @@
+//! Memory under `madvise(MADV_RANDOM)` or `MADV_SEQUENTIAL`: agings pass over it and eviction does not look at its accessed bits, so
+//! MGLRU calls it unused however much it is used.
+
+use std::cmp::Reverse;
+use std::ffi::OsStr;
+
+use anyhow::Result;
+use omr_base::cancel::Flag;
+use omr_kernel::memcg::{self, Group, Visit};
+use omr_kernel::process::{self, Holds, Process};
+use omr_kernel::{Dir, Kernel, maps};
+use omr_units::{Bytes, GroupId};
+
+use super::resident::is_counted;
+
+/// How much of what the group accounts for is under such advice, in all processes that may be looked into. Ends early where it is
+/// known to be more than `enough`, or to be no more. Memory that processes share since `fork(2)` counts with each.
+///
+/// The kernel walks the page tables for it, some milliseconds for each 100 MiB, and `mmap(2)` of the process waits meanwhile.
+pub fn read(kernel: &Kernel, group: &Group, enough: Bytes, stop: &Flag) -> Result<Bytes> {
+    let mut accounted = Accounted::default();
+    memcg::walk(group.dir(), &mut accounted)?;
+    let mut buffer = Vec::new();
+    let mut resident = |pid| {
+        let process = Process::open(kernel, pid).ok()?;
+        let resident = Holds::read(process.dir(), &mut buffer).ok()?.resident?;
+        Some((resident, process))
+    };
+    let mut processes: Vec<(Bytes, Process)> = accounted.pids.into_iter().filter_map(&mut resident).collect();
+    processes.sort_by_key(|(resident, _)| Reverse(*resident));
+    let mut rest: Bytes = processes.iter().map(|(resident, _)| *resident).sum();
+    let mut advised = Bytes::ZERO;
+    for (resident, process) in processes {
+        if advised > enough || advised + rest <= enough || stop.is_set() {
+            break;
+        }
+        rest = rest - resident;
+        // One that has ended, or that this process may not look into.
+        let Ok(details) = maps::read_smaps(process.dir()) else { continue };
+        let without_age = details.iter().filter(|detail| detail.without_age && is_counted(&process, &detail.mapping));
+        advised += without_age.filter_map(|detail| detail.resident).sum();
+    }
+    Ok(advised)
+}
+
+/// The processes of a group, and of those below it that have no memory controller.
+#[derive(Default)]
+struct Accounted {
+    pids: Vec<u32>,
+}
+
+impl Visit for Accounted {
+    fn enter(&mut self, dir: &Dir, _: GroupId, _: &OsStr, parent: Option<usize>) -> Option<usize> {
+        if parent.is_some() && dir.has("memory.stat") {
+            return None;
+        }
+        self.pids.extend(process::read_pids(dir).unwrap_or_default());
+        Some(0)
+    }
+}

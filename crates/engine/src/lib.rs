@@ -1,0 +1,10 @@
+//! Everything that writes to the kernel: reclaim, aging, hints, bringing back, preparing, trials.
+
+pub mod aging;
+pub mod hint;
+pub mod prepare;
+pub mod reclaim;
+#[cfg(test)]
+mod stand_in;
+pub mod trial;
+pub mod warm;

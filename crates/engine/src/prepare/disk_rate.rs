@@ -1,0 +1,75 @@
+//! How fast the swap disk takes what is written to it, as last measured: the rate at which an image
+//! would be written.
+
+use std::path::Path;
+use std::time::Duration;
+
+use omr_base::paths;
+use omr_base::storage::write_atomically;
+use omr_kernel::{Kernel, swap};
+use omr_units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::prepare::image;
+use crate::reclaim::Report;
+
+const FILE: &str = "disk-rate.json";
+
+/// Less says more about the disk's cache than about the disk.
+const ENOUGH: Bytes = Bytes::mib(16);
+
+/// What was written, in what time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    written: Bytes,
+    took: Duration,
+}
+
+impl Measured {
+    /// Takes in a job. One that freed much more than it wrote, or wrote a little, says nothing.
+    pub fn add(&mut self, report: &Report) {
+        if report.swapped_out >= Bytes::mib(1) && report.swapped_out.0 >= report.freed.0 / 2 {
+            self.written += report.swapped_out;
+            self.took += report.wall;
+        }
+    }
+
+    /// Bytes a second, once enough was written.
+    pub fn rate(&self) -> Option<Bytes> {
+        if self.written < ENOUGH {
+            return None;
+        }
+        self.written.per_second(self.took)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    bytes_per_second: Bytes,
+    device: String,
+}
+
+/// The rate that was last measured of that device.
+pub fn load(root: &Path, device: &Path) -> Option<Bytes> {
+    let text = std::fs::read(paths::state_dir(root).join(FILE)).ok()?;
+    let saved: Saved = serde_json::from_slice(&text).ok()?;
+    (saved.device == device.to_string_lossy() && saved.bytes_per_second.0 > 0).then_some(saved.bytes_per_second)
+}
+
+/// Keeps a rate for the next time, as that of the swap that an image goes to; see [`is_disk_only`]. Where
+/// there is no place for an image nobody will ask. That it cannot be kept is nothing to fail for.
+pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
+    let Ok(place) = image::place(kernel, root) else { return };
+    let saved = Saved { bytes_per_second: rate, device: place.device.path.to_string_lossy().into_owned() };
+    let written = serde_json::to_vec(&saved)
+        .map_err(anyhow::Error::from)
+        .and_then(|data| write_atomically(&paths::state_dir(root).join(FILE), &data));
+    if let Err(err) = written {
+        log::debug!("{err:#}");
+    }
+}
+
+/// Whether all that is swapped out goes to disks. Where some swap is zram a rate is not the disk's.
+pub fn is_disk_only(kernel: &Kernel) -> bool {
+    swap::read(kernel).is_ok_and(|devices| !devices.is_empty() && devices.iter().all(|device| device.kind.is_disk()))
+}

@@ -1,0 +1,76 @@
+//! `/sys/power/image_size`, raised from right before the kernel makes an image until the machine is back, where what the
+//! kernel could still take would not be worth looking for.
+//!
+//! What stood there is on disk before it is changed, and put back after resume by whoever raised it: `omr hibernate`, or the
+//! hook that systemd runs before and after every sleep. Should that be killed in between, the next preparation or sleep does it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use omr_base::paths;
+use omr_base::storage::write_atomically;
+use omr_kernel::Kernel;
+use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::hibernate::{self, Hibernation};
+use omr_policy::Config;
+use omr_units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::prepare::image;
+
+/// What is noted on disk.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    /// The kernel's boot id: the value does not outlive a boot.
+    boot: String,
+    /// What stood there.
+    before: Bytes,
+    /// What omr has put there. Anything else is somebody else's, and stays.
+    raised: Bytes,
+}
+
+/// Raises it where that spares the kernel a search for little, unless the configuration says otherwise; to what. See
+/// [`omr_policy::forecast::Forecast::worth_copying`].
+pub fn raise(kernel: &Kernel, root: &Path, config: &Config, actuator: &mut dyn Actuator) -> Result<Option<Bytes>> {
+    restore(kernel, root, actuator)?;
+    if !config.hibernate.raise_image_size {
+        return Ok(None);
+    }
+    let forecast = image::forecast(kernel).context("the kernel does not tell what memory is in use")?;
+    let Ok(place) = image::place(kernel, root) else { return Ok(None) };
+    let raised = forecast.worth_copying(place.device.free());
+    let (Some(raised), Some(before)) = (raised, Hibernation::read(kernel).image_size) else { return Ok(None) };
+    let state_dir = paths::state_dir(root);
+    fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+    let file = paths::image_size(&state_dir);
+    let note = Note { boot: kernel.read_boot_id()?, before, raised };
+    write_atomically(&file, &serde_json::to_vec(&note)?)?;
+    if let Err(err) = set(kernel, actuator, raised) {
+        let _ = fs::remove_file(&file);
+        return Err(err);
+    }
+    Ok(Some(raised))
+}
+
+/// Puts back what stood there before it was raised; that.
+pub fn restore(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Result<Option<Bytes>> {
+    let file = paths::image_size(&paths::state_dir(root));
+    let Ok(text) = fs::read(&file) else { return Ok(None) };
+    let note = serde_json::from_slice::<Note>(&text);
+    let note = note.with_context(|| format!("{}: not what omr writes there; remove it", file.display()))?;
+    let is_ours = note.boot == kernel.read_boot_id()? && Hibernation::read(kernel).image_size == Some(note.raised);
+    if is_ours {
+        set(kernel, actuator, note.before)?;
+    }
+    fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+    Ok(is_ours.then_some(note.before))
+}
+
+fn set(kernel: &Kernel, actuator: &mut dyn Actuator, size: Bytes) -> Result<()> {
+    match hibernate::set_image_size(kernel, actuator, size)? {
+        Outcome::Done => Ok(()),
+        Outcome::Denied => bail!("image_size could not be set to {}: permission denied; it takes root", size.0),
+        _ => bail!("image_size could not be set to {}", size.0),
+    }
+}

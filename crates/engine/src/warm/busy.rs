@@ -1,0 +1,121 @@
+//! Whether somebody works while memory is brought back.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_kernel::memcg::Group;
+use omr_kernel::psi::{self, Resource};
+use omr_kernel::{Dir, Kernel, clock, process};
+use omr_machine::groups::tree::Tree;
+use omr_machine::sample::cpu::Sides;
+use omr_policy::stop::Watch;
+use omr_policy::{Config, Reason, Stop};
+use omr_units::{Monotonic, Permyriad};
+
+use super::Subject;
+
+/// Groups whose tasks' waiting for memory is looked at.
+const MOST_STALLS: usize = 64;
+/// Nobody works any more after this long without a sign of it.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// Whether somebody works: CPU time outside background groups, as while a sweep runs, and tasks of the
+/// groups that matter most that wait for memory. The machine's own figures say nothing here: bringing
+/// memory back makes this program wait for memory itself.
+pub struct Work {
+    sides: Sides,
+    watch: Watch,
+    stop: Stop,
+    sampled: Monotonic,
+    own_cpu: Duration,
+    stalls: Vec<(Dir, Duration)>,
+    stalls_read: Monotonic,
+    busy: Option<(Monotonic, Reason)>,
+    quiet: Monotonic,
+    buffer: Vec<u8>,
+}
+
+impl Work {
+    /// Begins to look. What the machine does anyway is measured first, for a moment.
+    pub fn watch(kernel: &Kernel, config: &Config, tree: &Tree, subjects: &[Subject]) -> Result<Self> {
+        const STEADY: Duration = Duration::from_millis(200);
+        let mut sides = Sides::default();
+        sides.update(kernel, tree, None)?;
+        sides.other.sample();
+        let (began, own) = (clock::read_monotonic(), clock::read_own_cpu());
+        std::thread::sleep(STEADY);
+        let used = sides.other.sample().map(|used| used.saturating_sub(clock::read_own_cpu().saturating_sub(own)));
+        let now = clock::read_monotonic();
+        let steady = Permyriad::ratio(
+            used.map_or(0, |used| u64::try_from(used.as_micros()).unwrap_or(0)),
+            u64::try_from(now.since(began).as_micros()).unwrap_or(u64::MAX),
+        )
+        .unwrap_or_default();
+        let mut buffer = Vec::new();
+        let own_group = process::read_own_group(kernel).ok().flatten().unwrap_or_default();
+        let groups = subjects.iter().filter(|subject| !own_group.starts_with(&subject.group)).take(MOST_STALLS);
+        let stalls = groups.filter_map(|subject| {
+            let dir = Group::open(kernel.cgroup().ok()?, &subject.group).ok()?.into_dir();
+            let total = psi::read_group_some_total(&dir, Resource::Memory, &mut buffer)?;
+            Some((dir, total))
+        });
+        Ok(Work {
+            stalls: stalls.collect(),
+            sides,
+            watch: Watch::new(&config.stop, steady),
+            stop: config.stop.clone(),
+            sampled: now,
+            own_cpu: clock::read_own_cpu(),
+            stalls_read: now,
+            busy: None,
+            quiet: now,
+            buffer,
+        })
+    }
+
+    /// Takes a sample when it is time. Why it must end, when somebody has worked for too long.
+    pub fn look(&mut self, patience: Duration) -> Option<String> {
+        let now = clock::read_monotonic();
+        let dt = now.since(self.sampled);
+        if dt < self.stop.sample {
+            return None;
+        }
+        let own_cpu = clock::read_own_cpu();
+        let own = own_cpu.saturating_sub(self.own_cpu);
+        self.sampled = now;
+        self.own_cpu = own_cpu;
+        let used = self.sides.other.sample().map(|used| used.saturating_sub(own));
+        let mut reason = self.watch.sample(dt, used);
+        if now.since(self.stalls_read) >= self.stop.window {
+            self.stalls_read = now;
+            reason = self.stalled().or(reason);
+        }
+        match reason {
+            Some(reason) => {
+                self.quiet = now;
+                self.busy.get_or_insert((now, reason));
+            }
+            None if now.since(self.quiet) >= QUIET => self.busy = None,
+            None => {}
+        }
+        let (since, reason) = self.busy.as_ref()?;
+        (now.since(*since) >= patience).then(|| reason.to_string())
+    }
+
+    /// Whether somebody works now, or did a moment ago.
+    pub fn is_busy(&self) -> bool {
+        self.busy.is_some()
+    }
+
+    fn stalled(&mut self) -> Option<Reason> {
+        let mut longest = Duration::ZERO;
+        for (dir, last) in &mut self.stalls {
+            if let Some(total) = psi::read_group_some_total(dir, Resource::Memory, &mut self.buffer) {
+                longest = longest.max(total.saturating_sub(*last));
+                *last = total;
+            }
+        }
+        let stop = &self.stop;
+        (longest >= stop.stall).then_some(Reason::Stalled { stall: stop.stall, window: stop.window })
+    }
+}

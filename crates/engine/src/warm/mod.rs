@@ -1,0 +1,549 @@
+//! Bringing memory back before it is needed: which pages were in memory is recorded before they leave,
+//! and read back by `process_madvise(MADV_WILLNEED)`, in large requests, foreground first.
+//!
+//! What comes back is in the swap cache: a page that is used is mapped by a minor fault, one that is
+//! not is the first to go again. Not covered: pages of shared memory in swap that no record knows of
+//! (the page table does not tell), and changed pages of privately mapped files (the kernel reads the
+//! file for this hint, not the swap).
+
+mod busy;
+mod lock;
+mod record;
+mod report;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use omr_base::cancel::Flag;
+use omr_base::exit::Exit;
+use omr_base::paths;
+use omr_config::Loaded;
+use omr_kernel::actuate::{Actuator, Outcome};
+use omr_kernel::block::SwapDisks;
+use omr_kernel::madvise::{Advice, Batch, Hint};
+use omr_kernel::maps::{Backing, Layout};
+use omr_kernel::memcg::Group;
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::probe::{self, Answer};
+use omr_kernel::process::{self, Capability, Process, Status};
+use omr_kernel::ranges::Ranges;
+use omr_kernel::vmstat::Vmstat;
+use omr_kernel::{Kernel, clock};
+use omr_machine::groups::tree::Tree;
+use omr_policy::Class;
+use omr_units::{Bytes, Limit, Monotonic, Pages, Rate};
+
+use self::busy::Work;
+use self::record::{Record, RecordedProcess};
+
+pub use self::lock::{Notice, lock, wait};
+pub use self::record::{Recorded, record};
+pub use self::report::{End, GroupReport, Report, Use};
+
+/// Bytes in one call: long enough for a disk, and short enough that a fault of somebody who comes back does
+/// not wait long behind it.
+const CHUNK: Bytes = Bytes::mib(4);
+/// The next call waits until the disks have no more reads than this to do.
+const IN_FLIGHT: u64 = 8;
+/// But not for longer than this: they may be others' reads.
+const QUEUE_TIME: Duration = Duration::from_secs(1);
+/// Between two looks at the disks.
+const LOOK: Duration = Duration::from_millis(2);
+/// Between two looks whether somebody still works.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Some processes that are of the same importance.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Their group, below the mount.
+    pub group: PathBuf,
+    /// Its class.
+    pub class: Class,
+    /// 0 first: foreground, protected, those of which nothing is said, explicit background.
+    pub rank: u8,
+    /// The processes.
+    pub pids: Vec<u32>,
+}
+
+/// The rank of explicit background groups.
+const BACKGROUND: u8 = 3;
+
+/// All groups with processes, at or below `top`, those that matter most first; `None`: all of the
+/// machine but explicit background groups.
+pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<Subject>> {
+    let root = kernel.cgroup()?;
+    let mut all = Vec::new();
+    for (index, node) in tree.nodes().iter().enumerate() {
+        let path = tree.path_at(index);
+        let Some(assignment) = tree.assignment(node) else { continue };
+        let rank = match assignment.class {
+            Class::Foreground => 0,
+            Class::Protected => 1,
+            Class::Background if !assignment.explicit => 2,
+            Class::Background => BACKGROUND,
+        };
+        if !top.map_or(rank != BACKGROUND, |top| path.starts_with(top)) {
+            continue;
+        }
+        let pids = Group::open(root, &path).and_then(|group| process::read_pids(group.dir()));
+        match pids {
+            Ok(mut pids) => {
+                // This process needs nothing brought back.
+                pids.retain(|&pid| pid != std::process::id());
+                all.push(Subject { group: path, class: assignment.class, rank, pids });
+            }
+            Err(err) if err.is_gone() => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    all.retain(|subject| !subject.pids.is_empty());
+    all.sort_by_key(|subject| subject.rank);
+    Ok(all)
+}
+
+/// Replaces the record; returns its size.
+pub fn write(root: &Path, record: &Record) -> Result<Bytes> {
+    let dir = paths::state_dir(root);
+    std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    record.write(&paths::warm_record(root)).map(Bytes)
+}
+
+/// How long ago the record was made, by the clock on the wall; `None` where there is none of this boot.
+pub fn record_age(kernel: &Kernel, root: &Path) -> Option<Duration> {
+    let record = Record::read(&paths::warm_record(root)).ok()??;
+    let boot = kernel.read_boot_id().ok()?;
+    let age = clock::read_wall().as_secs().checked_sub(record.time)?;
+    record.is_of(&boot, kernel).then_some(Duration::from_secs(age))
+}
+
+/// Of all memory so much stays available.
+pub const FLOOR: &str = "10%";
+
+/// One time of bringing back, from the lock to the report.
+pub struct Job<'a> {
+    /// The machine.
+    pub kernel: &'a Kernel,
+    /// The root of the files.
+    pub root: &'a Path,
+    /// The configuration.
+    pub loaded: &'a Loaded,
+    /// All groups.
+    pub tree: &'a Tree,
+    /// Whose memory.
+    pub subjects: &'a [Subject],
+    /// What bounds it.
+    pub bounds: Bounds,
+}
+
+impl Job<'_> {
+    /// Does it.
+    pub fn run(&self, actuator: &mut dyn Actuator, stop: &Flag, progress: &mut dyn FnMut(Bytes)) -> Result<Report> {
+        let live = actuator.is_live();
+        if live && !may_advise(self.kernel) {
+            return Err(Exit::Failed.error(End::Denied.words()));
+        }
+        let record = Record::read(&paths::warm_record(self.root))?;
+        let boot = self.kernel.read_boot_id()?;
+        let is_of_this_boot = |record: &Record| record.is_of(&boot, self.kernel);
+        let is_old = record.as_ref().is_some_and(|record| !is_of_this_boot(record));
+        let record = record.filter(is_of_this_boot);
+        if live && self.root == Path::new("/") && probe::process_madvise(Advice::WillNeed) == Answer::Missing {
+            return Err(Exit::Unsupported.error(End::Unsupported.words()));
+        }
+        let _lock = if live { Some(lock(&paths::warm_lock(self.root))?) } else { None };
+        let work = if live && self.bounds.patience.is_some() {
+            Some(Work::watch(self.kernel, &self.loaded.policy, self.tree, self.subjects)?)
+        } else {
+            None
+        };
+        let mut warmer = Warmer { kernel: self.kernel, actuator, stop, bounds: self.bounds.clone(), work };
+        let mut report = warmer.run(self.subjects, record.as_ref(), progress)?;
+        if is_old {
+            report.record = Use::OfAnotherBoot;
+        }
+        Ok(report)
+    }
+}
+
+/// Whether this process has the capabilities for it; when that cannot be told, the kernel will say.
+fn may_advise(kernel: &Kernel) -> bool {
+    let own = Status::read_own(kernel).ok().and_then(|status| status.capabilities);
+    own.is_none_or(|own| own.has(Capability::SysNice) && own.has(Capability::SysPtrace))
+}
+
+/// What bounds the work.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// No more than this.
+    pub rate: Option<Rate>,
+    /// What stays available of the machine's memory.
+    pub floor: Bytes,
+    /// When somebody works it waits, and ends when that lasts for this long; `None`: it does not look.
+    pub patience: Option<Duration>,
+}
+
+/// Which part of a process's memory comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Recorded, in mappings that were used.
+    Used,
+    /// Recorded, in others.
+    Rest,
+    /// Whatever else is in swap.
+    Swapped,
+}
+
+/// One process to bring back.
+struct Task<'a> {
+    pid: u32,
+    starttime: Option<u64>,
+    group: usize,
+    recorded: Option<&'a RecordedProcess>,
+    /// What was asked for already.
+    asked: Ranges,
+}
+
+/// What it needs.
+struct Warmer<'a> {
+    kernel: &'a Kernel,
+    actuator: &'a mut dyn Actuator,
+    stop: &'a Flag,
+    bounds: Bounds,
+    work: Option<Work>,
+}
+
+impl Warmer<'_> {
+    /// Brings back what is in swap of these processes, in their order: what the record says was in
+    /// memory, then the rest. `progress` is told what was asked for so far.
+    fn run(
+        &mut self,
+        subjects: &[Subject],
+        record: Option<&Record>,
+        progress: &mut dyn FnMut(Bytes),
+    ) -> Result<Report> {
+        let began = clock::read_monotonic();
+        let cpu = clock::read_thread_cpu();
+        let before = self.swapped_in();
+        let mut report = Report {
+            record: if record.is_some() { Use::Used } else { Use::None },
+            swap: Bytes::ZERO,
+            file: Bytes::ZERO,
+            swapped_in: Bytes::ZERO,
+            unmapped: Bytes::ZERO,
+            skipped: Bytes::ZERO,
+            uncovered: Bytes::ZERO,
+            gone: 0,
+            denied: 0,
+            calls: 0,
+            last_call_end_ns: 0,
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            end: End::Complete,
+            reason: None,
+            groups: Vec::new(),
+        };
+        let mut run = Run {
+            disks: SwapDisks::find(self.kernel)?,
+            warmer: self,
+            due: began,
+            buffer: Vec::with_capacity(4096),
+            report: &mut report,
+            progress,
+        };
+        if let Err(end) = run.all(subjects, record)? {
+            report.end = end;
+        } else if report.calls == 0 && report.denied > 0 {
+            report.end = End::Denied;
+        } else if report.groups.iter().any(|group| group.full) {
+            report.end = End::Headroom;
+        }
+        report.groups.retain(|group| group.processes > 0 || group.full);
+        report.swapped_in = (self.swapped_in() - before).bytes(self.kernel.page());
+        report.wall = clock::read_monotonic().since(began);
+        report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
+        Ok(report)
+    }
+
+    fn swapped_in(&self) -> Pages {
+        let read = Vmstat::read(self.kernel, &mut Vec::new());
+        read.ok().and_then(|vmstat| vmstat.pswpin).unwrap_or_default()
+    }
+}
+
+/// One run: the inner result is what ended it early.
+struct Run<'a, 'b> {
+    warmer: &'a mut Warmer<'b>,
+    disks: SwapDisks,
+    /// When the next call may be made.
+    due: Monotonic,
+    buffer: Vec<u8>,
+    report: &'a mut Report,
+    progress: &'a mut dyn FnMut(Bytes),
+}
+
+/// What became of a request.
+enum Asked {
+    Done,
+    /// The group is full.
+    Full,
+    /// The process is gone.
+    Gone,
+}
+
+impl Run<'_, '_> {
+    fn all(&mut self, subjects: &[Subject], record: Option<&Record>) -> Result<Result<(), End>> {
+        let mut recorded: HashMap<u32, &RecordedProcess> =
+            record.into_iter().flat_map(Record::processes).map(|process| (process.pid, process)).collect();
+        // By rank: all that was used of all of its processes, then the rest of it.
+        let mut ranks: BTreeMap<u8, Vec<Task>> = BTreeMap::new();
+        for subject in subjects {
+            self.report.groups.push(GroupReport {
+                group: subject.group.to_string_lossy().into_owned(),
+                class: subject.class,
+                processes: 0,
+                swap: Bytes::ZERO,
+                file: Bytes::ZERO,
+                full: false,
+            });
+            let group = self.report.groups.len() - 1;
+            ranks.entry(subject.rank).or_default().extend(subject.pids.iter().map(|&pid| Task {
+                pid,
+                starttime: None,
+                group,
+                recorded: recorded.remove(&pid),
+                asked: Ranges::new(),
+            }));
+        }
+        // Those left are gone, or were asked about in another call.
+        self.report.gone = recorded.keys().filter(|pid| !self.is_there(**pid)).count();
+        for mut tasks in ranks.into_values() {
+            for part in [Part::Used, Part::Rest, Part::Swapped] {
+                for task in &mut tasks {
+                    let asked = match self.part(task, part, &subjects[task.group]) {
+                        Ok(asked) => asked,
+                        Err(err) if is_gone(&err) => Ok(Asked::Gone),
+                        Err(err) if is_denied(&err) => {
+                            self.report.denied += usize::from(part == Part::Swapped);
+                            continue;
+                        }
+                        Err(err) => return Err(err),
+                    };
+                    match asked {
+                        Ok(Asked::Done | Asked::Gone) => {}
+                        Ok(Asked::Full) => self.report.groups[task.group].full = true,
+                        Err(end) => return Ok(Err(end)),
+                    }
+                }
+            }
+        }
+        self.settle(0);
+        Ok(Ok(()))
+    }
+
+    fn is_there(&self, pid: u32) -> bool {
+        self.warmer.kernel.proc.has(pid.to_string())
+    }
+
+    /// One part of one process.
+    fn part(&mut self, task: &mut Task<'_>, part: Part, subject: &Subject) -> Result<Result<Asked, End>> {
+        let page = self.warmer.kernel.page();
+        let packed = match part {
+            Part::Used => task.recorded.map(|recorded| &recorded.used),
+            Part::Rest => task.recorded.map(|recorded| &recorded.rest),
+            Part::Swapped => None,
+        };
+        let wanted = packed.and_then(|packed| packed.ranges(page));
+        // What the group holds now is what counts; most groups have nothing in swap.
+        if part != Part::Swapped && wanted.as_ref().is_none_or(Ranges::is_empty) || self.report.groups[task.group].full
+        {
+            return Ok(Ok(Asked::Done));
+        }
+        let process = Process::open(self.warmer.kernel, task.pid)?;
+        let starttime = process.stat().starttime;
+        if task.starttime.is_some_and(|seen| seen != starttime) {
+            return Ok(Ok(Asked::Gone));
+        }
+        task.starttime = Some(starttime);
+        if let Some(recorded) = task.recorded.filter(|recorded| recorded.starttime != starttime) {
+            // Another process has the pid of one that is gone.
+            log::debug!("{} is not the process that was recorded", recorded.pid);
+            self.report.gone += 1;
+            task.recorded = None;
+            return Ok(Ok(Asked::Done));
+        }
+        let mut found = find(&process, page, wanted.as_ref())?;
+        self.report.unmapped += found.unmapped;
+        self.report.uncovered += found.uncovered;
+        let mut first = task.asked.is_empty();
+        for (ranges, is_file) in [(found.swapped, false), (found.file, true)] {
+            let ranges = ranges.without(&task.asked);
+            let hints = ranges.as_slice().iter().map(|range| Hint { range: range.clone(), advice: Advice::WillNeed });
+            let mut batch = Batch::new(&process, &mut found.layout, hints.collect(), CHUNK);
+            let mut left = ranges.bytes();
+            while let Some(bytes) = batch.next_call()? {
+                match self.wait_for_leave(bytes, subject, task.group)? {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Ok(Asked::Full)),
+                    Err(end) => return Ok(Err(end)),
+                }
+                let done = batch.call(self.warmer.actuator)?;
+                left = left - done;
+                self.report.calls += 1;
+                self.report.last_call_end_ns = clock::read_monotonic().0;
+                let group = &mut self.report.groups[task.group];
+                group.processes += usize::from(std::mem::take(&mut first));
+                if is_file {
+                    group.file += done;
+                    self.report.file += done;
+                } else {
+                    group.swap += done;
+                    self.report.swap += done;
+                }
+                (self.progress)(self.report.swap + self.report.file);
+            }
+            match batch.ended() {
+                Some(Outcome::Gone) => return Ok(Ok(Asked::Gone)),
+                Some(Outcome::Denied) => return Ok(Err(End::Denied)),
+                _ => {}
+            }
+            self.report.skipped += left;
+            task.asked = task.asked.union(&ranges);
+        }
+        Ok(Ok(Asked::Done))
+    }
+
+    /// Waits until so much may be asked for. False: there is no room for it in the group.
+    fn wait_for_leave(&mut self, bytes: Bytes, subject: &Subject, group: usize) -> Result<Result<bool, End>> {
+        let stop = self.warmer.stop;
+        let live = self.warmer.actuator.is_live();
+        if live {
+            self.settle(IN_FLIGHT);
+        }
+        loop {
+            if stop.is_set() {
+                return Ok(Err(if stop.timed_out() { End::Timeout } else { End::Stopped }));
+            }
+            if let Some(reason) = self.look().filter(|_| live) {
+                self.report.reason = Some(reason);
+                return Ok(Err(End::Busy));
+            }
+            let left = self.due.since(clock::read_monotonic());
+            if left.is_zero() && !self.is_busy() {
+                break;
+            }
+            stop.sleep(if left.is_zero() { PAUSE } else { left.min(PAUSE) });
+        }
+        // A wait for somebody who works is not caught up by a burst.
+        if let Some(rate) = self.warmer.bounds.rate.filter(|_| live) {
+            self.due = clock::read_monotonic() + rate.time_for(bytes);
+        }
+        let memory = Meminfo::read(self.warmer.kernel, &mut self.buffer)?;
+        // Not knowing what there is room for is no leave to go on.
+        let available = memory.mem_available.context("no MemAvailable in meminfo")?;
+        // In a dry run what would have come back by now is not there.
+        let planned = if live { Bytes::ZERO } else { self.report.swap + self.report.file };
+        if available - planned < self.warmer.bounds.floor + bytes {
+            return Ok(Err(End::Headroom));
+        }
+        let planned = if live { Bytes::ZERO } else { self.report.groups[group].swap };
+        Ok(Ok(room(self.warmer.kernel, &subject.group, &mut self.buffer)? >= planned + bytes))
+    }
+
+    /// Waits until the disks have no more reads to do than that.
+    fn settle(&mut self, in_flight: u64) {
+        let began = clock::read_monotonic();
+        while self.warmer.actuator.is_live()
+            && self.disks.read_in_flight(self.warmer.kernel, &mut self.buffer).is_some_and(|reads| reads > in_flight)
+            && !self.warmer.stop.is_set()
+            && clock::read_monotonic().since(began) < QUEUE_TIME
+        {
+            std::thread::sleep(LOOK);
+            let _ = self.look();
+        }
+    }
+
+    /// Looks whether somebody works; why it must end, when that has lasted too long.
+    fn look(&mut self) -> Option<String> {
+        let patience = self.warmer.bounds.patience?;
+        self.warmer.work.as_mut()?.look(patience)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.warmer.actuator.is_live() && self.warmer.work.as_ref().is_some_and(|work| work.is_busy())
+    }
+}
+
+fn is_gone(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_gone)
+}
+
+fn is_denied(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_denied)
+}
+
+/// What there is to ask for of a process.
+struct Found {
+    /// Anonymous memory in swap.
+    swapped: Ranges,
+    /// Of files and shared memory, not mapped now.
+    file: Ranges,
+    unmapped: Bytes,
+    uncovered: Bytes,
+    /// Where that was found.
+    layout: Layout,
+}
+
+/// Looks for what is wanted, or for all that is in swap, as the process has it mapped now.
+fn find(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -> Result<Found> {
+    let mut pagemap = Pagemap::open(process.dir(), page)?;
+    let (mut swapped, mut file, mut mapped) = (Ranges::new(), Ranges::new(), Ranges::new());
+    let mut uncovered = Bytes::ZERO;
+    let layout = Layout::read(process.dir())?;
+    for mapping in layout.mappings() {
+        mapped.push(mapping.range.clone());
+        let (mut present, mut in_swap) = (Ranges::new(), Ranges::new());
+        let wanted = wanted.map(|wanted| wanted.within(&mapping.range));
+        if mapping.backing == Backing::Kernel || wanted.as_ref().is_some_and(Ranges::is_empty) {
+            continue;
+        }
+        pagemap.for_each(mapping.range.clone(), |range, residency| match residency {
+            Residency::Present => present.push(range),
+            Residency::Swapped => in_swap.push(range),
+        })?;
+        match (mapping.backing, wanted) {
+            (Backing::Anonymous, None) => swapped.append(&in_swap),
+            (Backing::Anonymous, Some(wanted)) => swapped.append(&wanted.intersection(&in_swap)),
+            (Backing::File, None) => uncovered += in_swap.bytes(),
+            (Backing::File, Some(wanted)) => file.append(&wanted.without(&present)),
+            (Backing::Kernel, _) => {}
+        }
+    }
+    let unmapped = wanted.map_or(Bytes::ZERO, |wanted| wanted.without(&mapped).bytes());
+    Ok(Found { swapped, file, unmapped, uncovered, layout })
+}
+
+/// What fits into a group: the least that `memory.max` and `memory.high` leave of it and of those
+/// above it. Pages come back charged to it, and at its limit others would leave for them.
+pub fn room(kernel: &Kernel, group: &Path, buffer: &mut Vec<u8>) -> Result<Bytes> {
+    let mut room = Bytes::MAX;
+    for path in group.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+        let opened = match Group::open(kernel.cgroup()?, path) {
+            Ok(opened) => opened,
+            Err(err) if err.is_gone() => return Ok(Bytes::ZERO),
+            Err(err) => return Err(err.into()),
+        };
+        for limit in ["memory.max", "memory.high"] {
+            // No such file: no memory controller, so the group above it counts.
+            match opened.read_limit(limit, buffer) {
+                Ok(Limit::Bytes(most)) => room = room.min(most - opened.read_current(buffer)?),
+                Ok(Limit::Max) => {}
+                Err(err) if err.is_gone() => {}
+                Err(err) => return Err(err.into()),
+            }
+        }
+    }
+    Ok(room)
+}

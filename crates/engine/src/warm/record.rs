@@ -1,0 +1,398 @@
+//! `warm` in the state directory: which pages of which processes were in memory.
+//!
+//! JSON, the version first. Ranges are pages, each as its distance from the end of the one before and
+//! its length: some six bytes a range. Who can read it knows where processes have their memory, so it
+//! is root's alone.
+
+use std::fs::OpenOptions;
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use omr_base::storage::write_privately;
+use omr_kernel::maps::{self, Backing, Detail};
+use omr_kernel::pagemap::Pagemap;
+use omr_kernel::process::Process;
+use omr_kernel::ranges::Ranges;
+use omr_kernel::{Kernel, clock};
+use omr_policy::Class;
+use omr_units::{Bytes, PageSize};
+use serde::{Deserialize, Serialize};
+
+use super::Subject;
+
+/// What this program writes and reads.
+const VERSION: u32 = 1;
+/// Ranges in a record; those of the groups that matter least are left out when there are more.
+const MOST_RANGES: usize = 500_000;
+/// No record is larger: of [`MOST_RANGES`], most have short numbers.
+const LARGEST: u64 = 16 << 20;
+
+/// Gaps that a record does not keep: what is in them and in swap comes back as well.
+const GAP: Bytes = Bytes::kib(64);
+
+/// A record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    version: u32,
+    /// The kernel's boot id. Processes do not outlive a boot; hibernation is none.
+    pub boot: String,
+    /// Bytes of a page.
+    pub page: PageSize,
+    /// Seconds since 1970.
+    pub time: u64,
+    /// There were more ranges than a record holds.
+    pub cut: bool,
+    /// Groups, those that matter most first.
+    pub groups: Vec<RecordedGroup>,
+}
+
+/// What was in memory of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedGroup {
+    /// Its path, for printing.
+    pub path: String,
+    /// Its class then.
+    pub class: Class,
+    /// Its processes.
+    pub processes: Vec<RecordedProcess>,
+}
+
+/// What was in memory of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedProcess {
+    /// With the time it started, its identity.
+    pub pid: u32,
+    /// In ticks since boot.
+    pub starttime: u64,
+    /// In mappings that were used since the kernel last looked.
+    pub used: Packed,
+    /// In others.
+    pub rest: Packed,
+}
+
+/// Ranges as distances and lengths in pages, in turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Packed(Vec<u64>);
+
+impl Packed {
+    /// Packs them.
+    pub fn new(ranges: &Ranges, page: PageSize) -> Self {
+        let page = page.bytes().0;
+        let mut end = 0;
+        let mut numbers = Vec::with_capacity(2 * ranges.as_slice().len());
+        for range in ranges.as_slice() {
+            numbers.extend([range.start / page - end, range.end / page - range.start / page]);
+            end = range.end / page;
+        }
+        Packed(numbers)
+    }
+
+    /// How many ranges.
+    pub fn len(&self) -> usize {
+        self.0.len() / 2
+    }
+
+    /// The ranges; `None` where the numbers are none.
+    pub fn ranges(&self, page: PageSize) -> Option<Ranges> {
+        let (page, mut end) = (page.bytes().0, 0u64);
+        let mut ranges = Ranges::new();
+        for pair in self.0.chunks(2) {
+            let &[distance, pages] = pair else { return None };
+            let start = end.checked_add(distance)?;
+            end = start.checked_add(pages).filter(|&end| end > start)?;
+            ranges.push(start.checked_mul(page)?..end.checked_mul(page)?);
+        }
+        Some(ranges)
+    }
+}
+
+impl Record {
+    /// An empty one.
+    pub fn new(boot: String, page: PageSize, time: u64) -> Self {
+        Record { version: VERSION, boot, page, time, cut: false, groups: Vec::new() }
+    }
+
+    /// Whether it is of this boot, and its processes may be there.
+    pub fn is_of(&self, boot: &str, kernel: &Kernel) -> bool {
+        self.boot == boot && self.page == kernel.page()
+    }
+
+    /// All processes.
+    pub fn processes(&self) -> impl Iterator<Item = &RecordedProcess> {
+        self.groups.iter().flat_map(|group| &group.processes)
+    }
+
+    /// Writes it; returns its size. A crash at any moment leaves the old one or the new one.
+    pub fn write(&self, path: &Path) -> Result<u64> {
+        let text = serde_json::to_vec(self)?;
+        let size = text.len() as u64;
+        if size > LARGEST {
+            bail!("{}: the record would have {size} bytes; {LARGEST} are the most", path.display());
+        }
+        write_privately(path, &text)?;
+        Ok(size)
+    }
+
+    /// Reads it; `None` when there is none. What anybody but root could have written is refused.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        // A pipe somebody put there must not be waited for.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+            Ok(file) => file,
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(err) => return Err(err).with_context(|| format!("read {}", path.display())),
+        };
+        let meta = file.metadata().with_context(|| format!("read {}", path.display()))?;
+        let own = rustix::process::geteuid().as_raw();
+        let refused = if !meta.is_file() {
+            Some("it is no file".to_owned())
+        } else if meta.uid() != 0 && meta.uid() != own {
+            Some(format!("it belongs to user {}", meta.uid()))
+        } else if meta.mode() & 0o022 != 0 {
+            Some("others may write to it".to_owned())
+        } else if meta.len() > LARGEST {
+            Some(format!("it has {} bytes, and {LARGEST} are the most", meta.len()))
+        } else {
+            None
+        };
+        let mut text = Vec::new();
+        if refused.is_none() {
+            file.take(LARGEST).read_to_end(&mut text).with_context(|| format!("read {}", path.display()))?;
+        }
+        let parsed = refused.map_or_else(|| Record::parse(&text), Err);
+        parsed.map(Some).map_err(|why| {
+            anyhow::anyhow!("{}: {why}; make a new one with \"omr warm --record\", or remove it", path.display())
+        })
+    }
+
+    /// Parses the text, or says what is wrong with it.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        match serde_json::from_slice::<Versioned>(text) {
+            Ok(Versioned { version: VERSION }) => {}
+            Ok(Versioned { version }) => return Err(format!("version {version}, and this omr knows {VERSION}")),
+            Err(err) => return Err(format!("no record of omr warm, or cut off ({err})")),
+        }
+        let record: Record = serde_json::from_slice(text).map_err(|err| format!("no record of omr warm ({err})"))?;
+        if PageSize::new(u32::try_from(record.page.bytes().0).unwrap_or(0)).is_none() {
+            return Err("its size of a page is none".into());
+        }
+        let is_broken = |packed: &Packed| packed.ranges(record.page).is_none();
+        if record.processes().any(|process| is_broken(&process.used) || is_broken(&process.rest)) {
+            return Err("it has ranges that are none".into());
+        }
+        Ok(record)
+    }
+}
+
+/// What a record holds, in figures.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Recorded {
+    /// Groups.
+    pub groups: usize,
+    /// Processes.
+    pub processes: usize,
+    /// Ranges.
+    pub ranges: usize,
+    /// Bytes in memory, in mappings that were used since the kernel last looked.
+    pub used: Bytes,
+    /// Bytes in memory in others.
+    pub rest: Bytes,
+    /// Processes that could not be looked at.
+    pub denied: usize,
+    /// Some were left out: a record holds no more.
+    pub cut: bool,
+}
+
+/// Looks at what is in memory of these processes.
+///
+/// The page table tells what is there, not when it was used; of a whole mapping smaps tells whether it
+/// was. Mappings that were not come after all that were, and are not left out: an idle machine has not
+/// used much lately that will be wanted.
+pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded)> {
+    let mut record = Record::new(kernel.read_boot_id()?, kernel.page(), clock::read_wall().as_secs());
+    let mut figures = Recorded::default();
+    for subject in subjects {
+        let mut processes = Vec::new();
+        for &pid in &subject.pids {
+            let (starttime, used, rest) = match look(kernel, pid) {
+                Ok(seen) => seen,
+                Err(err) if err.is_gone() => continue,
+                Err(err) if err.is_denied() => {
+                    figures.denied += 1;
+                    continue;
+                }
+                Err(err) => return Err(err.into()),
+            };
+            let (used, rest) = (used.bridged(GAP), rest.bridged(GAP).without(&used.bridged(GAP)));
+            let (bytes, more) = (used.bytes(), rest.bytes());
+            let (used, rest) = (Packed::new(&used, kernel.page()), Packed::new(&rest, kernel.page()));
+            let ranges = used.len() + rest.len();
+            if ranges == 0 {
+                continue;
+            }
+            if figures.ranges + ranges > MOST_RANGES {
+                record.cut = true;
+                continue;
+            }
+            figures.ranges += ranges;
+            figures.used += bytes;
+            figures.rest += more;
+            processes.push(RecordedProcess { pid, starttime, used, rest });
+        }
+        if !processes.is_empty() {
+            figures.groups += 1;
+            figures.processes += processes.len();
+            let path = subject.group.to_string_lossy().into_owned();
+            record.groups.push(RecordedGroup { path, class: subject.class, processes });
+        }
+    }
+    figures.cut = record.cut;
+    Ok((record, figures))
+}
+
+/// When a process started, and what of it is in memory: in mappings that were used, and in others.
+fn look(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
+    let process = Process::open(kernel, pid)?;
+    let mut details = maps::read_smaps(process.dir())?;
+    details.retain(|detail| detail.mapping.backing != Backing::Kernel);
+    let all = details.iter().map(|detail| detail.mapping.range.clone()).collect();
+    let (present, _) = Pagemap::open(process.dir(), kernel.page())?.residency(&all)?;
+    let (mut used, mut rest) = (Ranges::new(), Ranges::new());
+    for Detail { mapping, referenced, .. } in details {
+        // Unknown is never cold.
+        let ranges = if referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
+        ranges.append(&present.within(&mapping.range));
+    }
+    Ok((process.stat().starttime, used, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn page() -> PageSize {
+        PageSize::new(4096).expect("a page")
+    }
+
+    fn lists() -> impl Strategy<Value = Ranges> {
+        proptest::collection::vec((1u64..1 << 35, 1u64..1 << 20), 0..20).prop_map(|steps| {
+            let mut at = 0;
+            let ranges = steps.into_iter().map(|(distance, pages)| {
+                let start = at + distance * 4096;
+                at = start + pages * 4096;
+                start..at
+            });
+            ranges.collect()
+        })
+    }
+
+    fn record(used: &Ranges, rest: &Ranges) -> Record {
+        let mut record = Record::new("7d0c9ad0".into(), page(), 1);
+        let (used, rest) = (Packed::new(used, page()), Packed::new(rest, page()));
+        let processes = vec![RecordedProcess { pid: 7, starttime: 500, used, rest }];
+        record.groups.push(RecordedGroup { path: "a/\u{7f}\"b".into(), class: Class::Foreground, processes });
+        record
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(used in lists(), rest in lists()) {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = dir.path().join("warm");
+            let written = record(&used, &rest);
+            let size = written.write(&path).expect("written");
+            prop_assert_eq!(size, fs::metadata(&path).expect("a file").len());
+            let read = Record::read(&path).expect("readable").expect("there");
+            prop_assert_eq!(&read, &written);
+            let process = read.processes().next().expect("a process");
+            prop_assert_eq!(process.used.ranges(page()), Some(used));
+            prop_assert_eq!(process.rest.ranges(page()), Some(rest));
+        }
+
+        #[test]
+        fn a_record_that_is_cut_off_anywhere_is_refused(used in lists(), rest in lists(), at in any::<prop::sample::Index>()) {
+            let text = serde_json::to_vec(&record(&used, &rest)).expect("text");
+            prop_assert!(Record::parse(&text[..at.index(text.len())]).is_err());
+        }
+
+        #[test]
+        fn noise_is_refused_or_read_and_never_a_panic(text: Vec<u8>, at in any::<prop::sample::Index>(), byte: u8) {
+            let _ = Record::parse(&text);
+            let ranges: Ranges = [4096..8192, 1 << 30..1 << 31].into_iter().collect();
+            let mut near = serde_json::to_vec(&record(&ranges, &ranges)).expect("text");
+            let at = at.index(near.len());
+            near[at] = byte;
+            let _ = Record::parse(&near);
+        }
+
+        #[test]
+        fn numbers_that_are_no_ranges_are_told(numbers: Vec<u64>) {
+            let packed = Packed(numbers.clone());
+            if let Some(ranges) = packed.ranges(page()) {
+                prop_assert!(numbers.len() % 2 == 0);
+                prop_assert!(ranges.as_slice().iter().all(|range| range.start < range.end));
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_files_are_refused_with_a_sentence() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("warm");
+        assert!(Record::read(&path).expect("no file is no error").is_none());
+        let good = serde_json::to_string(&record(&Ranges::new(), &Ranges::new())).expect("text");
+        for (text, why) in [
+            (String::new(), "cut off"),
+            ("[]".into(), "no record"),
+            (good.replace("\"version\":1", "\"version\":2"), "version 2"),
+            (good.replace("\"cut\"", "\"cuts\""), "cuts"),
+            (good.replace("\"page\":4096", "\"page\":0"), "page"),
+            (good.replace("\"used\":[]", "\"used\":[1]"), "ranges"),
+            (good.replace("\"used\":[]", "\"used\":[1,0]"), "ranges"),
+            (good.replace("\"used\":[]", "\"used\":[18446744073709551615,1]"), "ranges"),
+            (good.replace("\"used\":[]", "\"used\":[9007199254740992,1]"), "ranges"),
+            (good.replace("\"used\":[]", "\"used\":[-1,1]"), "no record"),
+            ("[".repeat(100_000), "no record"),
+        ] {
+            assert_ne!(text, good);
+            fs::write(&path, text).expect("written");
+            let error = Record::read(&path).expect_err(why).to_string();
+            assert!(error.contains(why) && error.contains("omr warm --record"), "{why}: {error}");
+        }
+        fs::write(&path, &good).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("set");
+        assert!(Record::read(&path).expect_err("refused").to_string().contains("others may write"));
+        fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
+        assert!(Record::read(&path).is_err());
+        fs::remove_file(&path).expect("removed");
+        fs::File::create(&path).and_then(|file| file.set_len(LARGEST + 1)).expect("a large file");
+        assert!(Record::read(&path).expect_err("refused").to_string().contains("bytes"));
+        fs::remove_file(&path).expect("removed");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        assert!(Record::read(&path).expect_err("refused").to_string().contains("no file"));
+    }
+
+    #[test]
+    fn nobody_else_reads_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("warm");
+        record(&Ranges::new(), &Ranges::new()).write(&path).expect("written");
+        assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
+    }
+}

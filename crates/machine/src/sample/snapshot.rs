@@ -1,0 +1,130 @@
+//! One look at the machine: raw counters, as the kernel gives them.
+
+use std::time::Duration;
+
+use omr_kernel::hibernate::Hibernation;
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::psi::{self, Resource};
+use omr_kernel::stat::Stat;
+use omr_kernel::swap::{self, SwapDevice};
+use omr_kernel::{Kernel, clock};
+use omr_units::{Bytes, Monotonic};
+use serde::{Deserialize, Serialize};
+
+use crate::sample::cpu::Sides;
+
+/// Raw counters and readings at one moment. `None` is what could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// This moment.
+    pub at: Monotonic,
+    /// Wall clock.
+    pub wall: Duration,
+    /// Time asleep since boot.
+    pub asleep: Duration,
+    /// CPU time of this process since its start.
+    pub own_cpu: Duration,
+    /// `/proc/stat`.
+    pub stat: Option<Stat>,
+    /// `/proc/meminfo`.
+    pub memory: Option<Meminfo>,
+    /// Stall time by cpu, io and memory.
+    pub stall: [Option<Duration>; 3],
+    /// CPU time of explicit background groups since the last snapshot.
+    pub background: Option<Duration>,
+    /// CPU time of foreground groups since the last snapshot.
+    pub foreground: Option<Duration>,
+    /// Swap devices: all, and free on all of them, and whether any is a disk.
+    pub swap: Option<SwapSpace>,
+    /// The machine can hibernate to its swap.
+    pub hibernates: bool,
+}
+
+/// Swap space, summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwapSpace {
+    /// All.
+    pub total: Bytes,
+    /// Free.
+    pub free: Bytes,
+    /// Any of it on a disk.
+    pub on_disk: bool,
+    /// Free on zram that is filled after a disk, or in turn with one.
+    pub beside: Bytes,
+}
+
+impl SwapSpace {
+    /// Reads it; no swap at all is a total of zero.
+    pub fn read(kernel: &Kernel) -> Option<Self> {
+        let devices = swap::read(kernel).ok()?;
+        let disk = devices.iter().filter(|device| device.kind.is_disk()).map(|device| device.priority).max();
+        let is_beside = |device: &&SwapDevice| !device.kind.is_disk() && Some(device.priority) <= disk;
+        Some(SwapSpace {
+            total: devices.iter().map(|device| device.size).sum(),
+            free: devices.iter().map(|device| device.free()).sum(),
+            on_disk: disk.is_some(),
+            beside: devices.iter().filter(is_beside).map(SwapDevice::free).sum(),
+        })
+    }
+}
+
+/// For the policy.
+impl From<SwapSpace> for omr_policy::Swap {
+    fn from(SwapSpace { total, free, on_disk, beside }: SwapSpace) -> Self {
+        Self { total, free, on_disk, beside }
+    }
+}
+
+/// Whether the machine has what it takes to hibernate: a kernel that would, a device to write to,
+/// and swap on a disk.
+pub fn read_hibernates(kernel: &Kernel, swap: Option<SwapSpace>) -> bool {
+    let hibernation = Hibernation::read(kernel);
+    hibernation.is_available()
+        && hibernation.resume.is_some_and(|device| !device.is_none())
+        && swap.is_some_and(|swap| swap.on_disk)
+}
+
+impl Snapshot {
+    /// Takes one. `hibernates` is handed in, since it hardly changes.
+    pub fn take(kernel: &Kernel, sides: &mut Sides, hibernates: bool, buffer: &mut Vec<u8>) -> Self {
+        Snapshot {
+            at: clock::read_monotonic(),
+            wall: clock::read_wall(),
+            asleep: clock::read_asleep(),
+            own_cpu: clock::read_own_cpu(),
+            stat: Stat::read(kernel, buffer).ok(),
+            memory: Meminfo::read(kernel, buffer).ok(),
+            stall: Resource::ALL.map(|resource| psi::read_some_total(&kernel.proc, resource, buffer)),
+            background: sides.background.sample(),
+            foreground: sides.foreground.sample(),
+            swap: SwapSpace::read(kernel),
+            hibernates,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn zram_that_is_filled_after_a_disk_is_no_room_for_an_image() {
+        let root = tempfile::tempdir().expect("a directory");
+        for dir in ["proc", "sys"] {
+            fs::create_dir(root.path().join(dir)).expect("a directory");
+        }
+        let beside = |lines: &str| {
+            let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+            fs::write(root.path().join("proc/swaps"), format!("{head}{lines}")).expect("written");
+            SwapSpace::read(&Kernel::open(root.path()).expect("a root")).expect("swap").beside
+        };
+        let disk = "/dev/vdb partition 4096 1024 10\n";
+        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 5\n")), Bytes::kib(6144));
+        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 10\n")), Bytes::kib(6144));
+        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 100\n")), Bytes::ZERO);
+        assert_eq!(beside("/dev/zram0 partition 8192 2048 5\n"), Bytes::ZERO);
+        assert_eq!(beside(disk), Bytes::ZERO);
+    }
+}
