@@ -43,8 +43,8 @@ pub fn warm_lock(root: &Path) -> PathBuf {
 }
 
 /// What somebody has said of groups and processes.
-pub fn said(root: &Path) -> PathBuf {
-    runtime_dir(root).join("said.json")
+pub fn statements(root: &Path) -> PathBuf {
+    runtime_dir(root).join("statements.json")
 }
 
 /// Held while omr uses DAMON.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::Purpose;
-use omr_policy::statement::{Of, Statement, Word};
+use omr_policy::statement::{Presence, Statement, Subject};
 use serde::{Deserialize, Serialize};
 
 /// An answer that is not read stays no longer than this.
@@ -30,9 +30,11 @@ pub enum Request {
     /// Somebody knows whether a process or group is in the foreground.
     Say {
         /// `None`: nothing is said any more.
-        word: Option<Word>,
+        #[serde(rename = "word")]
+        presence: Option<Presence>,
         /// Of whom.
-        of: Of,
+        #[serde(rename = "of")]
+        subject: Subject,
     },
     /// What the client goes on saying, all of it; true until it says something else, leaves, or is silent for longer
     /// than an answer may take. The answer: how many of them were not its own.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use omr_policy::age::Bounds;
 use omr_policy::forecast::Forecast;
 use omr_policy::rank::{ProcessId, Score, Step, Verdict};
-use omr_policy::statement::Word;
+use omr_policy::statement::Presence;
 use omr_policy::{ByAge, Class, Decision, Mode, Purpose, Reason};
 use omr_units::{Budget, Bytes};
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub struct Status {
     pub hinting: Option<String>,
     /// What somebody has said of processes and groups.
     #[serde(default)]
-    pub said: Vec<SaidView>,
+    pub statements: Vec<StatementView>,
     /// The history of groups.
     #[serde(default)]
     pub history: Option<HistoryView>,
@@ -231,9 +231,9 @@ pub struct LastHint {
 
 /// What somebody has said.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SaidView {
+pub struct StatementView {
     /// The word.
-    pub word: Word,
+    pub word: Presence,
     /// Of whom.
     pub what: String,
 }

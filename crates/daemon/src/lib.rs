@@ -46,7 +46,7 @@ use omr_machine::processes::Finder;
 use omr_machine::sample::cpu::Sides;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
-use omr_machine::statements::Said;
+use omr_machine::statements::StatementStore;
 use omr_policy::stop::Watch;
 use omr_policy::{Class, Config, Decision, End, Finished, Goal, Mode, Reason, Signals, State, Writes};
 use omr_units::{Bytes, GroupId, Monotonic};
@@ -258,7 +258,8 @@ impl Daemon {
         if !loaded.processes.is_empty() {
             processes::warn_of_missing_rights(&kernel);
         }
-        let processes = Processes::new(Finder::new(&loaded.processes), Said::load(&paths::said(root), &boot));
+        let processes =
+            Processes::new(Finder::new(&loaded.processes), StatementStore::load(&paths::statements(root), &boot));
         let socket = paths::socket(root);
         let user = |name: &str| id_of(root, "etc/passwd", name);
         let control = Control::listen(&socket, id_of(root, "etc/group", "omr"), user(WATCHER), user(FOLLOWER))?;
@@ -758,7 +759,7 @@ impl Daemon {
         self.state.retain(&ids);
         self.tally.retain(|id| ids.binary_search(&id).is_ok());
         self.retain_old(&ids);
-        self.processes.said.retain_groups(|id| ids.binary_search(&id).is_ok());
+        self.processes.statements.retain_groups(|id| ids.binary_search(&id).is_ok());
         // Not the time by the clock: on a busy machine that would put the next look off for minutes.
         let took = clock::read_thread_cpu().saturating_sub(cpu);
         self.next_scan = began + SCAN.max(took * SCAN_SHARE);
@@ -906,7 +907,7 @@ impl Daemon {
                 Err(err) => return Answer::Error(format!("{err:#}")),
             },
             Request::Processes => serde_json::to_value(self.process_views(now)),
-            Request::Say { word, of } => return self.say(word, &of),
+            Request::Say { presence, subject } => return self.say(presence, &subject),
             Request::Hold { statements } => match self.try_hold(&statements, peer) {
                 Ok(refused) => serde_json::to_value(refused),
                 Err(err) => return Answer::Error(format!("{err:#}")),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use omr_base::text::printable;
 use omr_control::protocol::Answer;
-use omr_control::status::{ColdView, Explanation, LastHint, ProcessView, SaidView};
+use omr_control::status::{ColdView, Explanation, LastHint, ProcessView, StatementView};
 use omr_engine::hint::Report;
 use omr_history::AGES;
 use omr_history::ledger::{Entry, HintLine};
@@ -19,12 +19,12 @@ use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::class;
 use omr_machine::groups::tree::no_group;
-use omr_machine::inventory::hand_on;
+use omr_machine::inventory::apply_statements;
 use omr_machine::processes::{self, Finder, Seen, Which};
 use omr_machine::sample::observation;
-use omr_machine::statements::{Said, Words};
+use omr_machine::statements::{StatementStore, Statements};
 use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Step, Verdict, lacking, rank};
-use omr_policy::statement::{Of, Statement, Word};
+use omr_policy::statement::{Presence, Statement, Subject};
 use omr_policy::{Class, End, Mode, Reason, Signals};
 use omr_units::{Bytes, GroupId, Monotonic};
 
@@ -45,7 +45,7 @@ const MOST_PLACES: usize = 1024;
 #[derive(Debug)]
 pub struct Processes {
     finder: Finder,
-    pub said: Said,
+    pub statements: StatementStore,
     seen: HashMap<ProcessId, Seen>,
     ranked: Vec<Ranked>,
     next_look: Monotonic,
@@ -83,10 +83,10 @@ struct Done {
 }
 
 impl Processes {
-    pub fn new(finder: Finder, said: Said) -> Self {
+    pub fn new(finder: Finder, statements: StatementStore) -> Self {
         Processes {
             finder,
-            said,
+            statements,
             seen: HashMap::new(),
             ranked: Vec::new(),
             next_look: Monotonic(0),
@@ -165,7 +165,7 @@ impl Daemon {
         if began < self.processes.next_look || busy {
             return;
         }
-        if !self.processes.finder.is_needed(&self.processes.said) && self.processes.seen.is_empty() {
+        if !self.processes.finder.is_needed(&self.processes.statements) && self.processes.seen.is_empty() {
             return;
         }
         let cpu = clock::read_thread_cpu();
@@ -178,10 +178,10 @@ impl Daemon {
     }
 
     fn look(&mut self) {
-        self.processes.said.retain_processes(|id| is_there(&self.kernel, id));
-        self.hand_on_said();
+        self.processes.statements.retain_processes(|id| is_there(&self.kernel, id));
+        self.apply_statements();
         let processes = &mut self.processes;
-        match processes.finder.look(&self.kernel, &self.tree, &processes.said, Which::Concerned) {
+        match processes.finder.look(&self.kernel, &self.tree, &processes.statements, Which::Concerned) {
             Ok(seen) => processes.seen = seen.into_iter().map(|seen| (seen.process.id, seen)).collect(),
             Err(err) => {
                 log::warn!("{err}");
@@ -202,8 +202,8 @@ impl Daemon {
     }
 
     /// What is said of groups, and of those in which a process is in the foreground, counts from now on.
-    fn hand_on_said(&mut self) {
-        match hand_on(&self.kernel, &self.classifier, &mut self.tree, &self.processes.said) {
+    fn apply_statements(&mut self) {
+        match apply_statements(&self.kernel, &self.classifier, &mut self.tree, &self.processes.statements) {
             Ok(changed) if changed.is_empty() => {}
             Ok(changed) => self.reclassified(&changed),
             Err(err) => log::warn!("{err}"),
@@ -211,21 +211,21 @@ impl Daemon {
     }
 
     /// What is being said by the clients of the control socket that have to go on with it.
-    pub(super) fn hold(&mut self, held: Words) {
-        if self.processes.said.hold(held) {
-            self.hand_on_said();
+    pub(super) fn hold(&mut self, held: Statements) {
+        if self.processes.statements.hold(held) {
+            self.apply_statements();
         }
     }
 
     /// What a client goes on saying until it says something else, or leaves. Of processes and groups that are gone
     /// nothing is said; nor of those that are not its own, unless it is trusted with all.
     pub(super) fn try_hold(&mut self, statements: &[Statement], peer: &mut Peer) -> Result<usize> {
-        if statements.iter().any(|statement| statement.word == Word::Background) {
+        if statements.iter().any(|statement| statement.presence == Presence::Background) {
             bail!("what is in the background cannot be held: say it once, as root");
         }
-        let mut words = Words::default();
+        let mut words = Statements::default();
         let mut refused = 0;
-        for Statement { word, of } in statements {
+        for Statement { presence: word, subject: of } in statements {
             let Some((id, owner)) = self.owner(of) else { continue };
             if !peer.owns(owner) {
                 refused += 1;
@@ -241,14 +241,14 @@ impl Daemon {
     }
 
     /// Whose it is, if it is there.
-    fn owner(&self, of: &Of) -> Option<(Either, u32)> {
+    fn owner(&self, of: &Subject) -> Option<(Either, u32)> {
         match of {
-            Of::Process(id) => {
+            Subject::Process(id) => {
                 let process =
                     Process::open(&self.kernel, id.pid).ok().filter(|process| processes::id(process) == *id)?;
                 Some((Either::Process(*id), Status::read(process.dir()).ok()?.uid?))
             }
-            Of::Group(path) => {
+            Subject::Group(path) => {
                 let path = self.kernel.group_path(Path::new(path)).to_path_buf();
                 let id = self.tree.find(&path)?.id;
                 let group = Group::open(self.kernel.cgroup().ok()?, &path).ok().filter(|group| group.id() == id)?;
@@ -428,17 +428,17 @@ impl Daemon {
     }
 
     /// Somebody says something.
-    pub(super) fn say(&mut self, word: Option<Word>, of: &Of) -> Answer {
+    pub(super) fn say(&mut self, word: Option<Presence>, of: &Subject) -> Answer {
         match self.try_say(word, of) {
             Ok(()) => Answer::Ok(serde_json::Value::Null),
             Err(err) => Answer::Error(format!("{err:#}")),
         }
     }
 
-    fn try_say(&mut self, word: Option<Word>, of: &Of) -> Result<()> {
+    fn try_say(&mut self, word: Option<Presence>, of: &Subject) -> Result<()> {
         match of {
-            Of::Process(id) => self.say_of_process(word, *id)?,
-            Of::Group(path) => self.say_of_group(word, path)?,
+            Subject::Process(id) => self.say_of_process(word, *id)?,
+            Subject::Group(path) => self.say_of_group(word, path)?,
         }
         let what = match word {
             Some(word) => format!("omr {}", word.class().name()),
@@ -448,13 +448,13 @@ impl Daemon {
         Ok(())
     }
 
-    fn say_of_process(&mut self, word: Option<Word>, id: ProcessId) -> Result<()> {
+    fn say_of_process(&mut self, word: Option<Presence>, id: ProcessId) -> Result<()> {
         if !is_there(&self.kernel, id) {
             bail!("process {} has ended", id.pid);
         }
-        let before = self.processes.said.processes().get(&id).copied();
-        self.processes.said.of_process(id, word)?;
-        if word == Some(Word::Foreground) {
+        let before = self.processes.statements.processes().get(&id).copied();
+        self.processes.statements.set_process(id, word)?;
+        if word == Some(Presence::Foreground) {
             // At once, and not with the next look.
             self.state.came_back(clock::read_monotonic(), id);
             if self.processes.is_taking_from(|hinted| hinted == id) {
@@ -464,17 +464,17 @@ impl Daemon {
         }
         self.look_anew();
         let seen = self.processes.seen.get(&id);
-        if word == Some(Word::Background)
+        if word == Some(Presence::Background)
             && let Some(seen) = seen.filter(|seen| seen.process.class != Class::Background)
         {
             let (class, origin) = (seen.process.class.name(), seen.origin.to_string());
-            self.processes.said.of_process(id, before)?;
+            self.processes.statements.set_process(id, before)?;
             bail!("process {} is {class}, which omr background does not take away: {origin}", id.pid);
         }
         Ok(())
     }
 
-    fn say_of_group(&mut self, word: Option<Word>, path: &str) -> Result<()> {
+    fn say_of_group(&mut self, word: Option<Presence>, path: &str) -> Result<()> {
         let path = PathBuf::from(path);
         let path = self.kernel.group_path(&path).to_path_buf();
         if self.tree.find(&path).is_none() {
@@ -485,15 +485,15 @@ impl Daemon {
         let id = node.id;
         if let (Some(word), Some(assignment)) = (word, self.tree.assignment(node)) {
             let mut assignment = assignment.clone();
-            if !assignment.apply_said(word, None) && word == Word::Background {
+            if !assignment.apply_statement(word, None) && word == Presence::Background {
                 let (class, why) = (assignment.class.name(), assignment.explain(&path));
                 let shown = printable(&path.to_string_lossy());
                 bail!("{shown} is {class}, which omr background does not take away: {why}");
             }
         }
-        self.processes.said.of_group(id, word)?;
-        if let Some(word @ Word::Foreground) = word {
-            self.leave(&path, word.class(), &class::Origin::Said(word, None));
+        self.processes.statements.set_group(id, word)?;
+        if let Some(word @ Presence::Foreground) = word {
+            self.leave(&path, word.class(), &class::Origin::Stated(word, None));
         }
         self.look_anew();
         Ok(())
@@ -532,7 +532,7 @@ impl Daemon {
 
     /// With groups as they are now, unless that takes too long beside a sweep.
     fn look_anew(&mut self) {
-        self.hand_on_said();
+        self.apply_statements();
         if self.running.is_none() || self.scan_took <= LONGEST_LOOK {
             self.scan();
         }
@@ -547,32 +547,33 @@ impl Daemon {
         }
     }
 
-    fn of_whom(&self, of: &Of) -> String {
+    fn of_whom(&self, of: &Subject) -> String {
         match of {
-            Of::Process(id) => match self.processes.seen.get(id) {
+            Subject::Process(id) => match self.processes.seen.get(id) {
                 Some(seen) => format!("{} ({})", id.pid, printable(&seen.name)),
                 None => id.pid.to_string(),
             },
-            Of::Group(path) if path.is_empty() => "/".into(),
-            Of::Group(path) => printable(path),
+            Subject::Group(path) if path.is_empty() => "/".into(),
+            Subject::Group(path) => printable(path),
         }
     }
 
     /// The process that is being hinted away.
     pub(super) fn hinting_view(&self) -> Option<String> {
         let id = self.processes.hinting.as_ref()?.id;
-        Some(self.of_whom(&Of::Process(id)))
+        Some(self.of_whom(&Subject::Process(id)))
     }
 
-    pub(super) fn said_views(&self) -> Vec<SaidView> {
-        let said = &self.processes.said;
-        let groups = said.groups().iter().filter_map(|(id, word)| {
+    pub(super) fn statement_views(&self) -> Vec<StatementView> {
+        let statements = &self.processes.statements;
+        let groups = statements.groups().iter().filter_map(|(id, word)| {
             let path = self.tree.path(*id)?.to_string_lossy().into_owned();
-            Some(SaidView { word: *word, what: self.of_whom(&Of::Group(path)) })
+            Some(StatementView { word: *word, what: self.of_whom(&Subject::Group(path)) })
         });
-        let processes = said.processes().iter();
-        let processes = processes.map(|(id, word)| SaidView { word: *word, what: self.of_whom(&Of::Process(*id)) });
-        let mut all: Vec<SaidView> = groups.chain(processes).collect();
+        let processes = statements.processes().iter();
+        let processes =
+            processes.map(|(id, word)| StatementView { word: *word, what: self.of_whom(&Subject::Process(*id)) });
+        let mut all: Vec<StatementView> = groups.chain(processes).collect();
         all.sort_by(|a, b| (a.word.class().name(), &a.what).cmp(&(b.word.class().name(), &b.what)));
         all
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use omr_control::protocol::{Answer, PATIENCE, Request, Right};
-use omr_machine::statements::Words;
+use omr_machine::statements::Statements;
 use omr_units::Monotonic;
 use rustix::event::PollFlags;
 
@@ -28,7 +28,7 @@ pub struct Peer {
     uid: u32,
     right: Right,
     /// What it goes on saying.
-    pub held: Words,
+    pub held: Statements,
 }
 
 impl Peer {
@@ -144,7 +144,7 @@ impl Control {
                 uid if Some(uid) == self.follower => Right::Follow,
                 _ => Right::Read,
             };
-            let peer = Peer { uid, right, held: Words::default() };
+            let peer = Peer { uid, right, held: Statements::default() };
             self.clients.push(Client { stream, peer, input: Vec::new(), output: Vec::new(), since: now });
         }
     }
@@ -202,8 +202,8 @@ impl Control {
     }
 
     /// What all clients together go on saying.
-    pub fn held(&self) -> Words {
-        let mut held = Words::default();
+    pub fn held(&self) -> Statements {
+        let mut held = Statements::default();
         for client in &self.clients {
             held.add(&client.peer.held);
         }
@@ -225,7 +225,7 @@ impl Drop for Control {
 
 #[cfg(test)]
 mod tests {
-    use omr_policy::statement::{Of, Word};
+    use omr_policy::statement::{Presence, Subject};
 
     use super::*;
 
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn who_may_only_ask_speaks_for_itself() {
-        let peer = |right| Peer { uid: 1000, right, held: Words::default() };
+        let peer = |right| Peer { uid: 1000, right, held: Statements::default() };
         for (right, owner, owns) in [
             (Right::Read, 1000, true),
             (Right::Read, 1001, false),
@@ -254,7 +254,7 @@ mod tests {
             assert_eq!(peer(right).owns(owner), owns, "{right:?} {owner}");
         }
         // Nothing but that is asked of who follows sessions.
-        let say = Request::Say { word: Some(Word::Background), of: Of::Group("a".into()) };
+        let say = Request::Say { presence: Some(Presence::Background), subject: Subject::Group("a".into()) };
         let prepare = Request::StandDown;
         for request in [say, prepare] {
             assert!(!Right::Follow.covers(request.needs()) && !Right::Read.covers(request.needs()), "{request:?}");

@@ -73,7 +73,7 @@ impl Daemon {
             swap: self.swap_view(),
             image: Some(self.image_view()),
             hinting: self.hinting_view(),
-            said: self.said_views(),
+            statements: self.statement_views(),
             history: Some(self.history_view(now)),
             groups_total: self.tree.nodes().len(),
             groups: groups

@@ -15,12 +15,12 @@ use omr_kernel::process::{self, Holds, Process, Status};
 use omr_kernel::{Kernel, Result, clock};
 use omr_policy::Class;
 use omr_policy::rank::{self, ProcessId};
-use omr_policy::statement::Word;
+use omr_policy::statement::Presence;
 use omr_units::{Bytes, Monotonic};
 
 use crate::groups::class::{self, Assignment};
 use crate::groups::tree::{Node, Tree};
-use crate::statements::Said;
+use crate::statements::StatementStore;
 
 /// Whether a rule fits a process is looked at again after this time: it may run another program by then, or be in
 /// another group.
@@ -53,7 +53,7 @@ pub enum Origin {
     /// A rule for processes.
     Rule(Arc<ProcessRule>),
     /// Somebody said so.
-    Said(Word),
+    Stated(Presence),
     /// It is the first process, or omr itself.
     Vital,
 }
@@ -65,7 +65,7 @@ impl fmt::Display for Origin {
             Origin::Group(why) => f.write_str(why),
             Origin::Unknown => f.write_str("nothing is known of its group"),
             Origin::Rule(rule) => write!(f, "matched {rule}"),
-            Origin::Said(word) => write!(f, "omr {}", word.class().name()),
+            Origin::Stated(word) => write!(f, "omr {}", word.class().name()),
             Origin::Vital => f.write_str("the first process and omr itself are always protected"),
         }
     }
@@ -85,17 +85,21 @@ pub struct Standing {
 impl Standing {
     /// From what is said of its group (`None`: unknown), the rule that fits, and what is said of itself. More care
     /// counts always; less only where neither the group nor a rule protects.
-    fn of(group: Option<(&Assignment, &Path)>, rule: Option<&Arc<ProcessRule>>, said: Option<Word>) -> Standing {
+    fn of(
+        group: Option<(&Assignment, &Path)>,
+        rule: Option<&Arc<ProcessRule>>,
+        statements: Option<Presence>,
+    ) -> Standing {
         let Some((assignment, path)) = group else {
             return Standing { class: Class::Protected, asked: false, origin: Origin::Unknown };
         };
         let mut standing = Standing {
             class: assignment.class,
-            asked: matches!(assignment.origin, class::Origin::Said(Word::Background, _)),
+            asked: matches!(assignment.origin, class::Origin::Stated(Presence::Background, _)),
             origin: Origin::Group(assignment.explain(path)),
         };
         // Of a user who is at the machine it is not known which application is in use.
-        let mut open = matches!(assignment.origin, class::Origin::Said(Word::Present, _));
+        let mut open = matches!(assignment.origin, class::Origin::Stated(Presence::Present, _));
         let mut apply = |class: Class, origin: Origin| {
             if class > standing.class || (class == Class::Background && (open || standing.class == class)) {
                 standing = Standing { class, asked: class == Class::Background, origin };
@@ -105,8 +109,8 @@ impl Standing {
         if let Some(rule) = rule {
             apply(rule.class, Origin::Rule(rule.clone()));
         }
-        if let Some(word) = said {
-            apply(word.class(), Origin::Said(word));
+        if let Some(word) = statements {
+            apply(word.class(), Origin::Stated(word));
         }
         standing
     }
@@ -116,12 +120,12 @@ impl Standing {
         id: ProcessId,
         group: Option<(&Assignment, &Path)>,
         rule: Option<&Arc<ProcessRule>>,
-        said: &Said,
+        statements: &StatementStore,
     ) -> Standing {
         if id.pid == 1 || id.pid == std::process::id() {
             return Standing { class: Class::Protected, asked: false, origin: Origin::Vital };
         }
-        Standing::of(group, rule, said.processes().get(&id).copied())
+        Standing::of(group, rule, statements.processes().get(&id).copied())
     }
 }
 
@@ -176,18 +180,24 @@ impl Finder {
     }
 
     /// Whether any process can be concerned; when not, there is nothing to look for.
-    pub fn is_needed(&self, said: &Said) -> bool {
-        !self.rules.is_empty() || !said.processes().is_empty() || !said.groups().is_empty()
+    pub fn is_needed(&self, statements: &StatementStore) -> bool {
+        !self.rules.is_empty() || !statements.processes().is_empty() || !statements.groups().is_empty()
     }
 
     /// Looks at the processes that there are. Those that end meanwhile are left out.
-    pub fn look(&mut self, kernel: &Kernel, tree: &Tree, said: &Said, which: Which) -> Result<Vec<Seen>> {
+    pub fn look(
+        &mut self,
+        kernel: &Kernel,
+        tree: &Tree,
+        statements: &StatementStore,
+        which: Which,
+    ) -> Result<Vec<Seen>> {
         self.looks = self.looks.wrapping_add(1);
         let now = clock::read_monotonic();
         let groups: HashMap<PathBuf, usize> =
             (0..tree.nodes().len()).map(|index| (tree.path_at(index), index)).collect();
         let mut concerned = in_background(kernel, tree)?;
-        concerned.extend(said.processes().keys().map(|id| id.pid));
+        concerned.extend(statements.processes().keys().map(|id| id.pid));
         let pids: Vec<u32> = match which {
             Which::Concerned if self.rules.is_empty() => concerned.iter().copied().collect(),
             _ => process::read_all(kernel)?,
@@ -200,7 +210,7 @@ impl Finder {
             }
             match self.examine(kernel, pid, now) {
                 Ok((process, rule)) if mine || rule.is_some() => {
-                    found.extend(see(tree, &groups, said, &process, rule.as_ref(), &mut self.buffer));
+                    found.extend(see(tree, &groups, statements, &process, rule.as_ref(), &mut self.buffer));
                 }
                 // It has ended, or may not be looked at.
                 _ => {}
@@ -306,12 +316,12 @@ impl<'a> Facts<'a> {
 }
 
 /// The class of one process, by these rules and by what was said, and where it comes from.
-pub fn standing(rules: &[ProcessRule], tree: &Tree, said: &Said, process: &Process) -> Standing {
+pub fn standing(rules: &[ProcessRule], tree: &Tree, statements: &StatementStore, process: &Process) -> Standing {
     let rule = fitting(rules, process).cloned().map(Arc::new);
     let group = process.read_group().ok().flatten();
     let node = group.as_deref().and_then(|group| tree.find(group));
     let assignment = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
-    Standing::of_process(id(process), assignment, rule.as_ref(), said)
+    Standing::of_process(id(process), assignment, rule.as_ref(), statements)
 }
 
 /// All processes in groups of which somebody said that they are in the background.
@@ -319,7 +329,7 @@ fn in_background(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
     let root = kernel.cgroup()?;
     let mut pids = HashSet::new();
     for (index, node) in tree.nodes().iter().enumerate() {
-        let is_said = |assignment: &Assignment| assignment.origin == class::Origin::Said(Word::Background, None);
+        let is_said = |assignment: &Assignment| assignment.origin == class::Origin::Stated(Presence::Background, None);
         if !tree.assignment(node).is_some_and(is_said) {
             continue;
         }
@@ -336,7 +346,7 @@ fn in_background(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
 fn see(
     tree: &Tree,
     groups: &HashMap<PathBuf, usize>,
-    said: &Said,
+    statements: &StatementStore,
     process: &Process,
     rule: Option<&Arc<ProcessRule>>,
     buffer: &mut Vec<u8>,
@@ -349,7 +359,7 @@ fn see(
     let node = index.map(|index| &tree.nodes()[index]);
     let account = index.map(|index| accounting(tree, index));
     let assignment = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
-    let standing = Standing::of_process(id, assignment, rule, said);
+    let standing = Standing::of_process(id, assignment, rule, statements);
     Some(Seen {
         process: rank::Process {
             id,
@@ -400,9 +410,9 @@ mod tests {
         let classifier = Classifier::new(&groups, Path::new("omr"));
         let rule = |class: &str| process_rules(&format!("[[process]]\nexe = '/a'\nclass = '{class}'")).remove(0);
         let (away, stays) = (Arc::new(rule("background")), Arc::new(rule("protected")));
-        let (back, fore) = (Some(Word::Background), Some(Word::Foreground));
+        let (back, fore) = (Some(Presence::Background), Some(Presence::Foreground));
         use Class::{Background, Foreground, Protected};
-        for (group, rule, said, class, asked) in [
+        for (group, rule, statements, class, asked) in [
             ("bg", None, None, Background, false),
             ("other", None, None, Background, false),
             ("bg", Some(&away), None, Background, true),
@@ -416,22 +426,22 @@ mod tests {
         ] {
             let path = Path::new(group);
             let assignment = classifier.assign(path, &Assignment::default(), &Attributes::none(0));
-            let standing = Standing::of(Some((&assignment, path)), rule, said);
-            assert_eq!((standing.class, standing.asked), (class, asked), "{group} {rule:?} {said:?}");
+            let standing = Standing::of(Some((&assignment, path)), rule, statements);
+            assert_eq!((standing.class, standing.asked), (class, asked), "{group} {rule:?} {statements:?}");
         }
         // A user who is there may use anything, but not each process at every moment.
         let path = Path::new("user-1000.slice");
         let mut assignment = classifier.assign(path, &Assignment::default(), &Attributes::none(0));
-        assert!(assignment.apply_said(Word::Present, None));
-        for (rule, said, class, asked) in [
+        assert!(assignment.apply_statement(Presence::Present, None));
+        for (rule, statements, class, asked) in [
             (None, None, Foreground, false),
             (Some(&away), None, Background, true),
             (Some(&away), fore, Foreground, false),
             (None, back, Background, true),
             (Some(&stays), back, Protected, false),
         ] {
-            let standing = Standing::of(Some((&assignment, path)), rule, said);
-            assert_eq!((standing.class, standing.asked), (class, asked), "{rule:?} {said:?}");
+            let standing = Standing::of(Some((&assignment, path)), rule, statements);
+            assert_eq!((standing.class, standing.asked), (class, asked), "{rule:?} {statements:?}");
         }
         // A group that was made since the last scan.
         assert_eq!(Standing::of(None, Some(&away), back).class, Protected);

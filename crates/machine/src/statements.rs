@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use omr_base::paths;
 use omr_base::storage::write_atomically;
 use omr_policy::rank::ProcessId;
-use omr_policy::statement::Word;
+use omr_policy::statement::Presence;
 use omr_units::GroupId;
 use serde::{Deserialize, Serialize};
 
@@ -21,36 +21,36 @@ pub fn group(target: &Path) -> String {
     target.strip_prefix(".").unwrap_or(target).to_string_lossy().into_owned()
 }
 
-/// Words about groups and processes.
+/// Statements about groups and processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Words {
+pub struct Statements {
     /// About groups.
     #[serde(with = "pairs")]
-    pub groups: HashMap<GroupId, Word>,
+    pub groups: HashMap<GroupId, Presence>,
     /// About processes.
     #[serde(with = "pairs")]
-    pub processes: HashMap<ProcessId, Word>,
+    pub processes: HashMap<ProcessId, Presence>,
 }
 
-impl Words {
+impl Statements {
     /// Of two words about one, the one that asks for more care counts.
-    pub fn add(&mut self, other: &Words) {
-        for (id, word) in &other.groups {
-            self.groups.entry(*id).and_modify(|known| *known = (*known).max(*word)).or_insert(*word);
+    pub fn add(&mut self, other: &Statements) {
+        for (id, presence) in &other.groups {
+            self.groups.entry(*id).and_modify(|known| *known = (*known).max(*presence)).or_insert(*presence);
         }
-        for (id, word) in &other.processes {
-            self.processes.entry(*id).and_modify(|known| *known = (*known).max(*word)).or_insert(*word);
+        for (id, presence) in &other.processes {
+            self.processes.entry(*id).and_modify(|known| *known = (*known).max(*presence)).or_insert(*presence);
         }
     }
 }
 
 /// All of it.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct StatementStore {
     path: PathBuf,
     known: Known,
     /// What was said and is held, together.
-    all: Words,
+    all: Statements,
 }
 
 /// What is on disk.
@@ -58,10 +58,10 @@ pub struct Said {
 struct Known {
     boot: String,
     #[serde(flatten)]
-    said: Words,
+    statements: Statements,
     /// What is being said by those who have to go on with it.
     #[serde(default)]
-    held: Words,
+    held: Statements,
 }
 
 /// Identities are no keys of JSON.
@@ -71,55 +71,58 @@ mod pairs {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use omr_policy::statement::Word;
+    use omr_policy::statement::Presence;
 
-    pub fn serialize<K: Serialize, S: Serializer>(map: &HashMap<K, Word>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<K: Serialize, S: Serializer>(
+        map: &HashMap<K, Presence>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(map)
     }
 
     pub fn deserialize<'de, K: Deserialize<'de> + Eq + Hash, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<HashMap<K, Word>, D::Error> {
-        Ok(Vec::<(K, Word)>::deserialize(deserializer)?.into_iter().collect())
+    ) -> Result<HashMap<K, Presence>, D::Error> {
+        Ok(Vec::<(K, Presence)>::deserialize(deserializer)?.into_iter().collect())
     }
 }
 
-impl Said {
+impl StatementStore {
     /// What was said before, in this boot, for the daemon, which takes over what is held until it knows better. From a file that
     /// cannot be read: nothing.
-    pub fn load(path: &Path, boot: &str) -> Said {
+    pub fn load(path: &Path, boot: &str) -> StatementStore {
         let known = Known::read(path, boot).unwrap_or_else(|err| {
             log::warn!("{err:#}; what was said of groups and processes is not known any more");
             Known::none(boot)
         });
-        Said::new(path, known)
+        StatementStore::new(path, known)
     }
 
     /// What is said now, for everybody but the daemon. What is held counts as long as there is a daemon to hold it. A file that
     /// cannot be read is an error: who takes memory has to know what is in the foreground.
-    pub fn read(root: &Path, boot: &str) -> Result<Said> {
-        let path = paths::said(root);
+    pub fn read(root: &Path, boot: &str) -> Result<StatementStore> {
+        let path = paths::statements(root);
         let mut known = Known::read(&path, boot).context("what is in the foreground cannot be told")?;
         let nobody = |err: std::io::Error| matches!(err.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
         if UnixStream::connect(paths::socket(root)).is_err_and(nobody) {
-            known.held = Words::default();
+            known.held = Statements::default();
         }
-        Ok(Said::new(&path, known))
+        Ok(StatementStore::new(&path, known))
     }
 
-    fn new(path: &Path, known: Known) -> Said {
-        let mut said = Said { path: path.into(), known, ..Said::default() };
-        said.put_together();
-        said
+    fn new(path: &Path, known: Known) -> StatementStore {
+        let mut statements = StatementStore { path: path.into(), known, ..StatementStore::default() };
+        statements.put_together();
+        statements
     }
 
     fn put_together(&mut self) {
-        self.all = self.known.said.clone();
+        self.all = self.known.statements.clone();
         self.all.add(&self.known.held);
     }
 
     /// What is being said from now on by those who have to go on with it. Returns whether that is new.
-    pub fn hold(&mut self, held: Words) -> bool {
+    pub fn hold(&mut self, held: Statements) -> bool {
         let is_new = self.known.held != held;
         if is_new {
             self.known.held = held;
@@ -136,47 +139,47 @@ impl Said {
     }
 
     /// Takes note of a word about a group; `None`: nothing is said any more.
-    pub fn of_group(&mut self, id: GroupId, word: Option<Word>) -> Result<()> {
-        self.note(|said| set(&mut said.groups, id, word))
+    pub fn set_group(&mut self, id: GroupId, presence: Option<Presence>) -> Result<()> {
+        self.note(|statements| set(&mut statements.groups, id, presence))
     }
 
-    /// As [`Said::of_group`], of a process.
-    pub fn of_process(&mut self, id: ProcessId, word: Option<Word>) -> Result<()> {
-        self.note(|said| set(&mut said.processes, id, word))
+    /// As [`StatementStore::of_group`], of a process.
+    pub fn set_process(&mut self, id: ProcessId, presence: Option<Presence>) -> Result<()> {
+        self.note(|statements| set(&mut statements.processes, id, presence))
     }
 
     /// What cannot be kept is not noted: who said it is told so.
-    fn note(&mut self, change: impl FnOnce(&mut Words)) -> Result<()> {
-        let before = self.known.said.clone();
-        change(&mut self.known.said);
+    fn note(&mut self, change: impl FnOnce(&mut Statements)) -> Result<()> {
+        let before = self.known.statements.clone();
+        change(&mut self.known.statements);
         let saved = self.save();
         if saved.is_err() {
-            self.known.said = before;
+            self.known.statements = before;
         }
         self.put_together();
         saved.context("nothing was noted")
     }
 
     /// The groups of which something is said.
-    pub fn groups(&self) -> &HashMap<GroupId, Word> {
+    pub fn groups(&self) -> &HashMap<GroupId, Presence> {
         &self.all.groups
     }
 
     /// The processes of which something is said.
-    pub fn processes(&self) -> &HashMap<ProcessId, Word> {
+    pub fn processes(&self) -> &HashMap<ProcessId, Presence> {
         &self.all.processes
     }
 
     /// Forgets processes that have ended. What is on disk follows with the next word; what is held is its holder's to forget.
     pub fn retain_processes(&mut self, is_there: impl Fn(ProcessId) -> bool) {
-        for words in [&mut self.known.said, &mut self.all] {
+        for words in [&mut self.known.statements, &mut self.all] {
             words.processes.retain(|id, _| is_there(*id));
         }
     }
 
-    /// As [`Said::retain_processes`], of groups.
+    /// As [`StatementStore::retain_processes`], of groups.
     pub fn retain_groups(&mut self, is_there: impl Fn(GroupId) -> bool) {
-        for words in [&mut self.known.said, &mut self.all] {
+        for words in [&mut self.known.statements, &mut self.all] {
             words.groups.retain(|id, _| is_there(*id));
         }
     }
@@ -206,9 +209,9 @@ fn unreadable(path: &Path) -> String {
     format!("read {0} (remove it, and say again what is in the foreground)", path.display())
 }
 
-fn set<K: Eq + std::hash::Hash>(map: &mut HashMap<K, Word>, id: K, word: Option<Word>) {
-    match word {
-        Some(word) => map.insert(id, word),
+fn set<K: Eq + std::hash::Hash>(map: &mut HashMap<K, Presence>, id: K, presence: Option<Presence>) {
+    match presence {
+        Some(presence) => map.insert(id, presence),
         None => map.remove(&id),
     };
 }
@@ -220,88 +223,88 @@ mod tests {
     #[test]
     fn what_was_said_is_known_to_the_next_daemon_of_this_boot_only() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("said.json");
+        let path = dir.path().join("statements.json");
         let (group, process) = (GroupId(7), ProcessId { pid: 8, start: 9 });
-        let mut said = Said::load(&path, "one");
-        said.of_group(group, Some(Word::Background)).expect("saved");
-        said.of_group(GroupId(1), Some(Word::Foreground)).expect("saved");
-        said.of_process(process, Some(Word::Foreground)).expect("saved");
-        said.of_group(GroupId(1), None).expect("saved");
-        let again = Said::load(&path, "one");
-        assert_eq!(again.groups(), &HashMap::from([(group, Word::Background)]));
-        assert_eq!(again.processes(), &HashMap::from([(process, Word::Foreground)]));
-        assert!(Said::load(&path, "two").processes().is_empty());
+        let mut statements = StatementStore::load(&path, "one");
+        statements.set_group(group, Some(Presence::Background)).expect("saved");
+        statements.set_group(GroupId(1), Some(Presence::Foreground)).expect("saved");
+        statements.set_process(process, Some(Presence::Foreground)).expect("saved");
+        statements.set_group(GroupId(1), None).expect("saved");
+        let again = StatementStore::load(&path, "one");
+        assert_eq!(again.groups(), &HashMap::from([(group, Presence::Background)]));
+        assert_eq!(again.processes(), &HashMap::from([(process, Presence::Foreground)]));
+        assert!(StatementStore::load(&path, "two").processes().is_empty());
         std::fs::write(&path, "{\"boot\":").expect("written");
-        assert!(Said::load(&path, "one").groups().is_empty());
+        assert!(StatementStore::load(&path, "one").groups().is_empty());
     }
 
     #[test]
     fn what_cannot_be_kept_is_not_noted() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("said.json");
-        let mut said = Said::load(&path, "one");
-        said.of_group(GroupId(1), Some(Word::Background)).expect("saved");
+        let path = dir.path().join("statements.json");
+        let mut statements = StatementStore::load(&path, "one");
+        statements.set_group(GroupId(1), Some(Presence::Background)).expect("saved");
         std::fs::remove_file(&path).expect("removed");
         std::fs::create_dir(&path).expect("made");
-        for word in [Some(Word::Foreground), None] {
-            let err = said.of_group(GroupId(1), word).expect_err("a directory");
+        for presence in [Some(Presence::Foreground), None] {
+            let err = statements.set_group(GroupId(1), presence).expect_err("a directory");
             assert!(format!("{err:#}").starts_with("nothing was noted: write "), "{err:#}");
         }
-        said.of_process(ProcessId { pid: 8, start: 9 }, Some(Word::Background)).expect_err("a directory");
-        assert_eq!(said.groups(), &HashMap::from([(GroupId(1), Word::Background)]));
-        assert!(said.processes().is_empty());
+        statements.set_process(ProcessId { pid: 8, start: 9 }, Some(Presence::Background)).expect_err("a directory");
+        assert_eq!(statements.groups(), &HashMap::from([(GroupId(1), Presence::Background)]));
+        assert!(statements.processes().is_empty());
     }
 
     #[test]
     fn what_is_held_asks_for_more_care_and_is_gone_with_its_holder() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("said.json");
+        let path = dir.path().join("statements.json");
         let (said_of, other, process) = (GroupId(1), GroupId(2), ProcessId { pid: 8, start: 9 });
-        let mut said = Said::load(&path, "one");
-        said.of_group(said_of, Some(Word::Background)).expect("saved");
-        said.of_process(process, Some(Word::Foreground)).expect("saved");
-        let held = Words {
-            groups: HashMap::from([(said_of, Word::Present), (other, Word::Foreground)]),
-            processes: HashMap::from([(process, Word::Present)]),
+        let mut statements = StatementStore::load(&path, "one");
+        statements.set_group(said_of, Some(Presence::Background)).expect("saved");
+        statements.set_process(process, Some(Presence::Foreground)).expect("saved");
+        let held = Statements {
+            groups: HashMap::from([(said_of, Presence::Present), (other, Presence::Foreground)]),
+            processes: HashMap::from([(process, Presence::Present)]),
         };
-        assert!(said.hold(held.clone()) && !said.hold(held));
-        assert_eq!(said.groups(), &HashMap::from([(said_of, Word::Present), (other, Word::Foreground)]));
-        assert_eq!(said.processes(), &HashMap::from([(process, Word::Foreground)]));
+        assert!(statements.hold(held.clone()) && !statements.hold(held));
+        assert_eq!(statements.groups(), &HashMap::from([(said_of, Presence::Present), (other, Presence::Foreground)]));
+        assert_eq!(statements.processes(), &HashMap::from([(process, Presence::Foreground)]));
         // The next daemon takes it over, until those who hold it have told that one.
-        let mut again = Said::load(&path, "one");
-        assert_eq!(again.groups(), said.groups());
-        assert!(again.hold(Words::default()));
-        assert_eq!(again.groups(), &HashMap::from([(said_of, Word::Background)]));
-        assert_eq!(Said::load(&path, "one").groups(), again.groups());
+        let mut again = StatementStore::load(&path, "one");
+        assert_eq!(again.groups(), statements.groups());
+        assert!(again.hold(Statements::default()));
+        assert_eq!(again.groups(), &HashMap::from([(said_of, Presence::Background)]));
+        assert_eq!(StatementStore::load(&path, "one").groups(), again.groups());
         // One that has ended is forgotten, held or not, and that is nothing new.
-        let held = Words { processes: HashMap::from([(process, Word::Foreground)]), ..Words::default() };
-        assert!(said.hold(held.clone()));
-        said.retain_processes(|_| false);
-        assert!(said.processes().is_empty() && !said.hold(held));
+        let held = Statements { processes: HashMap::from([(process, Presence::Foreground)]), ..Statements::default() };
+        assert!(statements.hold(held.clone()));
+        statements.retain_processes(|_| false);
+        assert!(statements.processes().is_empty() && !statements.hold(held));
     }
 
     #[test]
     fn what_is_held_is_known_to_others_while_there_is_a_daemon_or_that_cannot_be_told() {
         let root = tempfile::tempdir().expect("a directory");
-        let path = paths::said(root.path());
+        let path = paths::statements(root.path());
         std::fs::create_dir_all(paths::runtime_dir(root.path())).expect("made");
         let group = GroupId(1);
-        let mut said = Said::load(&path, "one");
-        said.of_group(group, Some(Word::Background)).expect("saved");
-        said.hold(Words { groups: HashMap::from([(group, Word::Foreground)]), ..Words::default() });
-        let read = || Said::read(root.path(), "one").expect("readable").groups().get(&group).copied();
-        assert_eq!(read(), Some(Word::Background), "there is no socket");
+        let mut statements = StatementStore::load(&path, "one");
+        statements.set_group(group, Some(Presence::Background)).expect("saved");
+        statements.hold(Statements { groups: HashMap::from([(group, Presence::Foreground)]), ..Statements::default() });
+        let read = || StatementStore::read(root.path(), "one").expect("readable").groups().get(&group).copied();
+        assert_eq!(read(), Some(Presence::Background), "there is no socket");
         let socket = std::os::unix::net::UnixListener::bind(paths::socket(root.path())).expect("a socket");
-        assert_eq!(read(), Some(Word::Foreground));
+        assert_eq!(read(), Some(Presence::Foreground));
         drop(socket);
-        assert_eq!(read(), Some(Word::Background), "the daemon was killed: nobody listens");
+        assert_eq!(read(), Some(Presence::Background), "the daemon was killed: nobody listens");
         // It cannot be asked.
         std::fs::remove_file(paths::socket(root.path())).expect("removed");
         std::os::unix::fs::symlink("omr.sock", paths::socket(root.path())).expect("a loop");
-        assert_eq!(read(), Some(Word::Foreground));
-        assert_eq!(Said::read(root.path(), "two").expect("readable").groups(), &HashMap::new());
+        assert_eq!(read(), Some(Presence::Foreground));
+        assert_eq!(StatementStore::read(root.path(), "two").expect("readable").groups(), &HashMap::new());
         std::fs::write(&path, "{\"boot\":").expect("written");
-        let err = Said::read(root.path(), "one").expect_err("cut off");
+        let err = StatementStore::read(root.path(), "one").expect_err("cut off");
         assert!(format!("{err:#}").starts_with("what is in the foreground cannot be told: read "), "{err:#}");
     }
 }

@@ -549,20 +549,20 @@ fn nobody_takes_from_what_is_held_until_its_holder_leaves_or_the_daemon_does() {
     assert_eq!(code, 0, "{stderr}");
     // What was held of a daemon that is gone is nothing to the next one.
     let daemon = Daemon::start(&root, "");
-    wait_until("it knows better", || daemon.status()["said"] == json!([]));
+    wait_until("it knows better", || daemon.status()["statements"] == json!([]));
     let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
     assert_eq!(code, 0, "{stderr}");
     // What was said and cannot be read is no leave to take anything.
     daemon.end();
-    root.write("run/omr/said.json", "{\"boot\":");
+    root.write("run/omr/statements.json", "{\"boot\":");
     for what in ["cut off", "a directory"] {
         let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
         assert!(code == 1 && stderr.starts_with("omr: what is in the foreground cannot be told: read "), "{stderr}");
-        assert!(stderr.contains("said.json (remove it, and say again what "), "{what}: {stderr}");
+        assert!(stderr.contains("statements.json (remove it, and say again what "), "{what}: {stderr}");
         let (code, _, stderr) = run(&["ps"]);
         assert!(code == 0 && stderr.contains("what is in the foreground cannot be told"), "{what}: {stderr}");
-        root.remove("run/omr/said.json");
-        std::fs::create_dir(root.resolve("run/omr/said.json")).expect("made");
+        root.remove("run/omr/statements.json");
+        std::fs::create_dir(root.resolve("run/omr/statements.json")).expect("made");
     }
     drop(holder);
     kernel.end();

@@ -220,7 +220,7 @@ fn what_is_said_is_known_shown_and_taken_back() {
         assert_eq!(code, 1, "{target}");
         assert!(stderr.starts_with(why), "{target}: {stderr}");
     }
-    assert_eq!(daemon.status()["said"], Value::Array(Vec::new()));
+    assert_eq!(daemon.status()["statements"], Value::Array(Vec::new()));
     daemon.end();
     let (code, _, stderr) = say(&["foreground", "101"]);
     assert!(code == 1 && stderr.contains("the daemon is not running"), "{stderr}");
@@ -251,7 +251,9 @@ fn another_process_that_gets_the_id_is_not_meant() {
     assert_eq!(of(&ps(&root), 101)["asked"], true);
     add_process(&root, 101, "player", "app.scope", 100, 5001);
     assert_eq!(of(&ps(&root), 101)["asked"], false);
-    common::running::wait_until("the daemon has forgotten it", || daemon.status()["said"] == Value::Array(Vec::new()));
+    common::running::wait_until("the daemon has forgotten it", || {
+        daemon.status()["statements"] == Value::Array(Vec::new())
+    });
     // Nor is one that has taken its place while the request was on its way.
     let answer = daemon.ask(r#"{"do":"say","word":"background","of":{"process":{"pid":101,"start":5000}}}"#);
     assert_eq!(answer["error"], "process 101 has ended");

@@ -10,7 +10,7 @@ use crate::rank::ProcessId;
 /// What can be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Word {
+pub enum Presence {
     /// Nobody works with it.
     Background,
     /// Its user is at the machine, and may work with any part of it: nothing is taken from the group, but of each
@@ -20,31 +20,33 @@ pub enum Word {
     Foreground,
 }
 
-impl Word {
+impl Presence {
     /// The class.
     pub fn class(self) -> Class {
         match self {
-            Word::Present | Word::Foreground => Class::Foreground,
-            Word::Background => Class::Background,
+            Presence::Present | Presence::Foreground => Class::Foreground,
+            Presence::Background => Class::Background,
         }
     }
 }
 
-/// Of whom.
+/// The process or group that a statement is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Of {
+pub enum Subject {
     /// A process.
     Process(ProcessId),
     /// A group, by its path below the mount; bytes that are not UTF-8 replaced.
     Group(String),
 }
 
-/// Something that is true for as long as whoever says so goes on saying it.
+/// A statement that stands for as long as its client keeps it up.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Statement {
-    /// What; never that something is in the background.
-    pub word: Word,
-    /// Of whom.
-    pub of: Of,
+    /// What the subject is to its user; never `Background`.
+    #[serde(rename = "word")]
+    pub presence: Presence,
+    /// The process or group that the statement is about.
+    #[serde(rename = "of")]
+    pub subject: Subject,
 }

@@ -33,7 +33,7 @@ pub fn look(
     let (found, mut left_out) = resident::find(kernel, top)?;
     for mapped in &found {
         let Standing { class, origin, .. } =
-            processes::standing(rules.processes, &rules.tree, &rules.said, &mapped.process);
+            processes::standing(rules.processes, &rules.tree, &rules.statements, &mapped.process);
         if class != Class::Background {
             return Err(Exit::Failed.error(format!(
                 "{} is {} ({origin}), and looking by smaps holds up the processes it looks at; nothing was done",

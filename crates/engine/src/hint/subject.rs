@@ -14,7 +14,7 @@ use omr_machine::groups::targets;
 use omr_machine::groups::tree::Tree;
 use omr_machine::inventory;
 use omr_machine::processes::{self, Standing};
-use omr_machine::statements::Said;
+use omr_machine::statements::StatementStore;
 use omr_policy::Class;
 use omr_policy::rank::ProcessId;
 use omr_units::Bytes;
@@ -34,7 +34,7 @@ pub struct Rules<'a> {
     /// All groups, with their classes and what they hold.
     pub tree: Tree,
     /// What somebody has said of groups and processes.
-    pub said: Said,
+    pub statements: StatementStore,
     /// The configuration's rules for processes.
     pub processes: &'a [ProcessRule],
 }
@@ -42,8 +42,8 @@ pub struct Rules<'a> {
 impl<'a> Rules<'a> {
     /// Reads them.
     pub fn read(kernel: &Kernel, root: &Path, loaded: &'a Loaded) -> Result<Self> {
-        let (tree, said) = inventory::read_groups(kernel, root, loaded, true)?;
-        Ok(Rules { tree, said, processes: &loaded.processes })
+        let (tree, statements) = inventory::read_groups(kernel, root, loaded, true)?;
+        Ok(Rules { tree, statements, processes: &loaded.processes })
     }
 }
 
@@ -147,7 +147,7 @@ impl Subject {
     /// that accounts for its memory what is protected and kept.
     pub fn permitted(kernel: &Kernel, rules: &Rules<'_>, process: Process, ignore: Ignore) -> Result<Self> {
         let tree = &rules.tree;
-        let Standing { class, origin, .. } = processes::standing(rules.processes, tree, &rules.said, &process);
+        let Standing { class, origin, .. } = processes::standing(rules.processes, tree, &rules.statements, &process);
         // Of what nothing is known is protected: unknown is never cold.
         if class != Class::Background && !ignore.class {
             let (name, class) = (name(process.stat()), class.name());

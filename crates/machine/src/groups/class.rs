@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use omr_config::{GroupRule, amount_text, class, parts};
-use omr_policy::statement::Word;
+use omr_policy::statement::Presence;
 use omr_policy::{Class, short};
 use omr_units::{Amount, Monotonic};
 
@@ -94,7 +94,7 @@ pub enum Origin {
     /// Or may have: what is said of that cannot be understood.
     FocusUnknown,
     /// Somebody said so, of the group or of this process in it.
-    Said(Word, Option<u32>),
+    Stated(Presence, Option<u32>),
 }
 
 /// `matched "app.slice/**" in /etc/omr/omr.toml:14`
@@ -112,9 +112,9 @@ impl fmt::Display for Origin {
                 write!(f, "it may have the focus: extended attribute {} is neither -1 nor a time", xattrs::FOCUS)
             }
             Origin::Focus => write!(f, "it has the focus (extended attribute {})", xattrs::FOCUS),
-            Origin::Said(Word::Present, _) => f.write_str("its user is at the machine (omr follow)"),
-            Origin::Said(word, None) => write!(f, "omr {}", word.class().name()),
-            Origin::Said(word, Some(pid)) => write!(f, "omr {} {pid}, a process in it", word.class().name()),
+            Origin::Stated(Presence::Present, _) => f.write_str("its user is at the machine (omr follow)"),
+            Origin::Stated(word, None) => write!(f, "omr {}", word.class().name()),
+            Origin::Stated(word, Some(pid)) => write!(f, "omr {} {pid}, a process in it", word.class().name()),
         }
     }
 }
@@ -320,11 +320,11 @@ impl Assignment {
 
     /// Somebody said a word about the group, or about a process in it. More care is taken at its word; less only
     /// where no rule protects it. Returns whether it counts.
-    pub fn apply_said(&mut self, word: Word, of: Option<u32>) -> bool {
+    pub fn apply_statement(&mut self, word: Presence, of: Option<u32>) -> bool {
         let class = word.class();
-        let counts = class > self.class || self.class == Class::Background || matches!(self.origin, Origin::Said(..));
+        let counts = class > self.class || self.class == Class::Background || matches!(self.origin, Origin::Stated(..));
         if counts {
-            self.say(class, Origin::Said(word, of));
+            self.say(class, Origin::Stated(word, of));
         }
         counts
     }
@@ -546,7 +546,7 @@ mod tests {
         let attributes =
             Attributes { class: Some(b"background".to_vec()), focus: Some(Focus::Here), ..Attributes::none(0) };
         let mut found = with("", "x", &attributes);
-        assert!(!found.apply_said(Word::Background, None));
+        assert!(!found.apply_statement(Presence::Background, None));
         assert_eq!(found.class, Class::Foreground);
     }
 
@@ -587,25 +587,27 @@ mod tests {
             [[group]]\nmatch = 'bg'\nclass = 'background'
         ";
         for (path, word, counts, class) in [
-            ("x", Word::Background, true, Class::Background),
-            ("x", Word::Foreground, true, Class::Foreground),
-            ("bg", Word::Background, true, Class::Background),
-            ("bg", Word::Foreground, true, Class::Foreground),
-            ("fg", Word::Background, false, Class::Foreground),
-            ("init.scope", Word::Background, false, Class::Protected),
-            ("init.scope", Word::Foreground, false, Class::Protected),
+            ("x", Presence::Background, true, Class::Background),
+            ("x", Presence::Foreground, true, Class::Foreground),
+            ("bg", Presence::Background, true, Class::Background),
+            ("bg", Presence::Foreground, true, Class::Foreground),
+            ("fg", Presence::Background, false, Class::Foreground),
+            ("init.scope", Presence::Background, false, Class::Protected),
+            ("init.scope", Presence::Foreground, false, Class::Protected),
         ] {
             let mut assignment = assigned(config, path);
-            assert_eq!(assignment.apply_said(word, None), counts, "{path} {word:?}");
+            assert_eq!(assignment.apply_statement(word, None), counts, "{path} {word:?}");
             assert_eq!(assignment.class, class, "{path} {word:?}");
             assert_eq!(assignment.explain(Path::new(path)).contains("omr "), counts, "{path} {word:?}");
         }
         // What is said of a group can be said otherwise of it, and of a group below it.
         let mut assignment = assigned(config, "x");
-        assert!(assignment.apply_said(Word::Foreground, Some(7)));
+        assert!(assignment.apply_statement(Presence::Foreground, Some(7)));
         assert_eq!(assignment.explain(Path::new("x")), "omr foreground 7, a process in it");
         let mut below = assignment.below();
-        assert!(assignment.apply_said(Word::Background, None) && below.apply_said(Word::Background, None));
+        assert!(
+            assignment.apply_statement(Presence::Background, None) && below.apply_statement(Presence::Background, None)
+        );
         assert_eq!((assignment.class, below.class), (Class::Background, Class::Background));
     }
 

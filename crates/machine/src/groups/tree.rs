@@ -13,7 +13,7 @@ use omr_base::text::printable;
 use omr_kernel::inotify::Watches;
 use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
 use omr_kernel::{Dir, Kernel, Result, clock};
-use omr_policy::statement::Word;
+use omr_policy::statement::Presence;
 use omr_policy::{ByAge, Class, Old};
 use omr_units::{Bytes, GroupId, Limit, Monotonic};
 
@@ -65,14 +65,14 @@ pub struct Node {
 }
 
 /// What is said of groups; of some because of a process in them.
-pub type SaidOfGroups = HashMap<GroupId, (Word, Option<u32>)>;
+pub type GroupStatements = HashMap<GroupId, (Presence, Option<u32>)>;
 
 /// All groups, parents before children.
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: Vec<Node>,
     known: HashMap<GroupId, Known>,
-    said: SaidOfGroups,
+    statements: GroupStatements,
     /// Whose attributes are watched; `None`: nobody's.
     watches: Option<Watches>,
     scan: u32,
@@ -199,8 +199,8 @@ impl Tree {
         let none = Assignment::default();
         let above = parent.and_then(|parent| self.known.get(&parent)).map_or(&none, |known| &known.assignment);
         let mut assignment = classifier.assign(&self.path, above, &attributes);
-        if let Some((word, of)) = self.said.get(&id) {
-            assignment.apply_said(*word, *of);
+        if let Some((word, of)) = self.statements.get(&id) {
+            assignment.apply_statement(*word, *of);
         }
         assignment
     }
@@ -279,10 +279,15 @@ impl Tree {
     }
 
     /// What is said of groups from now on. Returns the groups that have another assignment by that.
-    pub fn set_said(&mut self, kernel: &Kernel, classifier: &Classifier, said: SaidOfGroups) -> Result<Vec<GroupId>> {
-        let before = std::mem::replace(&mut self.said, said);
-        let ids = before.keys().chain(self.said.keys());
-        let changed: Vec<GroupId> = ids.filter(|id| before.get(id) != self.said.get(id)).copied().collect();
+    pub fn set_statements(
+        &mut self,
+        kernel: &Kernel,
+        classifier: &Classifier,
+        statements: GroupStatements,
+    ) -> Result<Vec<GroupId>> {
+        let before = std::mem::replace(&mut self.statements, statements);
+        let ids = before.keys().chain(self.statements.keys());
+        let changed: Vec<GroupId> = ids.filter(|id| before.get(id) != self.statements.get(id)).copied().collect();
         self.refresh(kernel, classifier, &changed)
     }
 

@@ -29,7 +29,7 @@ pub mod wss;
 
 use anyhow::Result;
 use omr_base::exit::Exit;
-use omr_policy::statement::Word;
+use omr_policy::statement::Presence;
 
 use crate::cli::{Cli, Command};
 
@@ -51,8 +51,8 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Pause(args) => status::pause(&cli.root, &args),
         Command::Resume => status::resume(&cli.root),
         Command::Ps(args) => ps::run(&cli.root, &args),
-        Command::Foreground(args) => say::run(&cli.root, Word::Foreground, &args),
-        Command::Background(args) => say::run(&cli.root, Word::Background, &args),
+        Command::Foreground(args) => say::run(&cli.root, Presence::Foreground, &args),
+        Command::Background(args) => say::run(&cli.root, Presence::Background, &args),
         Command::Run(args) => run::run(&cli.root, &args),
         Command::Follow(args) => follow::run(&cli.root, &args),
         Command::Watch(args) => watch::run(&cli.root, &args),

@@ -16,9 +16,9 @@ use omr_control::status::ProcessView;
 use omr_kernel::Kernel;
 use omr_kernel::process::{Process, Status, read_command};
 use omr_machine::groups::tree::{Tree, no_group};
-use omr_machine::inventory::groups_as_said;
+use omr_machine::inventory::groups_with_statements;
 use omr_machine::processes::{self, Finder, Seen, Which};
-use omr_machine::statements::Said;
+use omr_machine::statements::StatementStore;
 use omr_policy::age::Bounds;
 use omr_policy::rank::{ProcessId, Score, Verdict};
 use omr_policy::{Class, short};
@@ -183,12 +183,12 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 fn see(root: &Path, kernel: &Kernel) -> Result<(Tree, Vec<Seen>)> {
     let loaded = config::load_or_refuse(root, None)?;
     // A user who may not know what was said is shown the rest.
-    let said = Said::read(root, &kernel.read_boot_id().unwrap_or_default()).unwrap_or_else(|err| {
+    let statements = StatementStore::read(root, &kernel.read_boot_id().unwrap_or_default()).unwrap_or_else(|err| {
         eprintln!("omr: {err:#}; shown are the classes without it");
-        Said::default()
+        StatementStore::default()
     });
-    let tree = groups_as_said(kernel, &loaded, false, &said)?;
-    let seen = Finder::new(&loaded.processes).look(kernel, &tree, &said, Which::All)?;
+    let tree = groups_with_statements(kernel, &loaded, false, &statements)?;
+    let seen = Finder::new(&loaded.processes).look(kernel, &tree, &statements, Which::All)?;
     Ok((tree, seen))
 }
 

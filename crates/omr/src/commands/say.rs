@@ -11,7 +11,7 @@ use omr_kernel::Kernel;
 use omr_kernel::process::Process;
 use omr_machine::{processes, statements};
 use omr_policy::rank::ProcessId;
-use omr_policy::statement::{Of, Word};
+use omr_policy::statement::{Presence, Subject};
 
 /// Tells the daemon which processes or groups somebody works with, or does not. For whoever knows: a compositor, a
 /// terminal multiplexer, a script around a game.
@@ -35,7 +35,7 @@ pub struct Args {
 }
 
 /// Says `word` of all that are named; those behind one of which it cannot be said are still told.
-pub fn run(root: &Path, word: Word, args: &Args) -> Result<Exit> {
+pub fn run(root: &Path, word: Presence, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     let mut exit = Exit::Done;
     for target in &args.targets {
@@ -47,12 +47,12 @@ pub fn run(root: &Path, word: Word, args: &Args) -> Result<Exit> {
     Ok(exit)
 }
 
-fn say(root: &Path, kernel: &Kernel, word: Option<Word>, target: &Path) -> Result<()> {
+fn say(root: &Path, kernel: &Kernel, word: Option<Presence>, target: &Path) -> Result<()> {
     let of = match processes::pid(target) {
-        Some(pid) => Of::Process(identity(kernel, pid?)?),
-        None => Of::Group(statements::group(target)),
+        Some(pid) => Subject::Process(identity(kernel, pid?)?),
+        None => Subject::Group(statements::group(target)),
     };
-    ask(&paths::socket(root), &Request::Say { word, of })?;
+    ask(&paths::socket(root), &Request::Say { presence: word, subject: of })?;
     Ok(())
 }
 

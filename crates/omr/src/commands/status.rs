@@ -115,8 +115,8 @@ fn print_status(status: &Status) -> Result<()> {
     if let Some(line) = status.image.as_ref().and_then(about_image) {
         outln!("{line}");
     }
-    for said in &status.said {
-        outln!("{}: {}, as was said", said.word.class().name(), printable(&said.what));
+    for statements in &status.statements {
+        outln!("{}: {}, as was said", statements.word.class().name(), printable(&statements.what));
     }
     outln!("");
     let width =

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use omr_policy::statement::{Of, Statement, Word};
+use omr_policy::statement::{Presence, Statement, Subject};
 
 use super::Tell;
 use crate::bus::{Connection, LOGIND, Message, Reply, Target, Whose};
@@ -48,7 +48,7 @@ fn present(bus: &mut Connection) -> Result<BTreeSet<Statement>> {
     for (uid, path) in sessions {
         if is_used(bus, &path)? {
             let group = format!("user.slice/user-{uid}.slice");
-            present.insert(Statement { word: Word::Present, of: Of::Group(group) });
+            present.insert(Statement { presence: Presence::Present, subject: Subject::Group(group) });
         }
     }
     Ok(present)

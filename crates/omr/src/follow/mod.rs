@@ -20,7 +20,7 @@ use omr_control::protocol::Request;
 use omr_kernel::Kernel;
 use omr_kernel::process::Process;
 use omr_machine::processes;
-use omr_policy::statement::{Of, Statement, Word};
+use omr_policy::statement::{Presence, Statement, Subject};
 
 /// The daemon is told again after this time, since it takes silence for absence after 10 s.
 const REFRESH: Duration = Duration::from_secs(3);
@@ -172,11 +172,13 @@ fn follow_on(index: usize, source: Source, kernel: &Kernel, seen: &Sender<(usize
 
 fn tell_changes(before: &BTreeSet<Statement>, now: &BTreeSet<Statement>) {
     for (what, changed) in [("", now.difference(before)), ("no more: ", before.difference(now))] {
-        for Statement { word, of } in changed {
+        for Statement { presence: word, subject: of } in changed {
             match (of, word) {
-                (Of::Process(id), _) => log::info!("{what}process {} is in the foreground", id.pid),
-                (Of::Group(group), Word::Present) => log::info!("{what}{} is at the machine", printable(group)),
-                (Of::Group(group), _) => log::info!("{what}{} is in the foreground", printable(group)),
+                (Subject::Process(id), _) => log::info!("{what}process {} is in the foreground", id.pid),
+                (Subject::Group(group), Presence::Present) => {
+                    log::info!("{what}{} is at the machine", printable(group))
+                }
+                (Subject::Group(group), _) => log::info!("{what}{} is in the foreground", printable(group)),
             }
         }
     }
@@ -185,7 +187,7 @@ fn tell_changes(before: &BTreeSet<Statement>, now: &BTreeSet<Statement>) {
 /// That processes are in the foreground. Those that have ended are left out; each is who has the id now.
 fn in_foreground(kernel: &Kernel, pids: impl IntoIterator<Item = u32>) -> BTreeSet<Statement> {
     let process = |pid| Process::open(kernel, pid).ok().map(|process| processes::id(&process));
-    let statement = |id| Statement { word: Word::Foreground, of: Of::Process(id) };
+    let statement = |id| Statement { presence: Presence::Foreground, subject: Subject::Process(id) };
     pids.into_iter().filter_map(process).map(statement).collect()
 }
 
