@@ -1,11 +1,8 @@
 //! Which process is hinted away, when, and which is not.
-#![allow(missing_docs)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{millis, quiet, seconds};
+use crate::desk::{millis, quiet, seconds};
 use omr_policy::rank::{HintEnd, Hinted, Process, ProcessId, Ranked, Score, Step, Verdict, lacking, rank};
 use omr_policy::{Class, Config, Machine, Memory, Reason, Signals, State, Swap};
 use omr_units::{Bytes, Monotonic, Permyriad};

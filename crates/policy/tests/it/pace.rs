@@ -1,5 +1,4 @@
 //! How one group is reclaimed, write by write.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! What limits a group could live with, from what it held and used over days.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 

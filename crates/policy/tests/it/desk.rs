@@ -1,5 +1,4 @@
 //! A machine to decide for, one tick of a second at a time.
-#![allow(dead_code, missing_docs)]
 
 use std::time::Duration;
 
@@ -34,6 +33,11 @@ pub fn quiet() -> Machine {
         image: None,
         file_only: true,
     }
+}
+
+/// Swap on a disk, in MiB.
+pub fn disk(total: u64, free: u64) -> Option<Swap> {
+    Some(Swap { total: Bytes::mib(total), free: Bytes::mib(free), on_disk: true, beside: Bytes::ZERO })
 }
 
 /// A background group that holds so many MiB of anonymous memory and page cache.
