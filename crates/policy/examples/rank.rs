@@ -11,7 +11,8 @@ fn main() {
     let config = Config::default();
     let mut state = State::default();
     let swap = Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: true, beside: Bytes::ZERO };
-    // Less than half of it is available, and nobody waits: who is unused for long enough is to be paged out.
+    // Less than half of it is available, and nobody waits: who is unused for long enough is to be
+    // paged out.
     let memory = Memory { total: Bytes::mib(1 << 20), available: Bytes::mib(1 << 18) };
     let machine = Machine {
         dt: Duration::from_secs(1),

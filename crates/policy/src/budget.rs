@@ -1,7 +1,7 @@
 //! The write budget: how much may be written to swap on disk, counted in whole hours.
 //!
-//! The daemon adds what each sweep and each hint wrote. The sums survive a restart, as the daemon saves
-//! them.
+//! The daemon adds what each sweep and each hint wrote. The sums survive a restart, as the daemon
+//! saves them.
 
 use alloc::collections::VecDeque;
 

@@ -1,7 +1,8 @@
 //! Whether foreground work has begun while a sweep runs.
 //!
 //! The daemon samples the CPU time of everything outside the background groups some fifty times a
-//! second. A load above the one under which the sweep began, by more than `stop.cpu`, ends the sweep.
+//! second. A load above the one under which the sweep began, by more than `stop.cpu`, ends the
+//! sweep.
 
 use alloc::borrow::ToOwned;
 use core::time::Duration;
@@ -53,9 +54,9 @@ impl Watch {
         Watch { above: config.cpu, steady, previous: none, since: none, owed: Duration::ZERO }
     }
 
-    /// Takes in a sample: CPU time `used` outside background groups within `dt`; `None`: unknown, which
-    /// ends the sweep. Two samples count together, so that a timer tick that falls into one of them is
-    /// not mistaken for work. Returns why the sweep must end, or `None`.
+    /// Takes in a sample: CPU time `used` outside background groups within `dt`; `None`: unknown,
+    /// which ends the sweep. Two samples count together, so that a timer tick that falls into one
+    /// of them is not mistaken for work. Returns why the sweep must end, or `None`.
     pub fn sample(&mut self, dt: Duration, used: Option<Duration>) -> Option<Reason> {
         let Some(used) = used else {
             return Some(Reason::Unknown { signal: "the CPU time of foreground work".to_owned() });

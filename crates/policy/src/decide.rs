@@ -1,7 +1,7 @@
 //! One tick: does a sweep begin, of which group, or must the running sweep end?
 //!
-//! [`decide`] works from the configuration, the state, the signals and the groups. The daemon's worker
-//! carries the decision out and reports to [`State`] how it ended.
+//! [`decide`] works from the configuration, the state, the signals and the groups. The daemon's
+//! worker carries the decision out and reports to [`State`] how it ended.
 
 use alloc::borrow::ToOwned;
 use core::cmp::Reverse;
@@ -80,8 +80,8 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
     }
 }
 
-/// The next group, right after a sweep has ended. This uses the idle state of the last tick, because
-/// a few milliseconds say nothing about an idle machine.
+/// The next group, right after a sweep has ended. This uses the idle state of the last tick,
+/// because a few milliseconds say nothing about an idle machine.
 pub fn next(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Decision {
     match quiet(config, state, signals.now).and_then(|()| state.idle.idle_time(signals.now)) {
         Err(reason) => Decision::Hold { reason },
@@ -102,8 +102,9 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     idle
 }
 
-/// Takes in the size and the refaults of the groups that were swept. Groups into which too much comes
-/// back begin to back off. Returns why the running sweep must end, if its group is among them.
+/// Takes in the size and the refaults of the groups that were swept. Groups into which too much
+/// comes back begin to back off. Returns why the running sweep must end, if its group is among
+/// them.
 fn watch_groups(config: &Config, state: &mut State, now: Monotonic, groups: &[Group]) -> Option<Reason> {
     let mut harm = None;
     for group in groups {
@@ -130,9 +131,9 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     let best = groups
         .iter()
         .filter_map(|group| judge(config, state, signals, group).ok().map(|(job, id)| (group, job, id)))
-        // Each sweep that was cut short halves the weight of what is left, so that a group that never
-        // gets done does not keep the others waiting for ever. Among equals the smaller id wins, so that
-        // the same input gives the same choice.
+        // Each sweep that was cut short halves the weight of what is left, so that a group that
+        // never gets done does not keep the others waiting for ever. Among equals the smaller id
+        // wins, so that the same input gives the same choice.
         .max_by_key(|(_, job, id)| {
             let tries = state.swept.get(id).map_or(0, |swept| swept.tries);
             (job.amount.0.checked_shr(tries), Reverse(*id))

@@ -36,8 +36,8 @@ pub(crate) fn quiet(config: &Config, state: &State, now: Monotonic) -> Result<()
     }
 }
 
-/// How much must still leave memory until the goal is reached; `Bytes::MAX` where the goal is to free
-/// all that may be freed. `Err`: the goal needs nothing.
+/// How much must still leave memory until the goal is reached; `Bytes::MAX` where the goal is to
+/// free all that may be freed. `Err`: the goal needs nothing.
 pub(crate) fn wanted(config: &Config, machine: &Machine) -> Result<Bytes, Reason> {
     if config.goal == Goal::Free {
         return Ok(Bytes::MAX);
@@ -54,9 +54,10 @@ pub(crate) fn wanted(config: &Config, machine: &Machine) -> Result<Bytes, Reason
 
 /// Swap that must stay free while `amount` more is swapped out.
 ///
-/// Memory that a sweep moves to swap does not have to be in a hibernation image any more. So the swap
-/// of the image needs room for the rest of the image only. Free swap elsewhere must stay free as well:
-/// the kernel fills the swap of the image first, and the other swap when no room for an image is left.
+/// Memory that a sweep moves to swap does not have to be in a hibernation image any more. So the
+/// swap of the image needs room for the rest of the image only. Free swap elsewhere must stay free
+/// as well: the kernel fills the swap of the image first, and the other swap when no room for an
+/// image is left.
 pub fn swap_floor(config: &Config, machine: &Machine, amount: Bytes) -> Bytes {
     let (total, beside) = machine.swap.map(|swap| (swap.total, swap.beside)).unwrap_or_default();
     let image = machine.image.map_or(Bytes::ZERO, |image| (image - amount) + beside);

@@ -1,8 +1,8 @@
 //! When the machine counts as idle: a rule over the last seconds, and how long the rule must hold.
 //!
-//! After boot the rule must hold for `idle.for`. After an interruption it must hold for as long as the
-//! interruption lasted, within `idle.again` and `idle.for`; interruptions that follow one another
-//! double the wait. [`crate::decide`] asks at each tick.
+//! After boot the rule must hold for `idle.for`. After an interruption it must hold for as long as
+//! the interruption lasted, within `idle.again` and `idle.for`; interruptions that follow one
+//! another double the wait. [`crate::decide`] asks at each tick.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::VecDeque;
@@ -120,8 +120,8 @@ impl Tick {
 }
 
 impl IdleState {
-    /// Takes in a tick. `Ok`: how long the machine has been idle, which is long enough. `Err`: why no
-    /// sweep may run.
+    /// Takes in a tick. `Ok`: how long the machine has been idle, which is long enough. `Err`: why
+    /// no sweep may run.
     pub fn tick(&mut self, config: &Idle, now: Monotonic, machine: &Machine) -> Result<Duration, Reason> {
         let began = now - machine.dt;
         match self.rule(config, machine) {
@@ -166,8 +166,8 @@ impl IdleState {
         self.mean(|tick| tick.load)
     }
 
-    /// Why no sweep may begin in the last tick although the window as a whole is idle: the load of that
-    /// tick would end a sweep at once.
+    /// Why no sweep may begin in the last tick although the window as a whole is idle: the load of
+    /// that tick would end a sweep at once.
     pub fn surge(&self, config: &Stop) -> Option<Reason> {
         let last = self.recent.back()?;
         let used = Permyriad::of_time(last.load, last.dt);
@@ -210,7 +210,8 @@ impl IdleState {
         match Tick::new(config.rule, machine) {
             Ok(tick) => self.record(config.window, tick),
             Err(signal) => {
-                // The window must not bridge the gap: ticks before the gap must not excuse later ones.
+                // The window must not bridge the gap: ticks before the gap must not excuse later
+                // ones.
                 self.recent.clear();
                 return Err(unknown(signal));
             }

@@ -1,7 +1,7 @@
 //! Whether a group is worth a sweep, and the job for it.
 //!
-//! From the group's size, its class and keep rule, the kernel's protection, the swap floor, the write
-//! budget and its earlier sweeps. Where a rule says so, only cold memory counts.
+//! From the group's size, its class and keep rule, the kernel's protection, the swap floor, the
+//! write budget and its earlier sweeps. Where a rule says so, only cold memory counts.
 
 use alloc::borrow::ToOwned;
 use core::time::Duration;
@@ -16,8 +16,8 @@ use crate::signals::{ByAge, Group, Old, Signals};
 use crate::state::State;
 use crate::swept::Swept;
 
-/// A group that was swept to the end is left alone for this long, however fast it grows. Otherwise a
-/// stream of file pages would cause a sweep at every tick.
+/// A group that was swept to the end is left alone for this long, however fast it grows. Otherwise
+/// a stream of file pages would cause a sweep at every tick.
 const REST: Duration = Duration::from_secs(60);
 
 /// The job of a sweep of this group, or why the group is not worth one.

@@ -1,7 +1,7 @@
 //! Decisions, as pure functions: [`Config`], [`State`] and [`Signals`] in, a [`Decision`] out.
 //!
-//! The crate has no file, clock, thread or random source. It is `no_std`, so the compiler keeps them
-//! out, and a recorded day can be decided again with another configuration.
+//! The crate has no file, clock, thread or random source. It is `no_std`, so the compiler keeps
+//! them out, and a recorded day can be decided again with another configuration.
 //!
 //! * [`decide`], once a second: is the machine idle, which group gains most, must a sweep end?
 //! * [`next`], when a sweep of a group has ended: which group is next?

@@ -4,10 +4,10 @@
 //! A [`Pace`] decides from samples of the group, swap and writeback; the engine writes to
 //! `memory.reclaim` and reports how long that took.
 //!
-//! Writes are small because nothing stops the kernel inside a write (`memory.reclaim` looks for signals
-//! between batches only), and because removing a group waits for the write that is running in it. The
-//! pauses are there because pages on their way to disk do not count as reclaimed, so one large write
-//! sends out everything it finds: a request of 64 MiB wrote 220 MiB to a 20 MB/s disk.
+//! Writes are small because nothing stops the kernel inside a write (`memory.reclaim` looks for
+//! signals between batches only), and because removing a group waits for the write that is running
+//! in it. The pauses are there because pages on their way to disk do not count as reclaimed, so one
+//! large write sends out everything it finds: a request of 64 MiB wrote 220 MiB to a 20 MB/s disk.
 
 use core::time::Duration;
 
@@ -17,42 +17,45 @@ use serde::{Deserialize, Serialize};
 use crate::config::Sweep;
 use crate::signals::End;
 
-/// 32 pages of 4 KiB, the kernel's `SWAP_CLUSTER_MAX`: the kernel does not reclaim smaller portions.
+/// 32 pages of 4 KiB, the kernel's `SWAP_CLUSTER_MAX`: the kernel does not reclaim smaller
+/// portions.
 pub const SMALLEST_STEP: Bytes = Bytes::kib(128);
 /// The size of the first write, while it is unknown how long a write takes.
 const FIRST_STEP: Bytes = Bytes::mib(1);
-/// Writeback down to this amount counts as done: other programs always write a little, and the counter
-/// is a few pages per CPU behind.
+/// Writeback down to this amount counts as done: other programs always write a little, and the
+/// counter is a few pages per CPU behind.
 pub const WRITEBACK_OVER: Bytes = Bytes::kib(256);
-/// Writeback that does not fall for this long belongs to other programs: the job goes on all the same,
-/// with pauses of this length.
+/// Writeback that does not fall for this long belongs to other programs: the job goes on all the
+/// same, with pauses of this length.
 const WRITEBACK_PATIENCE: Duration = Duration::from_secs(2);
 /// Writeback counts as falling when it is lower by this much.
 const WRITEBACK_FALL: Bytes = Bytes::kib(64);
 /// The longest pause between two writes, even while writeback falls.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A write that frees less than a 16th of the amount it asked for is in vain: the kernel went through
-/// many pages for each page that it freed.
+/// A write that frees less than a 16th of the amount it asked for is in vain: the kernel went
+/// through many pages for each page that it freed.
 const IN_VAIN: u64 = 16;
 /// Six writes in vain end a job; the kernel itself gives up after 16 rounds in each write. A useful
-/// write makes up for one write in vain. A write that only sent pages to the disk counts as a quarter
-/// of a write in vain: those pages should have arrived, and can be freed, at the next write.
+/// write makes up for one write in vain. A write that only sent pages to the disk counts as a
+/// quarter of a write in vain: those pages should have arrived, and can be freed, at the next
+/// write.
 const FUTILE: u32 = 6 * VAIN;
 const VAIN: u32 = 4;
 const VAIN_IN_FLIGHT: u32 = 1;
-/// One write may send up to this many times the amount it asks for to swap on disk (measured: 1.2 times
-/// for 1 MiB, 1.5 times for 4 MiB, all of the group for 64 MiB).
+/// One write may send up to this many times the amount it asks for to swap on disk (measured: 1.2
+/// times for 1 MiB, 1.5 times for 4 MiB, all of the group for 64 MiB).
 const OVERSHOOT: u64 = 4;
-/// A job may send a quarter more to swap than it should free; this much more where a quarter is less.
+/// A job may send a quarter more to swap than it should free; this much more where a quarter is
+/// less.
 const LEAST_EXCESS: Bytes = Bytes::mib(4);
 
 /// No write asks for more than the disk takes in this time. A write ends only between two of the
 /// kernel's batches, and a batch that meets a full disk queue lasts until the disk has taken it.
-/// Together with the 40 ms until work is noticed, 60 ms stay within the 100 ms in which a sweep must
-/// stop. (Writes of 4 MiB to a 12.5 MB/s disk took 123 ms.)
+/// Together with the 40 ms until work is noticed, 60 ms stay within the 100 ms in which a sweep
+/// must stop. (Writes of 4 MiB to a 12.5 MB/s disk took 123 ms.)
 const DISK_TIME: Duration = Duration::from_millis(60);
-/// Less than this, sent to the disk, says nothing about its speed: the job does not wait for writeback
-/// below [`WRITEBACK_OVER`].
+/// Less than this, sent to the disk, says nothing about its speed: the job does not wait for
+/// writeback below [`WRITEBACK_OVER`].
 const TELLING: Bytes = Bytes::kib(512);
 
 /// A request to reclaim from one group, with its limits.
@@ -75,8 +78,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job at the configured pace that frees `amount`. Its only limit is the amount: the floors are
-    /// zero, swap writes are unlimited, and the kernel reclaims any kind of memory.
+    /// A job at the configured pace that frees `amount`. Its only limit is the amount: the floors
+    /// are zero, swap writes are unlimited, and the kernel reclaims any kind of memory.
     pub fn new(config: &Sweep, amount: Bytes) -> Self {
         Job {
             amount,
@@ -99,8 +102,8 @@ pub struct Seen {
     pub current: Bytes,
     /// The part of it that is in swap already but not freed yet.
     pub swapcached: Bytes,
-    /// Memory under writeback on the whole machine. Zero where no swap is on disk: the job does not wait
-    /// for what other programs write.
+    /// Memory under writeback on the whole machine. Zero where no swap is on disk: the job does not
+    /// wait for what other programs write.
     pub writeback: Bytes,
     /// Free swap; `None`: there is no swap.
     pub swap_free: Option<Bytes>,
@@ -129,7 +132,8 @@ pub enum Next {
 pub struct Pace {
     job: Job,
     step: Bytes,
-    /// Up to this size the step doubles; above, where a write has once taken too long, it grows slowly.
+    /// Up to this size the step doubles; above, where a write has once taken too long, it grows
+    /// slowly.
     known_good: Bytes,
     /// How much the disk takes in [`DISK_TIME`].
     disk: Bytes,
@@ -199,10 +203,11 @@ impl Pace {
             return Next::Wait(pause);
         }
         self.learn_disk(seen);
-        // Linux 6.1 frees up to twice the amount: half of the distance to the floor may be all of it.
+        // Linux 6.1 frees up to twice the amount: half of the distance to the floor may be all of
+        // it.
         let above_floor = if self.job.floor.0 > 0 { Bytes(above_floor.0 / 2) } else { above_floor };
-        // Pages that are in swap but not freed come first. Towards the end the rest is sent out in smaller
-        // portions, so that few pages are sent out and not freed.
+        // Pages that are in swap but not freed come first. Towards the end the rest is sent out in
+        // smaller portions, so that few pages are sent out and not freed.
         let unsent = Bytes((left - seen.swapcached).0 / OVERSHOOT).max(FIRST_STEP);
         let bytes = self.step.min(self.disk).min(left).min(above_floor).min(unsent);
         let (room, limit) = self.swap_room(seen, left);
@@ -218,8 +223,9 @@ impl Pace {
         Next::Write { bytes: self.asked, file_only: self.file_only.is_some() && self.job.file_only }
     }
 
-    /// Learns the speed of the disk, now that the pages of the last write have arrived there. If there
-    /// were too few of them to tell, as after the disk was slow once, each write tries a little more.
+    /// Learns the speed of the disk, now that the pages of the last write have arrived there. If
+    /// there were too few of them to tell, as after the disk was slow once, each write tries a
+    /// little more.
     fn learn_disk(&mut self, seen: &Seen) {
         let (sent, time) = (seen.swap_written - self.before.swap_written, seen.at.since(self.before.at));
         if sent >= TELLING && !time.is_zero() {
@@ -230,8 +236,8 @@ impl Pace {
         }
     }
 
-    /// How much one write may ask for within the swap floor, the write budget and the worth of the job,
-    /// and the end that the nearest of them would bring.
+    /// How much one write may ask for within the swap floor, the write budget and the worth of the
+    /// job, and the end that the nearest of them would bring.
     fn swap_room(&self, seen: &Seen, left: Bytes) -> (Bytes, End) {
         let Some(free) = seen.swap_free else { return (Bytes::ZERO, End::Futile) };
         let mut nearest = (free - self.job.swap_floor, End::SwapFloor);
@@ -239,8 +245,8 @@ impl Pace {
         if writes < nearest.0 {
             nearest = (writes, End::WriteBudget);
         }
-        // Pages that are used again on their way out are written but not freed, so a job must not write much
-        // more than it should free. Pages that are in swap already may still be freed.
+        // Pages that are used again on their way out are written but not freed, so a job must not
+        // write much more than it should free. Pages that are in swap already may still be freed.
         let worth = self.job.amount + Bytes(self.job.amount.0 / 4).max(LEAST_EXCESS);
         let worth = worth - seen.swap_written;
         if worth < nearest.0 && seen.swapcached < left {
@@ -258,16 +264,16 @@ impl Pace {
         if writeback <= WRITEBACK_OVER || self.stuck >= WRITEBACK_PATIENCE || self.paused >= LONGEST_PAUSE {
             return None;
         }
-        // A tenth of the time that a 25 MB/s disk needs for the rest: the disk never idles for long, and the
-        // machine does not wake up a thousand times a second.
+        // A tenth of the time that a 25 MB/s disk needs for the rest: the disk never idles for
+        // long, and the machine does not wake up a thousand times a second.
         let pause = Duration::from_millis((writeback.0 / 250_000).clamp(2, 50));
         self.stuck += pause;
         self.paused += pause;
         Some(pause)
     }
 
-    /// Takes in the result of a write: it freed `freed` and took `took`. `in_flight`: pages are on their
-    /// way to the disk and will be freed later.
+    /// Takes in the result of a write: it freed `freed` and took `took`. `in_flight`: pages are on
+    /// their way to the disk and will be freed later.
     pub fn wrote(&mut self, freed: Bytes, took: Duration, in_flight: bool) {
         (self.paused, self.stuck, self.lowest) = (Duration::ZERO, Duration::ZERO, Bytes::MAX);
         self.freed += freed;
@@ -279,9 +285,9 @@ impl Pace {
         self.adapt(took);
     }
 
-    /// Takes in how much the last write moved to slower nodes. The kernel counts that as reclaimed. It
-    /// frees nothing, but the write was not in vain either, until all of the group could be there: pages
-    /// that are used may be promoted and demoted again and again.
+    /// Takes in how much the last write moved to slower nodes. The kernel counts that as reclaimed.
+    /// It frees nothing, but the write was not in vain either, until all of the group could be
+    /// there: pages that are used may be promoted and demoted again and again.
     pub fn demoted(&mut self, bytes: Bytes) {
         self.demoted += bytes;
         if bytes.0 > 0 && self.size.is_some_and(|size| self.demoted <= size) {
@@ -296,8 +302,8 @@ impl Pace {
             let fit =
                 u128::from(self.asked.0).saturating_mul(self.job.write_time.as_nanos()) / (2 * took.as_nanos()).max(1);
             self.step = Bytes(u64::try_from(fit).unwrap_or(u64::MAX)).min(self.step).max(SMALLEST_STEP);
-            // The queue of a disk takes the first MiB at once and makes the rest wait. If the step doubled
-            // again, every third write would wait (200 ms for 4 MiB at 20 MB/s).
+            // The queue of a disk takes the first MiB at once and makes the rest wait. If the step
+            // doubled again, every third write would wait (200 ms for 4 MiB at 20 MB/s).
             self.known_good = self.step;
         } else if took < self.job.write_time / 4 && self.asked >= self.step {
             let creep = Bytes(self.step.0 / 16);

@@ -264,8 +264,8 @@ pub enum Reason {
     },
 }
 
-/// A time in few digits: milliseconds below 0.1 s, tenths of a second below 10 s, then whole seconds;
-/// minutes and hours from two of them on.
+/// A time in few digits: milliseconds below 0.1 s, tenths of a second below 10 s, then whole
+/// seconds; minutes and hours from two of them on.
 pub fn short(time: Duration) -> impl fmt::Display {
     struct Short(Duration);
     impl fmt::Display for Short {

@@ -1,7 +1,7 @@
 //! The inputs of a decision: the machine, the groups, and how a sweep ended.
 //!
-//! The daemon makes them from two snapshots of the machine. A signal that could not be read is `None`;
-//! the policy treats an unknown machine as busy and unknown memory as used.
+//! The daemon makes them from two snapshots of the machine. A signal that could not be read is
+//! `None`; the policy treats an unknown machine as busy and unknown memory as used.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -36,7 +36,8 @@ pub struct Machine {
     pub least_idle: Option<CpuIdle>,
     /// CPU time used by everything except omr and the groups that a rule or a statement calls
     /// background: user, nice, system and interrupt time. Time waiting for I/O counts as free (the
-    /// pressure rule sees it). Time stolen by the host counts as used, since nobody else could have it.
+    /// pressure rule sees it). Time stolen by the host counts as used, since nobody else could have
+    /// it.
     pub load: Option<Duration>,
     /// CPU time used by foreground groups; zero: there are none, or they did nothing.
     pub foreground: Option<Duration>,
@@ -46,13 +47,13 @@ pub struct Machine {
     pub stall_io: Option<Duration>,
     /// The same for memory.
     pub stall_memory: Option<Duration>,
-    /// Swap space, with a total of zero where there is none; `None`: unknown, and nothing is swapped
-    /// out.
+    /// Swap space, with a total of zero where there is none; `None`: unknown, and nothing is
+    /// swapped out.
     pub swap: Option<Swap>,
     /// Memory; `None`: unknown.
     pub memory: Option<Memory>,
-    /// The largest size that a hibernation image could have if it were made now; `None`: the machine
-    /// does not hibernate to swap.
+    /// The largest size that a hibernation image could have if it were made now; `None`: the
+    /// machine does not hibernate to swap.
     pub image: Option<Bytes>,
     /// Whether the kernel can be told to reclaim files only (`swappiness=`, Linux 6.11).
     pub file_only: bool,
@@ -85,22 +86,22 @@ pub struct Swap {
     pub free: Bytes,
     /// Some of it is on a disk, where writes take time and wear.
     pub on_disk: bool,
-    /// The part of the free swap that cannot take a hibernation image (zram) and that the kernel fills
-    /// after the swap of the image, or in turn with it.
+    /// The part of the free swap that cannot take a hibernation image (zram) and that the kernel
+    /// fills after the swap of the image, or in turn with it.
     #[serde(default)]
     pub beside: Bytes,
 }
 
-/// A group that could be swept: a leaf, or an inner group with the memory that is not charged to its
-/// children.
+/// A group that could be swept: a leaf, or an inner group with the memory that is not charged to
+/// its children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// Identity.
     pub id: GroupId,
     /// Its class.
     pub class: Class,
-    /// Memory charged to it (for an inner group: without the memory of its children); `None`: unknown,
-    /// as in all fields below.
+    /// Memory charged to it (for an inner group: without the memory of its children); `None`:
+    /// unknown, as in all fields below.
     pub current: Option<Bytes>,
     /// Anonymous and shared memory, which can only leave to swap.
     pub swap_backed: Option<Bytes>,

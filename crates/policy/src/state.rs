@@ -143,8 +143,8 @@ impl State {
         self.swept.retain(|id, _| groups.binary_search(id).is_ok());
     }
 
-    /// Bytes that were refaulted into a group in the current minute; `None`: the group was not swept
-    /// lately, or its counter is unknown.
+    /// Bytes that were refaulted into a group in the current minute; `None`: the group was not
+    /// swept lately, or its counter is unknown.
     pub fn refaults_this_minute(&self, group: &Group) -> Option<Bytes> {
         let (_, base) = self.swept.get(&group.id)?.minute?;
         Some(group.refaults? - base)

@@ -23,8 +23,8 @@ pub(crate) struct Swept {
     pub ended: Option<Monotonic>,
     /// The least memory it had since then.
     pub size: Bytes,
-    /// The most memory it had when a sweep began. A keep rule in percent is a share of this, so that
-    /// repeated sweeps do not keep less and less.
+    /// The most memory it had when a sweep began. A keep rule in percent is a share of this, so
+    /// that repeated sweeps do not keep less and less.
     pub peak: Bytes,
     /// The memory it should have after the running sweep, by the figures the sweep began with.
     pub aim: Bytes,
@@ -34,11 +34,12 @@ pub(crate) struct Swept {
     pub tries: u32,
     /// Swap was short: the next sweep begins when there is some.
     pub swap_short: bool,
-    /// The goal needed less than the group could lose: the next sweep begins when the goal needs more.
+    /// The goal needed less than the group could lose: the next sweep begins when the goal needs
+    /// more.
     #[serde(default)]
     pub cut_by_goal: bool,
-    /// The start of the current minute of refaults, and the counter at that time; `None`: refaults do
-    /// not count against a sweep any more.
+    /// The start of the current minute of refaults, and the counter at that time; `None`: refaults
+    /// do not count against a sweep any more.
     pub minute: Option<(Monotonic, Bytes)>,
     /// `None`: it is not backing off and has not been lately.
     pub backoff: Option<Backoff>,
@@ -57,8 +58,8 @@ impl Swept {
     /// Takes in how a sweep of this group ended.
     pub fn finished(&mut self, guard: &Guard, now: Monotonic, finished: &Finished) {
         self.ended = Some(now);
-        // The job was made from older figures. If it is complete and the group is larger than the job
-        // aimed at, the difference is growth.
+        // The job was made from older figures. If it is complete and the group is larger than the
+        // job aimed at, the difference is growth.
         self.size = if finished.end == End::Complete { finished.size.min(self.aim) } else { finished.size };
         self.minute = self.minute.or_else(|| finished.refaults.map(|refaults| (now, refaults)));
         self.swap_short |= matches!(finished.end, End::SwapFloor | End::WriteBudget);
@@ -92,8 +93,8 @@ impl Swept {
         self.backoff = Some(Backoff { until: now + length, length, refaults });
     }
 
-    /// Takes in the refault counter of this tick. Returns how much came back in the current minute if
-    /// that is more than allowed; the group then backs off.
+    /// Takes in the refault counter of this tick. Returns how much came back in the current minute
+    /// if that is more than allowed; the group then backs off.
     pub fn watch(&mut self, guard: &Guard, now: Monotonic, refaults: Bytes) -> Option<Bytes> {
         if self.ended.is_some_and(|ended| now.since(ended) > ATTRIBUTION) {
             self.minute = None;

@@ -10,8 +10,8 @@ use crate::{ParseError, Permyriad, split_number};
 
 /// A number of bytes.
 ///
-/// Text form: a number and a power of 1024, such as `512M`, `64MiB`, `1.5G` or `4096B`. Only `0` needs
-/// no unit. `MB` and the like are refused, because many people read them as powers of 1000.
+/// Text form: a number and a power of 1024, such as `512M`, `64MiB`, `1.5G` or `4096B`. Only `0`
+/// needs no unit. `MB` and the like are refused, because many people read them as powers of 1000.
 /// Arithmetic saturates: the difference to a counter that went back is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
@@ -57,8 +57,8 @@ impl Bytes {
         u64::try_from(nanos).ok().map(Duration::from_nanos)
     }
 
-    /// The text form in the largest unit that loses nothing, such as `64MiB` or `1536KiB`. It parses
-    /// back to the same number.
+    /// The text form in the largest unit that loses nothing, such as `64MiB` or `1536KiB`. It
+    /// parses back to the same number.
     pub fn exact(self) -> String {
         for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
             if self.0 != 0 && self.0.is_multiple_of(1 << shift) {
@@ -143,8 +143,8 @@ impl FromStr for Bytes {
     }
 }
 
-/// The size of a page, as `sysconf(_SC_PAGESIZE)` gives it. It is passed in, as not every machine has
-/// pages of 4096 bytes.
+/// The size of a page, as `sysconf(_SC_PAGESIZE)` gives it. It is passed in, as not every machine
+/// has pages of 4096 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct PageSize(u32);

@@ -1,5 +1,6 @@
-//! Quantities with a unit, how they are read from text, and how they are printed. A number of bytes is
-//! a [`Bytes`], a share is a [`Permyriad`]: no function of omr takes a bare `u64` where a unit belongs.
+//! Quantities with a unit, how they are read from text, and how they are printed. A number of bytes
+//! is a [`Bytes`], a share is a [`Permyriad`]: no function of omr takes a bare `u64` where a unit
+//! belongs.
 //!
 //! Everything here is a pure value: no I/O, no clock, no floating point.
 #![no_std]
@@ -54,9 +55,9 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// Splits a text into a decimal number ("1.5", "64") and the unit after it. The number is given as an
-/// integer and a power of ten to divide it by. `None`: the text does not begin with a number, or the
-/// number does not fit into 64 bits.
+/// Splits a text into a decimal number ("1.5", "64") and the unit after it. The number is given as
+/// an integer and a power of ten to divide it by. `None`: the text does not begin with a number, or
+/// the number does not fit into 64 bits.
 fn split_number(text: &str) -> Option<(u64, u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, rest) = text.split_at(end);

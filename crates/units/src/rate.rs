@@ -14,7 +14,8 @@ impl Rate {
         (bytes > Bytes::ZERO).then_some(Rate(bytes))
     }
 
-    /// The time that these bytes take; the longest duration of 64 bits of nanoseconds where it is longer.
+    /// The time that these bytes take; the longest duration of 64 bits of nanoseconds where it is
+    /// longer.
     pub fn time_for(self, bytes: Bytes) -> Duration {
         let nanos = u128::from(bytes.0) * 1_000_000_000 / u128::from(self.0.0.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

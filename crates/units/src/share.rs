@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use crate::{ParseError, split_number};
 
-/// A share in hundredths of a percent: `10_000` is the whole. A share may exceed the whole: two busy
-/// CPUs are 200 % of one CPU. Text form: `12.5%`.
+/// A share in hundredths of a percent: `10_000` is the whole. A share may exceed the whole: two
+/// busy CPUs are 200 % of one CPU. Text form: `12.5%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Permyriad(pub u32);

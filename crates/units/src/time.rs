@@ -1,8 +1,8 @@
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A moment on `CLOCK_MONOTONIC`, in nanoseconds. The clock never goes back. It stands still while the
-/// machine is asleep, so that sleep is never mistaken for idle time.
+/// A moment on `CLOCK_MONOTONIC`, in nanoseconds. The clock never goes back. It stands still while
+/// the machine is asleep, so that sleep is never mistaken for idle time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Monotonic(pub u64);

@@ -1,10 +1,10 @@
 //! Background processes: in which order they are expendable, and which hint is due.
 //!
 //! A process that nobody uses is hinted twice: first its memory is deactivated, so that the kernel
-//! reclaims it first when memory is short; later it is paged out. Both happen only where a rule or a
-//! statement says that the process is in the background. The machine need not be idle, since nobody
-//! waits for that memory. [`rank()`] decides every few seconds, from CPU time, class, size and swap of
-//! each process; the daemon's hint engine carries it out.
+//! reclaims it first when memory is short; later it is paged out. Both happen only where a rule or
+//! a statement says that the process is in the background. The machine need not be idle, since
+//! nobody waits for that memory. [`rank()`] decides every few seconds, from CPU time, class, size
+//! and swap of each process; the daemon's hint engine carries it out.
 
 pub mod processes;
 mod score;
@@ -64,8 +64,8 @@ pub struct Ranked {
     pub verdict: Verdict,
 }
 
-/// Ranks all processes of a sample, the most expendable first. Processes that are not in the list are
-/// forgotten.
+/// Ranks all processes of a sample, the most expendable first. Processes that are not in the list
+/// are forgotten.
 pub fn rank(config: &Config, state: &mut State, signals: &Signals, processes: &[Process]) -> Vec<Ranked> {
     let now = signals.now;
     let quiet = quiet(config, state, now);
@@ -83,8 +83,8 @@ pub fn rank(config: &Config, state: &mut State, signals: &Signals, processes: &[
         ranked.push(Ranked { id: process.id, score: judged.ok(), verdict });
     }
     state.processes.forget_gone(now);
-    // By total; among equals the longer unused first, then the larger, then by id, so that the order
-    // is the same each time.
+    // By total; among equals the longer unused first, then the larger, then by id, so that the
+    // order is the same each time.
     ranked.sort_by_cached_key(|ranked| {
         let key = ranked.score.map(|score| (score.total(), score.unused, score.anon));
         (Reverse(key), ranked.id)

@@ -1,5 +1,5 @@
-//! Processes as the policy sees them, and what it remembers of them between two samples: CPU time, time
-//! in the background, the last hint.
+//! Processes as the policy sees them, and what it remembers of them between two samples: CPU time,
+//! time in the background, the last hint.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Class, Hints};
 
-/// Identity of a process. A process id is given out again; together with the start time it is unique.
+/// Identity of a process. A process id is given out again; together with the start time it is
+/// unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Process id.
@@ -25,8 +26,8 @@ pub struct Process {
     pub id: ProcessId,
     /// Its class.
     pub class: Class,
-    /// A rule for processes or a statement says that the process is in the background. A group of class
-    /// background is not enough: it says nothing about how soon its processes are expendable.
+    /// A rule for processes or a statement says that the process is in the background. A group of
+    /// class background is not enough: it says nothing about how soon its processes are expendable.
     pub asked: bool,
     /// How expendable the process is to the kernel, -1000 to 1000.
     pub oom_score_adj: Option<i16>,
@@ -51,8 +52,8 @@ pub enum Step {
     Cold,
     /// Page it out now (MADV_PAGEOUT).
     PageOut,
-    /// Prefetch what was paged out, as the process is in the foreground again (MADV_WILLNEED). Ranking
-    /// never asks for this.
+    /// Prefetch what was paged out, as the process is in the foreground again (MADV_WILLNEED).
+    /// Ranking never asks for this.
     WillNeed,
 }
 
@@ -66,8 +67,8 @@ impl Step {
         }
     }
 
-    /// The least time between the last hint and this one. These are Android's figures, where the first
-    /// hint is about pages of files.
+    /// The least time between the last hint and this one. These are Android's figures, where the
+    /// first hint is about pages of files.
     pub(super) fn interval(self, last: Step) -> Duration {
         match (last, self) {
             (Step::Cold, Step::Cold) => Duration::from_secs(5),
@@ -139,8 +140,8 @@ pub(super) struct LastHint {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processes(BTreeMap<ProcessId, Record>);
 
-/// CPU time counts against at most this long a time, so that a burst at the end of a long rest counts
-/// as use.
+/// CPU time counts against at most this long a time, so that a burst at the end of a long rest
+/// counts as use.
 const LONGEST: Duration = Duration::from_secs(10);
 /// A process that could not be hinted is left alone for this long.
 const REFUSED: Duration = Duration::from_secs(600);

@@ -27,13 +27,14 @@ impl Score {
         (i32::from(self.oom_score_adj.clamp(-1000, 1000)) + 1000) / 2
     }
 
-    /// 0 to 1000 points for the time unused: 100 for each doubling of seconds, 1000 from 17 minutes on.
+    /// 0 to 1000 points for the time unused: 100 for each doubling of seconds, 1000 from 17 minutes
+    /// on.
     pub fn age(&self) -> i32 {
         doublings(self.unused.as_secs())
     }
 
-    /// 0 to 250 points for the memory to gain: 25 for each doubling of MiB, 250 from 1 GiB on. This is
-    /// little beside the age, because no more is reclaimed than the machine lacks.
+    /// 0 to 250 points for the memory to gain: 25 for each doubling of MiB, 250 from 1 GiB on. This
+    /// is little beside the age, because no more is reclaimed than the machine lacks.
     pub fn gain(&self) -> i32 {
         doublings(self.anon.0 >> 20) / 4
     }
@@ -56,7 +57,8 @@ fn doublings(n: u64) -> i32 {
     i32::try_from(bits).unwrap_or(i32::MAX).saturating_mul(100).min(1000)
 }
 
-/// `1625: oom_score_adj 300 (650), unused for 12 min (900), 300 MiB anonymous (200), 40 MiB in swap (-125)`
+/// Such as `1625: oom_score_adj 300 (650), unused for 12 min (900), 300 MiB anonymous (200),
+/// 40 MiB in swap (-125)`.
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -70,7 +70,8 @@ fn where_the_machine_cannot_hibernate_that_goal_sweeps_nothing() {
 
 #[test]
 fn what_a_hibernation_image_needs_stays_free() {
-    // Free swap, of it beside the image's, image, expected gain and floor. What goes out is no longer in the image.
+    // Free swap, of it beside the image's, image, expected gain and floor. What goes out is no
+    // longer in the image.
     for (free, beside, image, expected) in [
         (1000, 0, 800, Some((600, 200))),
         (1000, 0, 1200, Some((400, 600))),

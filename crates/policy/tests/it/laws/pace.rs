@@ -90,7 +90,8 @@ proptest! {
         job in a_job(),
         replies in vec((0u64..9000, 0u64..3000, 0u64..400_000, option::of(0u64..20_000), 0u64..500, any::<bool>(), 0u64..50), 1..12),
     ) {
-        // A useful write frees at least a sixteenth of the smallest step and pays for four that are not.
+        // A useful write frees at least a sixteenth of the smallest step and pays for four that are
+        // not.
         let most = 5 * (job.amount.0 / (SMALLEST_STEP.0 / 16) + 1) + 24;
         let mut pace = Pace::new(job);
         let (mut writes, mut waited) = (0, Duration::ZERO);

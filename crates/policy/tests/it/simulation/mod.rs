@@ -1,5 +1,5 @@
-//! The whole loop (`decide`, then `Pace` under a `Watch`, then `State::finished`) against a model of a
-//! kernel and of the people who use the machine, for thousands of machine-hours, with faults.
+//! The whole loop (`decide`, then `Pace` under a `Watch`, then `State::finished`) against a model
+//! of a kernel and of the people who use the machine, for thousands of machine-hours, with faults.
 //!
 //! Everything follows from a seed. What must hold is checked where it happens, and each check has a
 //! test in which the loop is broken on purpose and the check must see it.
