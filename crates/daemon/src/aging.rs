@@ -11,7 +11,7 @@ use omr_kernel::clock;
 use omr_machine::groups::tree::Tree;
 use omr_policy::schedule::{Beats, Due, Schedule};
 use omr_policy::{Class, Decision, Mode, Old, Reason, Signals};
-use omr_units::{Bytes, GroupId, Monotonic};
+use omr_units::{Bytes, GroupId, Monotonic, millis};
 
 use super::Daemon;
 use super::looker::{Looker, Order, Wanted};
@@ -220,13 +220,12 @@ impl Daemon {
     }
 
     pub(super) fn history_view(&self, now: Monotonic) -> HistoryView {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let history = &self.history;
         HistoryView {
             agings: history.agings,
-            cpu_ms: ms(history.cost),
-            aged_ms_ago: history.aged.map(|aged| ms(now.since(aged))),
-            wait_ms: ms(history.schedule.wait(&self.config.history)),
+            cpu_ms: millis(history.cost),
+            aged_ms_ago: history.aged.map(|aged| millis(now.since(aged))),
+            wait_ms: millis(history.schedule.wait(&self.config.history)),
         }
     }
 }

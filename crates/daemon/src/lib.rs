@@ -49,7 +49,7 @@ use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use omr_machine::statements::Said;
 use omr_policy::stop::Watch;
 use omr_policy::{Class, Config, Decision, End, Finished, Goal, Mode, Reason, Signals, State, Writes};
-use omr_units::{Bytes, GroupId, Monotonic};
+use omr_units::{Bytes, GroupId, Monotonic, millis};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use self::aging::History;
@@ -677,7 +677,6 @@ impl Daemon {
         }
         self.history.swept(id, report.freed, matches!(report.end, End::Stopped | End::Timeout));
         self.note_old();
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let stop_reason = match &running.stop {
             Some(reason) if report.end == End::Stopped => reason.to_string(),
             _ => report.end.words().to_owned(),

@@ -26,7 +26,7 @@ use omr_machine::statements::{Said, Words};
 use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Step, Verdict, lacking, rank};
 use omr_policy::statement::{Of, Statement, Word};
 use omr_policy::{Class, End, Mode, Reason, Signals};
-use omr_units::{Bytes, GroupId, Monotonic};
+use omr_units::{Bytes, GroupId, Monotonic, millis};
 
 use super::hinting::{self, Given};
 use super::looker::Cold;
@@ -379,7 +379,6 @@ impl Daemon {
         let ranked = self.processes.ranked.iter().find(|ranked| ranked.id == hinting.id);
         let score = ranked.and_then(|ranked| ranked.score);
         let Some(seen) = self.processes.seen.get_mut(&hinting.id) else { return };
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut line = HintLine {
             time: clock::read_wall().as_secs(),
             id: hinting.id,

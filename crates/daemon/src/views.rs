@@ -7,7 +7,7 @@ use omr_control::status::{Explanation, GroupView, ImageView, Status, SwapView, S
 use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
 use omr_policy::{Decision, Goal, judge, short, swap_floor};
-use omr_units::{Amount, Bytes, GroupId, Monotonic};
+use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
 use super::Daemon;
 use super::processes::unfocused;
@@ -40,7 +40,7 @@ impl Daemon {
             device: place.as_ref().ok().map(image::Place::name),
             obstacle: place.err().map(|obstacle| obstacle.to_string()),
             disk_rate,
-            write_ms_at_most: time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            write_ms_at_most: time.map(millis),
             is_goal: self.config.goal == Goal::Hibernate,
         }
     }

@@ -204,7 +204,8 @@ impl<'a> Trier<'a> {
         let low = size - slack;
         let current = self.group.read_current(&mut Vec::new())?;
         if current > low
-            && let end @ (End::Denied | End::Unsupported | End::Failed) = self.reclaim(current - low, low, trial)
+            && let end = self.reclaim(current - low, low, trial)
+            && end.is_failure()
         {
             bail!("{}: {}", self.backend, end.words());
         }

@@ -404,8 +404,9 @@ mod tests {
         }
 
         #[test]
-        fn exact_text_parses_back_to_the_same(bytes: u64, share in 0u32..=10_000, day: bool) {
+        fn exact_text_parses_back_to_the_same(bytes: u64, share in 0u32..=10_000, more: u32, day: bool) {
             prop_assert_eq!(Bytes(bytes).exact().parse(), Ok(Bytes(bytes)));
+            prop_assert_eq!(Permyriad(more).exact().parse(), Ok(Permyriad(more)));
             for amount in [Amount::Bytes(Bytes(bytes)), Amount::Share(Permyriad(share)), Amount::Max] {
                 prop_assert_eq!(amount.exact().parse(), Ok(amount));
             }

@@ -274,15 +274,7 @@ impl Worker<'_> {
 /// A job that frees `amount` of a group and leaves `floor`, by the configuration's pace.
 /// `file_only`: whether the kernel can be told to take page cache only.
 pub fn job(config: &Config, machine: &Machine, file_only: bool, amount: Bytes, floor: Bytes) -> Job {
-    Job {
-        amount,
-        floor,
-        swap_floor: swap_floor(config, machine, amount),
-        swap_writes: Bytes::MAX,
-        file_only,
-        step: config.sweep.step,
-        write_time: config.sweep.write_time,
-    }
+    Job { floor, swap_floor: swap_floor(config, machine, amount), file_only, ..Job::new(&config.sweep, amount) }
 }
 
 /// What a swap floor depends on.

@@ -33,7 +33,7 @@ use omr_machine::processes;
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::pace::Job;
 use omr_policy::{Class, Config, End, Machine, short};
-use omr_units::{Amount, Bytes, GroupId};
+use omr_units::{Amount, Bytes, GroupId, millis};
 use serde::Serialize;
 
 use crate::commands::hint::{self, Order};
@@ -444,7 +444,7 @@ impl Run<'_> {
             summary.swapped_out += report.swapped_out;
             summary.demoted += report.demoted;
             summary.cpu_seconds += report.cpu.as_secs_f64();
-            let longest = u64::try_from(report.longest_write.as_millis()).unwrap_or(u64::MAX);
+            let longest = millis(report.longest_write);
             summary.longest_write_ms = summary.longest_write_ms.max(longest);
             summary.last_write_end_ns = summary.last_write_end_ns.max(report.last_write_end.0);
             // A group that is gone has given back all it had: no reason to end otherwise than the rest.
@@ -463,7 +463,7 @@ impl Run<'_> {
         }
         if amount != Amount::Max && summary.freed >= asked {
             summary.end = End::Complete;
-        } else if let Some(failed) = summary.groups.iter().map(|group| group.report.end).find(|&end| is_failure(end)) {
+        } else if let Some(failed) = summary.groups.iter().map(|group| group.report.end).find(|end| end.is_failure()) {
             summary.end = failed;
         } else if amount != Amount::Max && summary.end == End::Complete && !self.args.dry_run {
             // Each group gave all that may be taken from it, and that was not enough.
@@ -516,11 +516,6 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
 
 fn printed(path: &Path) -> String {
     printable(&path.to_string_lossy())
-}
-
-/// Whether something is wrong, rather than over.
-fn is_failure(end: End) -> bool {
-    matches!(end, End::Denied | End::Unsupported | End::Failed)
 }
 
 fn progress_bar(args: &Args, name: &str, amount: Amount, asked: Bytes) -> ProgressBar {
@@ -602,7 +597,7 @@ fn say_what_went_wrong(summary: &Summary) {
     for group in &summary.groups {
         if let Some(error) = &group.report.error {
             eprintln!("omr: {}: {error}", printable(&group.group));
-        } else if is_failure(group.report.end) && summary.groups.len() > 1 {
+        } else if group.report.end.is_failure() && summary.groups.len() > 1 {
             eprintln!("omr: {}: {}", printable(&group.group), group.report.end.words());
         }
     }
