@@ -23,7 +23,7 @@ impl Daemon {
         Some(SwapView {
             total: swap.total,
             free: swap.free,
-            floor: swap_floor(&self.config, &signals.machine, Bytes::MAX),
+            floor: swap_floor(&self.config, signals.machine.swap_context(), Bytes::MAX),
             on_disk: swap.on_disk,
             written: self.state.writes.within(signals.hour, budget.map_or(24, |budget| budget.hours)),
             budget,

@@ -5,7 +5,7 @@ use omr_units::{Bytes, Monotonic};
 
 use crate::config::{Config, Goal};
 use crate::reason::Reason;
-use crate::signals::Machine;
+use crate::signals::{Machine, SwapContext};
 use crate::state::{Pause, State};
 
 /// `Err`: sweeps and hints must wait, however idle the machine is.
@@ -58,8 +58,8 @@ pub(crate) fn wanted(config: &Config, machine: &Machine) -> Result<Bytes, Reason
 /// swap of the image needs room for the rest of the image only. Free swap elsewhere must stay free
 /// as well: the kernel fills the swap of the image first, and the other swap when no room for an
 /// image is left.
-pub fn swap_floor(config: &Config, machine: &Machine, amount: Bytes) -> Bytes {
-    let (total, beside) = machine.swap.map(|swap| (swap.total, swap.beside)).unwrap_or_default();
-    let image = machine.image.map_or(Bytes::ZERO, |image| (image - amount) + beside);
+pub fn swap_floor(config: &Config, context: SwapContext, amount: Bytes) -> Bytes {
+    let (total, beside) = context.swap.map(|swap| (swap.total, swap.beside)).unwrap_or_default();
+    let image = context.image.map_or(Bytes::ZERO, |image| (image - amount) + beside);
     config.guard.swap_floor.of(total).max(image)
 }

@@ -186,7 +186,7 @@ pub(crate) fn swap_room(
         }
     }
     let out = memory.swap_backed.min(swap.free).min(writes);
-    let floor = swap_floor(config, &signals.machine, memory.room.min(memory.page_cache + out));
+    let floor = swap_floor(config, signals.machine.swap_context(), memory.room.min(memory.page_cache + out));
     let room = swap.free - floor;
     if room < config.sweep.smallest {
         return Err(Reason::SwapFloor { free: swap.free, floor });

@@ -92,6 +92,23 @@ pub struct Swap {
     pub beside: Bytes,
 }
 
+impl Machine {
+    /// The part of the machine that the swap floor depends on.
+    pub fn swap_context(&self) -> SwapContext {
+        SwapContext { swap: self.swap, image: self.image }
+    }
+}
+
+/// The part of the machine that the swap floor depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapContext {
+    /// Swap space; `None`: unknown.
+    pub swap: Option<Swap>,
+    /// The largest size that a hibernation image could have; `None`: the machine does not hibernate to
+    /// swap.
+    pub image: Option<Bytes>,
+}
+
 /// A group that could be swept: a leaf, or an inner group with the memory that is not charged to
 /// its children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

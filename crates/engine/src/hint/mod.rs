@@ -34,7 +34,7 @@ use serde::Serialize;
 use self::plan::{Line, Part, Plan, detail, text};
 use crate::reclaim::backend::Backend;
 use crate::reclaim::limit_journal::{Borrowed, Journal};
-use crate::reclaim::{Worker, machine};
+use crate::reclaim::{Worker, swap_context};
 use crate::warm;
 
 pub use self::plan::{Selection, Skip, Skipped};
@@ -214,7 +214,7 @@ impl Hinter<'_> {
         if !self.actuator.is_live() {
             report.mappings = plan.parts.iter().map(|part| Line::of(part, &details)).collect();
         }
-        let machine = machine(self.kernel, false);
+        let context = swap_context(self.kernel);
         let mut config = Config::clone(self.config);
         if let Some(floor) = extent.swap_floor {
             config.guard.swap_floor = floor;
@@ -224,7 +224,7 @@ impl Hinter<'_> {
             advice: selection.advice,
             layout,
             pagemap,
-            floor: swap_floor(&config, &machine, extent.amount.of(report.resident_before)),
+            floor: swap_floor(&config, context, extent.amount.of(report.resident_before)),
             on_disk: swap.on_disk,
             refused: Ranges::new(),
             report,

@@ -23,7 +23,7 @@ use omr_machine::inventory::read_groups;
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::forecast::Forecast;
 use omr_policy::pace::{Job, WRITEBACK_OVER};
-use omr_policy::{End, Machine, swap_floor};
+use omr_policy::{End, SwapContext, swap_floor};
 use omr_units::{Bytes, Pages};
 use serde::Serialize;
 
@@ -115,7 +115,7 @@ impl Goal {
     /// Swap of the whole machine that must stay free when `amount` more leaves memory.
     fn swap_floor(&self, kernel: &Kernel, config: &Loaded, amount: Bytes) -> Bytes {
         let swap = SwapSpace::read(kernel).map(omr_policy::Swap::from);
-        let floor = swap_floor(&config.policy, &Machine { swap, ..Machine::default() }, amount);
+        let floor = swap_floor(&config.policy, SwapContext { swap, image: None }, amount);
         match (self, image::forecast(kernel)) {
             (Goal::Image { place, .. }, Some(forecast)) => {
                 let left = forecast.in_use - forecast.per_cpu - amount;

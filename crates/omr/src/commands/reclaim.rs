@@ -21,7 +21,7 @@ use omr_engine::reclaim::backend::{self, Backend};
 use omr_engine::reclaim::generations::Evictor;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_engine::reclaim::regions::Pager;
-use omr_engine::reclaim::{Progress, Report, Worker, job, machine};
+use omr_engine::reclaim::{Progress, Report, Worker, job, swap_context};
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::Group;
@@ -32,7 +32,7 @@ use omr_machine::inventory::read_groups;
 use omr_machine::processes;
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::pace::Job;
-use omr_policy::{Class, Config, End, Machine, short};
+use omr_policy::{Class, Config, End, SwapContext, short};
 use omr_units::{Amount, Bytes, GroupId, millis};
 use serde::Serialize;
 
@@ -193,8 +193,8 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         return Err(Exit::Partial.error(format!("{name}: {why}; nothing was reclaimed")));
     };
     let bar = progress_bar(args, &name, amount, asked);
-    let machine = machine(&kernel, way.file_only());
-    let mut run = Run { kernel: &kernel, root, loaded: &loaded, args, way, stop: &stop, machine };
+    let swap_context = swap_context(&kernel);
+    let mut run = Run { kernel: &kernel, root, loaded: &loaded, args, way, stop: &stop, swap_context };
     let mut summary = run.all(&name, asked, amount, &candidates, &mut *actuator, &bar)?;
     bar.finish_and_clear();
     if let Some(time) = args.watch.filter(|_| !args.dry_run) {
@@ -362,7 +362,7 @@ struct Run<'a> {
     args: &'a Args,
     way: Way,
     stop: &'a Flag,
-    machine: Machine,
+    swap_context: SwapContext,
 }
 
 impl Run<'_> {
@@ -488,7 +488,7 @@ impl Run<'_> {
         if let Some(floor) = self.args.swap_floor {
             with_floor.guard.swap_floor = floor;
         }
-        job(&with_floor, &self.machine, self.way.file_only(), gain, candidate.current - candidate.gain)
+        job(&with_floor, self.swap_context, self.way.file_only(), gain, candidate.current - candidate.gain)
     }
 }
 

@@ -192,7 +192,7 @@ fn page_out(
     if swap.free < least {
         return Err(Reason::SwapFloor { free: swap.free, floor: least });
     }
-    let floor = swap_floor(config, &signals.machine, anon);
+    let floor = swap_floor(config, signals.machine.swap_context(), anon);
     if swap.free - anon < floor {
         return Err(Reason::SwapFloor { free: swap.free - anon, floor });
     }

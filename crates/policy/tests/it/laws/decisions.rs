@@ -36,7 +36,7 @@ proptest! {
             let swap = desk.machine.swap.expect("known");
             let out = job.amount - group.page_cache.expect("known");
             prop_assert!(out <= swap.free - desk.config.guard.swap_floor.of(swap.total));
-            prop_assert!(out == Bytes::ZERO || job.swap_floor >= swap_floor(&desk.config, &desk.machine, current));
+            prop_assert!(out == Bytes::ZERO || job.swap_floor >= swap_floor(&desk.config, desk.machine.swap_context(), current));
             let left = desk.state.writes.left(desk.hour, desk.config.guard.max_swap_writes);
             prop_assert!(!swap.on_disk || out <= left && job.swap_writes <= left);
             // Again, from another group.
