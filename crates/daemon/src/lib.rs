@@ -428,7 +428,7 @@ impl Daemon {
         if self.warming || was_warming {
             // At the end too: what came back since the last scan must not be found later.
             if !self.warming || now >= self.next_scan {
-                self.excuse();
+                self.discount_refaults();
             }
         } else if now >= self.next_scan && (self.running.is_none() || self.scan_took <= LONGEST_LOOK) {
             self.scan();
@@ -521,8 +521,8 @@ impl Daemon {
             Decision::Hold { reason } => {
                 self.sweep = None;
                 // A sweep begins with fresh figures.
-                if let Reason::Settling { held, needed } = reason {
-                    let begins = clock::read_monotonic() + needed.saturating_sub(*held);
+                if let Reason::Settling { idle, needed } = reason {
+                    let begins = clock::read_monotonic() + needed.saturating_sub(*idle);
                     self.next_scan = self.next_scan.min(begins);
                 }
             }
@@ -568,7 +568,7 @@ impl Daemon {
             self.forget(id);
             return;
         }
-        let older_than = group.and_then(|group| Some(group.by_age.as_ref()?.older_than));
+        let older_than = group.and_then(|group| Some(group.cold_only.as_ref()?.min_age));
         self.order(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than }));
     }
 
@@ -789,15 +789,15 @@ impl Daemon {
     }
 
     /// A scan of which all that came back since the last one is excused: `omr warm` did that.
-    fn excuse(&mut self) {
+    fn discount_refaults(&mut self) {
         let refaults = |node: &omr_machine::groups::tree::Node| node.refaults.map(|refaults| (node.id, refaults));
         let before: HashMap<GroupId, Bytes> = self.tree.nodes().iter().filter_map(refaults).collect();
         self.scan();
         for (id, now) in self.tree.nodes().iter().filter_map(refaults) {
             let bytes = before.get(&id).map_or(Bytes::ZERO, |before| now - *before);
             if bytes > Bytes::ZERO {
-                self.state.excuse(id, bytes);
-                self.tally.excuse(id, bytes);
+                self.state.discount_refaults(id, bytes);
+                self.tally.discount_refaults(id, bytes);
             }
         }
     }

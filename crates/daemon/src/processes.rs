@@ -272,7 +272,7 @@ impl Daemon {
         let reason = match now.map(|ranked| ranked.verdict.reason()) {
             Some(Reason::Class { class: Class::Foreground }) if hinting.step == Step::WillNeed => return,
             Some(_) if hinting.step == Step::WillNeed => "it left the foreground".to_owned(),
-            Some(reason @ (Reason::InUse { .. } | Reason::Class { .. } | Reason::NotAsked)) => reason.to_string(),
+            Some(reason @ (Reason::InUse { .. } | Reason::Class { .. } | Reason::NotStated)) => reason.to_string(),
             Some(_) => return,
             None => "it has ended".to_owned(),
         };
@@ -650,7 +650,7 @@ fn remembered(end: End, amount: Option<Bytes>, mode: Mode) -> HintEnd {
         End::Stopped | End::Timeout => HintEnd::Stopped,
         End::Denied | End::Unsupported | End::Failed => HintEnd::Failed,
         // Nobody will ask for it again; and no hint goes by age.
-        End::Gone | End::Young | End::NotAged | End::NotSeen => HintEnd::Complete,
+        End::Gone | End::NoMoreCold | End::NotAged | End::NotSeen => HintEnd::Complete,
     }
 }
 

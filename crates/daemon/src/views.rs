@@ -96,7 +96,7 @@ impl Daemon {
             came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
             last: tally.map(|tally| now.since(tally.last)),
             sweeping: sweeping == Some(group.id),
-            by_age: group.by_age.clone(),
+            by_age: group.cold_only.clone(),
         })
     }
 
@@ -153,7 +153,7 @@ impl Daemon {
                 explanation.reason = Some(reason);
             }
             Ok((job, _)) => {
-                let old = seen.by_age.as_ref().map(|by_age| format!(", not used for {}", short(by_age.older_than)));
+                let old = seen.cold_only.as_ref().map(|by_age| format!(", not used for {}", short(by_age.min_age)));
                 let old = old.unwrap_or_default();
                 explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
             }

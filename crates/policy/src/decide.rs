@@ -68,14 +68,14 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
     match (idle, state.sweeping) {
         (Err(reason), Some(_)) => Decision::Stop { reason },
         (Err(reason), None) => Decision::Hold { reason },
-        (Ok(held), Some(id)) => match harm.or_else(|| no_longer(state, id, groups)) {
+        (Ok(idle), Some(id)) => match harm.or_else(|| no_longer(state, id, groups)) {
             Some(reason) => Decision::Stop { reason },
-            None => Decision::Continue { reason: Reason::Idle { held } },
+            None => Decision::Continue { reason: Reason::Idle { idle } },
         },
         (Ok(_), None) if state.hinting => Decision::Hold { reason: Reason::Hinting },
-        (Ok(held), None) => match state.idle.surge(&config.stop) {
+        (Ok(idle), None) => match state.idle.surge(&config.stop) {
             Some(reason) => Decision::Hold { reason },
-            None => choose(config, state, signals, groups, held),
+            None => choose(config, state, signals, groups, idle),
         },
     }
 }
@@ -85,8 +85,8 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
 pub fn next(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Decision {
     match quiet(config, state, signals.now).and_then(|()| state.idle.idle_time(signals.now)) {
         Err(reason) => Decision::Hold { reason },
-        Ok(held) if state.sweeping.is_some() => Decision::Continue { reason: Reason::Idle { held } },
-        Ok(held) => choose(config, state, signals, groups, held),
+        Ok(idle) if state.sweeping.is_some() => Decision::Continue { reason: Reason::Idle { idle } },
+        Ok(idle) => choose(config, state, signals, groups, idle),
     }
 }
 
@@ -123,7 +123,7 @@ fn watch_groups(config: &Config, state: &mut State, now: Monotonic, groups: &[Gr
 }
 
 /// Begins a sweep of the group with most to gain.
-fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group], held: Duration) -> Decision {
+fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group], idle: Duration) -> Decision {
     let wanted = match wanted(config, &signals.machine) {
         Ok(wanted) => wanted,
         Err(reason) => return Decision::Hold { reason },
@@ -152,7 +152,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     swept.aim = group.current.unwrap_or_default() - job.amount;
     swept.swap_short = swap_short;
     swept.cut_by_goal = cut_by_goal;
-    Decision::Sweep { id, job, reason: Reason::Idle { held } }
+    Decision::Sweep { id, job, reason: Reason::Idle { idle } }
 }
 
 /// Why the group being swept may not be swept any more; `None`: it may.

@@ -59,7 +59,8 @@ pub(crate) fn wanted(config: &Config, machine: &Machine) -> Result<Bytes, Reason
 /// as well: the kernel fills the swap of the image first, and the other swap when no room for an
 /// image is left.
 pub fn swap_floor(config: &Config, context: SwapContext, amount: Bytes) -> Bytes {
-    let (total, beside) = context.swap.map(|swap| (swap.total, swap.beside)).unwrap_or_default();
-    let image = context.image.map_or(Bytes::ZERO, |image| (image - amount) + beside);
+    let (total, free_outside_image) =
+        context.swap.map(|swap| (swap.total, swap.free_outside_image)).unwrap_or_default();
+    let image = context.image.map_or(Bytes::ZERO, |image| (image - amount) + free_outside_image);
     config.guard.swap_floor.of(total).max(image)
 }

@@ -154,11 +154,11 @@ impl IdleState {
 
     /// What the last tick found. `Ok`: how long the machine has been idle, which is long enough.
     pub fn idle_time(&self, now: Monotonic) -> Result<Duration, Reason> {
-        let (held, needed) = match self.idle {
+        let (idle, needed) = match self.idle {
             Some(idle) => (now.since(idle.since), idle.needed),
-            None => return Err(Reason::Settling { held: Duration::ZERO, needed: Duration::ZERO }),
+            None => return Err(Reason::Settling { idle: Duration::ZERO, needed: Duration::ZERO }),
         };
-        if held >= needed { Ok(held) } else { Err(Reason::Settling { held, needed }) }
+        if idle >= needed { Ok(idle) } else { Err(Reason::Settling { idle, needed }) }
     }
 
     /// CPU time used outside background groups in the last window, as a share of one CPU.

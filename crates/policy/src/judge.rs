@@ -12,7 +12,7 @@ use crate::config::{Class, Config};
 use crate::gates::{swap_floor, wanted};
 use crate::pace::Job;
 use crate::reason::Reason;
-use crate::signals::{ByAge, Group, Old, Signals};
+use crate::signals::{ColdAmount, ColdOnly, Group, Signals};
 use crate::state::State;
 use crate::swept::Swept;
 
@@ -30,8 +30,8 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
     {
         return Err(Reason::BackingOff { left: backoff.until.since(signals.now), refaults: backoff.refaults });
     }
-    let job = match &group.by_age {
-        Some(by_age) => judge_cold(config, state, signals, by_age, &memory, swept),
+    let job = match &group.cold_only {
+        Some(cold_only) => judge_cold(config, state, signals, cold_only, &memory, swept),
         None => judge_all(config, state, signals, &memory, swept),
     };
     job.map(|job| (job, group.id))
@@ -84,24 +84,24 @@ fn judge_cold(
     config: &Config,
     state: &State,
     signals: &Signals,
-    ByAge { older_than, old }: &ByAge,
+    ColdOnly { min_age, cold }: &ColdOnly,
     memory: &Reclaimable,
     swept: Option<&Swept>,
 ) -> Result<Job, Reason> {
-    let old = match old {
-        Old::Known { bytes } => *bytes,
-        Old::NotYet => return Err(Reason::NotAged { needed: *older_than }),
-        Old::Never { why } => return Err(Reason::NoAges { why: why.clone() }),
+    let cold = match cold {
+        ColdAmount::Known { bytes } => *bytes,
+        ColdAmount::NotYet => return Err(Reason::NotAged { needed: *min_age }),
+        ColdAmount::Never { why } => return Err(Reason::NoAges { why: why.clone() }),
     };
     let smallest = config.sweep.smallest;
-    if old < smallest {
-        return Err(Reason::Young { old, older_than: *older_than, smallest });
+    if cold < smallest {
+        return Err(Reason::LittleCold { cold, min_age: *min_age, smallest });
     }
     // The age of page cache is unknown, so everything that is reclaimed goes to swap.
-    let swap_backed = memory.swap_backed.min(old);
+    let swap_backed = memory.swap_backed.min(cold);
     let room = memory.room.min(swap_backed);
-    let cold = Reclaimable { swap_backed, page_cache: Bytes::ZERO, room, ..*memory };
-    let swap = swap_room(config, state, signals, &cold)?;
+    let memory_to_swap = Reclaimable { swap_backed, page_cache: Bytes::ZERO, room, ..*memory };
+    let swap = swap_room(config, state, signals, &memory_to_swap)?;
     let gain = room.min(swap.bytes);
     if gain < smallest {
         return Err(Reason::TooSmall { gain, smallest });

@@ -50,5 +50,5 @@ pub use gates::swap_floor;
 pub use judge::judge;
 pub use purpose::Purpose;
 pub use reason::{Reason, short};
-pub use signals::{ByAge, CpuIdle, End, Finished, Group, Machine, Memory, Old, Signals, Swap, SwapContext};
+pub use signals::{ColdAmount, ColdOnly, CpuIdle, End, Finished, Group, Machine, Memory, Signals, Swap, SwapContext};
 pub use state::State;

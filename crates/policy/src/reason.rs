@@ -17,7 +17,7 @@ pub enum Reason {
     Idle {
         /// How long it has been idle.
         #[serde(rename = "for")]
-        held: Duration,
+        idle: Duration,
     },
     /// `omr pause` was run.
     Paused {
@@ -86,7 +86,8 @@ pub enum Reason {
     /// The machine is idle, but not for long enough.
     Settling {
         /// How long it has been idle.
-        held: Duration,
+        #[serde(rename = "held")]
+        idle: Duration,
         /// How long it must be idle.
         needed: Duration,
     },
@@ -138,11 +139,14 @@ pub enum Reason {
         needed: Duration,
     },
     /// Only cold memory may be reclaimed, and there is too little of it.
-    Young {
+    #[serde(rename = "young")]
+    LittleCold {
         /// How much is cold, at least.
-        old: Bytes,
+        #[serde(rename = "old")]
+        cold: Bytes,
         /// The age from which on memory is cold.
-        older_than: Duration,
+        #[serde(rename = "older_than")]
+        min_age: Duration,
         /// How much is worth a sweep.
         smallest: Bytes,
     },
@@ -221,7 +225,8 @@ pub enum Reason {
         needed: Duration,
     },
     /// No rule and no statement says that the process is in the background.
-    NotAsked,
+    #[serde(rename = "not-asked")]
+    NotStated,
     /// A process has little anonymous memory.
     SmallProcess {
         /// How much it has.
@@ -286,7 +291,7 @@ pub fn short(time: Duration) -> impl fmt::Display {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Idle { held } => write!(f, "idle for {}", short(*held)),
+            Reason::Idle { idle } => write!(f, "idle for {}", short(*idle)),
             Reason::Paused { left: None } => write!(f, "paused; omr resume goes on"),
             Reason::Paused { left: Some(left) } => write!(f, "paused for another {}", short(*left)),
             Reason::GoingToSleep { left } => {
@@ -308,8 +313,8 @@ impl fmt::Display for Reason {
                 write!(f, "not idle: tasks wait for {resource} {share} of the time, {allowed} is allowed")
             }
             Reason::Preparing { what } => write!(f, "preparing for {what}"),
-            Reason::Settling { held, needed } => {
-                write!(f, "idle for {} so far, {} is needed", short(*held), short(*needed))
+            Reason::Settling { idle, needed } => {
+                write!(f, "idle for {} so far, {} is needed", short(*idle), short(*needed))
             }
             Reason::WorkBegan { used, allowed } => {
                 write!(f, "work began: {used} of a CPU outside background groups, {allowed} is allowed during a sweep")
@@ -337,8 +342,8 @@ impl Reason {
             Reason::NotAged { needed } => {
                 write!(f, "its rule takes only what was not used for {}, which is not known yet", short(*needed))
             }
-            Reason::Young { old, older_than, smallest } => {
-                write!(f, "{old} was surely not used for {}, {smallest} is worth a sweep", short(*older_than))
+            Reason::LittleCold { cold, min_age, smallest } => {
+                write!(f, "{cold} was surely not used for {}, {smallest} is worth a sweep", short(*min_age))
             }
             Reason::SweptAlready { grown, needed } => {
                 write!(f, "swept before and grown by {grown} since, {needed} is worth another sweep")
@@ -381,7 +386,7 @@ impl Reason {
             Reason::InUse { unused, needed } => {
                 write!(f, "used or in the foreground {} ago, {} is needed", short(*unused), short(*needed))
             }
-            Reason::NotAsked => write!(f, "nothing says that it is in the background"),
+            Reason::NotStated => write!(f, "nothing says that it is in the background"),
             Reason::SmallProcess { anon, smallest } => {
                 write!(f, "{anon} of anonymous memory, {smallest} is worth a hint")
             }
@@ -421,7 +426,7 @@ impl Reason {
             | Reason::TooSmall { .. }
             | Reason::NoAges { .. }
             | Reason::NotAged { .. }
-            | Reason::Young { .. }
+            | Reason::LittleCold { .. }
             | Reason::SweptAlready { .. }
             | Reason::JustSwept { .. }
             | Reason::BackingOff { .. }

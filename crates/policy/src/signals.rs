@@ -88,8 +88,8 @@ pub struct Swap {
     pub on_disk: bool,
     /// The part of the free swap that cannot take a hibernation image (zram) and that the kernel
     /// fills after the swap of the image, or in turn with it.
-    #[serde(default)]
-    pub beside: Bytes,
+    #[serde(rename = "beside", default)]
+    pub free_outside_image: Bytes,
 }
 
 impl Machine {
@@ -132,22 +132,24 @@ pub struct Group {
     pub keep: Option<Amount>,
     /// Only cold memory may be reclaimed, by an `older_than` rule; `None`: it has no such rule.
     #[serde(default)]
-    pub by_age: Option<ByAge>,
+    pub cold_only: Option<ColdOnly>,
 }
 
 /// An `older_than` rule and what is known for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ByAge {
+pub struct ColdOnly {
     /// Only memory that was certainly unused for this long may be reclaimed.
-    pub older_than: Duration,
+    #[serde(rename = "older_than")]
+    pub min_age: Duration,
     /// How much memory that is.
-    pub old: Old,
+    #[serde(rename = "old")]
+    pub cold: ColdAmount,
 }
 
 /// How much memory of a group is cold by its rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "is")]
-pub enum Old {
+pub enum ColdAmount {
     /// At least this much was at the last sample.
     Known {
         /// Anonymous and shared memory.
@@ -196,7 +198,8 @@ pub enum End {
     /// The write budget is used up.
     WriteBudget,
     /// No more memory is known to be cold.
-    Young,
+    #[serde(rename = "young")]
+    NoMoreCold,
     /// It is not known whether any memory is cold: no generation reaches back that far.
     NotAged,
     /// The kernel does not see the use of much of the group's memory.
@@ -226,7 +229,7 @@ impl End {
             | End::Futile
             | End::SwapFloor
             | End::WriteBudget
-            | End::Young
+            | End::NoMoreCold
             | End::NotAged
             | End::NotSeen => false,
         }
@@ -242,7 +245,7 @@ impl End {
             End::Timeout => "time is up",
             End::SwapFloor => "swap is down to its floor",
             End::WriteBudget => "the allowance for swap writes is used up",
-            End::Young => "nothing more is known to be that old",
+            End::NoMoreCold => "nothing more is known to be that old",
             End::NotAged => "not known how old anything is",
             End::NotSeen => "much of it is memory whose use is not seen",
             End::Gone => "the group is gone",

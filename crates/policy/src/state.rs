@@ -122,7 +122,7 @@ impl State {
 
     /// Memory of a group was brought back on purpose. The kernel counts it as refaults, but no
     /// sweep caused them.
-    pub fn excuse(&mut self, id: GroupId, bytes: Bytes) {
+    pub fn discount_refaults(&mut self, id: GroupId, bytes: Bytes) {
         if let Some((_, base)) = self.swept.get_mut(&id).and_then(|swept| swept.minute.as_mut()) {
             *base += bytes;
         }

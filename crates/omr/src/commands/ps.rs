@@ -289,7 +289,7 @@ fn to_json(row: &Row) -> Value {
         "command": row.command,
         "group": group.to_string_lossy(),
         "class": seen.process.class,
-        "asked": seen.process.asked,
+        "asked": seen.process.stated,
         "why": seen.origin.to_string(),
         "resident": seen.resident,
         "anon": seen.process.anon,

@@ -204,7 +204,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(match summary.end {
         End::Complete => Exit::Done,
         // As much as will go is what "max" asks for.
-        End::Futile | End::Floor | End::Young if amount == Amount::Max => Exit::Done,
+        End::Futile | End::Floor | End::NoMoreCold if amount == Amount::Max => Exit::Done,
         End::Denied | End::Failed => Exit::Failed,
         End::Unsupported => Exit::Unsupported,
         _ => Exit::Partial,
@@ -470,11 +470,11 @@ impl Run<'_> {
             let kept = candidates.iter().any(|candidate| candidate.gain < candidate.current);
             summary.end = if kept { End::Floor } else { End::Futile };
         }
-        if summary.end == End::Young {
+        if summary.end == End::NoMoreCold {
             // Not all that is old was taken where it is not known of some.
             let unknown = |group: &GroupSummary| matches!(group.report.end, End::NotAged | End::NotSeen);
             summary.end =
-                summary.groups.iter().find(|group| unknown(group)).map_or(End::Young, |group| group.report.end);
+                summary.groups.iter().find(|group| unknown(group)).map_or(End::NoMoreCold, |group| group.report.end);
         }
         summary.seconds = clock::read_monotonic().since(began).as_secs_f64();
         Ok(summary)

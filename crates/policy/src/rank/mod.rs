@@ -99,7 +99,7 @@ fn score(state: &State, now: Monotonic, process: &Process) -> Result<Score, Reas
     }
     let record = state.processes.get(process.id);
     let Some((record, background)) = record.and_then(|record| Some((record, record.background?))) else {
-        return Err(Reason::NotAsked);
+        return Err(Reason::NotStated);
     };
     let unknown = |signal: &str| Reason::Unknown { signal: signal.to_owned() };
     process.cpu.ok_or_else(|| unknown("its CPU time"))?;

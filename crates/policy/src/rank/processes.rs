@@ -28,7 +28,7 @@ pub struct Process {
     pub class: Class,
     /// A rule for processes or a statement says that the process is in the background. A group of
     /// class background is not enough: it says nothing about how soon its processes are expendable.
-    pub asked: bool,
+    pub stated: bool,
     /// How expendable the process is to the kernel, -1000 to 1000.
     pub oom_score_adj: Option<i16>,
     /// CPU time it has used since it started.
@@ -176,7 +176,7 @@ impl Processes {
         }
         record.sampled = now;
         match process.class {
-            Class::Background if process.asked => {
+            Class::Background if process.stated => {
                 let since = match (record.background, process.unfocused) {
                     // It may have had the focus, and lost it again, since the last sample.
                     (Some(since), unfocused) => Some(since).max(unfocused),

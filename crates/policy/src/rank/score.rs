@@ -34,7 +34,7 @@ impl Score {
     }
 
     /// 0 to 250 points for the memory to gain: 25 for each doubling of MiB, 250 from 1 GiB on. This
-    /// is little beside the age, because no more is reclaimed than the machine lacks.
+    /// is little compared with the age, because no more is reclaimed than the machine lacks.
     pub fn gain(&self) -> i32 {
         doublings(self.anon.0 >> 20) / 4
     }

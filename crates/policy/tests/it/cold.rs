@@ -1,22 +1,22 @@
 //! Groups of which only cold memory is reclaimed.
 
-use omr_policy::{ByAge, Class, End, Old, Reason, Swap, judge};
+use omr_policy::{Class, ColdAmount, ColdOnly, End, Reason, Swap, judge};
 use omr_units::{Amount, Bytes, GroupId};
 
 use crate::desk::{Desk, group, seconds};
 
-fn by_age(old: Old) -> Option<ByAge> {
-    Some(ByAge { older_than: seconds(120), old })
+fn cold_only(cold: ColdAmount) -> Option<ColdOnly> {
+    Some(ColdOnly { min_age: seconds(120), cold })
 }
 
-fn known(mib: u64) -> Old {
-    Old::Known { bytes: Bytes::mib(mib) }
+fn known(mib: u64) -> ColdAmount {
+    ColdAmount::Known { bytes: Bytes::mib(mib) }
 }
 
 /// The group under a rule: 100 MiB of anonymous memory, 50 MiB of page cache.
-fn desk_by_age(old: Old) -> Desk {
+fn desk_by_age(cold: ColdAmount) -> Desk {
     let mut desk = Desk::new([group(1, 100, 50)]);
-    desk.group(1).by_age = by_age(old);
+    desk.group(1).cold_only = cold_only(cold);
     desk
 }
 
@@ -30,12 +30,15 @@ fn of_a_group_under_a_rule_no_more_is_taken_than_what_is_old_and_goes_to_swap() 
     assert_eq!(judged(&Desk::new([group(1, 100, 50)])), Ok(150));
     assert_eq!(judged(&desk_by_age(known(30))), Ok(30));
     assert_eq!(judged(&desk_by_age(known(500))), Ok(100));
-    for (old, why) in [
+    for (cold, why) in [
         (known(1), "1.00 MiB was surely not used for 2 min, 2.00 MiB is worth a sweep"),
-        (Old::NotYet, "its rule takes only what was not used for 2 min, which is not known yet"),
-        (Old::Never { why: "MGLRU off".into() }, "its rule takes only what is old, which is not known here: MGLRU off"),
+        (ColdAmount::NotYet, "its rule takes only what was not used for 2 min, which is not known yet"),
+        (
+            ColdAmount::Never { why: "MGLRU off".into() },
+            "its rule takes only what is old, which is not known here: MGLRU off",
+        ),
     ] {
-        assert_eq!(judged(&desk_by_age(old)), Err(why.into()));
+        assert_eq!(judged(&desk_by_age(cold)), Err(why.into()));
     }
     // What a rule keeps and what the kernel protects stays, however old.
     let mut desk = desk_by_age(known(100));
@@ -46,9 +49,10 @@ fn of_a_group_under_a_rule_no_more_is_taken_than_what_is_old_and_goes_to_swap() 
     // Page cache is no way out where nothing may be swapped.
     let mut desk = desk_by_age(known(30));
     desk.machine.swap =
-        Some(Swap { total: Bytes::mib(100), free: Bytes::mib(11), on_disk: false, beside: Bytes::ZERO });
+        Some(Swap { total: Bytes::mib(100), free: Bytes::mib(11), on_disk: false, free_outside_image: Bytes::ZERO });
     assert_eq!(judged(&desk), Err("11.0 MiB of swap is free, 10.0 MiB stays free".into()));
-    desk.machine.swap = Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, beside: Bytes::ZERO });
+    desk.machine.swap =
+        Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, free_outside_image: Bytes::ZERO });
     assert_eq!(judged(&desk), Err("there is no swap, and hardly any page cache to take".into()));
 }
 
@@ -56,13 +60,13 @@ fn of_a_group_under_a_rule_no_more_is_taken_than_what_is_old_and_goes_to_swap() 
 fn a_group_under_a_rule_is_swept_again_when_more_is_old_though_it_has_not_grown() {
     let mut desk = desk_by_age(known(30));
     desk.until_sweep(60);
-    desk.finish(End::Young, 120);
-    desk.group(1).by_age = by_age(known(0));
+    desk.finish(End::NoMoreCold, 120);
+    desk.group(1).cold_only = cold_only(known(0));
     assert!(matches!(desk.no_sweep(200), Reason::NothingToGain));
-    desk.group(1).by_age = by_age(known(20));
+    desk.group(1).cold_only = cold_only(known(20));
     assert_eq!(desk.until_sweep(2).1, GroupId(1));
     // And not at every tick.
-    desk.finish(End::Young, 100);
+    desk.finish(End::NoMoreCold, 100);
     desk.no_sweep(55);
     desk.until_sweep(10);
     // What could not be done for want of ages is no reason to go on at once either.

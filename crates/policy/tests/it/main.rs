@@ -8,6 +8,7 @@ mod choose;
 mod cold;
 mod desk;
 mod idle;
+mod json;
 mod laws;
 mod numa;
 mod pace;

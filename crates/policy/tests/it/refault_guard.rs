@@ -203,7 +203,7 @@ fn what_is_brought_back_on_purpose_is_no_harm_and_is_not_taken_meanwhile() {
         assert!(matches!(desk.tick(), Decision::Stop { reason: Reason::Warming }));
         desk.finish(End::Stopped, 50);
         desk.refault(1, 40);
-        desk.state.excuse(GroupId(1), Bytes::mib(excused));
+        desk.state.discount_refaults(GroupId(1), Bytes::mib(excused));
         desk.no_sweep(60);
         desk.state.set_warming(false);
         desk
@@ -211,13 +211,13 @@ fn what_is_brought_back_on_purpose_is_no_harm_and_is_not_taken_meanwhile() {
     let mut desk = brought_back(40);
     assert!(desk.state.backing_off(desk.now).is_empty());
     assert_eq!(desk.until_sweep(1).0, 1);
-    // What came back beside that counts.
+    // Other refaults count.
     for mut desk in [brought_back(0), brought_back(30)] {
         assert_eq!(desk.state.backing_off(desk.now), [GroupId(1)]);
         desk.no_sweep(60);
     }
     // Of a group that was never swept nothing is held.
-    desk.state.excuse(GroupId(2), Bytes::mib(1));
+    desk.state.discount_refaults(GroupId(2), Bytes::mib(1));
 }
 
 #[test]

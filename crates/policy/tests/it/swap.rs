@@ -70,9 +70,9 @@ fn where_the_machine_cannot_hibernate_that_goal_sweeps_nothing() {
 
 #[test]
 fn what_a_hibernation_image_needs_stays_free() {
-    // Free swap, of it beside the image's, image, expected gain and floor. What goes out is no
-    // longer in the image.
-    for (free, beside, image, expected) in [
+    // Free swap, the part of it outside the swap of the image, image, expected gain and floor. Memory
+    // that is swapped out is no longer in the image.
+    for (free, free_outside_image, image, expected) in [
         (1000, 0, 800, Some((600, 200))),
         (1000, 0, 1200, Some((400, 600))),
         (1000, 0, 1590, Some((10, 990))),
@@ -83,7 +83,8 @@ fn what_a_hibernation_image_needs_stays_free() {
         (1000, 300, 1300, None),
     ] {
         let mut desk = Desk::new([group(1, 600, 0)]);
-        desk.machine.swap = disk(1000, free).map(|swap| Swap { beside: Bytes::mib(beside), ..swap });
+        desk.machine.swap =
+            disk(1000, free).map(|swap| Swap { free_outside_image: Bytes::mib(free_outside_image), ..swap });
         desk.machine.image = Some(Bytes::mib(image));
         let judged = judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]);
         let job = judged.as_ref().ok().map(|(job, _)| (job.amount, job.swap_floor));

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use omr_policy::{Class, CpuIdle, Decision, End, Finished, Group, Machine, Old, Reason, decide, next, swap_floor};
+use omr_policy::{
+    Class, ColdAmount, CpuIdle, Decision, End, Finished, Group, Machine, Reason, decide, next, swap_floor,
+};
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -28,9 +30,9 @@ proptest! {
             prop_assert_eq!(group.class, Class::Background);
             prop_assert!(job.amount >= desk.config.sweep.smallest);
             prop_assert!(job.amount + job.floor <= current);
-            let old = group.by_age.as_ref().map(|by_age| &by_age.old);
-            let is_old = old.is_none_or(|old| matches!(old, Old::Known { bytes } if job.amount <= *bytes));
-            prop_assert!(is_old);
+            let cold = group.cold_only.as_ref().map(|cold_only| &cold_only.cold);
+            let is_cold = cold.is_none_or(|cold| matches!(cold, ColdAmount::Known { bytes } if job.amount <= *bytes));
+            prop_assert!(is_cold);
             prop_assert!(job.floor + group.unprotected.expect("known") >= current);
             prop_assert!(group.keep.is_none_or(|keep| job.floor >= keep.of(current)));
             let swap = desk.machine.swap.expect("known");

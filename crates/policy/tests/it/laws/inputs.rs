@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use omr_policy::{ByAge, Class, Config, CpuIdle, Decision, End, Finished, Group, IdleRule, Machine, Old, Swap, judge};
+use omr_policy::{
+    Class, ColdAmount, ColdOnly, Config, CpuIdle, Decision, End, Finished, Group, IdleRule, Machine, Swap, judge,
+};
 use omr_units::{Amount, Budget, Bytes, GroupId, Permyriad};
 use proptest::collection::vec;
 use proptest::option;
@@ -11,13 +13,13 @@ use proptest::sample::select;
 
 use crate::desk::{Desk, group, millis, quiet, seconds};
 
-pub fn by_age() -> impl Strategy<Value = Option<ByAge>> {
-    let old = prop_oneof![
-        3 => (0u64..400).prop_map(|mib| Old::Known { bytes: Bytes::mib(mib) }),
-        1 => Just(Old::NotYet),
-        1 => Just(Old::Never { why: "MGLRU off".into() }),
+pub fn cold_only() -> impl Strategy<Value = Option<ColdOnly>> {
+    let cold = prop_oneof![
+        3 => (0u64..400).prop_map(|mib| ColdAmount::Known { bytes: Bytes::mib(mib) }),
+        1 => Just(ColdAmount::NotYet),
+        1 => Just(ColdAmount::Never { why: "MGLRU off".into() }),
     ];
-    option::of((1u64..1000, old).prop_map(|(time, old)| ByAge { older_than: seconds(time), old }))
+    option::of((1u64..1000, cold).prop_map(|(time, cold)| ColdOnly { min_age: seconds(time), cold }))
 }
 
 prop_compose! {
@@ -50,8 +52,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    pub fn swap()(total in select(vec![0u64, 1, 500, 4000]), free in 0u64..=100, on_disk: bool, beside in select(vec![0u64, 0, 300])) -> Swap {
-        Swap { total: Bytes::mib(total), free: Bytes::mib(total * free / 100), on_disk, beside: Bytes::mib(beside) }
+    pub fn swap()(total in select(vec![0u64, 1, 500, 4000]), free in 0u64..=100, on_disk: bool, free_outside_image in select(vec![0u64, 0, 300])) -> Swap {
+        Swap { total: Bytes::mib(total), free: Bytes::mib(total * free / 100), on_disk, free_outside_image: Bytes::mib(free_outside_image) }
     }
 }
 
@@ -67,9 +69,9 @@ prop_compose! {
             (0u32..=100).prop_map(|share| Amount::Share(Permyriad::percent(share))),
             Just(Amount::Max),
         ]),
-        by_age in by_age(),
+        cold_only in cold_only(),
     ) -> Group {
-        Group { class, unprotected: Some(Bytes::mib((anon + file) * unprotected / 100)), keep, by_age, ..group(id, anon, file) }
+        Group { class, unprotected: Some(Bytes::mib((anon + file) * unprotected / 100)), keep, cold_only, ..group(id, anon, file) }
     }
 }
 
@@ -207,7 +209,7 @@ prop_compose! {
             stall_cpu: times[2],
             stall_io: times[3],
             stall_memory: times[4],
-            swap: swap.map(|(total, free, on_disk, beside)| Swap { total, free, on_disk, beside }),
+            swap: swap.map(|(total, free, on_disk, free_outside_image)| Swap { total, free, on_disk, free_outside_image }),
             memory: None,
             image,
             file_only,
@@ -221,7 +223,7 @@ prop_compose! {
         bytes in proptest::array::uniform5(option::of(wild_bytes())),
         keep in option::of(prop_oneof![wild_bytes().prop_map(Amount::Bytes), (0u32..20_000).prop_map(|n| Amount::Share(Permyriad(n))), Just(Amount::Max)]),
         class in select(vec![Class::Background, Class::Background, Class::Foreground]),
-        by_age in by_age(),
+        cold_only in cold_only(),
     ) -> Group {
         Group {
             id: GroupId(id),
@@ -232,7 +234,7 @@ prop_compose! {
             refaults: bytes[3],
             unprotected: bytes[4],
             keep,
-            by_age,
+            cold_only,
         }
     }
 }

@@ -236,7 +236,7 @@ impl Loop {
                 })),
                 keep: (cell.keep > 0 && !self.is(Broken::NothingIsProtected))
                     .then_some(Amount::Bytes(known(cell.keep))),
-                by_age: None,
+                cold_only: None,
             })
             .collect()
     }
@@ -268,7 +268,7 @@ impl Loop {
                 total: Bytes(model.swap),
                 free: self.swap_free(),
                 on_disk: model.on_disk,
-                beside: Bytes::ZERO,
+                free_outside_image: Bytes::ZERO,
             }),
             image: None,
             file_only: !model.old,
