@@ -24,7 +24,7 @@ use omr_units::Amount;
 pub use self::glob::{Glob, parts};
 pub use self::process::ProcessRule;
 pub use self::profile::Profile;
-pub use self::schema::{KEYS, TABLES, amount_text, class, time_text};
+pub use self::schema::{KEYS, TABLES, class, time_text};
 
 /// By which file of the kernel groups are reclaimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

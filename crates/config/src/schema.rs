@@ -215,9 +215,9 @@ impl Key {
         match &self.kind {
             Kind::Word { get, .. } => get(&settings).into(),
             Kind::Time { at, .. } => time_text(*at(&mut settings)),
-            Kind::Size { at, .. } => size_text(*at(&mut settings)),
-            Kind::Share { at, .. } => share_text(*at(&mut settings)),
-            Kind::Floor { at } => amount_text(*at(&mut settings)),
+            Kind::Size { at, .. } => at(&mut settings).exact(),
+            Kind::Share { at, .. } => at(&mut settings).exact(),
+            Kind::Floor { at } => at(&mut settings).exact(),
             Kind::Budget { at } => budget_text(*at(&mut settings)),
             Kind::Endpoint { at } => endpoint_text(*at(&mut settings)),
         }
@@ -232,10 +232,10 @@ impl Key {
                 *at(settings) = within(parse_time(value, &usual())?, *min, *max, time_text)?;
             }
             Kind::Size { at, min, max } => {
-                *at(settings) = within(parse_size(value, &usual())?, *min, *max, size_text)?;
+                *at(settings) = within(parse_size(value, &usual())?, *min, *max, Bytes::exact)?;
             }
             Kind::Share { at, min, max } => {
-                *at(settings) = within(parse_share(value, &usual())?, *min, *max, share_text)?;
+                *at(settings) = within(parse_share(value, &usual())?, *min, *max, Permyriad::exact)?;
             }
             Kind::Floor { at } => *at(settings) = parse_amount(value, &usual())?,
             Kind::Budget { at } => *at(settings) = parse_budget(value)?,
@@ -371,41 +371,8 @@ pub fn time_text(time: Duration) -> String {
     humantime::format_duration(time).to_string()
 }
 
-/// In the largest unit that loses nothing.
-fn size_text(size: Bytes) -> String {
-    for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
-        if size.0 != 0 && size.0.is_multiple_of(1 << shift) {
-            return format!("{}{unit}", size.0 >> shift);
-        }
-    }
-    if size == Bytes::ZERO { "0".into() } else { format!("{}B", size.0) }
-}
-
-fn share_text(share: Permyriad) -> String {
-    let (whole, rest) = (share.0 / 100, share.0 % 100);
-    match rest {
-        0 => format!("{whole}%"),
-        _ if rest.is_multiple_of(10) => format!("{whole}.{}%", rest / 10),
-        _ => format!("{whole}.{rest:02}%"),
-    }
-}
-
-/// As one writes it, nothing rounded.
-pub fn amount_text(amount: Amount) -> String {
-    match amount {
-        Amount::Bytes(bytes) => size_text(bytes),
-        Amount::Share(share) => share_text(share),
-        Amount::Max => "max".into(),
-    }
-}
-
 fn budget_text(budget: Option<Budget>) -> String {
-    match budget {
-        Some(Budget { bytes, hours }) => {
-            format!("{}/{}", size_text(bytes), if hours == 24 { "day" } else { "hour" })
-        }
-        None => "unlimited".into(),
-    }
+    budget.map_or_else(|| "unlimited".into(), Budget::exact)
 }
 
 fn endpoint_text(endpoint: SocketAddr) -> String {
@@ -511,9 +478,7 @@ mod tests {
         }
 
         #[test]
-        fn sizes_and_shares_are_shown_exactly(bytes in 0u64..=1 << 40, share in 0u32..=1_000_000, millis in 0u64..1 << 40) {
-            prop_assert_eq!(size_text(Bytes(bytes)).parse(), Ok(Bytes(bytes)));
-            prop_assert_eq!(share_text(Permyriad(share)).parse(), Ok(Permyriad(share)));
+        fn times_are_shown_exactly(millis in 0u64..1 << 40) {
             let time = Duration::from_millis(millis);
             prop_assert_eq!(humantime::parse_duration(&time_text(time)), Ok(time));
         }

@@ -7,7 +7,7 @@ use omr_policy::age::Bounds;
 use omr_policy::forecast::Forecast;
 use omr_policy::rank::{ProcessId, Score, Step, Verdict};
 use omr_policy::statement::Presence;
-use omr_policy::{ByAge, Class, Decision, Mode, Purpose, Reason};
+use omr_policy::{Class, ColdOnly, Decision, Mode, Purpose, Reason};
 use omr_units::{Budget, Bytes};
 use serde::{Deserialize, Serialize};
 
@@ -138,7 +138,7 @@ pub struct GroupView {
     pub sweeping: bool,
     /// It loses only what was surely not used for so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by_age: Option<ByAge>,
+    pub by_age: Option<ColdOnly>,
 }
 
 /// The answer to `omr explain`.

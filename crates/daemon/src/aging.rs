@@ -10,8 +10,8 @@ use omr_history::{MOST_GROUPS, SMALLEST};
 use omr_kernel::clock;
 use omr_machine::groups::tree::Tree;
 use omr_policy::schedule::{Beats, Due, Schedule};
-use omr_policy::{Class, Decision, Mode, Old, Reason, Signals};
-use omr_units::{Bytes, GroupId, Monotonic};
+use omr_policy::{Class, ColdAmount, Decision, Mode, Reason, Signals};
+use omr_units::{Bytes, GroupId, Monotonic, millis};
 
 use super::Daemon;
 use super::looker::{Looker, Order, Wanted};
@@ -70,11 +70,11 @@ impl History {
     }
 
     /// How much of a group is as old as its rule says.
-    pub fn old(&self, id: GroupId) -> Old {
+    pub fn old(&self, id: GroupId) -> ColdAmount {
         match (&self.never, self.old.get(&id)) {
-            (Some(why), _) => Old::Never { why: why.clone() },
-            (None, Some(bytes)) => Old::Known { bytes: *bytes },
-            (None, None) => Old::NotYet,
+            (Some(why), _) => ColdAmount::Never { why: why.clone() },
+            (None, Some(bytes)) => ColdAmount::Known { bytes: *bytes },
+            (None, None) => ColdAmount::NotYet,
         }
     }
 
@@ -126,7 +126,7 @@ impl Daemon {
         if self.history.is_looking {
             return;
         }
-        let ages = self.groups.iter().filter_map(|group| Some(group.by_age.as_ref()?.older_than));
+        let ages = self.groups.iter().filter_map(|group| Some(group.cold_only.as_ref()?.min_age));
         let ages = if may_age { self.history.beats.due(now, ages) } else { Vec::new() };
         if !ages.is_empty() {
             return self.order_look(Due::default(), ages);
@@ -163,7 +163,7 @@ impl Daemon {
         let reason = Reason::NoAges { why: why.clone() }.to_string();
         self.history.never = Some(why);
         let time = clock::read_wall().as_secs();
-        for group in self.groups.iter().filter(|group| group.by_age.is_some()) {
+        for group in self.groups.iter().filter(|group| group.cold_only.is_some()) {
             if let Some(path) = self.tree.path(group.id) {
                 let group = path.to_string_lossy().into_owned();
                 log::warn!("{}: left alone: {reason}", printable(&group));
@@ -175,8 +175,8 @@ impl Daemon {
     /// Tells the policy.
     pub(super) fn note_old(&mut self) {
         for group in &mut self.groups {
-            if let Some(by_age) = &mut group.by_age {
-                by_age.old = self.history.old(group.id);
+            if let Some(cold_only) = &mut group.cold_only {
+                cold_only.cold = self.history.old(group.id);
             }
         }
     }
@@ -188,7 +188,7 @@ impl Daemon {
 
     fn order_look(&mut self, due: Due, ages: Vec<Duration>) {
         let by_age = self.groups.iter().filter(|group| group.class == Class::Background);
-        let by_age = by_age.filter_map(|group| Some((group.id, group.by_age.as_ref()?.older_than))).collect();
+        let by_age = by_age.filter_map(|group| Some((group.id, group.cold_only.as_ref()?.min_age))).collect();
         let mut groups = choose(&self.tree, &by_age);
         if due.sample {
             let before = std::mem::take(&mut self.history.peaks);
@@ -220,13 +220,12 @@ impl Daemon {
     }
 
     pub(super) fn history_view(&self, now: Monotonic) -> HistoryView {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let history = &self.history;
         HistoryView {
             agings: history.agings,
-            cpu_ms: ms(history.cost),
-            aged_ms_ago: history.aged.map(|aged| ms(now.since(aged))),
-            wait_ms: ms(history.schedule.wait(&self.config.history)),
+            cpu_ms: millis(history.cost),
+            aged_ms_ago: history.aged.map(|aged| millis(now.since(aged))),
+            wait_ms: millis(history.schedule.wait(&self.config.history)),
         }
     }
 }

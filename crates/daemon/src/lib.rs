@@ -49,7 +49,7 @@ use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use omr_machine::statements::StatementStore;
 use omr_policy::stop::Watch;
 use omr_policy::{Class, Config, Decision, End, Finished, Goal, Mode, Reason, Signals, State, Writes};
-use omr_units::{Bytes, GroupId, Monotonic};
+use omr_units::{Bytes, GroupId, Monotonic, millis};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use self::aging::History;
@@ -429,7 +429,7 @@ impl Daemon {
         if self.warming || was_warming {
             // At the end too: what came back since the last scan must not be found later.
             if !self.warming || now >= self.next_scan {
-                self.excuse();
+                self.discount_refaults();
             }
         } else if now >= self.next_scan && (self.running.is_none() || self.scan_took <= LONGEST_LOOK) {
             self.scan();
@@ -522,8 +522,8 @@ impl Daemon {
             Decision::Hold { reason } => {
                 self.sweep = None;
                 // A sweep begins with fresh figures.
-                if let Reason::Settling { held, needed } = reason {
-                    let begins = clock::read_monotonic() + needed.saturating_sub(*held);
+                if let Reason::Settling { idle, needed } = reason {
+                    let begins = clock::read_monotonic() + needed.saturating_sub(*idle);
                     self.next_scan = self.next_scan.min(begins);
                 }
             }
@@ -569,7 +569,7 @@ impl Daemon {
             self.forget(id);
             return;
         }
-        let older_than = group.and_then(|group| Some(group.by_age.as_ref()?.older_than));
+        let older_than = group.and_then(|group| Some(group.cold_only.as_ref()?.min_age));
         self.order(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than }));
     }
 
@@ -678,7 +678,6 @@ impl Daemon {
         }
         self.history.swept(id, report.freed, matches!(report.end, End::Stopped | End::Timeout));
         self.note_old();
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let stop_reason = match &running.stop {
             Some(reason) if report.end == End::Stopped => reason.to_string(),
             _ => report.end.words().to_owned(),
@@ -791,15 +790,15 @@ impl Daemon {
     }
 
     /// A scan of which all that came back since the last one is excused: `omr warm` did that.
-    fn excuse(&mut self) {
+    fn discount_refaults(&mut self) {
         let refaults = |node: &omr_machine::groups::tree::Node| node.refaults.map(|refaults| (node.id, refaults));
         let before: HashMap<GroupId, Bytes> = self.tree.nodes().iter().filter_map(refaults).collect();
         self.scan();
         for (id, now) in self.tree.nodes().iter().filter_map(refaults) {
             let bytes = before.get(&id).map_or(Bytes::ZERO, |before| now - *before);
             if bytes > Bytes::ZERO {
-                self.state.excuse(id, bytes);
-                self.tally.excuse(id, bytes);
+                self.state.discount_refaults(id, bytes);
+                self.tally.discount_refaults(id, bytes);
             }
         }
     }

@@ -15,7 +15,7 @@ use omr_engine::prepare::{Done, Goal, Target, zram};
 use omr_history::ledger::{Entry, Prepared};
 use omr_kernel::{Kernel, clock};
 use omr_policy::{Decision, Mode, Purpose, Reason};
-use omr_units::{Bytes, Monotonic};
+use omr_units::{Bytes, Monotonic, millis};
 
 use super::Daemon;
 use super::worker::Order;
@@ -208,7 +208,7 @@ impl Daemon {
             freed_anon: done.freed_anon,
             freed_file: done.freed_file,
             swapped_out: done.swapped_out,
-            wall_ms: u64::try_from(Duration::from_secs_f64(done.seconds).as_millis()).unwrap_or(u64::MAX),
+            wall_ms: millis(Duration::from_secs_f64(done.seconds)),
             stop_reason: stop_reason.unwrap_or_else(|| done.why.words()).to_owned(),
             error: done.error,
         };

@@ -26,7 +26,7 @@ use omr_machine::statements::{StatementStore, Statements};
 use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Step, Verdict, lacking, rank};
 use omr_policy::statement::{Presence, Statement, Subject};
 use omr_policy::{Class, End, Mode, Reason, Signals};
-use omr_units::{Bytes, GroupId, Monotonic};
+use omr_units::{Bytes, GroupId, Monotonic, millis};
 
 use super::hinting::{self, Given};
 use super::looker::Cold;
@@ -272,7 +272,7 @@ impl Daemon {
         let reason = match now.map(|ranked| ranked.verdict.reason()) {
             Some(Reason::Class { class: Class::Foreground }) if hinting.step == Step::WillNeed => return,
             Some(_) if hinting.step == Step::WillNeed => "it left the foreground".to_owned(),
-            Some(reason @ (Reason::InUse { .. } | Reason::Class { .. } | Reason::NotAsked)) => reason.to_string(),
+            Some(reason @ (Reason::InUse { .. } | Reason::Class { .. } | Reason::NotStated)) => reason.to_string(),
             Some(_) => return,
             None => "it has ended".to_owned(),
         };
@@ -379,7 +379,6 @@ impl Daemon {
         let ranked = self.processes.ranked.iter().find(|ranked| ranked.id == hinting.id);
         let score = ranked.and_then(|ranked| ranked.score);
         let Some(seen) = self.processes.seen.get_mut(&hinting.id) else { return };
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut line = HintLine {
             time: clock::read_wall().as_secs(),
             id: hinting.id,
@@ -652,7 +651,7 @@ fn remembered(end: End, amount: Option<Bytes>, mode: Mode) -> HintEnd {
         End::Stopped | End::Timeout => HintEnd::Stopped,
         End::Denied | End::Unsupported | End::Failed => HintEnd::Failed,
         // Nobody will ask for it again; and no hint goes by age.
-        End::Gone | End::Young | End::NotAged | End::NotSeen => HintEnd::Complete,
+        End::Gone | End::NoMoreCold | End::NotAged | End::NotSeen => HintEnd::Complete,
     }
 }
 

@@ -119,7 +119,7 @@ impl Tally {
     }
 
     /// So much came back into a group on purpose: it is not what a sweep is to be blamed for.
-    pub fn excuse(&mut self, id: GroupId, bytes: Bytes) {
+    pub fn discount_refaults(&mut self, id: GroupId, bytes: Bytes) {
         if let Some(first) = self.groups.get_mut(&id).and_then(|group| group.first_refaults.as_mut()) {
             *first += bytes;
         }

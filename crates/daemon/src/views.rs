@@ -7,7 +7,7 @@ use omr_control::status::{Explanation, GroupView, ImageView, Status, SwapView, S
 use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
 use omr_policy::{Decision, Goal, judge, short, swap_floor};
-use omr_units::{Amount, Bytes, GroupId, Monotonic};
+use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
 use super::Daemon;
 use super::processes::unfocused;
@@ -23,7 +23,7 @@ impl Daemon {
         Some(SwapView {
             total: swap.total,
             free: swap.free,
-            floor: swap_floor(&self.config, &signals.machine, Bytes::MAX),
+            floor: swap_floor(&self.config, signals.machine.swap_context(), Bytes::MAX),
             on_disk: swap.on_disk,
             written: self.state.writes.within(signals.hour, budget.map_or(24, |budget| budget.hours)),
             budget,
@@ -40,7 +40,7 @@ impl Daemon {
             device: place.as_ref().ok().map(image::Place::name),
             obstacle: place.err().map(|obstacle| obstacle.to_string()),
             disk_rate,
-            write_ms_at_most: time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            write_ms_at_most: time.map(millis),
             is_goal: self.config.goal == Goal::Hibernate,
         }
     }
@@ -96,7 +96,7 @@ impl Daemon {
             came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
             last: tally.map(|tally| now.since(tally.last)),
             sweeping: sweeping == Some(group.id),
-            by_age: group.by_age.clone(),
+            by_age: group.cold_only.clone(),
         })
     }
 
@@ -153,7 +153,7 @@ impl Daemon {
                 explanation.reason = Some(reason);
             }
             Ok((job, _)) => {
-                let old = seen.by_age.as_ref().map(|by_age| format!(", not used for {}", short(by_age.older_than)));
+                let old = seen.cold_only.as_ref().map(|by_age| format!(", not used for {}", short(by_age.min_age)));
                 let old = old.unwrap_or_default();
                 explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
             }

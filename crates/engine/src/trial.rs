@@ -27,7 +27,7 @@ use crate::aging::observe::Observer;
 use crate::reclaim::backend::Backend;
 use crate::reclaim::generations::{swap_left, with_swap_limit};
 use crate::reclaim::limit_journal::{Borrowed, Guard, Journal};
-use crate::reclaim::{Worker, job, machine};
+use crate::reclaim::{Worker, job, swap_context};
 
 /// How often the guard is looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -84,8 +84,8 @@ pub fn read_fixed(kernel: &Kernel, group: &Group, config: &Config) -> Result<Byt
     let known = |field: Option<Bytes>| field.context("memory.stat lacks what the group's memory consists of");
     let cache = known(stat.page_cache())?;
     let swap_backed = known(stat.swap_backed())? - stat.unevictable.unwrap_or_default();
-    let machine = machine(kernel, false);
-    let free = machine.swap.map_or(Bytes::ZERO, |swap| swap.free - swap_floor(config, &machine, swap_backed));
+    let context = swap_context(kernel);
+    let free = context.swap.map_or(Bytes::ZERO, |swap| swap.free - swap_floor(config, context, swap_backed));
     let room = free.min(swap_left(&with_swap_limit(kernel, group)?, &mut buffer)?);
     Ok(current - cache - swap_backed.min(room))
 }
@@ -204,7 +204,8 @@ impl<'a> Trier<'a> {
         let low = size - slack;
         let current = self.group.read_current(&mut Vec::new())?;
         if current > low
-            && let end @ (End::Denied | End::Unsupported | End::Failed) = self.reclaim(current - low, low, trial)
+            && let end = self.reclaim(current - low, low, trial)
+            && end.is_failure()
         {
             bail!("{}: {}", self.backend, end.words());
         }
@@ -220,7 +221,7 @@ impl<'a> Trier<'a> {
     /// Reclaims in a thread of its own, and stops that when the guard is broken meanwhile.
     fn reclaim(&mut self, amount: Bytes, floor: Bytes, trial: &Trial) -> End {
         let (kernel, group, stop) = (self.kernel, self.group, Flag::default());
-        let job = job(self.config, &machine(kernel, self.backend.file_only()), self.backend.file_only(), amount, floor);
+        let job = job(self.config, swap_context(kernel), self.backend.file_only(), amount, floor);
         let mut worker =
             Worker { kernel, actuator: &mut *self.actuator, backend: self.backend, journal: None, stop: &stop };
         thread::scope(|scope| {

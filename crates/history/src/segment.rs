@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use omr_kernel::numa;
 use omr_policy::age::Bounds;
-use omr_units::{Bytes, GroupId};
+use omr_units::{Bytes, GroupId, millis};
 use serde::{Deserialize, Serialize};
 
 use super::{AGES, Cost, Idle, OnNode, Sample, Since};
@@ -159,7 +159,7 @@ impl Record {
             swap: sample.swap.map(blocks),
             idle: sample.idle.as_ref().map(IdleRecord::new),
             since: sample.since.as_ref().map(|since| SinceRecord {
-                over: u64::try_from(since.over.as_millis()).unwrap_or(u64::MAX),
+                over: millis(since.over),
                 refaults_anon: since.refaults_anon.map(blocks),
                 refaults_file: since.refaults_file.map(blocks),
                 swapped_in: since.swapped_in.map(blocks),

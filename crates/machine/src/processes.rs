@@ -364,7 +364,7 @@ fn see(
         process: rank::Process {
             id,
             class: standing.class,
-            asked: standing.asked,
+            stated: standing.asked,
             oom_score_adj: process::read_oom_score_adj(process.dir()).ok(),
             cpu: Some(stat.cpu()),
             anon: holds.anon,

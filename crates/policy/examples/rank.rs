@@ -10,8 +10,10 @@ fn main() {
     let count: u32 = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(5000);
     let config = Config::default();
     let mut state = State::default();
-    let swap = Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: true, beside: Bytes::ZERO };
-    // Less than half of it is available, and nobody waits: who is unused for long enough is to be paged out.
+    let swap =
+        Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: true, free_outside_image: Bytes::ZERO };
+    // Less than half of it is available, and nobody waits: who is unused for long enough is to be
+    // paged out.
     let memory = Memory { total: Bytes::mib(1 << 20), available: Bytes::mib(1 << 18) };
     let machine = Machine {
         dt: Duration::from_secs(1),
@@ -51,7 +53,7 @@ fn process(n: u32) -> Process {
     Process {
         id: ProcessId { pid: n, start: u64::from(n) },
         class: if n.is_multiple_of(7) { Class::Foreground } else { Class::Background },
-        asked: true,
+        stated: true,
         oom_score_adj: i16::try_from(n % 1000).ok(),
         cpu: Some(Duration::ZERO),
         anon: Some(Bytes::mib(u64::from(n % 900))),

@@ -1,18 +1,22 @@
-//! What limits a group could live with, from what it held and used over days.
+//! With which limits a group could live, judging by days of samples of its size and use.
+//! `omr advise` prints the advice; nobody carries it out.
 //!
-//! * The **working set** at a sample is what was used since the one before, at most: of anonymous and
-//!   shared memory by age; page cache and the kernel's memory in full, as their use is not known; and
-//!   what was allocated and freed meanwhile. A sample without ages, or of a time when the group lacked
-//!   memory, counts with all that the group held.
-//! * **request**, what is to be there for the group: the 95th percentile of the working set and 15 %.
-//!   (Kubernetes' recommender takes the 90th percentile of daily peaks and the same margin.)
-//! * **high**, above which the kernel reclaims and slows down: the largest working set and 15 %. Not a
-//!   percentile: one hour in twenty above it would be an hour of waiting.
-//! * **max**, above which it kills: a quarter above the most that was ever held, or high. Nothing is
-//!   saved by it, it is where a leak ends.
+//! * The **working set** at a sample is the memory used since the sample before, at most. It
+//!   contains the anonymous and shared memory that was used, by age; all page cache and all kernel
+//!   memory, as their use is unknown; and memory that was allocated and freed meanwhile. A sample
+//!   without ages, or from a time when the group was short of memory, counts with all memory of the
+//!   group.
+//! * **request** is the memory that should be there for the group: the 95th percentile of the
+//!   working set, plus 15 %. (The recommender of Kubernetes uses the 90th percentile of daily peaks
+//!   and the same margin.)
+//! * **high** is the size above which the kernel reclaims and slows the group down: the largest
+//!   working set, plus 15 %. It is not a percentile, as one hour in twenty above it would be an
+//!   hour of waiting.
+//! * **max** is the size above which the kernel kills: a quarter above the largest size so far, or
+//!   above high. It saves nothing; it is where a leak ends.
 //!
-//! Unknown is never cold, so the working set is too large rather than too small: to find out how much,
-//! see [`crate::trial`].
+//! Unknown memory never counts as cold, so the working set is rather too large than too small.
+//! [`crate::trial`] finds out by how much.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -23,39 +27,40 @@ use serde::{Deserialize, Serialize};
 use crate::age::Bounds;
 use crate::trial::Guard;
 
-/// Beyond the working set.
+/// The margin of request and high above the working set.
 pub const MARGIN: Permyriad = Permyriad::percent(15);
-/// Between the most that was held, and being killed.
+/// The margin of max above the largest size.
 const KILL_MARGIN: Permyriad = Permyriad::percent(25);
-/// With less history than this nothing is advised.
+/// No advice is given with less history than this.
 pub const LEAST_COVERED: Duration = Duration::from_secs(3600);
-/// And with fewer samples.
+/// No advice is given with fewer samples than this.
 pub const LEAST_SAMPLES: usize = 6;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A group at one time, and since the time before.
+/// A group at one moment, and what happened since the sample before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Since the sample before; `None`: there is none, or it is not known how long ago it was.
+    /// The time since the sample before; `None`: there is none, or it is unknown how long ago it
+    /// was.
     pub over: Option<Duration>,
-    /// Charged to it.
+    /// Memory charged to it.
     pub current: Bytes,
-    /// The most that was, since the sample before.
+    /// The largest size since the sample before.
     pub peak: Bytes,
-    /// Of what is charged, page cache.
+    /// The page cache in `current`.
     pub cache: Bytes,
-    /// Of what is charged, anonymous and shared memory.
+    /// The anonymous and shared memory in `current`.
     pub memory: Bytes,
-    /// Of that, used since the sample before; `None` is unknown.
+    /// The part of `memory` that was used since the sample before; `None`: unknown.
     pub used: Option<Bounds>,
-    /// Came back since the sample before.
+    /// Bytes that came back since the sample before; `None`: unknown.
     pub refaults: Option<Bytes>,
-    /// Time in which its tasks waited for memory, since the sample before.
+    /// Time in which its tasks waited for memory since the sample before; `None`: unknown.
     pub stalled: Option<Duration>,
 }
 
 impl Sample {
-    /// What was used since the sample before: at least, at most.
+    /// The memory that was used since the sample before.
     pub fn working_set(&self, guard: &Guard) -> Bounds {
         let all = self.peak.max(self.current);
         let Some(used) = self.used else { return Bounds { least: Bytes::ZERO, most: all } };
@@ -67,7 +72,8 @@ impl Sample {
         Bounds { least: used.least.min(all), most: most.min(all) }
     }
 
-    /// Whether the group waited for memory, or read it back, more than the guard allows.
+    /// Whether the group was short of memory: it waited for memory, or refaulted, more than the
+    /// guard allows.
     pub fn is_short(&self, guard: &Guard) -> bool {
         let Some(over) = self.over.filter(|over| !over.is_zero()) else { return false };
         let stalled =
@@ -77,19 +83,19 @@ impl Sample {
     }
 }
 
-/// Amounts of which so many samples are no larger.
+/// Percentiles of amounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// Half of them.
+    /// Half of the amounts are no larger.
     pub p50: Bytes,
-    /// 19 of 20.
+    /// 19 of 20 amounts are no larger.
     pub p95: Bytes,
-    /// All.
+    /// The largest amount.
     pub max: Bytes,
 }
 
 impl Percentiles {
-    /// Of these; of none, zero.
+    /// Percentiles of these amounts; zero where there are none.
     pub fn of(mut amounts: Vec<Bytes>) -> Self {
         amounts.sort_unstable();
         let at = |share: usize| {
@@ -100,66 +106,67 @@ impl Percentiles {
     }
 }
 
-/// What was seen while the group held no more than a size.
+/// How the group did at times when it was no larger than a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Samples of such times.
+    /// The number of samples from such times.
     pub samples: usize,
-    /// Of them, with the guard broken.
+    /// The number of those in which it was short of memory.
     pub short: usize,
-    /// How long those times were.
+    /// The length of those times.
     pub time: Duration,
-    /// How long tasks waited for memory in them.
+    /// How long its tasks waited for memory in them.
     pub stalled: Duration,
-    /// What came back in them.
+    /// Bytes that came back in them.
     pub refaults: Bytes,
 }
 
-/// What is advised for a group, and why.
+/// Limits for a group, and what they are based on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
-    /// Samples that it rests on.
+    /// The number of samples.
     pub samples: usize,
-    /// The time that they cover.
+    /// The time that the samples cover.
     pub covered: Duration,
-    /// Less than half of the time that was asked about.
+    /// The samples cover less than half of the time that was asked about.
     pub weak: bool,
-    /// Of the samples, without ages.
+    /// The number of samples without ages.
     pub unaged: usize,
-    /// Of the samples, at times when the group lacked memory: what it would have used is not known.
+    /// The number of samples from times when the group was short of memory: it is unknown how much
+    /// it would have used.
     pub short: usize,
-    /// At the last sample.
+    /// The size at the last sample.
     pub current: Bytes,
-    /// Of that, page cache: part of each working set, as its use is not known.
+    /// The page cache in it. It is part of each working set, as its use is unknown.
     pub cache: Bytes,
-    /// The most that was held.
+    /// The largest size.
     pub peak: Bytes,
-    /// Working set, at most.
+    /// The working set, at most.
     pub working_set: Percentiles,
-    /// Working set at least: what surely was used.
+    /// The working set, at least: the memory that was certainly used.
     pub least: Percentiles,
-    /// What is to be there for it.
+    /// The memory that should be there for it.
     pub request: Bytes,
-    /// `memory.high`.
+    /// A value for `memory.high`.
     pub high: Bytes,
-    /// `memory.max`.
+    /// A value for `memory.max`.
     pub max: Bytes,
-    /// What the group holds above `high` now.
+    /// How much larger than `high` the group is now.
     pub saved: Bytes,
-    /// What was seen at `high` or less; `None`: it was never as small.
+    /// How the group did at `high` or below; `None`: it was never that small.
     pub evidence: Option<Evidence>,
 }
 
-/// Why nothing is advised: too little is known.
+/// No advice is given, as too little is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TooLittle {
-    /// Samples there are.
+    /// The number of samples.
     pub samples: usize,
-    /// The time that they cover.
+    /// The time that the samples cover.
     pub covered: Duration,
 }
 
-/// Advice from the samples of a group, in their order, of the last `window`.
+/// Advice from the samples of a group in the last `window`, oldest first.
 pub fn advise(samples: &[Sample], window: Duration, guard: &Guard) -> Result<Advice, TooLittle> {
     let covered = samples.iter().filter_map(|sample| sample.over).sum();
     let Some(last) = samples.last().filter(|_| samples.len() >= LEAST_SAMPLES && covered >= LEAST_COVERED) else {
@@ -202,7 +209,7 @@ fn evidence(samples: &[Sample], size: Bytes, guard: &Guard) -> Option<Evidence> 
     (evidence.samples > 0).then_some(evidence)
 }
 
-/// Rounded up to a MiB: nobody reads more digits, and a limit of nothing is none.
+/// Rounded up to a MiB: nobody reads more digits, and a limit must not be zero.
 fn whole(bytes: Bytes) -> Bytes {
     Bytes::mib(bytes.0.div_ceil(1 << 20).max(1))
 }

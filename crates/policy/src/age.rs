@@ -1,18 +1,20 @@
-//! What the ages of generations say about how long memory was not used, and what they do not.
+//! How much memory of a group was unused for how long, as a least and a most, from the generations
+//! of MGLRU.
 //!
-//! A reading is one group's generations on one node, right after an aging (`lru_gen`). Aging looks
-//! at the accessed bit of each mapped page: what was used since the aging before moves to the
-//! generation that was the youngest until then, all else stays. So of the pages that are older than
-//! generation `g`, none was used between the birth of `g` and the last aging: a **least** that holds,
-//! whoever did the agings. What is in `g` was used after `g` was born: that gives a **most**.
+//! A reading is the generations of one group on one node, right after an aging (`lru_gen`). Aging
+//! reads the accessed bit of each mapped page. Pages used since the aging before move to the
+//! generation that was the youngest until then; all other pages stay. So no page older than
+//! generation `g` was used between the birth of `g` and the last aging. That is the **least**
+//! amount of unused memory, whoever ran the agings. Pages in `g` were used after `g` was born. That
+//! gives the **most**.
 //!
-//! The kernel keeps four generations and merges the oldest two when a fifth comes. How much has not
-//! been used for longer than they reach back is found from readings before: what was merged in since
-//! then is known, and the rest was there already.
+//! The kernel keeps four generations and merges the oldest two when a fifth begins. For times
+//! further back, [`Ages`] compares earlier readings: the amount merged in since then is known, and
+//! the rest was there before.
 //!
-//! Not seen: use through read(2) and write(2), so page cache is no part of this, and files in tmpfs
-//! count as not used unless they are mapped. The most is too low where somebody else's reclaim moves
-//! pages on that were not used.
+//! The kernel does not see use through read(2) and write(2). So page cache is left out, and files
+//! in tmpfs count as unused unless they are mapped. The most is too low where another program's
+//! reclaim moved pages that were unused.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -22,34 +24,37 @@ use core::time::Duration;
 use omr_units::{Bytes, Monotonic};
 use serde::{Deserialize, Serialize};
 
-/// Older readings are forgotten: enough for twelve rounds of the daemon's five (see [`crate::schedule`]). They cannot be
-/// thinned out, as each says only with the next what was merged in between.
+/// The number of readings that are kept: enough for twelve rounds of the daemon's five agings (see
+/// [`crate::schedule`]). None can be left out, as two successive readings are needed to tell how
+/// much was merged in between.
 const READINGS: usize = 64;
 
-/// Agings do not come to the millisecond, so the most is of what was not used for this part of the time
-/// longer. Else what was aged just before the moment would count with the generation after it.
+/// Agings do not come to the millisecond. So the most is the memory that was unused for a time that
+/// is longer by this part of it. Otherwise pages aged just before the moment would count with the
+/// next generation.
 const SLACK: u32 = 32;
 
 /// One generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// Its number; greater is younger.
+    /// Number of the generation; a greater number is younger.
     pub number: u64,
-    /// When it was made.
+    /// When the generation was made.
     pub born: Monotonic,
     /// Anonymous and shared memory in it.
     pub memory: Bytes,
 }
 
-/// A group's generations on one node after an aging.
+/// The generations of a group on one node after an aging.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     generations: Vec<Generation>,
 }
 
 impl Reading {
-    /// From the generations, oldest first; `None` of none. A birth after that of a younger generation
-    /// (the kernel's milliseconds have 32 bits) is taken for as late as that.
+    /// A reading of these generations, oldest first; `None`: there are none. The kernel's
+    /// milliseconds have 32 bits, so a generation may seem to be born after a younger one; it then
+    /// gets the birth of the younger one.
     pub fn new(mut generations: Vec<Generation>) -> Option<Self> {
         let mut earliest = generations.last()?.born;
         for generation in generations.iter_mut().rev() {
@@ -59,7 +64,7 @@ impl Reading {
         Some(Reading { generations })
     }
 
-    /// When the youngest generation was made: the moment that this is about.
+    /// The moment of the reading: when the youngest generation was made.
     pub fn at(&self) -> Monotonic {
         self.generations.last().map(|youngest| youngest.born).unwrap_or_default()
     }
@@ -77,24 +82,25 @@ impl Reading {
         self.generations.iter().take(index).map(|generation| generation.memory).sum()
     }
 
-    /// The youngest generation that was born by then and has an older one.
+    /// The index of the youngest generation that was born by then and has an older one.
     fn border(&self, moment: Monotonic) -> Option<usize> {
         (1..self.generations.len()).rev().find(|&index| self.generations[index].born <= moment)
     }
 }
 
-/// Between which two amounts the truth is.
+/// Two amounts between which the true amount lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
-    /// At least this.
+    /// The true amount is at least this.
     pub least: Bytes,
-    /// At most this.
+    /// The true amount is at most this.
     pub most: Bytes,
 }
 
 impl Bounds {
-    /// Of a part of `memory`, when these are bounds of something in all of it: that may be in the rest as far as
-    /// there is room, and the part can have no more of it than it is large.
+    /// Bounds for `part`, which is a part of `memory`, from these bounds for all of `memory`. The
+    /// amount may be in the other part as far as there is room, and `part` cannot have more than
+    /// its size.
     pub fn of_part(self, memory: Bytes, part: Bytes) -> Bounds {
         let least = self.least - (memory - part);
         Bounds { least: least.min(part), most: self.most.min(part) }
@@ -115,8 +121,8 @@ pub struct Ages {
 }
 
 impl Ages {
-    /// Takes in a reading. Where its numbers have gone back it is of something else, and what was before
-    /// is forgotten.
+    /// Takes in a reading. If its numbers have gone back, it is a reading of another group, and all
+    /// earlier readings are forgotten.
     pub fn add(&mut self, reading: Reading) {
         if self.readings.back().is_some_and(|before| reading.last() < before.last() || reading.first() < before.first())
         {
@@ -128,7 +134,7 @@ impl Ages {
         self.readings.push_back(reading);
     }
 
-    /// Forgets readings that say nothing of what was not used for this long or less.
+    /// Forgets the readings that are not needed for times up to this long.
     pub fn keep(&mut self, time: Duration) {
         let Some(now) = self.at() else { return };
         let moment = now - time - time / SLACK;
@@ -142,19 +148,21 @@ impl Ages {
         self.readings.back().map_or(Bytes::ZERO, |last| last.before(usize::MAX))
     }
 
-    /// When the last aging was.
+    /// When the last aging was; `None`: there is no reading.
     pub fn at(&self) -> Option<Monotonic> {
         self.readings.back().map(Reading::at)
     }
 
-    /// How much was, at the last aging, not used for this long (the most: for a thirty-second longer).
+    /// How much memory was unused for this long at the last aging. The most is for a time that is
+    /// longer by a 32nd.
     pub fn idle(&self, time: Duration) -> Bounds {
         let Some(last) = self.readings.back() else { return Bounds::default() };
         let most = self.most(last.at() - time - time / SLACK);
         Bounds { least: self.least(last.at() - time).min(most), most }
     }
 
-    /// Whatever was not used since a moment was older than each generation born after it, at each reading.
+    /// Memory unused since a moment was, in each reading, older than each generation born after it.
+    /// So the smallest such amount is the most.
     fn most(&self, moment: Monotonic) -> Bytes {
         let older = |reading: &Reading| {
             let index = reading.generations.iter().skip(1).position(|generation| generation.born >= moment);
@@ -163,14 +171,15 @@ impl Ages {
         self.readings.iter().filter_map(older).chain([self.memory()]).min().unwrap_or_default()
     }
 
+    /// The amount that was certainly unused since a moment.
     fn least(&self, moment: Monotonic) -> Bytes {
         let mut readings = self.readings.iter().rev();
         let Some(last) = readings.next() else { return Bytes::ZERO };
         if let Some(index) = last.border(moment) {
             return last.before(index);
         }
-        // Nothing older than this generation was used since its birth, and all of it was older at the
-        // readings before, too, but perhaps younger than another border.
+        // Pages older than this generation are unused since its birth. They were older than it in
+        // earlier readings as well, but perhaps younger than another border.
         let Some(mut border) = last.generations.get(1).map(|generation| generation.number) else { return Bytes::ZERO };
         let mut least = last.before(1);
         for reading in readings {

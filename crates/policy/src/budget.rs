@@ -1,15 +1,18 @@
-//! The allowance for writes to swap on disk, in buckets of an hour.
+//! The write budget: how much may be written to swap on disk, counted in whole hours.
+//!
+//! The daemon adds what each sweep and each hint wrote. The sums survive a restart, as the daemon
+//! saves them.
 
 use alloc::collections::VecDeque;
 
 use omr_units::{Budget, Bytes};
 use serde::{Deserialize, Serialize};
 
-/// Bytes written in each of the last hours. Survives a restart: the daemon saves it.
+/// Bytes written to swap on disk in each of the last 24 hours.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Writes {
-    /// Hour since 1970 and bytes, oldest first.
+    /// Hours since 1970 and the bytes written in each, oldest first.
     hours: VecDeque<(u64, Bytes)>,
 }
 
@@ -19,7 +22,7 @@ impl Writes {
     /// Records bytes written in this hour.
     pub fn add(&mut self, hour: u64, bytes: Bytes) {
         if bytes.0 == 0 {
-            // Nothing to record, so no reason to trust the clock and drop what it says is old.
+            // There is nothing to record, so a wrong clock must not drop older hours.
             return;
         }
         self.settle(hour);
@@ -35,11 +38,12 @@ impl Writes {
         self.hours.iter().filter(|(h, _)| hour.saturating_sub(*h) < u64::from(hours)).map(|(_, bytes)| *bytes).sum()
     }
 
-    /// What is left of a budget; everything where there is none.
+    /// What is left of a budget; `Bytes::MAX` where there is none.
     pub fn left(&self, hour: u64, budget: Option<Budget>) -> Bytes {
         budget.map_or(Bytes::MAX, |budget| budget.bytes - self.within(hour, budget.hours))
     }
 
+    /// Drops hours that are too old, and adds hours in the future to this one.
     fn settle(&mut self, hour: u64) {
         let mut future = Bytes::ZERO;
         self.hours.retain(|&(h, bytes)| {

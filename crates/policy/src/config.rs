@@ -1,4 +1,4 @@
-//! What the user can choose. Plain values with the defaults; reading files is the binary's part.
+//! The settings of the policy, as plain values with their defaults. Other crates read the files.
 
 use core::time::Duration;
 
@@ -8,55 +8,56 @@ use serde::{Deserialize, Serialize};
 /// The whole configuration of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Whether decisions are carried out.
+    /// Whether omr carries decisions out.
     pub mode: Mode,
-    /// What sweeps work towards.
+    /// The goal of sweeps.
     pub goal: Goal,
-    /// What `Goal::Hibernate` needs to know.
+    /// Settings of `Goal::Hibernate`.
     pub hibernate: Hibernate,
     /// When the machine counts as idle.
     pub idle: Idle,
     /// When a running sweep ends because somebody needs the machine.
     pub stop: Stop,
-    /// What a sweep does.
+    /// When sweeps begin and how large they are.
     pub sweep: Sweep,
-    /// What keeps sweeps from doing harm.
+    /// Limits that keep sweeps from doing harm.
     pub guard: Guard,
-    /// When processes in the background are hinted away.
+    /// When background processes are hinted.
     pub hints: Hints,
-    /// What is remembered of groups.
+    /// How often groups are sampled and aged, and how much of that is kept.
     pub history: History,
 }
 
-/// Whether decisions are carried out.
+/// Whether omr carries decisions out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Reclaim.
+    /// Decisions are carried out.
     #[default]
     Act,
-    /// Decide and record, and write nothing to the kernel.
+    /// Decisions are only recorded; nothing is written to the kernel.
     Observe,
 }
 
-/// What sweeps work towards.
+/// The goal of sweeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
-    /// Free memory: all that background groups may lose.
+    /// Free memory: as much as background groups may lose.
     #[default]
     Free,
-    /// A small hibernation image, at any time. No sweeps where the machine cannot hibernate, and none
-    /// once the image is small enough.
+    /// A small hibernation image at any time. No sweep runs where the machine cannot hibernate or
+    /// while the image is small enough.
     Hibernate,
 }
 
-/// What `Goal::Hibernate` works towards, and what happens last.
+/// Settings of `Goal::Hibernate`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernate {
-    /// The image, before compression, is small enough at this size; zero: never.
+    /// An image of this size, before compression, is small enough; zero: no image is.
     pub image: Bytes,
-    /// Whether `image_size` is raised while the image is made, where little more could leave.
+    /// Whether omr raises `image_size` while the image is made, where little more could leave
+    /// memory.
     pub raise_image_size: bool,
 }
 
@@ -66,16 +67,16 @@ impl Default for Hibernate {
     }
 }
 
-/// Which rule tells an idle machine.
+/// The rule by which the machine counts as idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdleRule {
-    /// Enough CPU time is free after taking out what background groups and omr itself use, tasks
-    /// hardly wait for anything, and no foreground group runs beyond a small share.
+    /// Enough CPU time is free, not counting the use by background groups and omr; tasks hardly
+    /// wait for anything; and foreground groups use no more than a small share.
     #[default]
     Headroom,
-    /// The seed's: every CPU is almost wholly idle. Time waiting for I/O, time stolen by the host and
-    /// niced time count as busy.
+    /// Every CPU is almost completely idle, as in the seed of omr. Time waiting for I/O, time
+    /// stolen by the host and niced time count as busy.
     Strict,
 }
 
@@ -84,22 +85,24 @@ pub enum IdleRule {
 pub struct Idle {
     /// The rule.
     pub rule: IdleRule,
-    /// How long the rule must hold before the first sweep. The seed's 30 s.
+    /// How long the rule must hold before the first sweep. 30 s is the value of the seed.
     #[serde(rename = "for")]
     pub hold: Duration,
-    /// After an interruption the rule must hold as long as the interruption lasted, at least this
-    /// long and at most `for`. Twice as long as after the interruption before, unless sweeps could go
-    /// on for as long as `for` in between.
+    /// After an interruption the rule must hold for as long as the interruption lasted, at least
+    /// for this long and at most for `for`. The least time doubles with each interruption, unless
+    /// sweeps could run for as long as `for` in between.
     pub again: Duration,
-    /// Load and pressure are averaged over this time, so that one short burst is not busy.
+    /// Load and pressure are averaged over this time, so that one short burst does not count as
+    /// busy.
     pub window: Duration,
-    /// `strict`: every CPU must be idle by at least this share. The seed's 95 %.
+    /// `strict`: the least share of time in which every CPU must be idle. 95 % is the value of the
+    /// seed.
     pub strict: Permyriad,
-    /// `headroom`: share of all CPU time that must be free.
+    /// `headroom`: the share of all CPU time that must be free.
     pub free: Permyriad,
-    /// `headroom`: all foreground groups together may use this share of one CPU.
+    /// `headroom`: the share of one CPU that all foreground groups together may use.
     pub foreground: Permyriad,
-    /// `headroom`: share of time in which some task may wait for a CPU (PSI `cpu` `some`).
+    /// `headroom`: the share of time in which some task may wait for a CPU (PSI `cpu` `some`).
     pub pressure_cpu: Permyriad,
     /// `headroom`: the same for I/O.
     pub pressure_io: Permyriad,
@@ -127,15 +130,15 @@ impl Default for Idle {
 /// When a running sweep ends because somebody needs the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    /// Share of one CPU that work outside background groups may use above what it used when the
-    /// sweep began, over the last two samples.
+    /// The share of one CPU, over the last two samples, by which work outside background groups may
+    /// exceed its use at the beginning of the sweep.
     pub cpu: Permyriad,
-    /// How often that is looked at while a sweep runs. Two samples and one write must fit into the
+    /// The time between two samples while a sweep runs. Two samples and one write must fit into the
     /// 100 ms in which a sweep stops.
     pub sample: Duration,
     /// A sweep ends when some task waited for memory for this long within `window` (PSI trigger).
     pub stall: Duration,
-    /// Kernels before 6.7 take no window below 500 ms.
+    /// The window of that PSI trigger. Kernels before 6.7 accept no window below 500 ms.
     pub window: Duration,
 }
 
@@ -150,20 +153,20 @@ impl Default for Stop {
     }
 }
 
-/// What a sweep does.
+/// When sweeps begin and how large they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// No sweep for this long after boot.
+    /// No sweep runs for this long after boot.
     pub after_boot: Duration,
-    /// No sweep for this long after the machine woke up from suspend or hibernation.
+    /// No sweep runs for this long after the machine woke up from suspend or hibernation.
     pub after_resume: Duration,
-    /// Groups with less to gain are left alone.
+    /// Groups with less than this to gain are left alone.
     pub smallest: Bytes,
-    /// A group that was swept is swept again when it has grown by this much.
+    /// A group is swept again when it has grown by this much since its last sweep.
     pub growth: Bytes,
-    /// One write to the kernel may ask for this much.
+    /// The most that one write to the kernel may ask for.
     pub step: Bytes,
-    /// Steps are made smaller until one write takes no longer than this.
+    /// Writes get smaller until one takes no longer than this.
     pub write_time: Duration,
 }
 
@@ -180,20 +183,19 @@ impl Default for Sweep {
     }
 }
 
-/// What keeps sweeps from doing harm.
+/// Limits that keep sweeps from doing harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
-    /// A group into which more than this comes back in a minute after its sweep is left alone for
-    /// `backoff`, then twice as long, and so on.
+    /// A group into which more than this comes back in a minute after its sweep is left alone.
     pub refaults_per_minute: Bytes,
-    /// See there.
+    /// How long it is left alone the first time; then twice as long, and so on.
     pub backoff: Duration,
     /// The longest back-off.
     pub backoff_max: Duration,
-    /// Swap that stays free: a size or a share of all swap. On a machine that can hibernate, what
-    /// the image needs stays free as well.
+    /// Swap that must stay free: a size or a share of all swap. On a machine that can hibernate, at
+    /// least the space for the image stays free.
     pub swap_floor: Amount,
-    /// How much sweeps may write to swap on disk; swap in memory (zram) does not count. `None`: any
+    /// How much omr may write to swap on disk; swap in memory (zram) does not count. `None`: any
     /// amount.
     pub max_swap_writes: Option<Budget>,
 }
@@ -210,26 +212,28 @@ impl Default for Guard {
     }
 }
 
-/// When processes in the background are hinted away. Which ones those are is said by rules and by
-/// whoever knows.
+/// When background processes are hinted. Rules, users and agents say which processes those are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hints {
-    /// The memory of a process that was in the background and unused for this long is marked cold.
+    /// A process that was in the background and unused for this long is deactivated: the kernel
+    /// reclaims its memory first when memory is short.
     pub cold_after: Duration,
-    /// And is paged out when that has been so for this long. ChromeOS's 45 s.
+    /// A process that was in the background and unused for this long is paged out. 45 s is the
+    /// value of ChromeOS.
     pub pageout_after: Duration,
-    /// A process that takes no more than this share of one CPU is not in use: most have timers.
+    /// A process that uses no more than this share of one CPU counts as unused: most have timers.
     pub cpu: Permyriad,
-    /// Processes with less anonymous memory are left alone. Android's 12,000 kB.
+    /// Processes with less anonymous memory than this are left alone. Android uses 12,000 kB.
     pub smallest: Bytes,
-    /// What was paged out is paged out again when its anonymous memory has changed by this much.
-    /// Android's 8,000 kB.
+    /// A process is paged out again when its anonymous memory has changed by this much. Android
+    /// uses 8,000 kB.
     pub change: Bytes,
-    /// With less free swap than this share, nothing is paged out. Android's 20 %.
+    /// Nothing is paged out while less than this share of swap is free. Android uses 20 %.
     pub swap_free: Permyriad,
-    /// With more memory available than this share, nothing is paged out, and no more than lacks for it.
+    /// Nothing is paged out while more than this share of memory is available, and no more is paged
+    /// out than the difference to it.
     pub available: Permyriad,
-    /// What was paged out of a process is brought back when it comes to the foreground.
+    /// Whether the memory of a process is prefetched when the process comes to the foreground.
     #[serde(default)]
     pub prefetch: bool,
 }
@@ -249,14 +253,14 @@ impl Default for Hints {
     }
 }
 
-/// What is remembered of groups: what they held, and how long it was not used.
+/// How often groups are sampled and aged, and how much of that is kept on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// A sample is taken this often.
+    /// The time between two samples.
     pub every: Duration,
-    /// On disk; zero: nothing is kept there.
+    /// The size of the history on disk; zero: nothing is kept there.
     pub size: Bytes,
-    /// Share of one CPU that looking may take; zero: what is used is not looked at.
+    /// The share of one CPU that aging may use; zero: groups are not aged.
     pub budget: Permyriad,
 }
 
@@ -270,16 +274,16 @@ impl Default for History {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// May be reclaimed.
+    /// Its memory may be reclaimed.
     Background,
-    /// Somebody is working with it: nothing is taken from it, and its work stops a sweep.
+    /// Somebody works with it: it is not reclaimed, and its work stops a sweep.
     Foreground,
-    /// The system needs it: nothing is taken from it.
+    /// The system needs it: it is not reclaimed.
     Protected,
 }
 
 impl Class {
-    /// The word for it.
+    /// The name of the class in configuration and output.
     pub fn name(self) -> &'static str {
         match self {
             Class::Background => "background",

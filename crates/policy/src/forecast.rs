@@ -1,20 +1,22 @@
-//! How large a hibernation image would be, and what of it could leave memory before: the sums that
-//! the kernel does itself when it hibernates (kernel/power/snapshot.c of 6.12), done ahead of time.
+//! How large a hibernation image would be now, and how much memory could leave before.
 //!
-//! The kernel saves every page frame in use: clean page cache, clean swap cache and the pools of zram
-//! and zswap as well. Where those are no more than it may save at once, it only copies them; where they
-//! are more, it first reclaims the whole machine in one task, and that is what takes a minute.
+//! The kernel computes the same sums when it hibernates (kernel/power/snapshot.c of 6.12). It saves
+//! every page frame in use, including clean page cache, clean swap cache and the pools of zram and
+//! zswap. If those frames are no more than it may save at once, it only copies them. If they are
+//! more, it first reclaims the whole machine in one task, which takes up to a minute. [`forecast`]
+//! works from the zones and counters of the kernel; `omr prepare hibernate` and `omr hibernate` act
+//! on it.
 
 use omr_units::{Bytes, PageSize, Pages};
 use serde::{Deserialize, Serialize};
 
-/// `PAGES_FOR_IO`: kept free for writing the image.
+/// `PAGES_FOR_IO`: pages that the kernel keeps free to write the image.
 const PAGES_FOR_IO: Pages = Pages(1024);
-/// `UNC_PAGES`: the image is compressed in units of so many pages.
+/// `UNC_PAGES`: the image is compressed in units of this many pages.
 const UNIT: u64 = 32;
-/// And a unit that does not compress at all takes so many (`CMP_PAGES`).
+/// `CMP_PAGES`: a unit that does not compress at all takes this many pages.
 const WORST_UNIT: u64 = 35;
-/// What could leave is little where it is no more than this part of what must stay.
+/// Memory that could leave is little if it is at most a half of the memory that must stay.
 const LITTLE: u64 = 2;
 
 /// A zone of the machine's memory, as `/proc/zoneinfo` shows it.
@@ -26,18 +28,18 @@ pub struct Zone {
     pub spanned: Pages,
     pub present: Pages,
     pub managed: Pages,
-    /// The largest `lowmem_reserve`.
+    /// The largest `lowmem_reserve` (shown as `protection`).
     pub protection: Pages,
-    /// Free, but in a CPU's own list.
+    /// Free pages in the lists of CPUs.
     pub per_cpu: Pages,
 }
 
-/// What a forecast is made from. All of it, or no forecast: a part that is unknown is not zero.
+/// The inputs of a forecast. All of them must be known: an unknown part is not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inputs<'a> {
     /// All zones.
     pub zones: &'a [Zone],
-    /// Size of a page.
+    /// The size of a page.
     pub page: PageSize,
     /// `/sys/power/image_size`.
     pub image_size: Bytes,
@@ -45,13 +47,13 @@ pub struct Inputs<'a> {
     pub reserved_size: Bytes,
     /// Anonymous and shared memory on the kernel's lists, swap cache included.
     pub anon: Bytes,
-    /// Of it, what swap has a copy of.
+    /// The part of it of which swap has a copy.
     pub swap_cache: Bytes,
     /// Page cache on the kernel's lists.
     pub file: Bytes,
-    /// Of it, what its file does not have yet.
+    /// The part of it that is not written to its file yet.
     pub dirty: Bytes,
-    /// Slab that can be freed.
+    /// Reclaimable slab.
     pub slab: Bytes,
     /// The pools of all zram devices.
     pub zram: Bytes,
@@ -59,69 +61,70 @@ pub struct Inputs<'a> {
     pub zswap: Bytes,
 }
 
-/// An image as it would be now. Sizes are before compression: how well memory compresses is known
-/// only when it is done.
+/// A hibernation image as it would be now. Sizes are before compression, as nobody knows beforehand
+/// how well memory compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// What the image would hold, at most.
+    /// The size of the image, at most.
     pub image: Bytes,
-    /// In use now, as the kernel counts it when it begins to hibernate.
+    /// Memory in use now, as the kernel counts it when it begins to hibernate.
     pub in_use: Bytes,
-    /// Up to this much in use the kernel copies at once; above, it reclaims the whole machine first.
+    /// If at most this much is in use, the kernel only copies; if more is, it first reclaims the
+    /// whole machine.
     pub fast: Bytes,
-    /// The largest image it can make at all: about half of the memory.
+    /// The largest image that the kernel can make: about half of the memory.
     pub largest: Bytes,
-    /// What must be in the image: the kernel's own memory, and what is locked.
+    /// Memory that must be in the image: that of the kernel itself, and locked memory.
     pub must_stay: Bytes,
-    /// What could leave.
+    /// Memory that could leave.
     pub could_leave: Leaving,
-    /// Free pages in the lists of CPUs: in use while the kernel plans, and given back before it copies.
-    /// Nothing gives them back earlier: 39 MiB after a preparation were as many 13 s later, and after a
-    /// write to `compact_memory`.
+    /// Free pages in the lists of CPUs. The kernel counts them as in use while it plans, and gives
+    /// them back before it copies. Nothing gives them back earlier: 39 MiB after a preparation were
+    /// still 39 MiB 13 s later and after a write to `compact_memory`.
     pub per_cpu: Bytes,
-    /// Of what must stay, the pools of zram: swapped-out memory that is in the image all the same. What could leave
-    /// because zram is switched off meanwhile is not in it.
+    /// The part of `must_stay` in the pools of zram: swapped-out memory that is in the image all
+    /// the same. The memory that could leave because zram is switched off is not in it.
     pub zram: Bytes,
-    /// Of what must stay, the pool of zswap.
+    /// The part of `must_stay` in the pool of zswap.
     pub zswap: Bytes,
 }
 
-/// What could leave memory, and how.
+/// Memory that could leave, by the way it would go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
-    /// To swap: anonymous and shared memory.
+    /// Anonymous and shared memory: to swap.
     pub anon: Bytes,
-    /// At once: swap has a copy already.
+    /// Swap cache: at once, as swap has a copy already.
     pub swap_cache: Bytes,
-    /// At once: page cache as it is in its file.
+    /// Clean page cache: at once, as the file has a copy.
     pub clean_file: Bytes,
-    /// Once written out: page cache.
+    /// Dirty page cache: as soon as it is written out.
     pub dirty_file: Bytes,
-    /// At once, as far as nobody holds it: slab.
+    /// Slab: at once, as far as nobody uses it.
     pub slab: Bytes,
-    /// By way of memory, to the swap of the image: what zram holds, where that is switched off meanwhile, as it takes
-    /// memory now.
+    /// Pages in zram, by the memory that they take now: to the swap of the image, by way of memory,
+    /// where zram is switched off meanwhile.
     pub zram: Bytes,
 }
 
 impl Leaving {
-    /// What needs no swap.
+    /// The part that needs no swap.
     pub fn without_swap(&self) -> Bytes {
         self.swap_cache + self.clean_file + self.dirty_file + self.slab
     }
 
-    /// All of it.
+    /// All memory that could leave.
     pub fn total(&self) -> Bytes {
         self.anon + self.zram + self.without_swap()
     }
 }
 
-/// The forecast for a machine as it is now.
+/// The forecast for the machine as it is now.
 pub fn forecast(inputs: &Inputs) -> Forecast {
     let page = inputs.page;
     let sum = |field: fn(&Zone) -> Pages| inputs.zones.iter().map(field).fold(Pages(0), |a, b| a + b).bytes(page);
     let free = sum(|zone| zone.free);
-    // Frames that the allocator does not have, the kernel's code among them, are saved as well.
+    // Frames that the allocator does not manage, such as the code of the kernel, are saved as well.
     let in_use = sum(|zone| zone.present) - free;
     let per_cpu = sum(|zone| zone.per_cpu);
     let reserve = sum(|zone| Pages((zone.protection + zone.high).0.min(zone.managed.0)));
@@ -154,14 +157,15 @@ pub fn forecast(inputs: &Inputs) -> Forecast {
     .with_image()
 }
 
-/// `snapshot_additional_pages()`: two bitmaps with a bit for each frame, and what holds them together.
+/// `snapshot_additional_pages()`: two bitmaps with a bit for each frame, and the tree that holds
+/// them.
 fn metadata(zone: &Zone, page: PageSize) -> Bytes {
     if zone.present.0 == 0 {
         return Bytes::ZERO;
     }
     let page_bytes = page.bytes().0;
     let mut nodes = zone.spanned.0.div_ceil(page_bytes * 8);
-    // A node is three words; nodes are kept in pages whose first word links them.
+    // A node takes three words. Nodes are kept in pages whose first word is a link.
     let mut pages = nodes.saturating_add(nodes.saturating_mul(24).div_ceil(page_bytes - 8));
     while nodes > 1 {
         nodes = nodes.div_ceil(page_bytes / 8);
@@ -178,40 +182,43 @@ impl Forecast {
         Forecast { image, ..self }
     }
 
-    /// The same where zram is switched off before, and so much of its pools can leave.
+    /// The forecast for zram switched off before, so that `leaves` bytes of its pools can leave.
     pub fn without_zram(self, leaves: Bytes) -> Self {
         let leaves = leaves.min(self.zram).min(self.must_stay);
         let could_leave = Leaving { zram: leaves, ..self.could_leave };
         Forecast { must_stay: self.must_stay - leaves, zram: self.zram - leaves, could_leave, ..self }.with_image()
     }
 
-    /// Whether the kernel would only copy.
+    /// Whether the kernel would only copy, without reclaiming before.
     pub fn is_fast(&self) -> bool {
         self.in_use <= self.fast
     }
 
-    /// An `image_size` above which the kernel only copies, where as things are it would look for memory all over the machine,
-    /// and what it could still find is little. `None`: it copies as it is; or it cannot, since in use is more than fits in an
-    /// image, or in `room` of swap where nothing compresses; or what it could take is worth it.
+    /// An `image_size` with which the kernel only copies, for a machine that it would otherwise
+    /// reclaim for little gain. `None`: the kernel only copies anyway; or it cannot, as more is in
+    /// use than fits into an image, or into `room` bytes of swap without compression; or reclaiming
+    /// is worth it.
     ///
-    /// To get below `image_size` the kernel allocates all memory that is free and reclaims in one task, over and over down to
-    /// the last page (`hibernate_preallocate_memory`): 5 s for 10 MiB in a guest of 2 GiB.
+    /// To get below `image_size`, the kernel allocates all free memory and reclaims in one task,
+    /// again and again down to the last page (`hibernate_preallocate_memory`). That took 5 s for 10
+    /// MiB in a guest of 2 GiB.
     pub fn worth_copying(&self, room: Bytes) -> Option<Bytes> {
         let is_worth_it = !self.is_fast() && self.could_leave.total() <= Bytes(self.must_stay.0 / LITTLE);
-        // Whoever is yet to get ready for sleep allocates a little.
+        // Programs that are about to get ready for sleep allocate a little.
         let size = self.in_use + Bytes(self.in_use.0 / 8);
         let copied = Forecast { fast: size, ..*self }.with_image();
         (is_worth_it && size <= self.largest && copied.most_written() <= room).then_some(size)
     }
 
-    /// What the image takes of swap, at most: compressed in units of 32 pages, each of which takes 35
-    /// where nothing compresses, and a page of map for each 511.
+    /// The swap that the image takes, at most. Units of 32 pages take 35 pages each where nothing
+    /// compresses, and each 511 pages need one page of map.
     pub fn most_written(&self) -> Bytes {
         let units = Bytes(self.image.0 / UNIT * WORST_UNIT + WORST_UNIT);
         units + Bytes(units.0 / 511)
     }
 
-    /// What must still leave memory so that the kernel only copies and the image is at most `target`.
+    /// How much must still leave memory so that the kernel only copies and the image is at most
+    /// `target`.
     pub fn above(&self, target: Bytes) -> Bytes {
         (self.in_use - self.fast).max(self.in_use - self.per_cpu - target)
     }
@@ -232,7 +239,7 @@ mod tests {
         Pages(n * 256)
     }
 
-    /// A machine of 2 GiB whose kernel has 80 MiB, of them 16 not the allocator's.
+    /// A machine of 2 GiB whose kernel uses 80 MiB; the allocator does not manage 16 of them.
     fn zones(free: u64, per_cpu: u64) -> [Zone; 2] {
         [
             Zone {
@@ -271,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_has_little_in_use_is_copied_as_it_is() {
+    fn a_machine_with_little_in_use_is_only_copied() {
         let zones = zones(1700, 4);
         let forecast = forecast(&inputs(&zones));
         assert!(forecast.is_fast());
@@ -292,13 +299,13 @@ mod tests {
         assert!(!full.is_fast());
         assert_eq!(full.image, Bytes::mib(806));
         assert_eq!(full.above(full.fast), full.in_use - full.fast);
-        // image_size = 0: what cannot leave is saved.
+        // image_size = 0: only memory that cannot leave is saved.
         let least = forecast(&Inputs { anon: Bytes::mib(1500), image_size: Bytes::ZERO, ..inputs(&zones) });
         assert_eq!((least.fast, least.image), (Bytes::ZERO, least.must_stay + Bytes::mib(4)));
     }
 
     #[test]
-    fn what_zram_holds_can_leave_where_it_is_switched_off() {
+    fn pages_in_zram_can_leave_where_it_is_switched_off() {
         let zones = zones(300, 4);
         let inputs = Inputs { anon: Bytes::mib(900), image_size: Bytes::ZERO, zram: Bytes::mib(200), ..inputs(&zones) };
         let on = forecast(&inputs);
@@ -308,12 +315,12 @@ mod tests {
         assert_eq!(off.must_stay, on.must_stay - Bytes::mib(150));
         assert_eq!(off.image, on.image - Bytes::mib(150));
         assert_eq!((off.in_use, off.could_leave.without_swap()), (on.in_use, on.could_leave.without_swap()));
-        // No more than there is.
+        // No more leaves than there is.
         assert_eq!(on.without_zram(Bytes::MAX), on.without_zram(Bytes::mib(200)));
     }
 
     #[test]
-    fn no_image_is_larger_than_half_of_what_is_usable() {
+    fn no_image_is_larger_than_half_of_the_usable_memory() {
         let zones = zones(300, 0);
         let all = forecast(&Inputs { image_size: Bytes::MAX, ..inputs(&zones) });
         let memory = Bytes::mib(2032) + Pages(3998).bytes(page());
@@ -322,8 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_copied_where_the_kernel_could_take_little_of_it() {
-        // A guest of 2 GiB with image_size 0, once all that may leave has left.
+    fn the_rest_is_copied_where_the_kernel_could_reclaim_little_of_it() {
+        // A guest of 2 GiB with image_size 0, after everything that may leave has left.
         let zones = zones(1800, 4);
         let least = Inputs {
             anon: Bytes::mib(11),
@@ -335,24 +342,24 @@ mod tests {
         let left = forecast(&least);
         let size = left.worth_copying(Bytes::MAX).expect("little can leave");
         assert!(size > left.in_use && size <= left.largest);
-        // What swap has no room for is to become as small as the kernel can make it.
+        // An image that does not fit into swap must become as small as the kernel can make it.
         assert_eq!(left.worth_copying(left.in_use), None);
-        // With it the kernel only copies.
+        // With this size the kernel only copies.
         assert!(forecast(&Inputs { image_size: size, ..least }).is_fast());
         assert_eq!(forecast(&Inputs { image_size: size, ..least }).worth_copying(Bytes::MAX), None);
-        // More than half as much as must stay: image_size says that it is to leave.
+        // More than half of `must_stay` could leave: reclaiming is worth it.
         assert_eq!(forecast(&Inputs { anon: Bytes::mib(150), ..least }).worth_copying(Bytes::MAX), None);
     }
 
     #[test]
-    fn what_fits_in_no_image_is_not_copied() {
+    fn a_machine_that_fits_into_no_image_is_not_copied() {
         let full = forecast(&Inputs { image_size: Bytes::ZERO, anon: Bytes::ZERO, ..inputs(&zones(700, 4)) });
         assert!(full.could_leave.total() < full.must_stay && full.in_use > full.largest);
         assert_eq!(full.worth_copying(Bytes::MAX), None);
     }
 
     #[test]
-    fn written_at_most_is_three_pages_more_in_each_32() {
+    fn at_most_three_more_pages_are_written_for_each_32() {
         let zones = zones(1700, 0);
         let forecast = Forecast { image: Pages(3200).bytes(page()), ..forecast(&inputs(&zones)) };
         let units = Pages(3500).bytes(page());
@@ -369,9 +376,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a kernel may print: no panic, and no part larger than the whole.
+        /// Nothing that a kernel may print causes a panic or a part larger than the whole.
         #[test]
-        fn parts_are_never_more_than_what_is_in_use(
+        fn parts_are_never_larger_than_the_memory_in_use(
             zones in proptest::collection::vec(any_zone(), 0..6),
             n in proptest::array::uniform7(any::<u64>()),
         ) {
@@ -386,9 +393,9 @@ mod tests {
             let _ = (forecast.most_written(), forecast.above(Bytes(n[0])));
         }
 
-        /// What leaves makes the image smaller or leaves it as it is, never larger.
+        /// Memory that leaves never makes the image larger.
         #[test]
-        fn an_image_never_grows_by_what_leaves(free in 0u64..1900, more in 0u64..100) {
+        fn an_image_never_grows_when_memory_leaves(free in 0u64..1900, more in 0u64..100) {
             let (before, after) = (zones(free, 0), zones(free + more, 0));
             let anon = Bytes::mib(1900 - free);
             let before = forecast(&Inputs { anon, ..inputs(&before) });

@@ -1,5 +1,8 @@
-//! When the machine counts as idle: a rule that looks at the last seconds, and a state machine that
-//! asks for how long the rule has held.
+//! When the machine counts as idle: a rule over the last seconds, and how long the rule must hold.
+//!
+//! After boot the rule must hold for `idle.for`. After an interruption it must hold for as long as
+//! the interruption lasted, within `idle.again` and `idle.for`; interruptions that follow one
+//! another double the wait. [`crate::decide`] asks at each tick.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::VecDeque;
@@ -15,7 +18,7 @@ use crate::signals::Machine;
 /// A tick longer than this says nothing about its end.
 const LONGEST_TICK: Duration = Duration::from_secs(10);
 
-/// The window is cut into at most this many parts, however often the machine is looked at.
+/// The window is kept in at most this many parts, however short the ticks are.
 const PARTS: u32 = 64;
 
 /// What the idle rule remembers.
@@ -23,48 +26,50 @@ const PARTS: u32 = 64;
 pub struct IdleState {
     /// The ticks of the last `idle.window`.
     recent: VecDeque<Tick>,
-    /// The rule holds.
-    holds: Option<Holds>,
-    /// The rule does not hold; `None` before the first tick.
-    busy: Option<Busy>,
+    /// The time in which the rule has held; `None`: it does not hold now.
+    idle: Option<IdleSpell>,
+    /// The time in which the rule has not held; `None`: it holds now, or there was no tick yet.
+    busy: Option<BusySpell>,
 }
 
+/// A time in which the rule holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Holds {
+struct IdleSpell {
     since: Monotonic,
-    /// For how long it must.
+    /// How long the rule must hold before a sweep.
     needed: Duration,
-    /// For how long at least it must after the next interruption.
+    /// How long it must at least hold after the next interruption.
     next: Duration,
 }
 
+/// A time in which the rule does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Busy {
+struct BusySpell {
     since: Monotonic,
     /// The last moment known to be busy.
     until: Monotonic,
-    /// How the rule held before.
-    before: Option<Holds>,
+    /// The idle time before; `None`: there was none since boot.
+    before: Option<IdleSpell>,
 }
 
-impl Busy {
-    /// What has to hold from `since` on.
-    fn holds(&self, config: &Idle, since: Monotonic) -> Holds {
+impl BusySpell {
+    /// The idle time that begins now, at `since`.
+    fn then_idle(&self, config: &Idle, since: Monotonic) -> IdleSpell {
         let again = (config.again, config.again.saturating_mul(2));
         let (least, next) = match self.before {
             None => (config.hold, config.again),
             Some(before) => match self.since.since(before.since) {
                 // Nothing was swept meanwhile: the wait begins anew.
-                held if held < before.needed => (before.needed, before.next),
+                idle if idle < before.needed => (before.needed, before.next),
                 // Interruptions follow one another, somebody is there: twice as long each time.
-                held if held.saturating_sub(before.needed) < config.hold => {
+                idle if idle.saturating_sub(before.needed) < config.hold => {
                     (before.next, before.next.saturating_mul(2))
                 }
                 _ => again,
             },
         };
         // In this order: a configuration may have `again` above `for`.
-        Holds { since, needed: least.max(since.since(self.since)).min(config.hold), next }
+        IdleSpell { since, needed: least.max(since.since(self.since)).min(config.hold), next }
     }
 }
 
@@ -93,7 +98,7 @@ impl Tick {
         };
         Ok(Tick {
             dt: machine.dt,
-            // The load is needed under both rules: a sweep ends when work begins on top of it.
+            // Both rules need the load: a sweep ends when work begins on top of it.
             load: machine.load.ok_or("the CPU time of the machine")?,
             foreground: machine.foreground.ok_or("the CPU time of foreground groups")?,
             stall_cpu: stall(machine.stall_cpu, "CPU pressure (/proc/pressure/cpu)")?,
@@ -115,7 +120,8 @@ impl Tick {
 }
 
 impl IdleState {
-    /// Takes in a tick. `Ok`: idle, since then. `Err`: not, and why.
+    /// Takes in a tick. `Ok`: how long the machine has been idle, which is long enough. `Err`: why
+    /// no sweep may run.
     pub fn tick(&mut self, config: &Idle, now: Monotonic, machine: &Machine) -> Result<Duration, Reason> {
         let began = now - machine.dt;
         match self.rule(config, machine) {
@@ -125,34 +131,34 @@ impl IdleState {
             }
             Ok(()) => {
                 let busy = self.busy.take();
-                self.holds.get_or_insert_with(|| match busy {
-                    // A short interruption costs a short wait, a long one the whole.
-                    Some(busy) => busy.holds(config, began.max(busy.until)),
-                    None => Holds { since: began, needed: config.hold, next: config.again },
+                self.idle.get_or_insert_with(|| match busy {
+                    // A short interruption costs a short wait, a long one costs the whole wait.
+                    Some(busy) => busy.then_idle(config, began.max(busy.until)),
+                    None => IdleSpell { since: began, needed: config.hold, next: config.again },
                 });
-                self.held(now)
+                self.idle_time(now)
             }
         }
     }
 
-    /// Somebody needed the machine in the middle of a tick: what came before says nothing any more.
+    /// Foreground work began in the middle of a tick: the ticks before say nothing any more.
     pub fn interrupt(&mut self, now: Monotonic) {
         self.recent.clear();
         self.note_busy(now, now);
     }
 
-    /// Forgets all, as after boot: the machine slept, or the configuration changed.
+    /// Forgets everything, as after boot: the machine slept, or the configuration changed.
     pub fn reset(&mut self) {
         *self = IdleState::default();
     }
 
-    /// What the last tick found: idle for how long, or not.
-    pub fn held(&self, now: Monotonic) -> Result<Duration, Reason> {
-        let (held, needed) = match self.holds {
-            Some(holds) => (now.since(holds.since), holds.needed),
-            None => return Err(Reason::Settling { held: Duration::ZERO, needed: Duration::ZERO }),
+    /// What the last tick found. `Ok`: how long the machine has been idle, which is long enough.
+    pub fn idle_time(&self, now: Monotonic) -> Result<Duration, Reason> {
+        let (idle, needed) = match self.idle {
+            Some(idle) => (now.since(idle.since), idle.needed),
+            None => return Err(Reason::Settling { idle: Duration::ZERO, needed: Duration::ZERO }),
         };
-        if held >= needed { Ok(held) } else { Err(Reason::Settling { held, needed }) }
+        if idle >= needed { Ok(idle) } else { Err(Reason::Settling { idle, needed }) }
     }
 
     /// CPU time used outside background groups in the last window, as a share of one CPU.
@@ -160,18 +166,18 @@ impl IdleState {
         self.mean(|tick| tick.load)
     }
 
-    /// Why the last tick is no moment to begin a sweep in, although the window is calm: a sweep that
-    /// runs would end.
+    /// Why no sweep may begin in the last tick although the window as a whole is idle: the load of
+    /// that tick would end a sweep at once.
     pub fn surge(&self, config: &Stop) -> Option<Reason> {
         let last = self.recent.back()?;
-        let used = share(last.load, last.dt);
+        let used = Permyriad::of_time(last.load, last.dt);
         let allowed = Permyriad(self.steady_load().0.saturating_add(config.cpu.0));
         (used > allowed).then_some(Reason::WorkBegan { used, allowed })
     }
 
     fn note_busy(&mut self, began: Monotonic, now: Monotonic) {
-        let before = self.holds.take();
-        let busy = self.busy.get_or_insert(Busy { since: began, until: now, before });
+        let before = self.idle.take();
+        let busy = self.busy.get_or_insert(BusySpell { since: began, until: now, before });
         busy.until = busy.until.max(now);
     }
 
@@ -179,10 +185,10 @@ impl IdleState {
         let sum = |of: &dyn Fn(&Tick) -> Duration| {
             self.recent.iter().map(of).fold(Duration::ZERO, |sum, time| sum.saturating_add(time))
         };
-        share(sum(&of), sum(&|tick| tick.dt))
+        Permyriad::of_time(sum(&of), sum(&|tick| tick.dt))
     }
 
-    /// Adds a tick to the window and drops what has left it.
+    /// Adds a tick to the window and drops the ticks that have left it.
     fn record(&mut self, window: Duration, tick: Tick) {
         match self.recent.back_mut() {
             Some(last) if last.dt.saturating_add(tick.dt) <= window / PARTS => *last = last.with(tick),
@@ -198,12 +204,14 @@ impl IdleState {
         }
     }
 
+    /// Applies the rule to the window that ends with this tick. `Err`: why the machine is not idle.
     fn rule(&mut self, config: &Idle, machine: &Machine) -> Result<(), Reason> {
         let unknown = |signal: &str| Reason::Unknown { signal: signal.to_owned() };
         match Tick::new(config.rule, machine) {
             Ok(tick) => self.record(config.window, tick),
             Err(signal) => {
-                // The window must not bridge the gap: what was before it is no excuse for what comes.
+                // The window must not bridge the gap: ticks before the gap must not excuse later
+                // ones.
                 self.recent.clear();
                 return Err(unknown(signal));
             }
@@ -214,34 +222,30 @@ impl IdleState {
                 if least.idle < config.strict {
                     return Err(Reason::CpuBusy { cpu: least.cpu, idle: least.idle, needed: config.strict });
                 }
+                Ok(())
             }
-            IdleRule::Headroom => {
-                let used = self.steady_load();
-                let free = Permyriad(used.0 / machine.cpus).rest();
-                if free < config.free {
-                    return Err(Reason::LowHeadroom { free, needed: config.free });
-                }
-                let used = self.mean(|tick| tick.foreground);
-                if used > config.foreground {
-                    return Err(Reason::ForegroundBusy { used, allowed: config.foreground });
-                }
-                for (resource, share, allowed) in [
-                    ("cpu", self.mean(|tick| tick.stall_cpu), config.pressure_cpu),
-                    ("io", self.mean(|tick| tick.stall_io), config.pressure_io),
-                    ("memory", self.mean(|tick| tick.stall_memory), config.pressure_memory),
-                ] {
-                    if share > allowed {
-                        return Err(Reason::Pressure { resource: resource.to_owned(), share, allowed });
-                    }
-                }
+            IdleRule::Headroom => self.headroom(config, machine.cpus),
+        }
+    }
+
+    fn headroom(&self, config: &Idle, cpus: u32) -> Result<(), Reason> {
+        let free = Permyriad(self.steady_load().0 / cpus).rest();
+        if free < config.free {
+            return Err(Reason::LowHeadroom { free, needed: config.free });
+        }
+        let used = self.mean(|tick| tick.foreground);
+        if used > config.foreground {
+            return Err(Reason::ForegroundBusy { used, allowed: config.foreground });
+        }
+        for (resource, share, allowed) in [
+            ("cpu", self.mean(|tick| tick.stall_cpu), config.pressure_cpu),
+            ("io", self.mean(|tick| tick.stall_io), config.pressure_io),
+            ("memory", self.mean(|tick| tick.stall_memory), config.pressure_memory),
+        ] {
+            if share > allowed {
+                return Err(Reason::Pressure { resource: resource.to_owned(), share, allowed });
             }
         }
         Ok(())
     }
-}
-
-/// `part / whole` in time; nothing of no time.
-pub(crate) fn share(part: Duration, whole: Duration) -> Permyriad {
-    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    Permyriad::ratio(nanos(part), nanos(whole)).unwrap_or(Permyriad::ZERO)
 }

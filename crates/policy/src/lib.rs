@@ -1,30 +1,33 @@
-//! Decisions, as a pure function: [`Config`], [`State`] and [`Signals`] in, a [`Decision`] out.
+//! Decisions, as pure functions: [`Config`], [`State`] and [`Signals`] in, a [`Decision`] out.
 //!
-//! No file, clock, thread or random source: the crate is `no_std`, so the compiler keeps them out,
-//! and a recorded day can be decided again with another configuration.
+//! The crate has no file, clock, thread or random source. It is `no_std`, so the compiler keeps
+//! them out, and a recorded day can be decided again with another configuration.
 //!
-//! * [`decide`]: once a second. Is the machine idle, which group gains most, must a sweep end?
-//! * [`next`]: when a group is done, which one now?
-//! * [`stop::Watch`]: fifty times a second while a sweep runs. Has somebody begun to work?
+//! * [`decide`], once a second: is the machine idle, which group gains most, must a sweep end?
+//! * [`next`], when a sweep of a group has ended: which group is next?
+//! * [`busy::Watch`], fifty times a second during a sweep: has foreground work begun?
+//! * [`pace::Pace`], between two writes to the kernel: how much next, or wait, or end?
+//! * [`rank::rank`], every few seconds: which background processes get a hint, and which hint?
+//! * [`schedule::Schedule`], once a second: is it time to age groups, and is there CPU time for it?
+//! * [`age::Ages`]: how much memory of a group was unused for how long?
 //! * [`forecast::forecast`]: how large would a hibernation image be now?
-//! * [`rank::rank`]: every few seconds. Which processes in the background are hinted away, and how?
-//! * [`pace::Pace`]: between two writes to the kernel. How much next, or wait, or end?
-//! * [`age::Ages`]: how much of a group was not used for how long?
-//! * [`schedule::Schedule`]: once a second. Is it time to look at that, and is there CPU time for it?
-//! * [`advise::advise`]: what limits could a group live with, from what it held and used over days?
-//! * [`numa::advise`]: where is what a group uses, on a machine with several nodes, and where would it be better?
 //! * [`zram::Known`]: is zram swap better switched off while an image is made small?
+//! * [`advise::advise`]: with which limits could a group live, judging by days of samples?
 //! * [`trial::Trial`]: can a group live with less memory, and with how much less?
+//! * [`numa::advise`]: on which nodes is a group's memory, and where would it be better?
 #![no_std]
 extern crate alloc;
 
 pub mod advise;
 pub mod age;
 mod budget;
+pub mod busy;
 mod config;
 mod decide;
 pub mod forecast;
+mod gates;
 mod idle;
+mod judge;
 pub mod numa;
 pub mod pace;
 mod purpose;
@@ -32,14 +35,20 @@ pub mod rank;
 mod reason;
 pub mod schedule;
 mod signals;
+mod state;
 pub mod statement;
-pub mod stop;
+mod swept;
 pub mod trial;
 pub mod zram;
 
 pub use budget::Writes;
+/// The old name of [`busy`].
+pub use busy as stop;
 pub use config::{Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, Mode, Stop, Sweep};
-pub use decide::{Decision, State, decide, judge, next, swap_floor};
+pub use decide::{Decision, decide, next};
+pub use gates::swap_floor;
+pub use judge::judge;
 pub use purpose::Purpose;
 pub use reason::{Reason, short};
-pub use signals::{ByAge, CpuIdle, End, Finished, Group, Machine, Memory, Old, Signals, Swap};
+pub use signals::{ColdAmount, ColdOnly, CpuIdle, End, Finished, Group, Machine, Memory, Signals, Swap, SwapContext};
+pub use state::State;

@@ -1,53 +1,55 @@
-//! Where a group's memory is, on a machine with several nodes, and what would be better.
+//! On which nodes a group's memory is, and where it would be better. `omr advise` prints the hints;
+//! nobody carries them out.
 //!
-//! Three things cost: memory that is used and in a slower tier, fast memory that nobody uses while there is a slower
-//! tier for it, and tasks on one node with their memory on another. The last cannot be seen from memory alone; what can
-//! be seen is that nearly all that is used is on one node, and so where its tasks belong.
+//! Three things cost time or money: used memory in a slower tier, unused memory in fast memory
+//! while there is a slower tier for it, and tasks on one node with their memory on another. The
+//! last cannot be seen from memory alone. But if nearly all used memory is on one node, the tasks
+//! belong there.
 
 use alloc::vec::Vec;
 
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// A group on one node.
+/// The memory of a group on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnNode {
     /// The node.
     pub node: u32,
-    /// Place of its tier, 0 is the fastest; `None`: not known.
+    /// The place of its tier, from 0 for the fastest; `None`: unknown.
     pub tier: Option<usize>,
-    /// At most so much was used.
+    /// The memory that was used, at most.
     pub used: Bytes,
-    /// At least so much was not.
+    /// The memory that was unused, at least.
     pub unused: Bytes,
 }
 
-/// What would be better.
+/// A better place for memory or tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 pub enum Hint {
-    /// Memory that is used is in a slower tier.
+    /// Used memory is in a slower tier.
     Promote {
-        /// At most, as each [`OnNode::used`] is.
+        /// How much, at most.
         bytes: Bytes,
     },
-    /// This much that is not used is in the fastest tier, and reclaim would not move it to a slower one.
+    /// Unused memory is in the fastest tier, and reclaim would not move it to a slower one.
     Demote {
-        /// At least.
+        /// How much, at least.
         bytes: Bytes,
     },
-    /// Nearly all that is used is on one of several fast nodes: its tasks belong there.
+    /// Nearly all used memory is on one of several fast nodes: the tasks belong there.
     Stay {
         /// The node.
         node: u32,
     },
 }
 
-/// Nearly all, of a hundred.
+/// How many percent are nearly all.
 const NEARLY: u64 = 90;
 
-/// What is better for a group. Of less than `smallest` nothing is said. `demotes`: reclaim moves memory to slower
-/// tiers first.
+/// Hints for a group, about amounts of at least `smallest`. `demotes`: reclaim moves memory to
+/// slower tiers first.
 pub fn advise(nodes: &[OnNode], demotes: bool, smallest: Bytes) -> Vec<Hint> {
     let slower = |node: &&OnNode| node.tier.is_some_and(|tier| tier > 0);
     let fastest = |node: &&OnNode| node.tier == Some(0);

@@ -1,106 +1,129 @@
-//! How one group is reclaimed: small writes, a pause until what went to disk has arrived there, and
-//! an end when nothing comes of it.
+//! The pace of one job: how much each write to the kernel asks for, how long to wait for the disk
+//! between two writes, and when the job ends.
 //!
-//! Why small: nothing stops the kernel inside a write (`memory.reclaim` looks for signals between
-//! batches only), and removing a group waits for the write that is running in it. Why pauses: pages
-//! on their way to disk do not count as reclaimed, so one large write sends out everything it finds
-//! (a request of 64 MiB wrote 220 MiB to a 20 MB/s disk).
+//! A [`Pace`] decides from samples of the group, swap and writeback; the engine writes to
+//! `memory.reclaim` and reports how long that took.
+//!
+//! Writes are small because nothing stops the kernel inside a write (`memory.reclaim` looks for
+//! signals between batches only), and because removing a group waits for the write that is running
+//! in it. The pauses are there because pages on their way to disk do not count as reclaimed, so one
+//! large write sends out everything it finds: a request of 64 MiB wrote 220 MiB to a 20 MB/s disk.
 
 use core::time::Duration;
 
 use omr_units::{Bytes, Monotonic};
 use serde::{Deserialize, Serialize};
 
+use crate::config::Sweep;
 use crate::signals::End;
 
-/// 32 pages of 4 KiB, the kernel's `SWAP_CLUSTER_MAX`: it does not work in smaller portions.
+/// 32 pages of 4 KiB, the kernel's `SWAP_CLUSTER_MAX`: the kernel does not reclaim smaller
+/// portions.
 pub const SMALLEST_STEP: Bytes = Bytes::kib(128);
-/// The first write, before anything is known of how long one takes.
+/// The size of the first write, while it is unknown how long a write takes.
 const FIRST_STEP: Bytes = Bytes::mib(1);
-/// Writeback below this is over: other programs always write a little, and the counter is a few
-/// pages per CPU behind.
-const WRITEBACK_OVER: Bytes = Bytes::kib(256);
-/// Writeback that does not fall for this long is somebody else's: go on in spite of it, at this slow
-/// beat.
+/// Writeback down to this amount counts as done: other programs always write a little, and the
+/// counter is a few pages per CPU behind.
+pub const WRITEBACK_OVER: Bytes = Bytes::kib(256);
+/// Writeback that does not fall for this long belongs to other programs: the job goes on all the
+/// same, with pauses of this length.
 const WRITEBACK_PATIENCE: Duration = Duration::from_secs(2);
-/// Writeback falls when it is lower by this much.
+/// Writeback counts as falling when it is lower by this much.
 const WRITEBACK_FALL: Bytes = Bytes::kib(64);
-/// Falling or not, no pause between two writes is longer.
+/// The longest pause between two writes, even while writeback falls.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A write that frees less than this part of what it asked for is in vain: the kernel went through
-/// many pages for each that it freed.
+/// A write that frees less than a 16th of the amount it asked for is in vain: the kernel went
+/// through many pages for each page that it freed.
 const IN_VAIN: u64 = 16;
-/// Six writes in vain end a job; the kernel itself gives up after 16 rounds in each. A write that
-/// frees something takes one of them back. One that sent pages to the disk, where they cannot be
-/// freed yet, is a quarter of one in vain: they should be there when the next looks.
+/// Six writes in vain end a job; the kernel itself gives up after 16 rounds in each write. A useful
+/// write makes up for one write in vain. A write that only sent pages to the disk counts as a
+/// quarter of a write in vain: those pages should have arrived, and can be freed, at the next
+/// write.
 const FUTILE: u32 = 6 * VAIN;
 const VAIN: u32 = 4;
 const VAIN_IN_FLIGHT: u32 = 1;
-/// One write may send this many times what it asks for to swap on disk (measured: 1.2 for 1 MiB, 1.5
-/// for 4 MiB, all of the group for 64 MiB).
+/// One write may send up to this many times the amount it asks for to swap on disk (measured: 1.2
+/// times for 1 MiB, 1.5 times for 4 MiB, all of the group for 64 MiB).
 const OVERSHOOT: u64 = 4;
-/// A job may send a quarter more to swap than it is to free, or this much more where that is little.
+/// A job may send a quarter more to swap than it should free; this much more where a quarter is
+/// less.
 const LEAST_EXCESS: Bytes = Bytes::mib(4);
 
-/// A write ends between two of the kernel's batches only, and a batch that meets a full disk queue
-/// lasts until the disk has taken it. So no write asks for more than the disk takes in this time: with
-/// 40 ms until work is noticed it leaves the 100 ms whole. (Steps of 4 MiB to a 12.5 MB/s disk were
-/// seen to take 123 ms.)
+/// No write asks for more than the disk takes in this time. A write ends only between two of the
+/// kernel's batches, and a batch that meets a full disk queue lasts until the disk has taken it.
+/// Together with the 40 ms until work is noticed, 60 ms stay within the 100 ms in which a sweep
+/// must stop. (Writes of 4 MiB to a 12.5 MB/s disk took 123 ms.)
 const DISK_TIME: Duration = Duration::from_millis(60);
-/// Less than this, sent to the disk, tells nothing of its speed: what is below [`WRITEBACK_OVER`] is not
-/// waited for.
+/// Less than this, sent to the disk, says nothing about its speed: the job does not wait for
+/// writeback below [`WRITEBACK_OVER`].
 const TELLING: Bytes = Bytes::kib(512);
 
-/// What is asked of one group.
+/// A request to reclaim from one group, with its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Free this much.
+    /// How much to free.
     pub amount: Bytes,
-    /// Never take the group below this.
+    /// The size below which the group must not be reclaimed.
     pub floor: Bytes,
     /// Swap that must stay free.
     pub swap_floor: Bytes,
-    /// May be written to swap on disk.
+    /// Bytes that may be written to swap on disk.
     pub swap_writes: Bytes,
-    /// Whether the kernel can be told to take file memory only.
+    /// Whether the kernel can be told to reclaim files only.
     pub file_only: bool,
-    /// The largest step.
+    /// The most that one write may ask for.
     pub step: Bytes,
-    /// How long one write may take.
+    /// The time that one write should take at most.
     pub write_time: Duration,
 }
 
-/// What there is to see between two writes.
+impl Job {
+    /// A job at the configured pace that frees `amount`. Its only limit is the amount: the floors
+    /// are zero, swap writes are unlimited, and the kernel reclaims any kind of memory.
+    pub fn new(config: &Sweep, amount: Bytes) -> Self {
+        Job {
+            amount,
+            floor: Bytes::ZERO,
+            swap_floor: Bytes::ZERO,
+            swap_writes: Bytes::MAX,
+            file_only: false,
+            step: config.step,
+            write_time: config.write_time,
+        }
+    }
+}
+
+/// The group and the machine between two writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// When.
+    /// When the sample was taken.
     pub at: Monotonic,
-    /// Charged to the group.
+    /// Memory charged to the group.
     pub current: Bytes,
-    /// Of it, swapped out but not freed yet.
+    /// The part of it that is in swap already but not freed yet.
     pub swapcached: Bytes,
-    /// Under writeback on the whole machine. Zero where no swap is on disk: what other programs write
-    /// is nothing to wait for.
+    /// Memory under writeback on the whole machine. Zero where no swap is on disk: the job does not
+    /// wait for what other programs write.
     pub writeback: Bytes,
-    /// Free swap; `None` where there is no swap at all.
+    /// Free swap; `None`: there is no swap.
     pub swap_free: Option<Bytes>,
-    /// Written to swap on disk by this job so far.
+    /// Bytes that this job has written to swap on disk so far.
     pub swap_written: Bytes,
 }
 
-/// What comes next.
+/// The next step of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Next {
-    /// Ask the kernel for this much.
+    /// Write to `memory.reclaim`.
     Write {
-        /// How much.
+        /// How much to ask for.
         bytes: Bytes,
-        /// Take nothing that would go to swap.
+        /// Reclaim nothing that would go to swap.
         file_only: bool,
     },
-    /// Look again after this time.
+    /// Wait for this time and take another sample.
     Wait(Duration),
-    /// It is over.
+    /// The job is over.
     End(End),
 }
 
@@ -109,29 +132,34 @@ pub enum Next {
 pub struct Pace {
     job: Job,
     step: Bytes,
-    /// Up to here the step doubles; beyond, where a write has once taken too long, it creeps.
+    /// Up to this size the step doubles; above, where a write has once taken too long, it grows
+    /// slowly.
     known_good: Bytes,
-    /// No more than the disk takes in [`DISK_TIME`].
+    /// How much the disk takes in [`DISK_TIME`].
     disk: Bytes,
-    /// Before the last write.
+    /// The sample before the last write.
     before: Seen,
-    /// What the last write asked for.
+    /// How much the last write asked for.
     asked: Bytes,
     freed: Bytes,
-    /// Moved to slower nodes so far, and the size of the group at the first look.
+    /// How much was moved to slower nodes so far.
     demoted: Bytes,
+    /// The size of the group at the first sample; `None`: there was none yet.
     size: Option<Bytes>,
+    /// Writes in vain, in units of `1 / VAIN`.
     futile: u32,
-    /// Since the last write: how long in all, since writeback last fell, and to what.
+    /// How long the job has waited since the last write.
     paused: Duration,
+    /// How long it has waited since writeback last fell.
     stuck: Duration,
+    /// The lowest writeback since the last write.
     lowest: Bytes,
-    /// Why nothing may go to swap.
+    /// Why nothing more may go to swap; `None`: it may.
     file_only: Option<End>,
 }
 
 impl Pace {
-    /// Begins a job.
+    /// The pace of a job that begins.
     pub fn new(job: Job) -> Self {
         let step = FIRST_STEP.min(job.step).max(SMALLEST_STEP);
         Pace {
@@ -152,12 +180,12 @@ impl Pace {
         }
     }
 
-    /// Freed so far.
+    /// How much was freed so far.
     pub fn freed(&self) -> Bytes {
         self.freed
     }
 
-    /// What to do now.
+    /// The next step, from a new sample.
     pub fn next(&mut self, seen: &Seen) -> Next {
         self.size.get_or_insert(seen.current);
         let left = self.job.amount - self.freed;
@@ -175,17 +203,18 @@ impl Pace {
             return Next::Wait(pause);
         }
         self.learn_disk(seen);
-        // Linux 6.1 frees up to twice what it is asked for: half of the way to a floor is all of it.
+        // Linux 6.1 frees up to twice the amount: half of the distance to the floor may be all of
+        // it.
         let above_floor = if self.job.floor.0 > 0 { Bytes(above_floor.0 / 2) } else { above_floor };
-        // What is swapped out but not freed comes first; what is not sent out yet is sent in smaller
-        // portions towards the end, so that little is left over there.
+        // Pages that are in swap but not freed come first. Towards the end the rest is sent out in
+        // smaller portions, so that few pages are sent out and not freed.
         let unsent = Bytes((left - seen.swapcached).0 / OVERSHOOT).max(FIRST_STEP);
         let bytes = self.step.min(self.disk).min(left).min(above_floor).min(unsent);
         let (room, limit) = self.swap_room(seen, left);
         self.file_only = (room < SMALLEST_STEP).then_some(limit);
         let bytes = match self.file_only {
             None => bytes.min(room),
-            // Without any swap the kernel leaves anonymous memory alone by itself.
+            // Without any swap the kernel leaves anonymous memory alone without being told.
             Some(_) if self.job.file_only || seen.swap_free.is_none() => bytes,
             Some(end) => return Next::End(end),
         };
@@ -194,9 +223,9 @@ impl Pace {
         Next::Write { bytes: self.asked, file_only: self.file_only.is_some() && self.job.file_only }
     }
 
-    /// What the last write sent to the disk has arrived there: how fast was that? Where it was too
-    /// little to tell, as on a disk that is allowed little because it was slow once, a little more is
-    /// tried with each write.
+    /// Learns the speed of the disk, now that the pages of the last write have arrived there. If
+    /// there were too few of them to tell, as after the disk was slow once, each write tries a
+    /// little more.
     fn learn_disk(&mut self, seen: &Seen) {
         let (sent, time) = (seen.swap_written - self.before.swap_written, seen.at.since(self.before.at));
         if sent >= TELLING && !time.is_zero() {
@@ -207,8 +236,8 @@ impl Pace {
         }
     }
 
-    /// How much one write may ask for without filling swap beyond its floor, the allowance or what the
-    /// job is worth, and which of them is nearest.
+    /// How much one write may ask for within the swap floor, the write budget and the worth of the
+    /// job, and the end that the nearest of them would bring.
     fn swap_room(&self, seen: &Seen, left: Bytes) -> (Bytes, End) {
         let Some(free) = seen.swap_free else { return (Bytes::ZERO, End::Futile) };
         let mut nearest = (free - self.job.swap_floor, End::SwapFloor);
@@ -216,8 +245,8 @@ impl Pace {
         if writes < nearest.0 {
             nearest = (writes, End::WriteBudget);
         }
-        // Pages that are used again while they are on their way out are written and not freed. What has
-        // been sent out already may be collected all the same.
+        // Pages that are used again on their way out are written but not freed, so a job must not
+        // write much more than it should free. Pages that are in swap already may still be freed.
         let worth = self.job.amount + Bytes(self.job.amount.0 / 4).max(LEAST_EXCESS);
         let worth = worth - seen.swap_written;
         if worth < nearest.0 && seen.swapcached < left {
@@ -226,7 +255,7 @@ impl Pace {
         (Bytes(nearest.0.0 / OVERSHOOT), nearest.1)
     }
 
-    /// How long to wait for the disk, if at all.
+    /// How long to wait for the disk; `None`: not at all.
     fn pause(&mut self, writeback: Bytes) -> Option<Duration> {
         if writeback + WRITEBACK_FALL <= self.lowest {
             self.lowest = writeback;
@@ -235,16 +264,16 @@ impl Pace {
         if writeback <= WRITEBACK_OVER || self.stuck >= WRITEBACK_PATIENCE || self.paused >= LONGEST_PAUSE {
             return None;
         }
-        // A tenth of what a 25 MB/s disk needs for the rest, so that the disk never runs dry for long
-        // and the machine is not woken a thousand times a second.
+        // A tenth of the time that a 25 MB/s disk needs for the rest: the disk never idles for
+        // long, and the machine does not wake up a thousand times a second.
         let pause = Duration::from_millis((writeback.0 / 250_000).clamp(2, 50));
         self.stuck += pause;
         self.paused += pause;
         Some(pause)
     }
 
-    /// Takes in what a write brought: the group's size fell by `freed`, the write took `took`.
-    /// `in_flight` tells whether pages went out that will only be freed later.
+    /// Takes in the result of a write: it freed `freed` and took `took`. `in_flight`: pages are on
+    /// their way to the disk and will be freed later.
     pub fn wrote(&mut self, freed: Bytes, took: Duration, in_flight: bool) {
         (self.paused, self.stuck, self.lowest) = (Duration::ZERO, Duration::ZERO, Bytes::MAX);
         self.freed += freed;
@@ -256,9 +285,9 @@ impl Pace {
         self.adapt(took);
     }
 
-    /// The write before moved so much to slower nodes, which the kernel counts as reclaimed: nothing is freed by that, and
-    /// it was not in vain either. No longer than until all of the group could be there: what is used may be promoted
-    /// meanwhile, and demoted again.
+    /// Takes in how much the last write moved to slower nodes. The kernel counts that as reclaimed.
+    /// It frees nothing, but the write was not in vain either, until all of the group could be
+    /// there: pages that are used may be promoted and demoted again and again.
     pub fn demoted(&mut self, bytes: Bytes) {
         self.demoted += bytes;
         if bytes.0 > 0 && self.size.is_some_and(|size| self.demoted <= size) {
@@ -266,15 +295,15 @@ impl Pace {
         }
     }
 
-    /// Makes the next step as large as it may be after one that took so long.
+    /// Adapts the size of the next write to the time that the last one took.
     fn adapt(&mut self, took: Duration) {
         if took > self.job.write_time {
-            // Straight to a size that would have taken half the time allowed.
+            // To a size that would have taken half of the allowed time.
             let fit =
                 u128::from(self.asked.0).saturating_mul(self.job.write_time.as_nanos()) / (2 * took.as_nanos()).max(1);
             self.step = Bytes(u64::try_from(fit).unwrap_or(u64::MAX)).min(self.step).max(SMALLEST_STEP);
-            // A disk's queue takes the first MiB at once and makes the rest wait: doubling again would
-            // run into that with every third write (200 ms for 4 MiB at 20 MB/s).
+            // The queue of a disk takes the first MiB at once and makes the rest wait. If the step
+            // doubled again, every third write would wait (200 ms for 4 MiB at 20 MB/s).
             self.known_good = self.step;
         } else if took < self.job.write_time / 4 && self.asked >= self.step {
             let creep = Bytes(self.step.0 / 16);

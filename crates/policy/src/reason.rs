@@ -1,4 +1,4 @@
-//! Why: each decision carries one of these, with the numbers that caused it.
+//! Reasons: each decision carries one, with the numbers that caused it.
 
 use alloc::string::String;
 use core::fmt;
@@ -7,99 +7,100 @@ use core::time::Duration;
 use omr_units::{Budget, Bytes, Permyriad};
 use serde::{Deserialize, Serialize};
 
-use crate::Class;
+use crate::config::Class;
 
-/// Why something is done, or not done.
+/// Why something is done or not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Reason {
-    /// Idle, so reclaim.
+    /// The machine is idle: a sweep may run.
     Idle {
-        /// For this long.
+        /// How long it has been idle.
         #[serde(rename = "for")]
-        held: Duration,
+        idle: Duration,
     },
-    /// Somebody said `omr pause`.
+    /// `omr pause` was run.
     Paused {
-        /// Until then; `None`: until `omr resume`.
+        /// How long the pause still lasts; `None`: until `omr resume`.
         left: Option<Duration>,
     },
     /// `omr warm` brings memory back.
     Warming,
     /// The machine is about to sleep.
     GoingToSleep {
-        /// If it is not asleep by then, it will not be.
+        /// A machine that is still awake after this time will not sleep any more.
         left: Duration,
     },
-    /// Shortly after boot.
+    /// The machine has booted only a moment ago.
     AfterBoot {
-        /// Still to wait.
+        /// How long it still lasts.
         left: Duration,
     },
-    /// Shortly after the machine woke up.
+    /// The machine has woken up only a moment ago.
     AfterResume {
-        /// Still to wait.
+        /// How long it still lasts.
         left: Duration,
     },
-    /// A signal is missing, which counts as busy.
+    /// A signal could not be read, which counts as busy.
     Unknown {
-        /// Its name.
+        /// The name of the signal.
         signal: String,
     },
     /// `strict`: a CPU is not idle enough.
     CpuBusy {
         /// The CPU.
         cpu: u32,
-        /// How idle it was.
+        /// The share of time in which it was idle.
         idle: Permyriad,
-        /// How idle it must be.
+        /// The share that is needed.
         needed: Permyriad,
     },
     /// `headroom`: not enough CPU time is free.
     LowHeadroom {
-        /// Free share of all CPUs.
+        /// The free share of all CPU time.
         free: Permyriad,
-        /// Needed share.
+        /// The share that is needed.
         needed: Permyriad,
     },
-    /// `headroom`: a foreground group is at work.
+    /// `headroom`: foreground groups use the CPU.
     ForegroundBusy {
-        /// Share of one CPU.
+        /// The share of one CPU that they use.
         used: Permyriad,
-        /// Allowed.
+        /// The share that is allowed.
         allowed: Permyriad,
     },
     /// Tasks wait for a resource.
     Pressure {
         /// `cpu`, `io` or `memory`.
         resource: String,
-        /// Share of time.
+        /// The share of time in which some task waits.
         share: Permyriad,
-        /// Allowed.
+        /// The share that is allowed.
         allowed: Permyriad,
     },
-    /// The machine is being prepared for something; sweeps wait until that is done.
+    /// The machine is being prepared for something. Sweeps wait until that is done.
     Preparing {
-        /// For what, and who says so.
+        /// What it is being prepared for, and who says so.
         what: String,
     },
-    /// The rule holds, but not for long enough.
+    /// The machine is idle, but not for long enough.
     Settling {
-        /// For this long so far.
-        held: Duration,
-        /// Needed.
+        /// How long it has been idle.
+        #[serde(rename = "held")]
+        idle: Duration,
+        /// How long it must be idle.
         needed: Duration,
     },
-    /// While sweeping: work outside the background groups began.
+    /// During a sweep: work outside the background groups began.
     WorkBegan {
-        /// Share of one CPU it used in the last two samples.
+        /// The share of one CPU that it used in the last two samples.
         used: Permyriad,
-        /// Allowed.
+        /// The share that is allowed.
         allowed: Permyriad,
     },
-    /// While sweeping: a task waited for memory (PSI trigger).
+    /// During a sweep: a task waited for memory (PSI trigger).
     Stalled {
-        /// Longer than this ...
+        /// It waited for longer than this ...
         stall: Duration,
         /// ... within this.
         window: Duration,
@@ -108,163 +109,168 @@ pub enum Reason {
     Stopping,
     /// No group has anything to gain.
     NothingToGain,
-    /// Class foreground or protected.
+    /// The class does not allow it: foreground or protected.
     Class {
-        /// Its class.
+        /// The class.
         class: Class,
     },
-    /// `memory.min` or `memory.low` of the group or an ancestor cover all that it uses.
+    /// `memory.min` or `memory.low` of the group or an ancestor protects all of its memory.
     KernelProtection,
-    /// The keep rule covers all that it uses.
+    /// The keep rule covers all memory of the group.
     Keep {
-        /// What it keeps.
+        /// How much the rule keeps.
         keep: Bytes,
     },
-    /// Too little to gain.
+    /// The group has too little to gain.
     TooSmall {
-        /// This much.
+        /// How much could be reclaimed.
         gain: Bytes,
-        /// Needed.
+        /// How much is worth a sweep.
         smallest: Bytes,
     },
-    /// Only what is old may be taken, and how old anything is cannot be known.
+    /// Only cold memory may be reclaimed, and ages cannot be known.
     NoAges {
-        /// Why, and what to do.
+        /// Why not, and what the user can do.
         why: String,
     },
-    /// Only what is old may be taken, and nobody has looked for so long.
+    /// Only cold memory may be reclaimed, and the group has not been aged for long enough.
     NotAged {
-        /// The age.
+        /// The age from which on memory is cold.
         needed: Duration,
     },
-    /// Too little is as old as it must be to be taken.
-    Young {
-        /// This much is.
-        old: Bytes,
-        /// As old as this.
-        older_than: Duration,
-        /// Worth a sweep.
+    /// Only cold memory may be reclaimed, and there is too little of it.
+    #[serde(rename = "young")]
+    LittleCold {
+        /// How much is cold, at least.
+        #[serde(rename = "old")]
+        cold: Bytes,
+        /// The age from which on memory is cold.
+        #[serde(rename = "older_than")]
+        min_age: Duration,
+        /// How much is worth a sweep.
         smallest: Bytes,
     },
-    /// Swept before, and hardly grown since.
+    /// The group was swept before and has hardly grown since.
     SweptAlready {
-        /// Grown by this much.
+        /// By how much it has grown.
         grown: Bytes,
-        /// Needed.
+        /// The growth that is worth another sweep.
         needed: Bytes,
     },
-    /// Swept a moment ago.
+    /// The group was swept a moment ago.
     JustSwept {
-        /// Still to wait.
+        /// How long it still lasts.
         left: Duration,
     },
     /// Too much came back after the last sweep, or the group could not be written to.
     BackingOff {
-        /// Still to wait.
+        /// How long it still lasts.
         left: Duration,
-        /// Bytes that came back in a minute; `None` when permission was what failed.
+        /// Bytes that came back in a minute; `None`: the group could not be reclaimed.
         refaults: Option<Bytes>,
     },
-    /// While sweeping: too much comes back.
+    /// During a sweep: too much comes back.
     Refaults {
-        /// In the last minute.
+        /// Bytes that came back in the last minute.
         bytes: Bytes,
-        /// Allowed.
+        /// How many are allowed.
         allowed: Bytes,
     },
     /// There is no swap, and no page cache worth a sweep.
     NoSwap,
-    /// With `goal = "hibernate"`: there would be no image.
+    /// With `goal = "hibernate"`: the machine cannot hibernate.
     CannotHibernate,
     /// With `goal = "hibernate"`: the image is small enough.
     SmallImage {
-        /// What it would hold.
+        /// The size that the image would have.
         image: Bytes,
-        /// What is small enough.
+        /// The size that is small enough.
         target: Bytes,
     },
     /// Free swap is at its floor.
     SwapFloor {
-        /// Free.
+        /// How much swap is free.
         free: Bytes,
-        /// Floor.
+        /// How much must stay free.
         floor: Bytes,
     },
     /// Enough memory is available.
     Available {
-        /// Available.
+        /// How much is available.
         available: Bytes,
-        /// Enough.
+        /// How much is enough.
         enough: Bytes,
     },
-    /// The allowance for writes to swap on disk is used up.
+    /// The write budget for swap on disk is used up.
     WriteBudget {
-        /// Written.
+        /// How much was written.
         used: Bytes,
-        /// Allowed.
+        /// How much may be written.
         budget: Budget,
     },
-    /// A process is being hinted away.
+    /// A process is being hinted. No sweep begins meanwhile.
     Hinting,
-    /// A process in the background that nobody has used.
+    /// A background process has been unused for long enough.
     Unused {
-        /// For this long.
+        /// How long it has been unused.
         unused: Duration,
-        /// Needed.
+        /// How long is needed.
         needed: Duration,
     },
-    /// A process that was used, or in the foreground, a moment ago.
+    /// A process was used, or was in the foreground, a moment ago.
     InUse {
-        /// Unused for this long.
+        /// How long it has been unused.
         unused: Duration,
-        /// Needed.
+        /// How long is needed.
         needed: Duration,
     },
-    /// Neither a rule nor anybody says that the process is in the background.
-    NotAsked,
+    /// No rule and no statement says that the process is in the background.
+    #[serde(rename = "not-asked")]
+    NotStated,
     /// A process has little anonymous memory.
     SmallProcess {
-        /// This much.
+        /// How much it has.
         anon: Bytes,
-        /// Needed.
+        /// How much is worth a hint.
         smallest: Bytes,
     },
     /// A process that was paged out is in the foreground.
     CameBack,
-    /// A process's memory is marked cold, and will be paged out.
+    /// The memory of a process is deactivated and will be paged out.
     MarkedCold {
-        /// Unused for this long.
+        /// How long the process has been unused.
         unused: Duration,
-        /// When it is paged out.
+        /// How long it must be unused to be paged out.
         needed: Duration,
     },
-    /// A process was paged out, and hardly anything has changed since.
+    /// A process was paged out, and its memory has hardly changed since.
     Unchanged {
-        /// By this much.
+        /// By how much its anonymous memory has changed.
         change: Bytes,
-        /// Needed.
+        /// The change that is worth another hint.
         needed: Bytes,
     },
     /// A process was hinted a moment ago.
     JustHinted {
-        /// Still to wait.
+        /// How long it still lasts.
         left: Duration,
     },
     /// The last hint about a process was refused.
     Refused {
-        /// Still to wait.
+        /// How long it still lasts.
         left: Duration,
     },
-    /// The protection or the keep rule of a process's group leaves less than all of its memory.
+    /// The keep rule or the protection of the group does not leave all memory of the process.
     GroupKeeps {
-        /// What may be taken from the group.
+        /// How much may be reclaimed from the group.
         room: Bytes,
-        /// What the process has.
+        /// The anonymous memory of the process.
         anon: Bytes,
     },
 }
 
-/// Whole seconds from 10 s on, tenths below; minutes and hours from two of them on.
+/// A time in few digits: milliseconds below 0.1 s, tenths of a second below 10 s, then whole
+/// seconds; minutes and hours from two of them on.
 pub fn short(time: Duration) -> impl fmt::Display {
     struct Short(Duration);
     impl fmt::Display for Short {
@@ -285,7 +291,7 @@ pub fn short(time: Duration) -> impl fmt::Display {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Idle { held } => write!(f, "idle for {}", short(*held)),
+            Reason::Idle { idle } => write!(f, "idle for {}", short(*idle)),
             Reason::Paused { left: None } => write!(f, "paused; omr resume goes on"),
             Reason::Paused { left: Some(left) } => write!(f, "paused for another {}", short(*left)),
             Reason::GoingToSleep { left } => {
@@ -307,8 +313,8 @@ impl fmt::Display for Reason {
                 write!(f, "not idle: tasks wait for {resource} {share} of the time, {allowed} is allowed")
             }
             Reason::Preparing { what } => write!(f, "preparing for {what}"),
-            Reason::Settling { held, needed } => {
-                write!(f, "idle for {} so far, {} is needed", short(*held), short(*needed))
+            Reason::Settling { idle, needed } => {
+                write!(f, "idle for {} so far, {} is needed", short(*idle), short(*needed))
             }
             Reason::WorkBegan { used, allowed } => {
                 write!(f, "work began: {used} of a CPU outside background groups, {allowed} is allowed during a sweep")
@@ -318,6 +324,15 @@ impl fmt::Display for Reason {
             }
             Reason::Warming => write!(f, "omr warm is bringing memory back"),
             Reason::Stopping => write!(f, "the daemon is stopping"),
+            reason => reason.fmt_of_group(f),
+        }
+    }
+}
+
+impl Reason {
+    /// The reasons that are about one group, about swap or about the goal.
+    fn fmt_of_group(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Reason::NothingToGain => write!(f, "no group has anything to gain"),
             Reason::Class { class } => write!(f, "class {}: never touched", class.name()),
             Reason::KernelProtection => write!(f, "memory.min or memory.low covers all that it uses"),
@@ -327,8 +342,8 @@ impl fmt::Display for Reason {
             Reason::NotAged { needed } => {
                 write!(f, "its rule takes only what was not used for {}, which is not known yet", short(*needed))
             }
-            Reason::Young { old, older_than, smallest } => {
-                write!(f, "{old} was surely not used for {}, {smallest} is worth a sweep", short(*older_than))
+            Reason::LittleCold { cold, min_age, smallest } => {
+                write!(f, "{cold} was surely not used for {}, {smallest} is worth a sweep", short(*min_age))
             }
             Reason::SweptAlready { grown, needed } => {
                 write!(f, "swept before and grown by {grown} since, {needed} is worth another sweep")
@@ -351,11 +366,18 @@ impl fmt::Display for Reason {
             }
             Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to take"),
             Reason::SwapFloor { free, floor } => write!(f, "{free} of swap is free, {floor} stays free"),
-            Reason::Available { available, enough } => {
-                write!(f, "{available} of memory is available, {enough} is enough")
-            }
             Reason::WriteBudget { used, budget } => {
                 write!(f, "{used} was written to swap, the allowance is {budget}")
+            }
+            reason => reason.fmt_of_process(f),
+        }
+    }
+
+    /// The reasons that are about one process.
+    fn fmt_of_process(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Available { available, enough } => {
+                write!(f, "{available} of memory is available, {enough} is enough")
             }
             Reason::Hinting => write!(f, "a process in the background is being hinted away"),
             Reason::Unused { unused, needed } => {
@@ -364,7 +386,7 @@ impl fmt::Display for Reason {
             Reason::InUse { unused, needed } => {
                 write!(f, "used or in the foreground {} ago, {} is needed", short(*unused), short(*needed))
             }
-            Reason::NotAsked => write!(f, "nothing says that it is in the background"),
+            Reason::NotStated => write!(f, "nothing says that it is in the background"),
             Reason::SmallProcess { anon, smallest } => {
                 write!(f, "{anon} of anonymous memory, {smallest} is worth a hint")
             }
@@ -380,6 +402,40 @@ impl fmt::Display for Reason {
             Reason::GroupKeeps { room, anon } => {
                 write!(f, "its group leaves {room} to be taken, and it has {anon}")
             }
+            // Printed by the functions above. A new reason must get its text in one of the three.
+            Reason::Idle { .. }
+            | Reason::Paused { .. }
+            | Reason::Warming
+            | Reason::GoingToSleep { .. }
+            | Reason::AfterBoot { .. }
+            | Reason::AfterResume { .. }
+            | Reason::Unknown { .. }
+            | Reason::CpuBusy { .. }
+            | Reason::LowHeadroom { .. }
+            | Reason::ForegroundBusy { .. }
+            | Reason::Pressure { .. }
+            | Reason::Preparing { .. }
+            | Reason::Settling { .. }
+            | Reason::WorkBegan { .. }
+            | Reason::Stalled { .. }
+            | Reason::Stopping
+            | Reason::NothingToGain
+            | Reason::Class { .. }
+            | Reason::KernelProtection
+            | Reason::Keep { .. }
+            | Reason::TooSmall { .. }
+            | Reason::NoAges { .. }
+            | Reason::NotAged { .. }
+            | Reason::LittleCold { .. }
+            | Reason::SweptAlready { .. }
+            | Reason::JustSwept { .. }
+            | Reason::BackingOff { .. }
+            | Reason::Refaults { .. }
+            | Reason::NoSwap
+            | Reason::CannotHibernate
+            | Reason::SmallImage { .. }
+            | Reason::SwapFloor { .. }
+            | Reason::WriteBudget { .. } => Ok(()),
         }
     }
 }

@@ -1,16 +1,17 @@
-//! When the daemon looks at what groups use, and when it notes what they hold.
+//! When the daemon ages groups, and when it takes a sample of them for the history.
 //!
-//! A round ends with a sample, for which it must be known what was not used for half a minute, one
-//! minute, two, five and ten. So groups are aged when the round has gone half, and when a fifth, a tenth
-//! and a twentieth of it is left, and at its end: five agings say what twenty at even distances would.
-//! What was not used for longer is known from the rounds before.
+//! A round of ten minutes ends with a sample. It must tell how much was unused for half a minute,
+//! one minute, two, five and ten. So groups are aged in the middle of the round, when a fifth, a
+//! tenth and a twentieth of it is left, and at its end. These five agings tell as much as twenty at
+//! even distances. Earlier rounds tell how much was unused for longer.
 //!
-//! Aging walks page tables, which takes CPU time. Time for it is earned at the rate of the budget,
-//! and no more is kept than one round's; who has spent more than that waits until it is earned. Over
-//! any time at all, the budget is exceeded by no more than one round's and one aging of all groups.
+//! Aging walks page tables, which takes CPU time. CPU time for it is earned at the rate of
+//! `history.budget`, and at most the earnings of one round are kept. After an aging that cost more,
+//! the next one waits until its cost is earned. So over any time, agings exceed the budget by no
+//! more than the earnings of one round and the cost of one aging of all groups.
 //!
-//! Groups of which only what is old is taken have a beat of their own, as the kernel keeps four generations only: see
-//! [`Beats`].
+//! Groups with an `older_than` rule are aged on a schedule of their own, as the kernel keeps only
+//! four generations: see [`Beats`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -19,9 +20,9 @@ use core::time::Duration;
 use omr_units::Monotonic;
 use serde::{Deserialize, Serialize};
 
-use crate::History;
+use crate::config::History;
 
-/// When groups are aged, in parts of a round.
+/// When groups are aged, in 20ths of a round.
 const MOMENTS: [u32; 5] = [10, 16, 18, 19, PARTS];
 const PARTS: u32 = 20;
 
@@ -34,35 +35,35 @@ pub struct Due {
     pub sample: bool,
 }
 
-/// See above.
+/// The schedule of agings and samples for the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     /// When this round began.
     began: Monotonic,
-    /// When groups are aged next, if there is time for it.
+    /// When groups are aged next, if there is CPU time for it.
     next: Monotonic,
-    /// CPU time that was earned, in nanoseconds; below zero: that is owed.
+    /// CPU time that is left to spend, in nanoseconds; below zero: more was spent than earned.
     credit: i64,
-    /// Until when.
+    /// The moment up to which CPU time was earned.
     earned: Monotonic,
-    /// What the last aging has cost.
+    /// The CPU time of the last aging.
     last: Duration,
 }
 
 impl Schedule {
-    /// From now on.
+    /// A schedule whose first round begins now.
     pub fn new(config: &History, now: Monotonic) -> Self {
         Schedule { began: now, next: moment(config, now, MOMENTS[0]), credit: 0, earned: now, last: Duration::ZERO }
     }
 
-    /// What is to be done now. `may_age`: nothing speaks against it but what it costs. What was not to
-    /// be is made up for.
+    /// What is to be done now. `may_age`: nothing but the cost speaks against aging. An aging that
+    /// was not possible in time is made up for.
     pub fn due(&mut self, config: &History, now: Monotonic, may_age: bool) -> Due {
         self.earn(config, now);
         let sample = now.since(self.began) >= config.every;
         if sample {
             let next = self.began + config.every;
-            // After a time in which nothing could be done the rounds are not made up for.
+            // Rounds that were missed as a whole are not made up for.
             self.began = if now.since(next) < config.every { next } else { now };
         }
         let enough = nanos(self.last).min(allowance(config));
@@ -74,7 +75,7 @@ impl Schedule {
         Due { aging, sample }
     }
 
-    /// What was due is done, and has cost so much CPU time.
+    /// The agings and samples that were due are done and have cost this CPU time.
     pub fn spent(&mut self, due: Due, cost: Duration) {
         if due.aging {
             self.last = cost;
@@ -82,7 +83,7 @@ impl Schedule {
         self.credit = self.credit.saturating_sub(nanos(cost));
     }
 
-    /// How long it will be until so much is earned that groups can be aged again.
+    /// The time until enough CPU time is earned to age groups again.
     pub fn wait(&self, config: &History) -> Duration {
         let lacking = nanos(self.last).min(allowance(config)).saturating_sub(self.credit);
         let lacking = u64::try_from(lacking).unwrap_or(0);
@@ -91,7 +92,7 @@ impl Schedule {
 
     fn earn(&mut self, config: &History, now: Monotonic) {
         let earned = part(now.since(self.earned), config);
-        // Small times earn nothing, and are not lost.
+        // A time too short to earn anything still counts later.
         if earned > 0 {
             self.earned = now;
         }
@@ -99,26 +100,28 @@ impl Schedule {
     }
 }
 
-/// When groups are aged of which only what was not used for some time is taken.
+/// When groups with an `older_than` rule are aged: twice in the time of the rule.
 ///
-/// Twice in that time: then the oldest of four generations always holds what was not used for so long, and
-/// nothing else, as the last aging but one was that long ago. More often, and the kernel would forget that too soon.
+/// Then the last aging but one was that long ago, so that the oldest of four generations always
+/// holds the memory that was unused for that long, and nothing else. If groups were aged more
+/// often, the kernel would merge that generation too soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beats {
-    /// When those of each age are due.
+    /// For each age, when its groups are aged next.
     next: BTreeMap<Duration, Monotonic>,
-    /// And none before.
+    /// No aging before this moment.
     rest: Monotonic,
 }
 
-/// Agings for all ages together take no more CPU time than this part of the time. What is aged more seldom is taken later.
+/// Agings for all ages together use no more CPU time than this part of the time. If that is too
+/// little, groups are aged less often and their memory counts as cold later.
 const BEATS_SHARE: u32 = 100;
 
-/// The kernel counts ages in jiffies, of which the longest are 10 ms.
+/// Two of the longest jiffies, in which the kernel counts ages.
 const JIFFIES: Duration = Duration::from_millis(20);
 
 impl Beats {
-    /// The ages, of those that rules ask for, whose groups are to be aged now.
+    /// Of the ages that rules ask for, those whose groups must be aged now.
     pub fn due(&mut self, now: Monotonic, ages: impl Iterator<Item = Duration>) -> Vec<Duration> {
         let before = core::mem::take(&mut self.next);
         self.next = ages.map(|age| (age, before.get(&age).copied().unwrap_or(now))).collect();
@@ -133,21 +136,23 @@ impl Beats {
         .collect()
     }
 
-    /// What was due is done, and has cost so much CPU time.
+    /// The agings that were due are done and have cost this CPU time.
     pub fn spent(&mut self, now: Monotonic, cost: Duration) {
         self.rest = now + cost * (BEATS_SHARE - 1);
     }
 }
 
+/// When a round that began then reaches a 20th of its length.
 fn moment(config: &History, began: Monotonic, part: u32) -> Monotonic {
     began + config.every * part / PARTS
 }
 
-/// What a round earns.
+/// The CPU time that one round earns, in nanoseconds.
 fn allowance(config: &History) -> i64 {
     part(config.every, config)
 }
 
+/// The budget for this time, in nanoseconds.
 fn part(time: Duration, config: &History) -> i64 {
     let earned = time.as_nanos().saturating_mul(u128::from(config.budget.0)) / 10_000;
     i64::try_from(earned).unwrap_or(i64::MAX)

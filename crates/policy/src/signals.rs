@@ -1,5 +1,7 @@
-//! What the policy is told. Rates over the time since the last tick, made from two snapshots by the
-//! binary; whatever could not be read is `None`, and the policy treats `None` as busy and as hot.
+//! The inputs of a decision: the machine, the groups, and how a sweep ended.
+//!
+//! The daemon makes them from two snapshots of the machine. A signal that could not be read is
+//! `None`; the policy treats an unknown machine as busy and unknown memory as used.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -7,14 +9,14 @@ use core::time::Duration;
 use omr_units::{Amount, Bytes, GroupId, Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
-use crate::Class;
+use crate::config::Class;
 
-/// Everything a decision is made from.
+/// The machine at one tick.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Signals {
     /// This moment.
     pub now: Monotonic,
-    /// Whole hours of the wall clock since 1970, for the write budget. May jump.
+    /// Whole hours of the wall clock since 1970, for the write budget. The wall clock may jump.
     pub hour: u64,
     /// The machine was asleep since the last tick.
     pub slept: bool,
@@ -29,113 +31,135 @@ pub struct Machine {
     pub dt: Duration,
     /// CPUs online.
     pub cpus: u32,
-    /// The CPU that was idle least, time waiting for I/O, stolen and niced time counted as busy;
-    /// omr's own time is taken out of the busiest CPU.
+    /// The CPU that was least idle. Time waiting for I/O, stolen time and niced time count as busy;
+    /// omr's own time is subtracted from the busiest CPU.
     pub least_idle: Option<CpuIdle>,
-    /// CPU time used by anything but explicit background groups and omr itself: user, nice, system
-    /// and interrupt time. Time waiting for I/O is free CPU time (the pressure rule sees it); time
-    /// stolen by the host counts as used, since it was not to be had.
+    /// CPU time used by everything except omr and the groups that a rule or a statement calls
+    /// background: user, nice, system and interrupt time. Time waiting for I/O counts as free (the
+    /// pressure rule sees it). Time stolen by the host counts as used, since nobody else could have
+    /// it.
     pub load: Option<Duration>,
-    /// CPU time used by foreground groups; zero where there are none.
+    /// CPU time used by foreground groups; zero: there are none, or they did nothing.
     pub foreground: Option<Duration>,
-    /// Time in which some task waited for a CPU (PSI).
+    /// Time in which some task waited for a CPU (PSI `cpu` `some`).
     pub stall_cpu: Option<Duration>,
     /// The same for I/O.
     pub stall_io: Option<Duration>,
     /// The same for memory.
     pub stall_memory: Option<Duration>,
-    /// Swap space; a total of zero where there is none; `None` when unknown, and then nothing is
-    /// swapped.
+    /// Swap space, with a total of zero where there is none; `None`: unknown, and nothing is
+    /// swapped out.
     pub swap: Option<Swap>,
-    /// Memory; `None` when unknown.
+    /// Memory; `None`: unknown.
     pub memory: Option<Memory>,
-    /// What a hibernation image would hold now, at most, if nothing left memory before; `None` where the
+    /// The largest size that a hibernation image could have if it were made now; `None`: the
     /// machine does not hibernate to swap.
     pub image: Option<Bytes>,
-    /// Whether reclaim can be told to leave anonymous memory alone (`swappiness=`, Linux 6.11).
+    /// Whether the kernel can be told to reclaim files only (`swappiness=`, Linux 6.11).
     pub file_only: bool,
 }
 
-/// How idle a CPU was.
+/// How idle a CPU was since the last tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuIdle {
-    /// Its number.
+    /// Number of the CPU.
     pub cpu: u32,
-    /// Idle share.
+    /// Share of the time in which it was idle.
     pub idle: Permyriad,
 }
 
 /// Memory of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// All there is.
+    /// All memory (`MemTotal`).
     pub total: Bytes,
-    /// What programs could have without anything being swapped out (`MemAvailable`).
+    /// What programs could get without swapping anything out (`MemAvailable`).
     pub available: Bytes,
 }
 
 /// Swap space of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swap {
-    /// All of it.
+    /// Size of all swap areas.
     pub total: Bytes,
-    /// Unused.
+    /// Free swap.
     pub free: Bytes,
-    /// Some of it is on a disk, so that writes wear it and take time.
+    /// Some of it is on a disk, where writes take time and wear.
     pub on_disk: bool,
-    /// Of what is free, what takes no image and is filled after the swap that does, or in turn with it: zram.
-    #[serde(default)]
-    pub beside: Bytes,
+    /// The part of the free swap that cannot take a hibernation image (zram) and that the kernel
+    /// fills after the swap of the image, or in turn with it.
+    #[serde(rename = "beside", default)]
+    pub free_outside_image: Bytes,
 }
 
-/// A group that could be swept: a leaf, or an inner group for what its children do not account for.
+impl Machine {
+    /// The part of the machine that the swap floor depends on.
+    pub fn swap_context(&self) -> SwapContext {
+        SwapContext { swap: self.swap, image: self.image }
+    }
+}
+
+/// The part of the machine that the swap floor depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapContext {
+    /// Swap space; `None`: unknown.
+    pub swap: Option<Swap>,
+    /// The largest size that a hibernation image could have; `None`: the machine does not hibernate to
+    /// swap.
+    pub image: Option<Bytes>,
+}
+
+/// A group that could be swept: a leaf, or an inner group with the memory that is not charged to
+/// its children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// Identity.
     pub id: GroupId,
     /// Its class.
     pub class: Class,
-    /// Memory charged to it (of an inner group: beyond what its children hold).
+    /// Memory charged to it (for an inner group: without the memory of its children); `None`:
+    /// unknown, as in all fields below.
     pub current: Option<Bytes>,
-    /// Anonymous and shared memory: only swap can take it.
+    /// Anonymous and shared memory, which can only leave to swap.
     pub swap_backed: Option<Bytes>,
     /// Page cache of files.
     pub page_cache: Option<Bytes>,
-    /// Bytes that came back after they were reclaimed, ever.
+    /// Bytes that were refaulted since the group was made.
     pub refaults: Option<Bytes>,
-    /// What `memory.min` and `memory.low` of the group and its ancestors leave to be taken; `None` is
-    /// unknown.
+    /// The memory that `memory.min` and `memory.low` of the group and its ancestors do not protect.
     pub unprotected: Option<Bytes>,
-    /// The configuration's keep rule.
+    /// How much its keep rule keeps; `None`: it has no such rule.
     pub keep: Option<Amount>,
-    /// Where a rule says so, only what was not used for some time is taken.
+    /// Only cold memory may be reclaimed, by an `older_than` rule; `None`: it has no such rule.
     #[serde(default)]
-    pub by_age: Option<ByAge>,
+    pub cold_only: Option<ColdOnly>,
 }
 
-/// What a group loses by its age.
+/// An `older_than` rule and what is known for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ByAge {
-    /// What was surely not used for so long, and nothing else.
-    pub older_than: Duration,
-    /// How much that is.
-    pub old: Old,
+pub struct ColdOnly {
+    /// Only memory that was certainly unused for this long may be reclaimed.
+    #[serde(rename = "older_than")]
+    pub min_age: Duration,
+    /// How much memory that is.
+    #[serde(rename = "old")]
+    pub cold: ColdAmount,
 }
 
-/// How much of a group is as old as its rule asks.
+/// How much memory of a group is cold by its rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "is")]
-pub enum Old {
-    /// At least so much was at the last look.
+pub enum ColdAmount {
+    /// At least this much was at the last sample.
     Known {
-        /// Of memory that goes to swap.
+        /// Anonymous and shared memory.
         bytes: Bytes,
     },
-    /// Nobody has looked for so long.
+    /// The group has not been aged for that long yet.
     NotYet,
-    /// It cannot be known here.
+    /// It cannot be known on this machine or for this group.
     Never {
-        /// Why, and what to do.
+        /// Why not, and what the user can do.
         why: String,
     },
 }
@@ -145,13 +169,13 @@ pub enum Old {
 pub struct Finished {
     /// The group.
     pub id: GroupId,
-    /// What is charged to it now.
+    /// Memory charged to it now.
     pub size: Bytes,
-    /// Its refaults so far, see [`Group::refaults`].
+    /// Its refaults so far, see [`Group::refaults`]; `None`: unknown.
     pub refaults: Option<Bytes>,
     /// Bytes written to swap on disk.
     pub swap_writes: Bytes,
-    /// How it ended.
+    /// Why the sweep ended.
     pub end: End,
 }
 
@@ -159,27 +183,28 @@ pub struct Finished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
-    /// All that was asked was freed.
+    /// As much as was asked for was freed.
     Complete,
-    /// The group is down to what it keeps: its keep rule, `memory.min` or `memory.low`.
+    /// The group is down to the amount that its keep rule, `memory.min` or `memory.low` keeps.
     Floor,
-    /// Scanning finds nothing more to free.
+    /// The kernel finds nothing more to free.
     Futile,
-    /// Somebody needed the machine, or a signal came.
+    /// Somebody needed the machine, or the run was cancelled.
     Stopped,
-    /// The time was up.
+    /// The time limit was reached.
     Timeout,
-    /// Swap is down to its floor and nothing but swap could take more.
+    /// Swap is down to its floor, and the rest could only leave to swap.
     SwapFloor,
-    /// The allowance for swap writes is used up.
+    /// The write budget is used up.
     WriteBudget,
-    /// Nothing more is known to be as old as asked for.
-    Young,
-    /// Whether anything is as old as asked for is not known: no generation reaches back that far.
+    /// No more memory is known to be cold.
+    #[serde(rename = "young")]
+    NoMoreCold,
+    /// It is not known whether any memory is cold: no generation reaches back that far.
     NotAged,
-    /// Much of the group is memory whose use is not seen.
+    /// The kernel does not see the use of much of the group's memory.
     NotSeen,
-    /// The group is gone.
+    /// The group does not exist any more.
     Gone,
     /// No permission to write to the group's files.
     Denied,
@@ -190,7 +215,27 @@ pub enum End {
 }
 
 impl End {
-    /// In a few words, after "stopped:" or alone.
+    /// Whether reclaiming failed for a reason that an administrator must remove.
+    pub fn is_failure(self) -> bool {
+        matches!(self, End::Denied | End::Unsupported | End::Failed)
+    }
+
+    /// Whether a sweep that ended like this is not finished: it goes on as soon as possible.
+    pub(crate) fn is_cut_short(self) -> bool {
+        match self {
+            End::Stopped | End::Timeout | End::Gone | End::Denied | End::Unsupported | End::Failed => true,
+            End::Complete
+            | End::Floor
+            | End::Futile
+            | End::SwapFloor
+            | End::WriteBudget
+            | End::NoMoreCold
+            | End::NotAged
+            | End::NotSeen => false,
+        }
+    }
+
+    /// The end in a few words, to be printed after "stopped:" or alone.
     pub fn words(self) -> &'static str {
         match self {
             End::Complete => "done",
@@ -200,7 +245,7 @@ impl End {
             End::Timeout => "time is up",
             End::SwapFloor => "swap is down to its floor",
             End::WriteBudget => "the allowance for swap writes is used up",
-            End::Young => "nothing more is known to be that old",
+            End::NoMoreCold => "nothing more is known to be that old",
             End::NotAged => "not known how old anything is",
             End::NotSeen => "much of it is memory whose use is not seen",
             End::Gone => "the group is gone",

@@ -1,17 +1,19 @@
-//! Whether a group can live with less memory, found out by trying: a size a step lower, watched under
-//! a guard, and so on down; given back at once when the guard is broken.
+//! With how much less memory a group can live, found out by trying. [`Trial`] decides from samples
+//! of the group's size, stalls and refaults; `omr trial` sets the limits and gives them back.
 //!
-//! * At its **full size** first: a group that breaks the guard as it is tells nothing about sizes.
-//! * Then **down**, each size watched for a look. The smallest that was within the guard is **held**,
-//!   for longer.
-//! * A size that breaks the guard is **given back**: the group has its own limit again and a look's
-//!   **rest**. After that nothing lower is tried, and what is held is a size that was good before;
-//!   when that breaks, too, the next larger one.
+//! * First the group is watched at its **full size**. A group that breaks the guard without a limit
+//!   tells nothing about sizes.
+//! * Then the size goes **down** in steps, and each size is watched for a while (`Plan::look`). The
+//!   smallest size within the guard is then **held** for longer (`Plan::hold`).
+//! * A size that breaks the guard is **given back** at once: the group gets its own limit back and
+//!   **rests** for as long as a size is watched. After that no smaller size is tried, and a size
+//!   that was good before is held. If that breaks the guard as well, the next larger one is held.
 //!
-//! So sizes fall until the first breach and rise after it: a trial ends.
+//! So sizes fall until the first breach and rise after it, and a trial always ends.
 //!
-//! The guard is an allowance for the length of a look. What is used up before its end is a breach at
-//! once: a group that is squeezed below what it uses does not wait for the look to end.
+//! The guard allows an amount for the whole time of a watch. If the group exceeds that amount
+//! sooner, the guard is broken at that moment, so that a group that lacks memory need not wait for
+//! the end.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -19,61 +21,62 @@ use core::time::Duration;
 use omr_units::{Bytes, Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
-/// The least that may come back in a look: one batch of the kernel's (`SWAP_CLUSTER_MAX` pages of
-/// 4 KiB). A share of a small group is less than the eight pages that one fault reads from swap.
+/// This much may always come back in one watch: one batch of the kernel (`SWAP_CLUSTER_MAX` pages
+/// of 4 KiB). A share of a small group would be less than the eight pages that one fault reads from
+/// swap.
 pub const LEAST_REFAULTS: Bytes = Bytes::kib(128);
-/// The smallest step: less is within what the kernel's counters are behind.
+/// The smallest step: the counters of the kernel are less accurate than this.
 pub const SMALLEST_STEP: Bytes = Bytes::kib(256);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What a size must keep within.
+/// How much harm a size may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
-    /// Share of the time in which tasks of the group wait for memory (PSI some).
+    /// The share of time in which some task of the group may wait for memory (PSI some).
     pub stall: Permyriad,
-    /// What comes back in a minute, as a share of the size.
+    /// How much may come back in a minute, as a share of the size.
     pub refaults: Permyriad,
 }
 
-/// What is to be tried.
+/// The sizes to try, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Each size is lower than the one before by this share of it.
     pub step: Permyriad,
-    /// Nothing below this is tried: what cannot leave, or must not.
+    /// No size below this is tried, as the rest cannot or must not leave memory.
     pub floor: Bytes,
-    /// The size to find out about; without one, the smallest that holds.
+    /// The size to find out about; `None`: the smallest size that holds.
     pub target: Option<Bytes>,
-    /// How long each size on the way is watched.
+    /// How long each size on the way down is watched.
     pub look: Duration,
-    /// How long the last one is.
+    /// How long the last size is held.
     pub hold: Duration,
-    /// What they must keep within.
+    /// How much harm a size may do.
     pub guard: Guard,
 }
 
-/// The group at one moment. Counters, since the group was made; `None` is unknown.
+/// The group at one moment. Counters count since the group was made; `None`: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// When.
+    /// When the sample was taken.
     pub at: Monotonic,
-    /// Charged to it.
+    /// Memory charged to the group.
     pub current: Bytes,
     /// Time in which its tasks waited for memory.
     pub stall: Option<Duration>,
-    /// What came back.
+    /// Bytes that came back.
     pub refaults: Option<Bytes>,
 }
 
-/// Why a size did not hold.
+/// How a size broke the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Breach {
     /// Tasks waited for memory longer than the guard allows.
     Stall,
-    /// More came back than it allows.
+    /// More came back than the guard allows.
     Refaults,
-    /// One of both could not be read.
+    /// The stalls or the refaults could not be read.
     Unknown,
 }
 
@@ -81,87 +84,89 @@ pub enum Breach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
-    /// Within the guard for a look.
+    /// The size was within the guard for the time of a watch.
     Good,
-    /// Within the guard for the whole time.
+    /// The size was within the guard for as long as the last size is held.
     Held,
-    /// The guard was broken.
+    /// The size broke the guard.
     Broken(Breach),
-    /// The group could not be brought down to it.
+    /// The group could not be brought down to the size.
     Unreached,
 }
 
-/// What was seen at a size, from the moment on when the group was asked down to it.
+/// One size that was tried. Times and counters begin when the group was limited to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tried {
-    /// The size; of the first one, what the group held by itself.
+    /// The size; the first one is the size of the group without a limit.
     pub size: Bytes,
-    /// What it held in the end.
+    /// The size of the group at the end.
     pub current: Bytes,
-    /// For how long.
+    /// How long it was tried.
     pub time: Duration,
-    /// Of it, with tasks waiting for memory.
+    /// The part of that time in which tasks waited for memory.
     pub stall: Duration,
-    /// What came back.
+    /// Bytes that came back.
     pub refaults: Bytes,
     /// How it ended.
     pub ended: Ended,
 }
 
 impl Tried {
-    /// Share of the time with tasks waiting for memory.
+    /// The share of time in which tasks waited for memory; `None`: no time passed.
     pub fn stall_share(&self) -> Option<Permyriad> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Permyriad::ratio(nanos(self.stall), nanos(self.time))
     }
 
-    /// What came back in a minute, as a share of the size.
+    /// How much came back in a minute, as a share of the size; `None`: no time passed, or the size
+    /// is zero.
     pub fn refault_share(&self) -> Option<Permyriad> {
         let per_second = self.refaults.per_second(self.time)?;
         Bytes(per_second.0.saturating_mul(MINUTE.as_secs())).share_of(self.size)
     }
 }
 
-/// Why nothing lower was tried.
+/// Why no smaller size was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bottom {
-    /// It was the size asked about.
+    /// It was the size to find out about.
     Target,
-    /// What is left cannot leave memory, or must not.
+    /// The rest cannot or must not leave memory.
     Floor,
     /// The next size broke the guard.
     Guard,
     /// The next size could not be reached.
     Unreached,
-    /// The guard is broken at full size already.
+    /// The group broke the guard at its full size.
     Full,
 }
 
-/// What comes next.
+/// The next step of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Next {
-    /// Bring the group down to this size and limit it to that; then [`Trial::arrived`].
+    /// Bring the group down to this size and limit it to that, then call [`Trial::arrived`].
     Limit(Bytes),
-    /// Look again in a moment.
+    /// Take another sample in a moment.
     Wait,
-    /// The group gets its own limit back, at once.
+    /// Give the group its own limit back at once.
     GiveBack,
-    /// It is over, and the group is to have its own limit back.
+    /// The trial is over; give the group its own limit back.
     End,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// At its full size.
+    /// The group is watched at its full size.
     Full,
-    /// Asked down to a size; there since that moment.
+    /// The group is limited to a size and has been there since that moment; `None`: it is on its
+    /// way.
     At {
         size: Bytes,
         last: bool,
         since: Option<Monotonic>,
     },
-    /// Given back, until then.
+    /// The group has its own limit back and rests until then.
     Rest {
         until: Monotonic,
     },
@@ -173,19 +178,19 @@ enum Phase {
 pub struct Trial {
     plan: Plan,
     phase: Phase,
-    /// When the phase began.
+    /// The sample at the beginning of the phase.
     began: Seen,
-    /// When the look that the guard is applied to began.
+    /// The sample from which on the guard counts.
     look: Seen,
     tried: Vec<Tried>,
-    /// Sizes that were good for a look, the smallest last.
+    /// Sizes that were good, the smallest last.
     good: Vec<Bytes>,
     bottom: Option<Bottom>,
     held: Option<Bytes>,
 }
 
 impl Trial {
-    /// Begins with the group as it is.
+    /// A trial that begins with this sample.
     pub fn new(plan: Plan, seen: Seen) -> Self {
         Trial {
             plan,
@@ -199,27 +204,27 @@ impl Trial {
         }
     }
 
-    /// What is to be tried.
+    /// The plan of the trial.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// What was tried, in order.
+    /// The sizes that were tried, in order.
     pub fn tried(&self) -> &[Tried] {
         &self.tried
     }
 
-    /// The smallest size that was within the guard for the whole time.
+    /// The size that was held for the whole time; `None`: there is none yet.
     pub fn held(&self) -> Option<Bytes> {
         self.held
     }
 
-    /// The smallest that was good for a look, and did not break later.
+    /// The smallest size that was good and did not break the guard later; `None`: there is none.
     pub fn good(&self) -> Option<Bytes> {
         self.good.last().copied()
     }
 
-    /// The size it is at, or on the way to; `None` while the group has its own limit.
+    /// The size that the group is limited to or is on its way to; `None`: it has its own limit.
     pub fn size(&self) -> Option<Bytes> {
         match self.phase {
             Phase::At { size, .. } => Some(size),
@@ -227,12 +232,12 @@ impl Trial {
         }
     }
 
-    /// Why nothing lower was tried; `None` while it goes down.
+    /// Why no smaller size was tried; `None`: the size still goes down.
     pub fn bottom(&self) -> Option<Bottom> {
         self.bottom
     }
 
-    /// Whether the guard is broken, and how.
+    /// How the guard is broken; `None`: it is not.
     pub fn breach(&self, seen: &Seen) -> Option<Breach> {
         let size = match self.phase {
             Phase::Full => self.began.current,
@@ -254,7 +259,7 @@ impl Trial {
         (came_back > LEAST_REFAULTS && u128::from(came_back.0) > allowed).then_some(Breach::Refaults)
     }
 
-    /// What to do now.
+    /// The next step, from a new sample.
     pub fn next(&mut self, seen: &Seen) -> Next {
         match self.phase {
             Phase::Over => Next::End,
@@ -273,7 +278,7 @@ impl Trial {
             },
             Phase::At { size, last, since } => match (self.breach(seen), since) {
                 (Some(breach), _) => self.give_back(size, last, seen, breach),
-                // Arriving is what it waits for.
+                // The group is on its way.
                 (None, None) => Next::Wait,
                 (None, Some(since)) if last => self.held_until(size, since, seen),
                 (None, Some(since)) if seen.at.since(since) < self.plan.look => Next::Wait,
@@ -286,8 +291,8 @@ impl Trial {
         }
     }
 
-    /// The group is limited to the size that was asked for; or, not `reached`, it cannot be. Then what
-    /// comes next.
+    /// The group has `reached` the size of [`Next::Limit`] and is limited to it, or could not reach
+    /// it. Returns the next step.
     pub fn arrived(&mut self, reached: bool, seen: &Seen) -> Next {
         let Phase::At { size, last, .. } = self.phase else { return self.next(seen) };
         if let Some(breach) = self.breach(seen) {
@@ -305,7 +310,7 @@ impl Trial {
         self.hold(seen)
     }
 
-    /// One step down from `size`, or no further.
+    /// Goes one step down from `size`, or begins to hold a size if there is no further step.
     fn lower(&mut self, size: Bytes, seen: &Seen) -> Next {
         let lowest = self.plan.target.unwrap_or_default().max(self.plan.floor);
         let step = size.share(self.plan.step).max(SMALLEST_STEP);
@@ -319,7 +324,7 @@ impl Trial {
         self.limit(next, false, seen)
     }
 
-    /// The smallest good size, for the whole time.
+    /// Begins to hold the smallest good size.
     fn hold(&mut self, seen: &Seen) -> Next {
         match self.good() {
             Some(size) => self.limit(size, true, seen),

@@ -1,69 +1,72 @@
-//! Whether zram swap is switched off while memory leaves for a hibernation image, so that it leaves for a disk.
+//! Whether zram swap is switched off while a hibernation image is made small, so that memory leaves
+//! to a disk.
 //!
-//! zram is memory, so what it holds is in the image, and it usually comes before any disk. Which swap a page goes to is
-//! the kernel's choice by priority alone, and a priority changes only when the device is switched off and on again:
-//! off, all that it holds comes back to memory first. That is worth it where there is memory to come back to, and the
-//! disk takes more in the time there is than compression would save.
+//! zram is memory, so its pages are part of the image. It usually comes before any disk: the kernel
+//! chooses the swap by priority alone, and a priority changes only when the device is switched off
+//! and on again. Switching it off brings all its pages back to memory first. That pays where they
+//! fit into memory, and where the disk can take more in the available time than compression would
+//! save. [`Known`] decides from the sizes; `omr prepare hibernate` switches the devices.
 
 use omr_units::Bytes;
 
-/// What comes back needs this part more: others allocate meanwhile, and zram's pool shrinks more slowly than it empties.
+/// Pages that come back need an eighth more memory: other programs allocate meanwhile, and the pool
+/// of zram shrinks more slowly than it empties.
 const SPARE: u64 = 8;
-/// Compression of what is not in zram yet, where that holds nothing to tell it by: three to one.
+/// The assumed compression, three to one, where zram is empty and says nothing about it.
 const RATIO: u64 = 3;
 
-/// What is known before.
+/// The sizes that are known before zram is switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// What zram holds, before compression.
+    /// The pages in zram, before compression.
     pub held: Bytes,
-    /// The memory that takes.
+    /// The memory that zram uses for them.
     pub pool: Bytes,
-    /// Of what it holds, what may leave again: that of groups from which something may be taken.
+    /// The pages in zram that may leave again, as their groups may be reclaimed.
     pub movable: Bytes,
-    /// What such groups could lose to swap now.
+    /// The memory in such groups that could leave to swap now.
     pub anon: Bytes,
-    /// And what they could lose without swap: page cache.
+    /// The memory in such groups that could leave without swap: page cache.
     pub cache: Bytes,
-    /// What is to leave; `None`: as much as will go.
+    /// How much must leave memory; `None`: as much as possible.
     pub missing: Option<Bytes>,
-    /// Free memory that can be had before kswapd has to do anything.
+    /// Free memory that can be allocated before kswapd begins to work.
     pub free: Bytes,
-    /// Memory that must find room on the image's swap if zram is off, on it or in the image.
+    /// Memory that must fit on the swap of the image if zram is off, as pages or in the image.
     pub in_use: Bytes,
-    /// Free on that swap.
+    /// Free space of that swap.
     pub room: Bytes,
-    /// What that swap takes in the time there is; `None`: there is no end to it.
+    /// How much that swap can take in the available time; `None`: the time is unlimited.
     pub writable: Option<Bytes>,
 }
 
 /// Why zram stays on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// What is to leave is less than what would come back, and can leave with zram on as well.
+    /// Less memory must leave than would come back, and it can leave with zram on.
     Enough,
-    /// What it holds does not fit in memory.
+    /// The pages in zram do not fit into memory.
     Memory {
-        /// It, and something to spare.
+        /// The memory that they need, with some to spare.
         needed: Bytes,
-        /// What is free.
+        /// The memory that is free.
         free: Bytes,
     },
     /// The swap of the image is too small for both.
     Room {
-        /// What would have to fit.
+        /// The memory that must fit.
         needed: Bytes,
-        /// What is free.
+        /// The space that is free.
         free: Bytes,
     },
-    /// The disk does not take enough in the time there is.
+    /// The disk cannot take enough in the available time.
     Time,
-    /// It is of groups from which nothing may be taken: it would come back, and stay.
+    /// This much belongs to groups that must not be reclaimed: it would come back and stay.
     Others(Bytes),
 }
 
 impl Known {
-    /// Why zram is to stay on; `None`: it is better off.
+    /// Why zram should stay on; `None`: it should be switched off.
     pub fn keep(&self) -> Option<Keep> {
         let movable = self.movable.min(self.held);
         let compressed = Bytes(match self.held.0 {
@@ -85,7 +88,7 @@ impl Known {
         if self.in_use > self.room {
             return Some(Keep::Room { needed: self.in_use, free: self.room });
         }
-        // What is in memory in the end: with zram on, its pool.
+        // What stays in memory in the end; with zram on, that is its pool.
         let on = self.pool + compressed;
         let stays = self.held - movable;
         if stays > on {
@@ -102,7 +105,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Two thirds of 600 MiB in zram saved, as much again in memory, a disk with room and no hurry.
+    /// 600 MiB in zram compressed to a third, half as much in memory, a disk with room, unlimited
+    /// time.
     fn known() -> Known {
         Known {
             held: Bytes::mib(600),
@@ -119,18 +123,18 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_in_memory_and_then_on_the_disk_leaves_for_the_disk() {
+    fn zram_is_switched_off_where_its_pages_fit_into_memory_and_on_the_disk() {
         assert_eq!(known().keep(), None);
         assert_eq!(Known { missing: Some(Bytes::mib(700)), ..known() }.keep(), None);
-        // Nothing in it yet: what leaves would go there.
+        // zram is empty: memory that leaves would go there.
         let empty = Known { held: Bytes::ZERO, pool: Bytes::ZERO, movable: Bytes::ZERO, ..known() };
         assert_eq!(empty.keep(), None);
         assert_eq!(Known { missing: Some(Bytes::mib(10)), ..empty }.keep(), None);
     }
 
     #[test]
-    fn no_more_comes_back_than_has_to_leave() {
-        // Of 300 MiB 100 stay, compressed; the page cache goes as a whole.
+    fn zram_stays_on_where_more_would_come_back_than_must_leave() {
+        // 100 of 300 MiB stay, compressed; the page cache leaves as a whole.
         for (missing, keep) in [(0, Some(Keep::Enough)), (250, Some(Keep::Enough)), (251, None)] {
             assert_eq!(Known { missing: Some(Bytes::mib(missing)), ..known() }.keep(), keep, "{missing}");
         }
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_stays_compressed() {
+    fn zram_stays_on_where_its_pages_do_not_fit() {
         let keep = Keep::Memory { needed: Bytes::mib(675), free: Bytes::mib(674) };
         assert_eq!(Known { free: Bytes::mib(674), ..known() }.keep(), Some(keep));
         assert_eq!(Known { free: Bytes::mib(675), ..known() }.keep(), None);
@@ -148,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_disk_and_memory_of_others_are_no_gain() {
-        // With it on 200 + 100 MiB are left of 900, so the disk has to take 600.
+    fn zram_stays_on_with_a_slow_disk_or_pages_of_other_groups() {
+        // With zram on, 200 + 100 of 900 MiB stay in memory, so the disk must take 600.
         assert_eq!(Known { writable: Some(Bytes::mib(599)), ..known() }.keep(), Some(Keep::Time));
         assert_eq!(Known { writable: Some(Bytes::mib(600)), ..known() }.keep(), None);
         assert_eq!(Known { movable: Bytes::mib(299), ..known() }.keep(), Some(Keep::Others(Bytes::mib(301))));
@@ -157,9 +161,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is read: no panic, and never off where it does not fit.
+        /// No input causes a panic, and zram is never switched off where its pages do not fit.
         #[test]
-        fn off_only_where_it_fits(n in proptest::array::uniform9(any::<u64>()), timed: bool, sized: bool) {
+        fn zram_is_off_only_where_its_pages_fit(n in proptest::array::uniform9(any::<u64>()), timed: bool, sized: bool) {
             let known = Known {
                 held: Bytes(n[0]), pool: Bytes(n[1]), movable: Bytes(n[2]), anon: Bytes(n[3]), cache: Bytes(n[4]),
                 missing: sized.then_some(Bytes(n[5])), free: Bytes(n[6]), in_use: Bytes(n[7]), room: Bytes(n[8]),
@@ -170,9 +174,9 @@ mod tests {
             }
         }
 
-        /// More memory, more room, more time and less of others never keep it on.
+        /// More memory, more room, more time and fewer pages of other groups never keep zram on.
         #[test]
-        fn more_of_what_it_takes_never_keeps_it_on(n in proptest::array::uniform9(0u64..1 << 30), more in 0u64..1 << 30) {
+        fn more_room_never_keeps_zram_on(n in proptest::array::uniform9(0u64..1 << 30), more in 0u64..1 << 30) {
             let known = Known {
                 held: Bytes(n[0]), pool: Bytes(n[1].min(n[0])), movable: Bytes(n[2]), anon: Bytes(n[3]), cache: Bytes(n[4]),
                 missing: None, free: Bytes(n[6]), in_use: Bytes(n[7]), room: Bytes(n[8]), writable: Some(Bytes(n[5])),

@@ -1,3 +1,5 @@
+use alloc::format;
+use alloc::string::String;
 use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign, Sub};
@@ -8,9 +10,9 @@ use crate::{ParseError, Permyriad, split_number};
 
 /// A number of bytes.
 ///
-/// Text form: a number and a power of 1024, `512M`, `64MiB`, `1.5G`, `4096B`; a bare `0` needs no
-/// unit. `MB` and the like are refused, because half the world reads them as powers of 1000.
-/// Arithmetic saturates: a counter that went back gives zero, not a panic.
+/// Text form: a number and a power of 1024, such as `512M`, `64MiB`, `1.5G` or `4096B`. Only `0`
+/// needs no unit. `MB` and the like are refused, because many people read them as powers of 1000.
+/// Arithmetic saturates: the difference to a counter that went back is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Bytes(pub u64);
@@ -18,7 +20,7 @@ pub struct Bytes(pub u64);
 impl Bytes {
     /// No bytes.
     pub const ZERO: Bytes = Bytes(0);
-    /// As many as there can be.
+    /// The largest number; stands for "no limit".
     pub const MAX: Bytes = Bytes(u64::MAX);
 
     /// `n` KiB.
@@ -31,27 +33,39 @@ impl Bytes {
         Bytes(n << 20)
     }
 
-    /// The given share of these bytes, rounded down.
+    /// A share of these bytes, rounded down.
     pub fn share(self, of: Permyriad) -> Self {
         Bytes(u64::try_from(u128::from(self.0) * u128::from(of.0) / 10_000).unwrap_or(u64::MAX))
     }
 
-    /// What share of `whole` these bytes are; `None` when `whole` is zero.
+    /// These bytes as a share of `whole`; `None`: `whole` is zero.
     pub fn share_of(self, whole: Bytes) -> Option<Permyriad> {
         let permyriad = (u128::from(self.0) * 10_000).checked_div(u128::from(whole.0))?;
         Some(Permyriad(u32::try_from(permyriad).unwrap_or(u32::MAX)))
     }
 
-    /// Bytes per second, when this many took `time`; `None` when no time passed.
+    /// Bytes per second, where these bytes took `time`; `None`: no time passed.
     pub fn per_second(self, time: Duration) -> Option<Bytes> {
         let rate = (u128::from(self.0) * 1_000_000_000).checked_div(time.as_nanos())?;
         Some(Bytes(u64::try_from(rate).unwrap_or(u64::MAX)))
     }
 
-    /// How long these bytes take at so many a second; `None` at none, or where it is for ever.
+    /// The time that these bytes take at a rate; `None`: the rate is zero, or the time does not fit
+    /// into 64 bits of nanoseconds.
     pub fn time_at(self, per_second: Bytes) -> Option<Duration> {
         let nanos = (u128::from(self.0) * 1_000_000_000).checked_div(u128::from(per_second.0))?;
         u64::try_from(nanos).ok().map(Duration::from_nanos)
+    }
+
+    /// The text form in the largest unit that loses nothing, such as `64MiB` or `1536KiB`. It
+    /// parses back to the same number.
+    pub fn exact(self) -> String {
+        for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+            if self.0 != 0 && self.0.is_multiple_of(1 << shift) {
+                return format!("{}{unit}", self.0 >> shift);
+            }
+        }
+        if self == Bytes::ZERO { "0".into() } else { format!("{}B", self.0) }
     }
 }
 
@@ -86,23 +100,23 @@ impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
         let mut unit = 0;
-        // Hundredths of the current unit, rounded half up at each step down from bytes.
+        // In hundredths of the current unit, rounded half up.
         let mut hundredths = u128::from(self.0) * 100;
-        // 999.5 would print as "1000": go to the next unit from there on.
+        // From 999.5 on, which would print as "1000", the next unit is used.
         while hundredths >= 99_950 && unit + 1 < UNITS.len() {
             unit += 1;
             hundredths = (u128::from(self.0) * 100 + (1u128 << (10 * unit - 1))) >> (10 * unit);
         }
         let name = UNITS[unit];
         let text = if unit == 0 {
-            alloc::format!("{} {name}", self.0)
+            format!("{} {name}", self.0)
         } else if hundredths >= 9_995 {
-            alloc::format!("{} {name}", (hundredths + 50) / 100)
+            format!("{} {name}", (hundredths + 50) / 100)
         } else if hundredths >= 1_000 {
             let tenths = (hundredths + 5) / 10;
-            alloc::format!("{}.{} {name}", tenths / 10, tenths % 10)
+            format!("{}.{} {name}", tenths / 10, tenths % 10)
         } else {
-            alloc::format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
+            format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
         };
         f.pad(&text)
     }
@@ -129,13 +143,14 @@ impl FromStr for Bytes {
     }
 }
 
-/// The size of a page, as `sysconf(_SC_PAGESIZE)` gives it. Passed in, never assumed to be 4096.
+/// The size of a page, as `sysconf(_SC_PAGESIZE)` gives it. It is passed in, as not every machine
+/// has pages of 4096 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct PageSize(u32);
 
 impl PageSize {
-    /// A page size in bytes; `None` unless it is a power of two of at least 512.
+    /// A page size in bytes; `None`: it is not a power of two of at least 512.
     pub fn new(bytes: u32) -> Option<Self> {
         (bytes.is_power_of_two() && bytes >= 512).then_some(PageSize(bytes))
     }
@@ -172,25 +187,34 @@ impl Add for Pages {
     }
 }
 
-/// How much to reclaim: `512M`, `25%` of what a group holds, or `max`.
+/// How much to reclaim: `512M`, `25%` of the memory of a group, or `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Amount {
     /// This many bytes.
     Bytes(Bytes),
-    /// This share of what the target holds when the work begins.
+    /// This share of the memory that the target has when the work begins.
     Share(Permyriad),
-    /// As much as will go.
+    /// As much as possible.
     Max,
 }
 
 impl Amount {
-    /// The amount in bytes for a target that holds `current`.
+    /// The amount in bytes for a target with `current` bytes of memory.
     pub fn of(self, current: Bytes) -> Bytes {
         match self {
             Amount::Bytes(bytes) => bytes,
             Amount::Share(share) => current.share(share),
             Amount::Max => current,
+        }
+    }
+
+    /// The text form, with nothing rounded. It parses back to the same amount.
+    pub fn exact(self) -> String {
+        match self {
+            Amount::Bytes(bytes) => bytes.exact(),
+            Amount::Share(share) => share.exact(),
+            Amount::Max => "max".into(),
         }
     }
 }
@@ -224,14 +248,25 @@ impl fmt::Display for Amount {
     }
 }
 
-/// An allowance of bytes per day or per hour: `20GiB/day`.
+/// A number of bytes per day or per hour: `20GiB/day`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Budget {
-    /// How many bytes.
+    /// The bytes that may be used in that time.
     pub bytes: Bytes,
-    /// In how many hours, 1 or 24.
+    /// The time in hours: 1 or 24.
     pub hours: u32,
+}
+
+impl Budget {
+    /// The text form, with nothing rounded. It parses back to the same budget.
+    pub fn exact(self) -> String {
+        format!("{}/{}", self.bytes.exact(), self.period())
+    }
+
+    fn period(self) -> &'static str {
+        if self.hours == 24 { "day" } else { "hour" }
+    }
 }
 
 impl FromStr for Budget {
@@ -251,7 +286,7 @@ impl FromStr for Budget {
 
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.bytes, if self.hours == 24 { "day" } else { "hour" })
+        write!(f, "{}/{}", self.bytes, self.period())
     }
 }
 
@@ -279,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_unit_is_refused_and_told_what_to_write() {
+    fn a_number_without_unit_is_refused_with_an_example() {
         for text in ["64", "", "M", "64MB", "64 mb", "-1M", "1..5G", "1.G", ".5G", "1e3", "99999999999T", "1 M x", "٣M"]
         {
             let err = text.parse::<Bytes>().expect_err(text);
@@ -332,6 +367,24 @@ mod tests {
         assert_eq!((Bytes(1).time_at(Bytes::ZERO), Bytes::MAX.time_at(Bytes(1))), (None, None));
     }
 
+    #[test]
+    fn exact_text_uses_the_largest_unit_that_loses_nothing() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1, "1B"),
+            (1 << 10, "1KiB"),
+            (1536 << 10, "1536KiB"),
+            (64 << 20, "64MiB"),
+            (3 << 40, "3TiB"),
+            ((1 << 20) + 1, "1048577B"),
+        ] {
+            assert_eq!(Bytes(bytes).exact(), text);
+        }
+        assert_eq!(Budget { bytes: Bytes(20 << 30), hours: 24 }.exact(), "20GiB/day");
+        assert_eq!(Budget { bytes: Bytes::mib(1), hours: 1 }.exact(), "1MiB/hour");
+        assert_eq!((Amount::Max.exact(), Amount::Share(Permyriad(1250)).exact()), ("max".into(), "12.5%".into()));
+    }
+
     proptest! {
         #[test]
         fn parsing_never_panics(text in ".{0,20}") {
@@ -348,6 +401,17 @@ mod tests {
                 return Ok(());
             };
             prop_assert!(back.abs_diff(n) <= n / 200 + 6, "{n} -> {back}");
+        }
+
+        #[test]
+        fn exact_text_parses_back_to_the_same(bytes: u64, share in 0u32..=10_000, more: u32, day: bool) {
+            prop_assert_eq!(Bytes(bytes).exact().parse(), Ok(Bytes(bytes)));
+            prop_assert_eq!(Permyriad(more).exact().parse(), Ok(Permyriad(more)));
+            for amount in [Amount::Bytes(Bytes(bytes)), Amount::Share(Permyriad(share)), Amount::Max] {
+                prop_assert_eq!(amount.exact().parse(), Ok(amount));
+            }
+            let budget = Budget { bytes: Bytes(bytes), hours: if day { 24 } else { 1 } };
+            prop_assert_eq!(budget.exact().parse(), Ok(budget));
         }
 
         #[test]

@@ -1,5 +1,6 @@
-//! Quantities with a unit. A number that means bytes is a [`Bytes`], a share is a [`Permyriad`]:
-//! no function of omr takes a bare `u64` where a unit belongs.
+//! Quantities with a unit, how they are read from text, and how they are printed. A number of bytes
+//! is a [`Bytes`], a share is a [`Permyriad`]: no function of omr takes a bare `u64` where a unit
+//! belongs.
 //!
 //! Everything here is a pure value: no I/O, no clock, no floating point.
 #![no_std]
@@ -15,14 +16,14 @@ pub use bytes::{Amount, Budget, Bytes, PageSize, Pages};
 pub use limit::{Limit, Swappiness};
 pub use rate::Rate;
 pub use share::Permyriad;
-pub use time::Monotonic;
+pub use time::{Monotonic, millis};
 
 use core::fmt;
 
-/// Identity of a control group: the inode number of its directory.
+/// Identity of a group: the inode number of its directory.
 ///
-/// Unlike the 16-bit memory-cgroup id of 6.x kernels, an inode number is not handed out again
-/// right after a group is removed (cgroup2 gives out 64-bit ids in sequence).
+/// A new group does not get the inode number of a group that was just removed, as cgroup2 gives out
+/// 64-bit ids in sequence. The 16-bit memory-cgroup id of 6.x kernels is reused sooner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct GroupId(pub u64);
@@ -33,7 +34,7 @@ impl fmt::Display for GroupId {
     }
 }
 
-/// Why a text is not a quantity; the message says what to write instead.
+/// A text is not a quantity. The message says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     text: alloc::string::String,
@@ -54,8 +55,9 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// Splits a decimal number ("1.5", "64") from what follows it, as an integer and a power of ten.
-/// `None` when there is no digit in front or the number does not fit 64 bits.
+/// Splits a text into a decimal number ("1.5", "64") and the unit after it. The number is given as
+/// an integer and a power of ten to divide it by. `None`: the text does not begin with a number, or
+/// the number does not fit into 64 bits.
 fn split_number(text: &str) -> Option<(u64, u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, rest) = text.split_at(end);

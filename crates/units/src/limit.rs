@@ -3,7 +3,7 @@ use core::str::FromStr;
 
 use crate::{Bytes, ParseError};
 
-/// A limit of a control group: a number of bytes, or `max` for none (`memory.high`, `memory.max`).
+/// A limit of a group: a number of bytes, or `max` for no limit (`memory.high`, `memory.max`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Limit {
@@ -13,7 +13,7 @@ pub enum Limit {
     Max,
 }
 
-/// As the kernel writes it: digits or `max`.
+/// The kernel's form: digits or `max`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -23,7 +23,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// As the kernel writes it: digits or `max`, no unit.
+/// The kernel's form: digits or `max`, no unit.
 impl FromStr for Limit {
     type Err = ParseError;
 
@@ -38,9 +38,9 @@ impl FromStr for Limit {
     }
 }
 
-/// The balance between anonymous and file memory that a reclaim request asks for
-/// (`swappiness=` of `memory.reclaim`): 0 is file only, 200 anonymous first, `max` anonymous only
-/// (Linux 6.16).
+/// The balance between anonymous and file memory in a reclaim request (`swappiness=` of
+/// `memory.reclaim`): 0 means files only, 200 means anonymous memory first, `max` means anonymous
+/// memory only (Linux 6.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Swappiness {

@@ -4,17 +4,18 @@ use core::time::Duration;
 
 use crate::{Bytes, ParseError};
 
-/// Bytes per second, never none. Text form: a size and `/s`, such as `100MiB/s`.
+/// Bytes per second, never zero. Text form: a size and `/s`, such as `100MiB/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(Bytes);
 
 impl Rate {
-    /// This much in each second; `None` for nothing.
+    /// This many bytes in each second; `None`: zero bytes.
     pub fn per_second(bytes: Bytes) -> Option<Self> {
         (bytes > Bytes::ZERO).then_some(Rate(bytes))
     }
 
-    /// How long so many bytes take.
+    /// The time that these bytes take; the longest duration of 64 bits of nanoseconds where it is
+    /// longer.
     pub fn time_for(self, bytes: Bytes) -> Duration {
         let nanos = u128::from(bytes.0) * 1_000_000_000 / u128::from(self.0.0.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -1,14 +1,14 @@
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A moment on `CLOCK_MONOTONIC`, in nanoseconds: never goes back, and stands still while the
-/// machine is asleep, so that sleep is never taken for idleness.
+/// A moment on `CLOCK_MONOTONIC`, in nanoseconds. The clock never goes back. It stands still while
+/// the machine is asleep, so that sleep is never mistaken for idle time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Monotonic(pub u64);
 
 impl Monotonic {
-    /// Time since an earlier moment; zero when `earlier` is later.
+    /// The time since an earlier moment; zero where `earlier` is in fact later.
     pub fn since(self, earlier: Monotonic) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -28,6 +28,11 @@ impl Sub<Duration> for Monotonic {
     }
 }
 
+/// Whole milliseconds of a time, saturating.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,5 +44,11 @@ mod tests {
         assert_eq!(early.since(late), Duration::ZERO);
         assert_eq!(early + Duration::MAX, Monotonic(u64::MAX));
         assert_eq!(early - Duration::MAX, Monotonic(0));
+    }
+
+    #[test]
+    fn milliseconds_are_whole_and_saturate() {
+        assert_eq!(millis(Duration::from_micros(2_999)), 2);
+        assert_eq!(millis(Duration::MAX), u64::MAX);
     }
 }

@@ -17,7 +17,7 @@ use omr_kernel::memcg::Group;
 use omr_kernel::process::Process;
 use omr_kernel::ranges::{Ranges, length};
 use omr_kernel::{Kernel, clock};
-use omr_units::{Bytes, Monotonic};
+use omr_units::{Bytes, Monotonic, millis};
 use rustix::fs::{FlockOperation, flock};
 
 use super::resident::{self, Idle, Mapped, Sums, cut, split};
@@ -297,7 +297,7 @@ fn plan(found: Vec<Mapped>, page: Bytes, window: Duration) -> (Vec<(Mapped, Rang
     let regions: usize = targets.iter().map(|target| target.regions.len()).sum();
     let interval = FOR_EACH.saturating_mul(u32::try_from(regions).unwrap_or(u32::MAX)).max(window / MOST_LOOKS);
     let interval = interval.clamp(SHORTEST, LONGEST);
-    (processes, targets, Duration::from_millis(u64::try_from(interval.as_millis()).unwrap_or(u64::MAX)))
+    (processes, targets, Duration::from_millis(millis(interval)))
 }
 
 /// What the ages of a process's regions say. A region in which nothing was seen to be used is surely unused only where none

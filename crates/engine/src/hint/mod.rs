@@ -26,22 +26,20 @@ use omr_kernel::ranges::{Ranges, length};
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::targets::SMALLEST;
 use omr_machine::sample::snapshot::SwapSpace;
-use omr_policy::pace::Job as Reclaim;
+use omr_policy::pace::{Job, WRITEBACK_OVER};
 use omr_policy::{Config, End, swap_floor};
-use omr_units::{Amount, Bytes, Limit};
+use omr_units::{Amount, Bytes, Limit, millis};
 use serde::Serialize;
 
 use self::plan::{Line, Part, Plan, detail, text};
 use crate::reclaim::backend::Backend;
 use crate::reclaim::limit_journal::{Borrowed, Journal};
-use crate::reclaim::{Worker, machine};
+use crate::reclaim::{Worker, swap_context};
 use crate::warm;
 
 pub use self::plan::{Selection, Skip, Skipped};
 pub use self::subject::{Account, Ignore, Rules, Subject, descendants, name, open};
 
-/// Writeback below this is over: other programs always write a little.
-const WRITEBACK_OVER: Bytes = Bytes::kib(256);
 /// Writeback that does not fall for this long is somebody else's.
 const WRITEBACK_PATIENCE: Duration = Duration::from_secs(2);
 /// Falling or not, no wait is longer.
@@ -216,7 +214,7 @@ impl Hinter<'_> {
         if !self.actuator.is_live() {
             report.mappings = plan.parts.iter().map(|part| Line::of(part, &details)).collect();
         }
-        let machine = machine(self.kernel, false);
+        let context = swap_context(self.kernel);
         let mut config = Config::clone(self.config);
         if let Some(floor) = extent.swap_floor {
             config.guard.swap_floor = floor;
@@ -226,7 +224,7 @@ impl Hinter<'_> {
             advice: selection.advice,
             layout,
             pagemap,
-            floor: swap_floor(&config, &machine, extent.amount.of(report.resident_before)),
+            floor: swap_floor(&config, context, extent.amount.of(report.resident_before)),
             on_disk: swap.on_disk,
             refused: Ranges::new(),
             report,
@@ -383,7 +381,7 @@ impl Hinter<'_> {
             let before = current(&mut work.buffer);
             let began = clock::read_monotonic();
             sum += batch.call(self.actuator)?;
-            let took = u64::try_from(clock::read_monotonic().since(began).as_millis()).unwrap_or(u64::MAX);
+            let took = millis(clock::read_monotonic().since(began));
             work.report.calls += 1;
             work.report.longest_call_ms = work.report.longest_call_ms.max(took);
             if let (Some(before), Some(after)) = (before, current(&mut work.buffer)) {
@@ -568,17 +566,9 @@ impl Hinter<'_> {
         };
         let excess = Bytes(amount.0 / 16).max(LEAST_EXCESS);
         let bound = self.bound_swap(&account.group, excess, &mut work.buffer)?;
-        let job = Reclaim {
-            amount,
-            floor: Bytes::ZERO,
-            swap_floor: Bytes::ZERO,
-            // It is in swap already, and as a rule first in the kernel's order; when the kernel sends out other pages
-            // of the group instead, this ends.
-            swap_writes: excess,
-            file_only: false,
-            step: self.config.sweep.step,
-            write_time: self.config.sweep.write_time,
-        };
+        // These pages are in swap already, and as a rule first in the kernel's order. If the kernel sends out
+        // other pages of the group instead, this limit ends the job.
+        let job = Job { swap_writes: excess, ..Job::new(&self.config.sweep, amount) };
         let mut worker =
             Worker { kernel: self.kernel, actuator: self.actuator, backend, journal: None, stop: self.stop };
         let behind = worker.run(&account.group, job, None, &mut |_| {});

@@ -22,8 +22,8 @@ use omr_machine::groups::targets::{self, Candidate};
 use omr_machine::inventory::read_groups;
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::forecast::Forecast;
-use omr_policy::pace::Job;
-use omr_policy::{End, Machine, swap_floor};
+use omr_policy::pace::{Job, WRITEBACK_OVER};
+use omr_policy::{End, SwapContext, swap_floor};
 use omr_units::{Bytes, Pages};
 use serde::Serialize;
 
@@ -41,8 +41,6 @@ const ROUNDS_IN_VAIN: u32 = 3;
 /// A goal is aimed at with this much to spare: whoever asks for hibernation allocates a little, and what
 /// came back at the last moment must not spoil it.
 const MARGIN: Bytes = Bytes::mib(8);
-/// Writeback below this is that of others.
-const WRITEBACK_OVER: Bytes = Bytes::kib(256);
 /// The longest wait for what is on its way to the disk.
 const WRITEBACK_TIME: Duration = Duration::from_secs(5);
 
@@ -117,7 +115,7 @@ impl Goal {
     /// Swap of the whole machine that must stay free when `amount` more leaves memory.
     fn swap_floor(&self, kernel: &Kernel, config: &Loaded, amount: Bytes) -> Bytes {
         let swap = SwapSpace::read(kernel).map(omr_policy::Swap::from);
-        let floor = swap_floor(&config.policy, &Machine { swap, ..Machine::default() }, amount);
+        let floor = swap_floor(&config.policy, SwapContext { swap, image: None }, amount);
         match (self, image::forecast(kernel)) {
             (Goal::Image { place, .. }, Some(forecast)) => {
                 let left = forecast.in_use - forecast.per_cpu - amount;
@@ -299,7 +297,7 @@ impl Preparation<'_> {
                 done.planned += amount;
             }
             done.why = report.end;
-            if matches!(report.end, End::Denied | End::Unsupported | End::Failed) {
+            if report.end.is_failure() {
                 failed.get_or_insert_with(|| (report.end, report.error.clone()));
             }
             add(done, measured, &report);
@@ -350,16 +348,8 @@ impl Preparation<'_> {
         progress: &mut dyn FnMut(reclaim::Progress),
     ) -> Result<Option<Report>> {
         let Some(group) = candidate.open(self.kernel)? else { return Ok(None) };
-        let sweep = &self.config.policy.sweep;
-        let mut job = Job {
-            amount,
-            floor: candidate.current - candidate.gain,
-            swap_floor,
-            swap_writes: Bytes::MAX,
-            file_only: false,
-            step: sweep.step,
-            write_time: sweep.write_time,
-        };
+        let floor = candidate.current - candidate.gain;
+        let mut job = Job { floor, swap_floor, ..Job::new(&self.config.policy.sweep, amount) };
         let backend = match Backend::probe(self.config.backend, &group, &mut *self.actuator) {
             Ok(backend) => backend,
             Err(err) => return Ok(Some(Report::nothing(&job, End::Unsupported, Some(format!("{err:#}"))))),

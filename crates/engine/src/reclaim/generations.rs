@@ -248,7 +248,7 @@ impl<'a> Evictor<'a> {
             return Ok(End::Unsupported);
         }
         if lists.iter().filter_map(reach).max() >= Some(older_than) {
-            return Ok(End::Young);
+            return Ok(End::NoMoreCold);
         }
         report.error = Some(not_aged(group, lists, older_than));
         Ok(End::NotAged)

@@ -17,7 +17,7 @@ use omr_kernel::vmstat::Vmstat;
 use omr_kernel::{Kernel, clock};
 use omr_machine::sample::snapshot::{SwapSpace, read_hibernates};
 use omr_policy::pace::{Job, Next, Pace, Seen};
-use omr_policy::{Config, End, Machine, swap_floor};
+use omr_policy::{Config, End, SwapContext, swap_floor};
 use omr_units::{Bytes, Monotonic, Pages};
 use serde::Serialize;
 
@@ -273,29 +273,16 @@ impl Worker<'_> {
 
 /// A job that frees `amount` of a group and leaves `floor`, by the configuration's pace.
 /// `file_only`: whether the kernel can be told to take page cache only.
-pub fn job(config: &Config, machine: &Machine, file_only: bool, amount: Bytes, floor: Bytes) -> Job {
-    Job {
-        amount,
-        floor,
-        swap_floor: swap_floor(config, machine, amount),
-        swap_writes: Bytes::MAX,
-        file_only,
-        step: config.sweep.step,
-        write_time: config.sweep.write_time,
-    }
+pub fn job(config: &Config, context: SwapContext, file_only: bool, amount: Bytes, floor: Bytes) -> Job {
+    Job { floor, swap_floor: swap_floor(config, context, amount), file_only, ..Job::new(&config.sweep, amount) }
 }
 
-/// What a swap floor depends on.
-pub fn machine(kernel: &Kernel, file_only: bool) -> Machine {
+/// What the swap floor depends on, read now.
+pub fn swap_context(kernel: &Kernel) -> SwapContext {
     let swap = SwapSpace::read(kernel);
     let memory = Meminfo::read(kernel, &mut Vec::new()).ok();
     let image = memory.and_then(|memory| Some(memory.mem_total? - memory.mem_free?));
-    Machine {
-        swap: swap.map(omr_policy::Swap::from),
-        image: image.filter(|_| read_hibernates(kernel, swap)),
-        file_only,
-        ..Machine::default()
-    }
+    SwapContext { swap: swap.map(omr_policy::Swap::from), image: image.filter(|_| read_hibernates(kernel, swap)) }
 }
 
 /// Writes out dirty page cache, which reclaim passes over, and waits while `is_dirty`. sync(2) cannot

@@ -77,7 +77,7 @@ impl Pager<'_> {
         // Processes of which nothing more leaves, or may.
         let mut over = HashSet::new();
         let mut gone = Bytes::ZERO;
-        let mut end = End::Young;
+        let mut end = End::NoMoreCold;
         loop {
             if self.stop.is_set() {
                 end = if self.stop.timed_out() { End::Timeout } else { End::Stopped };

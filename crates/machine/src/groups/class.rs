@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use omr_config::{GroupRule, amount_text, class, parts};
+use omr_config::{GroupRule, class, parts};
 use omr_policy::statement::Presence;
 use omr_policy::{Class, short};
 use omr_units::{Amount, Monotonic};
@@ -202,7 +202,7 @@ impl Assignment {
             text += &format!(", inherited from {}", omr_base::text::printable(&above.to_string_lossy()));
         }
         if let (Some(keep), Some(rule)) = (self.keep, &self.keep_rule) {
-            text += &format!("; keeps {}: matched {rule}", amount_text(keep));
+            text += &format!("; keeps {}: matched {rule}", keep.exact());
         }
         if let (Some(age), Some(rule)) = (self.older_than(), &self.age_rule) {
             text += &format!("; loses only what was not used for {}: matched {rule}", short(age));

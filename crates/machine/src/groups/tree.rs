@@ -14,7 +14,7 @@ use omr_kernel::inotify::Watches;
 use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
 use omr_kernel::{Dir, Kernel, Result, clock};
 use omr_policy::statement::Presence;
-use omr_policy::{ByAge, Class, Old};
+use omr_policy::{Class, ColdAmount, ColdOnly};
 use omr_units::{Bytes, GroupId, Limit, Monotonic};
 
 use crate::groups::class::{Assignment, Classifier};
@@ -405,7 +405,7 @@ impl Tree {
                 refaults: node.refaults,
                 unprotected: node.unprotected,
                 keep: assignment.keep,
-                by_age: assignment.older_than().map(|older_than| ByAge { older_than, old: Old::NotYet }),
+                cold_only: assignment.older_than().map(|min_age| ColdOnly { min_age, cold: ColdAmount::NotYet }),
             })
         })
     }

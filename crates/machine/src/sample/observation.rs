@@ -137,7 +137,12 @@ mod tests {
             stall: [Some(Duration::ZERO); 3],
             background: Some(Duration::ZERO),
             foreground: Some(Duration::ZERO),
-            swap: Some(SwapSpace { total: Bytes::mib(10), free: Bytes::mib(5), on_disk: true, beside: Bytes::mib(1) }),
+            swap: Some(SwapSpace {
+                total: Bytes::mib(10),
+                free: Bytes::mib(5),
+                on_disk: true,
+                free_outside_image: Bytes::mib(1),
+            }),
             hibernates: false,
         }
     }

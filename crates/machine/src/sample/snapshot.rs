@@ -50,7 +50,7 @@ pub struct SwapSpace {
     /// Any of it on a disk.
     pub on_disk: bool,
     /// Free on zram that is filled after a disk, or in turn with one.
-    pub beside: Bytes,
+    pub free_outside_image: Bytes,
 }
 
 impl SwapSpace {
@@ -63,15 +63,15 @@ impl SwapSpace {
             total: devices.iter().map(|device| device.size).sum(),
             free: devices.iter().map(|device| device.free()).sum(),
             on_disk: disk.is_some(),
-            beside: devices.iter().filter(is_beside).map(SwapDevice::free).sum(),
+            free_outside_image: devices.iter().filter(is_beside).map(SwapDevice::free).sum(),
         })
     }
 }
 
 /// For the policy.
 impl From<SwapSpace> for omr_policy::Swap {
-    fn from(SwapSpace { total, free, on_disk, beside }: SwapSpace) -> Self {
-        Self { total, free, on_disk, beside }
+    fn from(SwapSpace { total, free, on_disk, free_outside_image }: SwapSpace) -> Self {
+        Self { total, free, on_disk, free_outside_image }
     }
 }
 
@@ -115,16 +115,16 @@ mod tests {
         for dir in ["proc", "sys"] {
             fs::create_dir(root.path().join(dir)).expect("a directory");
         }
-        let beside = |lines: &str| {
+        let free_outside_image = |lines: &str| {
             let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
             fs::write(root.path().join("proc/swaps"), format!("{head}{lines}")).expect("written");
-            SwapSpace::read(&Kernel::open(root.path()).expect("a root")).expect("swap").beside
+            SwapSpace::read(&Kernel::open(root.path()).expect("a root")).expect("swap").free_outside_image
         };
         let disk = "/dev/vdb partition 4096 1024 10\n";
-        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 5\n")), Bytes::kib(6144));
-        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 10\n")), Bytes::kib(6144));
-        assert_eq!(beside(&format!("{disk}/dev/zram0 partition 8192 2048 100\n")), Bytes::ZERO);
-        assert_eq!(beside("/dev/zram0 partition 8192 2048 5\n"), Bytes::ZERO);
-        assert_eq!(beside(disk), Bytes::ZERO);
+        assert_eq!(free_outside_image(&format!("{disk}/dev/zram0 partition 8192 2048 5\n")), Bytes::kib(6144));
+        assert_eq!(free_outside_image(&format!("{disk}/dev/zram0 partition 8192 2048 10\n")), Bytes::kib(6144));
+        assert_eq!(free_outside_image(&format!("{disk}/dev/zram0 partition 8192 2048 100\n")), Bytes::ZERO);
+        assert_eq!(free_outside_image("/dev/zram0 partition 8192 2048 5\n"), Bytes::ZERO);
+        assert_eq!(free_outside_image(disk), Bytes::ZERO);
     }
 }

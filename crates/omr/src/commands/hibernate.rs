@@ -14,7 +14,7 @@ use omr_kernel::hibernate::Logged;
 use omr_kernel::kmsg::Log;
 use omr_kernel::{Kernel, clock};
 use omr_policy::short;
-use omr_units::Bytes;
+use omr_units::{Bytes, millis};
 use serde::Serialize;
 
 use crate::bus::Systemd;
@@ -118,10 +118,6 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     };
     print(args, &summary)?;
     Ok(Exit::Done)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The machine hibernates with or without this part; whether it was done.

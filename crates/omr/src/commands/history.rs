@@ -17,7 +17,7 @@ use omr_history::{AGES, Idle, OnNode, Sample};
 use omr_kernel::Kernel;
 use omr_policy::age::Bounds;
 use omr_policy::short;
-use omr_units::Bytes;
+use omr_units::{Bytes, millis};
 use serde::Serialize;
 
 use super::wss::range;
@@ -239,16 +239,16 @@ impl<'a> Line<'a> {
             file: sample.file,
             shmem: sample.shmem,
             swap: sample.swap,
-            ages_ms_ago: sample.idle.as_ref().map(|idle| ms(idle.ago)),
+            ages_ms_ago: sample.idle.as_ref().map(|idle| millis(idle.ago)),
             memory: sample.idle.as_ref().map(|idle| idle.memory),
             idle: idle_for(sample.idle.as_ref()),
-            over_ms: since.map(|since| ms(since.over)),
+            over_ms: since.map(|since| millis(since.over)),
             refaults_anon: since.and_then(|since| since.refaults_anon),
             refaults_file: since.and_then(|since| since.refaults_file),
             swapped_in: since.and_then(|since| since.swapped_in),
-            stalled_ms: since.and_then(|since| since.stalled).map(ms),
+            stalled_ms: since.and_then(|since| since.stalled).map(millis),
             agings: sample.cost.map(|cost| cost.agings),
-            cpu_ms: sample.cost.map(|cost| ms(cost.cpu)),
+            cpu_ms: sample.cost.map(|cost| millis(cost.cpu)),
             nodes: sample.nodes.iter().map(OfNode::new).collect(),
         }
     }
@@ -261,15 +261,11 @@ impl OfNode {
             anon: held.anon,
             file: held.file,
             shmem: held.shmem,
-            ages_ms_ago: idle.as_ref().map(|idle| ms(idle.ago)),
+            ages_ms_ago: idle.as_ref().map(|idle| millis(idle.ago)),
             memory: idle.as_ref().map(|idle| idle.memory),
             idle: idle_for(idle.as_ref()),
         }
     }
-}
-
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn idle_for(idle: Option<&Idle>) -> Vec<IdleFor> {

@@ -23,7 +23,7 @@ use omr_kernel::Kernel;
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_policy::forecast::Forecast;
 use omr_policy::{End, short};
-use omr_units::Bytes;
+use omr_units::{Bytes, millis};
 use serde::Serialize;
 
 use crate::bus::Systemd;
@@ -269,7 +269,7 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
         after,
         swap: place.again(&kernel).unwrap_or_else(|| place.clone()),
         last_disk_rate,
-        write_ms_at_most: time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        write_ms_at_most: time.map(millis),
         zram_off: zram.as_ref().and_then(|zram| zram.as_ref().ok()).map(|plan| plan.held),
         notes: notes(&kernel, place, &after, zram.as_ref()),
         dry_run: common.dry_run,

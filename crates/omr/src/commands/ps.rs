@@ -22,7 +22,7 @@ use omr_machine::statements::StatementStore;
 use omr_policy::age::Bounds;
 use omr_policy::rank::{ProcessId, Score, Verdict};
 use omr_policy::{Class, short};
-use omr_units::Bytes;
+use omr_units::{Bytes, millis};
 use serde_json::{Value, json};
 
 /// Shows processes with what they hold, their class and why, and what was done to them. Those in the background come
@@ -197,7 +197,7 @@ fn key(row: &Row, sort: Sort) -> (Reverse<Option<u64>>, Reverse<Option<u64>>) {
     let bytes = |bytes: Option<Bytes>| Reverse(bytes.map(|bytes| bytes.0));
     let process = &row.seen.process;
     let score = row.score().map(|score| u64::try_from(score.total()).unwrap_or(0));
-    let unused = row.score().map(|score| u64::try_from(score.unused.as_millis()).unwrap_or(u64::MAX));
+    let unused = row.score().map(|score| millis(score.unused));
     let first = match sort {
         Sort::Score => Reverse(score),
         Sort::Resident => bytes(row.seen.resident),
@@ -267,7 +267,6 @@ fn shown(bounds: Bounds) -> String {
 
 fn to_json(row: &Row) -> Value {
     let seen = &row.seen;
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let view = row.view.as_ref();
     let last = view.and_then(|view| view.last.as_ref()).map(|last| {
         json!({
@@ -290,7 +289,7 @@ fn to_json(row: &Row) -> Value {
         "command": row.command,
         "group": group.to_string_lossy(),
         "class": seen.process.class,
-        "asked": seen.process.asked,
+        "asked": seen.process.stated,
         "why": seen.origin.to_string(),
         "resident": seen.resident,
         "anon": seen.process.anon,

@@ -21,7 +21,7 @@ use omr_engine::reclaim::backend::{self, Backend};
 use omr_engine::reclaim::generations::Evictor;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_engine::reclaim::regions::Pager;
-use omr_engine::reclaim::{Progress, Report, Worker, job, machine};
+use omr_engine::reclaim::{Progress, Report, Worker, job, swap_context};
 use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::Group;
@@ -32,8 +32,8 @@ use omr_machine::inventory::read_groups;
 use omr_machine::processes;
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::pace::Job;
-use omr_policy::{Class, Config, End, Machine, short};
-use omr_units::{Amount, Bytes, GroupId};
+use omr_policy::{Class, Config, End, SwapContext, short};
+use omr_units::{Amount, Bytes, GroupId, millis};
 use serde::Serialize;
 
 use crate::commands::hint::{self, Order};
@@ -193,8 +193,8 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         return Err(Exit::Partial.error(format!("{name}: {why}; nothing was reclaimed")));
     };
     let bar = progress_bar(args, &name, amount, asked);
-    let machine = machine(&kernel, way.file_only());
-    let mut run = Run { kernel: &kernel, root, loaded: &loaded, args, way, stop: &stop, machine };
+    let swap_context = swap_context(&kernel);
+    let mut run = Run { kernel: &kernel, root, loaded: &loaded, args, way, stop: &stop, swap_context };
     let mut summary = run.all(&name, asked, amount, &candidates, &mut *actuator, &bar)?;
     bar.finish_and_clear();
     if let Some(time) = args.watch.filter(|_| !args.dry_run) {
@@ -204,7 +204,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(match summary.end {
         End::Complete => Exit::Done,
         // As much as will go is what "max" asks for.
-        End::Futile | End::Floor | End::Young if amount == Amount::Max => Exit::Done,
+        End::Futile | End::Floor | End::NoMoreCold if amount == Amount::Max => Exit::Done,
         End::Denied | End::Failed => Exit::Failed,
         End::Unsupported => Exit::Unsupported,
         _ => Exit::Partial,
@@ -362,7 +362,7 @@ struct Run<'a> {
     args: &'a Args,
     way: Way,
     stop: &'a Flag,
-    machine: Machine,
+    swap_context: SwapContext,
 }
 
 impl Run<'_> {
@@ -444,7 +444,7 @@ impl Run<'_> {
             summary.swapped_out += report.swapped_out;
             summary.demoted += report.demoted;
             summary.cpu_seconds += report.cpu.as_secs_f64();
-            let longest = u64::try_from(report.longest_write.as_millis()).unwrap_or(u64::MAX);
+            let longest = millis(report.longest_write);
             summary.longest_write_ms = summary.longest_write_ms.max(longest);
             summary.last_write_end_ns = summary.last_write_end_ns.max(report.last_write_end.0);
             // A group that is gone has given back all it had: no reason to end otherwise than the rest.
@@ -463,18 +463,18 @@ impl Run<'_> {
         }
         if amount != Amount::Max && summary.freed >= asked {
             summary.end = End::Complete;
-        } else if let Some(failed) = summary.groups.iter().map(|group| group.report.end).find(|&end| is_failure(end)) {
+        } else if let Some(failed) = summary.groups.iter().map(|group| group.report.end).find(|end| end.is_failure()) {
             summary.end = failed;
         } else if amount != Amount::Max && summary.end == End::Complete && !self.args.dry_run {
             // Each group gave all that may be taken from it, and that was not enough.
             let kept = candidates.iter().any(|candidate| candidate.gain < candidate.current);
             summary.end = if kept { End::Floor } else { End::Futile };
         }
-        if summary.end == End::Young {
+        if summary.end == End::NoMoreCold {
             // Not all that is old was taken where it is not known of some.
             let unknown = |group: &GroupSummary| matches!(group.report.end, End::NotAged | End::NotSeen);
             summary.end =
-                summary.groups.iter().find(|group| unknown(group)).map_or(End::Young, |group| group.report.end);
+                summary.groups.iter().find(|group| unknown(group)).map_or(End::NoMoreCold, |group| group.report.end);
         }
         summary.seconds = clock::read_monotonic().since(began).as_secs_f64();
         Ok(summary)
@@ -488,7 +488,7 @@ impl Run<'_> {
         if let Some(floor) = self.args.swap_floor {
             with_floor.guard.swap_floor = floor;
         }
-        job(&with_floor, &self.machine, self.way.file_only(), gain, candidate.current - candidate.gain)
+        job(&with_floor, self.swap_context, self.way.file_only(), gain, candidate.current - candidate.gain)
     }
 }
 
@@ -516,11 +516,6 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
 
 fn printed(path: &Path) -> String {
     printable(&path.to_string_lossy())
-}
-
-/// Whether something is wrong, rather than over.
-fn is_failure(end: End) -> bool {
-    matches!(end, End::Denied | End::Unsupported | End::Failed)
 }
 
 fn progress_bar(args: &Args, name: &str, amount: Amount, asked: Bytes) -> ProgressBar {
@@ -602,7 +597,7 @@ fn say_what_went_wrong(summary: &Summary) {
     for group in &summary.groups {
         if let Some(error) = &group.report.error {
             eprintln!("omr: {}: {error}", printable(&group.group));
-        } else if is_failure(group.report.end) && summary.groups.len() > 1 {
+        } else if group.report.end.is_failure() && summary.groups.len() > 1 {
             eprintln!("omr: {}: {}", printable(&group.group), group.report.end.words());
         }
     }

@@ -11,7 +11,7 @@ use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_control::status::{Explanation, ImageView, Status};
 use omr_machine::{processes, statements};
-use omr_policy::{Decision, Mode, Old, short};
+use omr_policy::{ColdAmount, Decision, Mode, short};
 use omr_units::Bytes;
 
 #[derive(Debug, clap::Args)]
@@ -126,7 +126,7 @@ fn print_status(status: &Status) -> Result<()> {
     for group in status.groups.iter().filter(|group| group.current.is_none_or(|current| current >= Bytes::mib(1))) {
         let last = match group.last {
             _ if group.sweeping => "now".to_owned(),
-            _ if group.by_age.as_ref().is_some_and(|by_age| matches!(by_age.old, Old::Never { .. })) => {
+            _ if group.by_age.as_ref().is_some_and(|by_age| matches!(by_age.cold, ColdAmount::Never { .. })) => {
                 "left alone: its ages are not known".to_owned()
             }
             Some(ago) => format!("{} ago", short(ago)),

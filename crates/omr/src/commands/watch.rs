@@ -10,6 +10,7 @@ use omr_config as config;
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_policy::short;
+use omr_units::millis;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::watch::{Desk, Due, Watch};
@@ -86,7 +87,7 @@ impl Desk for Printer {
 }
 
 fn request(due: &Due) -> Request {
-    let deadline_ms = due.left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+    let deadline_ms = due.left.map(millis);
     Request::Prepare { purpose: due.purpose, deadline_ms, why: due.why.clone() }
 }
 

@@ -11,7 +11,7 @@ use omr_config::Loaded;
 use omr_engine::aging;
 use omr_engine::reclaim::backend::Backend;
 use omr_engine::reclaim::generations::Evictor;
-use omr_engine::reclaim::{Progress, Report, Worker, job, machine};
+use omr_engine::reclaim::{Progress, Report, Worker, job, swap_context};
 use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
@@ -156,8 +156,8 @@ impl Reclaimer {
         }
         let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
         let file_only = self.backend.file_only();
-        let machine = machine(&self.kernel, file_only);
-        let job = job(&self.loaded.policy, &machine, file_only, current.min(request.amount), Bytes::ZERO);
+        let context = swap_context(&self.kernel);
+        let job = job(&self.loaded.policy, context, file_only, current.min(request.amount), Bytes::ZERO);
         ended(&self.one(group, job, None, None, file, stop))
     }
 
@@ -172,7 +172,7 @@ impl Reclaimer {
         let mut groups = targets::walk(&tree, Some(group.id()), false);
         targets::sort(&mut groups);
         let file_only = self.backend.file_only() && request.older_than.is_none();
-        let machine = machine(&self.kernel, file_only);
+        let context = swap_context(&self.kernel);
         let mut left = request.amount;
         for candidate in groups {
             if left.0 == 0 || stop.is_set() {
@@ -180,7 +180,7 @@ impl Reclaimer {
             }
             let Some(group) = candidate.open(&self.kernel).map_err(|err| errno(&err))? else { continue };
             let floor = candidate.current - candidate.gain;
-            let job = job(&self.loaded.policy, &machine, file_only, candidate.gain.min(left), floor);
+            let job = job(&self.loaded.policy, context, file_only, candidate.gain.min(left), floor);
             let report = self.one(&group, job, candidate.inner, request.older_than, file, stop);
             if !matches!(report.end, End::Gone) {
                 ended(&report)?;

@@ -7,11 +7,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use omr_history::{AGES, Idle, OnNode, Sample, Since};
-use omr_units::Bytes;
+use omr_units::{Bytes, millis};
 use parquet::basic::{ConvertedType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::file::properties::WriterProperties;
@@ -62,10 +61,6 @@ enum Side {
     Most,
 }
 
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn size(bytes: Bytes) -> Option<u64> {
     Some(bytes.0)
 }
@@ -81,21 +76,21 @@ fn columns() -> Vec<(String, Column)> {
         ("file", |row| size(row.node.map_or(row.sample.file, |node| node.held.file))),
         ("shmem", |row| size(row.node.map_or(row.sample.shmem, |node| node.held.shmem))),
         ("swap", |row| row.whole()?.swap.and_then(size)),
-        ("ages_ms_ago", |row| row.idle().map(|idle| ms(idle.ago))),
+        ("ages_ms_ago", |row| row.idle().map(|idle| millis(idle.ago))),
         ("memory", |row| size(row.idle()?.memory)),
     ];
     let since: [(&str, Number); 7] = [
-        ("over_ms", |row| row.since().map(|since| ms(since.over))),
+        ("over_ms", |row| row.since().map(|since| millis(since.over))),
         ("refaults_anon", |row| row.since()?.refaults_anon.and_then(size)),
         ("refaults_file", |row| row.since()?.refaults_file.and_then(size)),
         ("swapped_in", |row| row.since()?.swapped_in.and_then(size)),
-        ("stalled_ms", |row| row.since()?.stalled.map(ms)),
+        ("stalled_ms", |row| row.since()?.stalled.map(millis)),
         ("agings", |row| Some(row.whole()?.cost?.agings)),
-        ("cpu_ms", |row| Some(ms(row.whole()?.cost?.cpu))),
+        ("cpu_ms", |row| Some(millis(row.whole()?.cost?.cpu))),
     ];
     let named = |(name, number): (&str, Number)| (name.to_owned(), Column::Number(number));
     let mut columns: Vec<(String, Column)> = vec![
-        ("time".into(), Column::Time(|row| Some(ms(row.sample.time)))),
+        ("time".into(), Column::Time(|row| Some(millis(row.sample.time)))),
         ("boot".into(), Column::Text(|sample| sample.boot.to_string())),
         ("group".into(), Column::Text(|sample| format!("/{}", sample.group.to_string_lossy()))),
     ];
@@ -192,6 +187,7 @@ fn write_to<W: Write + Send>(out: W, mut samples: impl Iterator<Item = Sample>, 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::time::Duration;
 
     use omr_kernel::numa;
     use omr_policy::age::Bounds;

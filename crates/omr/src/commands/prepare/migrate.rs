@@ -12,7 +12,7 @@ use omr_engine::prepare::{Done, Goal, Reached};
 use omr_kernel::actuate::{Live, Outcome};
 use omr_kernel::{Kernel, clock, page_reporting, zoneinfo};
 use omr_policy::{End, short};
-use omr_units::{Bytes, Pages};
+use omr_units::{Bytes, Pages, millis};
 use serde::Serialize;
 
 use super::{Common, bar_target, exit, prepare, print_done, refuse};
@@ -108,7 +108,7 @@ fn hand_back(
     bar.finish_and_clear();
     summary.after = after;
     let waited = clock::read_monotonic().since(began);
-    summary.reporting_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+    summary.reporting_ms = millis(waited);
     match (after.reported, end) {
         (None, _) => summary.notes.push(format!(
             "this kernel does not show which blocks were reported (/proc/kpageflags); waited {} for it",

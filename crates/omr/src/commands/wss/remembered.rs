@@ -17,7 +17,7 @@ use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_policy::age::Bounds;
 use omr_policy::short;
-use omr_units::Bytes;
+use omr_units::{Bytes, millis};
 use serde::Serialize;
 
 use super::{Args, Figures, Idle, OfGroup, OfNode, WINDOW};
@@ -148,10 +148,6 @@ fn known(root: &Path, path: &Path) -> Result<String> {
     })
 }
 
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn name(path: &Path) -> String {
     if path.as_os_str().is_empty() { "/".into() } else { printable(&path.to_string_lossy()) }
 }
@@ -190,10 +186,10 @@ fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Dura
     let summary = Summary {
         group: name(path),
         time: when::text(top.time),
-        ages_ms_ago: ages.map(ms),
+        ages_ms_ago: ages.map(millis),
         window_seconds: window.as_secs_f64(),
         figures: figures(top),
-        cost: top.cost.map(|Cost { agings, cpu }| CostOf { agings, cpu_ms: ms(cpu), over_ms: over.map(ms) }),
+        cost: top.cost.map(|Cost { agings, cpu }| CostOf { agings, cpu_ms: millis(cpu), over_ms: over.map(millis) }),
         nodes: nodes(top, args),
         groups,
     };

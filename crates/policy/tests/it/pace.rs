@@ -1,5 +1,4 @@
 //! How one group is reclaimed, write by write.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 
@@ -98,7 +97,8 @@ fn a_size_that_once_took_too_long_is_approached_slowly() {
         let (bytes, _) = write(&mut pace, &seen(2000));
         pace.wrote(bytes, took * MS, false);
     }
-    // 200 ms for 4 MiB: 204.8 KiB in half of 20 ms, and a sixteenth more after a write that was quick.
+    // 200 ms for 4 MiB: 204.8 KiB in half of 20 ms, and a sixteenth more after a write that was
+    // quick.
     assert_eq!(write(&mut pace, &seen(2000)).0, Bytes(209_715 + 209_715 / 16));
     let quick = (0..).take_while(|_| {
         let (bytes, _) = write(&mut pace, &seen(2000));
@@ -177,8 +177,8 @@ fn a_disk_that_makes_progress_is_waited_for() {
     assert!(waited < Duration::from_secs(4), "{waited:?}");
 }
 
-/// A disk that takes `rate` bytes a second and sends out a fifth more than it is asked for: the sizes of
-/// the writes of a job.
+/// A disk that takes `rate` bytes a second and sends out a fifth more than it is asked for: the
+/// sizes of the writes of a job.
 fn run_on_disk(rate: impl Fn(usize) -> u64) -> Vec<Bytes> {
     let mut pace = Pace::new(job(200));
     let mut seen = seen(2000);

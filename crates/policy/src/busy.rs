@@ -1,4 +1,8 @@
-//! While a sweep runs: has somebody begun to work?
+//! Whether foreground work has begun while a sweep runs.
+//!
+//! The daemon samples the CPU time of everything outside the background groups some fifty times a
+//! second. A load above the one under which the sweep began, by more than `stop.cpu`, ends the
+//! sweep.
 
 use alloc::borrow::ToOwned;
 use core::time::Duration;
@@ -7,23 +11,23 @@ use omr_units::Permyriad;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Stop;
-use crate::idle::share;
 use crate::reason::Reason;
 
 /// The steady load is measured anew over this time: long enough for a load that comes in bursts.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// Looks at the CPU time of everything outside the background groups, some fifty times a second.
+/// Samples the CPU time used outside the background groups while a sweep runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Watch {
-    /// Allowed on top of the steady load.
+    /// How much of a CPU is allowed on top of the steady load.
     above: Permyriad,
+    /// The steady load, as a share of one CPU.
     steady: Permyriad,
-    /// The sample before.
+    /// The sample before this one.
     previous: Sample,
-    /// All samples since the steady load was last measured.
+    /// The sum of all samples since the steady load was last measured.
     since: Sample,
-    /// CPU time of samples in which no time passed.
+    /// CPU time of samples in which no time passed: it counts in the next one.
     owed: Duration,
 }
 
@@ -39,7 +43,7 @@ impl Sample {
     }
 
     fn share(self) -> Permyriad {
-        share(self.used, self.dt)
+        Permyriad::of_time(self.used, self.dt)
     }
 }
 
@@ -50,9 +54,9 @@ impl Watch {
         Watch { above: config.cpu, steady, previous: none, since: none, owed: Duration::ZERO }
     }
 
-    /// Takes in a sample: CPU time `used` outside background groups within `dt`. Two samples count
-    /// together, so that a timer tick that falls into one of them is not mistaken for work.
-    /// Returns why the sweep must end.
+    /// Takes in a sample: CPU time `used` outside background groups within `dt`; `None`: unknown,
+    /// which ends the sweep. Two samples count together, so that a timer tick that falls into one
+    /// of them is not mistaken for work. Returns why the sweep must end, or `None`.
     pub fn sample(&mut self, dt: Duration, used: Option<Duration>) -> Option<Reason> {
         let Some(used) = used else {
             return Some(Reason::Unknown { signal: "the CPU time of foreground work".to_owned() });
@@ -65,7 +69,7 @@ impl Watch {
         let sample = Sample { dt, used };
         let previous = core::mem::replace(&mut self.previous, sample);
         let allowed = Permyriad(self.steady.0.saturating_add(self.above.0));
-        // A load that has gone must not hide one that comes.
+        // A load that has gone must not hide a new one.
         self.since = self.since.with(sample);
         if self.since.dt >= STEADY {
             self.steady = self.steady.min(core::mem::take(&mut self.since).share());

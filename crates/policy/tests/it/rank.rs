@@ -1,11 +1,8 @@
 //! Which process is hinted away, when, and which is not.
-#![allow(missing_docs)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{millis, quiet, seconds};
+use crate::desk::{millis, quiet, seconds};
 use omr_policy::rank::{HintEnd, Hinted, Process, ProcessId, Ranked, Score, Step, Verdict, lacking, rank};
 use omr_policy::{Class, Config, Machine, Memory, Reason, Signals, State, Swap};
 use omr_units::{Bytes, Monotonic, Permyriad};
@@ -22,7 +19,7 @@ fn process(pid: u32, anon: u64) -> Process {
     Process {
         id: id(pid),
         class: Class::Background,
-        asked: true,
+        stated: true,
         oom_score_adj: Some(0),
         cpu: Some(Duration::ZERO),
         anon: Some(Bytes::mib(anon)),
@@ -131,10 +128,10 @@ fn the_times_are_configurable() {
 
 #[test]
 fn without_a_rule_or_a_statement_nothing_is_hinted() {
-    let mut desk = Desk::new([Process { asked: false, ..process(1, 100) }]);
+    let mut desk = Desk::new([Process { stated: false, ..process(1, 100) }]);
     assert_eq!(desk.held(3600), "nothing says that it is in the background");
     // The control: from then on it is.
-    desk.processes[0].asked = true;
+    desk.processes[0].stated = true;
     assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
     assert_eq!(desk.due(10), Step::Cold);
 }
@@ -206,8 +203,8 @@ fn the_focus_counts_from_when_it_was_lost_and_not_from_before_the_process_was_in
     let mut desk = Desk::new([Process { unfocused: Some(Monotonic(0)), ..process(1, 100) }]);
     assert_eq!(desk.held(9), "used or in the foreground 9.0 s ago, 10 s is needed");
     // Without a rule it says nothing.
-    let mut desk = Desk::new([Process { unfocused: Some(Monotonic(0)), asked: false, ..process(1, 100) }]);
-    assert_eq!(desk.held(600), Reason::NotAsked.to_string());
+    let mut desk = Desk::new([Process { unfocused: Some(Monotonic(0)), stated: false, ..process(1, 100) }]);
+    assert_eq!(desk.held(600), Reason::NotStated.to_string());
 }
 
 #[test]
@@ -284,8 +281,9 @@ fn between_two_hints_there_is_androids_time() {
 #[test]
 fn with_little_free_swap_it_is_marked_cold_and_stays() {
     let mut desk = Desk::new([process(1, 100)]);
-    let swap =
-        |free| Some(Swap { total: Bytes::mib(1000), free: Bytes::mib(free), on_disk: false, beside: Bytes::ZERO });
+    let swap = |free| {
+        Some(Swap { total: Bytes::mib(1000), free: Bytes::mib(free), on_disk: false, free_outside_image: Bytes::ZERO })
+    };
     desk.machine.swap = swap(199);
     assert_eq!(desk.due(60), Step::Cold);
     desk.hinted(Step::Cold, 100);
@@ -335,7 +333,8 @@ fn with_much_memory_available_it_is_marked_cold_and_stays() {
 #[test]
 fn without_swap_it_is_marked_cold() {
     let mut desk = Desk::new([process(1, 100)]);
-    desk.machine.swap = Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, beside: Bytes::ZERO });
+    desk.machine.swap =
+        Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, free_outside_image: Bytes::ZERO });
     assert_eq!(desk.due(60), Step::Cold);
     desk.hinted(Step::Cold, 100);
     assert_eq!(desk.held(10), "there is no swap, and hardly any page cache to take");
@@ -343,7 +342,8 @@ fn without_swap_it_is_marked_cold() {
 
 #[test]
 fn while_somebody_waits_for_memory_or_the_disk_nothing_is_written_to_a_disk() {
-    let disk = Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true, beside: Bytes::ZERO });
+    let disk =
+        Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true, free_outside_image: Bytes::ZERO });
     for (machine, why) in [
         (
             Machine { stall_memory: Some(millis(60)), ..quiet() },
@@ -369,7 +369,7 @@ fn while_somebody_waits_for_memory_or_the_disk_nothing_is_written_to_a_disk() {
 fn writes_to_a_swap_disk_are_within_the_allowance() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.machine.swap =
-        Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true, beside: Bytes::ZERO });
+        Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true, free_outside_image: Bytes::ZERO });
     desk.config.guard.max_swap_writes = Some("150MiB/day".parse().expect("a budget"));
     assert_eq!(desk.due(60), Step::PageOut);
     let hinted =
@@ -438,7 +438,7 @@ prop_compose! {
     fn any_process()(
         pid in 1u32..6,
         class in select(vec![Class::Background, Class::Background, Class::Background, Class::Foreground, Class::Protected]),
-        asked in proptest::bool::weighted(0.8),
+        stated in proptest::bool::weighted(0.8),
         oom_score_adj in option::weighted(0.9, -1000i16..=1000),
         cpu in option::weighted(0.9, select(vec![0u64, 0, 0, 5, 1000])),
         anon in option::weighted(0.9, 0u64..2000),
@@ -448,7 +448,7 @@ prop_compose! {
     ) -> Process {
         Process {
             class,
-            asked,
+            stated,
             oom_score_adj,
             cpu: cpu.map(millis),
             anon: anon.map(Bytes::mib),
@@ -469,7 +469,7 @@ prop_compose! {
         stall in select(vec![0u64, 0, 0, 100, 500]),
         available in option::of(0u64..=8192),
     ) -> Machine {
-        let swap = Swap { total: Bytes::mib(total), free: Bytes::mib(total * free / 100), on_disk, beside: Bytes::ZERO };
+        let swap = Swap { total: Bytes::mib(total), free: Bytes::mib(total * free / 100), on_disk, free_outside_image: Bytes::ZERO };
         let memory = available.map(|mib| Memory { total: Bytes::mib(8192), available: Bytes::mib(mib) });
         Machine { swap: known.then_some(swap), stall_memory: Some(millis(stall)), memory, ..quiet() }
     }
@@ -513,7 +513,7 @@ proptest! {
         for ranked in desk.look(later).iter().filter(|ranked| is_hint(ranked)) {
             let process = processes.iter().find(|process| process.id == ranked.id).expect("it is in the list");
             prop_assert_eq!(process.class, Class::Background);
-            prop_assert!(process.asked);
+            prop_assert!(process.stated);
             prop_assert!(process.cpu.is_some() && process.anon.is_some() && process.swapped.is_some());
             prop_assert!(process.oom_score_adj.is_some());
             if let Verdict::Hint { step: Step::PageOut, .. } = ranked.verdict {
@@ -560,7 +560,7 @@ proptest! {
             cpu: Some(Duration::from_nanos(nanos)),
             ..process(1, 0)
         }]);
-        desk.machine.swap = Some(Swap { total: Bytes(total), free: Bytes(free), on_disk: true, beside: Bytes::ZERO });
+        desk.machine.swap = Some(Swap { total: Bytes(total), free: Bytes(free), on_disk: true, free_outside_image: Bytes::ZERO });
         desk.machine.dt = Duration::from_nanos(dt);
         for later in [0, 10, u64::from(u32::MAX)] {
             let _ = desk.look(later)[0].score.map(|score| score.to_string());

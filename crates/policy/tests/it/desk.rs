@@ -1,5 +1,4 @@
 //! A machine to decide for, one tick of a second at a time.
-#![allow(dead_code, missing_docs)]
 
 use std::time::Duration;
 
@@ -29,11 +28,21 @@ pub fn quiet() -> Machine {
         stall_cpu: Some(Duration::ZERO),
         stall_io: Some(Duration::ZERO),
         stall_memory: Some(Duration::ZERO),
-        swap: Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: false, beside: Bytes::ZERO }),
+        swap: Some(Swap {
+            total: Bytes::mib(4096),
+            free: Bytes::mib(4096),
+            on_disk: false,
+            free_outside_image: Bytes::ZERO,
+        }),
         memory: Some(Memory { total: Bytes::mib(8192), available: Bytes::mib(1024) }),
         image: None,
         file_only: true,
     }
+}
+
+/// Swap on a disk, in MiB.
+pub fn disk(total: u64, free: u64) -> Option<Swap> {
+    Some(Swap { total: Bytes::mib(total), free: Bytes::mib(free), on_disk: true, free_outside_image: Bytes::ZERO })
 }
 
 /// A background group that holds so many MiB of anonymous memory and page cache.
@@ -47,7 +56,7 @@ pub fn group(id: u64, anon: u64, file: u64) -> Group {
         refaults: Some(Bytes::ZERO),
         unprotected: Some(Bytes::mib(anon + file)),
         keep: None,
-        by_age: None,
+        cold_only: None,
     }
 }
 

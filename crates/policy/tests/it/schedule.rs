@@ -151,8 +151,8 @@ fn agings_for_all_rules_together_take_no_more_than_one_percent_of_a_cpu() {
 }
 
 proptest! {
-    /// Whatever an aging costs and whenever it is asked for: between any two moments no more is spent than
-    /// the budget, and one round's and one aging's on top.
+    /// Whatever an aging costs and whenever it is asked for: between any two moments no more is
+    /// spent than the budget, and one round's and one aging's on top.
     #[test]
     fn never_above_the_budget(
         every in 10u64..3600,

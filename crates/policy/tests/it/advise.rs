@@ -1,5 +1,4 @@
 //! What limits a group could live with, from what it held and used over days.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 
@@ -13,7 +12,8 @@ const STEP: Duration = Duration::from_secs(600);
 const DAY: Duration = Duration::from_secs(86_400);
 const GUARD: Guard = Guard { stall: Permyriad(10), refaults: Permyriad(20) };
 
-/// A group of 1000 MiB, of which 100 are page cache and 50 the kernel's, at a time when so much was used.
+/// A group of 1000 MiB, of which 100 are page cache and 50 the kernel's, at a time when so much was
+/// used.
 fn sample(used: u64) -> Sample {
     Sample {
         over: Some(STEP),
@@ -127,7 +127,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// However the samples are, nothing is advised below what surely was used, and the order is kept.
+    /// However the samples are, nothing is advised below what surely was used, and the order is
+    /// kept.
     #[test]
     fn limits_are_in_order_and_above_what_surely_was_used(samples in proptest::collection::vec(any(), 0..60)) {
         let Ok(advice) = advise(&samples, DAY, &GUARD) else { return Ok(()) };

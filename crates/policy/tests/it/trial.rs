@@ -1,5 +1,4 @@
 //! With how much memory a group can live, found out by trying.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 

@@ -199,7 +199,8 @@ impl Model {
     }
 
     fn happen(&mut self, event: &Event) {
-        // Agings and uses at different times: which of two at the same moment was first is not defined.
+        // Agings and uses at different times: which of two at the same moment was first is not
+        // defined.
         self.now += 2;
         let range = |from: usize, count: usize, length: usize| from.min(length)..from.saturating_add(count).min(length);
         match *event {

@@ -1,0 +1,66 @@
+//! What must hold before any memory is reclaimed, for sweeps of groups and hints about processes
+//! alike: no pause, no sleep ahead, enough free swap, and a goal that is not reached yet.
+
+use omr_units::{Bytes, Monotonic};
+
+use crate::config::{Config, Goal};
+use crate::reason::Reason;
+use crate::signals::{Machine, SwapContext};
+use crate::state::{Pause, State};
+
+/// `Err`: sweeps and hints must wait, however idle the machine is.
+pub(crate) fn quiet(config: &Config, state: &State, now: Monotonic) -> Result<(), Reason> {
+    if let Some(what) = &state.preparing {
+        return Err(Reason::Preparing { what: what.clone() });
+    }
+    match state.paused {
+        Some(Pause::Until(until)) if now < until => return Err(Reason::Paused { left: Some(until.since(now)) }),
+        Some(Pause::ForGood) => return Err(Reason::Paused { left: None }),
+        Some(Pause::Until(_)) | None => {}
+    }
+    if state.warming {
+        return Err(Reason::Warming);
+    }
+    if let Some(until) = state.going_to_sleep
+        && now < until
+    {
+        return Err(Reason::GoingToSleep { left: until.since(now) });
+    }
+    let booted = Monotonic(0) + config.sweep.after_boot;
+    if now < booted {
+        return Err(Reason::AfterBoot { left: booted.since(now) });
+    }
+    match state.awake {
+        Some(awake) if now < awake => Err(Reason::AfterResume { left: awake.since(now) }),
+        _ => Ok(()),
+    }
+}
+
+/// How much must still leave memory until the goal is reached; `Bytes::MAX` where the goal is to
+/// free all that may be freed. `Err`: the goal needs nothing.
+pub(crate) fn wanted(config: &Config, machine: &Machine) -> Result<Bytes, Reason> {
+    if config.goal == Goal::Free {
+        return Ok(Bytes::MAX);
+    }
+    let image = machine.image.ok_or(Reason::CannotHibernate)?;
+    let target = config.hibernate.image;
+    match image - target {
+        _ if target == Bytes::ZERO => Ok(Bytes::MAX),
+        Bytes::ZERO => Err(Reason::SmallImage { image, target }),
+        // An image that is only just small enough would be too large a moment later.
+        above => Ok(above + config.sweep.growth),
+    }
+}
+
+/// Swap that must stay free while `amount` more is swapped out.
+///
+/// Memory that a sweep moves to swap does not have to be in a hibernation image any more. So the
+/// swap of the image needs room for the rest of the image only. Free swap elsewhere must stay free
+/// as well: the kernel fills the swap of the image first, and the other swap when no room for an
+/// image is left.
+pub fn swap_floor(config: &Config, context: SwapContext, amount: Bytes) -> Bytes {
+    let (total, free_outside_image) =
+        context.swap.map(|swap| (swap.total, swap.free_outside_image)).unwrap_or_default();
+    let image = context.image.map_or(Bytes::ZERO, |image| (image - amount) + free_outside_image);
+    config.guard.swap_floor.of(total).max(image)
+}

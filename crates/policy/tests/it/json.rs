@@ -1,0 +1,35 @@
+//! Names in JSON: clients of the control socket and files on disk know them, so a name in the code may
+//! change while the name in JSON stays.
+
+use omr_policy::{ColdAmount, ColdOnly, End, Reason, Swap};
+use omr_units::Bytes;
+use serde::Serialize;
+
+use crate::desk::seconds;
+
+fn json(value: impl Serialize) -> String {
+    serde_json::to_string(&value).expect("plain data")
+}
+
+#[test]
+fn names_of_cold_memory_stay() {
+    let cold = ColdOnly { min_age: seconds(2), cold: ColdAmount::Known { bytes: Bytes(1) } };
+    assert_eq!(json(cold), r#"{"older_than":{"secs":2,"nanos":0},"old":{"is":"known","bytes":1}}"#);
+    let reason = Reason::LittleCold { cold: Bytes(1), min_age: seconds(2), smallest: Bytes(3) };
+    assert_eq!(json(reason), r#"{"kind":"young","old":1,"older_than":{"secs":2,"nanos":0},"smallest":3}"#);
+    assert_eq!(json(End::NoMoreCold), r#""young""#);
+}
+
+#[test]
+fn names_of_idle_time_and_statements_stay() {
+    assert_eq!(json(Reason::Idle { idle: seconds(1) }), r#"{"kind":"idle","for":{"secs":1,"nanos":0}}"#);
+    let settling = Reason::Settling { idle: seconds(1), needed: seconds(2) };
+    assert_eq!(json(settling), r#"{"kind":"settling","held":{"secs":1,"nanos":0},"needed":{"secs":2,"nanos":0}}"#);
+    assert_eq!(json(Reason::NotStated), r#"{"kind":"not-asked"}"#);
+}
+
+#[test]
+fn names_of_swap_stay() {
+    let swap = Swap { total: Bytes(3), free: Bytes(2), on_disk: true, free_outside_image: Bytes(1) };
+    assert_eq!(json(swap), r#"{"total":3,"free":2,"on_disk":true,"beside":1}"#);
+}

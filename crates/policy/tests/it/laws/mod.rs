@@ -1,0 +1,5 @@
+//! What holds for every input.
+
+mod decisions;
+mod inputs;
+mod pace;

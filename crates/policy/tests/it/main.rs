@@ -1,0 +1,21 @@
+//! Tests of the policy's public functions: cases, laws for every input, and a simulated machine.
+#![allow(missing_docs)]
+
+mod advise;
+mod age;
+mod busy;
+mod choose;
+mod cold;
+mod desk;
+mod idle;
+mod json;
+mod laws;
+mod numa;
+mod pace;
+mod rank;
+mod refault_guard;
+mod schedule;
+mod simulation;
+mod swap;
+mod trial;
+mod write_budget;
