@@ -1,5 +1,8 @@
 //! Every write to the kernel goes through an [`Actuator`].
 
+pub(crate) mod calls;
+mod words;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -7,45 +10,12 @@ use std::sync::{Arc, Mutex};
 use omr_units::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use serde::Serialize;
 
-use crate::madvise::{self, Advice, Advised};
 use crate::process::Process;
 use crate::ranges::length;
-use crate::swap::{self, Switch};
 use crate::{Dir, Error, Result};
 
-/// How a write ended. A race with a group or process that goes away is an outcome, not an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// All that was asked.
-    Done,
-    /// Less than asked (`EAGAIN`, `EBUSY`): normal for `memory.reclaim`; what was reclaimed stays so.
-    /// Or somebody was quicker (`EEXIST`, of `lru_gen`).
-    Partial,
-    /// A signal ended it (`EINTR`): ours, or the freezer's before suspend. Never retried.
-    Interrupted,
-    /// The group or process is not there any more (`ENOENT`, `ENODEV`, `ESRCH`).
-    Gone,
-    /// Not permitted (`EACCES`, `EPERM`, `EROFS`).
-    Denied,
-    /// This kernel does not know the file or its syntax (`EINVAL`, `EOPNOTSUPP`).
-    Unsupported,
-}
-
-impl Outcome {
-    fn of(err: Errno) -> Option<Self> {
-        Some(match err {
-            Errno::AGAIN | Errno::BUSY | Errno::EXIST => Outcome::Partial,
-            Errno::INTR => Outcome::Interrupted,
-            Errno::NOENT | Errno::NODEV | Errno::SRCH => Outcome::Gone,
-            Errno::ACCESS | Errno::PERM | Errno::ROFS => Outcome::Denied,
-            Errno::INVAL | Errno::OPNOTSUPP => Outcome::Unsupported,
-            _ => return None,
-        })
-    }
-}
+pub use words::{Advice, Advised, Outcome, Switch};
 
 /// Where writes go.
 pub trait Actuator: Send {
@@ -54,10 +24,10 @@ pub trait Actuator: Send {
     fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome>;
 
     /// Gives a hint about ranges of a process's memory: one `process_madvise(2)`, so what is not done
-    /// when it returns is the caller's to ask for again. See [`madvise::Batch`], which does.
+    /// when it returns is the caller's to ask for again. See [`Batch`](crate::madvise::Batch), which does.
     fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised>;
 
-    /// Switches a swap device off, or on again: one `swapoff(2)` or `swapon(2)`. See [`swap::switch`], which knows
+    /// Switches a swap device off, or on again: one `swapoff(2)` or `swapon(2)`. See [`switch`](crate::swap::switch), which knows
     /// the path. A stand-in that has no swap says Unsupported.
     fn swap(&mut self, _device: &Path, _switch: Switch) -> Result<Outcome> {
         Ok(Outcome::Unsupported)
@@ -86,7 +56,7 @@ impl Actuator for Live {
     }
 
     fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
-        match process.pidfd().and_then(|pidfd| madvise::call(pidfd, advice, ranges)) {
+        match process.pidfd().and_then(|pidfd| calls::process_madvise(pidfd, advice, ranges)) {
             Ok(bytes) => Ok(Advised { bytes, outcome: Outcome::Done }),
             // A part of the range is not mapped, or the process is about to end: the rest of it was done.
             Err(Errno::NOMEM) => Ok(Advised { bytes: Bytes::ZERO, outcome: Outcome::Partial }),
@@ -94,7 +64,7 @@ impl Actuator for Live {
                 Some(outcome) => Ok(Advised { bytes: Bytes::ZERO, outcome }),
                 None => Err(Error::Write {
                     path: process.dir().path().into(),
-                    data: madvise::text(advice, ranges),
+                    data: words::text(advice, ranges),
                     err: err.into(),
                 }),
             },
@@ -102,7 +72,7 @@ impl Actuator for Live {
     }
 
     fn swap(&mut self, device: &Path, switch: Switch) -> Result<Outcome> {
-        match swap::call(device, switch) {
+        match calls::swap(device, switch) {
             Ok(()) => Ok(Outcome::Done),
             Err(err) => Outcome::of(err).ok_or_else(|| Error::Write {
                 path: device.into(),
@@ -169,7 +139,7 @@ impl<A: Actuator> Actuator for Transcript<A> {
 
     fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
         if let Ok(mut lines) = self.lines.lock() {
-            lines.push((process.dir().path().into(), madvise::text(advice, ranges)));
+            lines.push((process.dir().path().into(), words::text(advice, ranges)));
         }
         self.inner.advise(process, advice, ranges)
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::actuate::{Actuator, Outcome};
 use crate::memcg::Group;
 use crate::mounts;
-use crate::process::parse_mask;
+use crate::text::parse_mask;
 use crate::{Error, Kernel, Result};
 
 pub use lines::{Generation, Ids, Lists, Parser};

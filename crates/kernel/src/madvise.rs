@@ -5,55 +5,20 @@
 //! range (7.x: of all ranges of a call), so a large one would keep it from mapping memory: [`Batch`]
 //! cuts them up.
 
-use std::fmt::Write as _;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use omr_units::Bytes;
-use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::Result;
-use crate::actuate::{Actuator, Outcome};
+use crate::actuate::{Actuator, Outcome, calls};
 use crate::maps::Layout;
 use crate::process::Process;
 use crate::ranges::{Ranges, length};
 
-/// include/uapi/asm-generic/mman-common.h; not every C library's header has it.
-const MADV_COLLAPSE: i32 = 25;
-
-/// What a hint says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub enum Advice {
-    /// Will be needed soon: read it back from swap, or from its file. On others not in 5.10, but in 6.1.
-    ///
-    /// Pages come to the swap cache, and are mapped when they are used: a minor fault each. The kernel
-    /// counts them as refaults and in `pswpin`. A page whose group is at its limit is passed over.
-    WillNeed = libc::MADV_WILLNEED,
-    /// Not used for a while: take it first. Linux 5.10.
-    Cold = libc::MADV_COLD,
-    /// Take it now. Linux 5.10.
-    ///
-    /// Used or not. On a swap disk it leaves the page table, and stays in memory as swap cache until
-    /// somebody reclaims it there. Never what others have mapped as well.
-    PageOut = libc::MADV_PAGEOUT,
-    /// Make huge pages of it, now. Linux 6.1, and only where huge pages are possible.
-    Collapse = MADV_COLLAPSE,
-}
-
-impl Advice {
-    /// The kernel's name, in lower case and without `MADV_`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Advice::WillNeed => "willneed",
-            Advice::Cold => "cold",
-            Advice::PageOut => "pageout",
-            Advice::Collapse => "collapse",
-        }
-    }
-}
+pub use crate::actuate::{Advice, Advised};
 
 /// Ranges that one call takes: `UIO_MAXIOV`, include/uapi/linux/uio.h.
 pub const MOST_RANGES: usize = 1024;
@@ -62,17 +27,6 @@ pub const MOST_BYTES: Bytes = Bytes::mib(1024);
 /// Bytes in one range, and as a rule in one call: a huge page of x86. A process that maps memory meanwhile waits for its
 /// `mmap_lock`, which is held for each range; a call cannot be interrupted, and a swap disk of 25 MB/s takes 80 ms for so much.
 pub const CHUNK: Bytes = Bytes::mib(2);
-
-/// What came of one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advised {
-    /// Bytes of the ranges that are done; ranges count as a whole.
-    pub bytes: Bytes,
-    /// How it ended. [`Outcome::Partial`]: a part of the first range that is not done is not mapped, the
-    /// rest of it was done; for [`Advice::Collapse`] there was no huge page for it at this moment.
-    /// [`Outcome::Unsupported`]: that range cannot have this hint.
-    pub outcome: Outcome,
-}
 
 /// A part of a process's memory, on page borders, and what is said of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -341,45 +295,11 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// For messages and transcripts: `willneed 1000-3000 5000-6000`.
-pub(crate) fn text(advice: Advice, ranges: &[Range<u64>]) -> String {
-    ranges.iter().fold(advice.name().to_owned(), |mut text, range| {
-        let _ = write!(text, " {:x}-{:x}", range.start, range.end);
-        text
-    })
-}
-
-/// The system call: bytes of the ranges that are done, or why the first one was not.
-pub(crate) fn call(process: BorrowedFd<'_>, advice: Advice, ranges: &[Range<u64>]) -> Result<Bytes, Errno> {
-    let address = |address: u64| usize::try_from(address).map_err(|_| Errno::INVAL);
-    let mut vectors = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        let base = address(range.start)? as *mut libc::c_void;
-        vectors.push(libc::iovec { iov_base: base, iov_len: address(length(range).0)? });
-    }
-    // SAFETY: the kernel reads `vectors.len()` vectors, which are all there. The addresses in them are
-    // of another process, or hints about this one's that change nothing a program can see.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_process_madvise,
-            process.as_raw_fd(),
-            vectors.as_ptr(),
-            vectors.len(),
-            advice as i32,
-            0u32,
-        )
-    };
-    match u64::try_from(done) {
-        Ok(done) => Ok(Bytes(done)),
-        Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
-}
-
 /// Gives this process a hint about none of its memory: tells whether the kernel knows the system
 /// call and the hint, and changes nothing. `ENOSYS`: no such call; `EINVAL`: no such hint; `EPERM`:
 /// up to 6.1 even a process's own memory needs `CAP_SYS_NICE`.
 pub fn probe(advice: Advice) -> io::Result<()> {
     let own: OwnedFd = pidfd_open(getpid(), PidfdFlags::empty())?;
-    call(own.as_fd(), advice, &[])?;
+    calls::process_madvise(own.as_fd(), advice, &[])?;
     Ok(())
 }

@@ -14,7 +14,7 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 use crate::actuate::{Actuator, Outcome};
 use crate::ranges::Ranges;
 use crate::root::read_all;
-use crate::text::{leading_u64, parse_u64};
+use crate::text::{leading_u64, parse_mask, parse_u64};
 use crate::{Dir, Error, Result};
 
 /// What backs a mapping.
@@ -77,7 +77,7 @@ fn parse_head(line: &[u8]) -> Option<(Mapping, &[u8])> {
     let mut fields = line.splitn(6, |&c| c == b' ');
     let range = fields.next()?;
     let dash = range.iter().position(|&c| c == b'-')?;
-    let range = hex(&range[..dash])?..hex(&range[dash + 1..])?;
+    let range = parse_mask(&range[..dash])?..parse_mask(&range[dash + 1..])?;
     let shared = fields.next()?.ends_with(b"s");
     let (offset, device) = (fields.next()?, fields.next()?);
     let inode = parse_u64(fields.next()?)?;
@@ -86,9 +86,9 @@ fn parse_head(line: &[u8]) -> Option<(Mapping, &[u8])> {
         None
     } else {
         let colon = device.iter().position(|&c| c == b':')?;
-        let number = |digits| u32::try_from(hex(digits)?).ok();
+        let number = |digits| u32::try_from(parse_mask(digits)?).ok();
         let device = (number(&device[..colon])?, number(&device[colon + 1..])?);
-        Some(FilePart { device, inode, offset: hex(offset)? })
+        Some(FilePart { device, inode, offset: parse_mask(offset)? })
     };
     let mapping = Mapping { backing: backing(file, name), range, shared, file };
     (mapping.range.start < mapping.range.end).then_some((mapping, name))
@@ -100,10 +100,6 @@ fn backing(file: Option<FilePart>, name: &[u8]) -> Backing {
         None if name.starts_with(b"[v") => Backing::Kernel,
         None => Backing::Anonymous,
     }
-}
-
-fn hex(digits: &[u8]) -> Option<u64> {
-    crate::process::parse_mask(digits)
 }
 
 /// Why the kernel refuses `MADV_COLD` and `MADV_PAGEOUT` for a whole mapping (mm/madvise.c, can_madv_lru_vma()).

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::root::os;
-use crate::swap::unescape;
+use crate::text::unescape;
 use crate::{Kernel, Result};
 
 /// One line. White space, backslash and (since 3.4) `#` in the path are escaped as in `/proc/swaps`.

@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 
 use crate::root::os;
 use crate::stat::TICK;
-use crate::text::parse_u64;
+use crate::text::{parse_mask, parse_u64};
 use crate::{Dir, Error, Kernel, Result};
 
 /// The capabilities omr asks about, with their numbers (include/uapi/linux/capability.h).
@@ -113,12 +113,6 @@ impl Status {
         kernel.proc.read("self/status", &mut buffer)?;
         Ok(Status::parse(&buffer))
     }
-}
-
-/// Hexadecimal digits and nothing else (`from_str_radix` alone would take a sign).
-pub(crate) fn parse_mask(digits: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(digits).ok().filter(|t| t.bytes().all(|c| c.is_ascii_hexdigit()))?;
-    u64::from_str_radix(text, 16).ok()
 }
 
 /// Whether this process is in the first user namespace: only there do `CAP_SYS_NICE` and

@@ -1,19 +1,20 @@
 //! `/proc/swaps`: where swapped-out memory goes; and switching that off and on.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use omr_units::Bytes;
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::actuate::{Actuator, Outcome};
 use crate::hibernate::DeviceNumber;
 use crate::root::os;
-use crate::text::parse_u64;
+use crate::text::{parse_u64, unescape};
 use crate::{Error, Kernel, Result};
+
+pub use crate::actuate::Switch;
 
 /// What kind of swap it is; what matters is whether writing to it is slow and wears something out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,27 +174,6 @@ pub fn read_zswap(kernel: &Kernel) -> Option<bool> {
     }
 }
 
-/// What is to become of a swap device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
-    /// `swapoff(2)`: what it holds comes back to memory first.
-    Off,
-    /// `swapon(2)` with this priority, 0 to 32767. Others are the kernel's to give: whoever comes later gets a lower one.
-    On {
-        /// As `/proc/swaps` shows it.
-        priority: u16,
-    },
-}
-
-impl fmt::Display for Switch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Switch::Off => f.write_str("swapoff"),
-            Switch::On { priority } => write!(f, "swapon, priority {priority}"),
-        }
-    }
-}
-
 /// Switches a swap device off or on. It takes `CAP_SYS_ADMIN`.
 ///
 /// Off, `Interrupted`: a signal came, the device is on as before, and a part of what it held is in memory. The kernel
@@ -205,24 +185,6 @@ impl fmt::Display for Switch {
 pub fn switch(kernel: &Kernel, actuator: &mut dyn Actuator, device: &Path, switch: Switch) -> Result<Outcome> {
     let below = device.strip_prefix("/").unwrap_or(device);
     actuator.swap(&kernel.proc.path().join("1/root").join(below), switch)
-}
-
-/// The system call.
-pub(crate) fn call(device: &Path, switch: Switch) -> rustix::io::Result<()> {
-    // include/linux/swap.h: SWAP_FLAG_PREFER, and the priority in the lower 15 bits.
-    const PREFER: libc::c_int = 0x8000;
-    let path = CString::new(device.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    // SAFETY: plain system calls; the path is a string with its end, and outlives them.
-    let result = unsafe {
-        match switch {
-            Switch::Off => libc::swapoff(path.as_ptr()),
-            Switch::On { priority } => libc::swapon(path.as_ptr(), PREFER | libc::c_int::from(priority & 0x7fff)),
-        }
-    };
-    if result == 0 {
-        return Ok(());
-    }
-    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 /// A file's name need not be UTF-8, a record is: better an odd name in it than no record.
@@ -247,24 +209,4 @@ fn is_zram(name: &OsStr) -> bool {
 
 fn kib(field: &[u8]) -> Option<Bytes> {
     Some(Bytes(parse_u64(field)?.saturating_mul(1024)))
-}
-
-/// Undoes `mangle_path()` of fs/seq_file.c: `\` and three octal digits stand for one byte. A
-/// backslash followed by anything else is left as it is.
-pub(crate) fn unescape(name: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((&first, tail)) = rest.split_first() {
-        match tail {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if first == b'\\' => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    bytes
 }

@@ -1,4 +1,4 @@
-//! The two forms most kernel files have: "key value" lines, and one number.
+//! The forms that many kernel files share: "key value" lines, one number, a mask, an escaped name.
 
 /// An unsigned decimal number with nothing but white space around it.
 pub(crate) fn parse_u64(text: &[u8]) -> Option<u64> {
@@ -34,4 +34,30 @@ pub(crate) fn leading_u64(rest: &[u8]) -> Option<u64> {
     let rest = rest.trim_ascii_start();
     let end = rest.iter().position(|c| !c.is_ascii_digit()).unwrap_or(rest.len());
     parse_u64(&rest[..end])
+}
+
+/// Hexadecimal digits and nothing else (`from_str_radix` alone would take a sign).
+pub(crate) fn parse_mask(digits: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(digits).ok().filter(|t| t.bytes().all(|c| c.is_ascii_hexdigit()))?;
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// Undoes `mangle_path()` of fs/seq_file.c: `\` and three octal digits stand for one byte. A
+/// backslash followed by anything else is left as it is.
+pub(crate) fn unescape(name: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((&first, tail)) = rest.split_first() {
+        match tail {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if first == b'\\' => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
 }
