@@ -3,6 +3,7 @@
 use omr_kernel::Kernel;
 use omr_testkit::FakeRoot;
 
+mod allocations;
 mod blocks;
 mod counters;
 mod damon;
