@@ -1,4 +1,5 @@
-//! Every write to the kernel goes through an [`Actuator`].
+//! Every write to the kernel goes through an [`Actuator`]: writes to files, `process_madvise(2)`,
+//! `swapon(2)` and `swapoff(2)`.
 
 pub(crate) mod calls;
 mod words;
@@ -17,23 +18,25 @@ use crate::{Dir, Error, Result};
 
 pub use words::{Advice, Advised, Outcome, Switch};
 
-/// Where writes go.
+/// Writes to the kernel, or stands in for the kernel.
 pub trait Actuator: Send {
-    /// Writes `data` to the file `name` in `dir`: opened, never created, and one `write(2)`, because
-    /// a retry after `EINTR` could not be stopped.
+    /// Writes `data` to the file `name` in `dir`. The file is opened, never created. There is one
+    /// `write(2)`, because a retry after `EINTR` could not be cancelled.
     fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome>;
 
-    /// Gives a hint about ranges of a process's memory: one `process_madvise(2)`, so what is not done
-    /// when it returns is the caller's to ask for again. See [`Batch`](crate::madvise::Batch), which does.
+    /// Gives a hint about ranges of a process's memory: one `process_madvise(2)`. The call may do
+    /// less than asked, and the caller must ask again for the rest;
+    /// [`Batch`](crate::madvise::Batch) does.
     fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised>;
 
-    /// Switches a swap device off, or on again: one `swapoff(2)` or `swapon(2)`. See [`switch`](crate::swap::switch), which knows
-    /// the path. A stand-in that has no swap says Unsupported.
+    /// Switches a swap device off or on: one `swapoff(2)` or `swapon(2)`.
+    /// [`switch`](crate::swap::switch) finds the path. A stand-in without swap returns
+    /// [`Outcome::Unsupported`].
     fn swap(&mut self, _device: &Path, _switch: Switch) -> Result<Outcome> {
         Ok(Outcome::Unsupported)
     }
 
-    /// Whether writes reach the kernel; when not, no effect is to be waited for.
+    /// Whether writes reach the kernel. If not, the caller must not wait for their effect.
     fn is_live(&self) -> bool;
 }
 
@@ -58,7 +61,7 @@ impl Actuator for Live {
     fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
         match process.pidfd().and_then(|pidfd| calls::process_madvise(pidfd, advice, ranges)) {
             Ok(bytes) => Ok(Advised { bytes, outcome: Outcome::Done }),
-            // A part of the range is not mapped, or the process is about to end: the rest of it was done.
+            // A part of the range is not mapped, or the process is about to end. The rest was done.
             Err(Errno::NOMEM) => Ok(Advised { bytes: Bytes::ZERO, outcome: Outcome::Partial }),
             Err(err) => match Outcome::of(err) {
                 Some(outcome) => Ok(Advised { bytes: Bytes::ZERO, outcome }),
@@ -87,7 +90,7 @@ impl Actuator for Live {
     }
 }
 
-/// Writes nothing and says that all went well: `--dry-run` and `mode = "observe"`.
+/// Writes nothing and returns success: for `--dry-run` and `mode = "observe"`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DryRun;
 
@@ -109,7 +112,7 @@ impl Actuator for DryRun {
     }
 }
 
-/// Keeps a list of all writes, and passes them on to another actuator.
+/// Records all writes, and passes them on to another actuator.
 #[derive(Clone, Debug)]
 pub struct Transcript<A> {
     inner: A,
@@ -117,13 +120,14 @@ pub struct Transcript<A> {
 }
 
 impl<A: Actuator> Transcript<A> {
-    /// A transcript of what goes to `inner`.
+    /// A transcript of the writes to `inner`.
     pub fn new(inner: A) -> Self {
         Transcript { inner, lines: Arc::default() }
     }
 
-    /// The writes so far, in order: path and data; for a hint the process's directory and, say,
-    /// `willneed 1000-3000 5000-6000`; for swap the device and `swapoff`, or `swapon` with its priority.
+    /// The writes so far, in order. A write to a file: path and data. A hint: the process's
+    /// directory, and for example `willneed 1000-3000 5000-6000`. Swap: the device, and `swapoff`
+    /// or `swapon` with its priority.
     pub fn lines(&self) -> Vec<(PathBuf, String)> {
         self.lines.lock().map(|lines| lines.clone()).unwrap_or_default()
     }

@@ -1,12 +1,15 @@
-//! DAMON, the kernel's monitor of accesses: whether it is there and free, and a monitor of our own.
+//! DAMON, the kernel's monitor of memory accesses, below `/sys/kernel/mm/damon/admin` (Linux 5.18,
+//! `CONFIG_DAMON_SYSFS`; `fvaddr`, fixed address ranges, 6.0): its state, and a monitor of omr's
+//! own. Source: mm/damon/sysfs.c, mm/damon/sysfs-schemes.c, mm/damon/core.c.
 //!
-//! Below `/sys/kernel/mm/damon/admin` (Linux 5.18, `CONFIG_DAMON_SYSFS`; fixed address ranges, `fvaddr`, 6.0). A monitor
-//! is one kernel thread that looks at one page of each region once in an interval: whether it was used
-//! since the look before. Regions are handed over as they are to stay: with as many as here the kernel neither
-//! splits nor merges them, so an age is a count of looks and not an average of such counts.
+//! A monitor is one kernel thread. Once in an interval the thread samples one page of each region:
+//! whether the page was used since the last sample. The limits are set so that the kernel neither
+//! splits nor merges regions. So the age of a region is a number of samples, and not an average
+//! over several regions.
 //!
-//! What is set up there belongs to nobody, and whoever writes to `nr_kdamonds` takes down what others have set up. A
-//! [`Monitor`] therefore has a [`Stamp`], by which a later run knows what an earlier one left behind.
+//! A monitor has no owner: a write to `nr_kdamonds` removes the monitors of every program. A
+//! [`Monitor`] therefore has a [`Stamp`], by which a later run recognizes a monitor that an earlier
+//! run has left behind.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -22,31 +25,31 @@ use crate::{Dir, Error, Kernel, Result, clock};
 /// Below `/sys`.
 const ADMIN: &str = "kernel/mm/damon/admin/kdamonds";
 
-/// One lock is behind all of these files, and the kernel answers `EBUSY` as long as anybody has it: its own thread, or
-/// whoever else reads a state (mm/damon/sysfs.c, `damon_sysfs_lock`). After this time it means what was asked.
+/// Upper bound on retries after `EBUSY`. One lock protects all of these files, and the kernel
+/// returns `EBUSY` while its own thread or another reader holds the lock (mm/damon/sysfs.c,
+/// `damon_sysfs_lock`). After this time `EBUSY` is the result of the request itself.
 const BUSY: Duration = Duration::from_secs(1);
-/// So long until it is asked again.
+/// Time between two attempts.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// State of `/sys/kernel/mm/damon/admin` (Linux 5.18, `CONFIG_DAMON_SYSFS`), from
-/// `kdamonds/nr_kdamonds`. Sample line: `0`. Source: mm/damon/sysfs.c.
+/// The state of DAMON's sysfs interface, from `kdamonds/nr_kdamonds`. Sample line: `0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Damon {
-    /// Not in this kernel.
+    /// This kernel does not have the interface.
     NotBuilt,
-    /// There, but not for this process: the files belong to root and are closed to others.
+    /// The files are for root only, and this process is not root.
     Denied,
-    /// There, and nobody has set it up.
+    /// The interface exists, and no monitor is set up.
     Free,
-    /// There, and somebody else has set up this many monitors.
+    /// This many monitors are set up.
     InUse(u32),
-    /// There, in a form that this program does not know.
+    /// The interface exists in a form that this program does not know.
     Unknown,
 }
 
 impl Damon {
-    /// Reads it.
+    /// Reads the state.
     pub fn read(kernel: &Kernel) -> Self {
         match kernel.sys.sub("kernel/mm/damon/admin") {
             Ok(admin) => Damon::of(&admin),
@@ -68,45 +71,47 @@ impl Damon {
     }
 }
 
-/// A monitor's mark: what it has in `intervals/update_us`, which the kernel never looks at where ranges are fixed.
-/// Chosen at random and noted on disk before anything is set up.
+/// The mark of a monitor: the number in its `intervals/update_us`, which the kernel ignores for
+/// fixed ranges. The number is chosen at random and saved on disk before anything is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Stamp(pub u32);
 
-/// What is looked at of one process.
+/// A process to monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The process, as this program's pid namespace numbers it.
+    /// The process's pid in this program's pid namespace.
     pub pid: u32,
-    /// Its regions: lowest first, not empty, of whole pages, none reaching into another.
+    /// The regions to monitor: lowest first, none empty, of whole pages, without overlaps.
     pub regions: Vec<Range<u64>>,
 }
 
-/// Why no monitor was started.
+/// The reason why no monitor was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// DAMON is not to be had: see [`Damon`], of which this is never [`Damon::Free`].
+    /// DAMON is not available. The state is never [`Damon::Free`].
     State(Damon),
-    /// This kernel cannot look at fixed ranges of a process (before 6.0, or without `CONFIG_DAMON_VADDR`).
+    /// This kernel cannot monitor fixed ranges of a process (before 6.0, or without
+    /// `CONFIG_DAMON_VADDR`).
     NoRanges,
-    /// A module of the kernel has it to itself: `DAMON_RECLAIM`, `DAMON_LRU_SORT` or, since 6.17, `DAMON_STAT`.
+    /// A kernel module uses DAMON exclusively: `DAMON_RECLAIM`, `DAMON_LRU_SORT` or, since 6.17,
+    /// `DAMON_STAT`.
     Exclusive,
-    /// One of the processes is gone, or it does not take these ranges.
+    /// One of the processes is gone, or the kernel refuses its ranges.
     Refused,
 }
 
-/// What a monitor found of one region.
+/// The last sample of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Whether the page that was looked at last was used.
+    /// Whether the sampled page was used.
     pub used: bool,
-    /// For how many looks that has not changed.
+    /// Number of samples for which `used` has not changed.
     pub age: u32,
 }
 
-/// A running monitor. It is taken down when this is dropped; after a `kill -9` it runs on until the last of its processes
-/// has ended, or [`take_down_left`] takes it down.
+/// A running monitor. Dropping it removes the monitor. After a `kill -9` the monitor runs until the
+/// last of its processes has ended, or until [`take_down_left`] removes it.
 pub struct Monitor {
     kdamonds: Dir,
     actuator: Box<dyn Actuator>,
@@ -115,7 +120,7 @@ pub struct Monitor {
     interval: Duration,
 }
 
-/// Why setting up ended early.
+/// The reason why the set-up ended early.
 enum Stop {
     Refused(Refusal),
     Failed(Error),
@@ -127,18 +132,18 @@ impl From<Error> for Stop {
     }
 }
 
-/// Where the stamp is.
+/// The file with the stamp, below `kdamonds`.
 const UPDATE: &str = "0/contexts/0/monitoring_attrs/intervals/update_us";
 
-/// The least number of regions that the kernel takes for a limit (mm/damon/core.c, damon_set_attrs()).
+/// The smallest limit on regions that the kernel accepts (mm/damon/core.c, damon_set_attrs()).
 const FEWEST: usize = 3;
 
 impl Monitor {
-    /// Starts looking at these processes once in `interval` (whole microseconds). A look costs a walk through the page
-    /// table for each region.
+    /// Starts a monitor that samples these processes once in `interval` (whole microseconds). A
+    /// sample costs a walk through the page table for each region.
     ///
-    /// Source: mm/damon/sysfs.c, mm/damon/core.c. One look is one aggregation, so a region's count of accesses is 0 or
-    /// 1. Where the kernel counts more, it takes few accesses for none, and the age goes on.
+    /// One sample is one aggregation, so a region's count of accesses is 0 or 1. With more samples
+    /// in an aggregation the kernel would treat few accesses like none, and the age would go on.
     pub fn start(
         kernel: &Kernel,
         mut actuator: Box<dyn Actuator>,
@@ -154,10 +159,10 @@ impl Monitor {
         match write(&mut *actuator, &kdamonds, "nr_kdamonds", "1")? {
             Outcome::Done => {}
             Outcome::Denied => return Ok(Err(Refusal::State(Damon::Denied))),
-            // Somebody was quicker.
+            // Another program was quicker.
             _ => return Ok(Err(Refusal::State(Damon::InUse(1)))),
         }
-        // From here on dropping it takes down what is there.
+        // From here on a drop removes the monitor.
         let mut monitor = Monitor { kdamonds, actuator, stamp, targets, interval };
         match monitor.set_up() {
             Ok(()) => Ok(Ok(monitor)),
@@ -175,8 +180,9 @@ impl Monitor {
         if self.outcome(&format!("{CONTEXT}/operations"), "fvaddr")? != Outcome::Done {
             return Err(Stop::Refused(Refusal::NoRanges));
         }
-        // The kernel splits regions while there are no more than half the most, and merges two that are together no
-        // longer than all of them by the least. With this many it does neither.
+        // The kernel splits regions while their number is at most half the upper limit. It merges
+        // two regions that together are no longer than the total length divided by the lower limit.
+        // With this limit it does neither.
         let limit = (2 * self.regions()).saturating_sub(1).max(FEWEST);
         for name in ["intervals/sample_us", "intervals/aggr_us"] {
             self.write(&format!("{ATTRIBUTES}/{name}"), self.interval.as_micros())?;
@@ -195,8 +201,8 @@ impl Monitor {
                 self.write(&format!("{top}/regions/{place}/end"), end)?;
             }
         }
-        // All regions, used or not: they are listed in the order in which they were handed over, and nothing else
-        // tells which process one belongs to.
+        // The scheme covers all regions, used or not. The kernel lists them in the order of the
+        // targets, and only this order tells to which process a region belongs.
         self.write(&format!("{CONTEXT}/schemes/nr_schemes"), 1)?;
         self.write(&format!("{SCHEME}/action"), "stat")?;
         self.write(&format!("{SCHEME}/access_pattern/sz/max"), u64::MAX)?;
@@ -214,7 +220,7 @@ impl Monitor {
         Err(Stop::Refused(Refusal::State(match self.outcome(name, &data.to_string())? {
             Outcome::Done => return Ok(()),
             Outcome::Denied => Damon::Denied,
-            // Somebody took it down to set up another, which then is in use.
+            // Another program has removed this monitor to set up its own.
             Outcome::Gone | Outcome::Partial => Damon::InUse(1),
             _ => Damon::Unknown,
         })))
@@ -228,29 +234,32 @@ impl Monitor {
         self.targets.iter().map(|target| target.regions.len()).sum()
     }
 
-    /// The processes and regions.
+    /// The monitored processes and regions.
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }
 
-    /// From one look to the next, at least: the looks themselves take time as well.
+    /// The least time between two samples. The sampling itself takes time as well.
     pub fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// Whether it is still the one that was set up: somebody may have put another in its place, or none.
+    /// Whether the monitor with this stamp is still set up. Another program may have removed or
+    /// replaced it.
     fn is_there(&self) -> bool {
         read_number(&self.kdamonds, UPDATE).is_ok_and(|stamp| stamp == self.stamp.0.into())
     }
 
-    /// The kernel's thread that looks, whose CPU time is the cost of it: `kdamonds/0/pid`; sample line: `412`, or `-1`.
+    /// The pid of the kernel thread, whose CPU time is the cost of the monitor: `kdamonds/0/pid`.
+    /// Sample line: `412`, or `-1`. `None`: no thread runs.
     pub fn thread(&self) -> Option<u32> {
         u32::try_from(read_number(&self.kdamonds, "0/pid").ok()?).ok()
     }
 
-    /// How often it has looked at each region. `None`: it has ended, because its processes have, or somebody took it down.
+    /// Number of samples of each region so far. `None`: the monitor has ended, because its
+    /// processes have ended, or because another program removed it.
     ///
-    /// Since 5.18. `stats/nr_tried` counts regions, one by one; sample line: `4096`.
+    /// From `stats/nr_tried` (5.18), which counts each region of each sample. Sample line: `4096`.
     pub fn looks(&mut self) -> Result<Option<u64>> {
         if !self.is_there() || self.outcome("0/state", "update_schemes_stats")? != Outcome::Done {
             return Ok(None);
@@ -259,15 +268,17 @@ impl Monitor {
         Ok(Some(tried / u64::try_from(self.regions()).unwrap_or(u64::MAX).max(1)))
     }
 
-    /// What it has found, for each target and region in their order; nothing of targets that are not wanted, told by their
-    /// places. Takes up to an interval, and no signal ends that. `None`: it has ended. Since 6.2;
-    /// `tried_regions/K/{start,nr_accesses,age}`.
+    /// The last sample of each region, by target and region in their order. `is_wanted` gets the
+    /// index of a target; an unwanted target has an empty list. The call takes up to an interval,
+    /// and no signal ends it. `None`: the monitor has ended.
+    ///
+    /// From `tried_regions/K/{start,nr_accesses,age}` (6.2). Ages are in aggregations.
     pub fn read(&mut self, is_wanted: impl Fn(usize) -> bool) -> Result<Option<Vec<Vec<Seen>>>> {
         if !self.is_there() || self.outcome("0/state", "update_schemes_tried_regions")? != Outcome::Done {
             return Ok(None);
         }
         let tried = self.kdamonds.sub("0/contexts/0/schemes/0/tried_regions")?;
-        // It ended before it was asked to look again: nothing is listed.
+        // The monitor ended before it could sample again: the kernel lists no region.
         if !tried.has("0") {
             return Ok(None);
         }
@@ -295,12 +306,12 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // What cannot be taken down now is found by its stamp later.
+        // If this fails, a later run finds the monitor by its stamp.
         let _ = take_down(&self.kdamonds, &mut *self.actuator, self.stamp);
     }
 }
 
-/// One write, again while somebody else is in the way.
+/// Writes to a file, and tries again while another program holds the lock.
 fn write(actuator: &mut dyn Actuator, dir: &Dir, name: &str, data: &str) -> Result<Outcome> {
     let began = clock::read_monotonic();
     loop {
@@ -312,7 +323,7 @@ fn write(actuator: &mut dyn Actuator, dir: &Dir, name: &str, data: &str) -> Resu
     }
 }
 
-/// The same for reading.
+/// Reads a file, and tries again while another program holds the lock.
 fn read(dir: &Dir, name: &str) -> Result<String> {
     let began = clock::read_monotonic();
     loop {
@@ -328,9 +339,9 @@ fn read_number(dir: &Dir, name: &str) -> Result<u64> {
     parse_u64(text.as_bytes()).ok_or_else(|| Error::parse(dir.path().join(name), "not a number"))
 }
 
-/// Takes down the monitor with this stamp, if there is one: what a run left behind that was killed. One without a context
-/// counts as well: the run may have been killed before it could stamp it, and nobody has set up anything there.
-/// Whether it is gone now.
+/// Removes the monitor with this stamp, if there is one: a run that was killed has left it behind.
+/// A monitor without a context is removed as well: the run may have been killed before it wrote the
+/// stamp, and no other program has set anything up there. Returns whether no such monitor is left.
 pub fn take_down_left(kernel: &Kernel, actuator: &mut dyn Actuator, stamp: Stamp) -> Result<bool> {
     match Damon::read(kernel) {
         Damon::InUse(1) => take_down(&kernel.sys.sub(ADMIN)?, actuator, stamp),
@@ -347,7 +358,8 @@ fn take_down(kdamonds: &Dir, actuator: &mut dyn Actuator, stamp: Stamp) -> Resul
     if contexts > 1 || contexts == 1 && read_stamp()? != stamp.0.into() {
         return Ok(false);
     }
-    // The kernel waits for its thread, and without that refuses what follows.
+    // The write waits for the end of the kernel thread. Without it the kernel refuses the next
+    // write.
     if read(kdamonds, "0/state")?.trim() == "on" {
         write(actuator, kdamonds, "0/state", "off")?;
     }

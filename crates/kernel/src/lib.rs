@@ -1,11 +1,11 @@
 //! One module per Linux interface that omr reads or writes.
 //!
-//! Every path is resolved below a [`Kernel`]: three directory descriptors (`/proc`, `/sys`, the
+//! Every path is resolved below a [`Kernel`]: three directory descriptors (`/proc`, `/sys` and the
 //! cgroup2 mount), opened once under a root that a test may choose. Functions named `read_*` touch
-//! the system; functions named `parse_*` take text and touch nothing.
+//! the system. Functions named `parse_*` take text and touch nothing.
 //!
-//! Missing data is `None` or [`Error`], never a zero: whoever decides must be able to tell
-//! "nothing" from "unknown".
+//! Missing data is `None` or an [`Error`], never a zero: a decision must be able to tell "nothing"
+//! from "unknown".
 
 mod error;
 mod root;

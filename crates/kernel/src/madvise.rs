@@ -1,9 +1,9 @@
-//! `process_madvise(2)`: hints about another process's memory (Linux 5.10; mm/madvise.c).
+//! `process_madvise(2)`: hints about another process's memory (Linux 5.10). Source: mm/madvise.c.
 //!
-//! On others it needs the right to read them as `ptrace` does (`CAP_SYS_PTRACE`) and `CAP_SYS_NICE`
-//! in the first user namespace. The process's `mmap_lock` is held for reading for the whole of each
-//! range (7.x: of all ranges of a call), so a large one would keep it from mapping memory: [`Batch`]
-//! cuts them up.
+//! A hint about another process takes the right to read it by `ptrace` (`CAP_SYS_PTRACE`) and
+//! `CAP_SYS_NICE` in the first user namespace. The kernel holds the process's `mmap_lock` for
+//! reading for the whole of each range (7.x: of all ranges of a call), so a large range would keep
+//! the process from mapping memory. [`Batch`] cuts ranges up.
 
 use std::io;
 use std::ops::Range;
@@ -20,42 +20,48 @@ use crate::ranges::{Ranges, length};
 
 pub use crate::actuate::{Advice, Advised};
 
-/// Ranges that one call takes: `UIO_MAXIOV`, include/uapi/linux/uio.h.
+/// Upper bound on the ranges of one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
 pub const MOST_RANGES: usize = 1024;
-/// Bytes that one call takes: the kernel cuts off silently what is beyond 2 GiB less a page. Half of it.
+/// Upper bound on the bytes of one call. The kernel silently ignores bytes beyond 2 GiB less a
+/// page; this is half of it.
 pub const MOST_BYTES: Bytes = Bytes::mib(1024);
-/// Bytes in one range, and as a rule in one call: a huge page of x86. A process that maps memory meanwhile waits for its
-/// `mmap_lock`, which is held for each range; a call cannot be interrupted, and a swap disk of 25 MB/s takes 80 ms for so much.
+/// Bytes of one range, and usually of one call: a huge page of x86. The kernel holds `mmap_lock`
+/// for each range, and a process that maps memory meanwhile waits. A call cannot be interrupted,
+/// and a swap disk of 25 MB/s takes 80 ms for 2 MiB.
 pub const CHUNK: Bytes = Bytes::mib(2);
 
-/// A part of a process's memory, on page borders, and what is said of it.
+/// A hint about a part of a process's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// Which part. A call costs time for memory that is there, and a batch for addresses: a reservation
-    /// of terabytes is better given as the pages of it that [`crate::pagemap`] finds.
+    /// The addresses, on page boundaries. The time of a call grows with the memory in the range,
+    /// and the time of a batch grows with the addresses. For a reservation of terabytes it is
+    /// better to hint only the pages that [`crate::pagemap`] finds.
     pub range: Range<u64>,
-    /// What is said.
+    /// The advice to the kernel.
     pub advice: Advice,
 }
 
-/// What came of one [`Hint`].
+/// The result of one [`Hint`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hinted {
-    /// What the kernel went through, of what was mapped there when the batch ended. Not what it did:
-    /// it passes over pages that others have mapped as well, or that are in use.
+    /// Addresses that the kernel went through and that were still mapped when the batch ended. The
+    /// kernel may have skipped pages among them that other processes have mapped as well, or that
+    /// are in use.
     pub done: Ranges,
-    /// What the kernel refuses for the whole mapping: locked, huge pages, memory of a device; for
-    /// [`Advice::Collapse`] what cannot have huge pages.
+    /// Addresses of mappings that the kernel refuses as a whole: locked, huge pages, memory of a
+    /// device; for [`Advice::Collapse`], mappings that cannot have huge pages.
     pub refused: Ranges,
-    /// The process has mapped something else in this range meanwhile, or unmapped some of it.
+    /// The process has mapped something else in this range meanwhile, or unmapped a part of it.
     pub changed: bool,
-    /// How often the hint was given again for what was there then, [`RETRIES`] times at most.
+    /// Number of times that the hint was given again because mappings had changed; at most
+    /// [`RETRIES`].
     pub retried: u32,
 }
 
 impl Hinted {
-    /// How it ended: [`Outcome::Done`], all of it; [`Outcome::Unsupported`], all that is mapped of it was
-    /// refused; [`Outcome::Partial`], anything between. Where the batch ended early, see [`Batch::ended`].
+    /// The outcome for the whole hint. [`Outcome::Done`]: the whole range is done.
+    /// [`Outcome::Unsupported`]: the kernel refused everything that is mapped.
+    /// [`Outcome::Partial`]: anything between. For a batch that ended early see [`Batch::ended`].
     pub fn outcome(&self, hint: &Hint) -> Outcome {
         match (self.done.bytes() == length(&hint.range), self.done.is_empty() && !self.refused.is_empty()) {
             (true, _) => Outcome::Done,
@@ -65,24 +71,28 @@ impl Hinted {
     }
 }
 
-/// How often what has changed meanwhile is asked for again.
+/// Upper bound on the number of times that hints are repeated for mappings that have changed
+/// meanwhile.
 pub const RETRIES: u32 = 3;
 
-/// Hints about one process's memory, given in calls of which each holds its `mmap_lock` for a chunk at
-/// most. Between two calls the caller may wait, or stop.
+/// Hints about one process's memory. Each call holds the process's `mmap_lock` for a chunk at most.
+/// Between two calls the caller may wait, or stop.
 ///
-/// No range of a call reaches over the border of a mapping, so that one that is refused or gone takes
-/// nothing with it, nor over a multiple of the chunk, so that no huge page is split. When all are given,
-/// the layout is looked at again: what has changed meanwhile is asked for anew.
+/// No range of a call crosses the boundary of a mapping, so that a mapping that is refused or gone
+/// does not affect its neighbours. No range crosses a multiple of the chunk, so that no huge page
+/// is split. After the last call the layout is read again, and the hints are repeated for addresses
+/// that have changed.
 ///
 /// ```no_run
-/// # use omr_kernel::{Kernel, Result, actuate::{Actuator, Live}, madvise::{Advice, Batch, CHUNK, Hint}};
-/// # use omr_kernel::{maps::Layout, process::Process};
+/// # use omr_kernel::actuate::{Actuator, Live};
+/// # use omr_kernel::madvise::{Advice, Batch, CHUNK, Hint};
+/// # use omr_kernel::{Kernel, Result, maps::Layout, process::Process};
 /// # fn example(kernel: &Kernel, mut may_go_on: impl FnMut() -> bool) -> Result<()> {
 /// let process = Process::open(kernel, 4711)?;
 /// let mut layout = Layout::read(process.dir())?;
 /// let range = layout.mappings()[0].range.clone();
-/// let mut batch = Batch::new(&process, &mut layout, vec![Hint { range, advice: Advice::Cold }], CHUNK);
+/// let hints = vec![Hint { range, advice: Advice::Cold }];
+/// let mut batch = Batch::new(&process, &mut layout, hints, CHUNK);
 /// while let Some(_bytes) = batch.next_call()? {
 ///     if !may_go_on() {
 ///         break;
@@ -101,21 +111,24 @@ pub struct Batch<'a> {
     results: Vec<Hinted>,
     chunk: u64,
     call: u64,
-    /// Still to be given: the ranges, and of each which hint it belongs to and where its mapping begins.
+    /// The ranges of all calls; those from `at` on are still to be given.
     ranges: Vec<Range<u64>>,
+    /// For each range, the index of its hint and the start of its mapping.
     of: Vec<(usize, u64)>,
     at: usize,
-    /// Where there was a hole since the layout was looked at. The rest was done; something like it may fill it by the next look.
+    /// Ranges in which the kernel found a hole since the layout was last read; the rest of each was
+    /// done. A new mapping of the same kind may fill the hole before the layout is read again.
     holes: Ranges,
     retries: u32,
-    /// Calls were made since the layout was looked at.
+    /// Whether calls were made since the layout was last read.
     unchecked: bool,
     ended: Option<Outcome>,
 }
 
 impl<'a> Batch<'a> {
-    /// Hints about what `layout` says, which is kept up to date. `chunk`: bytes of one range and of one call, of whole
-    /// pages and better of whole huge pages; [`CHUNK`] is meant for it.
+    /// A batch of hints about the mappings of `layout`, which the batch keeps up to date. `chunk`
+    /// is the bytes of one range and of one call: whole pages, better whole huge pages. [`CHUNK`]
+    /// is the usual value.
     pub fn new(process: &'a Process, layout: &'a mut Layout, hints: Vec<Hint>, chunk: Bytes) -> Self {
         let chunk = chunk.min(MOST_BYTES).0.max(1);
         let mut batch = Batch {
@@ -137,15 +150,18 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    /// The same with more bytes, and ranges, in each call: for a hint that waits for nothing.
+    /// The same batch with more bytes, and so more ranges, in each call: for a hint that does not
+    /// wait for a disk.
     #[must_use]
     pub fn in_calls_of(self, bytes: Bytes) -> Self {
         Batch { call: bytes.min(MOST_BYTES).0.max(self.chunk), ..self }
     }
 
-    /// Bytes of the next call. `None`: it is over, because all is done, or [`Batch::ended`].
+    /// Bytes of the next call. `None`: the batch is over, because all calls were made or
+    /// [`Batch::ended`].
     ///
-    /// When all calls are made this looks at the layout, and finds more to do where that has changed.
+    /// After the last call this reads the layout again, and adds calls for addresses that have
+    /// changed.
     pub fn next_call(&mut self) -> Result<Option<Bytes>> {
         while self.at == self.ranges.len() && self.unchecked && self.ended.is_none() {
             let changed = self.check()?;
@@ -159,8 +175,8 @@ impl<'a> Batch<'a> {
         Ok((!next.is_empty() && self.ended.is_none()).then(|| next.iter().map(length).sum()))
     }
 
-    /// Makes that call. Returns what it did; a call that meets something it cannot do ends there, and the
-    /// next one goes on behind it.
+    /// Makes the next call. Returns the bytes that it did. A call ends at the first range that the
+    /// kernel cannot do, and the next call continues after this range.
     pub fn call(&mut self, actuator: &mut dyn Actuator) -> Result<Bytes> {
         let (start, end) = (self.at, self.call_end());
         if start == end || self.ended.is_some() {
@@ -178,7 +194,7 @@ impl<'a> Batch<'a> {
         }
         match outcome {
             Outcome::Gone | Outcome::Denied | Outcome::Interrupted => self.ended = Some(outcome),
-            // The kernel says why it stopped only when it has done nothing: ask again from there.
+            // The kernel tells the reason only if it has done nothing: the next call starts here.
             _ if self.at > start => {}
             Outcome::Unsupported => {
                 let refused = self.of[start];
@@ -187,23 +203,25 @@ impl<'a> Batch<'a> {
                     self.at += 1;
                 }
             }
-            // Something of it is not mapped any more: what is there at the next look is asked for again.
+            // A part of the range is no longer mapped. The hint is repeated after the next read.
             Outcome::Partial if advice != Advice::Collapse => {
                 self.holes.insert(self.ranges[start].clone());
                 self.at += 1;
             }
-            // No huge page for it: that stays so.
+            // No huge page was free: do not try again.
             _ => self.at += 1,
         }
         Ok(done)
     }
 
-    /// What ended it early: [`Outcome::Gone`], [`Outcome::Denied`] or [`Outcome::Interrupted`] (a fatal signal).
+    /// The outcome that ended the batch early: [`Outcome::Gone`], [`Outcome::Denied`] or
+    /// [`Outcome::Interrupted`] (a fatal signal). `None`: it did not end early.
     pub fn ended(&self) -> Option<Outcome> {
         self.ended
     }
 
-    /// What came of each hint, in their order. Whoever stopped early finds in it what was done until then.
+    /// The result of each hint, in the order of the hints. After a stop in between, the results
+    /// show what was done until then.
     pub fn end(mut self) -> Result<Vec<Hinted>> {
         if self.unchecked && self.ended.is_none() {
             self.check()?;
@@ -211,7 +229,8 @@ impl<'a> Batch<'a> {
         Ok(self.results)
     }
 
-    /// Makes all calls for which `go_on`, which is told the bytes of each, says yes.
+    /// Makes calls until the batch is over, or until `go_on` says no. `go_on` gets the bytes of the
+    /// next call.
     pub fn run(mut self, actuator: &mut dyn Actuator, mut go_on: impl FnMut(Bytes) -> bool) -> Result<Vec<Hinted>> {
         while let Some(bytes) = self.next_call()? {
             if !go_on(bytes) {
@@ -222,7 +241,7 @@ impl<'a> Batch<'a> {
         self.end()
     }
 
-    /// Where the next call ends.
+    /// The index after the last range of the next call.
     fn call_end(&self) -> usize {
         let advice = |at: usize| self.hints[self.of[at].0].advice;
         let (mut end, mut bytes) = (self.at, 0);
@@ -236,7 +255,7 @@ impl<'a> Batch<'a> {
         end
     }
 
-    /// Looks at the layout again: what has changed is not done any more.
+    /// Reads the layout again. Addresses that have changed no longer count as done or refused.
     fn check(&mut self) -> Result<Ranges> {
         self.unchecked = false;
         let changed = match self.layout.update() {
@@ -264,7 +283,8 @@ impl<'a> Batch<'a> {
         Ok(changed)
     }
 
-    /// Cuts all hints, or what has `changed` of them, at the borders of mappings and chunks.
+    /// Cuts all hints at the boundaries of mappings and chunks. With `changed`, only the addresses
+    /// in it.
     fn cut(&mut self, changed: Option<&Ranges>) {
         (self.at, self.ranges, self.of) = (0, Vec::new(), Vec::new());
         let mappings = self.layout.mappings();
@@ -295,9 +315,9 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Gives this process a hint about none of its memory: tells whether the kernel knows the system
-/// call and the hint, and changes nothing. `ENOSYS`: no such call; `EINVAL`: no such hint; `EPERM`:
-/// up to 6.1 even a process's own memory needs `CAP_SYS_NICE`.
+/// Gives a hint about an empty list of ranges of this process. This changes nothing, and tells
+/// whether the kernel has the system call and the hint. `ENOSYS`: no such call; `EINVAL`: no such
+/// hint; `EPERM`: up to 6.1 even a process's own memory takes `CAP_SYS_NICE`.
 pub fn probe(advice: Advice) -> io::Result<()> {
     let own: OwnedFd = pidfd_open(getpid(), PidfdFlags::empty())?;
     calls::process_madvise(own.as_fd(), advice, &[])?;

@@ -1,4 +1,6 @@
-//! The system calls that act. Each is one call, and an error is the kernel's.
+//! The raw system calls of [`Live`](super::Live): `process_madvise(2)` (Linux 5.10; mm/madvise.c),
+//! `swapon(2)` and `swapoff(2)` (mm/swapfile.c). Each function makes one call and returns the
+//! kernel's error.
 
 use std::ffi::CString;
 use std::io;
@@ -13,7 +15,8 @@ use rustix::io::Errno;
 use super::words::{Advice, Switch};
 use crate::ranges::length;
 
-/// `process_madvise(2)`: bytes of the ranges that are done, or why the first one was not.
+/// `process_madvise(2)`: returns the bytes of the ranges that are done. An error concerns the first
+/// range.
 pub(crate) fn process_madvise(process: BorrowedFd<'_>, advice: Advice, ranges: &[Range<u64>]) -> Result<Bytes, Errno> {
     let address = |address: u64| usize::try_from(address).map_err(|_| Errno::INVAL);
     let mut vectors = Vec::with_capacity(ranges.len());
@@ -21,8 +24,9 @@ pub(crate) fn process_madvise(process: BorrowedFd<'_>, advice: Advice, ranges: &
         let base = address(range.start)? as *mut libc::c_void;
         vectors.push(libc::iovec { iov_base: base, iov_len: address(length(range).0)? });
     }
-    // SAFETY: the kernel reads `vectors.len()` vectors, which are all there. The addresses in them are
-    // of another process, or hints about this one's that change nothing a program can see.
+    // SAFETY: the kernel reads `vectors.len()` vectors of a live list. The addresses in them belong
+    // to another process; if they belong to this one, the hint changes nothing that a program can
+    // see.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
@@ -44,7 +48,7 @@ pub(crate) fn swap(device: &Path, switch: Switch) -> rustix::io::Result<()> {
     // include/linux/swap.h: SWAP_FLAG_PREFER, and the priority in the lower 15 bits.
     const PREFER: libc::c_int = 0x8000;
     let path = CString::new(device.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    // SAFETY: plain system calls; the path is a string with its end, and outlives them.
+    // SAFETY: plain system calls; the path ends with a NUL and outlives the call.
     let result = unsafe {
         match switch {
             Switch::Off => libc::swapoff(path.as_ptr()),

@@ -1,4 +1,4 @@
-//! The words of an [`Actuator`](super::Actuator): what is asked for, and how it ended.
+//! The arguments and results of an [`Actuator`](super::Actuator).
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
@@ -7,18 +7,19 @@ use omr_units::Bytes;
 use rustix::io::Errno;
 use serde::Serialize;
 
-/// How a write ended. A race with a group or process that goes away is an outcome, not an error.
+/// The result of a write. A group or process that disappears meanwhile is an outcome, not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// All that was asked.
+    /// The kernel did everything that was asked.
     Done,
-    /// Less than asked (`EAGAIN`, `EBUSY`): normal for `memory.reclaim`; what was reclaimed stays so.
-    /// Or somebody was quicker (`EEXIST`, of `lru_gen`).
+    /// The kernel did less than asked (`EAGAIN`, `EBUSY`). This is normal for `memory.reclaim`, and
+    /// the reclaimed memory stays reclaimed. For `lru_gen`: another writer was quicker (`EEXIST`).
     Partial,
-    /// A signal ended it (`EINTR`): ours, or the freezer's before suspend. Never retried.
+    /// A signal ended the write (`EINTR`): omr's own, or the freezer's before suspend. Never
+    /// retried.
     Interrupted,
-    /// The group or process is not there any more (`ENOENT`, `ENODEV`, `ESRCH`).
+    /// The group or process no longer exists (`ENOENT`, `ENODEV`, `ESRCH`).
     Gone,
     /// Not permitted (`EACCES`, `EPERM`, `EROFS`).
     Denied,
@@ -42,28 +43,29 @@ impl Outcome {
 /// include/uapi/asm-generic/mman-common.h; not every C library's header has it.
 const MADV_COLLAPSE: i32 = 25;
 
-/// What a hint says.
+/// The advice of a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Advice {
-    /// Will be needed soon: read it back from swap, or from its file. On others not in 5.10, but in 6.1.
+    /// Prefetch: read the pages back from swap, or from their file. For other processes not in
+    /// 5.10, but in 6.1.
     ///
-    /// Pages come to the swap cache, and are mapped when they are used: a minor fault each. The kernel
-    /// counts them as refaults and in `pswpin`. A page whose group is at its limit is passed over.
+    /// Pages come to the swap cache and are mapped when they are used, by a minor fault each. The
+    /// kernel counts them as refaults and in `pswpin`. It skips a page whose group is at its limit.
     WillNeed = libc::MADV_WILLNEED,
-    /// Not used for a while: take it first. Linux 5.10.
+    /// Deactivate: reclaim these pages before others. Linux 5.10.
     Cold = libc::MADV_COLD,
-    /// Take it now. Linux 5.10.
+    /// Page out: reclaim these pages now, used or not. Linux 5.10.
     ///
-    /// Used or not. On a swap disk it leaves the page table, and stays in memory as swap cache until
-    /// somebody reclaims it there. Never what others have mapped as well.
+    /// With swap on a disk a page leaves the page table, and stays in memory as swap cache until it
+    /// is reclaimed there. The kernel skips a page that another process has mapped as well.
     PageOut = libc::MADV_PAGEOUT,
-    /// Make huge pages of it, now. Linux 6.1, and only where huge pages are possible.
+    /// Make huge pages now. Linux 6.1, and only where huge pages are possible.
     Collapse = MADV_COLLAPSE,
 }
 
 impl Advice {
-    /// The kernel's name, in lower case and without `MADV_`.
+    /// The kernel's name in lower case, without `MADV_`.
     pub fn name(self) -> &'static str {
         match self {
             Advice::WillNeed => "willneed",
@@ -74,7 +76,7 @@ impl Advice {
     }
 }
 
-/// For messages and transcripts: `willneed 1000-3000 5000-6000`.
+/// The text of a hint for messages and transcripts: `willneed 1000-3000 5000-6000`.
 pub(super) fn text(advice: Advice, ranges: &[Range<u64>]) -> String {
     ranges.iter().fold(advice.name().to_owned(), |mut text, range| {
         let _ = write!(text, " {:x}-{:x}", range.start, range.end);
@@ -82,25 +84,26 @@ pub(super) fn text(advice: Advice, ranges: &[Range<u64>]) -> String {
     })
 }
 
-/// What came of one call.
+/// The result of one `process_madvise(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advised {
-    /// Bytes of the ranges that are done; ranges count as a whole.
+    /// Bytes of the ranges that are done. A range counts as a whole.
     pub bytes: Bytes,
-    /// How it ended. [`Outcome::Partial`]: a part of the first range that is not done is not mapped, the
-    /// rest of it was done; for [`Advice::Collapse`] there was no huge page for it at this moment.
-    /// [`Outcome::Unsupported`]: that range cannot have this hint.
+    /// The outcome for the first range that is not done. [`Outcome::Partial`]: a part of this range
+    /// is not mapped, and the rest of it was done; for [`Advice::Collapse`], no huge page was free.
+    /// [`Outcome::Unsupported`]: this range cannot have this hint.
     pub outcome: Outcome,
 }
 
-/// What is to become of a swap device.
+/// The new state of a swap device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// `swapoff(2)`: what it holds comes back to memory first.
+    /// `swapoff(2)`: the kernel first reads the device's pages back to memory.
     Off,
-    /// `swapon(2)` with this priority, 0 to 32767. Others are the kernel's to give: whoever comes later gets a lower one.
+    /// `swapon(2)` with this priority, 0 to 32767. Only the kernel gives negative ones: each later
+    /// device gets a lower one.
     On {
-        /// As `/proc/swaps` shows it.
+        /// The priority, as `/proc/swaps` shows it.
         priority: u16,
     },
 }
