@@ -1,4 +1,5 @@
-//! Whatever a file of the kernel says, reading it ends, without a panic. The first byte says which file it is.
+//! No text of a kernel file makes its parser panic or hang. The first byte of the input chooses the
+//! parser.
 #![no_main]
 
 use std::path::Path;

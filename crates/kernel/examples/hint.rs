@@ -1,5 +1,6 @@
-//! What a batch of hints takes beside the bare system calls about the same memory, in turn:
-//! `cargo run --release -p omr-kernel --example hint [MIB [MAPPINGS]]`. As root; the memory has to be free.
+//! Compares the time of a batch of hints with that of bare system calls about the same memory, in
+//! turn: `cargo run --release -p omr-kernel --example hint [MIB [MAPPINGS]]`. Needs root and that
+//! much free memory.
 
 use std::io::{Read as _, Write as _};
 use std::ops::Range;
@@ -19,7 +20,7 @@ use omr_units::Bytes;
 
 const PAGE: usize = 4096;
 const ROUNDS: usize = 11;
-/// As `omr hint --cold` has it.
+/// Bytes of one call, as in `omr hint --cold`.
 const CALL: Bytes = Bytes::mib(8);
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -28,11 +29,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let count = arguments.next().transpose()?.unwrap_or(20_000);
     let bytes = (mib << 20) / count / PAGE * PAGE;
     let (mut parent, mut child) = UnixStream::pair()?;
-    // SAFETY: there is one thread.
+    // SAFETY: this process has one thread.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(parent);
-        // SAFETY: it ends with its parent.
+        // SAFETY: a plain system call; the child ends with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let areas = map(count, bytes)?;
         loop {
@@ -49,12 +50,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let ranges = anonymous(&kernel, &process)?.1;
     let (mut by_batch, mut by_calls) = (Vec::new(), Vec::new());
     for round in 0..2 * ROUNDS {
-        // Twice the one, twice the other.
+        // Two rounds of each kind in turn.
         let is_batch = round.div_ceil(2) % 2 == 1;
         let began = Instant::now();
         let done = if is_batch { batch(&kernel, &process)? } else { bare(&process, &ranges)? };
         let took = began.elapsed();
-        // A page that is being moved is not in memory at this moment.
+        // A page that is being migrated does not count as present at this moment.
         assert!(done.0 >= (bytes * count) as u64 / 100 * 99, "{done} of {mib} MiB");
         if is_batch { &mut by_batch } else { &mut by_calls }.push(took);
         parent.write_all(&[0])?;
@@ -71,7 +72,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// All of `omr hint --cold` that is not `omr`'s own: what is mapped, what of it is in memory, the hint, what has changed.
+/// The part of `omr hint --cold` that is in this crate: reads the mappings and their resident
+/// pages, gives the hint, and reads the changes.
 fn batch(kernel: &Kernel, process: &Process) -> Result<Bytes> {
     let (mut layout, ranges) = anonymous(kernel, process)?;
     let hints = ranges.as_slice().iter().map(|range| Hint { range: range.clone(), advice: Advice::Cold }).collect();
@@ -79,7 +81,7 @@ fn batch(kernel: &Kernel, process: &Process) -> Result<Bytes> {
     Ok(results.iter().map(|result| result.done.bytes()).sum())
 }
 
-/// As few calls as it takes.
+/// The same hint by as few system calls as possible.
 fn bare(process: &Process, ranges: &Ranges) -> Result<Bytes> {
     let mut done = Bytes::ZERO;
     for ranges in ranges.as_slice().chunks(MOST_RANGES) {
@@ -88,7 +90,7 @@ fn bare(process: &Process, ranges: &Ranges) -> Result<Bytes> {
     Ok(done)
 }
 
-/// What is mapped, and what of it is in memory and of no file.
+/// The mappings, and the anonymous pages that are in memory.
 fn anonymous(kernel: &Kernel, process: &Process) -> Result<(Layout, Ranges)> {
     let layout = Layout::read(process.dir())?;
     let private = layout.mappings().iter().filter(|mapping| mapping.backing == omr_kernel::maps::Backing::Anonymous);
@@ -97,13 +99,13 @@ fn anonymous(kernel: &Kernel, process: &Process) -> Result<(Layout, Ranges)> {
     Ok((layout, present))
 }
 
-/// That many mappings of so many bytes, with a hole behind each so that no two become one.
+/// Makes `count` mappings of `bytes` bytes, with a hole after each so that no two are merged.
 fn map(count: usize, bytes: usize) -> std::io::Result<Vec<Range<usize>>> {
     (0..count)
         .map(|_| {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a new mapping in a free place, whose last page is unmapped by nobody else.
+            // SAFETY: a new mapping in a free place; only this code unmaps its last page.
             let start = unsafe {
                 let start = libc::mmap(ptr::null_mut(), bytes + PAGE, access, flags, -1, 0);
                 if start == libc::MAP_FAILED {
@@ -120,7 +122,7 @@ fn map(count: usize, bytes: usize) -> std::io::Result<Vec<Range<usize>>> {
 /// Writes to every page.
 fn touch(area: Range<usize>) {
     for page in area.step_by(PAGE) {
-        // SAFETY: a word of a mapping of this process, which nothing else uses.
+        // SAFETY: the word lies in a mapping of this process that nothing else uses.
         unsafe { ptr::with_exposed_provenance_mut::<u64>(page).write_volatile(1) };
     }
 }

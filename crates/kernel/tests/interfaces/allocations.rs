@@ -1,4 +1,5 @@
-//! What is read again and again, of thousands of groups, is read without allocating for each.
+//! The list of generations is read again and again, for thousands of groups: without an allocation
+//! for each group.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,7 +9,7 @@ use omr_kernel::Kernel;
 use omr_kernel::lru_gen::Reader;
 use omr_testkit::FakeRoot;
 
-/// The system's allocator, with the number of calls in each thread.
+/// The system's allocator, with a counter of the calls in each thread.
 struct Counting;
 
 thread_local! {
@@ -18,7 +19,8 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: all is the system allocator's, which is called with what came in; counting allocates nothing.
+// SAFETY: each call goes to the system's allocator with the same arguments. The counter allocates
+// nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
@@ -38,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Calls of the allocator by this thread while something is done.
+/// The number of calls of the allocator by this thread during `work`.
 fn count(work: impl FnOnce()) -> usize {
     let before = CALLS.get();
     work();
@@ -61,13 +63,13 @@ fn lists_of_generations_are_read_without_allocating_for_each() {
         assert_eq!(lists, 2 * (groups + 1));
         calls
     };
-    // The buffers, and the file's name in case of an error.
+    // A reading allocates its buffers, and the file's name for an error.
     let (few, many) = (read(10, &mut Reader::default()), read(10_000, &mut Reader::default()));
     assert!(few > 0, "calls are counted");
     assert!(many <= few + 4, "{few} for 10 groups, {many} for 10,000");
     let mut reader = Reader::default();
     read(10_000, &mut reader);
     assert!(read(10_000, &mut reader) <= 2, "and the second time the buffers are there");
-    // The control: what allocates for each is counted.
+    // The control: an allocation for each number is counted.
     assert!(count(|| (0..10_000).for_each(|number| drop(std::hint::black_box(Box::new(number))))) >= 10_000);
 }

@@ -1,4 +1,4 @@
-//! A monitor of DAMON: what is written in which order, and what is done about states that are not as they should be.
+//! A monitor of DAMON: the order of its writes, and its reaction to unexpected states.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 const STAMP: Stamp = Stamp(4_711_000);
 const UPDATE: &str = "0/contexts/0/monitoring_attrs/intervals/update_us";
 
-/// Files that are made when they are written, as the kernel makes them, and writes that fail so many times.
+/// A fake sysfs: a write makes its file, as the kernel does, and may fail a given number of times.
 #[derive(Clone, Default)]
 struct Sysfs {
     lines: Arc<Mutex<Vec<String>>>,
@@ -43,7 +43,7 @@ impl Actuator for Sysfs {
         {
             return Ok(outcome);
         }
-        // A command leaves the state what it is.
+        // A command does not change the text of `state`.
         if !data.starts_with("update_") {
             let path: PathBuf = dir.path().join(name);
             std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
@@ -66,7 +66,7 @@ fn machine() -> FakeRoot {
 }
 
 fn targets() -> Vec<Target> {
-    // The same addresses in both, as after fork(2).
+    // Both processes have the same addresses, as after fork(2).
     vec![
         Target { pid: 7, regions: vec![0x1000..0x5000, 0x5000..0x9000] },
         Target { pid: 8, regions: vec![0x1000..0x5000] },
@@ -126,12 +126,12 @@ fn what_others_have_set_up_is_not_touched() {
         let refused = start(&open(&root), &sysfs).expect("read").err();
         assert_eq!((refused, sysfs.lines()), (Some(Refusal::State(state)), vec![]));
     }
-    // Somebody was quicker by a moment.
+    // Another program was quicker.
     let root = machine();
     let sysfs = Sysfs { fails: Some(("nr_kdamonds 1", Outcome::Partial, ALWAYS)), ..Sysfs::default() };
     assert_eq!(start(&open(&root), &sysfs).expect("read").err(), Some(Refusal::State(Damon::InUse(1))));
     assert!(sysfs.lines().iter().all(|line| line == "nr_kdamonds 1"));
-    // Somebody has put another in its place while it ran.
+    // Another program has replaced the monitor while it ran.
     let sysfs = Sysfs::default();
     let mut monitor = start(&open(&root), &sysfs).expect("written").expect("free");
     root.write(format!("{KDAMONDS}/0/contexts/0/schemes/0/stats/nr_tried"), "120\n");
@@ -170,7 +170,7 @@ fn what_cannot_be_set_up_is_taken_down_at_once() {
     ] {
         let root = machine();
         let sysfs = Sysfs { fails: Some((fails, outcome, ALWAYS)), ..Sysfs::default() };
-        // The kernel has made the file, whether or not it was switched on.
+        // The kernel makes the file before the monitor is switched on.
         root.write(format!("{KDAMONDS}/0/state"), "off\n");
         assert_eq!(start(&open(&root), &sysfs).expect("read").err(), Some(refusal), "{fails}");
         let lines = sysfs.lines();
@@ -188,7 +188,7 @@ fn what_a_killed_run_left_is_known_by_its_stamp() {
     for (kdamonds, contexts, stamp, state, is_ours) in [
         ("1", "1", "4711000", "on", true),
         ("1", "1", "4711000", "off", true),
-        // Killed before it could stamp it.
+        // The run was killed before it wrote the stamp.
         ("1", "0", "60000000", "off", true),
         ("1", "1", "60000000", "on", false),
         ("1", "2", "4711000", "on", false),
@@ -236,7 +236,7 @@ fn regions_are_known_by_their_order() {
         Some(vec![vec![seen(false, 40), seen(true, 3)], vec![seen(false, 2)]])
     );
     assert_eq!(monitor.read(|place| place == 1).expect("regions"), Some(vec![vec![], vec![seen(false, 2)]]));
-    // The control: of regions that are not those handed over nothing is told.
+    // The control: regions that differ from the targets are an error.
     list(&[(0x1000, 0, 40), (0x4000, 1, 3), (0x1000, 0, 2)]);
     let err = monitor.read(|_| true).expect_err("another region").to_string();
     assert!(err.contains("tried_regions/1/start: 0x4000, where the region handed over begins at 0x5000"), "{err}");

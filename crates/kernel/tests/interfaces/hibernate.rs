@@ -47,12 +47,12 @@ fn availability() {
     for (state, disk, want) in [
         ("freeze mem disk\n", "[platform] shutdown \n", Available),
         ("disk\n", "platform [shutdown]\n", Available),
-        // Under lockdown, and with nohibernate.
+        // The texts under lockdown, and with `nohibernate`.
         ("freeze mem\n", "[disabled]\n", Disabled),
-        // The two disagree: lockdown came between the two reads.
+        // The two files disagree: lockdown came between the two reads.
         ("freeze mem disk\n", "[disabled]\n", Disabled),
         ("freeze mem\n", "[platform] shutdown\n", Disabled),
-        // A word of which "disk" is only a part.
+        // A word that contains "disk".
         ("freeze mem disks\n", "[platform]\n", Disabled),
         ("", "[platform]\n", Unknown),
         ("freeze mem disk\n", "", Unknown),
@@ -96,7 +96,7 @@ fn what_the_log_still_has_after_resume() {
     .into();
     let all = Logged { image: Some(Pages(67559)), allocated_in: Some(Duration::from_millis(3260)) };
     assert_eq!(Logged::parse(&messages[..3]), all);
-    // What is not understood is unknown, not what was before.
+    // A figure in an unknown form is None, and not the figure of an earlier hibernation.
     assert_eq!(Logged::parse(&messages).image, None);
     assert_eq!(Logged::parse(&messages[4..]), Logged::default());
 }

@@ -1,4 +1,4 @@
-//! Probes of the kernel the tests run on: it may know a thing or not, but must answer one of the two.
+//! Probes of the kernel that the tests run on: each probe must return an answer, whichever it is.
 
 use std::ops::Range;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn every_probe_answers() {
     ] {
         assert_ne!(answer, Answer::NotProbed);
     }
-    // A kernel without PSI, or a process that may not open it: an error, no panic.
+    // Without PSI, or without permission to open the file, the result is an error and no panic.
     if let Ok(Some(window)) = probe::psi_window(&kernel) {
         assert!(PSI_WINDOWS.contains(&window));
     }
@@ -37,7 +37,7 @@ fn release_numbers_and_probes_agree_where_both_are_known() {
     let release = kernel.proc.read_string("sys/kernel/osrelease").expect("a release");
     let mut numbers = release.split(['.', '-']).map_while(|n| n.trim().parse::<u32>().ok());
     let (major, minor) = (numbers.next().expect("major"), numbers.next().expect("minor"));
-    // Kernels before these do not have it; later ones may be built without.
+    // Kernels before these releases do not have the ioctl. Later ones may be built without it.
     if (major, minor) < (6, 11) {
         assert_eq!(probe::procmap_query(&kernel), Answer::Missing);
     }
@@ -58,7 +58,7 @@ fn nothing_but_an_amount_of_zero_is_ever_asked_for() {
     assert_eq!(data, ["0", "0 swappiness=60", "0 swappiness=max"]);
 }
 
-/// A kernel that knows the amount, and `swappiness=` up to `keys` forms of it.
+/// A kernel whose `memory.reclaim` knows the amount and the first `keys` forms of `swappiness=`.
 struct Knows {
     keys: usize,
     amount: Outcome,

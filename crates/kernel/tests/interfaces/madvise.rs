@@ -1,4 +1,4 @@
-//! Hints: how a batch goes on behind what is refused, and on a real process.
+//! Hints: a batch continues after a range that the kernel refuses, and works on a real process.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 use crate::open;
 
-/// A kernel that answers as it is told, and keeps what it was asked.
+/// A kernel that returns prepared answers, and records the requests.
 struct Says {
     answers: VecDeque<(u64, Outcome)>,
     asked: Vec<Vec<Range<u64>>>,
@@ -39,7 +39,7 @@ impl Actuator for Says {
     }
 }
 
-/// A process with these mappings, anonymous ones.
+/// A process with these anonymous mappings.
 fn fake_process(mappings: &[Range<u64>]) -> (FakeRoot, Process) {
     let root = FakeRoot::new().proc("7/stat", "7 (a) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0");
     remap(&root, mappings);
@@ -59,7 +59,8 @@ fn cold(range: &Range<u64>) -> Hint {
     Hint { range: range.clone(), advice: Advice::Cold }
 }
 
-/// What comes of a batch about three pages, each in a mapping of its own, where the kernel answers so.
+/// Runs a batch about three pages, each in a mapping of its own, with these answers of the kernel.
+/// Returns the results, the outcome that ended the batch early, and the requests.
 fn asked(answers: &[(u64, Outcome)]) -> (Vec<Hinted>, Option<Outcome>, Vec<Vec<Range<u64>>>) {
     let (_root, process) = fake_process(&THREE);
     let mut layout = Layout::read(process.dir()).expect("a layout");
@@ -89,14 +90,15 @@ fn all_at_once() {
 
 #[test]
 fn behind_a_range_that_is_refused_it_goes_on() {
-    // The kernel reports what it has done, then why it went no further.
+    // The kernel first reports the bytes that it did, and with the next call the reason why it
+    // stopped.
     let (results, ended, calls) = asked(&[(0x1000, Outcome::Done), (0, Outcome::Unsupported), (0x1000, Outcome::Done)]);
     assert_eq!((outcomes(&results), ended), (vec![Outcome::Done, Outcome::Unsupported, Outcome::Done], None));
     assert!(!results[1].refused.is_empty());
     assert_eq!((&calls[1][..], &calls[2][..]), (&THREE[1..], &THREE[2..]));
 }
 
-/// The layout is what it was, by then: what filled the hole cannot be told from what was there.
+/// The layout looks the same by then: the mapping that filled the hole is like the one before.
 #[test]
 fn what_had_a_hole_is_asked_for_again_though_it_looks_the_same() {
     let hole = [(0x1000, Outcome::Done), (0, Outcome::Partial), (0x1000, Outcome::Done)];
@@ -105,7 +107,7 @@ fn what_had_a_hole_is_asked_for_again_though_it_looks_the_same() {
     assert_eq!(calls[3][..], THREE[1..2], "that, and nothing twice");
     let told = |results: &[Hinted]| results.iter().map(|result| (result.changed, result.retried)).collect::<Vec<_>>();
     assert_eq!(told(&results), [(false, 0), (true, 1), (false, 0)]);
-    // It never holds still.
+    // The mapping changes at each attempt.
     let tries = [(0, Outcome::Partial); madvise::RETRIES as usize];
     let (results, _, _) = asked(&[&hole[..], &tries].concat());
     assert_eq!(outcomes(&results), [Outcome::Done, Outcome::Partial, Outcome::Done]);
@@ -150,7 +152,7 @@ fn a_process_that_ends_or_a_right_that_is_missing_ends_it() {
     }
 }
 
-/// However odd the answers, it comes to an end.
+/// A batch ends, however odd the kernel's answers are.
 #[test]
 fn a_kernel_that_does_nothing_and_says_nothing() {
     let hole = [(0, Outcome::Partial); 1 + madvise::RETRIES as usize];
@@ -187,7 +189,7 @@ fn each_hint_has_its_own_advice_and_a_call_has_one() {
     assert_eq!(lines, ["cold 1000-2000", "pageout 3000-4000 5000-6000"]);
 }
 
-/// A kernel that does all it is asked, while the process changes its mappings after each call.
+/// A kernel that does everything, while the process changes its mappings after each call.
 struct Moves<'a> {
     root: &'a FakeRoot,
     then: VecDeque<Vec<Range<u64>>>,
@@ -234,7 +236,7 @@ fn what_was_mapped_meanwhile_is_asked_for_and_what_was_unmapped_does_not_count()
     assert!(results[0].changed && !results[1].changed, "told of each range");
     assert_eq!((results[0].retried, results[1].retried), (1, 0));
     assert_eq!((results[0].outcome(&cold(&whole)), results[1].done.bytes()), (Outcome::Partial, Bytes(0x1000)));
-    // What is only gone is nothing to ask for.
+    // Memory that was only unmapped needs no new request.
     let (results, asked) = moved(&[0x1000..0x5000], vec![vec![0x1000..0x3000]], &[0x1000..0x5000]);
     assert_eq!((asked.len(), results[0].changed, results[0].retried), (1, true, 0));
 }
@@ -305,7 +307,7 @@ fn a_transcript_has_hints_too() {
     assert_eq!(lines, [(process.dir().path().to_owned(), "willneed 1000-3000".to_owned())]);
 }
 
-/// Keeps what it is asked, and does it.
+/// A kernel that does everything, and records the requests.
 #[derive(Default)]
 struct Keeps(Vec<Vec<Range<u64>>>);
 
@@ -379,7 +381,7 @@ fn pids_of_a_group() {
     assert_eq!(read_pids(&group).expect("readable"), [5413, 77]);
 }
 
-/// Of this process's own memory, which takes no right since 6.12.
+/// On this process's own memory; since 6.12 this takes no capability.
 #[test]
 fn huge_pages_are_made_of_small_ones_and_keep_what_is_in_them() {
     const HUGE: u64 = 2 << 20;
@@ -392,9 +394,10 @@ fn huge_pages_are_made_of_small_ones_and_keep_what_is_in_them() {
         return;
     }
     let process = Process::open(&kernel, std::process::id()).expect("this process");
-    // Two huge pages, a part that is to have none, and something around that keeps it a mapping of its own.
+    // Two huge pages, a part that must have none, and a gap around each that keeps it a mapping of
+    // its own.
     let whole = usize::try_from(6 * HUGE).expect("a size");
-    // SAFETY: a new private mapping, nothing that exists is touched.
+    // SAFETY: a new private mapping; existing memory is not touched.
     let memory = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0)
@@ -405,7 +408,8 @@ fn huge_pages_are_made_of_small_ones_and_keep_what_is_in_them() {
     let words = |range: &Range<u64>| (range.start..range.end).step_by(4096).map(|at| at as *mut u64);
     for range in [&wanted, &refused] {
         let (at, length) = (range.start as *mut libc::c_void, usize::try_from(length(range).0).expect("a size"));
-        // SAFETY: both ranges lie in the mapping made above, and so does every word that is written.
+        // SAFETY: both ranges lie in the mapping made above, and so does every word that is
+        // written.
         unsafe {
             assert_eq!(libc::mprotect(at, length, libc::PROT_READ | libc::PROT_WRITE), 0);
             assert_eq!(libc::madvise(at, length, libc::MADV_NOHUGEPAGE), 0, "there are huge pages in this kernel");
@@ -420,11 +424,11 @@ fn huge_pages_are_made_of_small_ones_and_keep_what_is_in_them() {
         line.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok()).expect("a size") << 10
     };
     assert_eq!((huge(&wanted), huge(&refused)), (0, 0), "the control: they are small");
-    // SAFETY: that huge pages may be made here, as is the default for memory that says nothing.
+    // SAFETY: this only allows huge pages, as is the default for memory.
     unsafe { libc::madvise(wanted.start as *mut libc::c_void, 4 << 20, libc::MADV_HUGEPAGE) };
 
     let hints = [&wanted, &refused].map(|range| Hint { range: range.clone(), advice: Advice::Collapse });
-    // Nothing insists: there may be no huge page free at this moment.
+    // A batch does not insist: no huge page may be free at this moment. So try again.
     let results = (0..100).find_map(|_| {
         let mut layout = Layout::read(process.dir()).expect("a layout");
         let mut batch = Batch::new(&process, &mut layout, hints.to_vec(), CHUNK);
@@ -443,14 +447,14 @@ fn huge_pages_are_made_of_small_ones_and_keep_what_is_in_them() {
     assert_eq!((ended, results[0].outcome(&hints[0])), (None, Outcome::Done));
     assert_eq!(results[1].outcome(&hints[1]), Outcome::Unsupported, "{:?}", results[1]);
     assert_eq!((huge(&wanted), huge(&refused)), (2 * HUGE, 0));
-    // SAFETY: words of the mapping made above.
+    // SAFETY: the words lie in the mapping made above.
     let is_whole = |range| words(range).all(|word| unsafe { word.read_volatile() } == word as u64);
     assert!(is_whole(&wanted) && is_whole(&refused));
-    // SAFETY: the mapping made above, which nobody uses any more.
+    // SAFETY: the mapping made above, which is no longer used.
     unsafe { libc::munmap(memory, whole) };
 }
 
-/// What a hint about it says when its memory is gone.
+/// A process that has ended, or is a zombie, is not taken for one of another pid namespace.
 #[test]
 fn only_a_process_of_another_pid_namespace_is_elsewhere() {
     let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
@@ -461,7 +465,7 @@ fn only_a_process_of_another_pid_namespace_is_elsewhere() {
     assert!(process.is_there() && !process.is_elsewhere(), "a zombie");
     child.wait().expect("ended");
     assert!(!process.is_there() && !process.is_elsewhere());
-    // In this one's /proc, which shows other processes, 7 is another one.
+    // The fake /proc shows a process 7, which is not the process 7 of this pid namespace.
     let (_root, process) = fake_process(&THREE);
     assert!(process.is_elsewhere());
 }
@@ -480,7 +484,7 @@ fn a_real_child() {
     let heap = heap.expect("anonymous memory");
     let page = kernel.page().bytes().0;
     let mut layout = Layout::read(process.dir()).expect("a layout");
-    // A range that is mapped, one that is not, and it again.
+    // A range that is mapped, one that is not, and the first one again.
     let hints: Vec<Hint> = [heap.clone(), 0..page, heap.clone()]
         .map(|range| Hint { range, advice: Advice::WillNeed })
         .into_iter()

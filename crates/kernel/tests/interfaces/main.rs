@@ -1,4 +1,4 @@
-//! Readers of the machine's interfaces, on captured text of real kernels, hostile text and noise.
+//! The interfaces of the kernel crate, on captured text of real kernels, hostile text and noise.
 
 use omr_kernel::Kernel;
 use omr_testkit::FakeRoot;

@@ -33,10 +33,10 @@ fn own_group() {
         ("0::/\n", Some("")),
         ("0::/system.slice/omr.service\n", Some("system.slice/omr.service")),
         ("0::/a b/c:d\n", Some("a b/c:d")),
-        // cgroup v1 beside it, as on hybrid machines.
+        // cgroup v1 beside cgroup v2, as on hybrid machines.
         ("4:memory:/x\n1:name=systemd:/y\n0::/z\n", Some("z")),
         ("4:memory:/x\n10::/y\n", None),
-        // A v1 group whose name tries to look like the line.
+        // A v1 group whose name imitates the v2 line.
         ("1:name=systemd:/0::/x\n", None),
         ("0::/a (deleted)\n", None),
         ("0::/../a\n", None),
