@@ -1,5 +1,5 @@
-//! Hints by the bare system call, as few of them as it takes: what `omr hint` is compared with. No cutting up, no look at what
-//! changes meanwhile, nothing freed afterwards.
+//! Hints by the bare system call, in as few calls as possible. `omr hint` is compared with this
+//! program: it does not cut mappings up, does not check for changes, and frees nothing afterwards.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,10 @@ use serde_json::json;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What is said of all private memory that no file backs
+    /// The hint about all private anonymous memory
     #[arg(value_enum)]
     advice: Advice,
-    /// Of this process
+    /// The process
     pid: i32,
 }
 
@@ -28,10 +28,11 @@ enum Advice {
 
 /// `UIO_MAXIOV`, include/uapi/linux/uio.h.
 const MOST: usize = 1024;
-/// Bytes of a range: so many of them are less than the 2 GiB at which the kernel cuts a call off.
+/// Upper bound on the bytes of a range. `MOST` ranges of this size are less than 2 GiB, where the
+/// kernel cuts a call off.
 const LONGEST: usize = 1 << 20;
 
-/// Says `{"bytes": N, "calls": N, "seconds": S}`.
+/// Prints `{"bytes": N, "calls": N, "seconds": S}`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let advice = match args.advice {
         Advice::Cold => libc::MADV_COLD,
@@ -50,7 +51,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Address and length of a line's mapping, where it is private and has no file.
+/// Address and length of the mapping in a line of `maps`. `None`: the mapping is shared or has a
+/// file.
 fn anonymous(line: &str) -> Option<(usize, usize)> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let (start, end) = fields.first()?.split_once('-')?;
@@ -67,7 +69,8 @@ fn pieces((start, length): (usize, usize)) -> impl Iterator<Item = (usize, usize
 fn advise(pidfd: &OwnedFd, ranges: &[(usize, usize)], advice: i32) -> Result<usize> {
     let vectors: Vec<_> =
         ranges.iter().map(|&(start, length)| libc::iovec { iov_base: start as *mut _, iov_len: length }).collect();
-    // SAFETY: the kernel reads `vectors.len()` vectors, which are all there; their addresses are another process's.
+    // SAFETY: the kernel reads `vectors.len()` vectors of a live list. Their addresses belong to
+    // another process.
     let done = unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vectors.as_ptr(), vectors.len(), advice, 0_u32)
     };

@@ -1,7 +1,8 @@
-//! The agent: reads request frames from a serial port, answers with reply frames.
+//! The agent: reads request frames from a serial port, and answers with reply frames.
 //!
-//! Each request has an id and runs in its own thread, so that a long one delays none. The last replies are kept: a request
-//! that comes again, because its reply was lost on the line, is answered again and not done again.
+//! Each request has an id and runs in its own thread, so that a long request delays no other. The
+//! agent keeps the last replies. If a request comes again, because its reply was lost on the line,
+//! the agent sends the reply again and does not perform the request again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -22,17 +23,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{clock, frame};
 
-/// The id of the reply that nobody asked for: the agent has started.
+/// The id of the first reply, which has no request: the agent has started.
 const HELLO: u64 = 0;
 
-/// Replies remembered for a request that comes twice.
+/// Number of replies that are kept for requests that come twice.
 const REPLIES_KEPT: usize = 64;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The serial port, e.g. /dev/ttyS1
     port: PathBuf,
-    /// Where the output of started commands goes
+    /// Directory for the output of started commands
     #[arg(long, default_value = "/run/agent")]
     output: PathBuf,
 }
@@ -47,19 +48,19 @@ struct Request {
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 enum Operation {
-    /// Says that the agent is there.
+    /// Tells that the agent runs.
     Ping,
     /// Starts a command; its output goes to two files.
     Spawn { argv: Vec<String>, group: Option<String> },
-    /// Waits for a started command to end.
+    /// Waits for the end of a started command.
     Wait { pid: u32 },
-    /// Spawn, wait and read both outputs.
+    /// Starts a command, waits for its end and reads both outputs.
     Run { argv: Vec<String>, group: Option<String> },
     /// Sends a signal to any process.
     Kill { pid: i32, signal: i32 },
     /// Reads a whole file.
     Read { path: PathBuf },
-    /// One write(2) to a file, which is made only when asked.
+    /// Makes one write(2) to a file. The file is created only with `create`.
     Write {
         path: PathBuf,
         #[serde(with = "frame")]
@@ -115,14 +116,14 @@ struct Reply {
 
 struct Agent {
     port: Mutex<File>,
-    /// By request id: the reply frame, or None while the request runs.
+    /// The reply frame of each request id. `None`: the request still runs.
     replies: Mutex<BTreeMap<u64, Option<String>>>,
     children: Mutex<HashMap<u32, Child>>,
     output: PathBuf,
     started: AtomicU32,
 }
 
-/// Serves until the machine is switched off.
+/// Serves requests until the machine is switched off.
 pub(crate) fn serve(args: &Args) -> Result<()> {
     fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
     let port = open(&args.port)?;
@@ -139,7 +140,8 @@ pub(crate) fn serve(args: &Args) -> Result<()> {
     loop {
         line.clear();
         match lines.read_until(b'\n', &mut line) {
-            // The other end is gone or the port hiccuped: the host comes back after a resume.
+            // The other end is gone, or the port failed for a moment. The host comes back after a
+            // resume.
             Ok(0) | Err(_) => clock::sleep(Duration::from_millis(50)),
             Ok(_) => {
                 let request = String::from_utf8_lossy(&line);
@@ -164,7 +166,7 @@ fn open(port: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// A panicking request must not take the agent with it.
+/// Locks a mutex, also after a panic: a request that panics must not end the agent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -210,7 +212,7 @@ impl Agent {
     }
 
     fn send(&self, reply: &str) {
-        // A lost reply is asked for again; there is nobody else to tell.
+        // If the reply is lost, the host asks again.
         let _ = lock(&self.port).write_all(reply.as_bytes());
     }
 

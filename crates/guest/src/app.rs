@@ -1,7 +1,9 @@
-//! An application as a user has many of: a process tree with heaps and a mapped file, and a cost of starting it.
+//! A typical application of a user: a process tree with heaps and a mapped file, and a cost of
+//! starting.
 //!
-//! It prints `{"ready": BYTES}` when it has started, and after each line that it reads, when it has used its working set once,
-//! `{"used": BYTES, "errors": N}`. It ends with its input. Its helpers are applications too, and speak the same way.
+//! The application prints `{"ready": BYTES}` when it has started. For each line that it reads, it
+//! uses its working set once and then prints `{"used": BYTES, "errors": N}`. It ends at the end of
+//! its input. Its helpers are applications as well, with the same protocol.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -19,36 +21,36 @@ use crate::amount::Amount;
 use crate::clock;
 use crate::pattern::{PAGE, Pattern, mix};
 
-/// Rounds of mixing between two looks at the clock.
+/// Rounds of mixing between two readings of the clock.
 const ROUNDS: u64 = 100_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Heap of the whole tree, e.g. 120M
     heap: Amount,
-    /// Processes besides the first; the heap is shared out evenly
+    /// Processes besides the first; each has an equal share of the heap
     #[arg(long, default_value_t = 1)]
     helpers: u64,
-    /// A file that is mapped, and read whenever the application is used
+    /// A file that is mapped, and read at each use of the application
     #[arg(long)]
     file: Option<PathBuf>,
-    /// What starting it costs in CPU time
+    /// CPU time that the start costs
     #[arg(long, value_parser = clock::parse_span, default_value = "0ms")]
     start: Duration,
-    /// Share of the heap that is used each time
+    /// Share of the heap that each use touches
     #[arg(long, default_value_t = 60, value_name = "PERCENT")]
     working_set: usize,
     /// Share of each page of the heap that is zero
     #[arg(long, default_value_t = 50, value_name = "PERCENT")]
     compressible: u8,
-    /// What the contents are made from
+    /// Seed of the contents
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     while Duration::from_nanos(clock::nanos(ClockId::ProcessCPUTime)) < args.start {
-        // Nobody may compute these away.
+        // The compiler must not remove this work.
         black_box((0..ROUNDS).fold(args.seed, |value, _| mix(value)));
     }
     let file = args.file.as_deref().map(Mapped::open).transpose()?;
@@ -60,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let used = words.len() / 100 * args.working_set.min(100) / PAGE * PAGE;
     let use_once = |words: &[u64]| {
         file.as_ref().map(Mapped::read);
-        // The last word of a page is never one of those that are zero.
+        // The last word of a page is never zero.
         (PAGE - 1..used).step_by(PAGE).filter(|&index| black_box(words[index]) != pattern.word(index)).count()
     };
     let mut errors = use_once(&words);
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A further process of the application; an application that has lost one ends.
+/// A further process of the application. The application ends when it has lost a helper.
 struct Helper {
     process: Child,
     output: BufReader<ChildStdout>,
@@ -106,7 +108,7 @@ impl Helper {
         ask(self.process.stdin.as_mut().context("a helper's input")?)
     }
 
-    /// Errors in what it has read.
+    /// Number of wrong words that the helper has read.
     fn answer(&mut self, key: &str) -> Result<usize> {
         let line = answer(&mut self.output, key)?.context("a helper ended")?;
         Ok(line["errors"].as_u64().and_then(|errors| errors.try_into().ok()).unwrap_or(usize::MAX))
@@ -118,7 +120,7 @@ pub(crate) fn ask(input: &mut impl std::io::Write) -> Result<()> {
     Ok(input.write_all(b"\n")?)
 }
 
-/// The line that an application prints; `None` when it has ended.
+/// Reads the next line that an application prints. `None`: the application has ended.
 pub(crate) fn answer(output: &mut impl BufRead, key: &str) -> Result<Option<Value>> {
     let mut line = String::new();
     if output.read_line(&mut line)? == 0 {
@@ -131,7 +133,7 @@ pub(crate) fn answer(output: &mut impl BufRead, key: &str) -> Result<Option<Valu
     }
 }
 
-/// A file in memory.
+/// A file that is mapped read-only.
 struct Mapped {
     address: *const u8,
     bytes: usize,
@@ -141,7 +143,7 @@ impl Mapped {
     fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
         let bytes = usize::try_from(file.metadata()?.len())?;
-        // SAFETY: a new mapping that takes no place of another; it stays as long as the process.
+        // SAFETY: a new mapping at a free address; it stays until the process ends.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
@@ -150,16 +152,16 @@ impl Mapped {
         Ok(Mapped { address: address.cast(), bytes })
     }
 
-    /// Reads a byte of each page.
+    /// Reads one byte of each page.
     fn read(&self) {
         for offset in (0..self.bytes).step_by(PAGE * 8) {
-            // SAFETY: inside of the mapping, and nobody makes the file shorter.
+            // SAFETY: the address is inside of the mapping, and the file is never made shorter.
             black_box(unsafe { self.address.add(offset).read_volatile() });
         }
     }
 }
 
-/// Makes a file of that size.
+/// Makes a file of this size, in bytes.
 pub(crate) fn make_file(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     let mut file = File::create(path).with_context(|| path.display().to_string())?;
     let words = Pattern::new(seed, 0).fill(usize::try_from(bytes / 8)?);

@@ -1,4 +1,4 @@
-//! Extended attributes of control groups, for which the guest has no tool.
+//! Sets and removes extended attributes of cgroups. The guest has no other tool for this.
 
 use std::path::PathBuf;
 
@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result};
 pub(crate) struct Args {
     /// The group's directory
     path: PathBuf,
-    /// Such as user.xdg.inactive-since
+    /// Name of the attribute, e.g. user.xdg.inactive-since
     name: String,
-    /// What it is to hold; without: it is taken away
+    /// New value; without it the attribute is removed
     #[arg(allow_hyphen_values = true)]
     value: Option<String>,
 }

@@ -1,7 +1,9 @@
-//! A program that needs a lot of memory at once: allocates and touches it on SIGUSR1, and says how long that took.
+//! A program that needs a lot of memory at once: it allocates and touches memory on SIGUSR1, and
+//! prints the time that this took.
 //!
-//! The latency is that of faults. With huge pages most touches find memory that an earlier fault has brought: of as many
-//! touches as the kernel has counted faults, the slowest are taken for them.
+//! The latency is the latency of faults. With huge pages most touches find memory that an earlier
+//! fault has brought in. So the slowest touches count as the faults: as many as the kernel has
+//! counted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,14 +20,14 @@ use crate::signals::Signals;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How much, e.g. 512M or 40% of MemTotal
+    /// Memory of the burst, e.g. 512M or 40% of MemTotal
     amount: Amount,
-    /// Memory it has in use before the burst
+    /// Memory in use before the burst
     #[arg(long, default_value = "16M")]
     working_set: Amount,
 }
 
-/// What the kernel had to do for it: differences of /proc/vmstat, all zones together.
+/// The counters of /proc/vmstat whose differences are printed, all zones together.
 const EVENTS: [&str; 8] = [
     "allocstall",
     "compact_stall",
@@ -41,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     let working_set = Pattern::new(2, 0).fill(usize::try_from(args.working_set.bytes()? / 8)?);
     let words = usize::try_from(args.amount.bytes()? / 8)?;
-    // Touched before, so that the measuring itself faults nothing in.
+    // Touched now, so that the measurement itself causes no faults.
     let mut nanos = vec![1_u64; words.div_ceil(PAGE)];
     println!("{}", json!({"ready": true, "bytes": words * 8}));
 
@@ -50,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let before = (events()?, faults()?);
     let began = clock::monotonic();
-    // Zeroed memory is mapped here, not touched.
+    // Zeroed memory is only mapped here, and not touched.
     let mut burst = vec![0_u64; words];
     let mut last = began;
     for (page, took) in burst.chunks_mut(PAGE).zip(&mut nanos) {
@@ -67,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn report(began: u64, ended: u64, before: &Counts, after: &Counts, nanos: &mut [u64], faults: usize) -> Value {
     let events: BTreeMap<_, _> = after.iter().map(|(name, count)| (name, count - before[name])).collect();
-    // Seconds from the beginning until each percent of the memory was touched.
+    // Seconds from the start until each percent of the memory was touched.
     let percent = nanos.len().div_ceil(100).max(1);
     let progress: Vec<f64> = nanos
         .chunks(percent)
@@ -90,7 +92,8 @@ fn faults() -> Result<usize> {
 }
 
 fn parse_faults(stat: &str) -> Option<usize> {
-    // After the name, which may hold anything: state, ppid, ..., minflt is the 8th, majflt the 10th.
+    // The name may hold anything. Of the fields after it (state, ppid, ...), minflt is the 8th and
+    // majflt the 10th.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(7).step_by(2).map(str::parse::<usize>);
     Some(fields.next()?.ok()? + fields.next()?.ok()?)
 }

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const NANOS: i64 = 1_000_000_000;
 
-/// `CLOCK_MONOTONIC`: what omr's ledger counts in; stands still while hibernated.
+/// `CLOCK_MONOTONIC`, the clock of omr's ledger. It stands still during hibernation.
 pub(crate) fn monotonic() -> u64 {
     nanos(ClockId::Monotonic)
 }
@@ -18,11 +18,11 @@ pub(crate) fn nanos(clock: ClockId) -> u64 {
     u64::try_from(now.tv_sec * NANOS + now.tv_nsec).unwrap_or(0)
 }
 
-/// Sleeps until that `CLOCK_MONOTONIC` time.
+/// Sleeps until this time of `CLOCK_MONOTONIC`.
 pub(crate) fn sleep_until(nanos: u64) {
     let nanos = i64::try_from(nanos).unwrap_or(i64::MAX);
     let until = Timespec { tv_sec: nanos / NANOS, tv_nsec: nanos % NANOS };
-    // Err is EINTR: a freeze for hibernation is one; sleep on.
+    // An error is EINTR, for example from a freeze for hibernation: sleep on.
     while clock_nanosleep_absolute(ClockId::Monotonic, &until).is_err() {}
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn sleep(span: Duration) {
     }
 }
 
-/// A span of time: `10ms`, `250us`, `3s`, `2m`.
+/// Parses a span of time: `10ms`, `250us`, `3s`, `2m`.
 pub(crate) fn parse_span(text: &str) -> Result<Duration> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let number: u64 = digits.parse().with_context(|| format!("{text:?} is no span of time"))?;

@@ -1,9 +1,9 @@
-//! A program that serves requests from part of its memory and holds the rest for nothing, until a phase change in which
-//! part of that rest is needed, too.
+//! A program that serves requests from the hot part of its memory, and holds a cold part that it
+//! does not use. From a phase change on it needs a part of the cold memory as well.
 //!
-//! A request reads so many pages in turn, in random order, so that one takes as long before the change as after it.
-//! Raw samples are 20 bytes, little endian: when the request was due (u64), late by (u32), busy for (u32), all in
-//! nanoseconds, and major faults meanwhile (u32).
+//! A request reads a fixed number of pages in turn, in random order, so it takes as long before the
+//! change as after it. A raw sample has 20 bytes, little endian: time at which the request was due
+//! (u64), delay (u32), service time (u32), all in nanoseconds, and major faults meanwhile (u32).
 
 use std::fs;
 use std::hint::black_box;
@@ -22,18 +22,19 @@ use crate::pattern::{PAGE, Pattern, mix};
 use crate::regions::{Kind, map};
 use crate::signals::Signals;
 
-/// What becomes needed lies in pieces all over the cold part: what was reclaimed first and last is in it alike.
+/// Pages of one piece. The memory that becomes hot lies in pieces all over the cold part, so it
+/// includes memory that was reclaimed first and memory that was reclaimed last.
 const PIECE: usize = 256;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Memory that requests read from the beginning
+    /// Memory that requests read from the start
     #[arg(long, default_value = "40M")]
     hot: Amount,
     /// Memory that is filled and left alone
     #[arg(long, default_value = "400M")]
     cold: Amount,
-    /// Of the cold memory, what requests read as well from the phase change on
+    /// Part of the cold memory that requests read as well from the phase change on
     #[arg(long, default_value = "100M")]
     wakes: Amount,
     /// Time between two requests
@@ -45,13 +46,15 @@ pub(crate) struct Args {
     /// Share of each page that is zero
     #[arg(long, default_value_t = 50, value_name = "PERCENT")]
     compressible: u8,
-    /// Where the raw samples go
+    /// File for the raw samples
     #[arg(long)]
     raw: PathBuf,
 }
 
-/// SIGUSR1 is the phase change: says `{"changed_ns": N, "cold_out": BYTES, "hot_out": BYTES}`, what was not in memory until then.
-/// SIGTERM ends it, with the samples written and `{"samples": N, "errors": N}`.
+/// SIGUSR1 is the phase change: the program prints
+/// `{"changed_ns": N, "cold_out": BYTES, "hot_out": BYTES}`, the memory that was in swap at this
+/// moment. SIGTERM ends the program: it writes the samples and prints
+/// `{"samples": N, "errors": N}`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     let pattern = Pattern::new(3, args.compressible);
@@ -95,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         let faults = major_faults()?;
         for _ in 0..args.pages {
-            // The last word of a page is never among its zeros.
+            // The last word of a page is never zero.
             let index = order[next] * PAGE + PAGE - 1;
             errors += usize::from(black_box(words[index]) != pattern.word(index));
             next = (next + 1) % order.len();
@@ -106,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         for value in [saturate(woke - due), saturate(done - woke), faults] {
             samples.extend(value.to_le_bytes());
         }
-        // A request that could not be served meanwhile is lost; its cost is in the one before.
+        // A request that was due meanwhile is lost. Its cost is in the sample before.
         due += period * ((done - due) / period + 1);
     }
     fs::write(&args.raw, &samples).with_context(|| args.raw.display().to_string())?;
@@ -114,11 +117,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Of so many cold pages those that wake up, in pieces at even distances.
+/// The pages that become hot among `cold` pages: pieces at even distances, about `wakes` pages in
+/// all.
 fn waking(cold: usize, wakes: usize) -> impl Iterator<Item = usize> {
     (0..cold).filter(move |page| {
         let piece = page / PIECE;
-        // Whether the share that has woken grows with this piece.
+        // Whether the number of hot pieces grows with this piece.
         (piece + 1) * wakes / cold > piece * wakes / cold
     })
 }
@@ -128,7 +132,7 @@ fn shuffled(mut pages: Vec<usize>) -> Vec<usize> {
     pages
 }
 
-/// Of each page whether it is in swap: bit 62, Documentation/admin-guide/mm/pagemap.rst.
+/// For each page whether it is in swap: bit 62, Documentation/admin-guide/mm/pagemap.rst.
 fn out_of_memory(words: &[u64]) -> Result<Vec<bool>> {
     let mut file = fs::File::open("/proc/self/pagemap").context("/proc/self/pagemap")?;
     let first = words.as_ptr().addr() / (PAGE * 8);

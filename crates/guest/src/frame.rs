@@ -1,8 +1,8 @@
-//! How a message looks on the serial port: one line, `@CRC32 JSON`.
+//! The form of a message on the serial port: one line, `@CRC32 JSON`.
 //!
-//! Anything else on the port (noise after a resume, a frame cut in two) is no line with a right checksum and is dropped;
-//! the empty line before a frame ends whatever came before it. Bytes travel as the Unicode characters of the same numbers
-//! (latin-1), so that any file fits in JSON.
+//! Anything else on the port (noise after a resume, a frame cut in two) has no valid checksum and
+//! is dropped. The empty line before a frame ends the noise before it. Bytes travel as the Unicode
+//! characters of the same numbers (latin-1), so that any file fits in JSON.
 
 use serde::{Deserialize, Deserializer, Serializer};
 
@@ -10,7 +10,7 @@ pub(crate) fn encode(json: &str) -> String {
     format!("\n@{:08x} {json}\n", crc32(json.as_bytes()))
 }
 
-/// The JSON of a line, None where the line is no intact frame.
+/// The JSON of a line. `None`: the line is no intact frame.
 pub(crate) fn decode(line: &str) -> Option<&str> {
     let (crc, json) = line.strip_prefix('@')?.split_once(' ')?;
     (u32::from_str_radix(crc, 16).ok()? == crc32(json.as_bytes())).then_some(json)

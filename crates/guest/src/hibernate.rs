@@ -1,4 +1,4 @@
-//! Hibernates the machine and says, after resume, what the clocks did meanwhile.
+//! Hibernates the machine, and prints the clocks from before and after.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -11,12 +11,13 @@ use crate::clock;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What happens after the image is written
+    /// What the machine does after it has written the image
     #[arg(long, default_value = "shutdown")]
     mode: String,
 }
 
-/// The device was told to /sys/power/resume at boot, which is also where the kernel looked for an image.
+/// The device was written to /sys/power/resume at boot. The kernel looked for an image there as
+/// well.
 pub(crate) fn run(args: &Args) -> Result<()> {
     put("/sys/power/disk", &args.mode)?;
     let before = clocks();

@@ -1,7 +1,9 @@
-//! A latency-sensitive task: wakes every period, touches its working set, does a fixed piece of work.
+//! A latency-sensitive task: it wakes every period, touches its working set, and does a fixed piece
+//! of work.
 //!
-//! A sample is how late it woke up and how long its work then took. Raw samples are 16 bytes, little endian:
-//! when it should have run (u64), late by (u32), busy for (u32), all in nanoseconds.
+//! A sample is the delay of a wake-up and the time of the work. A raw sample has 16 bytes, little
+//! endian: time at which the task was due (u64), delay (u32), working time (u32), all in
+//! nanoseconds.
 
 use std::fs;
 use std::hint::black_box;
@@ -17,10 +19,10 @@ use crate::{clock, load, pattern};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often it runs
+    /// Time between two wake-ups
     #[arg(long, value_parser = clock::parse_span, default_value = "10ms")]
     period: Duration,
-    /// How long in all
+    /// Time in all
     #[arg(long, value_parser = clock::parse_span, default_value = "30s")]
     duration: Duration,
     /// Memory touched in each period
@@ -29,7 +31,7 @@ pub(crate) struct Args {
     /// Steps of fixed work in each period
     #[arg(long, default_value_t = 20_000)]
     work: u64,
-    /// Where the raw samples go
+    /// File for the raw samples
     #[arg(long)]
     raw: Option<PathBuf>,
 }
@@ -57,7 +59,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         black_box((0..args.work).fold(due, |value, step| pattern::mix(value ^ step)));
         let done = clock::monotonic();
         samples.push(Sample { due, late: saturate(woke - due), busy: saturate(done - woke) });
-        // A period that passed while the last one ran is lost, as a frame is; its cost is in the last one's sample.
+        // A period that passed meanwhile is lost, like a frame of a video. Its cost is in the
+        // sample before.
         let passed = (done - due) / period;
         missed += passed;
         due += period * (passed + 1);

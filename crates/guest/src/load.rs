@@ -1,4 +1,5 @@
-//! Loads that hold memory: `fill` leaves it alone and can verify it, `stress` keeps rewriting it.
+//! Loads that hold memory: `fill` leaves the memory alone and can verify it, `stress` keeps
+//! rewriting it.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -18,9 +19,9 @@ use crate::{clock, pattern};
 
 #[derive(clap::Args)]
 pub(crate) struct FillArgs {
-    /// How much, e.g. 512M or 85% of MemTotal
+    /// Memory to fill, e.g. 512M or 85% of MemTotal
     amount: Amount,
-    /// What the contents are made from
+    /// Seed of the contents
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Share of each page that is zero
@@ -29,22 +30,22 @@ pub(crate) struct FillArgs {
     /// Share of the memory that is written again every second
     #[arg(long, default_value_t = 0, value_name = "PERCENT")]
     hot: u8,
-    /// The order of use that the kernel is told, by madvise(2)
+    /// Tells the kernel this order of use, by madvise(2)
     #[arg(long)]
     advise: Option<Order>,
     /// A file to fill and read as well, so that it is in the page cache
     #[arg(long, requires = "file_amount")]
     file: Option<PathBuf>,
-    /// How much of the file
+    /// Size of the file
     #[arg(long)]
     file_amount: Option<Amount>,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct StressArgs {
-    /// How much, e.g. 512M or 60% of MemTotal
+    /// Memory to fill, e.g. 512M or 60% of MemTotal
     amount: Amount,
-    /// How much of it is rewritten every second
+    /// Memory that is rewritten every second
     #[arg(long, default_value = "16M")]
     rate: Amount,
 }
@@ -77,7 +78,8 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
                 println!("{}", json!({"verified": words.len() * 8, "errors": errors, "seconds": seconds}));
             }
             Some(_) => {
-                // Each page is touched by itself, so these are the pages that had left.
+                // Each page is touched on its own, so this is the number of pages that were
+                // reclaimed.
                 println!("{}", json!({"ended": true, "hot_faults": major_faults}));
                 return Ok(());
             }
@@ -90,7 +92,7 @@ pub(crate) fn fill(args: &FillArgs) -> Result<()> {
     }
 }
 
-/// Tells the kernel in which order all pages of these words are used.
+/// Tells the kernel the order in which all pages of these words are used.
 fn advise(words: &[u64], order: Order) -> Result<()> {
     let advice = match order {
         Order::Sequential => Advice::Sequential,
@@ -98,11 +100,11 @@ fn advise(words: &[u64], order: Order) -> Result<()> {
     };
     let inside = words.as_ptr() as usize % (PAGE * 8);
     let start = words.as_ptr().wrapping_byte_sub(inside).cast_mut().cast();
-    // SAFETY: memory of this process from the beginning of a page on; what is in it stays.
+    // SAFETY: memory of this process, from the start of a page on; the advice keeps its contents.
     unsafe { madvise(start, size_of_val(words) + inside, advice) }.context("madvise")
 }
 
-/// Reads and writes a word of every page; the contents stay.
+/// Reads and writes one word of every page. The contents stay the same.
 pub(crate) fn touch(words: &mut [u64]) {
     for word in words.iter_mut().step_by(PAGE) {
         *word = black_box(*word);
@@ -122,12 +124,12 @@ fn fill_file(path: &PathBuf, bytes: u64, pattern: Pattern) -> Result<()> {
     Ok(())
 }
 
-/// What every page of the file has in it.
+/// The contents of every page of the file.
 fn file_page(pattern: Pattern) -> Vec<u8> {
     (0..PAGE).flat_map(|index| pattern.word(index).to_le_bytes()).collect()
 }
 
-/// How many words of the file are not what was written.
+/// Number of words of the file that differ from the written ones.
 fn file_errors(path: &PathBuf, pattern: Pattern) -> Result<usize> {
     let expected = file_page(pattern);
     let mut file = File::open(path)?;

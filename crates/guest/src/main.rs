@@ -1,6 +1,7 @@
-//! `omr-testkit`, the tool inside the test VM: the agent that the lab talks to, and the loads it starts.
+//! The program inside the test VM: the agent that the lab talks to, and the loads that the lab
+//! starts.
 //!
-//! Every load prints JSON lines on its standard output; times are nanoseconds of `CLOCK_MONOTONIC`.
+//! Every load prints JSON lines on its standard output. Times are nanoseconds of `CLOCK_MONOTONIC`.
 
 mod advise;
 mod agent;
@@ -43,45 +44,46 @@ struct Args {
 enum Command {
     /// Answers the lab's requests on a serial port that is not the console
     Agent(agent::Args),
-    /// Runs a command in a cgroup, which is made if needed
+    /// Runs a command in a cgroup; makes the cgroup if needed
     In(place::Args),
     /// Fills memory with a known pattern and holds it; SIGUSR1 verifies every byte
     Fill(load::FillArgs),
-    /// Hints by the bare system call
+    /// Gives hints by the bare system call
     Advise(advise::Args),
     /// Holds memory of many kinds; SIGUSR1 verifies it
     Map(map::Args),
     /// Fills memory and keeps rewriting it slowly
     Stress(load::StressArgs),
-    /// Allocates and touches memory at once on SIGUSR1 and says how long each page took
+    /// Allocates and touches memory at once on SIGUSR1, and prints how long each page took
     Burst(burst::Args),
-    /// Is an application of several processes that is used once for each line it reads
+    /// Plays an application of several processes; each line of its input uses it once
     App(app::Args),
-    /// Starts applications and switches between them as a user does
+    /// Starts applications and switches between them like a user
     User(user::Args),
-    /// Fills memory and holds it; SIGUSR1 touches every page once and says how long that took
+    /// Fills memory and holds it; SIGUSR1 touches every page once and prints how long that took
     Touch(touch::Args),
-    /// Fills regions of memory and touches each at its own period; SIGUSR1 says when each last was
+    /// Fills regions of memory and touches each at its own period; SIGUSR1 prints when each was
+    /// last touched
     Regions(regions::Args),
-    /// Serves requests from a hot part of its memory; SIGUSR1 makes part of the cold one hot, too
+    /// Serves requests from a hot part of its memory; SIGUSR1 makes a part of the cold memory hot
     Footprint(footprint::Args),
-    /// Periodic task that measures how late it runs and how long its work takes
+    /// Runs a periodic task and measures its delay and the time of its work
     Latency(latency::Args),
-    /// Burns CPU for a while after each SIGUSR1 and says when it first ran
+    /// Burns CPU for a while after each SIGUSR1, and prints when it first ran
     Spin(spin::Args),
-    /// Reclaims the way the seed did: one write of the whole amount
+    /// Reclaims like the seed: one write of the whole amount
     SeedReclaim(reclaim::SeedArgs),
-    /// Reclaims as one would by hand: small writes, each waiting for the swap disk
+    /// Reclaims as a person would by hand: small writes, each after the swap disk has caught up
     ByHand(reclaim::ByHandArgs),
     /// Sets or removes an extended attribute
     Attribute(attribute::Args),
-    /// Writes to a file once, and says how long that took, and how soon a signal ended it
+    /// Writes to a file once, and prints how long that took and how soon a signal ended it
     Write(write::Args),
-    /// Hibernates, and says after resume how long that took
+    /// Hibernates, and prints the clocks from before and after
     Hibernate(hibernate::Args),
     /// Prints memory figures at an interval
     Record(record::Args),
-    /// Makes a fake root with that many busy groups and prints its path
+    /// Makes a fake root with this many busy groups, and prints its path
     Tree {
         /// Number of groups
         groups: usize,

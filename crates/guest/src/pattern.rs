@@ -1,17 +1,18 @@
-//! Memory whose every word is known from its place and a seed.
+//! Memory contents in which the index of a word and a seed determine the word.
 
-/// Words to a 4 KiB page, the unit of compression and of swapping.
+/// Words in a 4 KiB page, the unit of compression and of swapping.
 pub(crate) const PAGE: usize = 512;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Pattern {
     pub(crate) seed: u64,
-    /// Words at the start of each page that are zero.
+    /// Number of words at the start of each page that are zero.
     zeros: usize,
 }
 
 impl Pattern {
-    /// `compressible` percent of each page are zero, the rest cannot be compressed.
+    /// A pattern in which `compressible` percent of each page are zero. The rest cannot be
+    /// compressed.
     pub(crate) fn new(seed: u64, compressible: u8) -> Self {
         Self { seed, zeros: PAGE * usize::from(compressible.min(100)) / 100 }
     }
@@ -24,7 +25,7 @@ impl Pattern {
         (0..words).map(|index| self.word(index)).collect()
     }
 
-    /// How many words are not what they should be.
+    /// Number of words that differ from the pattern.
     pub(crate) fn errors(self, words: &[u64]) -> usize {
         words.iter().enumerate().filter(|&(index, &word)| word != self.word(index)).count()
     }

@@ -1,4 +1,4 @@
-//! `in GROUP -- COMMAND`: becomes the command, inside the group.
+//! `in GROUP -- COMMAND`: moves this process into the group, and executes the command.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +13,7 @@ const CGROUP: &str = "/sys/fs/cgroup";
 pub(crate) struct Args {
     /// The cgroup, e.g. bg/job
     group: PathBuf,
-    /// As this user, without any privilege
+    /// Run as this user, without privileges
     #[arg(long)]
     uid: Option<u32>,
     /// The command and its arguments
@@ -39,7 +39,7 @@ pub(crate) fn enter(group: &Path) -> Result<()> {
     fs::write(directory.join("cgroup.procs"), "0").with_context(|| directory.display().to_string())
 }
 
-/// A group's directory; `/` is the root.
+/// The directory of a group. `/` is the root.
 pub(crate) fn directory(group: &Path) -> PathBuf {
     Path::new(CGROUP).join(group.strip_prefix("/").unwrap_or(group))
 }

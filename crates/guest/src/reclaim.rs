@@ -1,4 +1,4 @@
-//! Two ways of reclaiming that omr is compared with. Neither is omr.
+//! Two ways to reclaim without omr, for comparison.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use crate::{clock, place};
 pub(crate) struct SeedArgs {
     /// The cgroup; / is the root
     group: PathBuf,
-    /// How much
+    /// Memory to reclaim
     amount: Amount,
 }
 
@@ -23,17 +23,17 @@ pub(crate) struct SeedArgs {
 pub(crate) struct ByHandArgs {
     /// The cgroup
     group: PathBuf,
-    /// How much
+    /// Memory to reclaim
     amount: Amount,
-    /// How much in each write
+    /// Memory of each write
     #[arg(long, default_value = "4M")]
     step: Amount,
-    /// The next write waits until less than this is on its way to the disk
+    /// The next write waits until at most this much is under writeback
     #[arg(long, default_value = "256K")]
     writeback: Amount,
 }
 
-/// Futile writes in a row after which nothing is left to take.
+/// Number of failed writes in a row after which nothing is left to reclaim.
 const FUTILE: u32 = 4;
 
 pub(crate) fn in_one_write(args: &SeedArgs) -> Result<()> {
@@ -71,7 +71,7 @@ fn open(group: &std::path::Path) -> Result<File> {
     OpenOptions::new().write(true).open(&path).with_context(|| path.display().to_string())
 }
 
-/// One write(2); false when the kernel could not take that much.
+/// Makes one write(2). False: the kernel could not reclaim this much.
 fn write(file: &mut File, bytes: u64) -> Result<bool> {
     match file.write(bytes.to_string().as_bytes()) {
         Ok(_) => Ok(true),

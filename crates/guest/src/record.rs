@@ -15,7 +15,7 @@ const FIELDS: [&str; 8] =
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often
+    /// Time between two lines
     #[arg(long, value_parser = clock::parse_span, default_value = "1s")]
     every: Duration,
     /// Groups whose memory.current is recorded as well

@@ -1,4 +1,4 @@
-//! Memory whose use is known: regions of which each is touched at its own period.
+//! Memory of known age: regions, each of which is touched at its own period.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -23,13 +23,13 @@ pub(crate) struct Args {
     /// Regions, e.g. 1s:18M 5m:12M never:20M
     #[arg(required = true)]
     regions: Vec<Region>,
-    /// What kind of memory
+    /// Kind of the memory
     #[arg(long, default_value = "anon")]
     kind: Kind,
-    /// The file that is mapped, of kind file: it is made
+    /// For kind file: the file to make and map
     #[arg(long, required_if_eq("kind", "file"))]
     path: Option<PathBuf>,
-    /// What the contents are made from
+    /// Seed of the contents
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -38,17 +38,18 @@ pub(crate) struct Args {
 pub(crate) enum Kind {
     /// Private, in small pages
     Anon,
-    /// Private, in huge pages where there are any
+    /// Private, in huge pages where the kernel has them
     Huge,
     /// Shared, in small pages
     Shared,
-    /// Private, in small pages, each region read by a child of its own; another child comes and goes every second
+    /// Private, in small pages; a child of its own reads each region, and another child starts and
+    /// ends every second
     Forked,
-    /// Of a file
+    /// Mapped from a file
     File,
 }
 
-/// The seconds from one child that comes and goes to the next.
+/// Time from the start of one short-lived child to the next.
 const BIRTHS: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -71,7 +72,8 @@ impl std::str::FromStr for Region {
 struct Mapped {
     period: Option<Duration>,
     words: &'static mut [u64],
-    /// When it was last touched from its first page to its last, `CLOCK_MONOTONIC`; in memory that children share.
+    /// End of the last pass over all pages, `CLOCK_MONOTONIC` in nanoseconds. In memory that the
+    /// children share.
     touched: &'static AtomicU64,
 }
 
@@ -85,7 +87,7 @@ impl Mapped {
     }
 }
 
-/// Says after each SIGUSR1 `{"now_ns": N, "regions": [{"bytes": N, "touched_ns": N}, ...]}`.
+/// Prints `{"now_ns": N, "regions": [{"bytes": N, "touched_ns": N}, ...]}` after each SIGUSR1.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     let pattern = Pattern::new(args.seed, 0);
@@ -103,7 +105,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         for (index, word) in words.iter_mut().enumerate() {
             *word = pattern.word(index);
         }
-        // SAFETY: an aligned word that stays mapped and is used as an atomic from here on.
+        // SAFETY: an aligned word that stays mapped, and that is used only as an atomic from here
+        // on.
         let touched = unsafe { AtomicU64::from_ptr(time) };
         touched.store(clock::monotonic(), Ordering::Relaxed);
         regions.push(Mapped { period: region.period, words, touched });
@@ -143,22 +146,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// A child that does this and ends, with its parent at the latest.
+/// Starts a child process that runs `child` and ends, at the latest with its parent.
 fn fork(child: impl FnOnce()) -> Result<process::Pid> {
-    // SAFETY: this program has one thread, so the child may do all that its parent may.
+    // SAFETY: this program has one thread, so the child may do everything that its parent may.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()).context("fork"),
         0 => {
             let alone = set_parent_process_death_signal(Some(Signal::KILL));
             child();
-            // SAFETY: ends this process, and runs nothing of its parent's on the way.
+            // SAFETY: ends this process without running its parent's exit handlers.
             unsafe { libc::_exit(i32::from(alone.is_err())) }
         }
         child => process::Pid::from_raw(child).context("fork"),
     }
 }
 
-/// Reads a word of every page, whenever it is due.
+/// Reads one word of every page whenever the region is due.
 fn read(region: &Mapped) {
     while let Some(due) = region.due() {
         clock::sleep_until(due);
@@ -169,18 +172,18 @@ fn read(region: &Mapped) {
     }
 }
 
-/// Memory of its own mapping, for as long as the program runs.
+/// Memory in a mapping of its own, which stays until the program ends.
 pub(crate) fn map(bytes: usize, kind: Kind) -> Result<&'static mut [u64]> {
     let sharing = if matches!(kind, Kind::Shared) { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
     let words = mmap(bytes, sharing | libc::MAP_ANONYMOUS, -1, 0)?;
     let advice = if matches!(kind, Kind::Huge) { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // A kernel without huge pages refuses, and has none.
-    // SAFETY: a whole mapping of this process; what is in it stays.
+    // A kernel without huge pages refuses the advice; its pages are small anyway.
+    // SAFETY: a whole mapping of this process; the advice keeps its contents.
     unsafe { libc::madvise(words.as_mut_ptr().cast(), bytes, advice) };
     Ok(words)
 }
 
-/// The next part of a file, which gets as long.
+/// Maps the next part of a file, and extends the file to its end.
 fn map_file(file: &File, offset: usize, bytes: usize) -> Result<&'static mut [u64]> {
     file.set_len((offset + bytes) as u64)?;
     mmap(bytes, libc::MAP_SHARED, file.as_raw_fd(), offset)
@@ -188,8 +191,8 @@ fn map_file(file: &File, offset: usize, bytes: usize) -> Result<&'static mut [u6
 
 fn mmap(bytes: usize, flags: i32, file: RawFd, offset: usize) -> Result<&'static mut [u64]> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice, which nobody unmaps, nor shortens its file; its bytes are words,
-    // whatever they are.
+    // SAFETY: a new mapping at an address that the kernel chooses. It is never unmapped, and its
+    // file is never shortened. Any bytes are valid words.
     unsafe {
         let start = libc::mmap(std::ptr::null_mut(), bytes, access, flags, file, libc::off_t::try_from(offset)?);
         if start == libc::MAP_FAILED {

@@ -1,4 +1,5 @@
-//! A burst of CPU work that says when it began, to measure how soon others get out of its way.
+//! A burst of CPU work that prints the time when it began. It measures how soon other work makes
+//! room.
 
 use std::hint::black_box;
 use std::thread;
@@ -16,21 +17,21 @@ pub(crate) struct Args {
     /// Threads that burn CPU
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// How long each burst lasts
+    /// Length of each burst
     #[arg(long, value_parser = clock::parse_span, default_value = "1s")]
     burst: Duration,
-    /// So many bursts at random moments instead of one for each SIGUSR1
+    /// Number of bursts at random moments, instead of one for each SIGUSR1
     #[arg(long)]
     times: Option<u64>,
-    /// The shortest time between two of them
+    /// Shortest time between two of these bursts
     #[arg(long, value_parser = clock::parse_span, default_value = "4s")]
     gap_min: Duration,
-    /// The longest
+    /// Longest time between two of these bursts
     #[arg(long, value_parser = clock::parse_span, default_value = "9s")]
     gap_max: Duration,
 }
 
-/// Spins again and again; the process is there already, so that no fork or exec is measured.
+/// Makes one burst after another. The process runs already, so no fork or exec is measured.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     println!("{}", json!({"ready": true}));

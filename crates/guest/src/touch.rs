@@ -1,4 +1,5 @@
-//! A program somebody comes back to: how long until it has used its working set once, and by how many faults.
+//! A program that is used again after a while. It measures the time to use its working set once,
+//! and the number of page faults.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,24 +16,25 @@ use crate::signals::Signals;
 pub(crate) struct Args {
     /// The working set, e.g. 200M
     amount: Amount,
-    /// In which order pages are touched
+    /// Order in which pages are touched
     #[arg(long, default_value = "random")]
     order: Order,
-    /// What the contents are made from; they cannot be compressed
+    /// Seed of the contents, which cannot be compressed
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// In which order pages are used.
+/// The order in which pages are used.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Order {
-    /// As they lie in memory: the kernel reads ahead
+    /// By address: the kernel reads ahead
     Sequential,
-    /// As programs with pointers do
+    /// At random, like programs with pointers
     Random,
 }
 
-/// Says after each SIGUSR1 `{"touched": BYTES, "errors": N, "seconds": S, "major_faults": N, "minor_faults": N}`.
+/// After each SIGUSR1 prints
+/// `{"touched": BYTES, "errors": N, "seconds": S, "major_faults": N, "minor_faults": N}`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     let pattern = Pattern::new(args.seed, 0);
@@ -44,7 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Some(libc::SIGUSR1) => {
                 let (major, minor) = faults()?;
                 let start = Instant::now();
-                // The first word of each page is enough to have the page, and to see that it is the right one.
+                // The first word of each page is enough to fault the page in and to check its
+                // contents.
                 let errors = order.iter().filter(|&&page| {
                     let index = page as usize * PAGE;
                     black_box(words[index]) != pattern.word(index)
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Each page once. The list is touched with the pages it names, so it is as short as can be.
+/// The number of each page, once. The list is read together with the pages, so it is kept small.
 fn order(pages: usize, order: Order) -> Vec<u32> {
     let mut pages: Vec<u32> = (0..u32::try_from(pages).unwrap_or(u32::MAX)).collect();
     if matches!(order, Order::Random) {
@@ -80,7 +83,7 @@ fn order(pages: usize, order: Order) -> Vec<u32> {
 pub(crate) fn faults() -> Result<(i64, i64)> {
     let text = std::fs::read_to_string("/proc/self/stat")?;
     let fields: Vec<&str> = text[text.rfind(')').context("no name")? + 1..].split_whitespace().collect();
-    // Fields 12 and 10 of proc(5); the first here is the third there.
+    // Fields 12 and 10 of proc(5). The first field after the name is the third in proc(5).
     let field = |number: usize| fields.get(number - 3).context("a short line")?.parse().context("no number");
     Ok((field(12)?, field(10)?))
 }

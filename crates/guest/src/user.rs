@@ -1,6 +1,8 @@
-//! A user who switches between applications, the popular ones more often, and waits for each until it can be used.
+//! A user who switches between applications, more often to popular ones, and waits until each can
+//! be used.
 //!
-//! All of it happens here, in the guest: whoever asked the guest how far it is would be part of the load.
+//! Everything happens inside the guest, because questions from the host would be a part of the
+//! load.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -24,16 +26,16 @@ const MIB: u64 = 1 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Applications
+    /// Number of applications
     #[arg(long, default_value_t = 12)]
     apps: u64,
-    /// Switches between them, the first start of each among them
+    /// Number of switches between them, including the first start of each
     #[arg(long, default_value_t = 60)]
     switches: u64,
-    /// What the user's choices and the applications are made from
+    /// Seed of the user's choices and of the applications
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long the user stays
+    /// Time that the user stays in an application
     #[arg(long, value_parser = clock::parse_span, default_value = "4s")]
     stay: Duration,
     /// Heap of the smallest application in MiB
@@ -42,24 +44,26 @@ pub(crate) struct Args {
     /// Heap of the largest application in MiB
     #[arg(long, default_value_t = 200)]
     most: u64,
-    /// Where the applications' files are made
+    /// Directory for the applications' files
     #[arg(long, default_value = "/data")]
     files: PathBuf,
-    /// MiB in each of them
+    /// Size of each file in MiB
     #[arg(long, default_value_t = 8)]
     file: u64,
-    /// What it costs in CPU time to start an application that was killed; the first starts are none of what is compared
+    /// CPU time to start an application that was killed; first starts cost nothing, because they
+    /// are not compared
     #[arg(long, value_parser = clock::parse_span, default_value = "0ms")]
     start: Duration,
     /// Share of each page of the heaps that is zero
     #[arg(long, default_value_t = 50, value_name = "PERCENT")]
     compressible: u8,
-    /// The socket of omr's daemon, which is told what the user looks at, as a compositor would
+    /// Socket of omr's daemon; the daemon is told which application is in the foreground, as by a
+    /// compositor
     #[arg(long)]
     tell: Option<PathBuf>,
 }
 
-/// One switch.
+/// One switch to an application.
 struct Switch {
     app: u64,
     kind: Kind,
@@ -69,11 +73,11 @@ struct Switch {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Started for the first time.
+    /// The application was started for the first time.
     First,
-    /// It ran still.
+    /// The application was still running.
     Hot,
-    /// It had been killed.
+    /// The application had been killed, and was started again.
     Cold,
 }
 
@@ -87,15 +91,16 @@ impl Kind {
     }
 }
 
-/// Prints one line at the end: every switch, and what the kernel had to do meanwhile.
+/// Prints one line at the end: every switch, and the kernel's counters over this time.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    // As systemd's DefaultMemoryAccounting= does for applications.
+    // Like systemd's DefaultMemoryAccounting= for applications.
     let all = directory(Path::new(GROUP));
     fs::create_dir_all(&all)?;
     fs::write(all.join("cgroup.subtree_control"), "+memory").context("memory of each application's group")?;
     for app in 0..args.apps {
         make_file(&file(args, app), args.file * MIB, app)?;
-        // A session manager makes the group before the application runs, and what is said of it stays when it is killed.
+        // A session manager makes the group before the application runs. A statement about the
+        // group stays when the application is killed.
         fs::create_dir_all(directory(&group(app)))?;
     }
     println!("{}", json!({"ready": true}));
@@ -131,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let seconds = (clock::monotonic() - before.2) as f64 / 1e9;
     let after = (events()?, stalls()?);
-    // One that has lost a helper notices when it is used.
+    // An application notices only at its next use that it has lost a helper.
     for app in apps.iter_mut().flatten() {
         kills += u64::from(app.use_once()?.is_none());
     }
@@ -153,7 +158,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Which application the user turns to: each once in the beginning, then another one than now, by Zipf's law.
+/// The application that the user turns to: each once at the start, then another one than now, by
+/// Zipf's law.
 fn choose(args: &Args, step: u64, current: Option<u64>) -> u64 {
     if step < args.apps {
         return step;
@@ -165,11 +171,12 @@ fn choose(args: &Args, step: u64, current: Option<u64>) -> u64 {
         left -= weight(app);
         left < 0.0
     });
-    // Rounding.
+    // `left` may stay above 0 by rounding.
     found.unwrap_or_else(|| u64::from(current == Some(0)))
 }
 
-/// Heaps are spread evenly over their range, in an order that the seed decides.
+/// Heap of an application, in MiB. Heaps are spread evenly over their range, in an order given by
+/// the seed.
 fn heap(args: &Args, app: u64) -> u64 {
     let mut order: Vec<u64> = (0..args.apps).collect();
     order.sort_by_key(|&app| mix(args.seed.wrapping_mul(7919) + app));
@@ -177,7 +184,7 @@ fn heap(args: &Args, app: u64) -> u64 {
     args.least + (args.most - args.least) * place / (args.apps - 1).max(1)
 }
 
-/// Its group, below the mount.
+/// The path of an application's group, below the mount.
 fn group(app: u64) -> PathBuf {
     Path::new(GROUP).join(app.to_string())
 }
@@ -192,7 +199,8 @@ struct App {
 }
 
 impl App {
-    /// Returns when it can be used, and with how many errors; `kills` grows by how often it did not come so far.
+    /// Starts an application, and returns when it can be used, with the number of wrong words. Each
+    /// attempt in which the application was killed before adds 1 to `kills`.
     fn start(args: &Args, app: u64, cost: Duration, kills: &mut u64) -> Result<(Self, u64)> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("in").arg(group(app)).arg("--").arg(std::env::current_exe()?);
@@ -204,7 +212,7 @@ impl App {
         let mut running = App { process, output: BufReader::new(output) };
         match answer(&mut running.output, "ready")? {
             Some(line) => Ok((running, line["errors"].as_u64().unwrap_or(u64::MAX))),
-            // The user tries again.
+            // The application was killed while it started: the user tries again.
             None => {
                 running.process.wait()?;
                 *kills += 1;
@@ -213,7 +221,7 @@ impl App {
         }
     }
 
-    /// Errors found; `None` when it does not run any more.
+    /// Number of wrong words. `None`: the application does not run any more.
     fn use_once(&mut self) -> Result<Option<u64>> {
         let Some(input) = self.process.stdin.as_mut() else { return Ok(None) };
         let line = match ask(input) {
@@ -227,8 +235,8 @@ impl App {
     }
 }
 
-/// Tells omr what is in the foreground from this moment on, and what is not any more. As a compositor does, it does not
-/// wait for the answers.
+/// Tells omr which application is now in the foreground, and which one has left it. Like a
+/// compositor, it does not wait for the answers.
 fn tell(args: &Args, before: Option<u64>, now: u64) -> Result<Vec<UnixStream>> {
     let Some(socket) = &args.tell else { return Ok(Vec::new()) };
     let words = [("foreground", now)].into_iter().chain(before.map(|app| ("background", app)));
@@ -248,7 +256,7 @@ fn heard(stream: UnixStream) -> Result<()> {
     Ok(())
 }
 
-/// Seconds in which some task, and all tasks, waited for memory, since the machine was started.
+/// Seconds since boot in which some task waited for memory, and in which all tasks did.
 fn stalls() -> Result<(f64, f64)> {
     let text = fs::read_to_string("/proc/pressure/memory").context("/proc/pressure/memory")?;
     let total = |kind: &str| -> Option<f64> {

@@ -17,14 +17,14 @@ use crate::clock;
 pub(crate) struct Args {
     /// The file
     file: PathBuf,
-    /// What is written, at once
+    /// Text to write, in one write(2)
     text: String,
-    /// Send the writer a signal after so long
+    /// Send the writer a signal after this time
     #[arg(long, value_parser = clock::parse_span)]
     stop_after: Option<Duration>,
 }
 
-/// Prints when the write began and ended, what it returned, and when the signal was sent, if it was.
+/// Prints when the write began and ended, its result, and when the signal was sent, if one was.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut file = OpenOptions::new().write(true).open(&args.file).with_context(|| args.file.display().to_string())?;
     let stopped = Arc::new(AtomicU64::new(0));
@@ -57,12 +57,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-/// SIGUSR1 ends a system call instead of the process.
+/// Makes SIGUSR1 end a system call instead of the process.
 fn interruptible() -> io::Result<()> {
     // SAFETY: all zeros is a valid sigaction: no flags, so no restart, and an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: the action is initialised, and its handler does nothing, which is safe in a signal handler.
+    // SAFETY: the action is initialised. Its handler does nothing, which is safe in a signal
+    // handler.
     match unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
