@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
+use omr_actuate::{Actuator, Advice};
 use omr_base::cancel::Flag;
 use omr_config::Loaded;
 use omr_engine::hint::{Account, Extent, Hinter, Report, Selection, Subject};
 use omr_engine::reclaim;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_kernel::Kernel;
-use omr_kernel::actuate::Actuator;
-use omr_kernel::madvise::Advice;
 use omr_kernel::maps::Backing;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::{Holds, Process};

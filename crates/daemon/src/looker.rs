@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::Live;
 use omr_base::cancel::Flag;
 use omr_engine::aging;
 use omr_engine::aging::observe::{Observer, Watched};
 use omr_history::{AGES, Cost, Idle, OnNode, Sample, Since, Store};
-use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::numa::{self, Nodes};
 use omr_kernel::process::{Holds, Process};

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::madvise::{Advice, Advised};
+use omr_actuate::{Actuator, Advice, Advised, Outcome};
 use omr_kernel::process::Process;
 use omr_kernel::{Dir, Result};
 

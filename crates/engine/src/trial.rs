@@ -12,9 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use omr_actuate::{Actuator, Outcome};
 use omr_base::cancel::{Alarm, Flag};
 use omr_base::exit::Exit;
-use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::memcg::Group;
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Kernel, clock};

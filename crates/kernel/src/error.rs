@@ -12,7 +12,7 @@ pub enum Error {
         /// The kernel's error.
         err: io::Error,
     },
-    /// Writing failed in a way that is not an [`Outcome`](crate::actuate::Outcome).
+    /// Writing failed in a way that is not an `omr_actuate::Outcome`.
     #[error("write \"{}\" to {}: {err}", data.escape_debug(), path.display())]
     Write {
         /// The file.

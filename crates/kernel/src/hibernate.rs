@@ -7,9 +7,8 @@ use std::time::Duration;
 use omr_units::{Bytes, Pages};
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::{Actuator, Outcome};
 use crate::text::parse_u64;
-use crate::{Dir, Kernel, Result};
+use crate::{Dir, Kernel};
 
 /// The number of a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -109,22 +108,6 @@ impl Hibernation {
             resume_offset: number("resume_offset").map(Pages),
         }
     }
-}
-
-/// Hibernates. Returns after resume, or at once when the machine cannot hibernate. The device was
-/// chosen before, at boot or by `resume=`.
-///
-/// `Done`: the machine hibernated and has resumed. `Partial`: another sleep is under way. `Gone`:
-/// there is no device to resume from. `Denied`: not root, or lockdown. Too little memory or swap
-/// for the image is an error with the kernel's reason.
-pub fn hibernate(kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<Outcome> {
-    actuator.write(&kernel.sys.sub("power")?, "state", "disk")
-}
-
-/// Sets `image_size`: up to this size the kernel makes an image without reclaiming first. `Denied`:
-/// not root.
-pub fn set_image_size(kernel: &Kernel, actuator: &mut dyn Actuator, size: Bytes) -> Result<Outcome> {
-    actuator.write(&kernel.sys.sub("power")?, "image_size", &size.0.to_string())
 }
 
 /// Figures of a hibernation from the kernel's log after resume. After resume the log is that of the

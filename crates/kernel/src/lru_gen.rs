@@ -11,12 +11,11 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use omr_units::{GroupId, Pages};
+use omr_units::GroupId;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::{Actuator, Outcome};
 use crate::memcg::Group;
 use crate::mounts;
 use crate::text::parse_mask;
@@ -24,8 +23,8 @@ use crate::{Error, Kernel, Result};
 
 pub use lines::{Generation, Ids, Lists, Parser};
 
-/// Below `/sys`.
-const FILE: &str = "kernel/debug/lru_gen";
+/// Path of the list of generations, below `/sys`.
+pub const FILE: &str = "kernel/debug/lru_gen";
 
 /// The bit mask of `/sys/kernel/mm/lru_gen/enabled`. Sample line: `0x0007`. Source: mm/vmscan.c,
 /// enabled_show().
@@ -177,55 +176,4 @@ pub fn is_group(path: &[u8], ids: Ids, lists: &Lists, wanted: &[u8], id: GroupId
 pub fn sees_root(kernel: &Kernel) -> Result<bool> {
     let root = kernel.cgroup()?;
     Ok(!root.is_cgroup2() || root.id()? == GroupId(1))
-}
-
-/// Runs aging: makes a new youngest generation. Pages that were used since the last aging move into
-/// the generation that was the youngest; all others stay. The kernel walks the page tables of the
-/// group's processes, and nothing interrupts the walk.
-///
-/// Writes `+ ID NODE YOUNGEST 1 1`: anonymous memory as well, and no short cuts. Without the first
-/// 1, and without free swap, cold pages would end up in the youngest generation (tried on 6.12). On
-/// 7.x this number is a swappiness, and any value but 0 means the same.
-///
-/// `Done` proves nothing: 6.x returns it also if another program was quicker. Read the generations
-/// again. `Partial`: on 7.x, another program was quicker. `Unsupported`: the group no longer
-/// exists, or has newer generations. Source: mm/vmscan.c, run_aging().
-pub fn age(actuator: &mut dyn Actuator, kernel: &Kernel, lists: &Lists) -> Result<Outcome> {
-    let Lists { id, node, .. } = lists;
-    actuator.write(&kernel.sys, FILE, &format!("+ {id} {node} {} 1 1", lists.youngest().number))
-}
-
-/// The memory that may be evicted, by swappiness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
-    /// Anonymous and shared memory only: swappiness `max` (Linux 6.16).
-    AnonOnly,
-    /// Swappiness `200`: anonymous and shared memory while the oldest generation has any, then its
-    /// file memory. A younger generation comes after both.
-    AnonFirst,
-}
-
-/// Evicts up to `pages` pages of the generations up to `up_to`, which must be older than the
-/// youngest two. The kernel checks each page, and keeps those that were used since the last aging.
-///
-/// Writes `- ID NODE UP_TO SWAPPINESS PAGES`. Pages on their way to a swap disk do not count, so
-/// only time bounds their number; the write ends soon after a signal. It ignores `memory.min` and
-/// `memory.low`, and does not touch groups below this one.
-///
-/// `Done` proves nothing here either. `Unsupported`: no such group, `up_to` is too young, or no
-/// such swappiness. Source: mm/vmscan.c, run_eviction().
-pub fn evict(
-    actuator: &mut dyn Actuator,
-    kernel: &Kernel,
-    lists: &Lists,
-    up_to: u64,
-    take: Take,
-    pages: Pages,
-) -> Result<Outcome> {
-    let Lists { id, node, .. } = lists;
-    let swappiness = match take {
-        Take::AnonOnly => "max",
-        Take::AnonFirst => "200",
-    };
-    actuator.write(&kernel.sys, FILE, &format!("- {id} {node} {up_to} {swappiness} {}", pages.0))
 }

@@ -1,5 +1,5 @@
-//! `/proc/PID/maps` (ioctl `PROCMAP_QUERY` since Linux 6.11), `/proc/PID/smaps` (2.6.14) and
-//! `/proc/PID/clear_refs` (2.6.22): the mappings of a process. Source: fs/proc/task_mmu.c.
+//! `/proc/PID/maps` (ioctl `PROCMAP_QUERY` since Linux 6.11) and `/proc/PID/smaps` (2.6.14): the
+//! mappings of a process. Source: fs/proc/task_mmu.c.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -12,7 +12,6 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
 
-use crate::actuate::{Actuator, Outcome};
 use crate::ranges::Ranges;
 use crate::root::read_all;
 use crate::text::{leading_u64, parse_mask, parse_u64};
@@ -227,13 +226,6 @@ pub fn is_shared_memory(process: &Dir, mapping: &Mapping) -> bool {
 
 /// `TMPFS_MAGIC`, include/uapi/linux/magic.h.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-
-/// Clears the accessed bits of all pages of a process: writes `1` to `/proc/PID/clear_refs`. The
-/// call holds the process's `mmap_lock` for writing. Other readers of the accessed bits, among them
-/// reclaim, no longer see the use before the call. Source: fs/proc/task_mmu.c, clear_refs_write().
-pub fn clear_referenced(actuator: &mut dyn Actuator, process: &Dir) -> Result<Outcome> {
-    actuator.write(process, "clear_refs", "1")
-}
 
 /// A snapshot of a process's mappings, and the means to find later which addresses have changed.
 /// The 2019 proposal of `process_madvise` called this a cookie.

@@ -2,7 +2,8 @@
 //! empty ranges, this process's own files). Only for a [`Kernel`] opened at `/`: below the root of
 //! a test no kernel answers.
 //!
-//! Source: mm/memcontrol.c (`memory.reclaim`), kernel/sched/psi.c, mm/madvise.c,
+//! Source: kernel/sched/psi.c, fs/proc/task_mmu.c. Probes that go through an actuator are in
+//! `omr_actuate::probe`.
 //! fs/proc/task_mmu.c.
 
 use std::os::fd::AsFd;
@@ -12,8 +13,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::ioctl;
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::{Actuator, Outcome};
-use crate::madvise::{self, Advice};
 use crate::maps;
 use crate::pagemap::{PagemapScan, ScanIoctl};
 use crate::psi::Trigger;
@@ -34,7 +33,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    fn of<T>(result: Result<T, std::io::Error>) -> Self {
+    /// The meaning of a probe's result: permission denied is `Denied`, any other error is `Missing`.
+    pub fn of<T>(result: Result<T, std::io::Error>) -> Self {
         match result {
             Ok(_) => Answer::Works,
             Err(err) => match err.raw_os_error() {
@@ -59,29 +59,6 @@ pub fn hierarchy(kernel: &Kernel) -> Result<&Dir> {
     Err(Error::NoCgroup2 { path: kernel.cgroup_path().into(), why })
 }
 
-/// The keys that a group's `memory.reclaim` accepts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ReclaimKeys {
-    /// The outcome of a write of an amount without a key (Linux 5.19).
-    pub amount: Outcome,
-    /// Whether `swappiness=0` to `200` works (Linux 6.11).
-    pub swappiness: bool,
-    /// Whether `swappiness=max`, anonymous memory only, works (Linux 6.16).
-    pub swappiness_max: bool,
-}
-
-/// Writes an amount of 0 bytes to a group's `memory.reclaim`, alone and with each key. The kernel
-/// parses the whole line, and then has nothing to reclaim (tried on 6.1 and 6.12). An empty line is
-/// never written: up to 6.1 it means everything.
-pub fn reclaim_keys(actuator: &mut dyn Actuator, group: &Dir) -> Result<ReclaimKeys> {
-    let mut write = |line| actuator.write(group, "memory.reclaim", line);
-    let amount = write("0")?;
-    let works = amount == Outcome::Done;
-    let swappiness = works && write("0 swappiness=60")? == Outcome::Done;
-    let swappiness_max = swappiness && write("0 swappiness=max")? == Outcome::Done;
-    Ok(ReclaimKeys { amount, swappiness, swappiness_max })
-}
-
 /// The windows that [`psi_window`] tries, shortest first: 1 ms (works on 6.12), 100 ms, 500 ms (the
 /// shortest on 6.1 and before), and 2 s (the only one without `CAP_SYS_RESOURCE`).
 pub const PSI_WINDOWS: [Duration; 4] =
@@ -100,11 +77,6 @@ pub fn psi_window(kernel: &Kernel) -> Result<Option<Duration>> {
         }
     }
     Ok(None)
-}
-
-/// Whether `process_madvise` knows this advice.
-pub fn process_madvise(advice: Advice) -> Answer {
-    Answer::of(madvise::probe(advice))
 }
 
 /// Whether `/proc/PID/maps` supports `PROCMAP_QUERY` (Linux 6.11). Asks for this process's first

@@ -162,28 +162,6 @@ impl Dir {
     }
 }
 
-impl Dir {
-    /// Makes a directory in this one. A directory that exists already is an error.
-    pub fn make(&self, name: impl AsRef<Path>) -> Result<Dir> {
-        let name = name.as_ref();
-        let made = rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755));
-        made.map_err(|e| Error::Make { path: self.path.join(name), err: e.into() })?;
-        self.sub(name)
-    }
-
-    /// Removes an empty directory in this one. A cgroup with a process in it is not empty
-    /// (`EBUSY`).
-    pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.fd, name.as_ref(), rustix::fs::AtFlags::REMOVEDIR)?)
-    }
-
-    /// Sets an extended attribute of this directory. cgroupfs has `user.` attributes since 5.7.
-    pub fn set_xattr(&self, name: &str, value: &str) -> Result<()> {
-        rustix::fs::fsetxattr(&self.fd, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
-            .map_err(|e| Error::Write { path: self.path.clone(), data: format!("{name}={value}"), err: e.into() })
-    }
-}
-
 impl AsFd for Dir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -1,5 +1,4 @@
-//! `/proc/swaps` and the files of zram and zswap: the devices that swapped-out memory goes to; and
-//! `swapon(2)` and `swapoff(2)`.
+//! `/proc/swaps` and the files of zram and zswap: the devices that swapped-out memory goes to.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,13 +8,10 @@ use std::path::{Path, PathBuf};
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::actuate::{Actuator, Outcome};
 use crate::hibernate::DeviceNumber;
 use crate::root::os;
 use crate::text::{parse_u64, unescape};
 use crate::{Error, Kernel, Result};
-
-pub use crate::actuate::Switch;
 
 /// The kind of a swap device. It tells whether writes to the device are slow and wear it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,21 +172,6 @@ pub fn read_zswap(kernel: &Kernel) -> Option<bool> {
         "N" => Some(false),
         _ => None,
     }
-}
-
-/// Switches a swap device off or on. This takes `CAP_SYS_ADMIN`.
-///
-/// Off, `Interrupted`: a signal came. The device is on as before, and a part of its pages is in
-/// memory. The kernel checks for signals between two processes (mm/swapfile.c, `try_to_unuse()`),
-/// so the end can take as long as the largest process. Off, `Unsupported`: the device is not on.
-/// On, `Partial`: the device is on already. On, `Unsupported`: the device has no swap header.
-///
-/// From then on `/proc/swaps` shows the path in the mount namespace by which the device was found:
-/// here that of process 1. The mounts of a service disappear with the service, and `/proc/swaps`
-/// would show only the last part of such a path.
-pub fn switch(kernel: &Kernel, actuator: &mut dyn Actuator, device: &Path, switch: Switch) -> Result<Outcome> {
-    let below = device.strip_prefix("/").unwrap_or(device);
-    actuator.swap(&kernel.proc.path().join("1/root").join(below), switch)
 }
 
 /// A file's name need not be UTF-8, but a record must be. A name with replaced bytes is better than

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use omr_actuate::damon::{self, Monitor, Refusal, Seen, Stamp, Target};
+use omr_actuate::{Actuator, Live};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_base::paths;
-use omr_kernel::actuate::{Actuator, Live};
-use omr_kernel::damon::{self, Damon, Monitor, Refusal, Seen, Stamp, Target};
+use omr_kernel::damon::Damon;
 use omr_kernel::maps::Mapping;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::Process;

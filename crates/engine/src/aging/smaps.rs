@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::{Actuator, Outcome, clear_refs};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_kernel::Kernel;
-use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::maps::{self, Detail};
 use omr_kernel::memcg::Group;
 use omr_machine::processes::{self, Standing};
@@ -44,7 +44,7 @@ pub fn look(
     }
     let mut looked = Vec::new();
     for mapped in found {
-        match maps::clear_referenced(actuator, mapped.process.dir())? {
+        match clear_refs::clear_referenced(actuator, mapped.process.dir())? {
             Outcome::Done => looked.push(mapped),
             Outcome::Gone => {}
             _ => left_out += 1,

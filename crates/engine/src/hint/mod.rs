@@ -13,10 +13,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_actuate::madvise::{Batch, CHUNK, Hint, MOST_RANGES};
+use omr_actuate::{Actuator, Advice, Advised, Outcome};
 use omr_base::cancel::Flag;
 use omr_config::BackendChoice;
-use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::madvise::{Advice, Advised, Batch, CHUNK, Hint, MOST_RANGES};
 use omr_kernel::maps::{self, Detail, Layout, Refusal};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;

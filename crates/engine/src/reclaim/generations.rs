@@ -12,9 +12,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use omr_actuate::lru_gen::Take;
+use omr_actuate::{Actuator, Outcome};
 use omr_base::cancel::{Alarm, Flag};
-use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::lru_gen::{self, Enabled, Generation, Lists, Reader, Take};
+use omr_kernel::lru_gen::{self, Enabled, Generation, Lists, Reader};
 use omr_kernel::memcg::{Group, MemoryStat};
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::vmstat::Vmstat;
@@ -170,7 +171,7 @@ impl<'a> Evictor<'a> {
             let Act::Evict { up_to, memory } = act else {
                 merges.count(list.node);
                 if self.actuator.is_live() {
-                    lru_gen::age(self.actuator, self.kernel, &list)?;
+                    omr_actuate::lru_gen::age(self.actuator, self.kernel, &list)?;
                 }
                 continue;
             };
@@ -187,7 +188,8 @@ impl<'a> Evictor<'a> {
             let time = if on_disk { disk.time(amount).min(write_time) } else { write_time };
             let (actuator, kernel, take) = (&mut *self.actuator, self.kernel, self.take);
             let began = clock::read_monotonic();
-            let outcome = alarm.limit(time, || lru_gen::evict(actuator, kernel, &list, up_to, take, amount))?;
+            let outcome =
+                alarm.limit(time, || omr_actuate::lru_gen::evict(actuator, kernel, &list, up_to, take, amount))?;
             report.last_write_end = clock::read_monotonic();
             let took = report.last_write_end.since(began);
             report.writes += 1;

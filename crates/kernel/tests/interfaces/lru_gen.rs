@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use omr_kernel::Kernel;
-use omr_kernel::actuate::{DryRun, Transcript};
-use omr_kernel::lru_gen::{self, Ids, Lists, Parser, Reader, Take};
+use omr_kernel::lru_gen::{Ids, Lists, Parser, Reader};
 use omr_kernel::memcg::Group;
 use omr_testkit::{FakeRoot, Release, captured};
 use omr_units::Pages;
@@ -157,21 +156,6 @@ fn the_root_is_found_and_a_missing_file_is_said() {
     root.remove(Path::new("sys").join(FILE));
     let err = Reader::default().read_group(&kernel, &group, &mut found).expect_err("no file");
     assert!(err.to_string().contains("sys/kernel/debug/lru_gen: No such file"), "{err}");
-}
-
-#[test]
-fn commands_are_as_the_kernel_wants_them() {
-    let root = FakeRoot::captured(Release::V6_12);
-    let kernel = Kernel::open(root.path()).expect("a kernel");
-    let mut transcript = Transcript::new(DryRun);
-    let (_, _, lists) = parse(captured(Release::V6_12, "sys/kernel/debug/lru_gen")).expect("lists")[3].clone();
-    lru_gen::age(&mut transcript, &kernel, &lists).expect("an aging");
-    lru_gen::evict(&mut transcript, &kernel, &lists, 3, Take::AnonOnly, Pages(1024)).expect("an eviction");
-    lru_gen::evict(&mut transcript, &kernel, &lists, 3, Take::AnonFirst, Pages(64)).expect("an eviction");
-    let lines = transcript.lines();
-    assert!(lines.iter().all(|(path, _)| path.ends_with("sys/kernel/debug/lru_gen")));
-    let texts: Vec<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();
-    assert_eq!(texts, ["+ 4 0 5 1 1", "- 4 0 3 max 1024", "- 4 0 3 200 64"]);
 }
 
 /// The file for this number of groups and nodes, as 6.12 prints it.

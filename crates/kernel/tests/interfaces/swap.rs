@@ -1,8 +1,5 @@
-use std::path::Path;
-
-use omr_kernel::actuate::{DryRun, Live, Outcome, Transcript};
 use omr_kernel::hibernate::DeviceNumber;
-use omr_kernel::swap::{self, SwapDevice, SwapKind, Switch};
+use omr_kernel::swap::{self, SwapDevice, SwapKind};
 use omr_testkit::{FakeRoot, Release, captured};
 use omr_units::Bytes;
 use proptest::prelude::*;
@@ -125,23 +122,6 @@ fn what_a_zram_device_holds_in_memory() {
     let zram = |name: &str| one(&format!("{name} partition 4 0 5")).expect("a line");
     assert_eq!(swap::read_zram_pool(&open(&root), &zram("/dev/zram0")), Some(Bytes(42_434_560)));
     assert_eq!(swap::read_zram_pool(&open(&root), &zram("/dev/zram1")), None);
-}
-
-#[test]
-fn a_device_is_switched_as_process_1_reaches_it() {
-    let root = FakeRoot::new();
-    let kernel = open(&root);
-    let mut transcript = Transcript::new(DryRun);
-    for switch in [Switch::Off, Switch::On { priority: 100 }] {
-        let outcome = swap::switch(&kernel, &mut transcript, Path::new("/dev/zram0"), switch);
-        assert_eq!(outcome.expect("an outcome"), Outcome::Done);
-    }
-    let device = root.resolve("proc/1/root/dev/zram0");
-    let lines = ["swapoff", "swapon, priority 100"].map(|line| (device.clone(), line.to_owned()));
-    assert_eq!(transcript.lines(), lines);
-    // Below the root of a test there is no swap device, whatever this machine has.
-    let outcome = swap::switch(&kernel, &mut Live, Path::new("/dev/zram0"), Switch::Off).expect("an outcome");
-    assert!(matches!(outcome, Outcome::Gone | Outcome::Denied), "{outcome:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the facts mean: one row for each thing, and the answer. No file is read here.
 
+use omr_actuate::Outcome;
 use omr_engine::aging::{Missing, NO_SWAP};
-use omr_kernel::actuate::Outcome;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Availability;
 use omr_kernel::probe::Answer;

@@ -4,20 +4,20 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use omr_actuate::probe::ReclaimKeys;
+use omr_actuate::{Advice, Live};
 use omr_base::paths;
 use omr_config as config;
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_engine::prepare::free_page_reporting;
-use omr_kernel::actuate::Live;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Hibernation;
 use omr_kernel::lockdown::Lockdown;
 use omr_kernel::lru_gen::{self, Enabled, Generations};
-use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::{self, Group, Visit};
 use omr_kernel::numa::Nodes;
-use omr_kernel::probe::{self, Answer, ReclaimKeys};
+use omr_kernel::probe::{self, Answer};
 use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::swap::{self, SwapDevice};
 use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
@@ -199,7 +199,7 @@ impl Facts {
     /// Reads them; asks the running kernel only if `live`.
     pub fn read(kernel: &Kernel, root: &Path, live: bool) -> Self {
         let ask = |question: &dyn Fn() -> Answer| if live { question() } else { Answer::NotProbed };
-        let hint = |advice| ask(&|| probe::process_madvise(advice));
+        let hint = |advice| ask(&|| omr_actuate::probe::process_madvise(advice));
         let hibernation = Hibernation::read(kernel);
         let groups = Groups::read(kernel, live);
         Facts {
@@ -311,7 +311,7 @@ impl Groups {
             let other = groups.writable.take().and_then(|path| Dir::open(&path).ok());
             let candidates = [own.as_ref().map(Group::dir), Some(root), other.as_ref()];
             let group = candidates.into_iter().flatten().find(|dir| groups.may_write(dir, "memory.reclaim"));
-            groups.keys = group.and_then(|dir| probe::reclaim_keys(&mut Live, dir).ok());
+            groups.keys = group.and_then(|dir| omr_actuate::probe::reclaim_keys(&mut Live, dir).ok());
         }
         groups
     }

@@ -1,9 +1,6 @@
 //! Every write to the kernel goes through an [`Actuator`]: writes to files, `process_madvise(2)`,
 //! `swapon(2)` and `swapoff(2)`.
 
-pub(crate) mod calls;
-mod words;
-
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -12,11 +9,12 @@ use omr_units::Bytes;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::process::Process;
-use crate::ranges::length;
-use crate::{Dir, Error, Result};
+use omr_kernel::process::Process;
+use omr_kernel::ranges::length;
+use omr_kernel::{Dir, Error, Result};
 
-pub use words::{Advice, Advised, Outcome, Switch};
+use crate::calls;
+use crate::words::{self, Advice, Advised, Outcome, Switch};
 
 /// Writes to the kernel, or stands in for the kernel.
 pub trait Actuator: Send {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use omr_kernel::actuate::{Actuator, DryRun, Live, Outcome, Transcript};
-use omr_kernel::madvise::{self, Advice, Advised, Batch, CHUNK, Hint, Hinted};
+use omr_actuate::madvise::{self, Batch, CHUNK, Hint, Hinted};
+use omr_actuate::{Actuator, Advice, Advised, DryRun, Live, Outcome, Transcript};
 use omr_kernel::maps::{Backing, Layout};
 use omr_kernel::process::{Process, read_pids};
 use omr_kernel::ranges::{Ranges, length};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::damon::{Damon, Monitor, Refusal, Seen, Stamp, Target, take_down_left};
-use omr_kernel::madvise::{Advice, Advised};
+use omr_actuate::damon::{Monitor, Refusal, Seen, Stamp, Target, take_down_left};
+use omr_actuate::{Actuator, Advice, Advised, Outcome};
+use omr_kernel::damon::Damon;
 use omr_kernel::process::Process;
 use omr_kernel::{Dir, Kernel, Result};
 use omr_testkit::FakeRoot;

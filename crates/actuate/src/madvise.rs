@@ -12,13 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use omr_units::Bytes;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use crate::Result;
-use crate::actuate::{Actuator, Outcome, calls};
-use crate::maps::Layout;
-use crate::process::Process;
-use crate::ranges::{Ranges, length};
+use omr_kernel::Result;
+use omr_kernel::maps::Layout;
+use omr_kernel::process::Process;
+use omr_kernel::ranges::{Ranges, length};
 
-pub use crate::actuate::{Advice, Advised};
+use crate::{Actuator, Advice, Advised, Outcome, calls};
 
 /// Upper bound on the ranges of one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
 pub const MOST_RANGES: usize = 1024;
@@ -35,7 +34,7 @@ pub const CHUNK: Bytes = Bytes::mib(2);
 pub struct Hint {
     /// The addresses, on page boundaries. The time of a call grows with the memory in the range,
     /// and the time of a batch grows with the addresses. For a reservation of terabytes it is
-    /// better to hint only the pages that [`crate::pagemap`] finds.
+    /// better to hint only the pages that [`omr_kernel::pagemap`] finds.
     pub range: Range<u64>,
     /// The advice to the kernel.
     pub advice: Advice,
@@ -84,8 +83,8 @@ pub const RETRIES: u32 = 3;
 /// that have changed.
 ///
 /// ```no_run
-/// # use omr_kernel::actuate::{Actuator, Live};
-/// # use omr_kernel::madvise::{Advice, Batch, CHUNK, Hint};
+/// # use omr_actuate::madvise::{Batch, CHUNK, Hint};
+/// # use omr_actuate::{Advice, Live};
 /// # use omr_kernel::{Kernel, Result, maps::Layout, process::Process};
 /// # fn example(kernel: &Kernel, mut may_go_on: impl FnMut() -> bool) -> Result<()> {
 /// let process = Process::open(kernel, 4711)?;

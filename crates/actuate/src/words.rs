@@ -1,4 +1,4 @@
-//! The arguments and results of an [`Actuator`](super::Actuator).
+//! The arguments and results of an [`Actuator`](crate::Actuator).
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub(super) fn of(err: Errno) -> Option<Self> {
+    pub(crate) fn of(err: Errno) -> Option<Self> {
         Some(match err {
             Errno::AGAIN | Errno::BUSY | Errno::EXIST => Outcome::Partial,
             Errno::INTR => Outcome::Interrupted,
@@ -77,7 +77,7 @@ impl Advice {
 }
 
 /// The text of a hint for messages and transcripts: `willneed 1000-3000 5000-6000`.
-pub(super) fn text(advice: Advice, ranges: &[Range<u64>]) -> String {
+pub(crate) fn text(advice: Advice, ranges: &[Range<u64>]) -> String {
     ranges.iter().fold(advice.name().to_owned(), |mut text, range| {
         let _ = write!(text, " {:x}-{:x}", range.start, range.end);
         text

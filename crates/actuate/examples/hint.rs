@@ -1,5 +1,5 @@
 //! Compares the time of a batch of hints with that of bare system calls about the same memory, in
-//! turn: `cargo run --release -p omr-kernel --example hint [MIB [MAPPINGS]]`. Needs root and that
+//! turn: `cargo run --release -p omr-actuate --example hint [MIB [MAPPINGS]]`. Needs root and that
 //! much free memory.
 
 use std::io::{Read as _, Write as _};
@@ -9,8 +9,8 @@ use std::path::Path;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use omr_kernel::actuate::{Actuator as _, Live};
-use omr_kernel::madvise::{Advice, Batch, CHUNK, Hint, MOST_RANGES};
+use omr_actuate::madvise::{Batch, CHUNK, Hint, MOST_RANGES};
+use omr_actuate::{Actuator as _, Advice, Live};
 use omr_kernel::maps::Layout;
 use omr_kernel::pagemap::Pagemap;
 use omr_kernel::process::Process;

@@ -1,4 +1,4 @@
-//! The raw system calls of [`Live`](super::Live): `process_madvise(2)` (Linux 5.10; mm/madvise.c),
+//! The raw system calls of [`Live`](crate::Live): `process_madvise(2)` (Linux 5.10; mm/madvise.c),
 //! `swapon(2)` and `swapoff(2)` (mm/swapfile.c). Each function makes one call and returns the
 //! kernel's error.
 
@@ -12,8 +12,8 @@ use std::path::Path;
 use omr_units::Bytes;
 use rustix::io::Errno;
 
-use super::words::{Advice, Switch};
-use crate::ranges::length;
+use crate::words::{Advice, Switch};
+use omr_kernel::ranges::length;
 
 /// `process_madvise(2)`: returns the bytes of the ranges that are done. An error concerns the first
 /// range.

@@ -1,8 +1,9 @@
 //! `/proc/sys/vm/compact_memory` (Linux 2.6.35) and `/proc/sys/vm/stat_refresh` (4.7): compaction
 //! of free memory into large blocks.
 
-use crate::actuate::{Actuator, Outcome};
-use crate::{Kernel, Result};
+use omr_kernel::{Kernel, Result};
+
+use crate::{Actuator, Outcome};
 
 /// Compacts all zones: writes `1` to `/proc/sys/vm/compact_memory`. The call returns when all zones
 /// are done; only a fatal signal ends it earlier. Source: mm/compaction.c.
