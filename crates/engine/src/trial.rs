@@ -71,7 +71,7 @@ pub struct Trier<'a> {
 pub fn read(kernel: &Kernel, group: &Group) -> Result<Seen> {
     let mut buffer = Vec::with_capacity(8192);
     let current = group.read_current(&mut buffer)?;
-    let refaults = group.read_stat(&mut buffer)?.came_back().map(|pages| pages.bytes(kernel.page()));
+    let refaults = group.read_stat(&mut buffer)?.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()));
     let stall = psi::read_group_some_total(group.dir(), Resource::Memory, &mut buffer);
     Ok(Seen { at: clock::read_monotonic(), current, stall, refaults })
 }

@@ -114,7 +114,7 @@ impl Hibernation {
 /// snapshot. The kernel logs the final size of the image and the time to write it later, so both
 /// are lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Logged {
+pub struct HibernationLog {
     /// Pages to copy, including pages of zeros: the size of the image before compression. `None`:
     /// not in the log.
     pub image: Option<Pages>,
@@ -122,13 +122,13 @@ pub struct Logged {
     pub allocated_in: Option<Duration>,
 }
 
-impl Logged {
+impl HibernationLog {
     /// Parses the messages; the last hibernation counts. Sample lines:
     /// `PM: hibernation: Need to copy 67559 pages`,
     /// `PM: hibernation: Allocated 304344 kbytes in 3.26 seconds (93.35 MB/s)`. Source:
     /// kernel/power/snapshot.c. 7.x logs the first line only with `pm_debug_messages`.
     pub fn parse(messages: &[String]) -> Self {
-        let mut logged = Logged::default();
+        let mut logged = HibernationLog::default();
         for message in messages {
             let Some(text) = message.split("hibernation: ").nth(1) else { continue };
             if let Some(pages) = between(text, "Need to copy ", " pages") {

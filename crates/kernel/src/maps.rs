@@ -125,7 +125,7 @@ pub struct Detail {
     /// `Rss`: in memory, and in the page table.
     pub resident: Option<Bytes>,
     /// `Private_Clean` and `Private_Dirty`: resident pages that no other process has mapped.
-    pub alone: Option<Bytes>,
+    pub private: Option<Bytes>,
     /// `Pss`: resident pages, each divided by the number of processes that have mapped it.
     pub proportional: Option<Bytes>,
     /// `Swap`: in swap.
@@ -137,7 +137,7 @@ pub struct Detail {
     /// From `VmFlags`, `sr` or `rr`: the mapping is under `MADV_SEQUENTIAL` or `MADV_RANDOM`. Then
     /// use through this mapping does not count for the age of its pages (include/linux/mm_inline.h,
     /// vma_has_recency(), since 6.3).
-    pub without_age: bool,
+    pub no_recency: bool,
 }
 
 /// As [`parse`], for `smaps` (since 2.6.14, `VmFlags` 3.8). In the file the unit is kB (1024
@@ -155,12 +155,12 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
                 mapping,
                 name,
                 resident: None,
-                alone: None,
+                private: None,
                 proportional: None,
                 swapped: None,
                 referenced: None,
                 refusal: None,
-                without_age: false,
+                no_recency: false,
             };
             last.replace(detail).into_iter().for_each(&mut found);
             continue;
@@ -172,7 +172,7 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
         match key {
             b"Rss" => last.resident = size(),
             b"Private_Clean" | b"Private_Dirty" => {
-                last.alone = size().map(|size| size + last.alone.unwrap_or_default())
+                last.private = size().map(|size| size + last.private.unwrap_or_default())
             }
             b"Pss" => last.proportional = size(),
             b"Swap" => last.swapped = size(),
@@ -180,7 +180,7 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
             b"VmFlags" => {
                 let mut flags = rest.split(|&c| c == b' ');
                 last.refusal = flags.clone().find_map(parse_flag);
-                last.without_age = flags.any(|flag| matches!(flag, b"sr" | b"rr"));
+                last.no_recency = flags.any(|flag| matches!(flag, b"sr" | b"rr"));
             }
             _ => {}
         }

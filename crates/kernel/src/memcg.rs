@@ -87,7 +87,7 @@ impl MemoryStat {
 
     /// As [`MemoryStat::refaults`], and with swap-ins into other memory than the page left, which
     /// MGLRU does not count as refaults: the larger of the anonymous refaults and `pswpin`.
-    pub fn came_back(&self) -> Option<Pages> {
+    pub fn refaults_with_swap_ins(&self) -> Option<Pages> {
         let anon = self.workingset_refault_anon?.max(self.pswpin.unwrap_or_default());
         Some(anon + self.workingset_refault_file?)
     }

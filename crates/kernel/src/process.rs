@@ -251,7 +251,7 @@ impl ProcessStat {
 /// Sample lines: `VmLck:\t       0 kB`, `VmRSS:\t    1892 kB`, `RssAnon:\t     120 kB` (Linux 4.5),
 /// `VmSwap:\t       0 kB`. Source: fs/proc/task_mmu.c, task_mem().
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Holds {
+pub struct ProcessMemory {
     /// `VmRSS`: in memory, and mapped.
     pub resident: Option<Bytes>,
     /// `RssAnon`: anonymous memory; part of `resident`.
@@ -262,29 +262,29 @@ pub struct Holds {
     pub locked: Option<Bytes>,
 }
 
-impl Holds {
+impl ProcessMemory {
     /// Reads `status` in a process's directory below `/proc`.
     pub fn read(process: &Dir, buffer: &mut Vec<u8>) -> Result<Self> {
         process.read("status", buffer)?;
-        Ok(Holds::parse(buffer))
+        Ok(ProcessMemory::parse(buffer))
     }
 
     /// Parses the text.
     pub fn parse(text: &[u8]) -> Self {
-        let mut holds = Holds::default();
+        let mut memory = ProcessMemory::default();
         for line in text.split(|&c| c == b'\n') {
             let Some(colon) = line.iter().position(|&c| c == b':') else { continue };
             let field = match &line[..colon] {
-                b"VmRSS" => &mut holds.resident,
-                b"RssAnon" => &mut holds.anon,
-                b"VmSwap" => &mut holds.swapped,
-                b"VmLck" => &mut holds.locked,
+                b"VmRSS" => &mut memory.resident,
+                b"RssAnon" => &mut memory.anon,
+                b"VmSwap" => &mut memory.swapped,
+                b"VmLck" => &mut memory.locked,
                 _ => continue,
             };
             let kib = line[colon + 1..].trim_ascii().strip_suffix(b" kB").and_then(parse_u64);
             *field = kib.map(|kib| Bytes(kib.saturating_mul(1024)));
         }
-        holds
+        memory
     }
 }
 
@@ -369,7 +369,7 @@ impl Process {
             }
             // Another process may have got the pid before pidfd_open(). If this process can still
             // be read now, the pid was its own.
-            if !self.is_there() {
+            if !self.exists() {
                 return Err(Errno::SRCH);
             }
             drop(self.pidfd.set(opened));
@@ -380,12 +380,12 @@ impl Process {
     /// Whether `/proc` shows another pid namespace than this program's: the process exists, but has
     /// no pidfd, because its pid means another process here, or none. A zombie, and a process after
     /// `exec`, has a pidfd.
-    pub fn is_elsewhere(&self) -> bool {
-        self.pidfd().is_err_and(|err| err == Errno::SRCH) && self.is_there()
+    pub fn is_in_other_pid_namespace(&self) -> bool {
+        self.pidfd().is_err_and(|err| err == Errno::SRCH) && self.exists()
     }
 
     /// Whether the process still exists. A zombie does.
-    pub fn is_there(&self) -> bool {
+    pub fn exists(&self) -> bool {
         ProcessStat::read(&self.dir).is_ok_and(|stat| stat.starttime == self.stat.starttime)
     }
 

@@ -462,12 +462,12 @@ fn only_a_process_of_another_pid_namespace_is_elsewhere() {
     let process = Process::open(&kernel, child.id()).expect("the child");
     let is_zombie = |_: &u32| Process::open(&kernel, child.id()).is_ok_and(|now| now.stat().is_zombie());
     let _ = (0..500).inspect(|_| std::thread::sleep(std::time::Duration::from_millis(10))).find(is_zombie);
-    assert!(process.is_there() && !process.is_elsewhere(), "a zombie");
+    assert!(process.exists() && !process.is_in_other_pid_namespace(), "a zombie");
     child.wait().expect("ended");
-    assert!(!process.is_there() && !process.is_elsewhere());
+    assert!(!process.exists() && !process.is_in_other_pid_namespace());
     // The fake /proc shows a process 7, which is not the process 7 of this pid namespace.
     let (_root, process) = fake_process(&THREE);
-    assert!(process.is_elsewhere());
+    assert!(process.is_in_other_pid_namespace());
 }
 
 #[test]

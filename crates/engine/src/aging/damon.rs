@@ -225,7 +225,7 @@ impl Watch {
     /// Why it does not look any more.
     pub fn ended(&self) -> &'static str {
         // The kernel ends it with the last of them.
-        match self.processes.iter().any(|(mapped, _)| mapped.process.is_there()) {
+        match self.processes.iter().any(|(mapped, _)| mapped.process.exists()) {
             true => "another program has taken down DAMON's monitor, so it is not known what was used",
             false => "all its processes have ended",
         }

@@ -71,10 +71,10 @@ pub fn look(
 /// Memory that no file backs, and what of it was not used. Pages that other processes have as well since `fork(2)` count with this
 /// process's share; which of them were used, and by whom, is not told.
 fn of_private(detail: &Detail, resident: Bytes, used: Bytes) -> (Bytes, Bounds) {
-    let alone = detail.alone.unwrap_or(resident);
-    let together = detail.proportional.map_or(Bytes::ZERO, |proportional| proportional - alone);
+    let private = detail.private.unwrap_or(resident);
+    let together = detail.proportional.map_or(Bytes::ZERO, |proportional| proportional - private);
     let unused = resident - used;
-    (alone + together, Bounds { least: alone - used, most: alone.min(unused) + together.min(unused) })
+    (private + together, Bounds { least: private - used, most: private.min(unused) + together.min(unused) })
 }
 
 /// Shared memory of one file, by process: what it has of it in memory, and what of that it has used.

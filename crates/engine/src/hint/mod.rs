@@ -397,7 +397,7 @@ impl Hinter<'_> {
             Some(Outcome::Interrupted) => Some(End::Stopped),
             Some(_) => Some(End::Gone),
         });
-        if end == Some(End::Gone) && subject.process.is_elsewhere() {
+        if end == Some(End::Gone) && subject.process.is_in_other_pid_namespace() {
             work.report.notes.push("it is in another pid namespace than omr, whose /proc this is not".into());
         }
         for (result, range) in batch.end()?.into_iter().zip(ranges) {

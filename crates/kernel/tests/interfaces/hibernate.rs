@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use omr_kernel::hibernate::{Availability, DeviceNumber, Hibernation, Logged, parse_availability};
+use omr_kernel::hibernate::{Availability, DeviceNumber, Hibernation, HibernationLog, parse_availability};
 use omr_testkit::{FakeRoot, Release};
 use omr_units::{Bytes, Pages};
 use proptest::prelude::*;
@@ -94,9 +94,9 @@ fn what_the_log_still_has_after_resume() {
     ]
     .map(String::from)
     .into();
-    let all = Logged { image: Some(Pages(67559)), allocated_in: Some(Duration::from_millis(3260)) };
-    assert_eq!(Logged::parse(&messages[..3]), all);
+    let all = HibernationLog { image: Some(Pages(67559)), allocated_in: Some(Duration::from_millis(3260)) };
+    assert_eq!(HibernationLog::parse(&messages[..3]), all);
     // A figure in an unknown form is None, and not the figure of an earlier hibernation.
-    assert_eq!(Logged::parse(&messages).image, None);
-    assert_eq!(Logged::parse(&messages[4..]), Logged::default());
+    assert_eq!(HibernationLog::parse(&messages).image, None);
+    assert_eq!(HibernationLog::parse(&messages[4..]), HibernationLog::default());
 }

@@ -70,10 +70,10 @@ fn smaps_tell_what_is_there_and_what_the_kernel_will_refuse() {
     let all = details(text);
     let refusals: Vec<_> = all.iter().map(|detail| detail.refusal).collect();
     assert_eq!(refusals, [Some(Refusal::Locked), None, Some(Refusal::HugePages), Some(Refusal::Device)]);
-    assert!(all.iter().all(|detail| !detail.without_age));
-    for (flags, without_age) in [("rr", true), ("lo sr", true), ("srx arr", false), ("", false)] {
+    assert!(all.iter().all(|detail| !detail.no_recency));
+    for (flags, no_recency) in [("rr", true), ("lo sr", true), ("srx arr", false), ("", false)] {
         let all = details(&format!("1000-5000 rw-p 00000000 00:00 0\nVmFlags: rd wr {flags} \n"));
-        assert_eq!(all[0].without_age, without_age, "{flags}");
+        assert_eq!(all[0].no_recency, no_recency, "{flags}");
     }
     assert_eq!((all[0].resident, all[0].swapped), (Some(Bytes::kib(8)), Some(Bytes::kib(4))));
     let names: Vec<_> = all.iter().map(|detail| detail.name.to_string_lossy()).collect();
@@ -231,7 +231,7 @@ fn this_process_as_both_ways_see_it() {
     }
     // This process has no child that shares the memory.
     read.for_each_shared(range.clone(), |at, _| panic!("{at:x} is another's, too")).expect("readable");
-    assert_eq!(detail.alone, detail.resident);
+    assert_eq!(detail.private, detail.resident);
     assert_eq!(detail.proportional, detail.resident);
     // SAFETY: the mapping made above, which is no longer used.
     unsafe { libc::munmap(memory, length) };

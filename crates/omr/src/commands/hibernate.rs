@@ -10,7 +10,7 @@ use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_config as config;
 use omr_engine::prepare::image_size;
-use omr_kernel::hibernate::Logged;
+use omr_kernel::hibernate::HibernationLog;
 use omr_kernel::kmsg::Log;
 use omr_kernel::{Kernel, clock};
 use omr_policy::short;
@@ -105,7 +105,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         // What that has left, or all where there was none.
         tell("warm", warm::run(root, &warm::Args::plain(false, args.prepare.is_json())?))
     };
-    let logged = log.as_mut().map(|log| Logged::parse(&log.read())).unwrap_or_default();
+    let logged = log.as_mut().map(|log| HibernationLog::parse(&log.read())).unwrap_or_default();
     let summary = Summary {
         hibernated,
         prepare_ms: millis(prepared.since(began)),

@@ -266,7 +266,7 @@ struct Look<'a> {
 
 /// What has come back so far.
 fn came_back(kernel: &Kernel, stat: &MemoryStat) -> Option<Bytes> {
-    stat.came_back().map(|pages| pages.bytes(kernel.page()))
+    stat.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()))
 }
 
 impl Look<'_> {
