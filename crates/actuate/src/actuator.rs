@@ -14,7 +14,7 @@ use omr_kernel::ranges::length;
 use omr_kernel::{Dir, Error, Result};
 
 use crate::calls;
-use crate::words::{self, Advice, Advised, Outcome, Switch};
+use crate::words::{self, Advice, AdviseResult, Outcome, Switch};
 
 /// Writes to the kernel, or stands in for the kernel.
 pub trait Actuator: Send {
@@ -25,7 +25,7 @@ pub trait Actuator: Send {
     /// Gives a hint about ranges of a process's memory: one `process_madvise(2)`. The call may do
     /// less than asked, and the caller must ask again for the rest;
     /// [`Batch`](crate::madvise::Batch) does.
-    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised>;
+    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<AdviseResult>;
 
     /// Switches a swap device off or on: one `swapoff(2)` or `swapon(2)`.
     /// [`switch`](crate::swap::switch) finds the path. A stand-in without swap returns
@@ -56,13 +56,13 @@ impl Actuator for Live {
         }
     }
 
-    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<AdviseResult> {
         match process.pidfd().and_then(|pidfd| calls::process_madvise(pidfd, advice, ranges)) {
-            Ok(bytes) => Ok(Advised { bytes, outcome: Outcome::Done }),
+            Ok(bytes) => Ok(AdviseResult { bytes, outcome: Outcome::Done }),
             // A part of the range is not mapped, or the process is about to end. The rest was done.
-            Err(Errno::NOMEM) => Ok(Advised { bytes: Bytes::ZERO, outcome: Outcome::Partial }),
+            Err(Errno::NOMEM) => Ok(AdviseResult { bytes: Bytes::ZERO, outcome: Outcome::Partial }),
             Err(err) => match Outcome::of(err) {
-                Some(outcome) => Ok(Advised { bytes: Bytes::ZERO, outcome }),
+                Some(outcome) => Ok(AdviseResult { bytes: Bytes::ZERO, outcome }),
                 None => Err(Error::Write {
                     path: process.dir().path().into(),
                     data: words::text(advice, ranges),
@@ -97,8 +97,8 @@ impl Actuator for DryRun {
         Ok(Outcome::Done)
     }
 
-    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
-        Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
+    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<AdviseResult> {
+        Ok(AdviseResult { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
     }
 
     fn swap(&mut self, _: &Path, _: Switch) -> Result<Outcome> {
@@ -139,7 +139,7 @@ impl<A: Actuator> Actuator for Transcript<A> {
         self.inner.write(dir, name, data)
     }
 
-    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<AdviseResult> {
         if let Ok(mut lines) = self.lines.lock() {
             lines.push((process.dir().path().into(), words::text(advice, ranges)));
         }

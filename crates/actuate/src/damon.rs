@@ -57,7 +57,7 @@ pub enum Refusal {
 
 /// The last sample of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RegionSample {
     /// Whether the sampled page was used.
     pub used: bool,
     /// Number of samples for which `used` has not changed.
@@ -65,7 +65,7 @@ pub struct Seen {
 }
 
 /// A running monitor. Dropping it removes the monitor. After a `kill -9` the monitor runs until the
-/// last of its processes has ended, or until [`take_down_left`] removes it.
+/// last of its processes has ended, or until [`remove_leftover`] removes it.
 pub struct Monitor {
     kdamonds: Dir,
     actuator: Box<dyn Actuator>,
@@ -200,7 +200,7 @@ impl Monitor {
 
     /// Whether the monitor with this stamp is still set up. Another program may have removed or
     /// replaced it.
-    fn is_there(&self) -> bool {
+    fn exists(&self) -> bool {
         read_number(&self.kdamonds, UPDATE).is_ok_and(|stamp| stamp == self.stamp.0.into())
     }
 
@@ -214,8 +214,8 @@ impl Monitor {
     /// processes have ended, or because another program removed it.
     ///
     /// From `stats/nr_tried` (5.18), which counts each region of each sample. Sample line: `4096`.
-    pub fn looks(&mut self) -> Result<Option<u64>> {
-        if !self.is_there() || self.outcome("0/state", "update_schemes_stats")? != Outcome::Done {
+    pub fn samples(&mut self) -> Result<Option<u64>> {
+        if !self.exists() || self.outcome("0/state", "update_schemes_stats")? != Outcome::Done {
             return Ok(None);
         }
         let tried = read_number(&self.kdamonds, "0/contexts/0/schemes/0/stats/nr_tried")?;
@@ -227,8 +227,8 @@ impl Monitor {
     /// and no signal ends it. `None`: the monitor has ended.
     ///
     /// From `tried_regions/K/{start,nr_accesses,age}` (6.2). Ages are in aggregations.
-    pub fn read(&mut self, is_wanted: impl Fn(usize) -> bool) -> Result<Option<Vec<Vec<Seen>>>> {
-        if !self.is_there() || self.outcome("0/state", "update_schemes_tried_regions")? != Outcome::Done {
+    pub fn read(&mut self, is_wanted: impl Fn(usize) -> bool) -> Result<Option<Vec<Vec<RegionSample>>>> {
+        if !self.exists() || self.outcome("0/state", "update_schemes_tried_regions")? != Outcome::Done {
             return Ok(None);
         }
         let tried = self.kdamonds.sub("0/contexts/0/schemes/0/tried_regions")?;
@@ -249,7 +249,7 @@ impl Monitor {
                     return Err(Error::Parse { path: dir.path().join("start"), what });
                 }
                 let age = u32::try_from(read_number(&dir, "age")?).unwrap_or(u32::MAX);
-                seen.push(Seen { used: read_number(&dir, "nr_accesses")? > 0, age });
+                seen.push(RegionSample { used: read_number(&dir, "nr_accesses")? > 0, age });
             }
             first += target.regions.len();
             all.push(seen);
@@ -261,7 +261,7 @@ impl Monitor {
 impl Drop for Monitor {
     fn drop(&mut self) {
         // If this fails, a later run finds the monitor by its stamp.
-        let _ = take_down(&self.kdamonds, &mut *self.actuator, self.stamp);
+        let _ = remove(&self.kdamonds, &mut *self.actuator, self.stamp);
     }
 }
 
@@ -280,14 +280,14 @@ fn write(actuator: &mut dyn Actuator, dir: &Dir, name: &str, data: &str) -> Resu
 /// Removes the monitor with this stamp, if there is one: a run that was killed has left it behind.
 /// A monitor without a context is removed as well: the run may have been killed before it wrote the
 /// stamp, and no other program has set anything up there. Returns whether no such monitor is left.
-pub fn take_down_left(kernel: &Kernel, actuator: &mut dyn Actuator, stamp: Stamp) -> Result<bool> {
+pub fn remove_leftover(kernel: &Kernel, actuator: &mut dyn Actuator, stamp: Stamp) -> Result<bool> {
     match Damon::read(kernel) {
-        Damon::InUse(1) => take_down(&kernel.sys.sub(ADMIN)?, actuator, stamp),
+        Damon::InUse(1) => remove(&kernel.sys.sub(ADMIN)?, actuator, stamp),
         state => Ok(state == Damon::Free),
     }
 }
 
-fn take_down(kdamonds: &Dir, actuator: &mut dyn Actuator, stamp: Stamp) -> Result<bool> {
+fn remove(kdamonds: &Dir, actuator: &mut dyn Actuator, stamp: Stamp) -> Result<bool> {
     if read_number(kdamonds, "nr_kdamonds")? != 1 {
         return Ok(false);
     }

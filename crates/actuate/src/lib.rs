@@ -20,4 +20,4 @@ pub mod probe;
 pub mod swap;
 
 pub use actuator::{Actuator, DryRun, Live, Transcript};
-pub use words::{Advice, Advised, Outcome, Switch};
+pub use words::{Advice, AdviseResult, Outcome, Switch};

@@ -18,14 +18,14 @@ use crate::{Actuator, Outcome};
 /// `Done` proves nothing: 6.x returns it also if another program was quicker. Read the generations
 /// again. `Partial`: on 7.x, another program was quicker. `Unsupported`: the group no longer
 /// exists, or has newer generations. Source: mm/vmscan.c, run_aging().
-pub fn age(actuator: &mut dyn Actuator, kernel: &Kernel, lists: &Lists) -> Result<Outcome> {
+pub fn run_aging(actuator: &mut dyn Actuator, kernel: &Kernel, lists: &Lists) -> Result<Outcome> {
     let Lists { id, node, .. } = lists;
     actuator.write(&kernel.sys, FILE, &format!("+ {id} {node} {} 1 1", lists.youngest().number))
 }
 
 /// The memory that may be evicted, by swappiness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
+pub enum EvictionOrder {
     /// Anonymous and shared memory only: swappiness `max` (Linux 6.16).
     AnonOnly,
     /// Swappiness `200`: anonymous and shared memory while the oldest generation has any, then its
@@ -47,13 +47,13 @@ pub fn evict(
     kernel: &Kernel,
     lists: &Lists,
     up_to: u64,
-    take: Take,
+    order: EvictionOrder,
     pages: Pages,
 ) -> Result<Outcome> {
     let Lists { id, node, .. } = lists;
-    let swappiness = match take {
-        Take::AnonOnly => "max",
-        Take::AnonFirst => "200",
+    let swappiness = match order {
+        EvictionOrder::AnonOnly => "max",
+        EvictionOrder::AnonFirst => "200",
     };
     actuator.write(&kernel.sys, FILE, &format!("- {id} {node} {up_to} {swappiness} {}", pages.0))
 }

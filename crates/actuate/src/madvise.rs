@@ -17,7 +17,7 @@ use omr_kernel::maps::Layout;
 use omr_kernel::process::Process;
 use omr_kernel::ranges::{Ranges, length};
 
-use crate::{Actuator, Advice, Advised, Outcome, calls};
+use crate::{Actuator, Advice, AdviseResult, Outcome, calls};
 
 /// Upper bound on the ranges of one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
 pub const MOST_RANGES: usize = 1024;
@@ -42,7 +42,7 @@ pub struct Hint {
 
 /// The result of one [`Hint`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hinted {
+pub struct HintResult {
     /// Addresses that the kernel went through and that were still mapped when the batch ended. The
     /// kernel may have skipped pages among them that other processes have mapped as well, or that
     /// are in use.
@@ -57,7 +57,7 @@ pub struct Hinted {
     pub retried: u32,
 }
 
-impl Hinted {
+impl HintResult {
     /// The outcome for the whole hint. [`Outcome::Done`]: the whole range is done.
     /// [`Outcome::Unsupported`]: the kernel refused everything that is mapped.
     /// [`Outcome::Partial`]: anything between. For a batch that ended early see [`Batch::ended`].
@@ -107,7 +107,7 @@ pub struct Batch<'a> {
     process: &'a Process,
     layout: &'a mut Layout,
     hints: Vec<Hint>,
-    results: Vec<Hinted>,
+    results: Vec<HintResult>,
     chunk: u64,
     call: u64,
     /// The ranges of all calls; those from `at` on are still to be given.
@@ -133,7 +133,7 @@ impl<'a> Batch<'a> {
         let mut batch = Batch {
             process,
             layout,
-            results: vec![Hinted::default(); hints.len()],
+            results: vec![HintResult::default(); hints.len()],
             hints,
             chunk,
             call: chunk,
@@ -183,7 +183,7 @@ impl<'a> Batch<'a> {
         }
         let advice = self.hints[self.of[start].0].advice;
         self.unchecked = true;
-        let Advised { bytes, outcome } = actuator.advise(self.process, advice, &self.ranges[start..end])?;
+        let AdviseResult { bytes, outcome } = actuator.advise(self.process, advice, &self.ranges[start..end])?;
         let mut done = Bytes::ZERO;
         while self.at < end && done + length(&self.ranges[self.at]) <= bytes {
             let range = self.ranges[self.at].clone();
@@ -221,7 +221,7 @@ impl<'a> Batch<'a> {
 
     /// The result of each hint, in the order of the hints. After a stop in between, the results
     /// show what was done until then.
-    pub fn end(mut self) -> Result<Vec<Hinted>> {
+    pub fn end(mut self) -> Result<Vec<HintResult>> {
         if self.unchecked && self.ended.is_none() {
             self.check()?;
         }
@@ -230,7 +230,7 @@ impl<'a> Batch<'a> {
 
     /// Makes calls until the batch is over, or until `go_on` says no. `go_on` gets the bytes of the
     /// next call.
-    pub fn run(mut self, actuator: &mut dyn Actuator, mut go_on: impl FnMut(Bytes) -> bool) -> Result<Vec<Hinted>> {
+    pub fn run(mut self, actuator: &mut dyn Actuator, mut go_on: impl FnMut(Bytes) -> bool) -> Result<Vec<HintResult>> {
         while let Some(bytes) = self.next_call()? {
             if !go_on(bytes) {
                 break;

@@ -3,7 +3,7 @@
 //!
 //! Source: mm/memcontrol.c (`memory.reclaim`), mm/madvise.c.
 
-use omr_kernel::probe::Answer;
+use omr_kernel::probe::Support;
 use omr_kernel::{Dir, Result};
 use serde::Serialize;
 
@@ -33,6 +33,6 @@ pub fn reclaim_keys(actuator: &mut dyn Actuator, group: &Dir) -> Result<ReclaimK
 }
 
 /// Whether `process_madvise` knows this advice.
-pub fn process_madvise(advice: Advice) -> Answer {
-    Answer::of(madvise::probe(advice))
+pub fn process_madvise(advice: Advice) -> Support {
+    Support::of(madvise::probe(advice))
 }

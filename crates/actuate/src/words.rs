@@ -86,7 +86,7 @@ pub(crate) fn text(advice: Advice, ranges: &[Range<u64>]) -> String {
 
 /// The result of one `process_madvise(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advised {
+pub struct AdviseResult {
     /// Bytes of the ranges that are done. A range counts as a whole.
     pub bytes: Bytes,
     /// The outcome for the first range that is not done. [`Outcome::Partial`]: a part of this range

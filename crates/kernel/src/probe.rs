@@ -21,7 +21,7 @@ use crate::{Dir, Error, Kernel, Result};
 /// Whether the kernel supports an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum Support {
     /// The interface works.
     Works,
     /// This kernel does not have the interface.
@@ -32,14 +32,14 @@ pub enum Answer {
     NotProbed,
 }
 
-impl Answer {
+impl Support {
     /// The meaning of a probe's result: permission denied is `Denied`, any other error is `Missing`.
     pub fn of<T>(result: Result<T, std::io::Error>) -> Self {
         match result {
-            Ok(_) => Answer::Works,
+            Ok(_) => Support::Works,
             Err(err) => match err.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => Answer::Denied,
-                _ => Answer::Missing,
+                Some(libc::EPERM | libc::EACCES) => Support::Denied,
+                _ => Support::Missing,
             },
         }
     }
@@ -81,15 +81,15 @@ pub fn psi_window(kernel: &Kernel) -> Result<Option<Duration>> {
 
 /// Whether `/proc/PID/maps` supports `PROCMAP_QUERY` (Linux 6.11). Asks for this process's first
 /// mapping.
-pub fn procmap_query(kernel: &Kernel) -> Answer {
+pub fn procmap_query(kernel: &Kernel) -> Support {
     let result = rustix::fs::openat(&kernel.proc, "self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|maps| maps::procmap_query(maps.as_fd(), 0, maps::COVERING_OR_NEXT, &mut []));
-    Answer::of(result.map_err(Into::into))
+    Support::of(result.map_err(Into::into))
 }
 
 /// Whether `/proc/PID/pagemap` supports `PAGEMAP_SCAN` (Linux 6.7). Asks about an empty range of
 /// this process.
-pub fn pagemap_scan(kernel: &Kernel) -> Answer {
+pub fn pagemap_scan(kernel: &Kernel) -> Support {
     let mut scan = PagemapScan { size: size_of::<PagemapScan>() as u64, ..PagemapScan::default() };
     let result = rustix::fs::openat(&kernel.proc, "self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|fd| {
@@ -97,7 +97,7 @@ pub fn pagemap_scan(kernel: &Kernel) -> Answer {
             // empty, and there is no room for regions, so the kernel writes to nothing else.
             unsafe { ioctl(fd, ScanIoctl::new(&mut scan)) }
         });
-    Answer::of(result.map_err(Into::into))
+    Support::of(result.map_err(Into::into))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use omr_actuate::lru_gen::{self, Take};
+use omr_actuate::lru_gen::{self, EvictionOrder};
 use omr_actuate::{DryRun, Live, Outcome, Switch, Transcript, swap};
 use omr_kernel::lru_gen::Reader;
 use omr_testkit::{FakeRoot, Release};
@@ -23,9 +23,9 @@ fn commands_are_as_the_kernel_wants_them() {
     };
     Reader::default().for_each(&kernel, visit).expect("lists");
     let lists = all[3];
-    lru_gen::age(&mut transcript, &kernel, &lists).expect("an aging");
-    lru_gen::evict(&mut transcript, &kernel, &lists, 3, Take::AnonOnly, Pages(1024)).expect("an eviction");
-    lru_gen::evict(&mut transcript, &kernel, &lists, 3, Take::AnonFirst, Pages(64)).expect("an eviction");
+    lru_gen::run_aging(&mut transcript, &kernel, &lists).expect("an aging");
+    lru_gen::evict(&mut transcript, &kernel, &lists, 3, EvictionOrder::AnonOnly, Pages(1024)).expect("an eviction");
+    lru_gen::evict(&mut transcript, &kernel, &lists, 3, EvictionOrder::AnonFirst, Pages(64)).expect("an eviction");
     let lines = transcript.lines();
     assert!(lines.iter().all(|(path, _)| path.ends_with("sys/kernel/debug/lru_gen")));
     let texts: Vec<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use omr_actuate::damon::{Monitor, Refusal, Seen, Stamp, Target, take_down_left};
-use omr_actuate::{Actuator, Advice, Advised, Outcome};
+use omr_actuate::damon::{Monitor, Refusal, RegionSample, Stamp, Target, remove_leftover};
+use omr_actuate::{Actuator, Advice, AdviseResult, Outcome};
 use omr_kernel::damon::Damon;
 use omr_kernel::process::Process;
 use omr_kernel::{Dir, Kernel, Result};
@@ -52,7 +52,7 @@ impl Actuator for Sysfs {
         Ok(Outcome::Done)
     }
 
-    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<Advised> {
+    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<AdviseResult> {
         unreachable!("a monitor gives no hints")
     }
 
@@ -135,10 +135,10 @@ fn what_others_have_set_up_is_not_touched() {
     let sysfs = Sysfs::default();
     let mut monitor = start(&open(&root), &sysfs).expect("written").expect("free");
     root.write(format!("{KDAMONDS}/0/contexts/0/schemes/0/stats/nr_tried"), "120\n");
-    assert_eq!(monitor.looks().expect("a number"), Some(40));
+    assert_eq!(monitor.samples().expect("a number"), Some(40));
     let before = sysfs.lines().len();
     root.write(format!("{KDAMONDS}/{UPDATE}"), "60000000\n");
-    assert_eq!((monitor.looks().expect("nothing"), monitor.read(|_| true).expect("nothing")), (None, None));
+    assert_eq!((monitor.samples().expect("nothing"), monitor.read(|_| true).expect("nothing")), (None, None));
     assert_eq!(sysfs.lines().len(), before, "another's is not asked for anything");
     drop(monitor);
     assert_eq!(sysfs.lines().len(), before);
@@ -153,7 +153,7 @@ fn whoever_is_in_the_way_for_a_moment_is_waited_for() {
         root.write(format!("{KDAMONDS}/0/contexts/0/schemes/0/stats/nr_tried"), "120\n");
         let sysfs = Sysfs { fails: Some((busy, Outcome::Partial, 2)), ..Sysfs::default() };
         let mut monitor = start(&open(&root), &sysfs).expect("written").expect("free");
-        assert_eq!(monitor.looks().expect("a number"), Some(40), "{busy}");
+        assert_eq!(monitor.samples().expect("a number"), Some(40), "{busy}");
         drop(monitor);
         assert_eq!(sysfs.lines().iter().filter(|line| *line == busy).count(), 3);
         assert_eq!(Damon::read(&open(&root)), Damon::Free);
@@ -201,7 +201,7 @@ fn what_a_killed_run_left_is_known_by_its_stamp() {
             root.write(format!("{KDAMONDS}/{name}"), format!("{text}\n"));
         }
         let mut sysfs = Sysfs::default();
-        assert_eq!(take_down_left(&open(&root), &mut sysfs, STAMP).expect("read"), is_ours, "{stamp} {contexts}");
+        assert_eq!(remove_leftover(&open(&root), &mut sysfs, STAMP).expect("read"), is_ours, "{stamp} {contexts}");
         let expected: &[&str] = match (is_ours, state) {
             (false, _) => &[],
             (true, "on") => &["0/state off", "nr_kdamonds 0"],
@@ -209,7 +209,7 @@ fn what_a_killed_run_left_is_known_by_its_stamp() {
         };
         assert_eq!(sysfs.lines(), expected);
     }
-    assert!(take_down_left(&open(&machine()), &mut Sysfs::default(), STAMP).expect("read"), "nothing is left");
+    assert!(remove_leftover(&open(&machine()), &mut Sysfs::default(), STAMP).expect("read"), "nothing is left");
 }
 
 #[test]
@@ -226,11 +226,11 @@ fn regions_are_known_by_their_order() {
         }
     };
     root.write(format!("{scheme}/stats/nr_tried"), "120\n");
-    assert_eq!(monitor.looks().expect("a number"), Some(40));
+    assert_eq!(monitor.samples().expect("a number"), Some(40));
     root.write(format!("{scheme}/tried_regions/total_bytes"), "0\n");
     assert_eq!(monitor.read(|_| true).expect("nothing"), None, "it ended before it looked again");
     list(&[(0x1000, 0, 40), (0x5000, 1, 3), (0x1000, 0, 2)]);
-    let seen = |used, age| Seen { used, age };
+    let seen = |used, age| RegionSample { used, age };
     assert_eq!(
         monitor.read(|_| true).expect("regions"),
         Some(vec![vec![seen(false, 40), seen(true, 3)], vec![seen(false, 2)]])

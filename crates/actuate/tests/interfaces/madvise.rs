@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use omr_actuate::madvise::{self, Batch, CHUNK, Hint, Hinted};
-use omr_actuate::{Actuator, Advice, Advised, DryRun, Live, Outcome, Transcript};
+use omr_actuate::madvise::{self, Batch, CHUNK, Hint, HintResult};
+use omr_actuate::{Actuator, Advice, AdviseResult, DryRun, Live, Outcome, Transcript};
 use omr_kernel::maps::{Backing, Layout};
 use omr_kernel::process::{Process, read_pids};
 use omr_kernel::ranges::{Ranges, length};
@@ -28,10 +28,10 @@ impl Actuator for Says {
         unreachable!("nothing is written to a file")
     }
 
-    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<AdviseResult> {
         self.asked.push(ranges.to_vec());
         let (bytes, outcome) = self.answers.pop_front().expect("an answer");
-        Ok(Advised { bytes: Bytes(bytes), outcome })
+        Ok(AdviseResult { bytes: Bytes(bytes), outcome })
     }
 
     fn is_live(&self) -> bool {
@@ -61,7 +61,7 @@ fn cold(range: &Range<u64>) -> Hint {
 
 /// Runs a batch about three pages, each in a mapping of its own, with these answers of the kernel.
 /// Returns the results, the outcome that ended the batch early, and the requests.
-fn asked(answers: &[(u64, Outcome)]) -> (Vec<Hinted>, Option<Outcome>, Vec<Vec<Range<u64>>>) {
+fn asked(answers: &[(u64, Outcome)]) -> (Vec<HintResult>, Option<Outcome>, Vec<Vec<Range<u64>>>) {
     let (_root, process) = fake_process(&THREE);
     let mut layout = Layout::read(process.dir()).expect("a layout");
     let mut kernel = Says { answers: answers.iter().copied().collect(), asked: Vec::new() };
@@ -77,7 +77,7 @@ fn asked(answers: &[(u64, Outcome)]) -> (Vec<Hinted>, Option<Outcome>, Vec<Vec<R
     (results, ended, kernel.asked)
 }
 
-fn outcomes(results: &[Hinted]) -> Vec<Outcome> {
+fn outcomes(results: &[HintResult]) -> Vec<Outcome> {
     results.iter().zip(&THREE).map(|(result, range)| result.outcome(&cold(range))).collect()
 }
 
@@ -105,7 +105,8 @@ fn what_had_a_hole_is_asked_for_again_though_it_looks_the_same() {
     let (results, ended, calls) = asked(&[&hole[..], &[(0x1000, Outcome::Done)]].concat());
     assert_eq!((outcomes(&results), ended), (vec![Outcome::Done; 3], None));
     assert_eq!(calls[3][..], THREE[1..2], "that, and nothing twice");
-    let told = |results: &[Hinted]| results.iter().map(|result| (result.changed, result.retried)).collect::<Vec<_>>();
+    let told =
+        |results: &[HintResult]| results.iter().map(|result| (result.changed, result.retried)).collect::<Vec<_>>();
     assert_eq!(told(&results), [(false, 0), (true, 1), (false, 0)]);
     // The mapping changes at each attempt.
     let tries = [(0, Outcome::Partial); madvise::RETRIES as usize];
@@ -201,12 +202,12 @@ impl Actuator for Moves<'_> {
         unreachable!("nothing is written to a file")
     }
 
-    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<AdviseResult> {
         self.asked.push(ranges.to_vec());
         if let Some(mappings) = self.then.pop_front() {
             remap(self.root, &mappings);
         }
-        Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
+        Ok(AdviseResult { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
     }
 
     fn is_live(&self) -> bool {
@@ -218,7 +219,7 @@ fn moved(
     first: &[Range<u64>],
     then: Vec<Vec<Range<u64>>>,
     hints: &[Range<u64>],
-) -> (Vec<Hinted>, Vec<Vec<Range<u64>>>) {
+) -> (Vec<HintResult>, Vec<Vec<Range<u64>>>) {
     let (root, process) = fake_process(first);
     let mut layout = Layout::read(process.dir()).expect("a layout");
     let mut kernel = Moves { root: &root, then: then.into(), asked: Vec::new() };
@@ -316,9 +317,9 @@ impl Actuator for Keeps {
         unreachable!("nothing is written to a file")
     }
 
-    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<Advised> {
+    fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> Result<AdviseResult> {
         self.0.push(ranges.to_vec());
-        Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
+        Ok(AdviseResult { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
     }
 
     fn is_live(&self) -> bool {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use omr_actuate::{Actuator, Advice, Advised, DryRun, Outcome, Transcript, probe};
-use omr_kernel::probe::Answer;
+use omr_actuate::{Actuator, Advice, AdviseResult, DryRun, Outcome, Transcript, probe};
+use omr_kernel::probe::Support;
 use omr_kernel::process::Process;
 use omr_kernel::{Dir, Result};
 use omr_testkit::FakeRoot;
@@ -15,7 +15,7 @@ use crate::open;
 #[test]
 fn every_hint_is_answered() {
     for advice in [Advice::Cold, Advice::PageOut, Advice::WillNeed] {
-        assert_ne!(probe::process_madvise(advice), Answer::NotProbed);
+        assert_ne!(probe::process_madvise(advice), Support::NotProbed);
     }
 }
 
@@ -47,8 +47,8 @@ impl Actuator for Knows {
         })
     }
 
-    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<Advised> {
-        Ok(Advised { bytes: Bytes::ZERO, outcome: Outcome::Unsupported })
+    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<AdviseResult> {
+        Ok(AdviseResult { bytes: Bytes::ZERO, outcome: Outcome::Unsupported })
     }
 
     fn is_live(&self) -> bool {

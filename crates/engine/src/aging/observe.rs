@@ -242,7 +242,7 @@ impl<'a> Observer<'a> {
                     }
                     node.asked = Some(node.lists.youngest().number);
                     // Whether it was done is seen below.
-                    if omr_actuate::lru_gen::age(actuator, self.kernel, &node.lists)? == Outcome::Denied {
+                    if omr_actuate::lru_gen::run_aging(actuator, self.kernel, &node.lists)? == Outcome::Denied {
                         bail!("debugfs is closed to this user, or was just closed to all");
                     }
                 }

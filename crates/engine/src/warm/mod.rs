@@ -27,7 +27,7 @@ use omr_kernel::maps::{Backing, Layout};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::pagemap::{Pagemap, Residency};
-use omr_kernel::probe::Answer;
+use omr_kernel::probe::Support;
 use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::vmstat::Vmstat;
@@ -150,7 +150,7 @@ impl Job<'_> {
         let is_of_this_boot = |record: &Record| record.is_of(&boot, self.kernel);
         let is_old = record.as_ref().is_some_and(|record| !is_of_this_boot(record));
         let record = record.filter(is_of_this_boot);
-        if live && self.root == Path::new("/") && probe::process_madvise(Advice::WillNeed) == Answer::Missing {
+        if live && self.root == Path::new("/") && probe::process_madvise(Advice::WillNeed) == Support::Missing {
             return Err(Exit::Unsupported.error(End::Unsupported.words()));
         }
         let _lock = if live { Some(lock(&paths::warm_lock(self.root))?) } else { None };

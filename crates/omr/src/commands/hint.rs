@@ -16,7 +16,7 @@ use omr_config::{BackendChoice, Loaded};
 use omr_engine::hint::{self, Extent, Hinter, Ignore, Report, Rules, Selection, Skipped, Subject};
 use omr_engine::reclaim::backend;
 use omr_kernel::maps::Backing;
-use omr_kernel::probe::Answer;
+use omr_kernel::probe::Support;
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
 use omr_machine::processes;
@@ -207,7 +207,7 @@ impl Order {
     /// Hints these processes, one after the other.
     pub fn carry_out(&self, kernel: &Kernel, root: &Path, loaded: &Loaded, subjects: &[Subject]) -> Result<Summary> {
         let advice = self.selection.advice;
-        if !self.dry_run && root == Path::new("/") && probe::process_madvise(advice) == Answer::Missing {
+        if !self.dry_run && root == Path::new("/") && probe::process_madvise(advice) == Support::Missing {
             let since = if advice == Advice::WillNeed { "Linux 6.1 has it" } else { "since Linux 5.10" };
             return Err(
                 Exit::Unsupported.error(format!("this kernel takes no such hint about other processes; {since}"))
