@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What the fuzzers begin with: files of real kernels, as crates/testkit/captured has them."""
+"""Makes the first corpus of the fuzzers: files of real kernels from crates/testkit/captured."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ KERNEL_FILES = {
     "proc/swaps": 15,
     "memory.numa_stat": 16,
 }
-"""The end of a path, and the byte by which fuzz_targets/kernel_files.rs knows the file."""
+"""The end of a path, and the byte that chooses its parser in fuzz_targets/kernel_files.rs."""
 
 
 def main() -> None:

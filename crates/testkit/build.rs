@@ -1,4 +1,4 @@
-//! Embeds `captured/` into the crate, so that the static binary can make the same trees inside a guest.
+//! Embeds `captured/` into the crate, so that the guest's static program can make the same trees.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Whatever a file of the kernel says, reading it ends, without a panic. The first byte says which file it is.
+//! No text of a kernel file makes its parser panic or hang. The first byte of the input chooses the
+//! parser.
 #![no_main]
 
 use std::path::Path;
@@ -7,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use omr_kernel::hibernate::parse_availability;
 use omr_kernel::memcg::MemoryStat;
 use omr_kernel::meminfo::Meminfo;
-use omr_kernel::process::{Holds, ProcessStat, Status, parse_group, parse_is_first_user_namespace};
+use omr_kernel::process::{ProcessMemory, ProcessStat, Status, parse_group, parse_is_first_user_namespace};
 use omr_kernel::stat::Stat;
 use omr_kernel::vmstat::Vmstat;
 use omr_kernel::{buddyinfo, kmsg, lru_gen, maps, mounts, numa, psi, swap, zoneinfo};
@@ -23,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
         5 => drop(Stat::parse(text)),
         6 => drop(ProcessStat::parse(text)),
         7 => drop(Status::parse(text)),
-        8 => drop(Holds::parse(text)),
+        8 => drop(ProcessMemory::parse(text)),
         9 => drop((parse_group(text), parse_is_first_user_namespace(text))),
         10 => drop(psi::parse_some_total(text)),
         11 => drop(zoneinfo::parse(text)),

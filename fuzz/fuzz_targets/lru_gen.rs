@@ -1,4 +1,5 @@
-//! Whatever `lru_gen` says: lists that are handed out are whole, and the same however the text is cut into pieces.
+//! For every text of `lru_gen`: the parser returns whole lists only, and the same lists however the
+//! text is cut into pieces.
 #![no_main]
 
 use std::ops::ControlFlow;
@@ -6,7 +7,7 @@ use std::ops::ControlFlow;
 use libfuzzer_sys::fuzz_target;
 use omr_kernel::lru_gen::{Ids, Lists, Parser};
 
-/// All lists, or what is wrong; the text in pieces of so many lines.
+/// All lists of a text that is parsed in pieces of `lines` lines, or the parser's error.
 fn parse(text: &[u8], lines: usize) -> Result<Vec<(Vec<u8>, Ids, Lists)>, String> {
     let mut found = Vec::new();
     let mut visit = |path: &[u8], ids, lists: &Lists| {

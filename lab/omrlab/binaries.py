@@ -16,7 +16,7 @@ def build(package: str) -> Path:
     """Builds one of the workspace's programs without shared libraries, in a target directory of its own."""
     directory = Path(os.environ.get("OMR_LAB_TARGET", REPOSITORY / "target" / "guest"))
     environment = os.environ | {"RUSTFLAGS": "-C target-feature=+crt-static", "CARGO_TARGET_DIR": str(directory)}
-    command = ["cargo", "build", "--quiet", "--locked", "--release", "--target", TARGET, "--package", package]
+    command = ["cargo", "build", "--quiet", "--locked", "--release", "--target", TARGET, "--package", {"omr-testkit": "omr-guest"}.get(package, package)]
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
     return directory / TARGET / "release" / package
 

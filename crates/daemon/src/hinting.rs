@@ -4,17 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
+use omr_actuate::{Actuator, Advice};
 use omr_base::cancel::Flag;
 use omr_config::Loaded;
 use omr_engine::hint::{Account, Extent, Hinter, Report, Selection, Subject};
 use omr_engine::reclaim;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_kernel::Kernel;
-use omr_kernel::actuate::Actuator;
-use omr_kernel::madvise::Advice;
 use omr_kernel::maps::Backing;
 use omr_kernel::memcg::Group;
-use omr_kernel::process::{Holds, Process};
+use omr_kernel::process::{Process, ProcessMemory};
 use omr_kernel::ranges::Ranges;
 use omr_machine::processes;
 use omr_policy::End;
@@ -44,7 +43,7 @@ pub struct Order {
 #[derive(Debug)]
 pub enum Given {
     /// The hint was given, if not to the end.
-    Hinted(Box<Report>, Holds),
+    Hinted(Box<Report>, ProcessMemory),
     /// The process or its group is gone.
     Gone,
     /// It could not be given.
@@ -74,7 +73,7 @@ fn try_give(
     journal: Option<&Journal>,
     order: &Order,
     stop: &Flag,
-) -> Result<Option<(Report, Holds)>> {
+) -> Result<Option<(Report, ProcessMemory)>> {
     let process = Process::open(kernel, order.id.pid)?;
     if processes::id(&process) != order.id {
         return Ok(None);
@@ -94,6 +93,6 @@ fn try_give(
     let config = &order.loaded.policy;
     let mut hinter = Hinter { kernel, config, actuator, journal, stop, progress: &mut |_| {} };
     let report = hinter.run(&subject, &selection, Extent { amount, swap_floor: None })?;
-    let holds = Holds::read(subject.process.dir(), &mut Vec::new())?;
+    let holds = ProcessMemory::read(subject.process.dir(), &mut Vec::new())?;
     Ok(Some((report, holds)))
 }

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_actuate::{Actuator, DryRun, Live};
 use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_base::signals::SignalFd;
@@ -36,7 +37,6 @@ use omr_engine::prepare::{disk_rate, image, zram};
 use omr_engine::reclaim::backend::{self, Backend};
 use omr_engine::reclaim::{Progress, Report};
 use omr_history::ledger::{self, Entry, Ledger, Swept};
-use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::memcg::Group;
 use omr_kernel::psi::Trigger;
 use omr_kernel::{Kernel, clock, process};

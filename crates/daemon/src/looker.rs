@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::Live;
 use omr_base::cancel::Flag;
 use omr_engine::aging;
 use omr_engine::aging::observe::{Observer, Watched};
 use omr_history::{AGES, Cost, Idle, OnNode, Sample, Since, Store};
-use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::numa::{self, Nodes};
-use omr_kernel::process::{Holds, Process};
+use omr_kernel::process::{Process, ProcessMemory};
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Kernel, clock};
 use omr_machine::processes;
@@ -163,7 +163,7 @@ impl<'a> Eye<'a> {
     /// Anonymous memory of a process that is on the kernel's lists: surely all that is not locked.
     fn held(&mut self, id: ProcessId) -> Option<Bytes> {
         let process = Process::open(self.kernel, id.pid).ok().filter(|process| processes::id(process) == id)?;
-        let holds = Holds::read(process.dir(), &mut self.buffer).ok()?;
+        let holds = ProcessMemory::read(process.dir(), &mut self.buffer).ok()?;
         Some(holds.anon? - holds.locked?)
     }
 

@@ -14,7 +14,7 @@ use omr_history::AGES;
 use omr_history::ledger::{Entry, HintLine};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
-use omr_kernel::process::{Capability, Holds, Process, Status};
+use omr_kernel::process::{Capability, Process, ProcessMemory, Status};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::class;
@@ -350,7 +350,7 @@ impl Daemon {
                 self.record(hinting, Ok((&report, holds)));
             }
             Given::Failed(error) => {
-                self.note_hint(&hinting, HintEnd::Failed, Holds::default(), Bytes::ZERO);
+                self.note_hint(&hinting, HintEnd::Failed, ProcessMemory::default(), Bytes::ZERO);
                 self.record(hinting, Err(error));
             }
         }
@@ -358,7 +358,7 @@ impl Daemon {
         self.hint_next();
     }
 
-    fn note_hint(&mut self, hinting: &Hinting, end: HintEnd, holds: Holds, swapped_out: Bytes) {
+    fn note_hint(&mut self, hinting: &Hinting, end: HintEnd, holds: ProcessMemory, swapped_out: Bytes) {
         if hinting.step == Step::WillNeed {
             return;
         }
@@ -375,7 +375,7 @@ impl Daemon {
     }
 
     /// A line in the ledger and one in the log.
-    fn record(&mut self, hinting: Hinting, result: Result<(&Report, Holds), String>) {
+    fn record(&mut self, hinting: Hinting, result: Result<(&Report, ProcessMemory), String>) {
         let ranked = self.processes.ranked.iter().find(|ranked| ranked.id == hinting.id);
         let score = ranked.and_then(|ranked| ranked.score);
         let Some(seen) = self.processes.seen.get_mut(&hinting.id) else { return };

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
 use omr_config::{BackendChoice, Loaded};
 use omr_engine::aging;
@@ -15,7 +16,6 @@ use omr_engine::reclaim::generations::Evictor;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_engine::reclaim::{self, Progress, Report};
 use omr_kernel::Kernel;
-use omr_kernel::actuate::Actuator;
 use omr_kernel::memcg::Group;
 use omr_policy::End;
 use omr_policy::pace::Job;

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::madvise::{Advice, Advised};
+use omr_actuate::{Actuator, Advice, AdviseResult, Outcome};
 use omr_kernel::process::Process;
 use omr_kernel::{Dir, Result};
 
@@ -15,7 +14,7 @@ impl<F: FnMut(&str) -> Outcome + Send> Actuator for Writes<F> {
         Ok((self.0)(data))
     }
 
-    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<Advised> {
+    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> Result<AdviseResult> {
         unreachable!("nothing is hinted")
     }
 

@@ -12,9 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use omr_actuate::{Actuator, Outcome};
 use omr_base::cancel::{Alarm, Flag};
 use omr_base::exit::Exit;
-use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::memcg::Group;
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Kernel, clock};
@@ -71,7 +71,7 @@ pub struct Trier<'a> {
 pub fn read(kernel: &Kernel, group: &Group) -> Result<Seen> {
     let mut buffer = Vec::with_capacity(8192);
     let current = group.read_current(&mut buffer)?;
-    let refaults = group.read_stat(&mut buffer)?.came_back().map(|pages| pages.bytes(kernel.page()));
+    let refaults = group.read_stat(&mut buffer)?.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()));
     let stall = psi::read_group_some_total(group.dir(), Resource::Memory, &mut buffer);
     Ok(Seen { at: clock::read_monotonic(), current, stall, refaults })
 }

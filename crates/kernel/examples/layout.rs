@@ -1,4 +1,4 @@
-//! How long it takes to read what a process has mapped, by `PROCMAP_QUERY` and by text, in turn:
+//! Compares the time to read a process's mappings by `PROCMAP_QUERY` and as text, in turn:
 //! `cargo run --release -p omr-kernel --example layout [MAPPINGS]`.
 
 use std::os::fd::AsRawFd as _;
@@ -17,12 +17,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count: usize = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(20_000);
     let file = std::fs::File::open(std::env::current_exe()?)?;
     for number in 0..count {
-        // A quarter of a program's mappings are files, as a rule; with a hole behind each, no two become one.
+        // Usually a quarter of a program's mappings are files. A hole after each keeps two from
+        // being merged.
         let (flags, file, protection) = match number % 4 {
             0 => (libc::MAP_PRIVATE, file.as_raw_fd(), libc::PROT_READ),
             _ => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, libc::PROT_READ | libc::PROT_WRITE),
         };
-        // SAFETY: new mappings in free places; the second page of each is unmapped by nobody else.
+        // SAFETY: new mappings in free places; only this code unmaps the second page of each.
         unsafe {
             let start = libc::mmap(ptr::null_mut(), 2 * PAGE, protection, flags, file, 0);
             if start == libc::MAP_FAILED {
@@ -31,11 +32,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             libc::munmap(start.byte_add(PAGE), PAGE);
         }
     }
-    // Whoever reads changes its own mappings by that: a copy of this process is read, which does nothing.
-    // SAFETY: there is one thread, and the copy calls nothing but this.
+    // Reading changes the reader's own mappings, so an idle copy of this process is read.
+    // SAFETY: this process has one thread, and the copy calls only prctl() and pause().
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: it waits until it is killed, which it is when its parent ends.
+        // SAFETY: plain system calls; the copy waits until it is killed, at the latest with its
+        // parent.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             loop {

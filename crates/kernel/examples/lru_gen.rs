@@ -1,6 +1,8 @@
-//! How fast the lists of many groups are read: `cargo run --release -p omr-kernel --example lru_gen [GROUPS [NODES]]`.
+//! Measures how fast the generations of many groups are read:
+//! `cargo run --release -p omr-kernel --example lru_gen [GROUPS [NODES]]`.
 //!
-//! From a file in memory, by the reader that the daemon has: what the kernel takes to print the text is not in this.
+//! The daemon's reader reads a file in memory, so the kernel's time to print the text is not
+//! included.
 
 use std::ops::ControlFlow;
 use std::time::Instant;

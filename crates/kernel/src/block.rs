@@ -1,4 +1,4 @@
-//! `/sys/class/block/NAME/inflight`: how much a disk has to do.
+//! `/sys/class/block/NAME/inflight` (Linux 2.6.30): requests that a disk has not finished.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,14 @@ use crate::swap::{self, SwapKind};
 use crate::text::parse_u64;
 use crate::{Kernel, Result};
 
-/// The disks that swap is on.
+/// The disks with swap on them.
 #[derive(Debug, Default)]
 pub struct SwapDisks {
     files: Vec<PathBuf>,
 }
 
 impl SwapDisks {
-    /// Finds them. A swap file tells nothing of the disk it is on, so all disks are looked at then.
+    /// Finds the disks. A swap file does not name its disk, so with a swap file this is every disk.
     pub fn find(kernel: &Kernel) -> Result<Self> {
         let devices = swap::read(kernel)?;
         let inflight = |name: &std::ffi::OsStr| PathBuf::from("class/block").join(name).join("inflight");
@@ -25,10 +25,11 @@ impl SwapDisks {
         Ok(SwapDisks { files: disks.filter_map(|device| device.path.file_name()).map(inflight).collect() })
     }
 
-    /// Reads that the disks have not finished. `None`: not told, as by a device that is gone.
+    /// The number of read requests that the disks have not finished. `None`: the file of a disk
+    /// cannot be read, for example because the disk is gone.
     ///
-    /// `/sys/class/block/NAME/inflight`, since 2.6.30: reads and writes. Sample line:
-    /// `       3        0`. Source: block/genhd.c, part_inflight_show().
+    /// The file has two numbers: reads and writes. Sample line: `       3        0`. Source:
+    /// block/genhd.c, part_inflight_show().
     pub fn read_in_flight(&self, kernel: &Kernel, buffer: &mut Vec<u8>) -> Option<u64> {
         self.files.iter().try_fold(0u64, |sum, file| {
             kernel.sys.read(file, buffer).ok()?;

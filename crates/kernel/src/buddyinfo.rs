@@ -1,4 +1,4 @@
-//! `/proc/buddyinfo`: in blocks of what size memory is free.
+//! `/proc/buddyinfo` (Linux 2.6.10): the number of free blocks of each size.
 
 use omr_units::Pages;
 use serde::{Deserialize, Serialize};
@@ -7,25 +7,26 @@ use crate::text::parse_u64;
 use crate::zoneinfo::ZoneId;
 use crate::{Kernel, Result};
 
-/// The free blocks of one zone, by order: a block of order N is 2^N pages that begin at a multiple of their number.
+/// The free blocks of one zone, by order. A block of order N has 2^N pages and begins at a page
+/// frame that is a multiple of 2^N.
 ///
-/// Sample line: `Node 0, zone    DMA32      2      4      3      4      2      4      6      4      1      3     70`.
+/// Sample line: `Node 0, zone    DMA32      2      4      3 ...`, one number for each order.
 /// Source: mm/vmstat.c, frag_show().
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreeBlocks {
     /// The zone.
     pub zone: ZoneId,
-    /// How many there are of each order, from 0 to the largest that the allocator knows.
+    /// Number of free blocks of each order, from order 0 to the allocator's largest.
     pub orders: Vec<u64>,
 }
 
 impl FreeBlocks {
-    /// How many there are of this order or a larger one.
+    /// Number of free blocks of this order or a larger one.
     pub fn from(&self, order: u32) -> u64 {
         self.large(order).fold(0, |sum, (_, blocks)| sum.saturating_add(blocks))
     }
 
-    /// How much memory they are.
+    /// Pages in the free blocks of this order or a larger one.
     pub fn pages_from(&self, order: u32) -> Pages {
         let pages = |(order, blocks): (usize, u64)| {
             let one = u32::try_from(order).ok().and_then(|order| 1u64.checked_shl(order)).unwrap_or(u64::MAX);
@@ -40,7 +41,7 @@ impl FreeBlocks {
     }
 }
 
-/// Parses the text; lines that are none of a zone are passed over.
+/// Parses the text. Lines that do not describe a zone are skipped.
 pub fn parse(text: &[u8]) -> Vec<FreeBlocks> {
     text.split(|&c| c == b'\n').filter_map(parse_line).collect()
 }
@@ -51,7 +52,7 @@ fn parse_line(line: &[u8]) -> Option<FreeBlocks> {
     Some(FreeBlocks { zone, orders: words.map(parse_u64).collect::<Option<_>>()? })
 }
 
-/// Reads it.
+/// Reads `/proc/buddyinfo`.
 pub fn read(kernel: &Kernel, buffer: &mut Vec<u8>) -> Result<Vec<FreeBlocks>> {
     kernel.proc.read("buddyinfo", buffer)?;
     Ok(parse(buffer))

@@ -1,5 +1,6 @@
-//! The clocks: `CLOCK_MONOTONIC` for intervals, `CLOCK_BOOTTIME` beside it to notice sleep, the
-//! wall clock for what people read.
+//! Clocks, by `clock_gettime(2)`: `CLOCK_MONOTONIC` for intervals, `CLOCK_BOOTTIME` (Linux 2.6.39)
+//! to detect sleep, the wall clock for people, and CPU time. Unit: nanoseconds. Source:
+//! kernel/time.
 
 use std::time::Duration;
 
@@ -10,18 +11,18 @@ fn nanos(t: Timespec) -> u64 {
     u64::try_from(i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec)).unwrap_or(0)
 }
 
-/// The current moment.
+/// The current time of `CLOCK_MONOTONIC`. The clock stands still while the machine sleeps.
 pub fn read_monotonic() -> Monotonic {
     Monotonic(nanos(clock_gettime(ClockId::Monotonic)))
 }
 
-/// How long the machine has been asleep since boot. It grows across suspend and hibernation.
+/// The time that the machine has spent asleep since boot: suspended or hibernated.
 pub fn read_asleep() -> Duration {
     let boot = nanos(clock_gettime(ClockId::Boottime));
     Duration::from_nanos(boot.saturating_sub(read_monotonic().0))
 }
 
-/// CPU time of this process, all threads, since its start.
+/// CPU time of this process since its start, all threads together.
 pub fn read_own_cpu() -> Duration {
     Duration::from_nanos(nanos(clock_gettime(ClockId::ProcessCPUTime)))
 }
@@ -31,7 +32,7 @@ pub fn read_thread_cpu() -> Duration {
     Duration::from_nanos(nanos(clock_gettime(ClockId::ThreadCPUTime)))
 }
 
-/// Seconds since 1970; may jump when somebody sets the clock.
+/// Time since 1970. It jumps when the clock is set.
 pub fn read_wall() -> Duration {
     Duration::from_nanos(nanos(clock_gettime(ClockId::Realtime)))
 }

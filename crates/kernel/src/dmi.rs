@@ -1,9 +1,10 @@
-//! `/sys/class/dmi/id/*`: what the firmware says of the machine, and with it who runs a virtual one.
+//! `/sys/class/dmi/id/*` (Linux 2.6.24): the firmware's names for the machine. They tell which
+//! cloud provider runs a virtual machine.
 
 use crate::{Kernel, Result};
 
-/// Files of `/sys/class/dmi/id` (since 2.6.24, `CONFIG_DMIID`; those here are readable for everybody).
-/// A field is `None` where its file is missing: not every machine has DMI tables.
+/// Four files of `/sys/class/dmi/id` (`CONFIG_DMIID`); everybody may read them. A field is `None`
+/// where its file does not exist: not every machine has DMI tables.
 ///
 /// Sample lines: `Amazon EC2`; `Google Compute Engine`; `7783-7084-3265-9085-8269-3286-77`;
 /// `4.11.amazon`. Source: drivers/firmware/dmi-id.c.
@@ -17,7 +18,7 @@ pub struct Dmi {
 }
 
 impl Dmi {
-    /// Reads them.
+    /// Reads the four files.
     pub fn read(kernel: &Kernel) -> Result<Self> {
         let field = |name: &str| -> Result<Option<String>> {
             let text = kernel.sys.read_optional(format!("class/dmi/id/{name}"))?;

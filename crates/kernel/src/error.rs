@@ -9,41 +9,41 @@ pub enum Error {
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         err: io::Error,
     },
-    /// Writing failed in a way that is not an [`Outcome`](crate::actuate::Outcome).
+    /// Writing failed in a way that is not an `omr_actuate::Outcome`.
     #[error("write \"{}\" to {}: {err}", data.escape_debug(), path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What was to be written.
+        /// The text that was not written.
         data: String,
-        /// What the kernel said.
+        /// The kernel's error.
         err: io::Error,
     },
-    /// A control group could not be made.
+    /// A cgroup could not be made.
     #[error("make {}: {err}", path.display())]
     Make {
         /// The group's directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         err: io::Error,
     },
-    /// The text is not in the form this program knows.
+    /// The text is not in a form that this program knows.
     #[error("{}: {what}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// What was found and what was expected.
+        /// The text that was found, and the form that was expected.
         what: String,
     },
     /// There is no cgroup v2 hierarchy where one is needed.
     #[error("{} is not a cgroup v2 mount: {why}", path.display())]
     NoCgroup2 {
-        /// Where it was looked for.
+        /// The directory where a mount was expected.
         path: PathBuf,
-        /// What is there instead and what to do about it.
+        /// The reason, and what to do about it.
         why: &'static str,
     },
 }
@@ -60,10 +60,11 @@ impl Error {
         Error::Parse { path: path.as_ref().into(), what: what.into() }
     }
 
-    /// Whether the file, group or process is simply not there (any more).
+    /// Whether the file, group or process does not exist, or no longer exists.
     pub fn is_gone(&self) -> bool {
         match self {
-            // ENODEV: a cgroup file kept open whose group was removed. ESRCH: a process that exited.
+            // ENODEV: a cgroup file kept open whose group was removed. ESRCH: a process that
+            // exited.
             Error::Read { err, .. } | Error::Write { err, .. } => {
                 matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ESRCH))
             }
@@ -71,12 +72,12 @@ impl Error {
         }
     }
 
-    /// Whether somebody else was at it, who may be done soon.
+    /// Whether another process holds the interface (`EBUSY`); a later attempt may succeed.
     pub fn is_busy(&self) -> bool {
         matches!(self, Error::Read { err, .. } | Error::Write { err, .. } if err.raw_os_error() == Some(libc::EBUSY))
     }
 
-    /// Whether permission is what is missing.
+    /// Whether this process lacks the permission (`EACCES`, `EPERM`, `EROFS`).
     pub fn is_denied(&self) -> bool {
         match self {
             Error::Read { err, .. } | Error::Write { err, .. } | Error::Make { err, .. } => {

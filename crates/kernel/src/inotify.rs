@@ -1,8 +1,8 @@
-//! `inotify(7)`: of which groups the extended attributes have changed.
+//! `inotify(7)` (Linux 2.6.13): tells which groups' extended attributes have changed.
 //!
-//! `setxattr(2)` sends `IN_ATTRIB` on cgroupfs as on any file system (fs/xattr.c; seen on 6.1, 6.12 and 7.3). So do `chmod`
-//! and `chown`. What cgroupfs does not send is that a group was removed (seen on 6.18): a watch on it stays, and keeps
-//! its inode in memory, until it is taken away.
+//! `setxattr(2)` sends `IN_ATTRIB` on cgroupfs as on any file system (fs/xattr.c; seen on 6.1, 6.12
+//! and 7.3). So do `chmod` and `chown`. cgroupfs sends no event when a group is removed (seen on
+//! 6.18): its watch stays, and keeps the inode in memory, until the watch is removed.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::{Dir, Error, Result};
 
-/// Groups whose attributes are watched.
+/// The groups whose attributes are watched.
 #[derive(Debug)]
 pub struct Watches {
     fd: OwnedFd,
@@ -22,24 +22,26 @@ pub struct Watches {
     groups: HashMap<i32, GroupId>,
 }
 
-/// What has changed since it was asked last.
+/// Changes since the last [`Watches::read`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Attributes, mode or owner of these.
+    /// Groups whose attributes, mode or owner have changed.
     pub groups: Vec<GroupId>,
-    /// And of others that are not known: the kernel keeps no more than 16384 events (`max_queued_events`).
+    /// Events were lost, so other groups may have changed as well. The kernel keeps at most 16384
+    /// events (`max_queued_events`).
     pub lost: bool,
 }
 
 impl Watches {
-    /// None yet.
+    /// No watches.
     pub fn new() -> Result<Self> {
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
         let fd = fd.map_err(|err| Error::read("inotify", err))?;
         Ok(Watches { fd, watched: HashMap::new(), groups: HashMap::new() })
     }
 
-    /// Watches a group; one that is watched already stays so. ENOSPC: `fs.inotify.max_user_watches`.
+    /// Watches a group. A group that is watched already stays so. `ENOSPC`: the limit
+    /// `fs.inotify.max_user_watches` is reached.
     pub fn watch(&mut self, dir: &Dir, id: GroupId) -> Result<()> {
         if self.watched.contains_key(&id) {
             return Ok(());
@@ -51,21 +53,21 @@ impl Watches {
         Ok(())
     }
 
-    /// Takes the watches away from all other groups.
+    /// Removes the watches of all groups for which `is_there` says no.
     pub fn retain(&mut self, is_there: impl Fn(GroupId) -> bool) {
         let Watches { fd, watched, groups } = self;
         watched.retain(|id, watch| {
             let stays = is_there(*id);
             if !stays {
                 groups.remove(watch);
-                // It may have gone with the group.
+                // The kernel may have removed the watch together with the group.
                 let _ = inotify::remove_watch(&*fd, *watch);
             }
             stays
         });
     }
 
-    /// What has changed; does not wait.
+    /// The changes since the last call. Does not wait.
     pub fn read(&mut self) -> Changed {
         let mut changed = Changed::default();
         let mut space = [MaybeUninit::uninit(); 4096];
@@ -130,7 +132,7 @@ mod tests {
         watches.retain(|id| id != b_id);
         touch(&b_path);
         assert_eq!(watches.read(), Changed::default());
-        // A directory that is removed, and made again under its old name.
+        // A directory is removed, and another one is made under its name.
         std::fs::remove_dir(&a_path).expect("removed");
         let _ = watches.read();
         let (a, a_id, a_path) = open("a");

@@ -1,5 +1,5 @@
-//! The kernel's log, `/dev/kmsg` (3.5), as it goes on from here. Reading it needs `CAP_SYSLOG` where
-//! `kernel.dmesg_restrict` is set, as Debian does.
+//! `/dev/kmsg` (Linux 3.5): the kernel's log, from a chosen moment on. Reading it takes
+//! `CAP_SYSLOG` where `kernel.dmesg_restrict` is set, as on Debian.
 //!
 //! Sample record: `6,1053,68123456,-;PM: hibernation: Need to copy 17181 pages`. Source:
 //! kernel/printk/printk.c.
@@ -14,15 +14,15 @@ use rustix::io::Errno;
 
 use crate::{Error, Result};
 
-/// No record is longer.
+/// Upper bound on the length of a record, in bytes.
 const RECORD: usize = 8192;
 
-/// The log from a moment on.
+/// The kernel's log from a moment on.
 #[derive(Debug)]
 pub struct Log(File);
 
 impl Log {
-    /// What will be logged after this call.
+    /// Opens the log at its end: [`Log::read`] returns messages that are logged after this call.
     pub fn from_now(root: &Path) -> Result<Self> {
         let path = root.join("dev/kmsg");
         let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -34,7 +34,8 @@ impl Log {
         open().map_err(|err| Error::Read { path: path.clone(), err })
     }
 
-    /// The messages since then, or since the last call; those that were overwritten are left out.
+    /// The messages since the log was opened, or since the last call. Messages that the kernel has
+    /// overwritten meanwhile are missing.
     pub fn read(&mut self) -> Vec<String> {
         let mut messages = Vec::new();
         let mut record = [0; RECORD];
@@ -49,7 +50,7 @@ impl Log {
     }
 }
 
-/// The text of a record, without its head and the lines of its dictionary.
+/// The text of a record, without its prefix and the lines of its dictionary. `None`: no record.
 pub fn parse_record(record: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(record);
     let (_, message) = text.split_once(';')?;

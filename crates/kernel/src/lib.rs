@@ -1,21 +1,21 @@
-//! One module per Linux interface that omr reads or writes.
+//! One module per Linux interface that omr reads. This crate does not write: writes are in `omr-actuate`.
+//! A PSI trigger and an inotify watch are the only exceptions; the kernel drops both when their file is
+//! closed.
 //!
-//! Every path is resolved below a [`Kernel`]: three directory descriptors (`/proc`, `/sys`, the
+//! Every path is resolved below a [`Kernel`]: three directory descriptors (`/proc`, `/sys` and the
 //! cgroup2 mount), opened once under a root that a test may choose. Functions named `read_*` touch
-//! the system; functions named `parse_*` take text and touch nothing.
+//! the system. Functions named `parse_*` take text and touch nothing.
 //!
-//! Missing data is `None` or [`Error`], never a zero: whoever decides must be able to tell
-//! "nothing" from "unknown".
+//! Missing data is `None` or an [`Error`], never a zero: a decision must be able to tell "nothing"
+//! from "unknown".
 
 mod error;
 mod root;
 mod text;
 
-pub mod actuate;
 pub mod block;
 pub mod buddyinfo;
 pub mod clock;
-pub mod compaction;
 pub mod damon;
 pub mod dmi;
 pub mod hibernate;
@@ -23,7 +23,6 @@ pub mod inotify;
 pub mod kmsg;
 pub mod lockdown;
 pub mod lru_gen;
-pub mod madvise;
 pub mod maps;
 pub mod memcg;
 pub mod meminfo;

@@ -1,4 +1,5 @@
-//! `/sys/kernel/security/lockdown`: what the kernel forbids even to root, as with Secure Boot.
+//! `/sys/kernel/security/lockdown` (Linux 5.4): operations that the kernel forbids even to root,
+//! for example under Secure Boot.
 
 use std::fmt;
 
@@ -6,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::Kernel;
 
-/// How far the kernel is locked down. Since 5.4; sample line: `none [integrity] confidentiality`,
-/// the current one in brackets. Source: security/lockdown/lockdown.c.
+/// The level of lockdown. Sample line: `none [integrity] confidentiality`, the current level in
+/// brackets. Source: security/lockdown/lockdown.c.
 ///
-/// From `Integrity` on there is no hibernation, and no file of debugfs with a write bit (`lru_gen`
-/// is one) can be opened.
+/// From `Integrity` on the machine cannot hibernate, and no file of debugfs with a write bit can be
+/// opened; `lru_gen` is such a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lockdown {
-    /// Not at all.
+    /// Nothing is forbidden.
     None,
-    /// Nothing that could change the running kernel.
+    /// Operations that could change the running kernel are forbidden.
     Integrity,
-    /// Nor anything that could read its secrets.
+    /// Operations that could read the kernel's secrets are forbidden as well.
     Confidentiality,
 }
 
 impl Lockdown {
-    /// Parses the text; `None` when no known word is in brackets.
+    /// Parses the text. `None`: no known word is in brackets.
     pub fn parse(text: &[u8]) -> Option<Self> {
         text.split(u8::is_ascii_whitespace).find_map(|word| match word {
             b"[none]" => Some(Lockdown::None),
@@ -33,7 +34,8 @@ impl Lockdown {
         })
     }
 
-    /// Reads it. `None`: not built in, or securityfs is not mounted, or not readable.
+    /// Reads the level. `None`: lockdown is not built in, or the file cannot be read, for example
+    /// because securityfs is not mounted.
     pub fn read(kernel: &Kernel) -> Option<Self> {
         Lockdown::parse(kernel.sys.read_string("kernel/security/lockdown").ok()?.as_bytes())
     }

@@ -1,8 +1,9 @@
-//! The multi-generational LRU: whether it is on, its generations, and the commands that make and evict
-//! them.
+//! The multi-generational LRU: `/sys/kernel/mm/lru_gen/enabled` and `/sys/kernel/debug/lru_gen`
+//! (Linux 6.1). Source: mm/vmscan.c.
 //!
-//! `/sys/kernel/debug/lru_gen` (Linux 6.1) lists, for each group and node, up to four generations of
-//! pages, the oldest first. What a generation's age means, and what it does not, is in `omr_policy::age`.
+//! The second file lists, for each group and node, up to four generations of pages, the oldest
+//! first. Writes to it are commands: make a generation (aging), and evict old generations.
+//! `omr_policy::age` tells the meaning of a generation's age, and its limits.
 
 mod lines;
 
@@ -10,67 +11,66 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use omr_units::{GroupId, Pages};
+use omr_units::GroupId;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::{Actuator, Outcome};
 use crate::memcg::Group;
 use crate::mounts;
-use crate::process::parse_mask;
+use crate::text::parse_mask;
 use crate::{Error, Kernel, Result};
 
 pub use lines::{Generation, Ids, Lists, Parser};
 
-/// Below `/sys`.
-const FILE: &str = "kernel/debug/lru_gen";
+/// Path of the list of generations, below `/sys`.
+pub const FILE: &str = "kernel/debug/lru_gen";
 
-/// `/sys/kernel/mm/lru_gen/enabled` (Linux 6.1): a bit mask. Sample line: `0x0007`.
-/// Source: mm/vmscan.c, enabled_show().
+/// The bit mask of `/sys/kernel/mm/lru_gen/enabled`. Sample line: `0x0007`. Source: mm/vmscan.c,
+/// enabled_show().
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Enabled(pub u16);
 
 impl Enabled {
-    /// Parses the text.
+    /// Parses the text. `None`: the text is no mask of 16 bits.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mask = parse_mask(text.trim_ascii().strip_prefix(b"0x")?)?;
         u16::try_from(mask).ok().map(Enabled)
     }
 
-    /// Whether pages are kept in generations at all.
+    /// Whether MGLRU is on: the kernel keeps pages in generations.
     pub fn is_on(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Whether aging walks page tables and clears accessed bits there; without, ages are coarse.
+    /// Whether aging walks page tables and clears accessed bits there. Without it, ages are coarse.
     pub fn walks_page_tables(self) -> bool {
         self.0 & 2 != 0
     }
 }
 
-/// Reads it; `None` when the kernel was built without (`CONFIG_LRU_GEN`).
+/// Reads `enabled`. `None`: the kernel is built without `CONFIG_LRU_GEN`.
 pub fn read_enabled(kernel: &Kernel) -> Result<Option<Enabled>> {
     let text = kernel.sys.read_optional("kernel/mm/lru_gen/enabled")?;
     Ok(text.and_then(|text| Enabled::parse(text.as_bytes())))
 }
 
-/// Whether `/sys/kernel/debug/lru_gen` (Linux 6.1), where the generations are, can be opened.
+/// Whether this process can open `/sys/kernel/debug/lru_gen`, the list of generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Generations {
-    /// It can.
+    /// The file can be opened.
     Open,
     /// debugfs is not mounted.
     NotMounted,
-    /// debugfs is there, the file is not.
+    /// debugfs is mounted, but does not have the file.
     Missing,
-    /// Not by this process, or not while the kernel is locked down.
+    /// This process lacks the permission, or the kernel is locked down.
     Denied,
 }
 
-/// Opens the file for reading, and reads nothing: with thousands of groups that takes a while.
+/// Opens the file, but does not read it: with thousands of groups reading takes a while.
 pub fn read_generations(kernel: &Kernel) -> Generations {
     match rustix::fs::openat(&kernel.sys, FILE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => Generations::Open,
@@ -84,20 +84,21 @@ pub fn read_generations(kernel: &Kernel) -> Generations {
     }
 }
 
-/// Reads the file, again and again with the same buffers.
+/// A reader of the list that keeps its buffers from one reading to the next.
 #[derive(Debug, Default)]
 pub struct Reader {
     buffer: Vec<u8>,
     parser: Parser,
 }
 
-/// How much is read at once: the kernel hands out a group or a few with each call, however large this is.
+/// Bytes of one read. The kernel returns only a group or a few per call, however large this is.
 const CHUNK: usize = 64 << 10;
 
 impl Reader {
-    /// Calls `visit` with the path from the hierarchy's root ("/a/b") and the lists of each group on
-    /// each node, in the kernel's order: parents first, and a group that was removed but still has
-    /// pages before one that was made anew under its name. A break ends the reading.
+    /// Calls `visit` for each group on each node, with the group's path from the hierarchy's root
+    /// ("/a/b") and its generations. The order is the kernel's: parents first. A group that was
+    /// removed but still has pages comes before a later group of the same name. A break ends the
+    /// reading.
     pub fn for_each(
         &mut self,
         kernel: &Kernel,
@@ -116,7 +117,7 @@ impl Reader {
                 Err(Errno::INTR) => continue,
                 Err(err) => return Err(Error::read(&path, err)),
             }
-            // Whole lines; the rest of one comes with the next read.
+            // Parse whole lines only. The rest of the last line comes with the next read.
             let Some(end) = memchr::memrchr(b'\n', &self.buffer) else { continue };
             let parsed = self.parser.feed(&self.buffer[..=end], &mut visit);
             self.buffer.drain(..=end);
@@ -132,10 +133,12 @@ impl Reader {
         Ok(())
     }
 
-    /// The lists of one group, one for each node, in `lists`; none when the group is not there any more.
+    /// Reads the generations of one group on each node into `lists`. The list is empty if the group
+    /// no longer exists.
     ///
-    /// The file has no way to ask for one group. Where ids are inode numbers (7.x), and for the root,
-    /// reading ends behind the group; elsewhere a removed group of the same name may come first, so all is read.
+    /// The file cannot be asked for one group. Where ids are inode numbers (7.x), and for the root,
+    /// reading ends after the group. Elsewhere a removed group of the same name may come first, so
+    /// the whole file is read.
     pub fn read_group(&mut self, kernel: &Kernel, group: &Group, lists: &mut Vec<Lists>) -> Result<()> {
         lists.clear();
         let wanted = path_of(group.path());
@@ -153,73 +156,24 @@ impl Reader {
     }
 }
 
-/// The path by which the file names a group, from its path below the mount. The mount must be that of
-/// the hierarchy's root: see [`sees_root`].
+/// The path of a group in the file, from its path below the mount. The mount must be the root of
+/// the hierarchy: see [`sees_root`].
 pub fn path_of(path: &Path) -> Vec<u8> {
     let mut named = vec![b'/'];
     named.extend_from_slice(path.as_os_str().as_bytes());
     named
 }
 
-/// Whether lists of this path are those of the group: 7.x says its inode number, too.
+/// Whether an entry of the file belongs to the group `wanted` with this `id`. 6.x tells only the
+/// path; 7.x tells the inode number as well.
 pub fn is_group(path: &[u8], ids: Ids, lists: &Lists, wanted: &[u8], id: GroupId) -> bool {
     path == wanted && (ids == Ids::Private || lists.id == id.0)
 }
 
-/// Whether groups have the same paths here as in the file: not in a control group namespace, as
-/// containers have one. The hierarchy's root has inode number 1 (fs/kernfs/dir.c); the root of a test
-/// is not on cgroupfs.
+/// Whether groups have the same paths here as in the file. They do not in a cgroup namespace, as of
+/// a container. The hierarchy's root has inode number 1 (fs/kernfs/dir.c). The root of a test is
+/// not on cgroupfs.
 pub fn sees_root(kernel: &Kernel) -> Result<bool> {
     let root = kernel.cgroup()?;
     Ok(!root.is_cgroup2() || root.id()? == GroupId(1))
-}
-
-/// Makes a new youngest generation: pages used since the last time move into the one that was the
-/// youngest, all others stay. Walks the page tables of the group's processes; nothing interrupts that.
-///
-/// `+ ID NODE YOUNGEST 1 1`: anonymous memory as well, and no short cuts. Without the first 1, and no
-/// swap to be had, cold pages would come out as the youngest (6.12, tried). On 7.x the same number is
-/// a swappiness, of which any but 0 means that.
-///
-/// Done proves nothing: 6.x says so when somebody else was quicker, too. Look at the numbers again.
-/// Partial: 7.x says that somebody was quicker. Unsupported: no such group any more, or the numbers
-/// have moved on. Source: mm/vmscan.c, run_aging().
-pub fn age(actuator: &mut dyn Actuator, kernel: &Kernel, lists: &Lists) -> Result<Outcome> {
-    let Lists { id, node, .. } = lists;
-    actuator.write(&kernel.sys, FILE, &format!("+ {id} {node} {} 1 1", lists.youngest().number))
-}
-
-/// What may be evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
-    /// Anonymous and shared memory only: swappiness `max` (Linux 6.16).
-    AnonOnly,
-    /// Anonymous and shared memory while there is some in the oldest generation, and then file memory
-    /// (`200`). A younger generation comes after both.
-    AnonFirst,
-}
-
-/// Evicts up to so many pages of the generations up to `up_to`, which must be older than the youngest
-/// two. Pages that were used since the last aging are found out and stay.
-///
-/// `- ID NODE UP_TO SWAPPINESS PAGES`. Pages on their way to a swap disk do not count, so nothing but
-/// time bounds how many are sent there: it ends soon after a signal. It ignores `memory.min` and
-/// `memory.low`, and does nothing to groups below this one.
-///
-/// Done proves nothing here either. Unsupported: no such group, `up_to` is too young, or no such
-/// swappiness. Source: mm/vmscan.c, run_eviction().
-pub fn evict(
-    actuator: &mut dyn Actuator,
-    kernel: &Kernel,
-    lists: &Lists,
-    up_to: u64,
-    take: Take,
-    pages: Pages,
-) -> Result<Outcome> {
-    let Lists { id, node, .. } = lists;
-    let swappiness = match take {
-        Take::AnonOnly => "max",
-        Take::AnonFirst => "200",
-    };
-    actuator.write(&kernel.sys, FILE, &format!("- {id} {node} {up_to} {swappiness} {}", pages.0))
 }

@@ -1,4 +1,5 @@
-//! `/proc/PID/maps` and `/proc/PID/smaps`: what a process has mapped where.
+//! `/proc/PID/maps` (ioctl `PROCMAP_QUERY` since Linux 6.11) and `/proc/PID/smaps` (2.6.14): the
+//! mappings of a process. Source: fs/proc/task_mmu.c.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -11,51 +12,50 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl, opcode};
 
-use crate::actuate::{Actuator, Outcome};
 use crate::ranges::Ranges;
 use crate::root::read_all;
-use crate::text::{leading_u64, parse_u64};
+use crate::text::{leading_u64, parse_mask, parse_u64};
 use crate::{Dir, Error, Result};
 
-/// What backs a mapping.
+/// The origin of a mapping's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Nothing but swap: heap, stack, private memory.
+    /// No file, only swap: heap, stack, private memory.
     Anonymous,
-    /// A file, or shared memory, which to the kernel is a file of tmpfs.
+    /// A file. Shared memory is a file of tmpfs to the kernel.
     File,
     /// The kernel itself: `[vdso]`, `[vvar]`, `[vsyscall]`.
     Kernel,
 }
 
-/// Which part of which file.
+/// The part of a file that is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilePart {
-    /// Major and minor number of its file system.
+    /// Major and minor number of the file system.
     pub device: (u32, u32),
-    /// Its inode.
+    /// Inode number of the file.
     pub inode: u64,
-    /// Where in it the mapping begins, in bytes.
+    /// Offset in the file at which the mapping begins, in bytes.
     pub offset: u64,
 }
 
-/// One mapping.
+/// One mapping of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Where.
+    /// The addresses.
     pub range: Range<u64>,
-    /// What is behind it.
+    /// The origin of the pages.
     pub backing: Backing,
-    /// `MAP_SHARED`: others may have the same pages mapped.
+    /// `MAP_SHARED`: other processes may have mapped the same pages.
     pub shared: bool,
-    /// The file, where it has one.
+    /// The mapped part of a file. `None`: no file.
     pub file: Option<FilePart>,
 }
 
 impl Mapping {
-    /// Whether an address in both is the same thing in both.
+    /// Whether an address in both mappings has the same contents in both.
     fn is_same(&self, other: &Mapping) -> bool {
-        // A border may have moved: what counts is where in the file an address is.
+        // A boundary may have moved, so the offset that belongs to an address decides.
         let place = |mapping: &Mapping| {
             let file = mapping.file?;
             Some((file.device, file.inode, file.offset.wrapping_sub(mapping.range.start)))
@@ -64,20 +64,21 @@ impl Mapping {
     }
 }
 
-/// Calls `found` for each mapping, lowest first. Lines that are not understood are passed over.
+/// Calls `found` for each mapping, lowest first. Lines in another form are skipped.
 ///
 /// Sample line: `55d0c4a3e000-55d0c4a5f000 rw-p 00000000 00:00 0                  [heap]`. Source:
-/// fs/proc/task_mmu.c, show_map_vma(). A newline in a name is escaped, so no name can fake a line.
+/// fs/proc/task_mmu.c, show_map_vma(). The kernel escapes a newline in a name, so no name can fake
+/// a line.
 pub fn parse(text: &[u8], found: impl FnMut(Mapping)) {
     text.split(|&c| c == b'\n').filter_map(parse_head).map(|(mapping, _)| mapping).for_each(found);
 }
 
-/// A mapping, and the name behind it.
+/// Parses the first line of a mapping: the mapping, and its name. `None`: the line is another one.
 fn parse_head(line: &[u8]) -> Option<(Mapping, &[u8])> {
     let mut fields = line.splitn(6, |&c| c == b' ');
     let range = fields.next()?;
     let dash = range.iter().position(|&c| c == b'-')?;
-    let range = hex(&range[..dash])?..hex(&range[dash + 1..])?;
+    let range = parse_mask(&range[..dash])?..parse_mask(&range[dash + 1..])?;
     let shared = fields.next()?.ends_with(b"s");
     let (offset, device) = (fields.next()?, fields.next()?);
     let inode = parse_u64(fields.next()?)?;
@@ -86,9 +87,9 @@ fn parse_head(line: &[u8]) -> Option<(Mapping, &[u8])> {
         None
     } else {
         let colon = device.iter().position(|&c| c == b':')?;
-        let number = |digits| u32::try_from(hex(digits)?).ok();
+        let number = |digits| u32::try_from(parse_mask(digits)?).ok();
         let device = (number(&device[..colon])?, number(&device[colon + 1..])?);
-        Some(FilePart { device, inode, offset: hex(offset)? })
+        Some(FilePart { device, inode, offset: parse_mask(offset)? })
     };
     let mapping = Mapping { backing: backing(file, name), range, shared, file };
     (mapping.range.start < mapping.range.end).then_some((mapping, name))
@@ -102,49 +103,49 @@ fn backing(file: Option<FilePart>, name: &[u8]) -> Backing {
     }
 }
 
-fn hex(digits: &[u8]) -> Option<u64> {
-    crate::process::parse_mask(digits)
-}
-
-/// Why the kernel refuses `MADV_COLD` and `MADV_PAGEOUT` for a whole mapping (mm/madvise.c, can_madv_lru_vma()).
+/// The reason why the kernel refuses `MADV_COLD` and `MADV_PAGEOUT` for a whole mapping
+/// (mm/madvise.c, can_madv_lru_vma()), with its flag in `VmFlags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// `mlock(2)`: `lo`.
+    /// Locked by `mlock(2)`: `lo`.
     Locked,
     /// Pages of hugetlbfs: `ht`.
     HugePages,
-    /// Memory of a device, not of the system: `pf`.
+    /// Memory of a device, not system memory: `pf`.
     Device,
 }
 
-/// One mapping with what `smaps` says of it. A field is `None` when its line is missing.
+/// One mapping with its figures from `smaps`. A field is `None` when its line is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detail {
     /// The mapping.
     pub mapping: Mapping,
-    /// Its file, or the kernel's word for it; empty when it has none.
+    /// Path of the file, or the kernel's name such as `[heap]`. Empty: the mapping has no name.
     pub name: OsString,
     /// `Rss`: in memory, and in the page table.
     pub resident: Option<Bytes>,
-    /// `Private_Clean` and `Private_Dirty`: of it, what no other process has mapped.
-    pub alone: Option<Bytes>,
-    /// `Pss`: the same, and of each other page this process's share, as many as have it mapped.
+    /// `Private_Clean` and `Private_Dirty`: resident pages that no other process has mapped.
+    pub private: Option<Bytes>,
+    /// `Pss`: resident pages, each divided by the number of processes that have mapped it.
     pub proportional: Option<Bytes>,
     /// `Swap`: in swap.
     pub swapped: Option<Bytes>,
-    /// `Referenced`: used since the kernel last looked.
+    /// `Referenced`: used since the kernel last cleared the accessed bits.
     pub referenced: Option<Bytes>,
-    /// `VmFlags`.
+    /// From `VmFlags`: the reason why the kernel refuses hints. `None`: the kernel accepts them.
     pub refusal: Option<Refusal>,
-    /// The same, `sr` or `rr`: under `MADV_SEQUENTIAL` or `MADV_RANDOM`. The kernel's lists do not learn of use through this
-    /// mapping (include/linux/mm_inline.h, vma_has_recency(), since 6.3).
-    pub without_age: bool,
+    /// From `VmFlags`, `sr` or `rr`: the mapping is under `MADV_SEQUENTIAL` or `MADV_RANDOM`. Then
+    /// use through this mapping does not count for the age of its pages (include/linux/mm_inline.h,
+    /// vma_has_recency(), since 6.3).
+    pub no_recency: bool,
 }
 
-/// As [`parse`], for `smaps` (since 2.6.14, `VmFlags` 3.8): sizes on the wire in kB (1024 bytes).
+/// As [`parse`], for `smaps` (since 2.6.14, `VmFlags` 3.8). In the file the unit is kB (1024
+/// bytes).
 ///
-/// Sample lines after each that [`parse`] knows: `Rss:                 132 kB`, `VmFlags: rd wr mr mw me ac sd`.
-/// Source: fs/proc/task_mmu.c, __show_smap() and show_smap_vma_flags().
+/// Sample lines, after each line that [`parse`] knows: `Rss:                 132 kB`,
+/// `VmFlags: rd wr mr mw me ac sd`. Source: fs/proc/task_mmu.c, __show_smap() and
+/// show_smap_vma_flags().
 pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
     let mut last: Option<Detail> = None;
     for line in text.split(|&c| c == b'\n') {
@@ -154,12 +155,12 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
                 mapping,
                 name,
                 resident: None,
-                alone: None,
+                private: None,
                 proportional: None,
                 swapped: None,
                 referenced: None,
                 refusal: None,
-                without_age: false,
+                no_recency: false,
             };
             last.replace(detail).into_iter().for_each(&mut found);
             continue;
@@ -171,7 +172,7 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
         match key {
             b"Rss" => last.resident = size(),
             b"Private_Clean" | b"Private_Dirty" => {
-                last.alone = size().map(|size| size + last.alone.unwrap_or_default())
+                last.private = size().map(|size| size + last.private.unwrap_or_default())
             }
             b"Pss" => last.proportional = size(),
             b"Swap" => last.swapped = size(),
@@ -179,7 +180,7 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
             b"VmFlags" => {
                 let mut flags = rest.split(|&c| c == b' ');
                 last.refusal = flags.clone().find_map(parse_flag);
-                last.without_age = flags.any(|flag| matches!(flag, b"sr" | b"rr"));
+                last.no_recency = flags.any(|flag| matches!(flag, b"sr" | b"rr"));
             }
             _ => {}
         }
@@ -196,22 +197,24 @@ fn parse_flag(flag: &[u8]) -> Option<Refusal> {
     }
 }
 
-/// Reads `smaps` in a process's directory. The kernel walks the page tables for it: some milliseconds
-/// for each 100 MiB.
+/// Reads `smaps` in a process's directory. The kernel walks the page tables, which takes some
+/// milliseconds for each 100 MiB.
 pub fn read_smaps(process: &Dir) -> Result<Vec<Detail>> {
     let mut buffer = Vec::new();
     process.read("smaps", &mut buffer)?;
     let mut all = Vec::new();
     parse_smaps(&buffer, |detail| all.push(detail));
-    // Kernel threads and processes that exit have none; anything else has at least its program.
+    // The file of a kernel thread or of an exiting process is empty. Others have at least one
+    // mapping.
     if all.is_empty() && !buffer.is_empty() {
         return Err(Error::parse(process.path().join("smaps"), "no line \"START-END ...\""));
     }
     Ok(all)
 }
 
-/// Whether a mapping is shared memory: of a file, named or not, in tmpfs. By `/proc/PID/map_files` (since 3.3, for root only until
-/// 5.9), whose links lead to the file itself. False for what is gone.
+/// Whether a mapping is shared memory: a file in tmpfs, with or without a name. Follows the link in
+/// `/proc/PID/map_files` (3.3; for root only until 5.9) to the file itself. False if the process or
+/// the mapping is gone.
 pub fn is_shared_memory(process: &Dir, mapping: &Mapping) -> bool {
     if !mapping.shared || mapping.backing != Backing::File {
         return false;
@@ -224,39 +227,34 @@ pub fn is_shared_memory(process: &Dir, mapping: &Mapping) -> bool {
 /// `TMPFS_MAGIC`, include/uapi/linux/magic.h.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Has the kernel forget that a process has used its memory: `/proc/PID/clear_refs` (since 2.6.22), of which `1` means all
-/// pages. Holds its `mmap_lock` for writing meanwhile, and takes from others, reclaim among them, what they would have
-/// seen. Source: fs/proc/task_mmu.c, clear_refs_write().
-pub fn clear_referenced(actuator: &mut dyn Actuator, process: &Dir) -> Result<Outcome> {
-    actuator.write(process, "clear_refs", "1")
-}
-
-/// A snapshot of what a process has mapped, and the means to see later what of it has changed: what
-/// the 2019 proposal of `process_madvise` called a cookie.
+/// A snapshot of a process's mappings, and the means to find later which addresses have changed.
+/// The 2019 proposal of `process_madvise` called this a cookie.
 ///
-/// By `PROCMAP_QUERY` (Linux 6.11), else by text. Neither is one moment: the process goes on while its
-/// mappings are read one by one. Memory that was unmapped and mapped again in the same place and kind
-/// looks the same. `[vsyscall]`, which is in no process's address space, is left out.
+/// Read by `PROCMAP_QUERY` (Linux 6.11), else as text. Neither shows a single moment: the process
+/// runs while its mappings are read one by one. Memory that was unmapped and mapped again, at the
+/// same place and of the same kind, looks unchanged. `[vsyscall]` is left out, because it is in no
+/// process's address space.
 ///
-/// The open file is of one address space: after an `exec` nothing can be read from it any more (`ESRCH`).
+/// The open file belongs to one address space: after an `exec` it returns `ESRCH`.
 #[derive(Debug)]
 pub struct Layout {
     file: OwnedFd,
     name: PathBuf,
-    /// `PROCMAP_QUERY` works; assumed until it is known not to.
+    /// Whether `PROCMAP_QUERY` works: true until the kernel says no.
     queries: bool,
     buffer: Vec<u8>,
     mappings: Vec<Mapping>,
 }
 
 impl Layout {
-    /// Takes it of the process with this directory. Needs what `ptrace` needs to read. `ESRCH`: the
-    /// process has no memory, as a kernel thread, a zombie or one that is gone.
+    /// Reads the mappings of the process with this directory. This takes the right to read the
+    /// process by `ptrace`. `ESRCH`: the process has no memory: a kernel thread, a zombie, or a
+    /// process that is gone.
     pub fn read(process: &Dir) -> Result<Self> {
         Layout::read_by(process, true)
     }
 
-    /// As where there is no `PROCMAP_QUERY`.
+    /// As [`Layout::read`], but as text, as on a kernel without `PROCMAP_QUERY`.
     pub fn read_text(process: &Dir) -> Result<Self> {
         Layout::read_by(process, false)
     }
@@ -270,13 +268,13 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The mappings, lowest first, none reaching into another.
+    /// The mappings, lowest first, without overlaps.
     pub fn mappings(&self) -> &[Mapping] {
         &self.mappings
     }
 
-    /// Takes it again, and returns the addresses at which something else is now, or nothing, or
-    /// something where nothing was.
+    /// Reads the mappings again, and returns the addresses that have changed: mapped, unmapped, or
+    /// mapped to something else.
     pub fn update(&mut self) -> Result<Ranges> {
         let now = self.take()?;
         let changed = differences(&self.mappings, &now);
@@ -321,10 +319,11 @@ impl Layout {
                 inode: found.inode,
                 offset: found.vma_offset,
             });
-            // A name costs as much again. The kernel's own mappings are never writable, others hardly ever are not.
+            // A name costs as much as the query. Only the kernel's own mappings need one. They are
+            // never writable, and hardly any other anonymous mapping is read-only.
             let mut name = [0; 16];
             if file.is_none() && found.vma_flags & IS_WRITABLE == 0 {
-                // A longer name is none of those, and an error that leaves the name empty.
+                // The kernel's names fit. A longer name is an error that leaves the buffer empty.
                 let _ = procmap_query(self.file.as_fd(), found.vma_start, 0, &mut name);
             }
             let range = found.vma_start..found.vma_end;
@@ -334,8 +333,8 @@ impl Layout {
     }
 }
 
-/// Adds a mapping behind the others. Of one that begins before the last one ends, because borders moved
-/// while they were read, only what is behind that.
+/// Adds a mapping after the others. If the mapping begins before the last one ends, because
+/// boundaries moved while they were read, only the part after that end is added.
 fn push(all: &mut Vec<Mapping>, mut mapping: Mapping) {
     if mapping.range.start >= VSYSCALL && mapping.backing == Backing::Kernel {
         return;
@@ -352,9 +351,10 @@ fn push(all: &mut Vec<Mapping>, mut mapping: Mapping) {
     }
 }
 
-/// Addresses from here on are the kernel's; `[vsyscall]` of x86 is at the very end.
+/// Addresses from here on belong to the kernel; `[vsyscall]` of x86 is at the very end.
 const VSYSCALL: u64 = 1 << 63;
 
+/// The addresses that are mapped before or now, but not to the same contents.
 fn differences(before: &[Mapping], now: &[Mapping]) -> Ranges {
     if before == now {
         return Ranges::new();
@@ -396,16 +396,17 @@ pub(crate) struct ProcmapQuery {
     build_id_addr: u64,
 }
 
-/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`, `_VMA_WRITABLE` and `_VMA_SHARED`, include/uapi/linux/fs.h.
+/// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`, `_VMA_WRITABLE` and `_VMA_SHARED`,
+/// include/uapi/linux/fs.h.
 pub(crate) const COVERING_OR_NEXT: u64 = 0x10;
 const IS_WRITABLE: u64 = 0x02;
 const IS_SHARED: u64 = 0x08;
 
 type QueryIoctl<'a> = Updater<'a, { opcode::read_write::<ProcmapQuery>(b'f', 17) }, ProcmapQuery>;
 
-/// Asks an open `/proc/PID/maps` for the mapping at an address, and for its name where there is room for
-/// one (Linux 6.11). `ENOENT`: there is none; `ENOTTY`: no such request; `ESRCH`: the process has no
-/// memory. Source: fs/proc/task_mmu.c, do_procmap_query().
+/// Asks an open `/proc/PID/maps` for the mapping at an address (Linux 6.11), and for its name if
+/// `name` has room. `ENOENT`: no such mapping; `ENOTTY`: no such request; `ESRCH`: the process has
+/// no memory. Source: fs/proc/task_mmu.c, do_procmap_query().
 pub(crate) fn procmap_query(
     maps: BorrowedFd<'_>,
     address: u64,
@@ -422,8 +423,8 @@ pub(crate) fn procmap_query(
         query.vma_name_addr = name.as_mut_ptr() as u64;
         query.vma_name_size = u32::try_from(name.len()).unwrap_or(u32::MAX);
     }
-    // SAFETY: the opcode is PROCMAP_QUERY, whose argument is this struct; the one address in it is that of
-    // `name`, to which the kernel writes no more than `vma_name_size` bytes, or 0.
+    // SAFETY: the opcode is PROCMAP_QUERY, and its argument is this struct. The only address in it
+    // is 0 or that of `name`, to which the kernel writes no more than `vma_name_size` bytes.
     unsafe { ioctl(maps, QueryIoctl::new(&mut query)) }?;
     Ok(query)
 }
@@ -456,7 +457,7 @@ mod tests {
         let before = "1000-5000 rw-p 0 00:00 0\n8000-a000 r--p 3000 fe:01 7 /a\n";
         for (now, differs) in [
             (before, vec![]),
-            // mprotect() of a part moves borders and changes nothing.
+            // mprotect() of a part moves boundaries and changes nothing.
             (
                 "1000-2000 rw-p 0 00:00 0\n2000-5000 r--p 0 00:00 0\n8000-9000 r--p 3000 fe:01 7\n9000-a000 r--p 4000 fe:01 7\n",
                 vec![],
@@ -490,7 +491,8 @@ mod tests {
             before in proptest::collection::vec((0u64..4, 1u64..4, 0u64..3), 0..8),
             now in proptest::collection::vec((0u64..4, 1u64..4, 0u64..3), 0..8),
         ) {
-            // Inode 0 is anonymous; of files each page is at the offset of its address.
+            // Inode 0 is anonymous memory. A page of a file is at the offset that equals its
+            // address.
             let build = |steps: &[(u64, u64, u64)]| {
                 let mut at = 0;
                 let mut all = Vec::new();

@@ -1,5 +1,7 @@
-//! Control groups, version 2: one open directory each, the memory controller's files in it, and a
-//! walk over all of them.
+//! Cgroups, version 2 (files since Linux 4.5 unless said otherwise): one open directory for each
+//! group, the files of the memory controller in it, and a walk over all groups.
+//!
+//! Source: mm/memcontrol.c, kernel/cgroup/cgroup.c.
 
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
@@ -14,11 +16,12 @@ use crate::root::os;
 use crate::text::{for_each_key, leading_u64, parse_u64};
 use crate::{Dir, Error, Result};
 
-/// The fields of a group's `memory.stat` that omr uses, under the kernel's own names. All but the
-/// root's are there since 4.5; refaults are split into anon and file since 5.9.
+/// The fields of a group's `memory.stat` that omr uses, under the kernel's names. Every group but
+/// the root has the file since 4.5; refaults are split into anon and file since 5.9. Values are
+/// bytes, or pages for counters. A field is `None` when its line is missing.
 ///
-/// Sample lines: `anon 1052672`, `workingset_refault_anon 13`. Bytes, or pages for counters.
-/// Source: mm/memcontrol.c, memory_stats[] and memcg_vm_event_stat[].
+/// Sample lines: `anon 1052672`, `workingset_refault_anon 13`. Source: mm/memcontrol.c,
+/// memory_stats[] and memcg_vm_event_stat[].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the kernel's")]
 pub struct MemoryStat {
@@ -28,9 +31,9 @@ pub struct MemoryStat {
     pub shmem: Option<Bytes>,
     pub file_mapped: Option<Bytes>,
     pub file_dirty: Option<Bytes>,
-    /// Under writeback, swap included (the name misleads).
+    /// Under writeback, including writeback to swap (the name misleads).
     pub file_writeback: Option<Bytes>,
-    /// Swapped out, but still in memory (Linux 5.11).
+    /// Swapped out and still in memory (Linux 5.11).
     pub swapcached: Option<Bytes>,
     pub unevictable: Option<Bytes>,
     pub slab_reclaimable: Option<Bytes>,
@@ -38,12 +41,12 @@ pub struct MemoryStat {
     pub pgsteal: Option<Pages>,
     pub workingset_refault_anon: Option<Pages>,
     pub workingset_refault_file: Option<Pages>,
-    /// Read from swap, what was read ahead included (Linux 7.2).
+    /// Pages read from swap, including readahead (Linux 7.2).
     pub pswpin: Option<Pages>,
 }
 
 impl MemoryStat {
-    /// Parses the text; unknown lines are passed over, missing ones stay `None`.
+    /// Parses the text. Unknown lines are skipped.
     pub fn parse(text: &[u8]) -> Self {
         let mut stat = MemoryStat::default();
         for_each_key(text, |key, rest| match key {
@@ -66,30 +69,31 @@ impl MemoryStat {
         stat
     }
 
-    /// Memory that only swap can take: private anonymous and shared memory.
+    /// Memory that can be reclaimed only to swap: private anonymous and shared memory. `None`: no
+    /// `anon`.
     pub fn swap_backed(&self) -> Option<Bytes> {
         Some(self.anon? + self.shmem.unwrap_or_default())
     }
 
-    /// Page cache that belongs to files: `file` without shared memory and swap cache.
+    /// Page cache of files: `file` without shared memory and swap cache. `None`: no `file`.
     pub fn page_cache(&self) -> Option<Bytes> {
         Some(self.file? - self.shmem.unwrap_or_default() - self.swapcached.unwrap_or_default())
     }
 
-    /// Pages of this group that came back after they were reclaimed, since the group was made.
+    /// Refaults of this group since it was made: pages that came back after they were reclaimed.
     pub fn refaults(&self) -> Option<Pages> {
         Some(self.workingset_refault_anon? + self.workingset_refault_file?)
     }
 
-    /// As [`MemoryStat::refaults`], with what came from swap into other memory than it left: MGLRU does
-    /// not count that as refaults.
-    pub fn came_back(&self) -> Option<Pages> {
+    /// As [`MemoryStat::refaults`], and with swap-ins into other memory than the page left, which
+    /// MGLRU does not count as refaults: the larger of the anonymous refaults and `pswpin`.
+    pub fn refaults_with_swap_ins(&self) -> Option<Pages> {
         let anon = self.workingset_refault_anon?.max(self.pswpin.unwrap_or_default());
         Some(anon + self.workingset_refault_file?)
     }
 }
 
-/// A control group: its open directory and inode number. Its path is for printing.
+/// A cgroup: its open directory and its inode number. The path is for printing.
 #[derive(Debug)]
 pub struct Group {
     dir: Dir,
@@ -99,7 +103,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Opens the group at `path` below the hierarchy's root; the empty path is the root itself.
+    /// Opens the group at `path` below the hierarchy's root. The empty path is the root itself.
     pub fn open(root: &Dir, path: &Path) -> Result<Self> {
         // "a/../../etc" must not lead out of the hierarchy.
         if path.components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
@@ -110,22 +114,22 @@ impl Group {
         Ok(Group { dir, id, path: path.into() })
     }
 
-    /// Its directory.
+    /// The group's directory.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// Its directory, to keep.
+    /// The group's directory, handed to the caller.
     pub fn into_dir(self) -> Dir {
         self.dir
     }
 
-    /// Its identity.
+    /// The group's identity: the inode number of its directory.
     pub fn id(&self) -> GroupId {
         self.id
     }
 
-    /// Its path below the mount, for printing.
+    /// The group's path below the mount, for printing.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -135,38 +139,40 @@ impl Group {
         self.path.as_os_str().is_empty()
     }
 
-    /// `memory.current` (since 4.5; not on the root, and only with the memory controller enabled for
-    /// this group): bytes charged to the group and its descendants. Sample: `1073741824`.
+    /// Reads `memory.current`: bytes charged to the group and its descendants. The root does not
+    /// have the file, nor has a group without the memory controller. Sample: `1073741824`.
     pub fn read_current(&self, buffer: &mut Vec<u8>) -> Result<Bytes> {
         read_number(&self.dir, "memory.current", buffer).map(Bytes)
     }
 
-    /// `memory.swap.current`: bytes in swap, zswap and zram included at their full size.
+    /// Reads `memory.swap.current`: bytes in swap. Pages in zswap and zram count at their full
+    /// size.
     pub fn read_swap_current(&self, buffer: &mut Vec<u8>) -> Result<Bytes> {
         read_number(&self.dir, "memory.swap.current", buffer).map(Bytes)
     }
 
-    /// `memory.stat`.
+    /// Reads `memory.stat`.
     pub fn read_stat(&self, buffer: &mut Vec<u8>) -> Result<MemoryStat> {
         self.dir.read_at_once("memory.stat", buffer)?;
         Ok(MemoryStat::parse(buffer))
     }
 
-    /// One of `memory.min`, `memory.low`, `memory.high`, `memory.max`, `memory.swap.max`.
+    /// Reads one of `memory.min` (4.18), `memory.low`, `memory.high`, `memory.max`,
+    /// `memory.swap.max`.
     pub fn read_limit(&self, file: &str, buffer: &mut Vec<u8>) -> Result<Limit> {
         self.dir.read_at_once(file, buffer)?;
         parse_limit(buffer)
             .ok_or_else(|| Error::parse(self.dir.path().join(file), "neither a number of bytes nor \"max\""))
     }
 
-    /// What `memory.min` and `memory.low` protect: the larger of the two. No such files (the root,
-    /// or no memory controller) is no protection.
+    /// Reads the protection of the group: the larger of `memory.min` and `memory.low`. A group
+    /// without these files (the root, or no memory controller) has no protection.
     pub fn read_protection(&self, buffer: &mut Vec<u8>) -> Result<Limit> {
         read_protection(&self.dir, buffer)
     }
 
-    /// `populated` of `cgroup.events` (since 4.5; not on the root): whether a process is in the group or
-    /// below it. Sample line: `populated 1`. Source: kernel/cgroup/cgroup.c.
+    /// Reads `populated` of `cgroup.events`: whether a process is in the group or below it. The
+    /// root does not have the file. Sample line: `populated 1`. Source: kernel/cgroup/cgroup.c.
     pub fn read_populated(&self, buffer: &mut Vec<u8>) -> Result<bool> {
         self.dir.read_at_once("cgroup.events", buffer)?;
         let line = buffer.split(|&c| c == b'\n').find_map(|line| line.strip_prefix(b"populated "));
@@ -177,8 +183,8 @@ impl Group {
         }
     }
 
-    /// `usage_usec` of `cpu.stat`: CPU time of the group and its descendants. There since 4.15, with
-    /// or without the cpu controller.
+    /// Reads `usage_usec` of `cpu.stat` (4.15): CPU time of the group and its descendants. The line
+    /// exists with or without the cpu controller.
     pub fn read_cpu(&self, buffer: &mut Vec<u8>) -> Result<Duration> {
         read_cpu(&self.dir, buffer)
     }
@@ -210,7 +216,7 @@ pub fn read_protection(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Limit> {
     Ok(most)
 }
 
-/// A file that holds one number.
+/// Reads a file that holds one number.
 pub fn read_number(dir: &Dir, file: &str, buffer: &mut Vec<u8>) -> Result<u64> {
     dir.read_at_once(file, buffer)?;
     parse_u64(buffer).ok_or_else(|| Error::parse(dir.path().join(file), "not a number"))
@@ -223,23 +229,24 @@ fn parse_limit(text: &[u8]) -> Option<Limit> {
     }
 }
 
-/// What the walk calls for each group.
+/// The callbacks of [`walk`].
 pub trait Visit {
-    /// Called for a group before its children, with its name and a token for the parent (`None` for
-    /// the root). Returns a token for its own children, or `None` to leave them out.
+    /// Called for a group before its children, with the group's name and the parent's token (`None`
+    /// for the root). Returns a token for the group's children, or `None` to leave them out.
     fn enter(&mut self, dir: &Dir, id: GroupId, name: &OsStr, parent: Option<usize>) -> Option<usize>;
 
-    /// Called with the parent's token when there are groups below it that cannot be looked at (no
-    /// descriptors left, no permission, too deep): nothing is known of them.
+    /// Called with the parent's token when groups below it cannot be read (no descriptors left, no
+    /// permission, too deep): nothing is known about these groups.
     fn unknown(&mut self, parent: usize) {
         let _ = parent;
     }
 }
 
-/// Walks over all groups below `root`, parents first. A group that disappears meanwhile is left out.
+/// Walks over `root` and all groups below it, parents first. A group that disappears meanwhile is
+/// left out.
 ///
-/// A directory of cgroupfs has two links and one for each child, so a leaf is known without listing
-/// it: a third of the system calls for a tree of services.
+/// A directory of cgroupfs has two links, and one more for each child. So a leaf is recognized
+/// without listing it, which saves a third of the system calls for a tree of services.
 pub fn walk(root: &Dir, visit: &mut impl Visit) -> Result<()> {
     let stat = rustix::fs::fstat(root).map_err(|e| Error::read(root.path(), e))?;
     if let Some(token) = visit.enter(root, GroupId(stat.st_ino), OsStr::new(""), None) {
@@ -248,7 +255,8 @@ pub fn walk(root: &Dir, visit: &mut impl Visit) -> Result<()> {
     Ok(())
 }
 
-/// Deeper than any tree in use; a limit so that a hostile tree cannot exhaust the stack.
+/// Upper bound on the depth of a walk, so that a hostile tree cannot exhaust the stack. Trees in
+/// use are not as deep.
 const DEPTH_LIMIT: usize = 64;
 
 fn walk_children(dir: &Dir, token: usize, visit: &mut impl Visit, depth: usize) -> Result<()> {
@@ -259,7 +267,7 @@ fn walk_children(dir: &Dir, token: usize, visit: &mut impl Visit, depth: usize) 
     let mut names: Vec<Box<OsStr>> = Vec::new();
     {
         let mut space = [MaybeUninit::uninit(); 4096];
-        // The root's descriptor is kept from walk to walk, so its position is not at the start.
+        // The root's descriptor stays open from walk to walk, so its position is not at the start.
         rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map_err(|e| Error::read(dir.path(), e))?;
         let mut entries = RawDir::new(dir, &mut space);
         while let Some(entry) = entries.next() {

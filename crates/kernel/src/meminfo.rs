@@ -1,4 +1,4 @@
-//! `/proc/meminfo`: the machine's memory.
+//! `/proc/meminfo` (`MemAvailable` since Linux 3.14): the machine's memory.
 
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::text::{for_each_key, leading_u64};
 use crate::{Kernel, Result};
 
-/// `/proc/meminfo`, fields under the kernel's own names, on the wire in kB (1024 bytes).
+/// Fields of `/proc/meminfo` under the kernel's names. In the file the unit is kB (1024 bytes). A
+/// field is `None` when its line is missing.
 ///
 /// Sample line: `MemTotal:        2014552 kB`. Source: fs/proc/meminfo.c.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +16,7 @@ pub struct Meminfo {
     pub mem_total: Option<Bytes>,
     pub mem_free: Option<Bytes>,
     pub mem_available: Option<Bytes>,
-    /// Swapped out, or swapped in again, and in memory all the same.
+    /// Memory that has a copy in swap and is still, or again, in memory.
     pub swap_cached: Option<Bytes>,
     pub active_anon: Option<Bytes>,
     pub inactive_anon: Option<Bytes>,
@@ -25,16 +26,16 @@ pub struct Meminfo {
     pub swap_free: Option<Bytes>,
     /// Waiting to be written to a file system.
     pub dirty: Option<Bytes>,
-    /// Being written, to a file system or to swap.
+    /// Being written to a file system or to swap.
     pub writeback: Option<Bytes>,
-    /// Slab that shrinkers can free (`SReclaimable`, since 2.6.19).
+    /// Slab memory that shrinkers can free (`SReclaimable`, since 2.6.19).
     pub slab_reclaimable: Option<Bytes>,
-    /// The compressed pool of zswap, since 5.19; `None` where it is not built in.
+    /// Size of zswap's compressed pool, since 5.19. `None`: zswap is not built in.
     pub zswap: Option<Bytes>,
 }
 
 impl Meminfo {
-    /// Parses the text; a line that is missing leaves its field `None`.
+    /// Parses the text.
     pub fn parse(text: &[u8]) -> Self {
         let mut info = Meminfo::default();
         for_each_key(text, |key, rest| {
@@ -60,7 +61,7 @@ impl Meminfo {
         info
     }
 
-    /// Reads it.
+    /// Reads `/proc/meminfo`.
     pub fn read(kernel: &Kernel, buffer: &mut Vec<u8>) -> Result<Self> {
         kernel.proc.read("meminfo", buffer)?;
         Ok(Meminfo::parse(buffer))

@@ -1,27 +1,28 @@
-//! `/proc/self/mounts`: what is mounted, as this process sees it.
+//! `/proc/self/mounts`: the mounts in this process's mount namespace.
 
 use std::path::{Path, PathBuf};
 
 use crate::root::os;
-use crate::swap::unescape;
+use crate::text::unescape;
 use crate::{Kernel, Result};
 
-/// One line. White space, backslash and (since 3.4) `#` in the path are escaped as in `/proc/swaps`.
+/// One mount. In the file, white space, backslash and (since 3.4) `#` of the path are escaped as in
+/// `/proc/swaps`.
 ///
 /// Sample line: `cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime 0 0`.
 /// Source: fs/proc_namespace.c, show_vfsmnt().
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
+    /// The mount point.
     pub path: PathBuf,
     /// Type of the file system.
     pub kind: Vec<u8>,
-    /// Whether nothing can be written there.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
 impl Mount {
-    /// Parses one line.
+    /// Parses one line. `None`: the line is in another form.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&c| c == b' ');
         let (_source, path, kind, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
@@ -36,25 +37,24 @@ impl Mount {
     }
 }
 
-/// Parses the whole file, passing over lines in another form.
+/// Parses the whole file. Lines in another form are skipped.
 pub fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|&c| c == b'\n').filter_map(Mount::parse).collect()
 }
 
-/// Reads it.
+/// Reads `/proc/self/mounts`.
 pub fn read(kernel: &Kernel) -> Result<Vec<Mount>> {
     let mut buffer = Vec::new();
     kernel.proc.read("self/mounts", &mut buffer)?;
     Ok(parse(&buffer))
 }
 
-/// The mount of this type at this path; the last one wins, as it covers the others.
+/// The mount of this type at this path. The last one wins, because it covers the others.
 pub fn find<'a>(mounts: &'a [Mount], path: &Path, kind: &[u8]) -> Option<&'a Mount> {
     mounts.iter().rev().find(|mount| mount.path == path && mount.kind == kind)
 }
 
-/// Whether the control groups are mounted read-only, as in most containers. `None` when they are not
-/// in the list.
+/// Whether cgroup2 is mounted read-only, as in most containers. `None`: it is not in the list.
 pub fn read_is_cgroup_read_only(kernel: &Kernel) -> Option<bool> {
     let mounts = read(kernel).ok()?;
     find(&mounts, Path::new("/sys/fs/cgroup"), b"cgroup2").map(|mount| mount.read_only)

@@ -1,30 +1,34 @@
-//! NUMA nodes and memory tiers: which memory is fast, and whether reclaim moves what it takes from there to slower
-//! memory first (demotion) instead of to swap.
+//! NUMA nodes and memory tiers, below `/sys/devices` and `/sys/kernel/mm/numa`, and
+//! `memory.numa_stat` of a group. Tiers tell which memory is fast. With demotion, reclaim moves
+//! pages of fast memory to slower memory first, instead of to swap.
+//!
+//! Source: drivers/base/node.c, mm/memory-tiers.c, mm/memcontrol.c.
 
 use serde::{Deserialize, Serialize};
 
 use crate::text::parse_u64;
 use crate::{Kernel, Result};
 
-/// The nodes of a machine and their tiers.
+/// The machine's nodes and their tiers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nodes {
-    /// Nodes that are online, `/sys/devices/system/node/online` (2.6.24). Sample: `0-1,3`.
+    /// Nodes that are online: `/sys/devices/system/node/online` (2.6.24). Sample: `0-1,3`.
     pub online: Vec<u32>,
-    /// Those with CPUs, `has_cpu` there.
+    /// Nodes with CPUs: `has_cpu` in the same directory.
     pub with_cpus: Vec<u32>,
-    /// Those with memory, `has_memory` there (3.8).
+    /// Nodes with memory: `has_memory` in the same directory (3.8).
     pub with_memory: Vec<u32>,
-    /// The nodes of each tier that has any, fastest first: `/sys/devices/virtual/memory_tiering/memory_tierN/nodelist`
-    /// (6.1), of which the smaller number is the faster tier. Empty where the kernel has no tiers.
+    /// The nodes of each tier that has any, fastest tier first:
+    /// `/sys/devices/virtual/memory_tiering/memory_tierN/nodelist` (6.1). A smaller N is a faster
+    /// tier. Empty: the kernel has no tiers.
     pub tiers: Vec<Vec<u32>>,
-    /// `/sys/kernel/mm/numa/demotion_enabled` (6.1; sample: `false`); `None`: no such file.
+    /// `/sys/kernel/mm/numa/demotion_enabled` (6.1; sample: `false`). `None`: the file does not
+    /// exist.
     pub demotion: Option<bool>,
 }
 
-/// Source of all: drivers/base/node.c, mm/memory-tiers.c.
 impl Nodes {
-    /// Reads them. Without NUMA in the kernel there are none.
+    /// Reads the nodes and tiers. All lists are empty where the kernel is built without NUMA.
     pub fn read(kernel: &Kernel) -> Result<Self> {
         let list = |name: &str| -> Result<Vec<u32>> {
             let text = kernel.sys.read_optional(format!("devices/system/node/{name}"))?;
@@ -44,12 +48,12 @@ impl Nodes {
         })
     }
 
-    /// Place of a node's tier, 0 is the fastest; `None` where that is not known.
+    /// Index of a node's tier; 0 is the fastest. `None`: the tier is not known.
     pub fn tier(&self, node: u32) -> Option<usize> {
         self.tiers.iter().position(|tier| tier.contains(&node))
     }
 
-    /// Whether reclaim moves memory to a slower tier before it frees any.
+    /// Whether reclaim moves pages to a slower tier before it frees any.
     pub fn demotes(&self) -> bool {
         self.demotion == Some(true) && self.tiers.len() > 1
     }
@@ -67,7 +71,7 @@ fn read_tiers(kernel: &Kernel) -> Result<Vec<Vec<u32>>> {
         else {
             continue;
         };
-        // One that has just lost its last node is gone.
+        // A tier disappears when it loses its last node.
         let list = dir.sub(&name).and_then(|tier| tier.read_optional("nodelist")).ok().flatten();
         tiers.extend(list.and_then(|list| Some((number, parse_list(list.trim())?))));
     }
@@ -75,10 +79,11 @@ fn read_tiers(kernel: &Kernel) -> Result<Vec<Vec<u32>>> {
     Ok(tiers.into_iter().map(|(_, nodes)| nodes).filter(|nodes| !nodes.is_empty()).collect())
 }
 
-/// No kernel has more nodes (`MAX_NUMNODES`).
+/// Upper bound on the number of nodes, of any kernel (`MAX_NUMNODES`).
 const MOST_NODES: u32 = 1024;
 
-/// A list of numbers as the kernel prints it, `0-1,3`; `None` of anything else. Empty is a list of none.
+/// Parses a list of numbers as the kernel prints it: `0-1,3`. The empty text is the empty list.
+/// `None`: the text is in another form.
 pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     let number = |text: &str| u32::try_from(parse_u64(text.as_bytes())?).ok().filter(|number| *number < MOST_NODES);
     let mut numbers = Vec::new();
@@ -91,20 +96,20 @@ pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     Some(numbers)
 }
 
-/// What a group has on one node.
+/// A group's memory on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnNode {
-    /// The node.
+    /// Number of the node.
     pub node: u32,
     /// Anonymous memory.
     pub anon: omr_units::Bytes,
     /// Page cache, shared memory and swap cache together.
     pub file: omr_units::Bytes,
-    /// Of it, shared memory.
+    /// Shared memory; part of `file`.
     pub shmem: omr_units::Bytes,
 }
 
-/// Parses `memory.numa_stat` of a group (5.10), which counts the groups below it as well. Sample line:
+/// Parses `memory.numa_stat` of a group (5.10). Its numbers include the groups below. Sample line:
 /// `anon N0=1052672 N1=0`, in bytes. Source: mm/memcontrol.c, `memory_numa_stat_show()`.
 pub fn parse_numa_stat(text: &[u8]) -> Vec<OnNode> {
     let mut nodes: Vec<OnNode> = Vec::new();

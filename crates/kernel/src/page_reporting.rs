@@ -1,10 +1,12 @@
-//! Free page reporting: a guest tells its host which blocks of memory are free (virtio-balloon, Hyper-V), and the host
-//! takes them back. Until the guest uses them again they are zero and cost a migration next to nothing.
+//! Free page reporting, by `/sys/module/page_reporting` (Linux 5.14) and `/proc/kpageflags`
+//! (2.6.25): a guest tells its host which blocks of memory are free (virtio-balloon, Hyper-V), and
+//! the host reclaims these blocks. A reported block is zero until the guest uses it again, and
+//! costs a migration next to nothing.
 //!
-//! Reports go out in rounds 2 s apart, and a round tells of at most a sixteenth of what is free of one order
-//! (mm/page_reporting.c): a minute may pass until the host knows everything. There is no counter of it. What can be seen
-//! is the kernel's own mark on the first page of a free block that was reported: `PG_reported`, which is the bit of
-//! `PG_uptodate` and shows in `/proc/kpageflags` as such.
+//! Reports go out in rounds 2 s apart, and a round covers at most a sixteenth of the free blocks of
+//! one order (mm/page_reporting.c): a minute may pass until the host knows all of them. The kernel
+//! has no counter of reports. It marks the first page of a free block that was reported (5.7):
+//! `PG_reported` is the bit of `PG_uptodate`, and `/proc/kpageflags` shows it under that name.
 
 use std::os::fd::AsFd;
 
@@ -17,37 +19,40 @@ use crate::{Error, Kernel, Result};
 
 /// `KPF_UPTODATE`, include/uapi/linux/kernel-page-flags.h.
 const UPTODATE: u64 = 1 << 3;
-/// `KPF_BUDDY`: free, in the allocator's lists.
+/// `KPF_BUDDY`: free, in the page allocator's lists.
 const BUDDY: u64 = 1 << 10;
-/// `PAGE_REPORTING_CAPACITY`: blocks to a report.
+/// `PAGE_REPORTING_CAPACITY`, include/linux/page_reporting.h: blocks in one report.
 const CAPACITY: u64 = 32;
 
-/// `/sys/module/page_reporting/parameters/page_reporting_order` (Linux 5.14): the order of the smallest block that is
-/// reported, or -1 as long as no driver has asked for reports. Sample line: `9`. Source: mm/page_reporting.c.
+/// Reads `/sys/module/page_reporting/parameters/page_reporting_order`: the order of the smallest
+/// block that is reported, or -1 while no driver wants reports. Sample line: `9`. Source:
+/// mm/page_reporting.c.
 ///
-/// `None`: nobody is told of free memory.
+/// `None`: free memory is reported to nobody.
 pub fn read_order(kernel: &Kernel) -> Result<Option<u32>> {
     let text = kernel.sys.read_optional("module/page_reporting/parameters/page_reporting_order")?;
-    // Larger than any order is what -1 is on the way through an unsigned type.
+    // The kernel may print -1 as an unsigned number; that is larger than any order.
     let order = text.and_then(|text| parse_u64(text.as_bytes())).and_then(|order| u32::try_from(order).ok());
     Ok(order.filter(|&order| order < u64::BITS))
 }
 
-/// Whether reports are made of this zone at all: not of one that is small or nearly full
+/// Whether the kernel reports this zone at all. It skips a zone that is small or nearly full
 /// (`page_reporting_process_zone()`).
 pub fn is_reported(zone: &Zone, order: u32) -> bool {
     zone.free.0 > zone.low.0.saturating_add(pages(order).saturating_mul(CAPACITY))
 }
 
-/// Pages to a block of this order.
+/// Pages in a block of this order.
 fn pages(order: u32) -> u64 {
     1u64.checked_shl(order).unwrap_or(u64::MAX)
 }
 
-/// How many free blocks of this order or a larger one bear the mark, of `/proc/kpageflags`: one number of 64 bits for
-/// each page frame (Linux 2.6.25, root only). One number is read for each place where such a block can begin.
+/// The number of free blocks of this order or a larger one that were reported. Reads
+/// `/proc/kpageflags` (root only), which has 64 bits for each page frame: one number for each frame
+/// where a block of this order can begin.
 ///
-/// `None` when the kernel was built without (`CONFIG_PROC_PAGE_MONITOR`), or does not let this process.
+/// `None`: the kernel is built without `CONFIG_PROC_PAGE_MONITOR`, or this process may not read the
+/// file.
 pub fn read_reported(kernel: &Kernel, zone: &Zone, order: u32) -> Result<Option<u64>> {
     const NAME: &str = "kpageflags";
     let read = |err: Errno| Error::read(kernel.proc.path().join(NAME), err);
@@ -63,7 +68,7 @@ pub fn read_reported(kernel: &Kernel, zone: &Zone, order: u32) -> Result<Option<
     while pfn < end {
         match read_flags(file.as_fd(), pfn) {
             Ok(Some(flags)) => reported += u64::from(flags & (BUDDY | UPTODATE) == BUDDY | UPTODATE),
-            // The end of memory.
+            // The file ends at the last page frame.
             Ok(None) => break,
             Err(Errno::PERM) => return Ok(None),
             Err(err) => return Err(read(err)),

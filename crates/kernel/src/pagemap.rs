@@ -1,4 +1,8 @@
-//! `/proc/PID/pagemap`: which pages of a process are in memory, and which in swap.
+//! `/proc/PID/pagemap` (Linux 2.6.25; ioctl `PAGEMAP_SCAN` 6.7): which pages of a process are in
+//! memory, and which are in swap.
+//!
+//! The file has 8 bytes for each page; bit 63 is "present" and bit 62 is "swapped". Source:
+//! fs/proc/task_mmu.c, do_pagemap_scan() and pagemap_read().
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -11,12 +15,12 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 use crate::ranges::Ranges;
 use crate::{Dir, Error, Result};
 
-/// Where a page is.
+/// Whether a page is in memory or in swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
-    /// Mapped to memory.
+    /// In memory, and mapped.
     Present,
-    /// In swap. It may be in the swap cache, so in memory, as well: the page table does not tell.
+    /// In swap. The page may also be in the swap cache, so in memory: the page table does not tell.
     Swapped,
 }
 
@@ -52,33 +56,35 @@ pub(crate) type ScanIoctl<'a> = Updater<'a, { opcode::read_write::<PagemapScan>(
 /// `PAGE_IS_PRESENT` and `PAGE_IS_SWAPPED`, include/uapi/linux/fs.h.
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
-/// Regions in one answer, 12 KiB.
+/// Upper bound on the regions that one `PAGEMAP_SCAN` returns: 12 KiB.
 const REGIONS: usize = 512;
 /// Bits of an entry, Documentation/admin-guide/mm/pagemap.rst.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
-/// Nobody else has the page mapped (since 4.2).
+/// No other process has the page mapped (since 4.2).
 const EXCLUSIVE: u64 = 1 << 56;
-/// Of a page that is present: its frame; 0 without `CAP_SYS_ADMIN`.
+/// The page frame of a page that is present; 0 without `CAP_SYS_ADMIN`.
 const FRAME: u64 = (1 << 55) - 1;
-/// Ranges nearer to each other than this are looked at together.
+/// Ranges with a gap of at most this size are read together.
 pub const NEAR: Bytes = Bytes::mib(1);
-/// Bytes read at once where there is no `PAGEMAP_SCAN`: entries for 32 MiB of 4 KiB pages.
+/// Bytes of one read where the kernel has no `PAGEMAP_SCAN`: entries for 32 MiB of 4 KiB pages.
 const AT_ONCE: usize = 64 << 10;
 
-/// The open file of one process. It stays this process's, whoever gets its pid next.
+/// The open `pagemap` of one process. It stays the file of this process when another process gets
+/// its pid.
 #[derive(Debug)]
 pub struct Pagemap {
     file: OwnedFd,
     name: std::path::PathBuf,
     page: u64,
-    /// `PAGEMAP_SCAN` (Linux 6.7) works; assumed until it is known not to.
+    /// Whether `PAGEMAP_SCAN` works: true until the kernel says no.
     scans: bool,
     buffer: Vec<u8>,
 }
 
 impl Pagemap {
-    /// Opens it in a process's directory. Needs what `ptrace` needs to read.
+    /// Opens the file in a process's directory. This takes the right to read the process by
+    /// `ptrace`.
     pub fn open(process: &Dir, page: PageSize) -> Result<Self> {
         let name = process.path().join("pagemap");
         let file = rustix::fs::openat(process, "pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -86,15 +92,14 @@ impl Pagemap {
         Ok(Pagemap { file, name, page: page.bytes().0, scans: true, buffer: Vec::new() })
     }
 
-    /// As where there is no `PAGEMAP_SCAN`.
+    /// The same file, read without `PAGEMAP_SCAN`, as on a kernel that does not have it.
     pub fn without_scan(self) -> Self {
         Pagemap { scans: false, ..self }
     }
 
-    /// Calls `found` for each run of pages in `range` that are in memory or in swap, lowest first; runs
-    /// may touch. Pages in neither are left out: never used, or of a file and not mapped now.
-    ///
-    /// Source: fs/proc/task_mmu.c, do_pagemap_scan() and pagemap_read().
+    /// Calls `found` for each run of pages in `range` that are in memory or in swap, lowest first.
+    /// Two runs may touch. A page that is in neither is left out: it was never used, or it belongs
+    /// to a file and is not mapped now.
     pub fn for_each(&mut self, range: Range<u64>, mut found: impl FnMut(Range<u64>, Residency)) -> Result<()> {
         if self.scans {
             match self.scan(range.clone(), &mut found) {
@@ -105,7 +110,7 @@ impl Pagemap {
         self.read(range, &mut found).map_err(|err| Error::read(&self.name, err))
     }
 
-    /// What of these ranges is in memory, and what in swap.
+    /// The parts of these ranges that are in memory, and the parts that are in swap.
     pub fn residency(&mut self, ranges: &Ranges) -> Result<(Ranges, Ranges)> {
         let (mut present, mut swapped) = (Ranges::new(), Ranges::new());
         for span in ranges.bridged(NEAR).as_slice() {
@@ -117,10 +122,11 @@ impl Pagemap {
         Ok((present.intersection(ranges), swapped.intersection(ranges)))
     }
 
-    /// Calls `found` with the address of each page in `range` that is in memory and that another process has mapped as well, and with
-    /// the number of its frame, where that is told (`CAP_SYS_ADMIN`): by that it is the same page as the other's.
+    /// Calls `found` for each page in `range` that is in memory and that another process has mapped
+    /// as well: with its address, and with the number of its page frame. Two processes that show
+    /// the same frame share the page. `None`: the kernel hides the frame (without `CAP_SYS_ADMIN`).
     ///
-    /// Source: fs/proc/task_mmu.c, pagemap_read(); `PAGEMAP_SCAN` does not tell.
+    /// `PAGEMAP_SCAN` does not report this, so each entry is read.
     pub fn for_each_shared(&mut self, range: Range<u64>, mut found: impl FnMut(u64, Option<u64>)) -> Result<()> {
         self.entries(range, &mut |at, entry| {
             if entry & PRESENT != 0 && entry & EXCLUSIVE == 0 {
@@ -144,17 +150,18 @@ impl Pagemap {
                 return_mask: IS_PRESENT | IS_SWAPPED,
                 ..PagemapScan::default()
             };
-            // SAFETY: the opcode is PAGEMAP_SCAN, whose argument is this struct; the kernel writes to it
-            // and to no more than `vec_len` regions at `vec`, which is a live array of that length.
+            // SAFETY: the opcode is PAGEMAP_SCAN, whose argument is this struct; the kernel writes
+            // to it and to no more than `vec_len` regions at `vec`, which is a live array of that
+            // length.
             unsafe { ioctl(&self.file, ScanIoctl::new(&mut scan)) }?;
-            // The number of regions is the call's result, which is not handed on here; regions that were
-            // not filled in are empty.
+            // The call's result, the number of regions, does not reach this code. Regions that the
+            // kernel did not fill in are empty.
             for region in regions.iter().take_while(|region| region.start < region.end) {
                 let residency =
                     if region.categories & IS_PRESENT != 0 { Residency::Present } else { Residency::Swapped };
                 found(region.start..region.end, residency);
             }
-            // Not beyond `start`: the process is gone, or nothing can be told.
+            // No progress: the process is gone, or the kernel cannot tell.
             if scan.walk_end <= start {
                 break;
             }
@@ -190,7 +197,7 @@ impl Pagemap {
         Ok(())
     }
 
-    /// The entry of each page of the range, one after the other.
+    /// Calls `found` with the address and the entry of each page in the range, lowest first.
     fn entries(&mut self, range: Range<u64>, found: &mut dyn FnMut(u64, u64)) -> Result<(), Errno> {
         let mut at = range.start;
         self.buffer.resize(AT_ONCE, 0);
@@ -201,7 +208,7 @@ impl Pagemap {
                 Err(Errno::INTR) => continue,
                 result => result?,
             };
-            // The process is gone, or that is all there is.
+            // The process is gone, or the range is beyond the end of the file.
             if read < 8 {
                 break;
             }

@@ -1,6 +1,10 @@
-//! Finding out what the running kernel can do by asking it, in ways that change nothing: amounts of
-//! 0, empty ranges, this process's own files. Only for a [`Kernel`] opened at `/`; the files of a
-//! test's root answer to nothing.
+//! Probes: ask the running kernel what it supports, in ways that change nothing (amounts of 0,
+//! empty ranges, this process's own files). Only for a [`Kernel`] opened at `/`: below the root of
+//! a test no kernel answers.
+//!
+//! Source: kernel/sched/psi.c, fs/proc/task_mmu.c. Probes that go through an actuator are in
+//! `omr_actuate::probe`.
+//! fs/proc/task_mmu.c.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -9,41 +13,40 @@ use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::ioctl;
 use serde::{Deserialize, Serialize};
 
-use crate::actuate::{Actuator, Outcome};
-use crate::madvise::{self, Advice};
 use crate::maps;
 use crate::pagemap::{PagemapScan, ScanIoctl};
 use crate::psi::Trigger;
 use crate::{Dir, Error, Kernel, Result};
 
-/// What came out of asking.
+/// Whether the kernel supports an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// It works.
+pub enum Support {
+    /// The interface works.
     Works,
-    /// This kernel does not have it.
+    /// This kernel does not have the interface.
     Missing,
-    /// This kernel may have it, but not for this process.
+    /// This kernel may have the interface, but does not allow it to this process.
     Denied,
-    /// Nobody asked.
+    /// The kernel was not asked.
     NotProbed,
 }
 
-impl Answer {
-    fn of<T>(result: Result<T, std::io::Error>) -> Self {
+impl Support {
+    /// The meaning of a probe's result: permission denied is `Denied`, any other error is `Missing`.
+    pub fn of<T>(result: Result<T, std::io::Error>) -> Self {
         match result {
-            Ok(_) => Answer::Works,
+            Ok(_) => Support::Works,
             Err(err) => match err.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => Answer::Denied,
-                _ => Answer::Missing,
+                Some(libc::EPERM | libc::EACCES) => Support::Denied,
+                _ => Support::Missing,
             },
         }
     }
 }
 
-/// The root of the cgroup v2 hierarchy, or why there is none. More careful than
-/// [`Kernel::cgroup`] with a root that is not `/`, whose file system has no magic number to go by.
+/// The root of the cgroup v2 hierarchy, or the reason why there is none. For a root other than `/`,
+/// whose file system has no magic number, this checks more than [`Kernel::cgroup`] does.
 pub fn hierarchy(kernel: &Kernel) -> Result<&Dir> {
     let root = kernel.cgroup()?;
     let why = if root.has("cgroup.controllers") {
@@ -56,39 +59,17 @@ pub fn hierarchy(kernel: &Kernel) -> Result<&Dir> {
     Err(Error::NoCgroup2 { path: kernel.cgroup_path().into(), why })
 }
 
-/// What a group's `memory.reclaim` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ReclaimKeys {
-    /// How a write of an amount alone ended.
-    pub amount: Outcome,
-    /// `swappiness=0` to `200` (Linux 6.11).
-    pub swappiness: bool,
-    /// `swappiness=max`, anonymous memory only (Linux 6.16).
-    pub swappiness_max: bool,
-}
-
-/// Asks a group's `memory.reclaim` for 0 bytes in each of the ways it may know. The kernel parses
-/// the whole line and then has nothing to do (tried on 6.1 and 6.12). Never an empty line: up to
-/// 6.1 that means everything.
-pub fn reclaim_keys(actuator: &mut dyn Actuator, group: &Dir) -> Result<ReclaimKeys> {
-    let mut write = |line| actuator.write(group, "memory.reclaim", line);
-    let amount = write("0")?;
-    let works = amount == Outcome::Done;
-    let swappiness = works && write("0 swappiness=60")? == Outcome::Done;
-    let swappiness_max = swappiness && write("0 swappiness=max")? == Outcome::Done;
-    Ok(ReclaimKeys { amount, swappiness, swappiness_max })
-}
-
-/// The windows that are tried, shortest first: 1 ms (tried on 6.12), 500 ms (the shortest on 6.1 and
-/// before), and 2 s, all that a process without `CAP_SYS_RESOURCE` gets.
+/// The windows that [`psi_window`] tries, shortest first: 1 ms (works on 6.12), 100 ms, 500 ms (the
+/// shortest on 6.1 and before), and 2 s (the only one without `CAP_SYS_RESOURCE`).
 pub const PSI_WINDOWS: [Duration; 4] =
     [Duration::from_millis(1), Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
 
-/// The shortest window for which the kernel arms a trigger on the machine's memory pressure; each is
-/// disarmed again at once. `None`: none of them. Fails when pressure cannot be opened at all.
+/// The shortest window for which the kernel arms a trigger on the machine's memory pressure (Linux
+/// 5.2). Each trigger is disarmed at once. `None`: no window works. An error: the file cannot be
+/// opened.
 pub fn psi_window(kernel: &Kernel) -> Result<Option<Duration>> {
     for window in PSI_WINDOWS {
-        // A stall as long as the window: the trigger least likely to do anything meanwhile.
+        // A stall as long as the window: the trigger that is least likely to fire meanwhile.
         match Trigger::arm(&kernel.proc, "pressure/memory", window, window) {
             Ok(_) => return Ok(Some(window)),
             Err(Error::Write { err, .. }) if err.raw_os_error() == Some(libc::EINVAL) => {}
@@ -98,30 +79,25 @@ pub fn psi_window(kernel: &Kernel) -> Result<Option<Duration>> {
     Ok(None)
 }
 
-/// Whether `process_madvise` knows a hint.
-pub fn process_madvise(advice: Advice) -> Answer {
-    Answer::of(madvise::probe(advice))
-}
-
-/// Whether `/proc/PID/maps` answers `PROCMAP_QUERY` (Linux 6.11): asks for this process's first
+/// Whether `/proc/PID/maps` supports `PROCMAP_QUERY` (Linux 6.11). Asks for this process's first
 /// mapping.
-pub fn procmap_query(kernel: &Kernel) -> Answer {
+pub fn procmap_query(kernel: &Kernel) -> Support {
     let result = rustix::fs::openat(&kernel.proc, "self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|maps| maps::procmap_query(maps.as_fd(), 0, maps::COVERING_OR_NEXT, &mut []));
-    Answer::of(result.map_err(Into::into))
+    Support::of(result.map_err(Into::into))
 }
 
-/// Whether `/proc/PID/pagemap` answers `PAGEMAP_SCAN` (Linux 6.7): asks about an empty range of this
-/// process.
-pub fn pagemap_scan(kernel: &Kernel) -> Answer {
+/// Whether `/proc/PID/pagemap` supports `PAGEMAP_SCAN` (Linux 6.7). Asks about an empty range of
+/// this process.
+pub fn pagemap_scan(kernel: &Kernel) -> Support {
     let mut scan = PagemapScan { size: size_of::<PagemapScan>() as u64, ..PagemapScan::default() };
     let result = rustix::fs::openat(&kernel.proc, "self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|fd| {
-            // SAFETY: the opcode is PAGEMAP_SCAN, whose argument is this struct; its range is empty and
-            // it offers no room for an answer, so the kernel writes to nothing else.
+            // SAFETY: the opcode is PAGEMAP_SCAN, and its argument is this struct. The range is
+            // empty, and there is no room for regions, so the kernel writes to nothing else.
             unsafe { ioctl(fd, ScanIoctl::new(&mut scan)) }
         });
-    Answer::of(result.map_err(Into::into))
+    Support::of(result.map_err(Into::into))
 }
 
 #[cfg(test)]

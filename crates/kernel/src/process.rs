@@ -1,4 +1,5 @@
-//! `/proc/PID/*`: processes, and this one's own group and rights.
+//! `/proc/PID/*`: processes, and this process's own group and privileges. Also `cgroup.procs` of a
+//! group, and `pidfd_open(2)`.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,27 +15,27 @@ use serde::{Serialize, Serializer};
 
 use crate::root::os;
 use crate::stat::TICK;
-use crate::text::parse_u64;
+use crate::text::{parse_mask, parse_u64};
 use crate::{Dir, Error, Kernel, Result};
 
-/// The capabilities omr asks about, with their numbers (include/uapi/linux/capability.h).
+/// The capabilities that omr uses, with their numbers (include/uapi/linux/capability.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Capability {
-    /// Write to files that belong to others.
+    /// Write to files of other users.
     DacOverride = 1,
-    /// Look into other processes.
+    /// Read the memory maps of other processes.
     SysPtrace = 19,
-    /// Open everything there is.
+    /// Administer the machine: swap devices, mounts, page frames in `pagemap`.
     SysAdmin = 21,
-    /// Change how other processes are treated: `process_madvise`.
+    /// Give hints about other processes: `process_madvise`.
     SysNice = 23,
     /// PSI triggers with any window; `mlockall` beyond the limit.
     SysResource = 24,
 }
 
 impl Capability {
-    /// All of them.
+    /// All capabilities of this type.
     pub const ALL: [Capability; 5] = [
         Capability::DacOverride,
         Capability::SysPtrace,
@@ -55,33 +56,34 @@ impl Capability {
     }
 }
 
-/// A set of capabilities.
+/// A set of capabilities: the kernel's bit mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// Whether it is in the set.
+    /// Whether a capability is in the set.
     pub fn has(self, capability: Capability) -> bool {
         self.0 & (1 << capability as u8) != 0
     }
 }
 
-/// A list of names: only those omr asks about.
+/// Serialized as a list of names, with the capabilities of [`Capability`] only.
 impl Serialize for Capabilities {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(Capability::ALL.into_iter().filter(|&c| self.has(c)).map(Capability::name))
     }
 }
 
-/// What omr needs of `/proc/PID/status`. A field is `None` when its line is missing or malformed.
+/// The privileges in `/proc/PID/status`. A field is `None` when its line is missing or malformed.
 ///
-/// Sample lines: `Uid: 0 0 0 0` (real, effective, saved, file system), `CapEff: 000001ffffffffff`, with tabs.
-/// Source: fs/proc/array.c, proc_pid_status(). A name cannot fake a line: newlines in it are escaped.
+/// Sample lines: `Uid: 0 0 0 0` (real, effective, saved, file system), `CapEff: 000001ffffffffff`,
+/// with tabs. Source: fs/proc/array.c, proc_pid_status(). The name of a process cannot fake a line,
+/// because the kernel escapes newlines in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Effective user id.
     pub uid: Option<u32>,
-    /// Effective capabilities, which count in the process's own user namespace.
+    /// Effective capabilities. They hold in the process's own user namespace.
     pub capabilities: Option<Capabilities>,
 }
 
@@ -100,14 +102,14 @@ impl Status {
         status
     }
 
-    /// Of the process whose directory below `/proc` this is.
+    /// Reads `status` in a process's directory below `/proc`.
     pub fn read(process: &Dir) -> Result<Self> {
         let mut buffer = Vec::new();
         process.read("status", &mut buffer)?;
         Ok(Status::parse(&buffer))
     }
 
-    /// This process's own.
+    /// Reads `/proc/self/status`.
     pub fn read_own(kernel: &Kernel) -> Result<Self> {
         let mut buffer = Vec::new();
         kernel.proc.read("self/status", &mut buffer)?;
@@ -115,15 +117,9 @@ impl Status {
     }
 }
 
-/// Hexadecimal digits and nothing else (`from_str_radix` alone would take a sign).
-pub(crate) fn parse_mask(digits: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(digits).ok().filter(|t| t.bytes().all(|c| c.is_ascii_hexdigit()))?;
-    u64::from_str_radix(text, 16).ok()
-}
-
-/// Whether this process is in the first user namespace: only there do `CAP_SYS_NICE` and
-/// `CAP_SYS_PTRACE` reach beyond the namespace. `/proc/PID/uid_map`, since 3.5; sample line:
-/// `         0          0 4294967295`. `None` when it cannot be told.
+/// Parses `/proc/PID/uid_map` (3.5): whether the process is in the first user namespace. Only there
+/// do `CAP_SYS_NICE` and `CAP_SYS_PTRACE` reach all processes. Sample line:
+/// `         0          0 4294967295`. `None`: the text is empty or in another form.
 pub fn parse_is_first_user_namespace(uid_map: &[u8]) -> Option<bool> {
     let fields: Vec<&[u8]> = uid_map.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
     match fields.as_slice() {
@@ -134,17 +130,17 @@ pub fn parse_is_first_user_namespace(uid_map: &[u8]) -> Option<bool> {
     }
 }
 
-/// See [`parse_is_first_user_namespace`].
+/// Whether this process is in the first user namespace, see [`parse_is_first_user_namespace`].
 pub fn read_is_first_user_namespace(kernel: &Kernel) -> Option<bool> {
     parse_is_first_user_namespace(kernel.proc.read_string("self/uid_map").ok()?.as_bytes())
 }
 
-/// The cgroup v2 group in `/proc/PID/cgroup`: the path below the mount without its leading slash,
-/// empty for the root; `None` when there is no line `0::`, or the group was removed, or it lies
+/// Parses the cgroup v2 group in `/proc/PID/cgroup`: its path below the mount, without a leading
+/// slash, and empty for the root. `None`: there is no line `0::`, the group was removed, or it lies
 /// outside of this process's cgroup namespace.
 ///
 /// Sample line: `0::/system.slice/omr.service`. Source: kernel/cgroup/cgroup.c, proc_cgroup_show().
-/// A group's name has no newline in it (cgroup_mkdir() refuses it) and is not escaped.
+/// The kernel does not escape the path; a group's name has no newline (cgroup_mkdir() refuses it).
 pub fn parse_group(text: &[u8]) -> Option<PathBuf> {
     let path = text.split(|&c| c == b'\n').find_map(|line| line.strip_prefix(b"0::/"))?;
     if path.ends_with(b" (deleted)") || path == b".." || path.starts_with(b"../") {
@@ -153,42 +149,43 @@ pub fn parse_group(text: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(os(path)))
 }
 
-/// This process's own group; `None`: see [`parse_group`].
+/// This process's own group. `None`: see [`parse_group`].
 pub fn read_own_group(kernel: &Kernel) -> Result<Option<PathBuf>> {
     let mut buffer = Vec::new();
     kernel.proc.read("self/cgroup", &mut buffer)?;
     Ok(parse_group(&buffer))
 }
 
-/// The group of a process; `None`: see [`parse_group`].
+/// The group of a process. `None`: see [`parse_group`].
 pub fn read_group(kernel: &Kernel, pid: u32) -> Result<Option<PathBuf>> {
     let mut buffer = Vec::new();
     kernel.proc.read(format!("{pid}/cgroup"), &mut buffer)?;
     Ok(parse_group(&buffer))
 }
 
-/// What omr needs of `/proc/PID/stat`. Times in ticks of 10 ms (`USER_HZ`).
+/// Fields of `/proc/PID/stat`. Times are in ticks of 10 ms (`USER_HZ`).
 ///
-/// Sample line: `5413 (cat) R 5406 5406 3721 0 -1 4194304 116 0 0 0 0 0 0 0 20 0 1 0 59936 3133440 390 ...`.
+/// Sample line:
+/// `5413 (cat) R 5406 5406 3721 0 -1 4194304 116 0 0 0 0 0 0 0 20 0 1 0 59936 3133440 390 ...`.
 /// Source: fs/proc/array.c, do_task_stat().
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStat {
     /// Process id: for printing.
     pub pid: u32,
-    /// The name, up to 15 bytes that the process chose itself, `)` and spaces included; newlines and
-    /// backslashes are escaped.
+    /// The name: up to 15 bytes that the process chooses itself, possibly with `)` and blanks. The
+    /// kernel escapes newlines and backslashes.
     pub comm: OsString,
-    /// `R`, `S`, `D`, `Z`, `T`, ...
+    /// State: `R`, `S`, `D`, `Z`, `T`, ...
     pub state: u8,
-    /// The parent's id.
+    /// Process id of the parent.
     pub ppid: u32,
     /// `PF_*` of include/linux/sched.h.
     pub flags: u64,
-    /// CPU time in user mode, all threads.
+    /// CPU time in user mode, all threads, in ticks.
     pub utime: u64,
-    /// CPU time in kernel mode.
+    /// CPU time in kernel mode, all threads, in ticks.
     pub stime: u64,
-    /// When it started, in ticks since boot: with the pid, an identity.
+    /// Start time, in ticks since boot. Together with the pid it identifies the process.
     pub starttime: u64,
     /// Resident pages, approximately.
     pub rss: Pages,
@@ -198,29 +195,29 @@ pub struct ProcessStat {
 const IS_KERNEL_THREAD: u64 = 0x0020_0000;
 
 impl ProcessStat {
-    /// CPU time used by all threads, ever.
+    /// CPU time of all threads since the process started.
     pub fn cpu(&self) -> Duration {
         let ticks = self.utime.saturating_add(self.stime);
         TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
     }
 
-    /// Whether it is the kernel's own, and has no memory to itself.
+    /// Whether it is a kernel thread, which has no address space.
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & IS_KERNEL_THREAD != 0
     }
 
-    /// Whether it has ended, and its parent has not asked how yet: it has no memory any more.
+    /// Whether it has ended, but its parent has not waited for it. It has no memory any more.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
 
-    /// Parses the text; `None` when it is not in this form.
+    /// Parses the text. `None`: the text is in another form.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let open = text.iter().position(|&c| c == b'(')?;
-        // Nothing after the name has a bracket in it, so the last one ends the name.
+        // No field after the name has a bracket, so the last bracket ends the name.
         let close = text.iter().rposition(|&c| c == b')').filter(|&close| close > open)?;
         let number = |field: Option<&[u8]>| parse_u64(field?);
-        // The third field of proc(5), the state, is the first after the name.
+        // The state, the third field in proc(5), is the first after the name.
         let fields: Vec<&[u8]> =
             text[close + 1..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
         let field = |number_in_proc5: usize| fields.get(number_in_proc5 - 3).copied();
@@ -238,7 +235,7 @@ impl ProcessStat {
         })
     }
 
-    /// Reads it in a process's directory below `/proc`.
+    /// Reads `stat` in a process's directory below `/proc`.
     pub fn read(process: &Dir) -> Result<Self> {
         let mut buffer = Vec::new();
         process.read("stat", &mut buffer)?;
@@ -247,60 +244,62 @@ impl ProcessStat {
     }
 }
 
-/// What a process holds, as `/proc/PID/status` has it: exact to some dozen pages for each CPU, and without a
-/// walk over its page tables. A field is `None` when its line is missing, as all are for a kernel thread.
+/// Memory of a process, from `/proc/PID/status`: exact to some dozen pages for each CPU, and
+/// without a walk over its page tables. In the file the unit is kB (1024 bytes). A field is `None`
+/// when its line is missing; a kernel thread has none of the lines.
 ///
-/// Sample lines: `VmLck:\t       0 kB`, `VmRSS:\t    1892 kB`, `RssAnon:\t     120 kB` (Linux 4.5), `VmSwap:\t       0 kB`.
-/// Source: fs/proc/task_mmu.c, task_mem().
+/// Sample lines: `VmLck:\t       0 kB`, `VmRSS:\t    1892 kB`, `RssAnon:\t     120 kB` (Linux 4.5),
+/// `VmSwap:\t       0 kB`. Source: fs/proc/task_mmu.c, task_mem().
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Holds {
-    /// Resident.
+pub struct ProcessMemory {
+    /// `VmRSS`: in memory, and mapped.
     pub resident: Option<Bytes>,
-    /// Of it, anonymous memory.
+    /// `RssAnon`: anonymous memory; part of `resident`.
     pub anon: Option<Bytes>,
-    /// In swap; shared memory is not counted.
+    /// `VmSwap`: in swap, without shared memory.
     pub swapped: Option<Bytes>,
-    /// Addresses that are locked, anonymous memory or not, in memory or not yet.
+    /// `VmLck`: locked address space. It may be anonymous memory or a file, in memory or not yet.
     pub locked: Option<Bytes>,
 }
 
-impl Holds {
-    /// Of the process whose directory below `/proc` this is.
+impl ProcessMemory {
+    /// Reads `status` in a process's directory below `/proc`.
     pub fn read(process: &Dir, buffer: &mut Vec<u8>) -> Result<Self> {
         process.read("status", buffer)?;
-        Ok(Holds::parse(buffer))
+        Ok(ProcessMemory::parse(buffer))
     }
 
     /// Parses the text.
     pub fn parse(text: &[u8]) -> Self {
-        let mut holds = Holds::default();
+        let mut memory = ProcessMemory::default();
         for line in text.split(|&c| c == b'\n') {
             let Some(colon) = line.iter().position(|&c| c == b':') else { continue };
             let field = match &line[..colon] {
-                b"VmRSS" => &mut holds.resident,
-                b"RssAnon" => &mut holds.anon,
-                b"VmSwap" => &mut holds.swapped,
-                b"VmLck" => &mut holds.locked,
+                b"VmRSS" => &mut memory.resident,
+                b"RssAnon" => &mut memory.anon,
+                b"VmSwap" => &mut memory.swapped,
+                b"VmLck" => &mut memory.locked,
                 _ => continue,
             };
             let kib = line[colon + 1..].trim_ascii().strip_suffix(b" kB").and_then(parse_u64);
             *field = kib.map(|kib| Bytes(kib.saturating_mul(1024)));
         }
-        holds
+        memory
     }
 }
 
-/// `/proc/PID/oom_score_adj`: how expendable a process is, -1000 (never killed) to 1000. Since 2.6.36; sample
-/// line: `-900`. Source: fs/proc/base.c, oom_score_adj_read().
+/// Reads `/proc/PID/oom_score_adj` (2.6.36): how expendable a process is, from -1000 (never killed)
+/// to 1000. Sample line: `-900`. Source: fs/proc/base.c, oom_score_adj_read().
 pub fn read_oom_score_adj(process: &Dir) -> Result<i16> {
     let text = process.read_string("oom_score_adj")?;
     let adj = text.trim().parse().ok().filter(|adj| (-1000..=1000).contains(adj));
     adj.ok_or_else(|| Error::parse(process.path().join("oom_score_adj"), "no number from -1000 to 1000"))
 }
 
-/// The program that a process runs (`/proc/PID/exe`), which one of another user needs `CAP_SYS_PTRACE` for;
-/// `None` for a kernel thread. One whose file was replaced or removed is still named by its old path:
-/// the kernel appends ` (deleted)`, which is taken off. Source: fs/proc/base.c, proc_exe_link().
+/// Reads the path of the program that a process runs (`/proc/PID/exe`). For another user's process
+/// this takes `CAP_SYS_PTRACE`. A program whose file was replaced or removed keeps its old path:
+/// the kernel appends ` (deleted)`, which this function removes. `None`: a kernel thread. Source:
+/// fs/proc/base.c, proc_exe_link().
 pub fn read_program(process: &Dir) -> Result<Option<PathBuf>> {
     let path = match rustix::fs::readlinkat(process, "exe", Vec::new()) {
         Ok(path) => path.into_bytes(),
@@ -311,8 +310,8 @@ pub fn read_program(process: &Dir) -> Result<Option<PathBuf>> {
     Ok(Some(PathBuf::from(os(path))))
 }
 
-/// The command line of a process, its arguments with a blank between them: `/proc/PID/cmdline`, which a
-/// process may change. Empty for a kernel thread. Source: fs/proc/base.c, get_mm_cmdline().
+/// Reads the command line of a process (`/proc/PID/cmdline`), with a blank between two arguments.
+/// The process may change it. Empty for a kernel thread. Source: fs/proc/base.c, get_mm_cmdline().
 pub fn read_command(process: &Dir) -> Result<String> {
     let mut buffer = Vec::new();
     process.read("cmdline", &mut buffer)?;
@@ -323,15 +322,16 @@ pub fn read_command(process: &Dir) -> Result<String> {
     Ok(String::from_utf8_lossy(&buffer).into_owned())
 }
 
-/// All processes there are, kernel threads among them, in no order.
+/// The pids of all processes, including kernel threads, in no order.
 pub fn read_all(kernel: &Kernel) -> Result<Vec<u32>> {
     let names = kernel.proc.names()?;
     let pids = names.iter().filter_map(|name| parse_u64(name.as_encoded_bytes()));
     Ok(pids.filter_map(|pid| u32::try_from(pid).ok()).collect())
 }
 
-/// A process: its open directory below `/proc`. Whoever gets its pid next, nothing can be read in that
-/// directory any more once the process is gone (`ESRCH`). With the time it started it can be known again.
+/// A process: its open directory below `/proc`. Once the process is gone, nothing can be read in
+/// that directory (`ESRCH`), even if another process gets the pid. Its start time identifies it
+/// later.
 #[derive(Debug)]
 pub struct Process {
     dir: Dir,
@@ -347,18 +347,19 @@ impl Process {
         Ok(Process { dir, stat, pidfd: OnceLock::new() })
     }
 
-    /// Its directory below `/proc`.
+    /// The process's directory below `/proc`.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// What `/proc/PID/stat` said when it was opened.
+    /// `/proc/PID/stat` as it was when the process was opened.
     pub fn stat(&self) -> &ProcessStat {
         &self.stat
     }
 
-    /// A pidfd (`pidfd_open(2)`, Linux 5.3) for this process and no other. `ESRCH`: it is gone, or `/proc`
-    /// shows another pid namespace than the one this process is in, where the pid is somebody else's.
+    /// A pidfd (`pidfd_open(2)`, Linux 5.3) for this process and no other. `ESRCH`: the process is
+    /// gone, or `/proc` shows another pid namespace than this program's, so that the pid means
+    /// another process.
     pub fn pidfd(&self) -> Result<BorrowedFd<'_>, Errno> {
         if self.pidfd.get().is_none() {
             let pid = i32::try_from(self.stat.pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
@@ -366,8 +367,9 @@ impl Process {
             if read_pid_of(&self.dir, opened.as_fd()) != Some(self.stat.pid) {
                 return Err(Errno::SRCH);
             }
-            // The pid may have been another's by then; if this process can still be read now, it was not.
-            if !self.is_there() {
+            // Another process may have got the pid before pidfd_open(). If this process can still
+            // be read now, the pid was its own.
+            if !self.exists() {
                 return Err(Errno::SRCH);
             }
             drop(self.pidfd.set(opened));
@@ -375,18 +377,19 @@ impl Process {
         self.pidfd.get().map(AsFd::as_fd).ok_or(Errno::SRCH)
     }
 
-    /// Whether `/proc` shows another pid namespace than the one this program is in: it is there, and no pidfd of it is to be had,
-    /// as its pid is another's here or nobody's. A zombie, or one that runs another program by now, has one.
-    pub fn is_elsewhere(&self) -> bool {
-        self.pidfd().is_err_and(|err| err == Errno::SRCH) && self.is_there()
+    /// Whether `/proc` shows another pid namespace than this program's: the process exists, but has
+    /// no pidfd, because its pid means another process here, or none. A zombie, and a process after
+    /// `exec`, has a pidfd.
+    pub fn is_in_other_pid_namespace(&self) -> bool {
+        self.pidfd().is_err_and(|err| err == Errno::SRCH) && self.exists()
     }
 
-    /// Whether it has not ended, a zombie included.
-    pub fn is_there(&self) -> bool {
+    /// Whether the process still exists. A zombie does.
+    pub fn exists(&self) -> bool {
         ProcessStat::read(&self.dir).is_ok_and(|stat| stat.starttime == self.stat.starttime)
     }
 
-    /// The group it is in now; `None`: see [`parse_group`].
+    /// The group that the process is in now. `None`: see [`parse_group`].
     pub fn read_group(&self) -> Result<Option<PathBuf>> {
         let mut buffer = Vec::new();
         self.dir.read("cgroup", &mut buffer)?;
@@ -394,23 +397,24 @@ impl Process {
     }
 }
 
-/// The pid of a pidfd's process, as the `/proc` in which `process` is a directory numbers them:
-/// `/proc/self/fdinfo/FD`, since 5.2. Sample line: `Pid:` and, behind a tab, `5413`; 0: it has none there; -1: it is gone.
-/// Source: kernel/fork.c, pidfd_show_fdinfo() (6.12: fs/pidfs.c).
+/// The pid of a pidfd's process, as numbered by the `/proc` that has the directory `process`. Reads
+/// `/proc/self/fdinfo/FD` (5.2). Sample line: `Pid:`, a tab and `5413`; 0: the process has no pid
+/// in that namespace; -1: the process is gone. Source: kernel/fork.c, pidfd_show_fdinfo() (6.12:
+/// fs/pidfs.c).
 fn read_pid_of(process: &Dir, pidfd: BorrowedFd<'_>) -> Option<u32> {
     let text = process.read_string(format!("../self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     parse_u64(pid.as_bytes()).and_then(|pid| u32::try_from(pid).ok())
 }
 
-/// The processes of a group, without those of groups below it: `cgroup.procs`, since 4.5. Sample line:
-/// `5413`; `0` is a process of another pid namespace, which cannot be named here, and is left out.
-/// Source: kernel/cgroup/cgroup.c, cgroup_procs_show().
+/// Reads `cgroup.procs` (4.5): the processes of a group, without those of groups below it. Sample
+/// line: `5413`. The line `0` is a process of another pid namespace; it has no pid here, and is
+/// left out. Source: kernel/cgroup/cgroup.c, cgroup_procs_show().
 pub fn read_pids(group: &Dir) -> Result<Vec<u32>> {
     let mut buffer = Vec::new();
     match group.read("cgroup.procs", &mut buffer) {
         Ok(()) => {}
-        // A threaded group (`EOPNOTSUPP`): its processes are listed by the group it is a part of.
+        // A threaded group (`EOPNOTSUPP`): the group above lists its processes.
         Err(Error::Read { err, .. }) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
         Err(err) => return Err(err),
     }

@@ -1,5 +1,5 @@
-//! Pressure stall information: `/proc/pressure/*` and the `*.pressure` files of a group
-//! (Linux 4.20; kernel/sched/psi.c).
+//! Pressure stall information: `/proc/pressure/*` and the `*.pressure` files of a group (Linux
+//! 4.20; triggers 5.2). Unit: microseconds. Source: kernel/sched/psi.c.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::text::parse_u64;
 use crate::{Dir, Error, Result};
 
-/// What tasks wait for.
+/// A resource that tasks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
@@ -35,7 +35,7 @@ impl Resource {
         }
     }
 
-    /// Name of the file in a group.
+    /// Name of the resource's file in a group.
     pub fn group_file(self) -> &'static str {
         match self {
             Resource::Cpu => "cpu.pressure",
@@ -45,8 +45,9 @@ impl Resource {
     }
 }
 
-/// Time in which at least one task was stalled (the `some` line's `total=`), since boot.
-/// The averages beside it are up to 2 s old, so omr takes differences of this.
+/// Time since boot in which at least one task was stalled: `total=` of the `some` line. The
+/// averages on the same line are up to 2 s old, so omr uses differences of this total. `None`: no
+/// such line.
 ///
 /// Sample line: `some avg10=0.12 avg60=0.02 avg300=0.00 total=1893023`, in microseconds.
 pub fn parse_some_total(text: &[u8]) -> Option<Duration> {
@@ -55,7 +56,7 @@ pub fn parse_some_total(text: &[u8]) -> Option<Duration> {
     parse_u64(total).map(Duration::from_micros)
 }
 
-/// The machine's stall time; `None` when this kernel has no PSI (`CONFIG_PSI`, `psi=0`).
+/// The machine's stall time since boot. `None`: this kernel has no PSI (`CONFIG_PSI`, `psi=0`).
 pub fn read_some_total(proc: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> Option<Duration> {
     let path = match resource {
         Resource::Cpu => "pressure/cpu",
@@ -66,17 +67,17 @@ pub fn read_some_total(proc: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> 
     parse_some_total(buffer)
 }
 
-/// The stall time of a group.
+/// A group's stall time since the group was made. `None`: the file cannot be read.
 pub fn read_group_some_total(group: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> Option<Duration> {
     group.read(resource.group_file(), buffer).ok()?;
     parse_some_total(buffer)
 }
 
 /// A PSI trigger: an open file that polls `POLLPRI` when tasks were stalled for `stall` within a
-/// `window`. At most one event a window. `POLLERR` means that the group is gone.
+/// `window`. There is at most one event per window. `POLLERR` means that the group is gone.
 ///
-/// Windows: 500 ms to 10 s up to 6.1, down to 1 us in 6.12. Needs `CAP_SYS_RESOURCE` in the opener
-/// for windows that are no multiple of 2 s.
+/// A window is 500 ms to 10 s up to 6.1, and at least 1 us in 6.12. A window that is no multiple of
+/// 2 s takes `CAP_SYS_RESOURCE`.
 #[derive(Debug)]
 pub struct Trigger(OwnedFd);
 
@@ -86,7 +87,7 @@ impl Trigger {
         let path = || dir.path().join(file);
         let fd = rustix::fs::openat(dir, file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| Error::read(path(), e))?;
-        // The kernel wants the terminating NUL.
+        // The kernel expects the terminating NUL.
         let text = format!("some {} {}\0", stall.as_micros(), window.as_micros());
         rustix::io::write(&fd, text.as_bytes()).map_err(|e| Error::Write {
             path: path(),

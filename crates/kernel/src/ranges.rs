@@ -1,27 +1,28 @@
-//! Lists of address ranges: sorted, none touching another.
+//! Sorted lists of address ranges with set operations. No kernel interface.
 
 use std::ops::Range;
 
 use omr_units::Bytes;
 
-/// Addresses of one process, on page borders: sorted, not empty, with a gap between any two.
+/// Address ranges of one process, on page boundaries: sorted, none empty, with a gap between any
+/// two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<Range<u64>>);
 
-/// How many bytes a range has; one that ends before it begins has none.
+/// Bytes in a range. A range that ends before it begins has none.
 pub fn length(range: &Range<u64>) -> Bytes {
     Bytes(range.end.saturating_sub(range.start))
 }
 
 impl Ranges {
-    /// None.
+    /// The empty list.
     pub const fn new() -> Self {
         Ranges(Vec::new())
     }
 
-    /// Adds a range behind the others and joins it with the last where they touch. Of one that begins
-    /// before the last one ends, only what is behind that is added: mappings that change while they are
-    /// read may come out of order.
+    /// Adds a range after the others, and joins it with the last one where they touch. If the range
+    /// begins before the last one ends, only the part after that end is added: mappings that change
+    /// while they are read may come out of order.
     pub fn push(&mut self, range: Range<u64>) {
         let last = self.0.last_mut();
         let start = last.as_ref().map_or(range.start, |last| range.start.max(last.end));
@@ -34,12 +35,12 @@ impl Ranges {
         }
     }
 
-    /// Adds ranges behind the others, see [`Ranges::push`].
+    /// Adds ranges after the others, see [`Ranges::push`].
     pub fn append(&mut self, others: &Ranges) {
         others.0.iter().for_each(|range| self.push(range.clone()));
     }
 
-    /// Adds a range anywhere. Quick behind the last one.
+    /// Adds a range anywhere. This is quick after the last range.
     pub fn insert(&mut self, range: Range<u64>) {
         if self.0.last().is_none_or(|last| last.end <= range.start) {
             self.push(range);
@@ -48,12 +49,12 @@ impl Ranges {
         }
     }
 
-    /// All bytes in them.
+    /// Bytes in all ranges together.
     pub fn bytes(&self) -> Bytes {
         self.0.iter().map(length).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -63,14 +64,15 @@ impl Ranges {
         &self.0
     }
 
-    /// What is in both. Looks for the beginning: for many small ranges, one after the other.
+    /// The intersection with one range. A binary search finds the start, so calls for many small
+    /// ranges in turn are cheap.
     pub fn within(&self, range: &Range<u64>) -> Ranges {
         let first = self.0.partition_point(|other| other.end <= range.start);
         let rest = self.0.iter().skip(first).take_while(|other| other.start < range.end);
         rest.map(|other| other.start.max(range.start)..other.end.min(range.end)).collect()
     }
 
-    /// What is in both.
+    /// The intersection of two lists.
     pub fn intersection(&self, other: &Ranges) -> Ranges {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut both = Ranges::new();
@@ -85,7 +87,7 @@ impl Ranges {
         both
     }
 
-    /// What is here and not in the other.
+    /// The addresses of this list that are not in the other.
     pub fn without(&self, other: &Ranges) -> Ranges {
         let mut rest = Ranges::new();
         let mut others = other.0.iter().peekable();
@@ -107,14 +109,14 @@ impl Ranges {
         rest
     }
 
-    /// What is in one or the other.
+    /// The union of two lists.
     pub fn union(&self, other: &Ranges) -> Ranges {
         let mut all: Vec<Range<u64>> = self.0.iter().chain(&other.0).cloned().collect();
         all.sort_unstable_by_key(|range| (range.start, range.end));
         all.into_iter().collect()
     }
 
-    /// The same, with gaps of up to `gap` bytes filled: fewer and longer ranges.
+    /// The same list with gaps of up to `gap` bytes filled: fewer and longer ranges.
     pub fn bridged(&self, gap: Bytes) -> Ranges {
         let mut bridged: Vec<Range<u64>> = Vec::new();
         for range in &self.0 {
@@ -128,7 +130,7 @@ impl Ranges {
 }
 
 impl FromIterator<Range<u64>> for Ranges {
-    /// The ranges have to come lowest first, see [`Ranges::push`].
+    /// The ranges must come lowest first, see [`Ranges::push`].
     fn from_iter<T: IntoIterator<Item = Range<u64>>>(ranges: T) -> Self {
         let mut all = Ranges::new();
         ranges.into_iter().for_each(|range| all.push(range));

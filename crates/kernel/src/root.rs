@@ -1,3 +1,5 @@
+//! The directories below which everything is opened: `/proc`, `/sys` and the cgroup2 mount.
+
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,21 +14,22 @@ use crate::{Error, Result};
 /// `CGROUP2_SUPER_MAGIC`, include/uapi/linux/magic.h.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
-/// Where everybody mounts cgroup v2, below the root.
+/// The usual mount point of cgroup v2, below the root.
 const CGROUP_MOUNT: &str = "sys/fs/cgroup";
 
-/// Room for any file of a group that a scan reads: memory.stat of 6.12 has 1.1 KiB, 1.9 KiB were every
-/// counter at its longest. A longer file is read again, in parts.
+/// Bytes of the first read of a group's file. A scan reads no longer file: `memory.stat` of 6.12
+/// has 1.1 KiB, and 1.9 KiB if every counter had all its digits. A longer file is read again, in
+/// parts.
 const AT_ONCE: usize = 4096;
 
-/// No kernel file that omr reads is larger; a larger one is refused rather than swallowed.
-/// (lru_gen of 10,000 groups on two nodes is about 6 MiB.)
+/// Upper bound on the size of a file, in bytes. A larger file is an error. (`lru_gen` of 10,000
+/// groups on two nodes is about 6 MiB.)
 const READ_LIMIT: usize = 64 << 20;
 
-/// An open directory, with the path it was opened by for messages.
+/// An open directory, with the path by which it was opened. The path is for messages.
 ///
-/// Two `Dir`s of the same path can be different directories: a control group may be removed and
-/// made anew under its old name. Compare [`Dir::id`].
+/// Two `Dir`s of the same path can be different directories: a cgroup may be removed, and another
+/// one made under its name. Compare [`Dir::id`].
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
@@ -41,7 +44,7 @@ impl Dir {
         Ok(Dir { fd, path: path.into() })
     }
 
-    /// Opens a directory below this one, without following symbolic links in its last part.
+    /// Opens a directory below this one. A symbolic link as the last component is not followed.
     pub fn sub(&self, name: impl AsRef<Path>) -> Result<Self> {
         let name = name.as_ref();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -51,7 +54,7 @@ impl Dir {
         }
     }
 
-    /// The path this directory was opened by: for messages, not for opening.
+    /// The path by which this directory was opened: for messages, not for opening.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -62,7 +65,7 @@ impl Dir {
         Ok(GroupId(stat.st_ino))
     }
 
-    /// Whether it is on cgroupfs, version 2.
+    /// Whether the directory is on cgroupfs, version 2.
     #[expect(clippy::cast_sign_loss, reason = "a magic number, signed by accident of the ABI")]
     pub fn is_cgroup2(&self) -> bool {
         rustix::fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type as u64 == CGROUP2_MAGIC)
@@ -74,26 +77,27 @@ impl Dir {
         Ok(stat.st_uid)
     }
 
-    /// Whether there is an entry of that name.
+    /// Whether the directory has an entry of this name.
     pub fn has(&self, name: impl AsRef<Path>) -> bool {
         rustix::fs::accessat(&self.fd, name.as_ref(), rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty()).is_ok()
     }
 
-    /// Whether this process may write the file of that name (`access(2)` with effective ids).
+    /// Whether this process may write the file of this name (`access(2)` with effective ids).
     pub fn may_write(&self, name: impl AsRef<Path>) -> bool {
         let flags = rustix::fs::AtFlags::EACCESS;
         rustix::fs::accessat(&self.fd, name.as_ref(), rustix::fs::Access::WRITE_OK, flags).is_ok()
     }
 
-    /// Reads a whole file into `buffer`, replacing what was there.
+    /// Reads a whole file into `buffer` and replaces its contents.
     pub fn read(&self, name: impl AsRef<Path>, buffer: &mut Vec<u8>) -> Result<()> {
         let name = name.as_ref();
         self.read_into(name, buffer).map_err(|e| Error::read(self.path.join(name), e))
     }
 
-    /// As [`Dir::read`], for files that the kernel hands out in one piece, as it does all of cgroupfs
-    /// (one record of seq_file each): a read that leaves room in the buffer was the last, and the one
-    /// that would only return 0 is saved. A fifth of the system calls of a scan.
+    /// As [`Dir::read`], for files that the kernel returns in one piece. All files of cgroupfs are
+    /// of that kind (one record of seq_file each). A read that leaves room in the buffer has
+    /// reached the end, so the read that would only return 0 is saved: a fifth of the system calls
+    /// of a scan.
     pub fn read_at_once(&self, name: impl AsRef<Path>, buffer: &mut Vec<u8>) -> Result<()> {
         let name = name.as_ref();
         let mut read = || -> io::Result<()> {
@@ -102,7 +106,7 @@ impl Dir {
             buffer.reserve(AT_ONCE);
             match rustix::io::read(&fd, rustix::buffer::spare_capacity(buffer)) {
                 Ok(_) if buffer.len() < buffer.capacity() => Ok(()),
-                // More than that, or a signal: from the start.
+                // The file is longer, or a signal came: read it again from the start.
                 Ok(_) | Err(rustix::io::Errno::INTR) => self.read_into(name, buffer),
                 Err(err) => Err(err.into()),
             }
@@ -110,14 +114,14 @@ impl Dir {
         read().map_err(|e| Error::read(self.path.join(name), e))
     }
 
-    /// As [`Dir::read`], as text; bytes that are not UTF-8 are replaced.
+    /// As [`Dir::read`], as text. Bytes that are not UTF-8 are replaced by U+FFFD.
     pub fn read_string(&self, name: impl AsRef<Path>) -> Result<String> {
         let mut buffer = Vec::new();
         self.read(name, &mut buffer)?;
         Ok(String::from_utf8_lossy(&buffer).into_owned())
     }
 
-    /// A file that this kernel may not have: `None` when it is not there.
+    /// Reads a file that this kernel may not have. `None`: the file does not exist.
     pub fn read_optional(&self, name: impl AsRef<Path>) -> Result<Option<String>> {
         match self.read_string(name) {
             Ok(text) => Ok(Some(text)),
@@ -131,7 +135,7 @@ impl Dir {
         read_all(fd.as_fd(), buffer)
     }
 
-    /// The names of its entries, in no order.
+    /// The names of the directory's entries, in no order.
     pub fn names(&self) -> Result<Vec<OsString>> {
         let entries = rustix::fs::Dir::read_from(&self.fd).map_err(|err| Error::read(&self.path, err))?;
         let mut names = Vec::new();
@@ -145,8 +149,9 @@ impl Dir {
         Ok(names)
     }
 
-    /// Value of an extended attribute of this directory; `None` when unset or unsupported. Of one with more than
-    /// 64 bytes, which none that omr knows has, nothing but that it is there: an empty value.
+    /// The value of an extended attribute of this directory. `None`: not set, or not supported. A
+    /// value of more than 64 bytes is returned as an empty one; no attribute that omr knows is that
+    /// long.
     pub fn xattr(&self, name: &str) -> Option<Vec<u8>> {
         let mut value = [0u8; 64];
         match rustix::fs::fgetxattr(&self.fd, name, &mut value) {
@@ -157,36 +162,14 @@ impl Dir {
     }
 }
 
-impl Dir {
-    /// Makes a directory in this one; an error when there is one already.
-    pub fn make(&self, name: impl AsRef<Path>) -> Result<Dir> {
-        let name = name.as_ref();
-        let made = rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755));
-        made.map_err(|e| Error::Make { path: self.path.join(name), err: e.into() })?;
-        self.sub(name)
-    }
-
-    /// Removes an empty directory in this one. A control group with a process in it is not empty
-    /// (`EBUSY`).
-    pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.fd, name.as_ref(), rustix::fs::AtFlags::REMOVEDIR)?)
-    }
-
-    /// Sets an extended attribute of this directory. On cgroupfs `user.` ones work since 5.7.
-    pub fn set_xattr(&self, name: &str, value: &str) -> Result<()> {
-        rustix::fs::fsetxattr(&self.fd, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
-            .map_err(|e| Error::Write { path: self.path.clone(), data: format!("{name}={value}"), err: e.into() })
-    }
-}
-
 impl AsFd for Dir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// Reads to the end of the file. The kernel may return less than asked without being at the end
-/// (seq_file stops at line borders), so only a read of 0 ends it.
+/// Reads to the end of the file. A short read does not mean the end (seq_file stops at the end of a
+/// line), so only a read of 0 bytes ends the loop.
 pub(crate) fn read_all(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> io::Result<()> {
     buffer.clear();
     loop {
@@ -203,7 +186,7 @@ pub(crate) fn read_all(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> io::Result<(
     }
 }
 
-/// The kernel's file systems, opened once.
+/// The kernel's file systems, opened once: `/proc`, `/sys` and cgroup2.
 #[derive(Debug)]
 pub struct Kernel {
     /// `/proc`.
@@ -216,10 +199,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Opens `/proc`, `/sys` and `/sys/fs/cgroup` below `root`, which is `/` but in tests.
+    /// Opens `/proc`, `/sys` and `/sys/fs/cgroup` below `root`. `root` is `/` except in tests.
     ///
-    /// A machine without cgroup v2 is no error here, because much can be told about it:
-    /// [`Kernel::cgroup`] is the one that fails.
+    /// A machine without cgroup v2 is no error here, because the other interfaces still work:
+    /// [`Kernel::cgroup`] fails instead.
     pub fn open(root: &Path) -> Result<Self> {
         let proc = Dir::open(&root.join("proc"))?;
         let sys = Dir::open(&root.join("sys"))?;
@@ -246,14 +229,15 @@ impl Kernel {
         self.cgroup.as_ref().map_err(|why| Error::NoCgroup2 { path: self.cgroup_path.clone(), why })
     }
 
-    /// Where the hierarchy is mounted, for messages and for taking the prefix off a user's path.
+    /// The mount point of the hierarchy: for messages, and for stripping it from a user's path.
     pub fn cgroup_path(&self) -> &Path {
         &self.cgroup_path
     }
 
-    /// The path below the mount of a group that a user names: with the mount in front, as the machine
-    /// itself or as this program sees it, or without. No leading slash; empty for the root. With `./` in
-    /// front a number is a group's name as well, where it would else be a process.
+    /// The path of a group below the mount, from the path that a user typed. The user may write the
+    /// mount point in front (with or without this program's root) or leave it out. The result has
+    /// no leading slash and is empty for the root. A leading `./` is stripped: it marks a number as
+    /// the name of a group, where a bare number is a process.
     pub fn group_path<'a>(&self, named: &'a Path) -> &'a Path {
         let below = named
             .strip_prefix(&self.cgroup_path)
@@ -263,8 +247,8 @@ impl Kernel {
         below.strip_prefix("./").ok().filter(|named| !named.as_os_str().is_empty()).unwrap_or(below)
     }
 
-    /// `/proc/sys/kernel/random/boot_id`: a name for this boot, since 2.6. Sample line:
-    /// `7d0c9ad0-5f2e-4f6e-9a31-6a1d0d3d1c55`. Source: drivers/char/random.c.
+    /// Reads `/proc/sys/kernel/random/boot_id` (since 2.6): a UUID that is new at each boot. Sample
+    /// line: `7d0c9ad0-5f2e-4f6e-9a31-6a1d0d3d1c55`. Source: drivers/char/random.c.
     pub fn read_boot_id(&self) -> Result<String> {
         Ok(self.proc.read_string("sys/kernel/random/boot_id")?.trim().to_owned())
     }
@@ -275,7 +259,7 @@ impl Kernel {
     }
 }
 
-/// A file name as the kernel gave it.
+/// The kernel's bytes of a file name as an [`OsStr`].
 pub(crate) fn os(bytes: &[u8]) -> &OsStr {
     OsStr::from_bytes(bytes)
 }

@@ -1,4 +1,4 @@
-//! `/proc/stat`: CPU time.
+//! `/proc/stat` (`steal` since Linux 2.6.11): CPU time of each CPU.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct CpuTicks {
     pub steal: u64,
 }
 
-/// Length of one tick.
+/// Length of one tick: 10 ms.
 pub const TICK: Duration = Duration::from_millis(10);
 
 impl CpuTicks {
@@ -43,7 +43,7 @@ impl CpuTicks {
         })
     }
 
-    /// All time, guest time being part of `user` and `nice` already.
+    /// The sum of all fields. Guest time is part of `user` and `nice` already.
     pub fn total(&self) -> u64 {
         [self.user, self.nice, self.system, self.idle, self.iowait, self.irq, self.softirq, self.steal]
             .iter()
@@ -51,19 +51,19 @@ impl CpuTicks {
     }
 }
 
-/// `/proc/stat`: the CPUs that are online. A CPU's line comes and goes with it.
+/// The CPUs of `/proc/stat`. A CPU that is offline has no line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
-    /// Number and time of each CPU.
+    /// Number and CPU time of each CPU that is online.
     pub cpus: Vec<(u32, CpuTicks)>,
 }
 
 impl Stat {
-    /// Parses the text; `None` when no CPU line is whole.
+    /// Parses the text. `None`: there is no CPU line, or one of them is truncated.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut stat = Stat::default();
         for line in text.split(|&c| c == b'\n') {
-            // The "cpu " line sums up the others; the CPU lines are the first of the file.
+            // The "cpu " line is the sum of the others. The CPU lines are the first of the file.
             let Some(rest) = line.strip_prefix(b"cpu") else { break };
             let Some(space) = rest.iter().position(|&c| c == b' ') else { continue };
             let (number, fields) = rest.split_at(space);
@@ -73,7 +73,7 @@ impl Stat {
         (!stat.cpus.is_empty()).then_some(stat)
     }
 
-    /// Reads it.
+    /// Reads `/proc/stat`.
     pub fn read(kernel: &Kernel, buffer: &mut Vec<u8>) -> Result<Self> {
         kernel.proc.read("stat", buffer)?;
         Stat::parse(buffer).ok_or_else(|| {

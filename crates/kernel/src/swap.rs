@@ -1,21 +1,19 @@
-//! `/proc/swaps`: where swapped-out memory goes; and switching that off and on.
+//! `/proc/swaps` and the files of zram and zswap: the devices that swapped-out memory goes to.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use omr_units::Bytes;
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::actuate::{Actuator, Outcome};
 use crate::hibernate::DeviceNumber;
 use crate::root::os;
-use crate::text::parse_u64;
+use crate::text::{parse_u64, unescape};
 use crate::{Error, Kernel, Result};
 
-/// What kind of swap it is; what matters is whether writing to it is slow and wears something out.
+/// The kind of a swap device. It tells whether writes to the device are slow and wear it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SwapKind {
@@ -23,12 +21,12 @@ pub enum SwapKind {
     Partition,
     /// A file in a file system.
     File,
-    /// Compressed memory (`/dev/zramN`): no disk, and no place for a hibernation image.
+    /// Compressed memory (`/dev/zramN`): no disk, and it cannot hold a hibernation image.
     Zram,
 }
 
 impl SwapKind {
-    /// Whether pages leave memory, and are under writeback until the device has them.
+    /// Whether the pages leave memory. They are under writeback until the device has them.
     pub fn is_disk(self) -> bool {
         self != SwapKind::Zram
     }
@@ -44,40 +42,41 @@ impl fmt::Display for SwapKind {
     }
 }
 
-/// One line of `/proc/swaps` (all kernels): sizes on the wire in kB (1024 bytes), white space,
-/// newline and backslash in the name as `\040`, `\011`, `\012`, `\134`.
+/// One line of `/proc/swaps` (all kernels). In the file sizes are in kB (1024 bytes), and blank,
+/// tab, newline and backslash of the name are `\040`, `\011`, `\012`, `\134`.
 ///
-/// Sample line: `/dev/vda      partition 1048572  0   -2`, the columns filled up with blanks and tabs.
+/// Sample line: `/dev/vda      partition 1048572  0   -2`, the columns padded with blanks and tabs.
 /// Source: mm/swapfile.c, swap_show().
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapDevice {
-    /// The name it was switched on by, without the escapes.
+    /// The name by which the device was switched on, without escapes.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// The kind.
+    /// Partition, file or zram.
     pub kind: SwapKind,
     /// Usable space, without the header page.
     pub size: Bytes,
-    /// Space in use, pages that are also still in memory included.
+    /// Space in use, including pages that are still in memory as well.
     pub used: Bytes,
-    /// Higher is filled first; equal ones are filled in turn.
+    /// The device with the highest priority is filled first; equal ones are filled in turn.
     pub priority: i32,
-    /// The name is not in the file system any more (a device node that udev took away); swap goes on.
+    /// The name no longer exists in the file system, for example because udev removed the device
+    /// node. The swap device still works.
     pub deleted: bool,
 }
 
-/// What `d_path()` appends to a name that is gone.
+/// The text that `d_path()` appends to a name that no longer exists.
 const DELETED: &[u8] = b" (deleted)";
 
 impl SwapDevice {
-    /// Space left.
+    /// Free space.
     pub fn free(&self) -> Bytes {
         self.size - self.used
     }
 
-    /// Parses one line; `None` for the head line and for what is not in this form.
+    /// Parses one line. `None`: the head line, or a line in another form.
     pub fn parse(line: &[u8]) -> Option<Self> {
-        // From the right, because only the name can hold anything.
+        // From the right, because only the name can hold arbitrary bytes.
         let mut rest = line;
         let mut last = || {
             let trimmed = trim_blanks_end(rest);
@@ -108,8 +107,8 @@ impl SwapDevice {
         Some(SwapDevice { path, kind, size, used, priority, deleted })
     }
 
-    /// The number of its block device, from sysfs; `None` for a file, whose number is its file
-    /// system's, and for a device that sysfs does not know by this name.
+    /// The number of the block device, from `/sys/class/block/NAME/dev` (2.6). `None`: a swap file
+    /// (see [`SwapDevice::read_file_system`]), or a device that sysfs does not know by this name.
     pub fn read_number(&self, kernel: &Kernel) -> Option<DeviceNumber> {
         if self.kind == SwapKind::File {
             return None;
@@ -120,8 +119,8 @@ impl SwapDevice {
 }
 
 impl SwapDevice {
-    /// Of a file: the number of the device that its file system is on, as far as `stat(2)` tells (btrfs
-    /// has numbers of its own).
+    /// The number of the device that a swap file's file system is on, from `stat(2)`. (btrfs
+    /// returns a number of its own.) `None`: the file does not exist below `root`.
     pub fn read_file_system(&self, root: &Path) -> Option<DeviceNumber> {
         let below = self.path.strip_prefix("/").ok()?;
         let stat = rustix::fs::stat(root.join(below)).ok()?;
@@ -129,8 +128,8 @@ impl SwapDevice {
     }
 }
 
-/// Parses the whole file; `None` when the head line is not the one this program knows. A line it
-/// cannot read is passed over: better to know of less swap than there is.
+/// Parses the whole file. `None`: the head line is unknown. A device line in another form is
+/// skipped: it is safer to see less swap than there is.
 pub fn parse(text: &[u8]) -> Option<Vec<SwapDevice>> {
     let mut lines = text.split(|&c| c == b'\n');
     if !lines.next()?.starts_with(b"Filename") {
@@ -139,8 +138,8 @@ pub fn parse(text: &[u8]) -> Option<Vec<SwapDevice>> {
     Some(lines.filter_map(SwapDevice::parse).collect())
 }
 
-/// Reads `/proc/swaps`, in the order of activation. A
-/// kernel without `CONFIG_SWAP` has no such file: no devices.
+/// Reads `/proc/swaps`; the devices are in the order of activation. A kernel without `CONFIG_SWAP`
+/// does not have the file: the result is empty.
 pub fn read(kernel: &Kernel) -> Result<Vec<SwapDevice>> {
     let mut buffer = Vec::new();
     match kernel.proc.read("swaps", &mut buffer) {
@@ -152,8 +151,9 @@ pub fn read(kernel: &Kernel) -> Result<Vec<SwapDevice>> {
     }
 }
 
-/// What a zram device holds in memory: `mem_used_total` of `/sys/block/zramN/mm_stat`, the third
-/// number, in bytes, since 4.1. `None`: no such device, or not understood.
+/// Memory that a zram device occupies: `mem_used_total`, the third number of
+/// `/sys/block/zramN/mm_stat` (4.1), in bytes. `None`: no such device, or the text is in another
+/// form.
 ///
 /// Sample line: `83886080 41975808 42434560 0 42434560 0 0 0 0`. Source:
 /// drivers/block/zram/zram_drv.c, mm_stat_show().
@@ -163,8 +163,9 @@ pub fn read_zram_pool(kernel: &Kernel, device: &SwapDevice) -> Option<Bytes> {
     parse_u64(text.split_ascii_whitespace().nth(2)?.as_bytes()).map(Bytes)
 }
 
-/// Whether zswap stands before the swap devices: `/sys/module/zswap/parameters/enabled`, since 3.11.
-/// `None` when this kernel has no zswap. Sample line: `N`. Source: mm/zswap.c.
+/// Whether zswap is on: `/sys/module/zswap/parameters/enabled`, since 3.11. With zswap, pages are
+/// compressed in memory before they go to a swap device. `None`: this kernel has no zswap. Sample
+/// line: `N`. Source: mm/zswap.c.
 pub fn read_zswap(kernel: &Kernel) -> Option<bool> {
     match kernel.sys.read_string("module/zswap/parameters/enabled").ok()?.trim() {
         "Y" => Some(true),
@@ -173,64 +174,14 @@ pub fn read_zswap(kernel: &Kernel) -> Option<bool> {
     }
 }
 
-/// What is to become of a swap device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
-    /// `swapoff(2)`: what it holds comes back to memory first.
-    Off,
-    /// `swapon(2)` with this priority, 0 to 32767. Others are the kernel's to give: whoever comes later gets a lower one.
-    On {
-        /// As `/proc/swaps` shows it.
-        priority: u16,
-    },
-}
-
-impl fmt::Display for Switch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Switch::Off => f.write_str("swapoff"),
-            Switch::On { priority } => write!(f, "swapon, priority {priority}"),
-        }
-    }
-}
-
-/// Switches a swap device off or on. It takes `CAP_SYS_ADMIN`.
-///
-/// Off, `Interrupted`: a signal came, the device is on as before, and a part of what it held is in memory. The kernel
-/// looks for signals between two processes (mm/swapfile.c, `try_to_unuse()`), so it may take as long as the largest of
-/// them. `Unsupported`: it is not on. On, `Partial`: it is on already; `Unsupported`: it has no header of swap.
-///
-/// The path that `/proc/swaps` shows from then on is that of the mount by which the device was found: here that of
-/// process 1. A service's own mounts are gone with the service, and of their paths only the last part is left.
-pub fn switch(kernel: &Kernel, actuator: &mut dyn Actuator, device: &Path, switch: Switch) -> Result<Outcome> {
-    let below = device.strip_prefix("/").unwrap_or(device);
-    actuator.swap(&kernel.proc.path().join("1/root").join(below), switch)
-}
-
-/// The system call.
-pub(crate) fn call(device: &Path, switch: Switch) -> rustix::io::Result<()> {
-    // include/linux/swap.h: SWAP_FLAG_PREFER, and the priority in the lower 15 bits.
-    const PREFER: libc::c_int = 0x8000;
-    let path = CString::new(device.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    // SAFETY: plain system calls; the path is a string with its end, and outlives them.
-    let result = unsafe {
-        match switch {
-            Switch::Off => libc::swapoff(path.as_ptr()),
-            Switch::On { priority } => libc::swapon(path.as_ptr(), PREFER | libc::c_int::from(priority & 0x7fff)),
-        }
-    };
-    if result == 0 {
-        return Ok(());
-    }
-    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
-}
-
-/// A file's name need not be UTF-8, a record is: better an odd name in it than no record.
+/// A file's name need not be UTF-8, but a record must be. A name with replaced bytes is better than
+/// no record.
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
-/// What separates columns. Other white space (a form feed) is part of a name and not escaped.
+/// Whether a byte separates columns. Other white space (a form feed) is part of a name, and the
+/// kernel does not escape it.
 fn is_blank(c: &u8) -> bool {
     matches!(c, b' ' | b'\t')
 }
@@ -247,24 +198,4 @@ fn is_zram(name: &OsStr) -> bool {
 
 fn kib(field: &[u8]) -> Option<Bytes> {
     Some(Bytes(parse_u64(field)?.saturating_mul(1024)))
-}
-
-/// Undoes `mangle_path()` of fs/seq_file.c: `\` and three octal digits stand for one byte. A
-/// backslash followed by anything else is left as it is.
-pub(crate) fn unescape(name: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((&first, tail)) = rest.split_first() {
-        match tail {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if first == b'\\' => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    bytes
 }

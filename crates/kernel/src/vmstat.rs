@@ -1,4 +1,4 @@
-//! `/proc/vmstat`: the machine's memory events since boot.
+//! `/proc/vmstat` (`pgdemote_*` since Linux 5.18): the machine's memory events since boot.
 
 use omr_units::Pages;
 use serde::{Deserialize, Serialize};
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use crate::text::{for_each_key, leading_u64};
 use crate::{Kernel, Result};
 
-/// `/proc/vmstat`, counters in pages under the kernel's own names. Sample line: `pswpout 51234`.
-/// Source: mm/vmstat.c.
+/// Counters of `/proc/vmstat` under the kernel's names, in pages or events since boot. A field is
+/// `None` when its line is missing. Sample line: `pswpout 51234`. Source: mm/vmstat.c.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the kernel's")]
 pub struct Vmstat {
     pub pswpin: Option<Pages>,
     pub pswpout: Option<Pages>,
     pub allocstall: Option<u64>,
-    /// Moved to slower memory by reclaim, whoever asked: all `pgdemote_*` together (5.18).
+    /// Pages that reclaim moved to slower memory: the sum of all `pgdemote_*`, so from every cause.
     pub pgdemote: Option<Pages>,
 }
 
@@ -30,7 +30,8 @@ impl Vmstat {
                 let sum = |value| stat.allocstall.unwrap_or(0).saturating_add(value);
                 stat.allocstall = leading_u64(rest).map(sum).or(stat.allocstall);
             }
-            // pgdemote_kswapd, pgdemote_direct, pgdemote_khugepaged (6.5), pgdemote_proactive (6.15).
+            // pgdemote_kswapd, pgdemote_direct, pgdemote_khugepaged (6.5), pgdemote_proactive
+            // (6.15).
             _ if key.starts_with(b"pgdemote_") => {
                 let sum = |pages| stat.pgdemote.unwrap_or_default() + Pages(pages);
                 stat.pgdemote = leading_u64(rest).map(sum).or(stat.pgdemote);
@@ -40,7 +41,7 @@ impl Vmstat {
         stat
     }
 
-    /// Reads it.
+    /// Reads `/proc/vmstat`.
     pub fn read(kernel: &Kernel, buffer: &mut Vec<u8>) -> Result<Self> {
         kernel.proc.read("vmstat", buffer)?;
         Ok(Vmstat::parse(buffer))

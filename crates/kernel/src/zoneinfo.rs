@@ -1,4 +1,4 @@
-//! `/proc/zoneinfo`: how many pages there are, how many are free, and where reclaim begins.
+//! `/proc/zoneinfo` (Linux 2.6.13): pages of each zone, free pages, and the watermarks of reclaim.
 
 use omr_units::Pages;
 use serde::{Deserialize, Serialize};
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use crate::text::parse_u64;
 use crate::{Kernel, Result};
 
-/// Which zone of which node, as /proc/zoneinfo and /proc/buddyinfo name it.
+/// A zone of a NUMA node, as `/proc/zoneinfo` and `/proc/buddyinfo` name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneId {
-    /// The node it belongs to.
+    /// Number of the zone's node.
     pub node: u32,
-    /// Which of the node's zones.
+    /// The zone within the node.
     pub kind: ZoneKind,
 }
 
-/// The zones there are, include/linux/mmzone.h.
+/// The kinds of zones: `enum zone_type`, include/linux/mmzone.h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the kernel's")]
 pub enum ZoneKind {
@@ -25,13 +25,13 @@ pub enum ZoneKind {
     HighMem,
     Movable,
     Device,
-    /// One that this program does not know.
+    /// A zone that this program does not know.
     #[default]
     Other,
 }
 
 impl ZoneId {
-    /// From the words of a line such as `Node 0, zone   Normal`.
+    /// Parses the words of a line such as `Node 0, zone   Normal`. `None`: the line is another one.
     pub(crate) fn parse<'a>(words: &mut impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         if words.next()? != b"Node" {
             return None;
@@ -50,16 +50,16 @@ impl ZoneId {
     }
 }
 
-/// One zone of one node (since 2.6.13), pages under the kernel's own names.
+/// One zone of one node. The unit is pages, and the names are the kernel's.
 ///
 /// Sample lines: `Node 0, zone   Normal`, `  pages free     3808`, `        high     32`,
 /// `        protection: (0, 433, 433, 433, 433)`, `              count: 117`.
 /// Source: mm/vmstat.c, zoneinfo_show_print().
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zone {
-    /// Which one.
+    /// Node and kind of the zone.
     pub id: ZoneId,
-    /// Free pages; those in the per-CPU lists are not among them.
+    /// Free pages, without those in the per-CPU lists.
     pub free: Pages,
     /// Watermark below which kswapd is woken.
     pub low: Pages,
@@ -67,31 +67,31 @@ pub struct Zone {
     pub high: Pages,
     /// Page frames from the first to the last, holes included.
     pub spanned: Pages,
-    /// Page frames that are memory, the kernel itself included.
+    /// Page frames that are memory, including the kernel's own image.
     pub present: Pages,
-    /// Page frames that the allocator has.
+    /// Page frames that the page allocator manages.
     pub managed: Pages,
-    /// The largest of the zone's `lowmem_reserve`, in the file as `protection`.
+    /// The largest entry of the zone's `lowmem_reserve`; the file calls it `protection`.
     pub protection: Pages,
-    /// Free pages in the lists of all CPUs.
+    /// Free pages in the per-CPU lists, all CPUs together.
     pub per_cpu: Pages,
     /// Number of the first page frame.
     pub start_pfn: u64,
 }
 
-/// Parses the text; lines and zones it does not know are passed over.
+/// Parses the text. Unknown lines are skipped; an unknown zone is [`ZoneKind::Other`].
 pub fn parse(text: &[u8]) -> Vec<Zone> {
     let mut zones: Vec<Zone> = Vec::new();
     for line in text.split(|&c| c == b'\n') {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        // The same head stands above the per-node part of a node's first zone.
+        // This line also heads the per-node part of a node's first zone.
         if let Some(id) = ZoneId::parse(&mut words.clone()) {
             zones.push(Zone { id, ..Zone::default() });
             continue;
         }
         let Some(first) = words.next() else { continue };
         let Some(zone) = zones.last_mut() else { continue };
-        // "high:" of a per-CPU list has a colon and is another thing.
+        // "high:" with a colon belongs to a per-CPU list.
         let field = match first {
             b"pages" if words.next() == Some(b"free") => &mut zone.free,
             b"low" => &mut zone.low,
@@ -123,7 +123,7 @@ pub fn parse(text: &[u8]) -> Vec<Zone> {
     zones
 }
 
-/// Reads it.
+/// Reads `/proc/zoneinfo`.
 pub fn read(kernel: &Kernel, buffer: &mut Vec<u8>) -> Result<Vec<Zone>> {
     kernel.proc.read("zoneinfo", buffer)?;
     Ok(parse(buffer))

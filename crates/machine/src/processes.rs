@@ -11,7 +11,7 @@ use std::time::Duration;
 use omr_base::exit::Exit;
 use omr_config::{ProcessRule, parts};
 use omr_kernel::memcg::Group;
-use omr_kernel::process::{self, Holds, Process, Status};
+use omr_kernel::process::{self, Process, ProcessMemory, Status};
 use omr_kernel::{Kernel, Result, clock};
 use omr_policy::Class;
 use omr_policy::rank::{self, ProcessId};
@@ -351,7 +351,7 @@ fn see(
     rule: Option<&Arc<ProcessRule>>,
     buffer: &mut Vec<u8>,
 ) -> Option<Seen> {
-    let holds = Holds::read(process.dir(), buffer).ok()?;
+    let holds = ProcessMemory::read(process.dir(), buffer).ok()?;
     holds.resident?;
     let (id, stat) = (id(process), process.stat());
     let group = process.read_group().ok().flatten();

@@ -1,28 +1,29 @@
-//! Text as real kernels print it, one directory per release under `captured/`.
+//! Text as real kernels print it, one directory for each release under `captured/`.
 //!
-//! `lab/` makes it: `python3 -m omrlab capture`. `proc/` and `sys/` are the machine's files, `group/` are the files of
-//! one busy cgroup.
+//! The lab captures the files: `python3 -m omrlab capture`. `proc/` and `sys/` are the machine's
+//! files, and `group/` has the files of one busy cgroup.
 
 use std::path::{Component, Path};
 
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/captured.rs"));
 
-/// A kernel release whose files were captured.
+/// A kernel release with captured files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// Debian 12's 6.1: memory.reclaim without keys, MGLRU built but off.
     V6_1,
     /// Debian 12's 6.12: memory.reclaim with `swappiness=`, MGLRU on.
     V6_12,
-    /// The newest 7.x of Debian 13's backports: pgscan_proactive and the like, `swappiness=max`.
+    /// The newest 7.x of Debian 13's backports: `pgscan_proactive` and similar counters,
+    /// `swappiness=max`.
     V7,
 }
 
 impl Release {
-    /// Every release there is, oldest first.
+    /// Every release, oldest first.
     pub const ALL: [Self; 3] = [Self::V6_1, Self::V6_12, Self::V7];
 
-    /// The directory's name under `captured/`.
+    /// Name of the release's directory under `captured/`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V6_1 => "6.1",
@@ -41,10 +42,11 @@ impl Release {
     }
 }
 
-/// The text of one captured file, e.g. `captured(Release::V6_12, "proc/meminfo")` or `"group/memory.stat"`.
+/// The text of one captured file, e.g. `captured(Release::V6_12, "proc/meminfo")` or
+/// `"group/memory.stat"`.
 ///
 /// # Panics
-/// When nothing was captured under that path: a test that asks for it is wrong.
+/// Panics if no file was captured under this path: the test is wrong.
 pub fn captured(release: Release, path: &str) -> &'static str {
     let wanted = Path::new(release.name()).join(path);
     let (_, bytes) = FILES

@@ -1,4 +1,5 @@
-//! Fake roots: a directory with the `proc/` and `sys/` files a test wants, text captured from real kernels included.
+//! Fake roots: a directory with `proc/` and `sys/` files for a test, made by the test or captured
+//! from real kernels.
 //!
 //! ```
 //! use omr_testkit::{FakeRoot, Release};
@@ -12,7 +13,8 @@
 //! assert!(real.read("proc/meminfo").starts_with("MemTotal:"));
 //! ```
 //!
-//! A fake root is for reading and for recording writes; it has no kernel behind it: a write replaces the file's bytes.
+//! A fake root is for reading, and for recording writes. No kernel is behind it: a write only
+//! replaces the file's bytes.
 
 mod captured;
 mod root;

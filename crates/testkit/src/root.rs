@@ -1,4 +1,4 @@
-//! [`FakeRoot`], a temporary directory that looks like `/` to omr.
+//! [`FakeRoot`]: a temporary directory that looks like `/` to omr.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,12 +10,14 @@ use crate::captured::Release;
 
 const CGROUP: &str = "sys/fs/cgroup";
 
-/// Groups per parent in [`FakeRoot::scaled_tree`]; real trees are wide and shallow (a slice with its services).
+/// Groups below each parent in [`FakeRoot::scaled_tree`]. Real trees are wide and shallow: a slice
+/// with its services.
 const FAN_OUT: usize = 50;
 
-/// A temporary directory with `proc/`, `sys/` and `sys/fs/cgroup/`; removed when dropped.
+/// A temporary directory with `proc/`, `sys/` and `sys/fs/cgroup/`. Dropping it removes the
+/// directory.
 ///
-/// Builder methods panic when the disk does not cooperate: there is no test to be had then.
+/// The methods panic when the disk fails, because the test cannot go on then.
 #[derive(Debug)]
 pub struct FakeRoot {
     dir: TempDir,
@@ -28,7 +30,7 @@ impl Default for FakeRoot {
 }
 
 impl FakeRoot {
-    /// An empty root: the three directories, no files.
+    /// An empty root: the three directories, without files.
     pub fn new() -> Self {
         let root = Self { dir: tempfile::Builder::new().prefix("omr-root-").tempdir().expect("a temporary directory") };
         fs::create_dir_all(root.dir.path().join("proc")).expect("proc");
@@ -36,7 +38,8 @@ impl FakeRoot {
         root
     }
 
-    /// A root with all machine-wide files of `release`, the root cgroup's included, and no groups.
+    /// A root with all machine-wide files of `release`, including those of the root cgroup, and
+    /// without groups.
     pub fn captured(release: Release) -> Self {
         let root = Self::new();
         for top in ["proc", "sys"] {
@@ -47,7 +50,8 @@ impl FakeRoot {
         root
     }
 
-    /// A root as [`Self::captured`] (6.12) with `groups` busy groups, `FAN_OUT` to a parent; parents are counted.
+    /// A root as from [`Self::captured`] (6.12) with `groups` busy groups, including parents. Each
+    /// parent has up to `FAN_OUT` groups with itself.
     pub fn scaled_tree(groups: usize) -> Self {
         let mut root = Self::captured(Release::V6_12);
         for path in scaled_paths(groups) {
@@ -56,7 +60,7 @@ impl FakeRoot {
         root
     }
 
-    /// Adds the generations of that many groups, each on each of the nodes, as 6.12 prints them.
+    /// Adds the generations of `groups` groups on each of `nodes` nodes, as 6.12 prints them.
     #[must_use]
     pub fn scaled_generations(self, groups: usize, nodes: usize) -> Self {
         let mut text = String::new();
@@ -66,7 +70,7 @@ impl FakeRoot {
             for node in 0..nodes {
                 let _ = writeln!(text, " node {node:5}");
                 for generation in 0..4 {
-                    // Ages and sizes of as many digits as those of groups of some hundred MiB.
+                    // Ages and sizes have as many digits as for groups of some hundred MiB.
                     let (age, pages) = ((4 - generation) * 300_000, 7 * id * (generation + 1));
                     let _ = writeln!(text, " {generation:10} {age:10} {pages:10}  {:10} ", pages / 3);
                 }
@@ -94,7 +98,8 @@ impl FakeRoot {
         self
     }
 
-    /// Adds a cgroup with these files; an empty path is the root cgroup. The name may hold any bytes a cgroup's may.
+    /// Adds a cgroup with these files. An empty path is the root cgroup. The name may hold any
+    /// bytes that are valid in the name of a cgroup.
     #[must_use]
     pub fn group<C: AsRef<[u8]>>(self, path: impl AsRef<Path>, files: &[(&str, C)]) -> Self {
         let group = Path::new(CGROUP).join(path);
@@ -105,7 +110,8 @@ impl FakeRoot {
         self
     }
 
-    /// Adds a cgroup with every file of a captured busy one (6.12). A later [`Self::group`] replaces single files.
+    /// Adds a cgroup with every file of a captured busy group (6.12). A later [`Self::group`]
+    /// replaces single files.
     #[must_use]
     pub fn busy_group(self, path: impl AsRef<Path>) -> Self {
         self.busy_group_of(Release::V6_12, path)
@@ -122,44 +128,47 @@ impl FakeRoot {
         self
     }
 
-    /// The directory to give as root to omr.
+    /// The directory that omr gets as its root.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Where the file `path` of the fake root is on the real disk; a leading `/` is taken off.
+    /// The real path of the file `path` of the fake root. A leading `/` of `path` is ignored.
     pub fn resolve(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.dir.path().join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Replaces a file's text, as a kernel's counter moves between two snapshots; makes it where it is missing.
+    /// Replaces a file's text, as a kernel's counter changes between two samples. Makes the file if
+    /// needed.
     pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) {
         let path = self.resolve(path);
         fs::create_dir_all(path.parent().expect("below the root")).expect("the file's directory");
         fs::write(&path, contents).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 
-    /// A file's text, e.g. what omr last wrote to `sys/fs/cgroup/a/memory.reclaim`.
+    /// The text of a file, for example omr's last write to `sys/fs/cgroup/a/memory.reclaim`.
     pub fn read(&self, path: impl AsRef<Path>) -> String {
         let path = self.resolve(path);
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// Removes a file or a whole directory: a kernel without the feature, or a group that exited.
+    /// Removes a file or a whole directory: a kernel without the feature, or a group that was
+    /// removed.
     pub fn remove(&self, path: impl AsRef<Path>) {
         let path = self.resolve(path);
         let result = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         result.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 
-    /// Leaves the tree on the disk and returns its path.
+    /// Keeps the tree on the disk, and returns its path.
     pub fn keep(self) -> PathBuf {
         self.dir.keep()
     }
 }
 
-/// `groups` paths: `load-0`, `load-0/job-1`, ... a new parent after every `FAN_OUT`.
+/// `groups` paths: `load-0.slice`, `load-0.slice/job-1.service`, ..., with a new parent after every
+/// `FAN_OUT` paths.
 fn scaled_paths(groups: usize) -> impl Iterator<Item = PathBuf> {
     (0..groups).map(|number| {
         let parent = PathBuf::from(format!("load-{}.slice", number / FAN_OUT));

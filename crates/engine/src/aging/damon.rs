@@ -7,11 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use omr_actuate::damon::{self, Monitor, Refusal, RegionSample, Stamp, Target};
+use omr_actuate::{Actuator, Live};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_base::paths;
-use omr_kernel::actuate::{Actuator, Live};
-use omr_kernel::damon::{self, Damon, Monitor, Refusal, Seen, Stamp, Target};
+use omr_kernel::damon::Damon;
 use omr_kernel::maps::Mapping;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::Process;
@@ -85,7 +86,7 @@ impl Lock {
         (&mut self.file).take(128).read_to_string(&mut text)?;
         let stamp = text.trim().split_once(' ').filter(|(boot, _)| *boot == self.boot);
         if let Some(stamp) = stamp.and_then(|(_, stamp)| stamp.parse().ok()) {
-            damon::take_down_left(kernel, &mut Live, Stamp(stamp))?;
+            damon::remove_leftover(kernel, &mut Live, Stamp(stamp))?;
         }
         Ok(())
     }
@@ -169,7 +170,7 @@ impl Watch {
         let wanted = looks(window, self.monitor.interval()) + 1;
         stop.sleep(window);
         while !stop.is_set() {
-            let Some(done) = self.monitor.looks()? else { return Ok(false) };
+            let Some(done) = self.monitor.samples()? else { return Ok(false) };
             if done >= wanted {
                 return Ok(true);
             }
@@ -192,7 +193,7 @@ impl Watch {
         is_wanted: impl Fn(&Mapped) -> bool,
     ) -> Result<Option<(u64, Vec<Found<'_>>)>> {
         let Watch { monitor, processes, began, .. } = self;
-        let Some(looks) = monitor.looks()? else { return Ok(None) };
+        let Some(looks) = monitor.samples()? else { return Ok(None) };
         let Some(seen) = monitor.read(|place| is_wanted(&processes[place].0))? else { return Ok(None) };
         let interval = monitor.interval();
         let count = u32::try_from(looks).unwrap_or(u32::MAX).max(1);
@@ -224,7 +225,7 @@ impl Watch {
     /// Why it does not look any more.
     pub fn ended(&self) -> &'static str {
         // The kernel ends it with the last of them.
-        match self.processes.iter().any(|(mapped, _)| mapped.process.is_there()) {
+        match self.processes.iter().any(|(mapped, _)| mapped.process.exists()) {
             true => "another program has taken down DAMON's monitor, so it is not known what was used",
             false => "all its processes have ended",
         }
@@ -304,11 +305,18 @@ fn plan(found: Vec<Mapped>, page: Bytes, window: Duration) -> (Vec<(Mapped, Rang
 /// beside it is used: where use ends, within a region, is not known. For the same reason a used one may be unused
 /// where one beside it is. A look follows the other after the first of the intervals at least, and the second on average: on a busy
 /// machine the looks themselves take long.
-fn judge(target: &Target, seen: &[Seen], between: [Duration; 2], times: &[Duration], changed: &Ranges) -> Vec<Idle> {
+fn judge(
+    target: &Target,
+    seen: &[RegionSample],
+    between: [Duration; 2],
+    times: &[Duration],
+    changed: &Ranges,
+) -> Vec<Idle> {
     let [least, usual] = between;
-    let sure = |seen: &Seen, time: Duration| !seen.used && least.saturating_mul(seen.age) >= time;
+    let sure = |seen: &RegionSample, time: Duration| !seen.used && least.saturating_mul(seen.age) >= time;
     // An age begins within the look before it.
-    let may_be = |seen: &Seen, time: Duration| !seen.used && usual.saturating_mul(seen.age.saturating_add(2)) >= time;
+    let may_be =
+        |seen: &RegionSample, time: Duration| !seen.used && usual.saturating_mul(seen.age.saturating_add(2)) >= time;
     let regions = &target.regions;
     let beside = |place: usize| {
         let before = place.checked_sub(1).filter(|&before| regions[before].end == regions[place].start);
@@ -343,8 +351,8 @@ mod tests {
     #[test]
     fn only_what_is_unused_among_unused_is_sure() {
         let target = Target { pid: 7, regions: vec![0..4, 4..8, 8..12, 12..16, 20..24, 30..34] };
-        let idle = |age| Seen { used: false, age };
-        let used = Seen { used: true, age: 900 };
+        let idle = |age| RegionSample { used: false, age };
+        let used = RegionSample { used: true, age: 900 };
         let seen = [idle(60), idle(60), used, idle(59), idle(60), idle(10)];
         let found = judge(&target, &seen, [SECOND; 2], &[60 * SECOND, 30 * SECOND], &Ranges::new());
         let all = |time: usize| -> Vec<(bool, bool)> {
@@ -366,7 +374,7 @@ mod tests {
     #[test]
     fn all_that_is_used_is_not_unused() {
         let target = Target { pid: 7, regions: (0..9).map(|n| n * 4..n * 4 + 4).collect() };
-        let found = judge(&target, &[Seen { used: true, age: 100 }; 9], [SECOND; 2], &[SECOND], &Ranges::new());
+        let found = judge(&target, &[RegionSample { used: true, age: 100 }; 9], [SECOND; 2], &[SECOND], &Ranges::new());
         assert!(found.iter().all(|idle| !idle.least[0] && !idle.most[0]));
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use anyhow::Result;
 use omr_base::cancel::Flag;
 use omr_kernel::memcg::{self, Group, Visit};
-use omr_kernel::process::{self, Holds, Process};
+use omr_kernel::process::{self, Process, ProcessMemory};
 use omr_kernel::{Dir, Kernel, maps};
 use omr_units::{Bytes, GroupId};
 
@@ -23,7 +23,7 @@ pub fn read(kernel: &Kernel, group: &Group, enough: Bytes, stop: &Flag) -> Resul
     let mut buffer = Vec::new();
     let mut resident = |pid| {
         let process = Process::open(kernel, pid).ok()?;
-        let resident = Holds::read(process.dir(), &mut buffer).ok()?.resident?;
+        let resident = ProcessMemory::read(process.dir(), &mut buffer).ok()?.resident?;
         Some((resident, process))
     };
     let mut processes: Vec<(Bytes, Process)> = accounted.pids.into_iter().filter_map(&mut resident).collect();
@@ -37,8 +37,8 @@ pub fn read(kernel: &Kernel, group: &Group, enough: Bytes, stop: &Flag) -> Resul
         rest = rest - resident;
         // One that has ended, or that this process may not look into.
         let Ok(details) = maps::read_smaps(process.dir()) else { continue };
-        let without_age = details.iter().filter(|detail| detail.without_age && is_counted(&process, &detail.mapping));
-        advised += without_age.filter_map(|detail| detail.resident).sum();
+        let no_recency = details.iter().filter(|detail| detail.no_recency && is_counted(&process, &detail.mapping));
+        advised += no_recency.filter_map(|detail| detail.resident).sum();
     }
     Ok(advised)
 }

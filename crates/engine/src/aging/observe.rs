@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use omr_actuate::{Actuator, Outcome};
 use omr_base::cancel::Flag;
-use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::lru_gen::{self, Lists, Reader};
 use omr_kernel::memcg::{self, Group, Visit};
 use omr_kernel::{Dir, Kernel, clock};
@@ -242,7 +242,7 @@ impl<'a> Observer<'a> {
                     }
                     node.asked = Some(node.lists.youngest().number);
                     // Whether it was done is seen below.
-                    if lru_gen::age(actuator, self.kernel, &node.lists)? == Outcome::Denied {
+                    if omr_actuate::lru_gen::run_aging(actuator, self.kernel, &node.lists)? == Outcome::Denied {
                         bail!("debugfs is closed to this user, or was just closed to all");
                     }
                 }
@@ -353,7 +353,7 @@ impl Visit for Found<'_> {
 
 #[cfg(test)]
 mod tests {
-    use omr_kernel::actuate::{DryRun, Transcript};
+    use omr_actuate::{DryRun, Transcript};
     use omr_testkit::FakeRoot;
 
     use super::*;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::{Actuator, Outcome, clear_refs};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_kernel::Kernel;
-use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::maps::{self, Detail};
 use omr_kernel::memcg::Group;
 use omr_machine::processes::{self, Standing};
@@ -44,7 +44,7 @@ pub fn look(
     }
     let mut looked = Vec::new();
     for mapped in found {
-        match maps::clear_referenced(actuator, mapped.process.dir())? {
+        match clear_refs::clear_referenced(actuator, mapped.process.dir())? {
             Outcome::Done => looked.push(mapped),
             Outcome::Gone => {}
             _ => left_out += 1,
@@ -71,10 +71,10 @@ pub fn look(
 /// Memory that no file backs, and what of it was not used. Pages that other processes have as well since `fork(2)` count with this
 /// process's share; which of them were used, and by whom, is not told.
 fn of_private(detail: &Detail, resident: Bytes, used: Bytes) -> (Bytes, Bounds) {
-    let alone = detail.alone.unwrap_or(resident);
-    let together = detail.proportional.map_or(Bytes::ZERO, |proportional| proportional - alone);
+    let private = detail.private.unwrap_or(resident);
+    let together = detail.proportional.map_or(Bytes::ZERO, |proportional| proportional - private);
     let unused = resident - used;
-    (alone + together, Bounds { least: alone - used, most: alone.min(unused) + together.min(unused) })
+    (private + together, Bounds { least: private - used, most: private.min(unused) + together.min(unused) })
 }
 
 /// Shared memory of one file, by process: what it has of it in memory, and what of that it has used.

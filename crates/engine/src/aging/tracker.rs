@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::damon::Refusal;
 use omr_base::exit::Exit;
 use omr_kernel::Kernel;
-use omr_kernel::damon::{Damon, Refusal};
+use omr_kernel::damon::Damon;
 use omr_policy::age::Bounds;
 use omr_units::Bytes;
 use serde::Serialize;

@@ -13,10 +13,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_actuate::madvise::{Batch, CHUNK, Hint, MOST_RANGES};
+use omr_actuate::{Actuator, Advice, AdviseResult, Outcome};
 use omr_base::cancel::Flag;
 use omr_config::BackendChoice;
-use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::madvise::{Advice, Advised, Batch, CHUNK, Hint, MOST_RANGES};
 use omr_kernel::maps::{self, Detail, Layout, Refusal};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
@@ -395,7 +395,7 @@ impl Hinter<'_> {
             Some(Outcome::Interrupted) => Some(End::Stopped),
             Some(_) => Some(End::Gone),
         });
-        if end == Some(End::Gone) && subject.process.is_elsewhere() {
+        if end == Some(End::Gone) && subject.process.is_in_other_pid_namespace() {
             work.report.notes.push("it is in another pid namespace than omr, whose /proc this is not".into());
         }
         for (result, range) in batch.end()?.into_iter().zip(ranges) {
@@ -421,7 +421,7 @@ impl Hinter<'_> {
         let mut at = 0;
         while at < all.len() {
             let asked = &first[at..first.len().min(at + MOST_RANGES)];
-            let Advised { bytes, outcome } = self.actuator.advise(&work.subject.process, Advice::Cold, asked)?;
+            let AdviseResult { bytes, outcome } = self.actuator.advise(&work.subject.process, Advice::Cold, asked)?;
             let done = usize::try_from(bytes.0 / page).unwrap_or(asked.len()).min(asked.len());
             at += done;
             match outcome {
@@ -752,9 +752,9 @@ mod tests {
             unreachable!("nothing is written to a file")
         }
 
-        fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> omr_kernel::Result<Advised> {
+        fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> omr_kernel::Result<AdviseResult> {
             self.0.push(ranges.iter().map(length).collect());
-            Ok(Advised { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
+            Ok(AdviseResult { bytes: ranges.iter().map(length).sum(), outcome: Outcome::Done })
         }
 
         fn is_live(&self) -> bool {
@@ -836,14 +836,14 @@ mod tests {
             unreachable!("nothing is written to a file")
         }
 
-        fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> omr_kernel::Result<Advised> {
+        fn advise(&mut self, _: &Process, _: Advice, ranges: &[Range<u64>]) -> omr_kernel::Result<AdviseResult> {
             if let Some(maps) = self.then.take() {
                 self.root.write("proc/7/maps", maps);
             }
             let is_refused = |range: &Range<u64>| self.refused.iter().any(|refused| refused.contains(&range.start));
             let bytes = ranges.iter().take_while(|range| !is_refused(range)).map(length).sum();
             let outcome = if bytes == Bytes::ZERO { Outcome::Unsupported } else { Outcome::Done };
-            Ok(Advised { bytes, outcome })
+            Ok(AdviseResult { bytes, outcome })
         }
 
         fn is_live(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::ops::Range;
 
-use omr_kernel::madvise::Advice;
+use omr_actuate::Advice;
 use omr_kernel::maps::{Backing, Detail, Mapping, Refusal};
 use omr_kernel::pagemap::Pagemap;
 use omr_kernel::ranges::{Ranges, length};

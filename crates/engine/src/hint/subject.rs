@@ -121,7 +121,7 @@ fn below(kernel: &Kernel, first: Process, mut children: HashMap<u32, Vec<Process
     let mut all: Vec<Process> = Vec::new();
     let mut next = Some(first);
     while let Some(process) = next {
-        if process.is_there() {
+        if process.exists() {
             let mut found = children.remove(&process.stat().pid).unwrap_or_default();
             found.sort_unstable();
             ids.extend(found);

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_actuate::{Actuator, Live, Outcome, compaction};
 use omr_base::cancel::Flag;
-use omr_kernel::actuate::{Actuator, Live, Outcome};
-use omr_kernel::{Kernel, buddyinfo, clock, compaction, page_reporting, zoneinfo};
+use omr_kernel::{Kernel, buddyinfo, clock, page_reporting, zoneinfo};
 use omr_policy::End;
 use omr_units::{Bytes, Pages};
 use serde::Serialize;
@@ -171,7 +171,7 @@ pub fn wait(kernel: &Kernel, order: u32, stop: &Flag, progress: &mut dyn FnMut(&
 mod tests {
     use std::path::PathBuf;
 
-    use omr_kernel::actuate::Transcript;
+    use omr_actuate::Transcript;
     use omr_testkit::FakeRoot;
 
     use super::*;

@@ -8,11 +8,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use omr_actuate::{Actuator, Outcome};
 use omr_base::paths;
 use omr_base::storage::write_atomically;
 use omr_kernel::Kernel;
-use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::hibernate::{self, Hibernation};
+use omr_kernel::hibernate::Hibernation;
 use omr_policy::Config;
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ pub fn restore(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Res
 }
 
 fn set(kernel: &Kernel, actuator: &mut dyn Actuator, size: Bytes) -> Result<()> {
-    match hibernate::set_image_size(kernel, actuator, size)? {
+    match omr_actuate::hibernate::set_image_size(kernel, actuator, size)? {
         Outcome::Done => Ok(()),
         Outcome::Denied => bail!("image_size could not be set to {}: permission denied; it takes root", size.0),
         _ => bail!("image_size could not be set to {}", size.0),

@@ -12,9 +12,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
 use omr_config::Loaded;
-use omr_kernel::actuate::Actuator;
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::{Kernel, clock, zoneinfo};

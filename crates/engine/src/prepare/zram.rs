@@ -10,14 +10,14 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Context, Result, bail};
+use omr_actuate::{Actuator, Live, Outcome, Switch};
 use omr_base::cancel::{self, Alarm};
 use omr_base::paths;
 use omr_base::storage::write_new;
 use omr_base::text::printable;
 use omr_config::Loaded;
-use omr_kernel::actuate::{Actuator, Live, Outcome};
 use omr_kernel::memcg::Group;
-use omr_kernel::swap::{self, SwapDevice, SwapKind, Switch};
+use omr_kernel::swap::{self, SwapDevice, SwapKind};
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::tree::Tree;
 use omr_machine::inventory::read_groups;
@@ -141,7 +141,7 @@ impl Plan {
         let off = Off::new(kernel, root, start_unit, self.devices.clone()).map_err(said)?;
         let alarm = Alarm::new();
         for device in &off.devices {
-            let mut call = || swap::switch(kernel, actuator, &device.path, Switch::Off);
+            let mut call = || omr_actuate::swap::switch(kernel, actuator, &device.path, Switch::Off);
             let outcome = match time {
                 Some(time) => alarm.limit(time, call),
                 None => call(),
@@ -314,7 +314,7 @@ fn switch_on(
             continue;
         }
         let switch = Switch::On { priority: device.priority };
-        let why = match swap::switch(kernel, actuator, &device.path, switch) {
+        let why = match omr_actuate::swap::switch(kernel, actuator, &device.path, switch) {
             // On already.
             Ok(Outcome::Done | Outcome::Partial) => continue,
             Ok(Outcome::Gone) => "the device is gone".to_owned(),
@@ -361,7 +361,7 @@ fn set_up(kernel: &Kernel, root: &Path, start_unit: StartUnit, device: &Device) 
 
 #[cfg(test)]
 mod tests {
-    use omr_kernel::actuate::{DryRun, Transcript};
+    use omr_actuate::{DryRun, Transcript};
     use omr_testkit::FakeRoot;
 
     use super::*;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use omr_actuate::{Actuator, Outcome};
 use omr_base::cancel::Alarm;
 use omr_config::BackendChoice;
-use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_units::{Bytes, Limit, Swappiness};

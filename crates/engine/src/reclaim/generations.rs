@@ -12,9 +12,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use omr_actuate::lru_gen::EvictionOrder;
+use omr_actuate::{Actuator, Outcome};
 use omr_base::cancel::{Alarm, Flag};
-use omr_kernel::actuate::{Actuator, Outcome};
-use omr_kernel::lru_gen::{self, Enabled, Generation, Lists, Reader, Take};
+use omr_kernel::lru_gen::{self, Enabled, Generation, Lists, Reader};
 use omr_kernel::memcg::{Group, MemoryStat};
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::vmstat::Vmstat;
@@ -51,7 +52,7 @@ pub struct Evictor<'a> {
     stop: &'a Flag,
     reader: Reader,
     /// What the kernel is told; the narrower until it does not know that.
-    take: Take,
+    order: EvictionOrder,
     /// Agings of one group on one node in one run.
     merges: u32,
 }
@@ -70,7 +71,7 @@ enum Act {
 impl<'a> Evictor<'a> {
     /// For any number of groups.
     pub fn new(kernel: &'a Kernel, actuator: &'a mut dyn Actuator, stop: &'a Flag) -> Self {
-        Evictor { kernel, actuator, stop, reader: Reader::default(), take: Take::AnonOnly, merges: MERGES }
+        Evictor { kernel, actuator, stop, reader: Reader::default(), order: EvictionOrder::AnonOnly, merges: MERGES }
     }
 
     /// Makes no aging, which nothing can stop: for who has to end within 100 ms, and ages by other means.
@@ -150,8 +151,8 @@ impl<'a> Evictor<'a> {
             if taken.cache_instead(&lists) {
                 break End::Futile;
             }
-            let smallest = match self.take {
-                Take::AnonFirst if on_disk => SMALLEST_TO_DISK,
+            let smallest = match self.order {
+                EvictionOrder::AnonFirst if on_disk => SMALLEST_TO_DISK,
                 _ => SMALLEST,
             };
             let Some((list, act)) = self.choose(&lists, older_than, pages(smallest, page), &merges) else {
@@ -170,7 +171,7 @@ impl<'a> Evictor<'a> {
             let Act::Evict { up_to, memory } = act else {
                 merges.count(list.node);
                 if self.actuator.is_live() {
-                    lru_gen::age(self.actuator, self.kernel, &list)?;
+                    omr_actuate::lru_gen::run_aging(self.actuator, self.kernel, &list)?;
                 }
                 continue;
             };
@@ -178,16 +179,17 @@ impl<'a> Evictor<'a> {
                 report.asked = report.asked.min(memory.bytes(page));
                 break End::Complete;
             }
-            taken.before = Some(list).filter(|_| self.take == Take::AnonFirst);
-            let most = match self.take {
-                Take::AnonOnly => memory,
-                Take::AnonFirst => Pages(memory.0 / 2),
+            taken.before = Some(list).filter(|_| self.order == EvictionOrder::AnonFirst);
+            let most = match self.order {
+                EvictionOrder::AnonOnly => memory,
+                EvictionOrder::AnonFirst => Pages(memory.0 / 2),
             };
             let amount = Pages(pages(bytes, page).0.min(most.0).max(1));
             let time = if on_disk { disk.time(amount).min(write_time) } else { write_time };
-            let (actuator, kernel, take) = (&mut *self.actuator, self.kernel, self.take);
+            let (actuator, kernel, order) = (&mut *self.actuator, self.kernel, self.order);
             let began = clock::read_monotonic();
-            let outcome = alarm.limit(time, || lru_gen::evict(actuator, kernel, &list, up_to, take, amount))?;
+            let outcome =
+                alarm.limit(time, || omr_actuate::lru_gen::evict(actuator, kernel, &list, up_to, order, amount))?;
             report.last_write_end = clock::read_monotonic();
             let took = report.last_write_end.since(began);
             report.writes += 1;
@@ -200,7 +202,7 @@ impl<'a> Evictor<'a> {
                     // The numbers had moved on, or the kernel does not know this swappiness.
                     self.reader.read_group(self.kernel, group, &mut lists)?;
                     if lists.iter().any(|now| now.id == list.id && is_takable(now, list.node, up_to)) {
-                        self.take = Take::AnonFirst;
+                        self.order = EvictionOrder::AnonFirst;
                     }
                 }
             }
@@ -226,7 +228,7 @@ impl<'a> Evictor<'a> {
 
     /// The lists with most to take; of those with nothing to take yet the first that wants merging.
     fn choose(&self, lists: &[Lists], older_than: Duration, smallest: Pages, merges: &Merges) -> Option<(Lists, Act)> {
-        let acts = lists.iter().map(|list| (*list, act(list, older_than, self.take, smallest)));
+        let acts = lists.iter().map(|list| (*list, act(list, older_than, self.order, smallest)));
         let possible = acts.filter(|(list, act)| match act {
             Act::Evict { .. } => true,
             Act::Merge => merges.count_of(list.node) < self.merges,
@@ -433,13 +435,13 @@ fn idle(generations: &[Generation], index: usize) -> Option<Duration> {
     generations.get(index + 1).map(|next| next.age)
 }
 
-fn act(list: &Lists, older_than: Duration, take: Take, smallest: Pages) -> Act {
+fn act(list: &Lists, older_than: Duration, order: EvictionOrder, smallest: Pages) -> Act {
     let generations = list.generations();
     let old = (0..generations.len()).take_while(|&index| idle(generations, index) >= Some(older_than)).count();
     // The kernel evicts nothing of the youngest two.
-    let takable = match take {
-        Take::AnonOnly => old.min(generations.len().saturating_sub(2)),
-        Take::AnonFirst => old.min(generations.len().saturating_sub(2)).min(1),
+    let takable = match order {
+        EvictionOrder::AnonOnly => old.min(generations.len().saturating_sub(2)),
+        EvictionOrder::AnonFirst => old.min(generations.len().saturating_sub(2)).min(1),
     };
     let sum = |count: usize| Pages(generations[..count].iter().map(|generation| generation.anon.0).sum());
     let memory = sum(takable);
@@ -522,11 +524,15 @@ mod tests {
             ("two generations", &[(400, 100, 7), (300, 5, 7)], 120, Act::Merge, Act::Merge),
             ("one generation", &[(400, 100, 7)], 120, Act::Nothing, Act::Nothing),
         ] {
-            let act = |take| act(&list(generations), Duration::from_secs(seconds), take, Pages(32));
-            assert_eq!(act(Take::AnonOnly), only, "{what}");
-            assert_eq!(act(Take::AnonFirst), first, "{what}");
+            let act = |order| act(&list(generations), Duration::from_secs(seconds), order, Pages(32));
+            assert_eq!(act(EvictionOrder::AnonOnly), only, "{what}");
+            assert_eq!(act(EvictionOrder::AnonFirst), first, "{what}");
         }
-        assert_eq!(act(&list(full), Duration::from_secs(120), Take::AnonFirst, Pages(101)), Act::Nothing, "too little");
+        assert_eq!(
+            act(&list(full), Duration::from_secs(120), EvictionOrder::AnonFirst, Pages(101)),
+            Act::Nothing,
+            "too little"
+        );
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use std::{fs, io, thread};
 
 use anyhow::{Context, Result, bail};
+use omr_actuate::{Actuator, Live, Outcome};
 use omr_base::storage::write_new;
-use omr_kernel::actuate::{Actuator, Live, Outcome};
 use omr_kernel::memcg::Group;
 use omr_kernel::process::ProcessStat;
 use omr_kernel::{Dir, Kernel};

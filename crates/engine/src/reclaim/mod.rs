@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_actuate::{Actuator, Outcome};
 use omr_base::cancel::{Alarm, Flag};
-use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::memcg::{Group, MemoryStat};
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::vmstat::Vmstat;

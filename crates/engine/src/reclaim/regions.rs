@@ -8,10 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::{Actuator, Advice};
 use omr_base::cancel::Flag;
 use omr_config::Loaded;
-use omr_kernel::actuate::Actuator;
-use omr_kernel::madvise::Advice;
 use omr_kernel::maps::Backing;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::Process;

@@ -16,18 +16,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use omr_actuate::madvise::{Batch, Hint};
+use omr_actuate::{Actuator, Advice, Outcome, probe};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_config::Loaded;
-use omr_kernel::actuate::{Actuator, Outcome};
 use omr_kernel::block::SwapDisks;
-use omr_kernel::madvise::{Advice, Batch, Hint};
 use omr_kernel::maps::{Backing, Layout};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::pagemap::{Pagemap, Residency};
-use omr_kernel::probe::{self, Answer};
+use omr_kernel::probe::Support;
 use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::vmstat::Vmstat;
@@ -150,7 +150,7 @@ impl Job<'_> {
         let is_of_this_boot = |record: &Record| record.is_of(&boot, self.kernel);
         let is_old = record.as_ref().is_some_and(|record| !is_of_this_boot(record));
         let record = record.filter(is_of_this_boot);
-        if live && self.root == Path::new("/") && probe::process_madvise(Advice::WillNeed) == Answer::Missing {
+        if live && self.root == Path::new("/") && probe::process_madvise(Advice::WillNeed) == Support::Missing {
             return Err(Exit::Unsupported.error(End::Unsupported.words()));
         }
         let _lock = if live { Some(lock(&paths::warm_lock(self.root))?) } else { None };

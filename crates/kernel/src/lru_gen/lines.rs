@@ -1,4 +1,5 @@
-//! The text of `lru_gen`, line by line, without allocating for each.
+//! Parser of `/sys/kernel/debug/lru_gen` (Linux 6.1): line by line, without an allocation for each
+//! line. Ages are in milliseconds, sizes in pages. Source: mm/vmscan.c, lru_gen_seq_show().
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -8,36 +9,37 @@ use omr_units::Pages;
 /// `MAX_NR_GENS`, include/linux/mmzone.h.
 const GENERATIONS: usize = 4;
 
-/// `PATH_MAX`: a longer path is cut off by the kernel, and then it may be that of another group.
+/// `PATH_MAX`: the kernel cuts off a longer path, and then it may be the path of another group.
 const PATH_LIMIT: usize = 4095;
 
 /// One generation of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Generation {
-    /// Its number; greater is younger.
+    /// Sequence number; a greater number is younger.
     pub number: u64,
-    /// Since it was made. The kernel counts in jiffies, which stand still while the machine sleeps, and
-    /// prints 32 bits of milliseconds: after 49.7 days it begins again at 0.
+    /// Time since the generation was made. The kernel counts in jiffies, which stand still while
+    /// the machine sleeps, and prints 32 bits of milliseconds: after 49.7 days the age starts again
+    /// at 0.
     pub age: Duration,
-    /// Anonymous and shared memory. All these numbers are a little behind or ahead.
+    /// Anonymous and shared memory. The numbers of pages are approximate.
     pub anon: Pages,
-    /// Page cache, mapped or not.
+    /// Page cache, mapped or not. Approximate as well.
     pub file: Pages,
 }
 
 /// One group's generations on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lists {
-    /// What the kernel calls the group in this file.
+    /// The group's id in this file, see [`Ids`].
     pub id: u64,
-    /// The node.
+    /// Number of the node.
     pub node: u32,
     generations: [Generation; GENERATIONS],
     length: usize,
 }
 
 impl Lists {
-    /// The generations, oldest first; there is at least one.
+    /// The generations, oldest first. There is at least one.
     pub fn generations(&self) -> &[Generation] {
         &self.generations[..self.length]
     }
@@ -58,16 +60,17 @@ impl Lists {
     }
 }
 
-/// What the ids are.
+/// The kind of the groups' ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// 16 bits of the memory controller's own, given to another group as soon as this one is gone (6.x).
+    /// 16 bits, private to the memory controller (6.x). The kernel gives an id to another group as
+    /// soon as its group is gone.
     Private,
     /// The inode number of the group's directory (7.x).
     Inode,
 }
 
-/// One line.
+/// One line of the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
     /// `memcg     4 /captured.slice/busy.service`, in 7.x `memcg 198 /captured.slice/busy.service`.
@@ -79,11 +82,11 @@ pub(super) enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Parses a line without its newline. Source: mm/vmscan.c, lru_gen_seq_show().
+    /// Parses a line without its newline. `None`: the line is in another form.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         if let Some(rest) = line.strip_prefix(b"memcg ") {
             let (id, path) = number(rest)?;
-            // One blank, and then the path, which may begin and end with blanks of its own.
+            // One blank separates the path, which may itself begin and end with blanks.
             let path = path.strip_prefix(b" ")?;
             return Some(Line::Group { id, path, padded: rest.first() == Some(&b' ') });
         }
@@ -101,7 +104,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A number after blanks, and what follows it; `None` unless a blank or the end does.
+/// A number after blanks, and the text after it. `None`: no number, or neither a blank nor the end
+/// of the line follows it.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let start = text.iter().position(|&c| c != b' ')?;
     let mut value = 0u64;
@@ -114,11 +118,11 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     (end > start && rest.first().is_none_or(|&c| c == b' ')).then_some((value, rest))
 }
 
-/// Puts lines together to lists. What it does not understand is an error, so that no page is taken for
-/// older than it is.
+/// Builds [`Lists`] from lines. An unknown line is an error, so that no page counts as older than
+/// it is.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// The group that the lines belong to.
+    /// Path of the group that the current lines belong to.
     path: Vec<u8>,
     group: Option<u64>,
     ids: Option<Ids>,
@@ -126,13 +130,14 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Begins a new text.
+    /// Starts a new text.
     pub fn reset(&mut self) {
         self.path.clear();
         (self.group, self.ids, self.lists) = (None, None, None);
     }
 
-    /// Takes in whole lines, and hands on each group's lists of a node once they are complete.
+    /// Parses whole lines, and calls `visit` for each group and node once its generations are
+    /// complete.
     pub fn feed(
         &mut self,
         mut text: &[u8],
@@ -148,8 +153,8 @@ impl Parser {
             }
             match parsed {
                 Line::Group { id, path, padded } => {
-                    // The root comes first. Its private id has few digits and is padded to five, its inode
-                    // number is 1 and is not.
+                    // The root comes first. Its private id is padded to five columns. Its inode
+                    // number 1 is not padded.
                     self.ids.get_or_insert(if padded { Ids::Private } else { Ids::Inode });
                     self.path.clear();
                     self.path.extend_from_slice(path);
@@ -157,7 +162,7 @@ impl Parser {
                     self.lists = None;
                 }
                 Line::Node(node) => {
-                    // Lines of a group whose path is cut off are passed over.
+                    // The lines of a group with a path that is cut off are skipped.
                     let id = self.group.unwrap_or_default();
                     if self.ids.is_none() {
                         return Err(unknown(line));
@@ -170,7 +175,7 @@ impl Parser {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Generations come in order and without gaps, and there are no more than four.
+    /// Adds a generation. `None`: out of order, a gap, or more than four.
     fn add(&mut self, generation: Generation) -> Option<()> {
         let lists = self.lists.as_mut()?;
         if let Some(before) = lists.generations().last() {
@@ -181,7 +186,7 @@ impl Parser {
         Some(())
     }
 
-    /// Hands on what the last lines were, at the end of the text.
+    /// Calls `visit` for the last group and node, at the end of the text.
     pub fn finish(&mut self, visit: &mut impl FnMut(&[u8], Ids, &Lists) -> ControlFlow<()>) -> ControlFlow<()> {
         match (self.lists.take(), self.ids, self.group) {
             (Some(lists), Some(ids), Some(_)) if lists.length > 0 => visit(&self.path, ids, &lists),

@@ -1,4 +1,4 @@
-//! `/proc/buddyinfo` and which free blocks the host has been told of.
+//! `/proc/buddyinfo`, and free page reporting.
 
 use omr_kernel::buddyinfo::{self, FreeBlocks};
 use omr_kernel::page_reporting::{is_reported, read_order, read_reported};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::open;
 
-/// A free block that was reported, the first page of one that was not, and a page in use.
+/// Flags of a free block that was reported, of one that was not, and of a page in use.
 const REPORTED: u64 = 1 << 10 | 1 << 3;
 const FREE: u64 = 1 << 10;
 const USED: u64 = 1 << 5 | 1 << 3;
@@ -61,7 +61,7 @@ fn minus_one_is_no_order() {
 #[test]
 fn marks_are_counted_where_a_block_can_begin() {
     let mut flags = vec![USED; 64];
-    // Before the zone; in the middle of a block; and three that count.
+    // One mark before the zone, one in the middle of a block, and three that count.
     for pfn in [0, 9, 16, 24, 40] {
         flags[pfn] = REPORTED;
     }
@@ -93,7 +93,7 @@ proptest! {
         }
     }
 
-    /// Neither a zone that reaches beyond all memory nor an order beyond all sense.
+    /// Nor does a zone beyond the end of memory, or an absurd order.
     #[test]
     fn no_zone_makes_it_panic(start_pfn: u64, spanned: u64, free: u64, order in 0u32..70, flags: Vec<u8>) {
         let zone = Zone { start_pfn, spanned: Pages(spanned), free: Pages(free), ..Zone::default() };

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use crate::open;
 
-/// The number after `key` in a text, the slow way.
+/// The number after `key` in a text, by a second and simpler parser.
 fn number(text: &str, key: &str) -> u64 {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(key));
     let value = line.and_then(|line| line.split_whitespace().nth(1));
@@ -140,7 +140,8 @@ fn text_that_is_cut_off_is_never_a_smaller_number() {
         let whole = Meminfo::parse(text.as_bytes());
         for end in 0..text.len() {
             let part = Meminfo::parse(&text.as_bytes()[..end]);
-            // What is cut off in the middle of its number is the one case: a line has its unit after it.
+            // A number that is cut off in the middle is the only exception: a line has a unit after
+            // it.
             let ends_in_number = text.as_bytes()[..end].last().is_some_and(u8::is_ascii_digit);
             if !ends_in_number {
                 assert!(part.mem_total.is_none() || part.mem_total == whole.mem_total, "{end}");
@@ -161,7 +162,7 @@ fn a_cpu_line_that_is_cut_off_makes_all_unknown() {
     assert_eq!(Stat::parse(b"cpu0 1 2 3 x 5 6 7 8\n"), None);
     assert_eq!(Stat::parse(b"cpu  1 2 3 4 5 6 7 8\n"), None, "the sum alone names no CPU");
     assert_eq!(Stat::parse(b""), None);
-    // A field more, in some future, is no reason to know less; neither is a CPU that is missing.
+    // A new field of a later kernel does not hide the known ones. Neither does a missing CPU.
     let stat = Stat::parse(b"cpu 1\ncpu3 1 2 3 4 5 6 7 8 9 10 11 12\nintr 5\ncpu9 1 1 1 1 1 1 1 1\n").expect("a stat");
     assert_eq!(stat.cpus.iter().map(|(cpu, _)| *cpu).collect::<Vec<_>>(), [3]);
 }
@@ -185,7 +186,7 @@ fn pressure_lines() {
         some("some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull total=9\n"),
         Some(Duration::from_micros(12))
     );
-    // The first release of PSI printed no "full" line for the CPU; a future one may add averages.
+    // The first release with PSI printed no "full" line for the CPU. A later one may add averages.
     assert_eq!(some("full total=1\nsome avg900=0.00 total=2 avg10=1\n"), Some(Duration::from_micros(2)));
     for unknown in [
         "",
@@ -247,7 +248,7 @@ fn a_target_cannot_lead_out_of_the_mount() {
     assert_eq!(kernel.group_path(&root.resolve("sys/fs/cgroup/a")), Path::new("a"));
 }
 
-/// Names of the groups, and how often something below one was not to be seen.
+/// Names of the groups, and the number of calls of `unknown`.
 #[derive(Default)]
 struct Names(Vec<String>, usize);
 
@@ -284,7 +285,7 @@ proptest! {
         let _ = psi::parse_some_total(&text);
     }
 
-    /// Text that looks like the real thing, with something wrong in it.
+    /// Captured text with a few bytes replaced.
     #[test]
     fn damaged_text_makes_no_parser_panic(release in 0..2usize, at in any::<proptest::sample::Index>(), by in any::<[u8; 3]>()) {
         let release = Release::ALL[release];

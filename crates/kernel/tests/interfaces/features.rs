@@ -1,4 +1,4 @@
-//! The small files that say whether something is there and on.
+//! The small files that tell whether a feature exists and is on.
 
 use omr_kernel::damon::Damon;
 use omr_kernel::lockdown::Lockdown;
@@ -48,7 +48,7 @@ fn mglru_mask() {
     for release in Release::ALL {
         let root = FakeRoot::captured(release);
         let enabled = read_enabled(&open(&root)).expect("readable").expect("built in");
-        // Debian's 6.1 has it switched off.
+        // Debian's 6.1 has MGLRU switched off.
         assert_eq!(enabled.is_on(), release != Release::V6_1);
         assert_eq!(read_generations(&open(&root)), Generations::Open);
     }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use omr_kernel::hibernate::{Availability, DeviceNumber, Hibernation, Logged, parse_availability};
+use omr_kernel::hibernate::{Availability, DeviceNumber, Hibernation, HibernationLog, parse_availability};
 use omr_testkit::{FakeRoot, Release};
 use omr_units::{Bytes, Pages};
 use proptest::prelude::*;
@@ -47,12 +47,12 @@ fn availability() {
     for (state, disk, want) in [
         ("freeze mem disk\n", "[platform] shutdown \n", Available),
         ("disk\n", "platform [shutdown]\n", Available),
-        // Under lockdown, and with nohibernate.
+        // The texts under lockdown, and with `nohibernate`.
         ("freeze mem\n", "[disabled]\n", Disabled),
-        // The two disagree: lockdown came between the two reads.
+        // The two files disagree: lockdown came between the two reads.
         ("freeze mem disk\n", "[disabled]\n", Disabled),
         ("freeze mem\n", "[platform] shutdown\n", Disabled),
-        // A word of which "disk" is only a part.
+        // A word that contains "disk".
         ("freeze mem disks\n", "[platform]\n", Disabled),
         ("", "[platform]\n", Unknown),
         ("freeze mem disk\n", "", Unknown),
@@ -94,9 +94,9 @@ fn what_the_log_still_has_after_resume() {
     ]
     .map(String::from)
     .into();
-    let all = Logged { image: Some(Pages(67559)), allocated_in: Some(Duration::from_millis(3260)) };
-    assert_eq!(Logged::parse(&messages[..3]), all);
-    // What is not understood is unknown, not what was before.
-    assert_eq!(Logged::parse(&messages).image, None);
-    assert_eq!(Logged::parse(&messages[4..]), Logged::default());
+    let all = HibernationLog { image: Some(Pages(67559)), allocated_in: Some(Duration::from_millis(3260)) };
+    assert_eq!(HibernationLog::parse(&messages[..3]), all);
+    // A figure in an unknown form is None, and not the figure of an earlier hibernation.
+    assert_eq!(HibernationLog::parse(&messages).image, None);
+    assert_eq!(HibernationLog::parse(&messages[4..]), HibernationLog::default());
 }

@@ -1,4 +1,4 @@
-//! The multi-generational LRU's lists and commands.
+//! MGLRU: the list of generations, and the commands.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use omr_kernel::Kernel;
-use omr_kernel::actuate::{DryRun, Transcript};
-use omr_kernel::lru_gen::{self, Ids, Lists, Parser, Reader, Take};
+use omr_kernel::lru_gen::{Ids, Lists, Parser, Reader};
 use omr_kernel::memcg::Group;
 use omr_testkit::{FakeRoot, Release, captured};
 use omr_units::Pages;
@@ -15,7 +14,7 @@ use proptest::prelude::*;
 
 const FILE: &str = "kernel/debug/lru_gen";
 
-/// All lists of a text that comes in pieces of so many lines.
+/// All lists of a text that is parsed in pieces of `lines` lines.
 fn parse_in(text: &[u8], lines: usize) -> Result<Vec<(Vec<u8>, Ids, Lists)>, String> {
     let mut found = Vec::new();
     let mut visit = |path: &[u8], ids, lists: &Lists| {
@@ -80,7 +79,7 @@ fn groups_have_their_own_names_whatever_is_in_them() {
         assert!(found.iter().all(|(path, _, lists)| path == name.as_bytes() && lists.id == 9), "{name:?}");
         assert_eq!((found[0].2.node, found[1].2.node), (0, 1));
     }
-    // The kernel cuts off what is longer, and then it may be another's.
+    // The kernel cuts off a longer path, and then it may be the path of another group.
     let long = format!("/{}", "a".repeat(4094));
     assert_eq!(parse(&format!("memcg     9 {long}\n node     0\n{generations}")), Ok(Vec::new()));
 }
@@ -99,12 +98,12 @@ fn what_is_not_understood_is_an_error_that_shows_it() {
         (format!("memcg     1 /\n node     0\n{ok}          4          5          6\n"), "4          5          6"),
         (format!("memcg     1 /\n node     0\n{ok}          4          5          6x          7 \n"), "6x"),
         (format!("memcg     1 /\n node     0\n{ok}          4          5          6          7 8\n"), "7 8"),
-        // Numbers that jump, go back, or are too large.
+        // Numbers that skip, go back, or are too large.
         (format!("memcg     1 /\n node     0\n{ok}{}", lists(&[(5, 1, 1, 1)])), "          5"),
         (format!("memcg     1 /\n node     0\n{ok}{ok}"), "          3"),
         ("memcg     1 /\n node     0\n 18446744073709551616 1 1  1 \n".into(), "18446744073709551616"),
         (format!("memcg     1 /\n node     0\n{}", lists(&[(u64::MAX, 1, 1, 1), (0, 1, 1, 1)])), "          0"),
-        // One more than there are.
+        // One generation more than the kernel has.
         (
             format!(
                 "memcg     1 /\n node     0\n{}",
@@ -135,7 +134,7 @@ fn a_group_that_is_gone_does_not_hide_the_one_made_anew() {
     Reader::default().read_group(&kernel, &group, &mut found).expect("lists");
     assert_eq!(found.iter().map(|lists| (lists.id, lists.node)).collect::<Vec<_>>(), [(6, 0)]);
 
-    // 7.x says the inode number.
+    // 7.x prints the inode number.
     let id = group.id().0;
     let text = text.replace("memcg     1 ", "memcg 1 ").replace("memcg     5 ", &format!("memcg {id} "));
     root.write(Path::new("sys").join(FILE), &text);
@@ -159,22 +158,7 @@ fn the_root_is_found_and_a_missing_file_is_said() {
     assert!(err.to_string().contains("sys/kernel/debug/lru_gen: No such file"), "{err}");
 }
 
-#[test]
-fn commands_are_as_the_kernel_wants_them() {
-    let root = FakeRoot::captured(Release::V6_12);
-    let kernel = Kernel::open(root.path()).expect("a kernel");
-    let mut transcript = Transcript::new(DryRun);
-    let (_, _, lists) = parse(captured(Release::V6_12, "sys/kernel/debug/lru_gen")).expect("lists")[3].clone();
-    lru_gen::age(&mut transcript, &kernel, &lists).expect("an aging");
-    lru_gen::evict(&mut transcript, &kernel, &lists, 3, Take::AnonOnly, Pages(1024)).expect("an eviction");
-    lru_gen::evict(&mut transcript, &kernel, &lists, 3, Take::AnonFirst, Pages(64)).expect("an eviction");
-    let lines = transcript.lines();
-    assert!(lines.iter().all(|(path, _)| path.ends_with("sys/kernel/debug/lru_gen")));
-    let texts: Vec<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();
-    assert_eq!(texts, ["+ 4 0 5 1 1", "- 4 0 3 max 1024", "- 4 0 3 200 64"]);
-}
-
-/// A file of so many groups on so many nodes, as 6.12 prints it.
+/// The file for this number of groups and nodes, as 6.12 prints it.
 fn machine(groups: usize, nodes: u32) -> String {
     let mut text = String::new();
     for group in 0..groups {
@@ -232,7 +216,7 @@ fn megabytes_a_second() {
     println!("{} bytes in {best:?}: {:.0} MB/s", text.len(), text.len() as f64 / 1e6 / best.as_secs_f64());
 }
 
-/// Lines like the kernel's, and others.
+/// Lines like the kernel's, and other lines.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => (any::<u64>(), "[ -~]{0,12}").prop_map(|(id, path)| format!("memcg {id:5} /{path}").into_bytes()),
@@ -254,7 +238,7 @@ proptest! {
         let whole = parse_in(&text, usize::MAX);
         prop_assert_eq!(&parse_in(&text, piece), &whole);
         for (path, _, lists) in whole.into_iter().flatten() {
-            // Never another group's: the lists stand below a line with this id and this path.
+            // The lists belong to this group: they follow a line with this id and this path.
             let head = format!("memcg {:5} ", lists.id);
             let expected = [head.as_bytes(), &path].concat();
             prop_assert!(text.split(|&c| c == b'\n').any(|line| line == expected

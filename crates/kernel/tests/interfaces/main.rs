@@ -1,16 +1,15 @@
-//! Readers of the machine's interfaces, on captured text of real kernels, hostile text and noise.
+//! The interfaces of the kernel crate, on captured text of real kernels, hostile text and noise.
 
 use omr_kernel::Kernel;
 use omr_testkit::FakeRoot;
 
+mod allocations;
 mod blocks;
 mod counters;
-mod damon;
 mod features;
 mod hibernate;
 mod live;
 mod lru_gen;
-mod madvise;
 mod mounts;
 mod numa;
 mod pagemap;

@@ -20,7 +20,7 @@ fn real_kernels() {
 fn lines() {
     for (line, path, read_only) in [
         ("cgroup2 /sys/fs/cgroup cgroup2 ro,nosuid 0 0", "/sys/fs/cgroup", true),
-        // "ro" as a part of other options is not it.
+        // "ro" within another option does not count.
         ("/dev/sda1 / ext4 rw,errors=remount-ro,rodir,context=ro_t 0 0", "/", false),
         ("none /mnt/a\\040b\\134c\\011 tmpfs rw 0 0", "/mnt/a b\\c\t", false),
         ("a\\040b /mnt tmpfs rw,ro", "/mnt", true),

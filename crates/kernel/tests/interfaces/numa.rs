@@ -1,4 +1,4 @@
-//! Nodes, tiers, and what groups have on each node.
+//! Nodes, tiers, and the memory of groups on each node.
 
 use omr_kernel::numa::{Nodes, OnNode, parse_list, parse_numa_stat};
 use omr_testkit::FakeRoot;

@@ -1,4 +1,4 @@
-//! What a process has mapped, and where its pages are: on text of every kind, and on this process.
+//! The mappings of a process, and where its pages are: on text of every kind, and on this process.
 
 use std::ops::Range;
 use std::path::Path;
@@ -70,10 +70,10 @@ fn smaps_tell_what_is_there_and_what_the_kernel_will_refuse() {
     let all = details(text);
     let refusals: Vec<_> = all.iter().map(|detail| detail.refusal).collect();
     assert_eq!(refusals, [Some(Refusal::Locked), None, Some(Refusal::HugePages), Some(Refusal::Device)]);
-    assert!(all.iter().all(|detail| !detail.without_age));
-    for (flags, without_age) in [("rr", true), ("lo sr", true), ("srx arr", false), ("", false)] {
+    assert!(all.iter().all(|detail| !detail.no_recency));
+    for (flags, no_recency) in [("rr", true), ("lo sr", true), ("srx arr", false), ("", false)] {
         let all = details(&format!("1000-5000 rw-p 00000000 00:00 0\nVmFlags: rd wr {flags} \n"));
-        assert_eq!(all[0].without_age, without_age, "{flags}");
+        assert_eq!(all[0].no_recency, no_recency, "{flags}");
     }
     assert_eq!((all[0].resident, all[0].swapped), (Some(Bytes::kib(8)), Some(Bytes::kib(4))));
     let names: Vec<_> = all.iter().map(|detail| detail.name.to_string_lossy()).collect();
@@ -98,7 +98,7 @@ proptest! {
     }
 }
 
-/// The test program's threads map and unmap meanwhile, so a child that sleeps is looked at.
+/// On a child that sleeps, because the threads of the test program map and unmap memory meanwhile.
 #[test]
 fn both_ways_of_reading_a_layout_agree() {
     let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
@@ -108,7 +108,7 @@ fn both_ways_of_reading_a_layout_agree() {
         .find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
             let mut layout = Layout::read(process.dir()).ok()?;
-            // It has begun to sleep when nothing changes any more.
+            // The child sleeps once its mappings no longer change.
             let is_asleep = process_state(&kernel, child.id()) == b'S' && layout.update().ok()?.is_empty();
             is_asleep.then_some(layout)
         })
@@ -140,14 +140,15 @@ fn a_layout_says_what_has_changed() {
     let expected: Ranges = [0x5000..0x6000, 0x7000..0x8000].into_iter().collect();
     assert_eq!(layout.update().expect("again"), expected);
     assert!(layout.update().expect("again").is_empty());
-    // Nothing to read: it has no memory any more, as after an exec. Text that is none is an error.
+    // An empty file: the process has no memory any more, as after an exec. Other text is an error.
     root.write("proc/7/maps", "");
     assert!(layout.update().is_err_and(|err| err.is_gone()));
     root.write("proc/7/maps", "x\n");
     assert!(layout.update().is_err_and(|err| !err.is_gone() && err.to_string().contains("START-END")));
 }
 
-/// Pages of a test: nothing, present, swapped.
+/// The entries of a text in which `p` is a page that is present, `s` one in swap, and others are
+/// neither.
 fn entries(text: &str) -> Vec<u8> {
     let entry = |c| match c {
         'p' => 1u64 << 63,
@@ -173,14 +174,14 @@ fn runs_of_pages() {
     let (present, swapped) = (Residency::Present, Residency::Swapped);
     assert_eq!(runs(&mut pagemap, 0..6 * page), [run(0, 2, present), run(2, 4, swapped), run(5, 6, swapped)]);
     assert_eq!(runs(&mut pagemap, page..3 * page), [run(1, 2, present), run(2, 3, swapped)]);
-    // A file that ends, as that of a process that has exited does.
+    // The file ends early, as the file of a process that has exited.
     assert_eq!(runs(&mut pagemap, 5 * page..100 * page), [run(5, 6, swapped)]);
     assert_eq!(runs(&mut pagemap, 50 * page..100 * page), []);
 }
 
 #[test]
 fn pages_that_others_have_mapped_as_well() {
-    // Alone, with others, with others and its frame not told, in swap, nothing.
+    // Exclusive; shared; shared with a hidden frame; in swap; neither.
     let entries = [1u64 << 63 | 1 << 56 | 5, 1 << 63 | 6, 1 << 63, 1 << 62 | 7, 0];
     let root = FakeRoot::new().proc("7/pagemap", entries.into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<_>>());
     let kernel = open(&root);
@@ -196,16 +197,17 @@ fn this_process_as_both_ways_see_it() {
     let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
     let process = Process::open(&kernel, std::process::id()).expect("this process");
     let page = kernel.page().bytes().0;
-    // 64 MiB of which every third page is used: more runs than one answer holds.
+    // 64 MiB of which every third page is used: more runs than one PAGEMAP_SCAN returns.
     let pages = (64 << 20) / page;
     let length = usize::try_from(pages * page).expect("a size");
-    // SAFETY: a new private mapping, nothing that exists is touched.
+    // SAFETY: a new private mapping; existing memory is not touched.
     let memory = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
     assert_ne!(memory, libc::MAP_FAILED);
-    // SAFETY: the mapping is `length` bytes long; huge pages would blur what is used. Every write is inside of it.
+    // SAFETY: the mapping is `length` bytes long, and every write is inside of it. Huge pages would
+    // hide which pages were used.
     unsafe {
         libc::madvise(memory, length, libc::MADV_NOHUGEPAGE);
         for number in (0..pages).step_by(3) {
@@ -223,15 +225,15 @@ fn this_process_as_both_ways_see_it() {
     let all: Ranges = (0..pages).step_by(3).map(|number| start + number * page..start + (number + 1) * page).collect();
     let mut scanned = Pagemap::open(process.dir(), kernel.page()).expect("a file");
     let mut read = Pagemap::open(process.dir(), kernel.page()).expect("a file").without_scan();
-    // A page may have been swapped out since.
+    // A page may have been swapped out meanwhile, so present and swapped count alike.
     for pagemap in [&mut scanned, &mut read] {
         assert_eq!(runs(pagemap, range.clone()).into_iter().map(|(range, _)| range).collect::<Ranges>(), all);
     }
-    // It has no children.
+    // This process has no child that shares the memory.
     read.for_each_shared(range.clone(), |at, _| panic!("{at:x} is another's, too")).expect("readable");
-    assert_eq!(detail.alone, detail.resident);
+    assert_eq!(detail.private, detail.resident);
     assert_eq!(detail.proportional, detail.resident);
-    // SAFETY: the mapping made above, which nobody uses any more.
+    // SAFETY: the mapping made above, which is no longer used.
     unsafe { libc::munmap(memory, length) };
     assert_eq!(runs(&mut scanned, range), []);
 }

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use omr_kernel::process::{
-    Capabilities, Capability, Holds, ProcessStat, Status, parse_group, parse_is_first_user_namespace, read_all,
+    Capabilities, Capability, ProcessMemory, ProcessStat, Status, parse_group, parse_is_first_user_namespace, read_all,
     read_command, read_oom_score_adj, read_own_group, read_program,
 };
 use omr_testkit::{FakeRoot, Release, captured};
@@ -33,10 +33,10 @@ fn own_group() {
         ("0::/\n", Some("")),
         ("0::/system.slice/omr.service\n", Some("system.slice/omr.service")),
         ("0::/a b/c:d\n", Some("a b/c:d")),
-        // cgroup v1 beside it, as on hybrid machines.
+        // cgroup v1 beside cgroup v2, as on hybrid machines.
         ("4:memory:/x\n1:name=systemd:/y\n0::/z\n", Some("z")),
         ("4:memory:/x\n10::/y\n", None),
-        // A v1 group whose name tries to look like the line.
+        // A v1 group whose name imitates the v2 line.
         ("1:name=systemd:/0::/x\n", None),
         ("0::/a (deleted)\n", None),
         ("0::/../a\n", None),
@@ -93,19 +93,19 @@ fn status() {
 
 #[test]
 fn what_a_process_holds() {
-    let parse = |text: &str| Holds::parse(text.as_bytes());
+    let parse = |text: &str| ProcessMemory::parse(text.as_bytes());
     let text = "Name:\tcat\nVmLck:\t       8 kB\nVmHWM:\t    2000 kB\nVmRSS:\t    1892 kB\nRssAnon:\t     120 kB\nVmSwap:\t       4 kB\n";
-    let holds = parse(text);
-    assert_eq!(holds.locked, Some(Bytes::kib(8)));
-    assert_eq!(holds.resident, Some(Bytes::kib(1892)));
-    assert_eq!((holds.anon, holds.swapped), (Some(Bytes::kib(120)), Some(Bytes::kib(4))));
+    let memory = parse(text);
+    assert_eq!(memory.locked, Some(Bytes::kib(8)));
+    assert_eq!(memory.resident, Some(Bytes::kib(1892)));
+    assert_eq!((memory.anon, memory.swapped), (Some(Bytes::kib(120)), Some(Bytes::kib(4))));
     for text in ["", "Name:\tkthreadd\n", "RssAnon:\n", "RssAnon:\t-1 kB\n", "RssAnon:\t12\n", "RssAnon:\t1x kB\n"] {
-        assert_eq!(parse(text), Holds::default(), "{text:?}");
+        assert_eq!(parse(text), ProcessMemory::default(), "{text:?}");
     }
     for release in Release::ALL {
-        let holds = Holds::parse(captured(release, "proc/self/status").as_bytes());
-        assert!(holds.resident > holds.anon && holds.anon > Some(Bytes::ZERO), "{holds:?}");
-        assert_eq!((holds.swapped, holds.locked), (Some(Bytes::ZERO), Some(Bytes::ZERO)));
+        let memory = ProcessMemory::parse(captured(release, "proc/self/status").as_bytes());
+        assert!(memory.resident > memory.anon && memory.anon > Some(Bytes::ZERO), "{memory:?}");
+        assert_eq!((memory.swapped, memory.locked), (Some(Bytes::ZERO), Some(Bytes::ZERO)));
     }
 }
 
@@ -157,7 +157,7 @@ proptest! {
         for text in [text.as_slice(), near.as_bytes()] {
             let _ = ProcessStat::parse(text);
             let _ = Status::parse(text);
-            let _ = Holds::parse(text);
+            let _ = ProcessMemory::parse(text);
             let _ = parse_group(text);
             let _ = parse_is_first_user_namespace(text);
         }

@@ -1,8 +1,5 @@
-use std::path::Path;
-
-use omr_kernel::actuate::{DryRun, Live, Outcome, Transcript};
 use omr_kernel::hibernate::DeviceNumber;
-use omr_kernel::swap::{self, SwapDevice, SwapKind, Switch};
+use omr_kernel::swap::{self, SwapDevice, SwapKind};
 use omr_testkit::{FakeRoot, Release, captured};
 use omr_units::Bytes;
 use proptest::prelude::*;
@@ -20,7 +17,7 @@ fn real_kernels() {
     for release in Release::ALL {
         let root = FakeRoot::captured(release);
         let devices = swap::read(&open(&root)).expect("readable");
-        // Nothing but the head line is passed over.
+        // Only the head line is skipped.
         assert_eq!(devices.len() + 1, captured(release, "proc/swaps").lines().count());
         for device in devices {
             assert!(device.path.is_absolute() && device.size > device.used && !device.deleted, "{device:?}");
@@ -34,7 +31,8 @@ fn lines() {
         ("/dev/vda2                               partition\t8388604\t\t51200\t\t-2", "/dev/vda2", SwapKind::Partition),
         ("/swapfile                               file\t\t33554428\t1024\t\t-3", "/swapfile", SwapKind::File),
         ("/dev/zram0                              partition\t4194300\t\t0\t\t100", "/dev/zram0", SwapKind::Zram),
-        // A name of 40 and more characters is followed by one blank; from 10,000,000 kB on by one tab.
+        // One blank follows a name of 40 and more characters. One tab follows 10,000,000 kB and
+        // more.
         (
             "/dev/mapper/a-very-long-volume-group-name-swap_1 partition\t16777212\t10000000\t32767",
             "/dev/mapper/a-very-long-volume-group-name-swap_1",
@@ -44,11 +42,11 @@ fn lines() {
         // Not escapes: too short, not octal, beyond one byte.
         ("/a\\04 file 4 0 5", "/a\\04", SwapKind::File),
         ("/a\\48b\\777 file 4 0 5", "/a\\48b\\777", SwapKind::File),
-        // Names that look like zram and are not, or are a file somewhere.
+        // Names that only look like zram, and a file of such a name.
         ("/dev/zram partition 4 0 5", "/dev/zram", SwapKind::Partition),
         ("/dev/zram0p1 partition 4 0 5", "/dev/zram0p1", SwapKind::Partition),
         ("/var/zram0 file 4 0 5", "/var/zram0", SwapKind::File),
-        // A name that fakes the other columns.
+        // A name that imitates the other columns.
         ("/x\\040partition\\0401\\0401\\0401 file 4 0 5", "/x partition 1 1 1", SwapKind::File),
         ("/x partition 1 1 1 file 4 0 5", "/x partition 1 1 1", SwapKind::File),
     ];
@@ -127,23 +125,6 @@ fn what_a_zram_device_holds_in_memory() {
 }
 
 #[test]
-fn a_device_is_switched_as_process_1_reaches_it() {
-    let root = FakeRoot::new();
-    let kernel = open(&root);
-    let mut transcript = Transcript::new(DryRun);
-    for switch in [Switch::Off, Switch::On { priority: 100 }] {
-        let outcome = swap::switch(&kernel, &mut transcript, Path::new("/dev/zram0"), switch);
-        assert_eq!(outcome.expect("an outcome"), Outcome::Done);
-    }
-    let device = root.resolve("proc/1/root/dev/zram0");
-    let lines = ["swapoff", "swapon, priority 100"].map(|line| (device.clone(), line.to_owned()));
-    assert_eq!(transcript.lines(), lines);
-    // There is none below another root, whatever this machine has.
-    let outcome = swap::switch(&kernel, &mut Live, Path::new("/dev/zram0"), Switch::Off).expect("an outcome");
-    assert!(matches!(outcome, Outcome::Gone | Outcome::Denied), "{outcome:?}");
-}
-
-#[test]
 fn the_device_of_a_swap_file_is_that_of_its_file_system() {
     let root = FakeRoot::new().file("swapfile", "");
     let dev = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(root.resolve("swapfile")).expect("a file"));
@@ -160,7 +141,7 @@ proptest! {
         let _ = SwapDevice::parse(&text);
     }
 
-    /// Whatever a swap file is called, its name comes back from the kernel's escapes.
+    /// Every name of a swap file survives the kernel's escapes.
     #[test]
     fn any_name_survives(name in "/[^\0]{1,40}") {
         prop_assume!(!name.ends_with(" (deleted)"));

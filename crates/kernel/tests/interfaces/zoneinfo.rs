@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::open;
 
-/// The sum of a number over all zones.
+/// The sum of a field over all zones.
 fn sum(zones: &[Zone], field: fn(&Zone) -> Pages) -> Pages {
     zones.iter().map(field).fold(Pages(0), |sum, pages| sum + pages)
 }
@@ -20,8 +20,8 @@ fn real_kernels() {
         let heads = captured(release, "proc/zoneinfo").lines().filter(|line| line.starts_with("Node ")).count();
         assert_eq!(zones.len(), heads);
         let memory = Meminfo::read(&kernel, &mut Vec::new()).expect("meminfo");
-        // What the allocator has is what the machine has, and free pages are the same in both, but for
-        // what happened between the two reads.
+        // The managed pages of all zones are MemTotal. The free pages are MemFree, except for
+        // changes between the two reads.
         assert_eq!(Some(sum(&zones, |zone| zone.managed).bytes(kernel.page())), memory.mem_total);
         let (free, other) = (sum(&zones, |zone| zone.free).bytes(kernel.page()), memory.mem_free.expect("MemFree"));
         assert!(free.0.abs_diff(other.0) < 2 << 20, "{free} {other}");

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use omr_actuate::{Live, Outcome};
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_config as config;
 use omr_engine::prepare::image_size;
-use omr_kernel::actuate::{Live, Outcome};
-use omr_kernel::hibernate::Logged;
+use omr_kernel::hibernate::HibernationLog;
 use omr_kernel::kmsg::Log;
 use omr_kernel::{Kernel, clock};
 use omr_policy::short;
@@ -105,7 +105,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         // What that has left, or all where there was none.
         tell("warm", warm::run(root, &warm::Args::plain(false, args.prepare.is_json())?))
     };
-    let logged = log.as_mut().map(|log| Logged::parse(&log.read())).unwrap_or_default();
+    let logged = log.as_mut().map(|log| HibernationLog::parse(&log.read())).unwrap_or_default();
     let summary = Summary {
         hibernated,
         prepare_ms: millis(prepared.since(began)),
@@ -154,7 +154,7 @@ fn straight(kernel: &Kernel, root: &Path) -> Result<(&'static str, Option<Bytes>
     let tell = |err: &anyhow::Error| eprintln!("omr: {err:#}");
     let config = config::load_or_refuse(root, None)?.policy;
     let raised = image_size::raise(kernel, root, &config, &mut Live).inspect_err(tell).unwrap_or_default();
-    let outcome = omr_kernel::hibernate::hibernate(kernel, &mut Live);
+    let outcome = omr_actuate::hibernate::hibernate(kernel, &mut Live);
     let _ = image_size::restore(kernel, root, &mut Live).inspect_err(tell);
     let why = match outcome? {
         Outcome::Done => return Ok(("kernel", raised)),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_actuate::{Actuator, Advice, DryRun, Live, probe};
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_base::when;
@@ -14,10 +15,8 @@ use omr_config as config;
 use omr_config::{BackendChoice, Loaded};
 use omr_engine::hint::{self, Extent, Hinter, Ignore, Report, Rules, Selection, Skipped, Subject};
 use omr_engine::reclaim::backend;
-use omr_kernel::actuate::{Actuator, DryRun, Live};
-use omr_kernel::madvise::Advice;
 use omr_kernel::maps::Backing;
-use omr_kernel::probe::{self, Answer};
+use omr_kernel::probe::Support;
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
 use omr_machine::processes;
@@ -208,7 +207,7 @@ impl Order {
     /// Hints these processes, one after the other.
     pub fn carry_out(&self, kernel: &Kernel, root: &Path, loaded: &Loaded, subjects: &[Subject]) -> Result<Summary> {
         let advice = self.selection.advice;
-        if !self.dry_run && root == Path::new("/") && probe::process_madvise(advice) == Answer::Missing {
+        if !self.dry_run && root == Path::new("/") && probe::process_madvise(advice) == Support::Missing {
             let since = if advice == Advice::WillNeed { "Linux 6.1 has it" } else { "since Linux 5.10" };
             return Err(
                 Exit::Unsupported.error(format!("this kernel takes no such hint about other processes; {since}"))

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use omr_actuate::Live;
 use omr_base::exit::Exit;
 use omr_base::logging;
 use omr_base::signals::SignalFd;
 use omr_config as config;
 use omr_config::BackendChoice;
 use omr_engine::reclaim::backend::Backend;
-use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, mounts};
 use rustix::event::{PollFd, PollFlags, poll};

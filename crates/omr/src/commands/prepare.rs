@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_actuate::{Actuator, DryRun, Live};
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_base::text::printable;
@@ -20,7 +21,6 @@ use omr_engine::prepare::{Done, Goal, Preparation, Reached, Target, disk_rate, i
 use omr_engine::reclaim::backend;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_kernel::Kernel;
-use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_policy::forecast::Forecast;
 use omr_policy::{End, short};
 use omr_units::{Bytes, millis};

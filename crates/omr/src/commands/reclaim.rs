@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_actuate::{Actuator, Advice, DryRun, Live};
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_base::text::printable;
@@ -22,8 +23,6 @@ use omr_engine::reclaim::generations::Evictor;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_engine::reclaim::regions::Pager;
 use omr_engine::reclaim::{Progress, Report, Worker, job, swap_context};
-use omr_kernel::actuate::{Actuator, DryRun, Live};
-use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::targets::{self, Candidate, walk};

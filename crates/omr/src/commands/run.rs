@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use omr_actuate::{Actuator, Live, Outcome, groups};
 use omr_base::exit::Exit;
 use omr_config as config;
-use omr_kernel::actuate::{Actuator, Live, Outcome};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Dir, Kernel, clock, process};
 use omr_machine::groups::xattrs;
@@ -148,7 +148,7 @@ fn in_scope(kernel: &Kernel, args: &Args, pid: u32, user: bool) -> Result<()> {
 }
 
 fn write_class(dir: &Dir, class: Class) -> Result<()> {
-    dir.set_xattr(xattrs::CLASS, class.name()).context("write the class to the group (Linux 5.7)")
+    groups::set_xattr(dir, xattrs::CLASS, class.name()).context("write the class to the group (Linux 5.7)")
 }
 
 // Without systemd
@@ -188,7 +188,7 @@ fn make(root: &Dir, parent: &Path, class: Class, pid: u32, user: bool) -> Result
     let parent = Group::open(root, parent)?.into_dir();
     remove_stale(&parent);
     let name = unit(pid);
-    let dir = parent.make(&name)?;
+    let dir = groups::make(&parent, &name)?;
     let made = Made { parent, name };
     let ready = || -> Result<()> {
         if !(user && class == Class::Background) {
@@ -223,7 +223,7 @@ fn remove_stale(parent: &Dir) {
         let Some(pid) = pid.and_then(|pid| pid.parse().ok()).and_then(rustix::process::Pid::from_raw) else { continue };
         if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
             // Not empty after all: it stays.
-            let _ = parent.remove(&name);
+            let _ = groups::remove(parent, &name);
         }
     }
 }
@@ -231,7 +231,7 @@ fn remove_stale(parent: &Dir) {
 impl Made {
     /// Whether it is gone.
     fn try_remove(&self) -> bool {
-        match self.parent.remove(&self.name) {
+        match groups::remove(&self.parent, &self.name) {
             Ok(()) => true,
             Err(err) => err.raw_os_error() == Some(libc::ENOENT),
         }

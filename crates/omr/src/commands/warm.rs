@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_actuate::{Actuator, DryRun, Live};
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_base::text::printable;
@@ -14,7 +15,6 @@ use omr_base::{paths, when};
 use omr_config as config;
 use omr_engine::warm::{self, Bounds, End, Job, Recorded, Report, Subject, Use};
 use omr_kernel::Kernel;
-use omr_kernel::actuate::{Actuator, DryRun, Live};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
 use omr_machine::groups::tree::{Tree, no_group};

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::Live;
+use omr_actuate::damon::Refusal;
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_base::text::printable;
@@ -18,8 +20,7 @@ use omr_engine::aging::observe::{Node, Observer};
 use omr_engine::aging::tracker::{self, Tracker};
 use omr_engine::aging::{self, damon, smaps};
 use omr_engine::hint::Rules;
-use omr_kernel::actuate::Live;
-use omr_kernel::damon::{Damon, Refusal};
+use omr_kernel::damon::Damon;
 use omr_kernel::memcg::{Group, MemoryStat};
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::tree::no_group;
@@ -265,7 +266,7 @@ struct Look<'a> {
 
 /// What has come back so far.
 fn came_back(kernel: &Kernel, stat: &MemoryStat) -> Option<Bytes> {
-    stat.came_back().map(|pages| pages.bytes(kernel.page()))
+    stat.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()))
 }
 
 impl Look<'_> {

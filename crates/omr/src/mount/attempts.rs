@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use omr_actuate::Live;
 use omr_base::cancel::Flag;
 use omr_config::Loaded;
 use omr_engine::aging;
 use omr_engine::reclaim::backend::Backend;
 use omr_engine::reclaim::generations::Evictor;
 use omr_engine::reclaim::{Progress, Report, Worker, job, swap_context};
-use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::targets;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use omr_actuate::Live;
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_engine::aging;
 use omr_engine::aging::observe::Observer;
 use omr_kernel::Kernel;
-use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::numa::{self, Nodes};
 use omr_machine::groups::tree::no_group;

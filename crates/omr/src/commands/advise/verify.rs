@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_actuate::Live;
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_base::paths;
@@ -13,7 +14,6 @@ use omr_base::text::printable;
 use omr_config as config;
 use omr_engine::reclaim::backend::{self, Backend};
 use omr_engine::trial::{Ended, Trier, read, read_fixed};
-use omr_kernel::actuate::Live;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::tree::{Tree, no_group};

@@ -1,10 +1,10 @@
 //! What the facts mean: one row for each thing, and the answer. No file is read here.
 
+use omr_actuate::Outcome;
 use omr_engine::aging::{Missing, NO_SWAP};
-use omr_kernel::actuate::Outcome;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Availability;
-use omr_kernel::probe::Answer;
+use omr_kernel::probe::Support;
 use omr_kernel::process::Capability;
 use omr_kernel::swap::SwapKind;
 use serde::Serialize;
@@ -268,12 +268,12 @@ fn psi(facts: &Facts) -> Check {
             .fix(format!("{}, and psi=1 on the kernel command line", since(facts, (4, 20), "CONFIG_PSI")));
     }
     match (psi.triggers, psi.shortest_window_ms) {
-        (Answer::NotProbed, _) => row(Works::NotProbed, "there, shortest window not probed".into()),
-        (Answer::Works, Some(ms @ ..=500)) => row(Works::Yes, format!("shortest window {ms} ms")),
-        (Answer::Works, Some(ms)) => {
+        (Support::NotProbed, _) => row(Works::NotProbed, "there, shortest window not probed".into()),
+        (Support::Works, Some(ms @ ..=500)) => row(Works::Yes, format!("shortest window {ms} ms")),
+        (Support::Works, Some(ms)) => {
             row(Works::Partly, format!("shortest window {} s", ms / 1000)).fix("CAP_SYS_RESOURCE allows shorter ones")
         }
-        (Answer::Denied, _) => row(Works::No, "triggers not allowed".into()).fix("needs CAP_SYS_RESOURCE"),
+        (Support::Denied, _) => row(Works::No, "triggers not allowed".into()).fix("needs CAP_SYS_RESOURCE"),
         _ => row(Works::No, "no triggers".into())
             .fix(format!("{}, and psi=1 on the kernel command line", since(facts, (5, 2), "CONFIG_PSI"))),
     }
@@ -452,19 +452,19 @@ fn process_madvise(facts: &Facts) -> Check {
         .map(Capability::name)
         .collect();
     match hints.cold {
-        Answer::NotProbed => row(Works::NotProbed, "not probed".into()),
-        Answer::Missing => row(Works::No, "not in this kernel".into())
+        Support::NotProbed => row(Works::NotProbed, "not probed".into()),
+        Support::Missing => row(Works::No, "not in this kernel".into())
             .fix(format!("{}; not needed", since(facts, (5, 10), "CONFIG_ADVISE_SYSCALLS"))),
-        Answer::Denied => row(Works::No, "not allowed".into())
+        Support::Denied => row(Works::No, "not allowed".into())
             .fix("needs CAP_SYS_NICE and CAP_SYS_PTRACE, and no seccomp filter; not needed"),
-        Answer::Works if facts.privileges.first_user_namespace == Some(false) => {
+        Support::Works if facts.privileges.first_user_namespace == Some(false) => {
             row(Works::No, "not from a user namespace".into()).fix("run on the host as root; not needed")
         }
-        Answer::Works if !lacking.is_empty() => {
-            row(Works::Partly, format!("{}, own memory only", known(Answer::Works)))
+        Support::Works if !lacking.is_empty() => {
+            row(Works::Partly, format!("{}, own memory only", known(Support::Works)))
                 .fix(format!("needs {}; not needed", lacking.join(" and ")))
         }
-        Answer::Works => row(Works::Yes, known(Answer::Works)),
+        Support::Works => row(Works::Yes, known(Support::Works)),
     }
 }
 
@@ -522,13 +522,13 @@ fn age_rules(facts: &Facts, rules: usize) -> Check {
     }
 }
 
-fn ioctl(facts: &Facts, name: &'static str, answer: Answer, version: (u32, u32)) -> Check {
+fn ioctl(facts: &Facts, name: &'static str, answer: Support, version: (u32, u32)) -> Check {
     let row = |works, found: &str| Check::new(name, works, found, "maps of a process, read faster");
     match answer {
-        Answer::NotProbed => row(Works::NotProbed, "not probed"),
-        Answer::Works => row(Works::Yes, "answers"),
-        Answer::Denied => row(Works::No, "not allowed").fix("run as root; not needed where MGLRU is on"),
-        Answer::Missing => row(Works::No, "not in this kernel")
+        Support::NotProbed => row(Works::NotProbed, "not probed"),
+        Support::Works => row(Works::Yes, "answers"),
+        Support::Denied => row(Works::No, "not allowed").fix("run as root; not needed where MGLRU is on"),
+        Support::Missing => row(Works::No, "not in this kernel")
             .fix(format!("{}; not needed", since(facts, version, "CONFIG_PROC_PAGE_MONITOR"))),
     }
 }

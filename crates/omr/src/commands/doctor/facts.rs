@@ -4,20 +4,20 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use omr_actuate::probe::ReclaimKeys;
+use omr_actuate::{Advice, Live};
 use omr_base::paths;
 use omr_config as config;
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_engine::prepare::free_page_reporting;
-use omr_kernel::actuate::Live;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Hibernation;
 use omr_kernel::lockdown::Lockdown;
 use omr_kernel::lru_gen::{self, Enabled, Generations};
-use omr_kernel::madvise::Advice;
 use omr_kernel::memcg::{self, Group, Visit};
 use omr_kernel::numa::Nodes;
-use omr_kernel::probe::{self, Answer, ReclaimKeys};
+use omr_kernel::probe::{self, Support};
 use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::swap::{self, SwapDevice};
 use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
@@ -36,8 +36,8 @@ pub struct Facts {
     pub mglru: Mglru,
     pub damon: Damon,
     pub process_madvise: Hints,
-    pub procmap_query: Answer,
-    pub pagemap_scan: Answer,
+    pub procmap_query: Support,
+    pub pagemap_scan: Support,
     pub psi: Psi,
     /// Highest priority first.
     pub swap: Vec<Swap>,
@@ -166,15 +166,15 @@ pub struct Mglru {
 
 #[derive(Debug, Serialize)]
 pub struct Hints {
-    pub cold: Answer,
-    pub pageout: Answer,
-    pub willneed: Answer,
+    pub cold: Support,
+    pub pageout: Support,
+    pub willneed: Support,
 }
 
 #[derive(Debug, Serialize)]
 pub struct Psi {
     pub present: bool,
-    pub triggers: Answer,
+    pub triggers: Support,
     /// Shortest window of those tried.
     pub shortest_window_ms: Option<u64>,
 }
@@ -198,8 +198,8 @@ pub struct Privileges {
 impl Facts {
     /// Reads them; asks the running kernel only if `live`.
     pub fn read(kernel: &Kernel, root: &Path, live: bool) -> Self {
-        let ask = |question: &dyn Fn() -> Answer| if live { question() } else { Answer::NotProbed };
-        let hint = |advice| ask(&|| probe::process_madvise(advice));
+        let ask = |question: &dyn Fn() -> Support| if live { question() } else { Support::NotProbed };
+        let hint = |advice| ask(&|| omr_actuate::probe::process_madvise(advice));
         let hibernation = Hibernation::read(kernel);
         let groups = Groups::read(kernel, live);
         Facts {
@@ -245,12 +245,12 @@ impl Facts {
 fn read_psi(kernel: &Kernel, live: bool) -> Psi {
     let present = kernel.proc.has("pressure/memory");
     let (triggers, window) = match live.then(|| probe::psi_window(kernel)) {
-        None => (Answer::NotProbed, None),
-        Some(Ok(Some(window))) => (Answer::Works, Some(window)),
+        None => (Support::NotProbed, None),
+        Some(Ok(Some(window))) => (Support::Works, Some(window)),
         // Denied also when no window is let through: 5.10 gives none to whoever lacks the capability.
-        Some(Ok(None)) => (Answer::Denied, None),
-        Some(Err(err)) if err.is_denied() => (Answer::Denied, None),
-        Some(Err(_)) => (Answer::Missing, None),
+        Some(Ok(None)) => (Support::Denied, None),
+        Some(Err(err)) if err.is_denied() => (Support::Denied, None),
+        Some(Err(_)) => (Support::Missing, None),
     };
     let shortest_window_ms = window.and_then(|window| u64::try_from(window.as_millis()).ok());
     Psi { present, triggers, shortest_window_ms }
@@ -311,7 +311,7 @@ impl Groups {
             let other = groups.writable.take().and_then(|path| Dir::open(&path).ok());
             let candidates = [own.as_ref().map(Group::dir), Some(root), other.as_ref()];
             let group = candidates.into_iter().flatten().find(|dir| groups.may_write(dir, "memory.reclaim"));
-            groups.keys = group.and_then(|dir| probe::reclaim_keys(&mut Live, dir).ok());
+            groups.keys = group.and_then(|dir| omr_actuate::probe::reclaim_keys(&mut Live, dir).ok());
         }
         groups
     }

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
+use omr_actuate::{Live, Outcome};
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_config as config;
 use omr_engine::prepare::free_page_reporting::{self, Blocks};
 use omr_engine::prepare::{Done, Goal, Reached};
-use omr_kernel::actuate::{Live, Outcome};
 use omr_kernel::{Kernel, clock, page_reporting, zoneinfo};
 use omr_policy::{End, short};
 use omr_units::{Bytes, Pages, millis};
