@@ -43,7 +43,7 @@ vm: setup ## Run the tests on real kernels in VMs
 	@lab/setup tests
 	tools/test vm
 
-kernel: setup ## Build Linux 6.12 with the patches in kernel/ (10 minutes, kept)
+kernel: setup ## Build Linux 6.12 with the patches in patches/ (10 minutes, kept)
 	@lab/setup kernel
 	lab/run kernel
 
