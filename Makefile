@@ -24,9 +24,10 @@ test-every: setup ## Run all tests, each in VMs on every kernel it is for (two h
 	@lab/setup tests
 	tools/test unit every
 
-check: setup ## Formatting and lints, warnings being errors
+check: setup ## Formatting, lints (warnings are errors) and the links of the documents
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	tools/check-links
 
 unit: setup ## Run the tests that need no VM
 	tools/test unit
