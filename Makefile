@@ -24,9 +24,10 @@ test-every: setup ## Run all tests, each in VMs on every kernel it is for (two h
 	@lab/setup tests
 	tools/test unit every
 
-check: setup ## Formatting and lints, warnings being errors
+check: setup ## Formatting, lints (warnings are errors) and the links of the documents
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	tools/check-links
 
 unit: setup ## Run the tests that need no VM
 	tools/test unit
@@ -43,7 +44,7 @@ vm: setup ## Run the tests on real kernels in VMs
 	@lab/setup tests
 	tools/test vm
 
-kernel: setup ## Build Linux 6.12 with the patches in kernel/ (10 minutes, kept)
+kernel: setup ## Build Linux 6.12 with the patches in patches/ (10 minutes, kept)
 	@lab/setup kernel
 	lab/run kernel
 

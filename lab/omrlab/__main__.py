@@ -23,7 +23,7 @@ VERBS = {
     "app-switch": "a user switches between more applications than memory holds: kills, cold starts, time",
     "self": "what the daemon costs by number of groups, and how fast it reclaims",
     "demo": "both, at a size that ends within 6 minutes",
-    "kernel": "builds Linux 6.12 with the patches in kernel/",
+    "kernel": "builds Linux 6.12 with the patches in patches/",
     "capture": "captures /proc, /sys and cgroup files of real kernels for the tests",
 }
 

@@ -1,4 +1,4 @@
-"""The kernel with omr's patches: Debian's source of 6.12, the series in kernel/, a small configuration; kept by its content."""
+"""The kernel with omr's patches: Debian's source of 6.12, the series in patches/, a small configuration; kept by its content."""
 
 import functools
 import hashlib
@@ -19,7 +19,7 @@ DEBUG = f"{RELEASE}-debug"
 """The same with KASAN, lockdep and the like; some ten times slower."""
 
 SOURCE = "linux-source-6.12"
-SERIES = REPOSITORY / "kernel"
+SERIES = REPOSITORY / "patches"
 STORE = CACHE / "kernels"
 
 SELFTESTS = "tools/testing/selftests/cgroup"
@@ -58,7 +58,7 @@ def built(release: str) -> Kernel:
     """The one that was built last, of whatever version of the source."""
     roots = sorted(STORE.glob(f"{release}_*_{key(release)}"), key=lambda root: root.stat().st_mtime)
     if not roots:
-        raise KernelMissing(f"no kernel {release} has been built of what is in kernel/: make kernel")
+        raise KernelMissing(f"no kernel {release} has been built of what is in patches/: make kernel")
     return Kernel(release, SOURCE, f"{roots[-1].name.split('_')[1]} with {len(patches())} patches", roots[-1])
 
 

@@ -409,8 +409,8 @@ if swapoff /swapfile; then logger "did swapoff"; fi
 
 
 def by_hand() -> str:
-    """What docs/sleep.md says that can be done about it, for another swap file."""
-    text = (REPOSITORY / "docs" / "sleep.md").read_text()
+    """What docs/use/sleep.md says that can be done about it, for another swap file."""
+    text = (REPOSITORY / "docs" / "use" / "sleep.md").read_text()
     commands = re.findall(r"^sed .*", text, re.MULTILINE)
     assert len(commands) == 2
     return re.sub(r"/swap\b", "/swapfile", " && ".join(commands))

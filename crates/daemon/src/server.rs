@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_requests_in_the_documentation_are_some() {
-        let text = include_str!("../../../docs/processes.md");
+        let text = include_str!("../../../docs/use/processes.md");
         let requests = text.lines().filter(|line| line.starts_with("{\"do\""));
         let read = |line: &str| serde_json::from_str::<Request>(line).unwrap_or_else(|err| panic!("{line}: {err}"));
         assert_eq!(

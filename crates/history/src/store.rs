@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(samples.len() as u64, (1000 - first) * 100, "and none between");
     }
 
-    /// The arithmetic of docs/ages.md.
+    /// The arithmetic of docs/use/ages.md.
     #[test]
     fn thirty_days_of_two_hundred_groups_fit_into_64_mib() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,7 +1,7 @@
 //! Calls over D-Bus, to systemd, logind and GameMode: as much of the protocol as a method call with a plain reply
 //! takes. Of signals only that there was one is known: whoever waits for it asks anew.
 //!
-//! Why not a library: docs/decisions/004-dbus.md. The format is the D-Bus specification's; numbers
+//! Why not a library: docs/design/decisions/004-dbus.md. The format is the D-Bus specification's; numbers
 //! travel in the byte order of this machine.
 
 use std::io::{self, Read, Write};

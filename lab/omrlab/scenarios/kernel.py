@@ -1,4 +1,4 @@
-"""Builds Linux 6.12 with the patches in kernel/, and keeps it in the lab's cache: some 10 minutes on two cores."""
+"""Builds Linux 6.12 with the patches in patches/, and keeps it in the lab's cache: some 10 minutes on two cores."""
 
 import argparse
 from typing import Any

@@ -20,7 +20,7 @@ use crate::watch::{Desk, Due, Watch};
 ///
 /// The provider is told by the firmware, or by provider = "ec2", "gcp" or "azure" in the table [cloud] of
 /// the configuration. What is asked of its metadata server, and what follows from the answers, is in
-/// docs/scenarios/spot.md. It needs no privileges but to ask the daemon: root, or the user omr-watch in the
+/// docs/use/spot.md. It needs no privileges but to ask the daemon: root, or the user omr-watch in the
 /// group omr, as which omr-watch.service runs it.
 ///
 /// Exit codes: 0 done, or told to end; 1 the metadata server or, with --once, the daemon could not be asked;

@@ -1,6 +1,6 @@
 //! The FUSE protocol: mounting, reading requests, answering them.
 //!
-//! Why not a library: docs/decisions/006-fuse.md. The messages' layout is that of polyfuse-kernel,
+//! Why not a library: docs/design/decisions/006-fuse.md. The messages' layout is that of polyfuse-kernel,
 //! which is include/uapi/linux/fuse.h; Documentation/filesystems/fuse.rst has the rest.
 
 use std::ffi::{CString, OsStr};

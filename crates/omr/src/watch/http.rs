@@ -2,7 +2,7 @@
 //!
 //! Everything has an end: the whole exchange has a deadline, an answer has a size, and nothing leads
 //! anywhere else: there are no redirects, no proxies, no names to be resolved. Why not a client
-//! library: docs/decisions/005-http.md.
+//! library: docs/design/decisions/005-http.md.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

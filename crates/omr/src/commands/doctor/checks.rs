@@ -345,9 +345,9 @@ fn hibernation(facts: &Facts) -> Check {
         found += ", EC2's agent installed";
         return row(Works::Partly, found).fix(match agent.swapoff_after_resume {
             Some(script) => {
-                format!("after resume /{script} of the agent reads back all its swap; a newer one does not, see docs/sleep.md")
+                format!("after resume /{script} of the agent reads back all its swap; a newer one does not, see docs/use/sleep.md")
             }
-            None => "the agent switches its swap on right before it hibernates: docs/sleep.md says what that means".into(),
+            None => "the agent switches its swap on right before it hibernates: docs/use/sleep.md says what that means".into(),
         });
     }
     if !facts.swap.iter().any(|swap| swap.device.kind.is_disk()) {
