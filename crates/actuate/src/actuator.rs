@@ -34,7 +34,7 @@ pub trait Actuator: Send {
         Ok(Outcome::Unsupported)
     }
 
-    /// Whether writes reach the kernel. If not, the caller must not wait for their effect.
+    /// True if writes reach the kernel. If not, the caller must not wait for their effect.
     fn is_live(&self) -> bool;
 }
 

@@ -58,7 +58,7 @@ pub enum Refusal {
 /// The last sample of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionSample {
-    /// Whether the sampled page was used.
+    /// True if the sampled page was used.
     pub used: bool,
     /// Number of samples for which `used` has not changed.
     pub age: u32,
@@ -198,7 +198,7 @@ impl Monitor {
         self.interval
     }
 
-    /// Whether the monitor with this stamp is still set up. Another program may have removed or
+    /// True if the monitor with this stamp is still set up. Another program may have removed or
     /// replaced it.
     fn exists(&self) -> bool {
         read_number(&self.kdamonds, UPDATE).is_ok_and(|stamp| stamp == self.stamp.0.into())

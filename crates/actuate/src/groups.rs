@@ -1,5 +1,5 @@
-//! Makes and removes cgroups, and sets their extended attributes (cgroupfs has `user.` attributes since
-//! Linux 5.7). Source: kernel/cgroup/cgroup.c, fs/xattr.c.
+//! Makes and removes cgroups, and sets their extended attributes (cgroupfs has `user.` attributes
+//! since Linux 5.7). Source: kernel/cgroup/cgroup.c, fs/xattr.c.
 
 use std::io;
 use std::path::Path;

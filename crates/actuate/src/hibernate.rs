@@ -1,6 +1,6 @@
 //! Hibernation: writes to `/sys/power/state` and `/sys/power/image_size` (Linux 2.6.16, in bytes).
-//! Source: kernel/power/main.c, kernel/power/hibernate.c. Nothing here writes to `/sys/power/resume`: a
-//! write resumes at once.
+//! Source: kernel/power/main.c, kernel/power/hibernate.c. Nothing here writes to
+//! `/sys/power/resume`: a write resumes at once.
 
 use omr_kernel::{Kernel, Result};
 use omr_units::Bytes;

@@ -2,8 +2,8 @@
 //!
 //! This crate is apart from `omr-kernel`, which only reads, so that a crate without it in its
 //! `[dependencies]` cannot write. Every write goes through an [`Actuator`]. [`Live`] writes to the
-//! kernel, [`DryRun`] writes nothing, and [`Transcript`] records the writes. Each module has the writes
-//! of one interface; the reads are in the module of the same name in `omr-kernel`.
+//! kernel, [`DryRun`] writes nothing, and [`Transcript`] records the writes. Each module has the
+//! writes of one interface; the reads are in the module of the same name in `omr-kernel`.
 
 mod actuator;
 mod calls;

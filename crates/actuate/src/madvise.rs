@@ -119,7 +119,7 @@ pub struct Batch<'a> {
     /// done. A new mapping of the same kind may fill the hole before the layout is read again.
     holes: Ranges,
     retries: u32,
-    /// Whether calls were made since the layout was last read.
+    /// True if calls were made since the layout was last read.
     unchecked: bool,
     ended: Option<Outcome>,
 }

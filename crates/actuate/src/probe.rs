@@ -14,9 +14,9 @@ use crate::{Actuator, Advice, Outcome, madvise};
 pub struct ReclaimKeys {
     /// The outcome of a write of an amount without a key (Linux 5.19).
     pub amount: Outcome,
-    /// Whether `swappiness=0` to `200` works (Linux 6.11).
+    /// True if `swappiness=0` to `200` works (Linux 6.11).
     pub swappiness: bool,
-    /// Whether `swappiness=max`, anonymous memory only, works (Linux 6.16).
+    /// True if `swappiness=max`, anonymous memory only, works (Linux 6.16).
     pub swappiness_max: bool,
 }
 
@@ -32,7 +32,7 @@ pub fn reclaim_keys(actuator: &mut dyn Actuator, group: &Dir) -> Result<ReclaimK
     Ok(ReclaimKeys { amount, swappiness, swappiness_max })
 }
 
-/// Whether `process_madvise` knows this advice.
+/// Probes one advice of `process_madvise` (Linux 5.10) with an empty list of ranges.
 pub fn process_madvise(advice: Advice) -> Support {
     Support::of(madvise::probe(advice))
 }

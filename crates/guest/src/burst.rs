@@ -92,7 +92,7 @@ fn faults() -> Result<usize> {
 }
 
 fn parse_faults(stat: &str) -> Option<usize> {
-    // The name may hold anything. Of the fields after it (state, ppid, ...), minflt is the 8th and
+    // The name may hold anything. In the fields after it (state, ppid, ...), minflt is the 8th and
     // majflt the 10th.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(7).step_by(2).map(str::parse::<usize>);
     Some(fields.next()?.ok()? + fields.next()?.ok()?)

@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn waking(cold: usize, wakes: usize) -> impl Iterator<Item = usize> {
     (0..cold).filter(move |page| {
         let piece = page / PIECE;
-        // Whether the number of hot pieces grows with this piece.
+        // True if the number of hot pieces grows with this piece.
         (piece + 1) * wakes / cold > piece * wakes / cold
     })
 }

@@ -11,7 +11,7 @@ use crate::clock;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What the machine does after it has written the image
+    /// Text for /sys/power/disk: the step after the image is written
     #[arg(long, default_value = "shutdown")]
     mode: String,
 }

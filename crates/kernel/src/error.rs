@@ -60,7 +60,7 @@ impl Error {
         Error::Parse { path: path.as_ref().into(), what: what.into() }
     }
 
-    /// Whether the file, group or process does not exist, or no longer exists.
+    /// True if the file, group or process does not exist, or no longer exists.
     pub fn is_gone(&self) -> bool {
         match self {
             // ENODEV: a cgroup file kept open whose group was removed. ESRCH: a process that
@@ -72,12 +72,12 @@ impl Error {
         }
     }
 
-    /// Whether another process holds the interface (`EBUSY`); a later attempt may succeed.
+    /// True if another process holds the interface (`EBUSY`); a later attempt may succeed.
     pub fn is_busy(&self) -> bool {
         matches!(self, Error::Read { err, .. } | Error::Write { err, .. } if err.raw_os_error() == Some(libc::EBUSY))
     }
 
-    /// Whether this process lacks the permission (`EACCES`, `EPERM`, `EROFS`).
+    /// True if this process lacks the permission (`EACCES`, `EPERM`, `EROFS`).
     pub fn is_denied(&self) -> bool {
         match self {
             Error::Read { err, .. } | Error::Write { err, .. } | Error::Make { err, .. } => {

@@ -27,7 +27,7 @@ impl DeviceNumber {
         Some(DeviceNumber { major: number(&text[..colon])?, minor: number(&text[colon + 1..])? })
     }
 
-    /// Whether the number is 0:0, which no device has.
+    /// True if the number is 0:0, which no device has.
     pub fn is_none(self) -> bool {
         self == DeviceNumber::default()
     }
@@ -39,7 +39,7 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// Whether this kernel can hibernate now.
+/// The state of hibernation in this kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Availability {
@@ -63,7 +63,7 @@ pub enum Availability {
 /// `[disabled]`; `254:16`; `34816`; `825339904`. Source: kernel/power/main.c, hibernate.c.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernation {
-    /// Whether the kernel can hibernate, from `state` and `disk`.
+    /// The state of hibernation, from `state` and `disk`.
     pub availability: Availability,
     /// `image_size`, in bytes. Before it makes the image, the kernel reclaims memory until the
     /// image is no larger than this, if it can. 0 means as small as possible. The default is 2/5 of
@@ -80,7 +80,7 @@ pub struct Hibernation {
 }
 
 impl Hibernation {
-    /// Whether the kernel can hibernate now. [`Availability::Unknown`] counts as no.
+    /// True if the kernel can hibernate now. [`Availability::Unknown`] counts as no.
     pub fn is_available(&self) -> bool {
         self.availability == Availability::Available
     }

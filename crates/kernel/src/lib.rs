@@ -1,6 +1,6 @@
-//! One module per Linux interface that omr reads. This crate does not write: writes are in `omr-actuate`.
-//! A PSI trigger and an inotify watch are the only exceptions; the kernel drops both when their file is
-//! closed.
+//! One module per Linux interface that omr reads. This crate does not write: writes are in
+//! `omr-actuate`. A PSI trigger and an inotify watch are the only exceptions; the kernel drops both
+//! when their file is closed.
 //!
 //! Every path is resolved below a [`Kernel`]: three directory descriptors (`/proc`, `/sys` and the
 //! cgroup2 mount), opened once under a root that a test may choose. Functions named `read_*` touch

@@ -40,7 +40,7 @@ impl Lockdown {
         Lockdown::parse(kernel.sys.read_string("kernel/security/lockdown").ok()?.as_bytes())
     }
 
-    /// Whether it forbids anything that omr uses.
+    /// True if it forbids anything that omr uses.
     pub fn is_locked(self) -> bool {
         self != Lockdown::None
     }

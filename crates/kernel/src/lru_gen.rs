@@ -39,12 +39,12 @@ impl Enabled {
         u16::try_from(mask).ok().map(Enabled)
     }
 
-    /// Whether MGLRU is on: the kernel keeps pages in generations.
+    /// True if MGLRU is on: the kernel keeps pages in generations.
     pub fn is_on(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Whether aging walks page tables and clears accessed bits there. Without it, ages are coarse.
+    /// True if aging walks page tables and clears accessed bits there. Without it, ages are coarse.
     pub fn walks_page_tables(self) -> bool {
         self.0 & 2 != 0
     }
@@ -56,7 +56,7 @@ pub fn read_enabled(kernel: &Kernel) -> Result<Option<Enabled>> {
     Ok(text.and_then(|text| Enabled::parse(text.as_bytes())))
 }
 
-/// Whether this process can open `/sys/kernel/debug/lru_gen`, the list of generations.
+/// The result of opening `/sys/kernel/debug/lru_gen`, the list of generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Generations {
@@ -164,13 +164,13 @@ pub fn path_of(path: &Path) -> Vec<u8> {
     named
 }
 
-/// Whether an entry of the file belongs to the group `wanted` with this `id`. 6.x tells only the
+/// True if an entry of the file belongs to the group `wanted` with this `id`. 6.x tells only the
 /// path; 7.x tells the inode number as well.
 pub fn is_group(path: &[u8], ids: Ids, lists: &Lists, wanted: &[u8], id: GroupId) -> bool {
     path == wanted && (ids == Ids::Private || lists.id == id.0)
 }
 
-/// Whether groups have the same paths here as in the file. They do not in a cgroup namespace, as of
+/// True if groups have the same paths here as in the file. They do not in a cgroup namespace, as of
 /// a container. The hierarchy's root has inode number 1 (fs/kernfs/dir.c). The root of a test is
 /// not on cgroupfs.
 pub fn sees_root(kernel: &Kernel) -> Result<bool> {

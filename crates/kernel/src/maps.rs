@@ -53,7 +53,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether an address in both mappings has the same contents in both.
+    /// True if an address in both mappings has the same contents in both.
     fn is_same(&self, other: &Mapping) -> bool {
         // A boundary may have moved, so the offset that belongs to an address decides.
         let place = |mapping: &Mapping| {
@@ -212,7 +212,7 @@ pub fn read_smaps(process: &Dir) -> Result<Vec<Detail>> {
     Ok(all)
 }
 
-/// Whether a mapping is shared memory: a file in tmpfs, with or without a name. Follows the link in
+/// True if a mapping is shared memory: a file in tmpfs, with or without a name. Follows the link in
 /// `/proc/PID/map_files` (3.3; for root only until 5.9) to the file itself. False if the process or
 /// the mapping is gone.
 pub fn is_shared_memory(process: &Dir, mapping: &Mapping) -> bool {
@@ -240,7 +240,7 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 pub struct Layout {
     file: OwnedFd,
     name: PathBuf,
-    /// Whether `PROCMAP_QUERY` works: true until the kernel says no.
+    /// True until the kernel returns that it does not have `PROCMAP_QUERY`.
     queries: bool,
     buffer: Vec<u8>,
     mappings: Vec<Mapping>,

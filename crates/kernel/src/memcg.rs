@@ -134,7 +134,7 @@ impl Group {
         &self.path
     }
 
-    /// Whether this is the root of the hierarchy.
+    /// True if this is the root of the hierarchy.
     pub fn is_root(&self) -> bool {
         self.path.as_os_str().is_empty()
     }

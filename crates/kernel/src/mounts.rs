@@ -17,7 +17,7 @@ pub struct Mount {
     pub path: PathBuf,
     /// Type of the file system.
     pub kind: Vec<u8>,
-    /// Whether the mount is read-only.
+    /// True if the mount is read-only.
     pub read_only: bool,
 }
 
@@ -54,7 +54,8 @@ pub fn find<'a>(mounts: &'a [Mount], path: &Path, kind: &[u8]) -> Option<&'a Mou
     mounts.iter().rev().find(|mount| mount.path == path && mount.kind == kind)
 }
 
-/// Whether cgroup2 is mounted read-only, as in most containers. `None`: it is not in the list.
+/// Reads the mount of cgroup2. `Some(true)`: it is read-only, as in most containers. `None`:
+/// cgroup2 is not mounted.
 pub fn read_is_cgroup_read_only(kernel: &Kernel) -> Option<bool> {
     let mounts = read(kernel).ok()?;
     find(&mounts, Path::new("/sys/fs/cgroup"), b"cgroup2").map(|mount| mount.read_only)

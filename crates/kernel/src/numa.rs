@@ -53,7 +53,7 @@ impl Nodes {
         self.tiers.iter().position(|tier| tier.contains(&node))
     }
 
-    /// Whether reclaim moves pages to a slower tier before it frees any.
+    /// True if reclaim moves pages to a slower tier before it frees any.
     pub fn demotes(&self) -> bool {
         self.demotion == Some(true) && self.tiers.len() > 1
     }

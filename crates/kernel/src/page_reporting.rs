@@ -36,7 +36,7 @@ pub fn read_order(kernel: &Kernel) -> Result<Option<u32>> {
     Ok(order.filter(|&order| order < u64::BITS))
 }
 
-/// Whether the kernel reports this zone at all. It skips a zone that is small or nearly full
+/// True if the kernel reports this zone at all. It skips a zone that is small or nearly full
 /// (`page_reporting_process_zone()`).
 pub fn is_reported(zone: &Zone, order: u32) -> bool {
     zone.free.0 > zone.low.0.saturating_add(pages(order).saturating_mul(CAPACITY))

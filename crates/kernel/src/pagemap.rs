@@ -15,7 +15,7 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 use crate::ranges::Ranges;
 use crate::{Dir, Error, Result};
 
-/// Whether a page is in memory or in swap.
+/// The place of a page: memory or swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
     /// In memory, and mapped.
@@ -77,7 +77,7 @@ pub struct Pagemap {
     file: OwnedFd,
     name: std::path::PathBuf,
     page: u64,
-    /// Whether `PAGEMAP_SCAN` works: true until the kernel says no.
+    /// True until the kernel returns that it does not have `PAGEMAP_SCAN`.
     scans: bool,
     buffer: Vec<u8>,
 }

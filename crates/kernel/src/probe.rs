@@ -18,7 +18,7 @@ use crate::pagemap::{PagemapScan, ScanIoctl};
 use crate::psi::Trigger;
 use crate::{Dir, Error, Kernel, Result};
 
-/// Whether the kernel supports an interface.
+/// The kernel's support of an interface, as a probe found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Support {
@@ -33,7 +33,8 @@ pub enum Support {
 }
 
 impl Support {
-    /// The meaning of a probe's result: permission denied is `Denied`, any other error is `Missing`.
+    /// The meaning of a probe's result: permission denied is `Denied`, any other error is
+    /// `Missing`.
     pub fn of<T>(result: Result<T, std::io::Error>) -> Self {
         match result {
             Ok(_) => Support::Works,
@@ -79,16 +80,15 @@ pub fn psi_window(kernel: &Kernel) -> Result<Option<Duration>> {
     Ok(None)
 }
 
-/// Whether `/proc/PID/maps` supports `PROCMAP_QUERY` (Linux 6.11). Asks for this process's first
-/// mapping.
+/// Probes `PROCMAP_QUERY` of `/proc/PID/maps` (Linux 6.11): asks for this process's first mapping.
 pub fn procmap_query(kernel: &Kernel) -> Support {
     let result = rustix::fs::openat(&kernel.proc, "self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|maps| maps::procmap_query(maps.as_fd(), 0, maps::COVERING_OR_NEXT, &mut []));
     Support::of(result.map_err(Into::into))
 }
 
-/// Whether `/proc/PID/pagemap` supports `PAGEMAP_SCAN` (Linux 6.7). Asks about an empty range of
-/// this process.
+/// Probes `PAGEMAP_SCAN` of `/proc/PID/pagemap` (Linux 6.7): asks about an empty range of this
+/// process.
 pub fn pagemap_scan(kernel: &Kernel) -> Support {
     let mut scan = PagemapScan { size: size_of::<PagemapScan>() as u64, ..PagemapScan::default() };
     let result = rustix::fs::openat(&kernel.proc, "self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())

@@ -61,7 +61,7 @@ impl Capability {
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// Whether a capability is in the set.
+    /// True if a capability is in the set.
     pub fn has(self, capability: Capability) -> bool {
         self.0 & (1 << capability as u8) != 0
     }
@@ -130,7 +130,7 @@ pub fn parse_is_first_user_namespace(uid_map: &[u8]) -> Option<bool> {
     }
 }
 
-/// Whether this process is in the first user namespace, see [`parse_is_first_user_namespace`].
+/// Reads `/proc/self/uid_map`, see [`parse_is_first_user_namespace`].
 pub fn read_is_first_user_namespace(kernel: &Kernel) -> Option<bool> {
     parse_is_first_user_namespace(kernel.proc.read_string("self/uid_map").ok()?.as_bytes())
 }
@@ -201,12 +201,12 @@ impl ProcessStat {
         TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
     }
 
-    /// Whether it is a kernel thread, which has no address space.
+    /// True if it is a kernel thread, which has no address space.
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & IS_KERNEL_THREAD != 0
     }
 
-    /// Whether it has ended, but its parent has not waited for it. It has no memory any more.
+    /// True if it has ended, but its parent has not waited for it. It has no memory any more.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -377,14 +377,14 @@ impl Process {
         self.pidfd.get().map(AsFd::as_fd).ok_or(Errno::SRCH)
     }
 
-    /// Whether `/proc` shows another pid namespace than this program's: the process exists, but has
+    /// True if `/proc` shows another pid namespace than this program's: the process exists, but has
     /// no pidfd, because its pid means another process here, or none. A zombie, and a process after
     /// `exec`, has a pidfd.
     pub fn is_in_other_pid_namespace(&self) -> bool {
         self.pidfd().is_err_and(|err| err == Errno::SRCH) && self.exists()
     }
 
-    /// Whether the process still exists. A zombie does.
+    /// True if the process still exists. A zombie does.
     pub fn exists(&self) -> bool {
         ProcessStat::read(&self.dir).is_ok_and(|stat| stat.starttime == self.stat.starttime)
     }

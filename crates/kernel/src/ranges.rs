@@ -54,7 +54,7 @@ impl Ranges {
         self.0.iter().map(length).sum()
     }
 
-    /// Whether the list is empty.
+    /// True if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -65,7 +65,7 @@ impl Dir {
         Ok(GroupId(stat.st_ino))
     }
 
-    /// Whether the directory is on cgroupfs, version 2.
+    /// True if the directory is on cgroupfs, version 2.
     #[expect(clippy::cast_sign_loss, reason = "a magic number, signed by accident of the ABI")]
     pub fn is_cgroup2(&self) -> bool {
         rustix::fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type as u64 == CGROUP2_MAGIC)
@@ -77,12 +77,12 @@ impl Dir {
         Ok(stat.st_uid)
     }
 
-    /// Whether the directory has an entry of this name.
+    /// True if the directory has an entry of this name.
     pub fn has(&self, name: impl AsRef<Path>) -> bool {
         rustix::fs::accessat(&self.fd, name.as_ref(), rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty()).is_ok()
     }
 
-    /// Whether this process may write the file of this name (`access(2)` with effective ids).
+    /// True if this process may write the file of this name (`access(2)` with effective ids).
     pub fn may_write(&self, name: impl AsRef<Path>) -> bool {
         let flags = rustix::fs::AtFlags::EACCESS;
         rustix::fs::accessat(&self.fd, name.as_ref(), rustix::fs::Access::WRITE_OK, flags).is_ok()

@@ -26,7 +26,7 @@ pub enum SwapKind {
 }
 
 impl SwapKind {
-    /// Whether the pages leave memory. They are under writeback until the device has them.
+    /// True if the pages leave memory. They are under writeback until the device has them.
     pub fn is_disk(self) -> bool {
         self != SwapKind::Zram
     }
@@ -163,7 +163,7 @@ pub fn read_zram_pool(kernel: &Kernel, device: &SwapDevice) -> Option<Bytes> {
     parse_u64(text.split_ascii_whitespace().nth(2)?.as_bytes()).map(Bytes)
 }
 
-/// Whether zswap is on: `/sys/module/zswap/parameters/enabled`, since 3.11. With zswap, pages are
+/// Reads `/sys/module/zswap/parameters/enabled` (3.11). `Some(true)`: zswap is on, so pages are
 /// compressed in memory before they go to a swap device. `None`: this kernel has no zswap. Sample
 /// line: `N`. Source: mm/zswap.c.
 pub fn read_zswap(kernel: &Kernel) -> Option<bool> {
@@ -180,7 +180,7 @@ fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
-/// Whether a byte separates columns. Other white space (a form feed) is part of a name, and the
+/// True if a byte separates columns. Other white space (a form feed) is part of a name, and the
 /// kernel does not escape it.
 fn is_blank(c: &u8) -> bool {
     matches!(c, b' ' | b'\t')
