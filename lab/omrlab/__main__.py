@@ -51,7 +51,9 @@ def main() -> int:
         print(f"lab: {arguments.verb}: {error}", file=sys.stderr)
         return 1
     for name, metric in result.get("metrics", {}).items():
-        print(f"{name:28} {metric['value']:>10} {metric['unit']:6} [{metric['min']} .. {metric['max']}] {metric.get('goal', '')}")
+        print(
+            f"{name:28} {metric['value']:>10} {metric['unit']:6} [{metric['min']} .. {metric['max']}] {metric.get('goal', '')}"
+        )
     return 0
 
 

@@ -36,7 +36,9 @@ class Kernel:
     @property
     def image(self) -> Path:
         """What QEMU boots: the kernel itself, as ELF. Unpacking it once here saves each boot 2 of 5 s under emulation."""
-        compressed = next(path for place in ("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz*") for path in self.root.glob(place))
+        compressed = next(
+            path for place in ("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz*") for path in self.root.glob(place)
+        )
         kernel = compressed.with_name(compressed.name.replace("vmlinuz", "vmlinux"))
         if not kernel.exists():
             try:
@@ -192,7 +194,9 @@ class Apt:
         options = [f"-oDir::State::lists={directory}/lists", f"-oDir::Cache={directory}/cache"]
         if suite:
             source = directory / "sources.list"
-            source.write_text(f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror()} {suite} main\n")
+            source.write_text(
+                f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror()} {suite} main\n"
+            )
             options += [f"-oDir::Etc::sourcelist={source}", "-oDir::Etc::sourceparts=/dev/null"]
         apt = cls(*options)
         updated = directory / "updated"

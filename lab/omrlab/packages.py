@@ -37,7 +37,9 @@ def libraries(*files: Path) -> dict[str, Path]:
         # "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f...)", and the loader without an arrow
         listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
         if missing := re.findall(r"(\S+) => not found", listed):
-            raise PackageMissing(f"{path.name} needs {', '.join(missing)}, which this machine has not: install the library's package")
+            raise PackageMissing(
+                f"{path.name} needs {', '.join(missing)}, which this machine has not: install the library's package"
+            )
         found |= {library.removeprefix("/"): Path(library) for library in re.findall(r"(/\S+) \(0x", listed)}
     return found
 
@@ -46,13 +48,27 @@ def python() -> dict[str, Path]:
     """The Python that runs the lab, with its library as far as a small program needs it."""
     interpreter = Path(sys.executable).resolve()
     library = Path(sysconfig.get_path("stdlib"))
-    large = ("__pycache__", "config-*", "dist-packages", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "tkinter")
+    large = (
+        "__pycache__",
+        "config-*",
+        "dist-packages",
+        "ensurepip",
+        "idlelib",
+        "lib2to3",
+        "pydoc_data",
+        "site-packages",
+        "test",
+        "tkinter",
+    )
     modules = [
         path
         for path in sorted(library.rglob("*"))
-        if path.is_file() and not any(part.match(name) for name in large for part in map(Path, path.relative_to(library).parts))
+        if path.is_file()
+        and not any(part.match(name) for name in large for part in map(Path, path.relative_to(library).parts))
     ]
-    return {"bin/python3": interpreter} | {str(path).removeprefix("/"): path for path in modules} | libraries(interpreter)
+    return (
+        {"bin/python3": interpreter} | {str(path).removeprefix("/"): path for path in modules} | libraries(interpreter)
+    )
 
 
 def damo() -> Path:
@@ -64,11 +80,22 @@ def damo() -> Path:
             unpacking = root.with_suffix(".unpacking")
             shutil.rmtree(unpacking, ignore_errors=True)
             # Pure Python: any pip does, and nothing is installed.
-            command = ["pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(unpacking), f"damo=={DAMO_VERSION}"]
+            command = [
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--no-compile",
+                "--target",
+                str(unpacking),
+                f"damo=={DAMO_VERSION}",
+            ]
             try:
                 ended = subprocess.run(command, capture_output=True, text=True)
             except FileNotFoundError as error:
-                raise PackageMissing("damo comes through pip, which this machine has not: install python3-pip") from error
+                raise PackageMissing(
+                    "damo comes through pip, which this machine has not: install python3-pip"
+                ) from error
             if ended.returncode != 0:
                 raise PackageMissing(f"pip cannot fetch damo {DAMO_VERSION}: {ended.stderr.strip()[-200:]}")
             unpacking.rename(root)

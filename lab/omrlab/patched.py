@@ -156,7 +156,9 @@ def make(release: str, source: Path, made: Path) -> None:
     compile_patched(source)
     say("compiling, some minutes")
     run(["make", "-s", f"-j{(os.cpu_count() or 1) + 1}", "bzImage"], cwd=source)
-    name = subprocess.run(["make", "-s", "kernelrelease"], cwd=source, check=True, capture_output=True, text=True).stdout.strip()
+    name = subprocess.run(
+        ["make", "-s", "kernelrelease"], cwd=source, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
     for part in ("boot", "bin", f"lib/modules/{name}"):
         (made / part).mkdir(parents=True)
@@ -181,7 +183,9 @@ def changed() -> list[str]:
 
 def run(command: list[str | Path], cwd: Path | None = None) -> None:
     """Its output is shown when it fails."""
-    ended = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    ended = subprocess.run(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
     if ended.returncode:
         print(ended.stdout, file=sys.stderr)
         raise KernelMissing(f"{' '.join(map(str, command))} ended with {ended.returncode}")

@@ -11,7 +11,14 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
-COLOURS = {"off": "#999999", "on": "#0072b2", "by-hand": "#e69f00", "seed": "#d55e00", "machine": "#56b4e9", "swap": "#cc79a7"}
+COLOURS = {
+    "off": "#999999",
+    "on": "#0072b2",
+    "by-hand": "#e69f00",
+    "seed": "#d55e00",
+    "machine": "#56b4e9",
+    "swap": "#cc79a7",
+}
 COLOURS |= {"drop-caches": "#f0e442", "prepare": "#009e73"}
 
 pyplot.rcParams.update(
@@ -31,8 +38,12 @@ pyplot.rcParams.update(
 )
 
 
-def canvas(columns: int = 1, width: float = 9, height: float = 4, rows: int = 1, **options: object) -> tuple[Figure, list[Axes]]:
-    figure, axes = pyplot.subplots(rows, columns, figsize=(width, height), layout="constrained", squeeze=False, **options)
+def canvas(
+    columns: int = 1, width: float = 9, height: float = 4, rows: int = 1, **options: object
+) -> tuple[Figure, list[Axes]]:
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(width, height), layout="constrained", squeeze=False, **options
+    )
     return figure, list(axes.flat)
 
 

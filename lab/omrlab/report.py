@@ -54,7 +54,14 @@ def write_report(
 def metrics_table(metrics: dict[str, dict[str, Any]]) -> str:
     rows = ["<tr><th>figure<th>median<th>min<th>max<th>unit<th>goal<th>seed"]
     for name, metric in metrics.items():
-        cells = [metric["value"], metric["min"], metric["max"], metric["unit"], metric.get("goal", ""), metric.get("seed", "")]
+        cells = [
+            metric["value"],
+            metric["min"],
+            metric["max"],
+            metric["unit"],
+            metric.get("goal", ""),
+            metric.get("seed", ""),
+        ]
         missed = "" if reached(metric) else " class=missed"
         rows.append(f"<tr{missed}><td>{text(name)}" + "".join(f"<td>{text(cell)}" for cell in cells))
     return f"<table>{''.join(rows)}</table>"

@@ -132,7 +132,9 @@ class Runs:
                 result["host_stolen_pct"] = round(stolen(before, cpu_time()), 1)
                 path.write_text(json.dumps(result, indent=1))
                 if result["host_stolen_pct"] > MUCH:
-                    progress(f"{self.scenario}: {name}: {result['host_stolen_pct']:g} % of the host's CPU time were taken from it meanwhile")
+                    progress(
+                        f"{self.scenario}: {name}: {result['host_stolen_pct']:g} % of the host's CPU time were taken from it meanwhile"
+                    )
                 return self.used(result)
         raise AssertionError("the last attempt returns or raises")
 
@@ -161,7 +163,9 @@ def identity(release: str) -> dict[str, Any]:
     return {
         "kernel": kernel(release).version,
         "accelerator": accelerator().name,
-        "programs": {name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-testkit")},
+        "programs": {
+            name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-testkit")
+        },
     }
 
 

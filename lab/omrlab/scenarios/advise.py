@@ -26,14 +26,22 @@ PERIOD = 0.5
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=768, metavar="MIB", help="memory of the guest (default: %(default)s)")
-    parser.add_argument("--used", type=int, default=96, metavar="MIB", help="what the job uses in each round (default: %(default)s)")
-    parser.add_argument("--cold", type=int, default=192, metavar="MIB", help="what it holds and never uses (default: %(default)s)")
+    parser.add_argument(
+        "--mem", type=int, default=768, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--used", type=int, default=96, metavar="MIB", help="what the job uses in each round (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--cold", type=int, default=192, metavar="MIB", help="what it holds and never uses (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=40, help="rounds that are compared (default: %(default)s)")
     parser.add_argument("--step", default="10%", help="step of omr advise (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="how often it runs (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/advise)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/advise)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -48,7 +56,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     guest = {"mem_mib": arguments.mem, "swap": "disk", "used_mib": arguments.used, "cold_mib": arguments.cold}
     result = runs.finish(guest, arguments.runs, metrics(results))
     plots = draw(results, runs.directory)
-    command = f"lab/run advise {' '.join(f'--{name} {value}' for name, value in setting.items())} --runs {arguments.runs}"
+    command = (
+        f"lab/run advise {' '.join(f'--{name} {value}' for name, value in setting.items())} --runs {arguments.runs}"
+    )
     write_report(runs.directory, "A job at full size and at the size advised", __doc__ or "", command, result, plots)
     return result
 
@@ -86,7 +96,9 @@ def rounds(job: Process, number: int) -> list[dict[str, Any]]:
 
 def slowdown(measured: dict[str, Any]) -> float:
     """Percent that a round takes longer at the size advised: of the medians, as a busy host stretches single rounds."""
-    unlimited, advised = (statistics.median(line["seconds"] for line in measured[arm]) for arm in ("unlimited", "advised"))
+    unlimited, advised = (
+        statistics.median(line["seconds"] for line in measured[arm]) for arm in ("unlimited", "advised")
+    )
     return 100 * (advised / unlimited - 1)
 
 
@@ -97,7 +109,10 @@ def saved(measured: dict[str, Any]) -> float:
 
 def metrics(results: list[dict[str, Any]]) -> dict[str, Metric]:
     faults = [sum(line["major_faults"] for line in measured["advised"]) for measured in results]
-    errors = [sum(line["errors"] for line in measured["full"] + measured["unlimited"] + measured["advised"]) for measured in results]
+    errors = [
+        sum(line["errors"] for line in measured["full"] + measured["unlimited"] + measured["advised"])
+        for measured in results
+    ]
     return {
         "slowdown_pct": Metric([slowdown(measured) for measured in results], "%", GOALS["slowdown_pct"]),
         "saved_pct": Metric([saved(measured) for measured in results], "%", GOALS["saved_pct"]),

@@ -64,28 +64,62 @@ SEED = {"kills": -18, "cold_starts": -17, "switch_mean": -7, "allocstall": -28}
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
-    parser.add_argument("--zram", type=int, default=2048, metavar="MIB", help="zram of the guest (default: %(default)s)")
-    parser.add_argument("--apps", type=int, default=12, help="applications (default: %(default)s)")
-    parser.add_argument("--least", type=int, default=40, metavar="MIB", help="heap of the smallest (default: %(default)s)")
-    parser.add_argument("--most", type=int, default=200, metavar="MIB", help="heap of the largest (default: %(default)s)")
     parser.add_argument(
-        "--compressible", type=int, default=67, metavar="%", help="zero in each page, for zram's 3:1 of ChromeOS (default: %(default)s)"
+        "--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)"
     )
     parser.add_argument(
-        "--start", type=int, default=14, metavar="S", help="CPU time that starting one that was killed costs (default: %(default)s)"
+        "--zram", type=int, default=2048, metavar="MIB", help="zram of the guest (default: %(default)s)"
+    )
+    parser.add_argument("--apps", type=int, default=12, help="applications (default: %(default)s)")
+    parser.add_argument(
+        "--least", type=int, default=40, metavar="MIB", help="heap of the smallest (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--most", type=int, default=200, metavar="MIB", help="heap of the largest (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--compressible",
+        type=int,
+        default=67,
+        metavar="%",
+        help="zero in each page, for zram's 3:1 of ChromeOS (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--start",
+        type=int,
+        default=14,
+        metavar="S",
+        help="CPU time that starting one that was killed costs (default: %(default)s)",
     )
     parser.add_argument("--switches", type=int, default=40, help="switches between them (default: %(default)s)")
-    parser.add_argument("--stay", type=float, default=3, metavar="S", help="how long the user stays (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=5, dest="pairs", help="users, each of whom works in every arm (default: %(default)s)")
-    parser.add_argument("--earlyoom", default="-m 2 -s 100", metavar="OPTIONS", help="options of earlyoom (default: %(default)s)")
+    parser.add_argument(
+        "--stay", type=float, default=3, metavar="S", help="how long the user stays (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=5,
+        dest="pairs",
+        help="users, each of whom works in every arm (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--earlyoom", default="-m 2 -s 100", metavar="OPTIONS", help="options of earlyoom (default: %(default)s)"
+    )
     parser.add_argument("--cold", type=int, default=2, metavar="S", help="[hints] cold_after (default: %(default)s)")
-    parser.add_argument("--pageout", type=int, default=9, metavar="S", help="[hints] pageout_after (default: %(default)s)")
-    parser.add_argument("--available", type=int, default=10, metavar="%", help="[hints] available (default: %(default)s)")
-    parser.add_argument("--smallest", type=int, default=12, metavar="MIB", help="[hints] smallest (default: %(default)s)")
+    parser.add_argument(
+        "--pageout", type=int, default=9, metavar="S", help="[hints] pageout_after (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--available", type=int, default=10, metavar="%", help="[hints] available (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--smallest", type=int, default=12, metavar="MIB", help="[hints] smallest (default: %(default)s)"
+    )
     parser.add_argument("--arms", default="vanilla,zram,rules,sweeps", help="arms in turn (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/app-switch)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/app-switch)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -101,9 +135,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         for arm in arms if seed % 2 else reversed(arms):
             measured = runs.run(f"seed-{seed:02}-{arm}", lambda name: measure(arguments, arm, seed))
             results[arm].append(measured)
-            progress(f"{NAME}: {arm}: {measured['kills']} kills, {cold_starts(measured)} cold starts, {mean(measured):.2f} s")
+            progress(
+                f"{NAME}: {arm}: {measured['kills']} kills, {cold_starts(measured)} cold starts, {mean(measured):.2f} s"
+            )
 
-    guest = {"mem_mib": arguments.mem, "zram_mib": arguments.zram, "heaps": f"{arguments.least} to {arguments.most} MiB"}
+    guest = {
+        "mem_mib": arguments.mem,
+        "zram_mib": arguments.zram,
+        "heaps": f"{arguments.least} to {arguments.most} MiB",
+    }
     guest |= {"apps": arguments.apps, "switches": arguments.switches}
     result = runs.finish(guest, arguments.pairs, metrics(results))
     plots = draw(results, runs.directory, guest)
@@ -126,8 +166,24 @@ def measure(arguments: argparse.Namespace, arm: str, seed: int) -> dict[str, Any
         killer = guest.spawn(["earlyoom", "-r", "0", *arguments.earlyoom.split()], group="init.scope")
         told = ["--tell", "/run/omr/omr.sock"] if daemon else []
         user = guest.spawn(
-            ["omr-testkit", "user", "--seed", str(seed), "--apps", str(arguments.apps), "--switches", str(arguments.switches)]
-            + ["--least", str(arguments.least), "--most", str(arguments.most), "--stay", f"{arguments.stay * 1000:.0f}ms"]
+            [
+                "omr-testkit",
+                "user",
+                "--seed",
+                str(seed),
+                "--apps",
+                str(arguments.apps),
+                "--switches",
+                str(arguments.switches),
+            ]
+            + [
+                "--least",
+                str(arguments.least),
+                "--most",
+                str(arguments.most),
+                "--stay",
+                f"{arguments.stay * 1000:.0f}ms",
+            ]
             + ["--compressible", str(arguments.compressible), "--start", f"{arguments.start}s", *told],
             group="init.scope",
         )
@@ -184,7 +240,15 @@ FIGURES = {
     "us_per_page_in": lambda run: 1e6 * sum(hot(run)) / max(1, run["events"]["pswpin"]),
 }
 
-UNITS = {"switch_mean": "s", "switch_p50": "s", "switch_p90": "s", "switch_p99": "s", "stalled_some": "s", "omr_cpu": "s", "us_per_page_in": "us"}
+UNITS = {
+    "switch_mean": "s",
+    "switch_p50": "s",
+    "switch_p90": "s",
+    "switch_p99": "s",
+    "stalled_some": "s",
+    "omr_cpu": "s",
+    "us_per_page_in": "us",
+}
 
 
 def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
@@ -193,7 +257,9 @@ def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
     if {"zram", "rules"} <= set(results):
         for name in ("kills", "cold_starts", "switch_mean", "switch_p99", "allocstall"):
             figure = FIGURES[name]
-            pairs = [(figure(without), figure(with_omr)) for without, with_omr in zip(results["zram"], results["rules"])]
+            pairs = [
+                (figure(without), figure(with_omr)) for without, with_omr in zip(results["zram"], results["rules"])
+            ]
             # Nothing to gain where there was none.
             changes = [100 * (after / before - 1) for before, after in pairs if before] or [0.0]
             found[f"{name}_delta_pct"] = Metric(changes, "%", GOALS.get(name), SEED.get(name))
@@ -216,7 +282,9 @@ def draw(results: dict[str, list[dict[str, Any]]], directory: Path, guest: dict[
         for offset, name, hatch in ((-0.2, "kills", ""), (0.2, "cold_starts", "//")):
             metric = Metric([FIGURES[name](run) for run in runs], "count")
             label = {"kills": "killed", "cold_starts": "cold starts"}[name] if not place else None
-            bars.bar(place + offset, metric.value, 0.38, color=ARM_COLOURS[arm], hatch=hatch, edgecolor="white", label=label)
+            bars.bar(
+                place + offset, metric.value, 0.38, color=ARM_COLOURS[arm], hatch=hatch, edgecolor="white", label=label
+            )
             bars.plot([place + offset] * len(runs), metric.values, ".", color="#333333", markersize=4)
     bars.set_xticks(range(len(results)), [LABELS[arm].replace(", ", ",\n") for arm in results])
     bars.set_title("Killed, and started again")

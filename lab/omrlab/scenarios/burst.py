@@ -29,15 +29,27 @@ GOALS = {"allocstall": "= 0", "burst_time_over_empty": "<= 1.1"}
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
+    parser.add_argument(
+        "--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
     parser.add_argument("--mb-s", type=float, default=25, help="speed of its disk in MB/s (default: %(default)s)")
-    parser.add_argument("--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
-    parser.add_argument("--burst", type=int, default=40, metavar="PERCENT", help="memory the burst takes (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=5, metavar="S", help="idle time before the burst (default: %(default)s)")
+    parser.add_argument(
+        "--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--burst", type=int, default=40, metavar="PERCENT", help="memory the burst takes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--idle", type=float, default=5, metavar="S", help="idle time before the burst (default: %(default)s)"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
-    parser.add_argument("--arms", default="empty,off,on", help="arms in turn, of empty, off, on, by-hand (default: %(default)s)")
+    parser.add_argument(
+        "--arms", default="empty,off,on", help="arms in turn, of empty, off, on, by-hand (default: %(default)s)"
+    )
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/burst)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/burst)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -92,7 +104,11 @@ def measure(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
         taken = guest.group_value("fg", "memory.swap.current")
         prepared = prepare(guest, arm, size, limit)
         taken = guest.group_value("fg", "memory.swap.current") - taken
-        before = {"meminfo": guest.meminfo(), "buddyinfo": guest.read("/proc/buddyinfo"), "zoneinfo": guest.read("/proc/zoneinfo")}
+        before = {
+            "meminfo": guest.meminfo(),
+            "buddyinfo": guest.read("/proc/buddyinfo"),
+            "zoneinfo": guest.read("/proc/zoneinfo"),
+        }
         program.kill(signal.SIGUSR1)
         # Nothing is asked of the guest while it is measured.
         burst = program.wait(timeout=600).json()
@@ -116,7 +132,9 @@ def prepare(guest: Guest, arm: str, size: int, limit: float) -> dict[str, Any]:
         guest.run(["omr-testkit", "by-hand", LOAD, str(size)], timeout=limit)
         ended: dict[str, Any] = {}
     elif arm == "on":
-        omr = guest.run(["omr", "prepare", "burst", f"{size}B", "--json"], group="omr.service", timeout=limit, check=False)
+        omr = guest.run(
+            ["omr", "prepare", "burst", f"{size}B", "--json"], group="omr.service", timeout=limit, check=False
+        )
         if omr.code not in (0, PARTIAL):
             raise GuestError(f"omr prepare ended with {omr.code}: {omr.stderr}")
         ended = {"code": omr.code, "stdout": omr.stdout, "stderr": omr.stderr}
@@ -180,7 +198,9 @@ def draw_times(axes: Any, results: dict[str, list[dict[str, Any]]]) -> None:
         axes.bar(place, metric.value, 0.75, color=ARM_COLOURS[arm])
         axes.plot([place] * len(runs), metric.values, ".", color="#333333", markersize=4)
         text = f"{metric.value:.2f} s\n{stalls.value:.0f} stalls"
-        axes.annotate(text, (place, max(metric.values)), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=9)
+        axes.annotate(
+            text, (place, max(metric.values)), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=9
+        )
     axes.set_xticks(range(len(results)), [LABELS[arm].replace(", ", ",\n") for arm in results])
     axes.set_ylabel("seconds")
     axes.set_title("Time")

@@ -28,7 +28,9 @@ GROUP = "captured.slice/busy.service"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("releases", nargs="*", default=["6.1", "6.12", "7"], help="kernel releases (default: 6.1 6.12 7)")
+    parser.add_argument(
+        "releases", nargs="*", default=["6.1", "6.12", "7"], help="kernel releases (default: 6.1 6.12 7)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -47,12 +47,18 @@ GOALS = {"cold2m_error_pct": "<= 3", "cold2m_off_planted_pct": "<= 1", "file_cal
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
-    parser.add_argument("--group", type=int, default=50, metavar="MIB", help="memory of each of 10 groups (default: %(default)s)")
+    parser.add_argument(
+        "--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--group", type=int, default=50, metavar="MIB", help="memory of each of 10 groups (default: %(default)s)"
+    )
     parser.add_argument("--runs", type=int, default=3, help="how often it runs (default: %(default)s)")
     parser.add_argument("--arms", default=",".join(ARMS), help="trackers in turn (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/cold-age)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/cold-age)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -66,7 +72,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         for arm in arms:
             measured = runs.run(f"{arm}-{number:02}", lambda name, arm=arm: measure(arguments, arm))
             results[arm].append(measured)
-            progress(f"{NAME}: {arm}: {100 * share(measured):.1f} % cold for 2 min, worst group off by {100 * worst(measured):.2f} %")
+            progress(
+                f"{NAME}: {arm}: {100 * share(measured):.1f} % cold for 2 min, worst group off by {100 * worst(measured):.2f} %"
+            )
     guest = {"mem_mib": arguments.mem, "swap": "disk", "group_mib": arguments.group, "planted_percent": planted()}
     result = runs.finish(guest, arguments.runs, metrics(results))
     plots = draw(results[arms[0]], runs.directory)
@@ -86,7 +94,9 @@ def measure(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
     """One run in a guest of its own: what is true, and what omr says by this tracker, by group."""
     kinds = {kind: count for kind, count in KINDS.items() if arm != "damo" or kind in DAMO_KINDS}
     packages = (DAMO,) if arm == "damo" else ()
-    with Guest(arguments.kernel, arguments.mem, Disk(arguments.mem), data_mib=2 * arguments.group, debian=packages) as guest:
+    with Guest(
+        arguments.kernel, arguments.mem, Disk(arguments.mem), data_mib=2 * arguments.group, debian=packages
+    ) as guest:
         # Each tracker clears what the other would see.
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y" if arm == "lru-gen" else "n")
         loads = {}
@@ -94,7 +104,9 @@ def measure(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
             for number in range(count):
                 group = f"{kind}-{number}"
                 guest.group(group)
-                regions = [f"{period}:{arguments.group * percent * 1024 // 100}K" for period, percent in REGIONS.items()]
+                regions = [
+                    f"{period}:{arguments.group * percent * 1024 // 100}K" for period, percent in REGIONS.items()
+                ]
                 path = ["--path", f"/data/{group}"] if kind == "file" else []
                 loads[group] = guest.spawn(["omr-testkit", "regions", *regions, "--kind", kind, *path], group=group)
         for load in loads.values():
@@ -131,7 +143,9 @@ def by_damo(guest: Guest, loads: dict[str, Process]) -> dict[str, Any]:
     # Regions of one process after the other, each from its lowest address on.
     regions: list[list[tuple[int, int, int]]] = []
     last = 0
-    for start, end, accesses, age in ((int(start, 16), int(end, 16), int(accesses), int(age)) for start, end, accesses, age in found):
+    for start, end, accesses, age in (
+        (int(start, 16), int(end, 16), int(accesses), int(age)) for start, end, accesses, age in found
+    ):
         if not regions or start < last:
             regions.append([])
         regions[-1].append((end - start, accesses, age))
@@ -143,7 +157,11 @@ def by_damo(guest: Guest, loads: dict[str, Process]) -> dict[str, Any]:
         unused = sum(size for size, accesses, age in of if accesses == 0 and age * AGGREGATION >= seconds)
         return {"seconds": seconds, "least": unused, "most": unused}
 
-    return {"groups": [{"group": f"/{name}", "idle": [idle(of, WINDOW / 2), idle(of, WINDOW)]} for name, of in zip(loads, regions)]}
+    return {
+        "groups": [
+            {"group": f"/{name}", "idle": [idle(of, WINDOW / 2), idle(of, WINDOW)]} for name, of in zip(loads, regions)
+        ]
+    }
 
 
 def groups(measured: dict[str, Any]) -> list[dict[str, Any]]:
@@ -192,7 +210,9 @@ def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
         shares = [100 * share(measured) for measured in runs]
         half = [[group for group in groups(measured) if group["seconds"] == WINDOW / 2] for measured in runs]
         off = [abs(value - planted()) for value in shares]
-        found[f"{of}cold2m_error_pct"] = Metric([100 * worst(measured) for measured in runs], "%", goal("cold2m_error_pct"))
+        found[f"{of}cold2m_error_pct"] = Metric(
+            [100 * worst(measured) for measured in runs], "%", goal("cold2m_error_pct")
+        )
         found[f"{of}cold2m_share_reported_pct"] = Metric(shares, "%")
         found[f"{of}cold2m_off_planted_pct"] = Metric(off, "%", goal("cold2m_off_planted_pct"))
         found[f"{of}cold1m_error_pct"] = Metric([100 * max(map(error, run)) for run in half], "%")

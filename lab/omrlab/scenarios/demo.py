@@ -40,7 +40,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def run_small(scenario: Any, words: str, fresh: bool) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     scenario.options(parser)
-    return scenario.run(parser.parse_args([*words.split(), "--out", str(DIRECTORY / scenario.NAME), *(["--fresh"] if fresh else [])]))
+    return scenario.run(
+        parser.parse_args([*words.split(), "--out", str(DIRECTORY / scenario.NAME), *(["--fresh"] if fresh else [])])
+    )
 
 
 def table(hibernation: dict[str, Any], felt: dict[str, Any]) -> str:
@@ -66,7 +68,13 @@ def table(hibernation: dict[str, Any], felt: dict[str, Any]) -> str:
                 ("resume", "resume", before_resume, after_resume),
             )
         ),
-        ("image", f"{value('image_off'):.0f} MiB", f"{value('image_on'):.0f} MiB", f"{value('image_off') / value('image_on'):.1f} x", ""),
+        (
+            "image",
+            f"{value('image_off'):.0f} MiB",
+            f"{value('image_on'):.0f} MiB",
+            f"{value('image_off') / value('image_on'):.1f} x",
+            "",
+        ),
         (
             "foreground p99.9",
             f"{value('p999_nothing'):.1f} ms",
@@ -78,7 +86,10 @@ def table(hibernation: dict[str, Any], felt: dict[str, Any]) -> str:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths)))
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        )
         for row in rows
     ]
     note = "The seed's hibernation figures are its published ones; its foreground ratio is its way of reclaiming, measured here."

@@ -31,7 +31,10 @@ LABELS = {
 }
 
 ARM_COLOURS = dict(
-    zip(LABELS, (COLOURS["off"], COLOURS["on"], COLOURS["machine"], COLOURS["seed"], COLOURS["by-hand"], COLOURS["swap"]))
+    zip(
+        LABELS,
+        (COLOURS["off"], COLOURS["on"], COLOURS["machine"], COLOURS["seed"], COLOURS["by-hand"], COLOURS["swap"]),
+    )
 )
 
 NEEDS = {"senpai-limit": "oomd", "senpai-poke": "oomd", "damo": DAMO}
@@ -63,19 +66,41 @@ DAMON = "/sys/kernel/mm/damon/admin/kdamonds"
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
-    parser.add_argument("--cold", type=int, default=400, metavar="MIB", help="what the program does not use (default: %(default)s)")
-    parser.add_argument("--hot", type=int, default=40, metavar="MIB", help="what it reads all the time (default: %(default)s)")
-    parser.add_argument("--wakes", type=int, default=100, metavar="MIB", help="of the cold, what is needed later (default: %(default)s)")
-    parser.add_argument("--age", type=int, default=15, metavar="S", help="not used for so long is cold (default: %(default)s)")
-    parser.add_argument("--within", type=int, default=60, metavar="S", help="from then until the phase change (default: %(default)s)")
-    parser.add_argument("--after", type=int, default=45, metavar="S", help="measured after the phase change (default: %(default)s)")
+    parser.add_argument(
+        "--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--cold", type=int, default=400, metavar="MIB", help="what the program does not use (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--hot", type=int, default=40, metavar="MIB", help="what it reads all the time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--wakes", type=int, default=100, metavar="MIB", help="of the cold, what is needed later (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--age", type=int, default=15, metavar="S", help="not used for so long is cold (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--within", type=int, default=60, metavar="S", help="from then until the phase change (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--after", type=int, default=45, metavar="S", help="measured after the phase change (default: %(default)s)"
+    )
     # Its default is 1 % every 30 s: after a minute it would have taken nothing, and there would be nothing to come back from.
-    parser.add_argument("--probe", type=float, default=0.1, metavar="SHARE", help="Senpai's max_probe, each second (default: %(default)s)")
+    parser.add_argument(
+        "--probe",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="Senpai's max_probe, each second (default: %(default)s)",
+    )
     parser.add_argument("--pairs", type=int, default=3, help="how often each arm runs (default: %(default)s)")
     parser.add_argument("--arms", default=",".join(LABELS), help="arms in turn (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/footprint)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/footprint)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -88,7 +113,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     arms = [arm for arm in asked if arm not in skipped]
     # One image for all arms.
     image = tuple(sorted({NEEDS[arm] for arm in arms if arm in NEEDS}))
-    setting = {name: vars(arguments)[name] for name in ("mem", "cold", "hot", "wakes", "age", "within", "after", "probe")}
+    setting = {
+        name: vars(arguments)[name] for name in ("mem", "cold", "hot", "wakes", "age", "within", "after", "probe")
+    }
     runs = Runs(NAME, identity(arguments.kernel) | setting | {"image": image}, arguments.fresh, arguments.out)
 
     results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
@@ -101,7 +128,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 f" {refaults(measured):.0f} refaults before the change, p99 {hot_p99(measured) or float('nan'):.1f} ms"
             )
 
-    guest = {"mem_mib": arguments.mem, "swap": "zram", **{f"{name}_mib": setting[name] for name in ("cold", "hot", "wakes")}}
+    guest = {
+        "mem_mib": arguments.mem,
+        "swap": "zram",
+        **{f"{name}_mib": setting[name] for name in ("cold", "hot", "wakes")},
+    }
     left = {LABELS[arm]: ", ".join(runs[-1]["left_behind"]) or "nothing" for arm, runs in results.items()}
     figures = metrics(results)
     if {"none", "ages"} <= set(results) and "hot_p99_ratio" not in figures:
@@ -131,7 +162,10 @@ def missing(arms: list[str]) -> dict[str, str]:
 
 def measure(arguments: argparse.Namespace, arm: str, image: tuple[str, ...]) -> dict[str, Any]:
     """One run of one arm in a guest of its own."""
-    with Calm() as calm, Guest(arguments.kernel, arguments.mem, Zram(2 * arguments.cold), prealloc=True, debian=image) as guest:
+    with (
+        Calm() as calm,
+        Guest(arguments.kernel, arguments.mem, Zram(2 * arguments.cold), prealloc=True, debian=image) as guest,
+    ):
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
         for group in ("load", "peer"):
             guest.group(group)
@@ -176,7 +210,9 @@ def measure(arguments: argparse.Namespace, arm: str, image: tuple[str, ...]) -> 
             "left_behind": left,
             "errors": json.loads(ended[-1])["errors"],
             # Seconds from the phase change, before it negative.
-            "current": [[round((line["monotonic_ns"] - zero) / 1e9, 3), line["groups"]["load"]] for line in recorder.lines()],
+            "current": [
+                [round((line["monotonic_ns"] - zero) / 1e9, 3), line["groups"]["load"]] for line in recorder.lines()
+            ],
             "calm_s": calm.seconds(guest, zero),
             "due_s": [round((due - zero) / 1e9, 4) for due, *_ in samples],
             "response_us": [(late + busy) // 1000 for _, late, busy, _ in samples],
@@ -197,7 +233,12 @@ def begin(guest: Guest, arm: str, pid: int, arguments: argparse.Namespace) -> No
             guest.spawn(["omr", "reclaim", "load", f"{arguments.cold}M"], group="peer")
         case "senpai-limit" | "senpai-poke":
             poke = {"immediate_backoff": "true"} if arm == "senpai-poke" else {}
-            senpai = {"cgroup": "load", "interval": "1", "max_probe": str(arguments.probe), "limit_min_bytes": str(10 * MIB)} | poke
+            senpai = {
+                "cgroup": "load",
+                "interval": "1",
+                "max_probe": str(arguments.probe),
+                "limit_min_bytes": str(10 * MIB),
+            } | poke
             ruleset = {
                 "name": "senpai",
                 "detectors": [["always", {"name": "continue", "args": {}}]],
@@ -244,7 +285,9 @@ def figures(guest: Guest) -> dict[str, float]:
 
 def state(guest: Guest) -> dict[str, str]:
     """What a peer could leave behind."""
-    found = {name: guest.read(f"/sys/fs/cgroup/load/{name}").strip() for name in ("memory.high", "memory.max", "memory.low")}
+    found = {
+        name: guest.read(f"/sys/fs/cgroup/load/{name}").strip() for name in ("memory.high", "memory.max", "memory.low")
+    }
     found["swappiness"] = guest.read("/proc/sys/vm/swappiness").strip()
     try:
         for number in range(int(guest.read(f"{DAMON}/nr_kdamonds"))):
@@ -279,7 +322,9 @@ def hot_p99(measured: dict[str, Any]) -> float | None:
 def normal(measured: dict[str, Any]) -> float:
     """A usual second's p99 after the phase change, of a run in which nothing was taken."""
     seconds = range(int(measured["due_s"][-1]))
-    return statistics.median(quantile(found, 0.99) for second in seconds if (found := responses(measured, second, second + WINDOW)))
+    return statistics.median(
+        quantile(found, 0.99) for second in seconds if (found := responses(measured, second, second + WINDOW))
+    )
 
 
 def recovery(measured: dict[str, Any], usual: float) -> float:
@@ -296,7 +341,9 @@ def recovery(measured: dict[str, Any], usual: float) -> float:
 
 def last_fault(measured: dict[str, Any]) -> float:
     """Seconds from the phase change until the last time that the program waited for swap."""
-    return max([due for due, faults in zip(measured["due_s"], measured["major_faults"]) if faults and due > 0], default=0.0)
+    return max(
+        [due for due, faults in zip(measured["due_s"], measured["major_faults"]) if faults and due > 0], default=0.0
+    )
 
 
 FIGURES = {
@@ -347,7 +394,10 @@ def draw(results: dict[str, list[dict[str, Any]]], directory: Path) -> dict[str,
             freed_mib = [(current[0] - value) / MIB for value in current]
             memory.plot(seconds, freed_mib, color=ARM_COLOURS[arm], linewidth=1, label=label)
         begin, end = (round(statistics.median(run["due_s"][place] for run in runs)) for place in (0, -1))
-        felt = {second: [found for run in runs if (found := responses(run, second, second + WINDOW))] for second in range(begin, end)}
+        felt = {
+            second: [found for run in runs if (found := responses(run, second, second + WINDOW))]
+            for second in range(begin, end)
+        }
         slow = [(second, statistics.median(quantile(found, 0.99) for found in of)) for second, of in felt.items() if of]
         time.plot(*zip(*slow), color=ARM_COLOURS[arm], linewidth=1)
     cold = next(iter(results.values()))[0]

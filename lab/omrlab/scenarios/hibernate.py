@@ -28,14 +28,24 @@ LABELS = {"off": "without omr", "on": "with omr", "by-hand": "by hand", "seed": 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=2048, metavar="MIB", help="memory of the guest (default: %(default)s)")
+    parser.add_argument(
+        "--mem", type=int, default=2048, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
     parser.add_argument("--mb-s", type=float, default=25, help="speed of its disk in MB/s (default: %(default)s)")
-    parser.add_argument("--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=10, metavar="S", help="idle time before hibernation (default: %(default)s)")
+    parser.add_argument(
+        "--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--idle", type=float, default=10, metavar="S", help="idle time before hibernation (default: %(default)s)"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
-    parser.add_argument("--arms", default="off,on", help="arms in turn, of off, on, by-hand, seed (default: %(default)s)")
+    parser.add_argument(
+        "--arms", default="off,on", help="arms in turn, of off, on, by-hand, seed (default: %(default)s)"
+    )
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/hibernate)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/hibernate)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -99,7 +109,9 @@ def measure(arguments: argparse.Namespace, arm: str, raw: Path) -> dict[str, Any
         }
 
 
-def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def prepare(
+    guest: Guest, arm: str, daemon: Daemon | None, filled: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """What happens between filling and hibernating."""
     # Four times what the disk needs for everything, and time to find out that the machine is idle: a daemon that has not
     # finished by then hibernates with what it has done.
@@ -134,7 +146,9 @@ def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
         for what, goal in goals.items():
             ratios = [off[f"{what}_s"] / other[f"{what}_s"] for off, other in zip(results["off"], results[arm])]
             before, after = SEED[what]
-            found[f"{what}_speedup{suffix}"] = Metric(ratios, "ratio", goal if arm == "on" else None, round(before / after, 1))
+            found[f"{what}_speedup{suffix}"] = Metric(
+                ratios, "ratio", goal if arm == "on" else None, round(before / after, 1)
+            )
     for arm, runs in results.items():
         suffix = arm.replace("-", "_")
         for what in ("hibernate", "resume"):
@@ -181,7 +195,9 @@ def draw_times(axes: Any, results: dict[str, list[dict[str, Any]]]) -> None:
                 pairs = zip(results["off"], runs)
                 ratio = Metric([off[f"{what}_s"] / run[f"{what}_s"] for off, run in pairs], "ratio")
                 text += f"\n{ratio.value:.1f} x"
-            axes.annotate(text, (x, max(metric.values)), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=9)
+            axes.annotate(
+                text, (x, max(metric.values)), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=9
+            )
     before, after = SEED["hibernate"]
     axes.set_xticks([0, 1], [
         f"hibernate\n(seed: {before / after:.1f} x)",

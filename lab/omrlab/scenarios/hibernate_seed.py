@@ -76,19 +76,38 @@ Results = dict[Case, list[dict[str, Any]]]
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--guest", choices=("debian", "mini"), default="debian", help="what boots (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=2048, metavar="MIB", help="memory of the guest (default: %(default)s)")
+    parser.add_argument(
+        "--guest", choices=("debian", "mini"), default="debian", help="what boots (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--mem", type=int, default=2048, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
     parser.add_argument("--mb-s", type=float, default=25, help="speed of its disk in MB/s (default: %(default)s)")
-    parser.add_argument("--iops", type=int, metavar="N", help="requests a second it answers at most (default: as many as come)")
-    parser.add_argument("--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=10, metavar="S", help="idle time before hibernation (default: %(default)s)")
+    parser.add_argument(
+        "--iops", type=int, metavar="N", help="requests a second it answers at most (default: as many as come)"
+    )
+    parser.add_argument(
+        "--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--idle", type=float, default=10, metavar="S", help="idle time before hibernation (default: %(default)s)"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="how often each case runs (default: %(default)s)")
-    parser.add_argument("--arms", default="off,drop-caches,on,prepare", help=f"of {', '.join(LABELS)} (default: %(default)s)")
+    parser.add_argument(
+        "--arms", default="off,drop-caches,on,prepare", help=f"of {', '.join(LABELS)} (default: %(default)s)"
+    )
     parser.add_argument("--sizes", default="default,zero", help="image sizes (default: %(default)s)")
     parser.add_argument("--workloads", default="seed,mixed", help="of seed, mixed, working-set (default: %(default)s)")
-    parser.add_argument("--order", choices=("random", "sequential"), default="random", help="of working-set's touches (default: %(default)s)")
+    parser.add_argument(
+        "--order",
+        choices=("random", "sequential"),
+        default="random",
+        help="of working-set's touches (default: %(default)s)",
+    )
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help=f"where the results go (default: lab/out/{NAME})")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help=f"where the results go (default: lab/out/{NAME})"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -104,7 +123,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             results[case].append(measured)
             progress(f"{NAME}: {case}: hibernate {measured['hibernate_s']:.1f} s, resume {measured['resume_s']:.1f} s")
 
-    guest = {"mem_mib": arguments.mem, "disk_mb_s": arguments.mb_s, "swap": "file", "fill_percent": arguments.fill, "system": arguments.guest}
+    guest = {
+        "mem_mib": arguments.mem,
+        "disk_mb_s": arguments.mb_s,
+        "swap": "file",
+        "fill_percent": arguments.fill,
+        "system": arguments.guest,
+    }
     result = runs.finish(guest, arguments.pairs, metrics(results, arguments.mem))
     plots = draw(results, runs.directory, guest)
     command = (
@@ -154,7 +179,13 @@ def measure(arguments: argparse.Namespace, case: Case, raw: Path) -> dict[str, A
         guest.throttle_swap(arguments.mb_s)
         filled = sum(load.line_with("ready")["bytes"] for load in loads)
         prepared = prepare(guest, case, daemon, filled, arguments)
-        measured = {"case": str(case), "boot_s": boot_s, "filled": filled, "prepared": prepared, "meminfo": guest.meminfo()}
+        measured = {
+            "case": str(case),
+            "boot_s": boot_s,
+            "filled": filled,
+            "prepared": prepared,
+            "meminfo": guest.meminfo(),
+        }
         if case == WARMED:
             guest.run(["omr", "warm", "--record"])
         measured |= hibernate(guest, case, raw)
@@ -200,7 +231,9 @@ def start(guest: Guest, case: Case, arguments: argparse.Namespace) -> list[Any]:
     return loads
 
 
-def prepare(guest: Guest, case: Case, daemon: Daemon | None, filled: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def prepare(
+    guest: Guest, case: Case, daemon: Daemon | None, filled: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """What happens between filling and hibernating, the idle time included."""
     prepared: dict[str, Any] = {}
     if daemon:
@@ -215,7 +248,11 @@ def prepare(guest: Guest, case: Case, daemon: Daemon | None, filled: int, argume
     if case.arm == "prepare":
         began = time.monotonic()
         limit = 120 + 4 * filled / (arguments.mb_s * 1e6)
-        ran = guest.run(["omr", "prepare", "hibernate", "--target", "min", "--deadline", f"{limit:.0f}s"], timeout=limit + 60, check=False)
+        ran = guest.run(
+            ["omr", "prepare", "hibernate", "--target", "min", "--deadline", f"{limit:.0f}s"],
+            timeout=limit + 60,
+            check=False,
+        )
         if ran.code not in (0, 4):
             raise RuntimeError(f"omr prepare hibernate ended with {ran.code}: {ran.stderr}")
         prepared = {"seconds": time.monotonic() - began, "code": ran.code, "stdout": ran.stdout, "stderr": ran.stderr}
@@ -265,7 +302,9 @@ def metrics(results: Results, mem_mib: int) -> dict[str, Metric]:
         off = Case(case.workload, case.size, "off")
         if case.workload not in ("seed", "mixed") or case == off or off not in results:
             continue
-        suffix = (case.size if case.workload == "seed" else "mixed") + ("" if case.arm == "on" else "_" + case.arm.replace("-", "_"))
+        suffix = (case.size if case.workload == "seed" else "mixed") + (
+            "" if case.arm == "on" else "_" + case.arm.replace("-", "_")
+        )
         for what in ("hibernate", "resume"):
             ours = case.workload == "seed" and case.arm == "on"
             goal = GOALS.get(mem_mib, {}).get((what, case.size)) if ours else None
@@ -280,11 +319,16 @@ def metrics(results: Results, mem_mib: int) -> dict[str, Metric]:
         case = Case("seed", "default", arm)
         if case in results:
             boot = [run["boot_s"] for run in results[case]]
-            found[f"resume_over_boot{suffix}"] = Metric(ratios(values(case, "resume"), boot), "ratio", None if suffix else "<= 1.25")
+            found[f"resume_over_boot{suffix}"] = Metric(
+                ratios(values(case, "resume"), boot), "ratio", None if suffix else "<= 1.25"
+            )
             image = ratios(values(case, "image"), values(UNLOADED, "image"))
             found[f"image_over_unloaded{suffix}"] = Metric(image, "ratio", None if suffix else "<= 1.15")
     if WARMED in results:
-        back = {case: [run["working_set"]["warm_s"] + run["working_set"]["touch_s"] for run in results[case]] for case in (FAULTING, WARMED)}
+        back = {
+            case: [run["working_set"]["warm_s"] + run["working_set"]["touch_s"] for run in results[case]]
+            for case in (FAULTING, WARMED)
+        }
         found["warm_speedup"] = Metric(ratios(back[FAULTING], back[WARMED]), "ratio", ">= 3")
         found["back_faulting"] = Metric(back[FAULTING], "s")
         found["back_warm"] = Metric(back[WARMED], "s")
@@ -300,25 +344,33 @@ def metrics(results: Results, mem_mib: int) -> dict[str, Metric]:
 
 
 def draw(results: Results, directory: Path, guest: dict[str, Any]) -> dict[str, str]:
-    plots = draw_tables(results, directory, guest) if any(case.workload in ("seed", "mixed") for case in results) else {}
+    plots = (
+        draw_tables(results, directory, guest) if any(case.workload in ("seed", "mixed") for case in results) else {}
+    )
     return plots | (draw_return(results, directory) if WARMED in results else {})
 
 
 def draw_return(results: Results, directory: Path) -> dict[str, str]:
     figure, (axes,) = canvas(width=7, height=2.6)
-    for place, (case, label, colour) in enumerate(((FAULTING, "by faults", COLOURS["off"]), (WARMED, "after omr warm", COLOURS["on"]))):
+    for place, (case, label, colour) in enumerate(
+        ((FAULTING, "by faults", COLOURS["off"]), (WARMED, "after omr warm", COLOURS["on"]))
+    ):
         runs = [run["working_set"] for run in results[case]]
         warm, touch = (Metric([run[what] for run in runs], "s") for what in ("warm_s", "touch_s"))
         axes.barh(place, warm.value, color=COLOURS["machine"], label="omr warm" if case == WARMED else None)
         axes.barh(place, touch.value, left=warm.value, color=colour, label=f"use, {label}")
-        axes.plot([run["warm_s"] + run["touch_s"] for run in runs], [place] * len(runs), ".", color="#333333", markersize=4)
+        axes.plot(
+            [run["warm_s"] + run["touch_s"] for run in runs], [place] * len(runs), ".", color="#333333", markersize=4
+        )
     axes.set_yticks((0, 1), ("by faults", "warmed"))
     axes.invert_yaxis()
     axes.set_xlabel("seconds until the working set was used once, after resume")
     axes.grid(axis="y", visible=False)
     axes.legend(loc="lower right", fontsize=8)
     save(figure, directory / "return.png")
-    return {"return.png": "Time until a program has used its working set once after resume; each run a dot, the bars medians."}
+    return {
+        "return.png": "Time until a program has used its working set once after resume; each run a dot, the bars medians."
+    }
 
 
 def draw_tables(results: Results, directory: Path, guest: dict[str, Any]) -> dict[str, str]:
@@ -342,7 +394,15 @@ def draw_tables(results: Results, directory: Path, guest: dict[str, Any]) -> dic
         axes.axhline(value, color="#777777", linewidth=1, linestyle=":")
         # Between two groups of bars, or at the edge.
         place = (0.5, "center") if len(groups) == 2 else (1, "right")
-        axes.annotate(label, (place[0], value), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points", ha=place[1], fontsize=8)
+        axes.annotate(
+            label,
+            (place[0], value),
+            (0, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha=place[1],
+            fontsize=8,
+        )
     figure.suptitle(
         f"Hibernating a machine with a swap file ({guest['mem_mib'] / 1024:g} GiB, {guest['fill_percent']} % full,"
         f" disk {guest['disk_mb_s']:g} MB/s)",
@@ -364,7 +424,14 @@ def draw_bars(axes: Any, groups: dict[str, dict[str, list[dict[str, Any]]]], val
             x = place - 0.4 + width * (arms.index(arm) + 0.5)
             axes.bar(x, metric.value, width * 0.92, color=COLOURS[arm], label=LABELS[arm] if place == 0 else None)
             axes.plot([x] * len(runs), metric.values, ".", color="#333333", markersize=4)
-            axes.annotate(f"{metric.value:,.0f}" if metric.value >= 100 else f"{metric.value:.3g}", (x, max(metric.values)), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+            axes.annotate(
+                f"{metric.value:,.0f}" if metric.value >= 100 else f"{metric.value:.3g}",
+                (x, max(metric.values)),
+                (0, 3),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
     axes.set_xticks(range(len(groups)), list(groups))
     axes.set_ylabel(unit)
     axes.set_title(title)

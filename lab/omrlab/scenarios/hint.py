@@ -32,15 +32,29 @@ WARM_UP = 3.0
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--cold", type=int, default=4096, metavar="MIB", help="what is marked cold (default: %(default)s)")
-    parser.add_argument("--pageout", type=int, default=1024, metavar="MIB", help="what is paged out (default: %(default)s)")
+    parser.add_argument(
+        "--cold", type=int, default=4096, metavar="MIB", help="what is marked cold (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pageout", type=int, default=1024, metavar="MIB", help="what is paged out (default: %(default)s)"
+    )
     parser.add_argument("--mappings", type=int, default=20000, help="mappings of 4 GiB (default: %(default)s)")
-    parser.add_argument("--large", type=int, default=1024, metavar="MIB", help="what is paged out beside a foreground task (default: %(default)s)")
-    parser.add_argument("--window", type=float, default=30, metavar="S", help="how long that task runs at most (default: %(default)s)")
+    parser.add_argument(
+        "--large",
+        type=int,
+        default=1024,
+        metavar="MIB",
+        help="what is paged out beside a foreground task (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--window", type=float, default=30, metavar="S", help="how long that task runs at most (default: %(default)s)"
+    )
     parser.add_argument("--parts", default="cold,pageout,latency", help="which of them (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5, help="rounds (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/hint)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/hint)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -60,7 +74,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     guest = {
         "cold_mib": arguments.cold, "pageout_mib": arguments.pageout, "mappings_of_4_gib": arguments.mappings, "large_mib": arguments.large
     }  # fmt: skip
-    metrics = {f"{hint}_overhead_pct": Metric(overhead(results[hint]), "%", GOALS[f"{hint}_overhead_pct"]) for hint in results}
+    metrics = {
+        f"{hint}_overhead_pct": Metric(overhead(results[hint]), "%", GOALS[f"{hint}_overhead_pct"]) for hint in results
+    }
     for hint, rounds in results.items():
         for arm in ("bare", "omr"):
             metrics[f"{hint}_{arm}"] = Metric([taken[arm] for taken in rounds], "s")
@@ -127,7 +143,10 @@ def measure_latency(arguments: argparse.Namespace, pair: int) -> dict[str, Any]:
 
 def felt_while(guest: Guest, arm: str, pid: int, window: float) -> dict[str, Any]:
     duration = f"{int((WARM_UP + window) * 1000)}ms"
-    task = guest.spawn(["omr-testkit", "latency", "--raw", "/tmp/samples", "--period", f"{PERIOD_MS}ms", "--duration", duration], group="fg")
+    task = guest.spawn(
+        ["omr-testkit", "latency", "--raw", "/tmp/samples", "--period", f"{PERIOD_MS}ms", "--duration", duration],
+        group="fg",
+    )
     start_ns = task.line_with("start_ns")["start_ns"]
     guest.shell(f"sleep {max(0.0, WARM_UP - (guest.monotonic_ns() - start_ns) / 1e9):.3f}")
     began = guest.monotonic_ns()
@@ -148,7 +167,9 @@ def felt_while(guest: Guest, arm: str, pid: int, window: float) -> dict[str, Any
         "seconds": seconds,
         "swapped_out_mib": (guest.vmstat()["pswpout"] - before) / 256,
         # From its start until it was done, as it says itself.
-        "response_ms": [round((late + busy) / 1e6, 3) for due, late, busy in samples if began <= due < began + seconds * 1e9],
+        "response_ms": [
+            round((late + busy) / 1e6, 3) for due, late, busy in samples if began <= due < began + seconds * 1e9
+        ],
     }
 
 
@@ -187,7 +208,9 @@ def draw(results: dict[str, list[dict[str, float]]], directory: Path) -> dict[st
         axis.set_ylabel("seconds, median")
         axis.grid(axis="x", visible=False)
     save(figure, directory / "hint.png")
-    return {"hint.png": "How long a hint about all memory of the process took, by a few bare calls and by `omr hint`; each round a dot."}
+    return {
+        "hint.png": "How long a hint about all memory of the process took, by a few bare calls and by `omr hint`; each round a dot."
+    }
 
 
 def draw_latency(felt: list[dict[str, Any]], directory: Path) -> dict[str, str]:
@@ -204,4 +227,6 @@ def draw_latency(felt: list[dict[str, Any]], directory: Path) -> dict[str, str]:
     axis.set_title("While a large process is paged out")
     axis.legend()
     save(figure, directory / "latency.png")
-    return {"latency.png": "What a foreground task felt while a large process in the background was paged out to zram, all rounds together."}
+    return {
+        "latency.png": "What a foreground task felt while a large process in the background was paged out to zram, all rounds together."
+    }

@@ -8,7 +8,9 @@ from .. import patched
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="with KASAN, lockdep and the like")
-    parser.add_argument("--variants", action="store_true", help="only compile what is patched, in further configurations")
+    parser.add_argument(
+        "--variants", action="store_true", help="only compile what is patched, in further configurations"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:

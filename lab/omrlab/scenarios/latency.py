@@ -27,7 +27,12 @@ LABELS = {
     "background": "omr, background only",
 }
 
-ARM_COLOURS = {"nothing": COLOURS["off"], "seed": COLOURS["seed"], "machine": COLOURS["machine"], "background": COLOURS["on"]}
+ARM_COLOURS = {
+    "nothing": COLOURS["off"],
+    "seed": COLOURS["seed"],
+    "machine": COLOURS["machine"],
+    "background": COLOURS["on"],
+}
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
@@ -41,18 +46,36 @@ TRACING = "/sys/kernel/debug/tracing"
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
+    parser.add_argument(
+        "--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
     parser.add_argument("--mb-s", type=float, default=20, help="speed of its disk in MB/s (default: %(default)s)")
-    parser.add_argument("--fill", type=int, default=60, metavar="PERCENT", help="memory the background load fills (default: %(default)s)")
-    parser.add_argument("--window", type=float, default=40, metavar="S", help="seconds measured in each run (default: %(default)s)")
-    parser.add_argument("--period", type=int, default=10, metavar="MS", help="the foreground task's period (default: %(default)s)")
+    parser.add_argument(
+        "--fill",
+        type=int,
+        default=60,
+        metavar="PERCENT",
+        help="memory the background load fills (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--window", type=float, default=40, metavar="S", help="seconds measured in each run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--period", type=int, default=10, metavar="MS", help="the foreground task's period (default: %(default)s)"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
     parser.add_argument("--arms", default=",".join(LABELS), help="arms in turn (default: %(default)s)")
-    parser.add_argument("--stops", type=int, default=40, help="how often foreground work interrupts a sweep (default: %(default)s)")
+    parser.add_argument(
+        "--stops", type=int, default=40, help="how often foreground work interrupts a sweep (default: %(default)s)"
+    )
     # The background memory of one guest is enough for some 12 interrupted sweeps.
-    parser.add_argument("--bursts", type=int, default=12, help="bursts of foreground work in one guest (default: %(default)s)")
+    parser.add_argument(
+        "--bursts", type=int, default=12, help="bursts of foreground work in one guest (default: %(default)s)"
+    )
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/latency)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/latency)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -67,7 +90,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         for arm in arms if pair % 2 else reversed(arms):
             measured = runs.run(f"pair-{pair:02}-{arm}", lambda name: measure(arguments, arm))
             results[arm].append(measured)
-            progress(f"{NAME}: {arm}: " + ", ".join(f"{name} {value:.1f} ms" for name, value in quantiles(measured).items()))
+            progress(
+                f"{NAME}: {arm}: " + ", ".join(f"{name} {value:.1f} ms" for name, value in quantiles(measured).items())
+            )
 
     stops: list[dict[str, float]] = []
     guests = 0
@@ -80,7 +105,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
     guest = {"mem_mib": arguments.mem, "disk_mb_s": arguments.mb_s, "swap": "disk", "fill_percent": arguments.fill}
     arms_table = {
-        arm: {name: Metric([quantiles(one)[name] for one in results[arm]], "ms").json() for name in QUANTILES} for arm in arms
+        arm: {name: Metric([quantiles(one)[name] for one in results[arm]], "ms").json() for name in QUANTILES}
+        for arm in arms
     }
     result = runs.finish(guest, arguments.pairs, metrics(results, stops), arms=arms_table)
     plots = draw(results, stops, runs.directory)
@@ -182,7 +208,9 @@ def measure_stops(arguments: argparse.Namespace) -> list[dict[str, float]]:
         load.line_with("ready", timeout=300)
         with Daemon(guest, idle="2s", config=CLASSES):
             gaps = ["--gap-min", GAP[0], "--gap-max", GAP[1]]
-            spin = guest.spawn(["omr-testkit", "spin", "--burst", "1s", "--times", str(arguments.bursts), *gaps], group="fg")
+            spin = guest.spawn(
+                ["omr-testkit", "spin", "--burst", "1s", "--times", str(arguments.bursts), *gaps], group="fg"
+            )
             spin.wait(timeout=20 * arguments.bursts)
             returned = write_ends(guest.read(f"{TRACING}/trace"))
             bursts = [line for line in spin.lines() if "first_ran_ns" in line]
@@ -212,7 +240,9 @@ def metrics(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, floa
     for arm, name in ratios.items():
         if arm in results and "nothing" in results:
             pairs = zip(results[arm], results["nothing"])
-            found[name] = Metric([quantiles(one)["p999"] / quantiles(none)["p999"] for one, none in pairs], "ratio", GOALS.get(name))
+            found[name] = Metric(
+                [quantiles(one)["p999"] / quantiles(none)["p999"] for one, none in pairs], "ratio", GOALS.get(name)
+            )
     if stops:
         times = [stop["stop_ms"] for stop in stops]
         found["stop_p99_ms"] = Metric([quantile(times, 0.99)], "ms", GOALS["stop_p99_ms"])
@@ -228,10 +258,18 @@ def draw(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, float]]
     figure, axes = canvas(rows=len(results), width=10, height=1.9 * len(results), sharex=True, sharey=True)
     for axis, (arm, runs) in zip(axes, results.items()):
         points = responses(runs[0])
-        axis.plot([when / 1000 for when, _ in points], [response for _, response in points], ".", markersize=2.5, color=ARM_COLOURS[arm])
+        axis.plot(
+            [when / 1000 for when, _ in points],
+            [response for _, response in points],
+            ".",
+            markersize=2.5,
+            color=ARM_COLOURS[arm],
+        )
         worst = quantiles(runs[0])
         axis.set_yscale("log")
-        axis.set_title(f"{LABELS[arm]}: p99 {worst['p99']:.1f} ms, p99.9 {worst['p999']:.1f} ms, max {worst['max']:.0f} ms")
+        axis.set_title(
+            f"{LABELS[arm]}: p99 {worst['p99']:.1f} ms, p99.9 {worst['p999']:.1f} ms, max {worst['max']:.0f} ms"
+        )
         axis.set_ylabel("response (ms)")
     axes[-1].set_xlabel("seconds since the reclaim began")
     save(figure, directory / "latency.png")
@@ -256,7 +294,13 @@ def draw(results: dict[str, list[dict[str, Any]]], stops: list[dict[str, float]]
     if stops:
         figure, (axis,) = canvas(width=9, height=3)
         times = sorted(stop["stop_ms"] for stop in stops)
-        axis.step(times, [(number + 1) / len(times) for number in range(len(times))], where="post", color=COLOURS["on"], linewidth=2)
+        axis.step(
+            times,
+            [(number + 1) / len(times) for number in range(len(times))],
+            where="post",
+            color=COLOURS["on"],
+            linewidth=2,
+        )
         axis.plot(times, [(number + 1) / len(times) for number in range(len(times))], ".", color=COLOURS["on"])
         axis.axvline(100, color=COLOURS["seed"], linestyle="--", linewidth=1)
         axis.annotate("goal", (100, 0), (3, 4), textcoords="offset points", color=COLOURS["seed"], fontsize=9)

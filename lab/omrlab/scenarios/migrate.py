@@ -26,15 +26,25 @@ GOALS = {"migrate_time_speedup": ">= 4", "migrate_bytes_ratio": ">= 5"}
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
+    parser.add_argument(
+        "--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
     parser.add_argument("--mb-s", type=float, default=25, help="speed of its disk in MB/s (default: %(default)s)")
-    parser.add_argument("--link", type=float, default=25, metavar="MB/S", help="speed of the link (default: %(default)s)")
-    parser.add_argument("--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=10, metavar="S", help="idle time before migration (default: %(default)s)")
+    parser.add_argument(
+        "--link", type=float, default=25, metavar="MB/S", help="speed of the link (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--idle", type=float, default=10, metavar="S", help="idle time before migration (default: %(default)s)"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
     parser.add_argument("--arms", default="off,on", help="arms in turn, of off, on, by-hand (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/migrate)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/migrate)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -81,7 +91,11 @@ def measure(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
         # Four times what the disk needs for everything, and what waiting for the reports takes.
         limit = 120 + 4 * filled["bytes"] / (arguments.mb_s * 1e6)
         prepared = prepare(guest, arm, filled["bytes"], limit)
-        before = {"meminfo": guest.meminfo(), "buddyinfo": guest.read("/proc/buddyinfo"), "host_resident": guest.host_resident()}
+        before = {
+            "meminfo": guest.meminfo(),
+            "buddyinfo": guest.read("/proc/buddyinfo"),
+            "host_resident": guest.host_resident(),
+        }
         migration = guest.migrate(arguments.link, timeout=60 + 4 * arguments.mem * MIB / (arguments.link * 1e6))
         guest.throttle_swap(None)  # the verification is not timed
         load.kill(signal.SIGUSR1)
@@ -152,7 +166,9 @@ def draw(results: dict[str, list[dict[str, Any]]], directory: Path, guest: dict[
     }
 
 
-def draw_bars(axes: Any, results: dict[str, list[dict[str, Any]]], field: str, divisor: float, unit: str, title: str) -> None:
+def draw_bars(
+    axes: Any, results: dict[str, list[dict[str, Any]]], field: str, divisor: float, unit: str, title: str
+) -> None:
     values = {arm: Metric([run["migration"][field] / divisor for run in runs], unit) for arm, runs in results.items()}
     for place, (arm, metric) in enumerate(values.items()):
         axes.bar(place, metric.value, 0.75, color=COLOURS[arm])
@@ -160,7 +176,9 @@ def draw_bars(axes: Any, results: dict[str, list[dict[str, Any]]], field: str, d
         text = f"{metric.value:.3g} {unit}"
         if arm != "off" and "off" in values:
             text += f"\n{values['off'].value / metric.value:.1f} x"
-        axes.annotate(text, (place, max(metric.values)), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=9)
+        axes.annotate(
+            text, (place, max(metric.values)), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=9
+        )
     axes.set_xticks(range(len(values)), [LABELS[arm] for arm in values])
     axes.set_ylabel(unit)
     axes.set_title(title)
@@ -171,7 +189,13 @@ def draw_bars(axes: Any, results: dict[str, list[dict[str, Any]]], field: str, d
 def draw_course(axes: Any, results: dict[str, list[dict[str, Any]]], guest: dict[str, Any]) -> None:
     for arm, runs in results.items():
         points = runs[0]["migration"]["progress"]
-        axes.plot([when for when, _ in points], [sent / MIB for _, sent in points], color=COLOURS[arm], linewidth=2, label=LABELS[arm])
+        axes.plot(
+            [when for when, _ in points],
+            [sent / MIB for _, sent in points],
+            color=COLOURS[arm],
+            linewidth=2,
+            label=LABELS[arm],
+        )
         axes.plot(points[-1][0], points[-1][1] / MIB, "o", color=COLOURS[arm])
     axes.axhline(guest["mem_mib"], color="#777777", linewidth=1, linestyle=":")
     axes.annotate(

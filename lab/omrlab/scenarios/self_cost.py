@@ -66,10 +66,16 @@ QUIET = 5.0
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="6.12", help="kernel release of the guests (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=60, metavar="S", help="how long each daemon is watched (default: %(default)s)")
-    parser.add_argument("--mb-s", type=float, default=20, help="speed of the guest's disk in MB/s (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=60, metavar="S", help="how long each daemon is watched (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--mb-s", type=float, default=20, help="speed of the guest's disk in MB/s (default: %(default)s)"
+    )
     parser.add_argument("--pairs", type=int, default=3, help="how often everything is measured (default: %(default)s)")
-    parser.add_argument("--parts", default="native,guest,zram,disk,aging", help="what is measured (default: %(default)s)")
+    parser.add_argument(
+        "--parts", default="native,guest,zram,disk,aging", help="what is measured (default: %(default)s)"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget the runs made before")
 
 
@@ -161,7 +167,9 @@ def natively(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
     # In memory, so that no disk is measured.
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     environment = {"PATH": os.environ["PATH"], "TMPDIR": place, "OMR_LOG": "debug"}
-    made = subprocess.run([build("omr-testkit"), "tree", str(size)], env=environment, check=True, capture_output=True, text=True)
+    made = subprocess.run(
+        [build("omr-testkit"), "tree", str(size)], env=environment, check=True, capture_output=True, text=True
+    )
     root = Path(made.stdout.strip())
     try:
         (root / "config.toml").write_text(CONFIG)
@@ -171,7 +179,13 @@ def natively(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
             try:
                 swept_s = settle(daemon, root / "log", size)
                 proc = Path("/proc") / str(daemon.pid)
-                measured = watch(lambda path: (proc / path).read_text(), [*tasks(proc)], time.monotonic, time.sleep, arguments.seconds)
+                measured = watch(
+                    lambda path: (proc / path).read_text(),
+                    [*tasks(proc)],
+                    time.monotonic,
+                    time.sleep,
+                    arguments.seconds,
+                )
             finally:
                 daemon.terminate()
                 daemon.wait()
@@ -262,8 +276,14 @@ def ticks(log: str) -> dict[str, Any]:
 def in_guest(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
     """The same on a real kernel, with real control groups; nothing is in them, so nothing is swept."""
     with Guest(arguments.kernel, 512, Zram(256)) as guest:
-        guest.shell(f"i=0; while [ $i -lt {size} ]; do mkdir -p /sys/fs/cgroup/load-$((i / 50)).slice/job-$i; i=$((i + 1)); done", timeout=300)
-        guest.shell("for dir in /sys/fs/cgroup/load-*.slice; do echo '+memory +cpu +io' > $dir/cgroup.subtree_control; done", timeout=300)
+        guest.shell(
+            f"i=0; while [ $i -lt {size} ]; do mkdir -p /sys/fs/cgroup/load-$((i / 50)).slice/job-$i; i=$((i + 1)); done",
+            timeout=300,
+        )
+        guest.shell(
+            "for dir in /sys/fs/cgroup/load-*.slice; do echo '+memory +cpu +io' > $dir/cgroup.subtree_control; done",
+            timeout=300,
+        )
         with Daemon(guest, idle="1s") as daemon:
             pid = daemon.process.pid
             guest.shell("sleep 10")
@@ -390,7 +410,12 @@ def on_aging(arguments: argparse.Namespace) -> dict[str, Any]:
             looking += seen["cpu_seconds"]
             agings += seen["agings"]
     walked, read = agings * pages / looking, ROUNDS * pages / touching
-    return {"aging_over_touch": walked / read, "aged_pages_per_s": walked, "touched_pages_per_s": read, "agings": agings}
+    return {
+        "aging_over_touch": walked / read,
+        "aged_pages_per_s": walked,
+        "touched_pages_per_s": read,
+        "agings": agings,
+    }
 
 
 # What comes out
@@ -414,7 +439,9 @@ def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Me
     if {"native-1000", "native-10000"} <= set(found):
         pairs = zip(found["native-10000"], found["native-1000"])
         # 10 where the cost grows linearly.
-        made["tick_growth_1000_to_10000"] = Metric([large["tick_ms"] / small["tick_ms"] for large, small in pairs], "ratio", "<= 12")
+        made["tick_growth_1000_to_10000"] = Metric(
+            [large["tick_ms"] / small["tick_ms"] for large, small in pairs], "ratio", "<= 12"
+        )
     add("reclaim_rate_ratio_zram", "zram", "rate_ratio", "ratio", ">= 0.9")
     add("aging_over_touch", "aging", "aging_over_touch", "ratio")
     add("aged_pages_per_s", "aging", "aged_pages_per_s", "1/s")
@@ -423,7 +450,9 @@ def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Me
     if disk:
         # The worst of each pair: the goals hold for every kernel, and what is swapped out for every amount.
         rates = zip(*(runs for key, runs in disk.items() if key.endswith(LARGEST)))
-        made["reclaim_rate_ratio_disk"] = Metric([min(one["rate_ratio"] for one in pair) for pair in rates], "ratio", ">= 0.9")
+        made["reclaim_rate_ratio_disk"] = Metric(
+            [min(one["rate_ratio"] for one in pair) for pair in rates], "ratio", ">= 0.9"
+        )
         swapped = [max(one["swapped_over_asked"] for one in pair) for pair in zip(*disk.values())]
         made["swapped_out_over_asked"] = Metric(swapped, "ratio", "<= 1.25")
         for key in disk:
@@ -448,13 +477,23 @@ def draw(found: dict[str, list[dict[str, Any]]], directory: Path) -> dict[str, s
     if sizes:
         figure, axes = canvas(columns=3, width=11, height=3.4)
         goals = {"rss_mib": {100: 4, 5000: 8}, "cpu_pct": {100: 0.1, 1000: 1}, "tick_ms": {1000: 10}}
-        titles = {"rss_mib": "Resident memory (MiB)", "cpu_pct": "CPU time (% of one core)", "tick_ms": "A full look and decision (ms)"}
+        titles = {
+            "rss_mib": "Resident memory (MiB)",
+            "cpu_pct": "CPU time (% of one core)",
+            "tick_ms": "A full look and decision (ms)",
+        }
         for axis, (name, title) in zip(axes, titles.items()):
             for size in sizes:
                 values = [one[name] for one in found[f"native-{size}"]]
                 axis.plot([size] * len(values), values, ".", color=COLOURS["on"])
-            axis.plot(sizes, [statistics.median(one[name] for one in found[f"native-{size}"]) for size in sizes], color=COLOURS["on"])
-            axis.plot(goals[name].keys(), goals[name].values(), "_", color=COLOURS["seed"], markersize=16, markeredgewidth=2)
+            axis.plot(
+                sizes,
+                [statistics.median(one[name] for one in found[f"native-{size}"]) for size in sizes],
+                color=COLOURS["on"],
+            )
+            axis.plot(
+                goals[name].keys(), goals[name].values(), "_", color=COLOURS["seed"], markersize=16, markeredgewidth=2
+            )
             axis.set_xscale("log")
             axis.set_ylim(bottom=0)
             axis.set_title(title)

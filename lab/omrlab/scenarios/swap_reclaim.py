@@ -34,27 +34,46 @@ class Arm:
 
 
 ARMS = {
-    "patched": Arm("patched kernel: memory.swap.reclaim", COLOURS["prepare"], patched.RELEASE, f"/sys/fs/cgroup/{GROUP}/{FILE}"),
+    "patched": Arm(
+        "patched kernel: memory.swap.reclaim", COLOURS["prepare"], patched.RELEASE, f"/sys/fs/cgroup/{GROUP}/{FILE}"
+    ),
     "mount": Arm("omr mount: memory.swap.reclaim", COLOURS["on"], "6.12", f"{DIR}/{GROUP}/{FILE}", mounted=True),
     "kernel": Arm("memory.reclaim", COLOURS["seed"], "6.12", f"/sys/fs/cgroup/{GROUP}/memory.reclaim"),
 }
 
-GOALS = {"stop_p99_ms_patched": "<= 100", "stop_p99_ms_mount": "<= 100", "sent_ratio_patched": "<= 1.05", "sent_ratio_mount": "<= 1.25"}
+GOALS = {
+    "stop_p99_ms_patched": "<= 100",
+    "stop_p99_ms_mount": "<= 100",
+    "sent_ratio_patched": "<= 1.05",
+    "sent_ratio_mount": "<= 1.25",
+}
 
 ENOUGH = 128 * MIB
 """With less than that left in memory a write may end by itself before the signal."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
+    parser.add_argument(
+        "--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)"
+    )
     parser.add_argument("--mb-s", type=float, default=20, help="speed of its disk in MB/s (default: %(default)s)")
-    parser.add_argument("--fill", type=int, default=70, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
-    parser.add_argument("--ask", type=int, default=64, metavar="MIB", help="how much is asked for (default: %(default)s)")
+    parser.add_argument(
+        "--fill", type=int, default=70, metavar="PERCENT", help="memory the load fills (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--ask", type=int, default=64, metavar="MIB", help="how much is asked for (default: %(default)s)"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="how often each arm is asked (default: %(default)s)")
     parser.add_argument("--stops", type=int, default=20, help="how often each arm is stopped (default: %(default)s)")
     parser.add_argument("--arms", default=",".join(ARMS), help="arms in turn (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/swap-reclaim)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=OUT / NAME,
+        metavar="DIR",
+        help="where the results go (default: lab/out/swap-reclaim)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -73,15 +92,21 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         for arm in arms if pair % 2 else reversed(arms):
             measured = runs.run(f"pair-{pair:02}-{arm}", lambda name: ask(arguments, ARMS[arm]))
             asked[arm].append(measured)
-            progress(f"{NAME}: {arm}: {sent_ratio(measured):.2f} of what was asked for sent, in {seconds(measured):.1f} s")
+            progress(
+                f"{NAME}: {arm}: {sent_ratio(measured):.2f} of what was asked for sent, in {seconds(measured):.1f} s"
+            )
     for arm in arms:
         guests = 0
         while len(stopped[arm]) < arguments.stops:
             guests += 1
             if guests > 3 + arguments.stops:
                 raise GuestError(f"{arm}: only {len(stopped[arm])} writes were stopped in {guests - 1} guests")
-            stopped[arm] += runs.run(f"stops-{arm}-{guests:02}", lambda name: {"stops": stop(arguments, ARMS[arm], guests)})["stops"]
-            progress(f"{NAME}: {arm}: stopped in " + ", ".join(f"{milliseconds(one):.1f}" for one in stopped[arm]) + " ms")
+            stopped[arm] += runs.run(
+                f"stops-{arm}-{guests:02}", lambda name: {"stops": stop(arguments, ARMS[arm], guests)}
+            )["stops"]
+            progress(
+                f"{NAME}: {arm}: stopped in " + ", ".join(f"{milliseconds(one):.1f}" for one in stopped[arm]) + " ms"
+            )
         del stopped[arm][arguments.stops :]
 
     guest = {
@@ -168,7 +193,9 @@ def milliseconds(stopped: dict[str, Any]) -> float:
 def metrics(asked: dict[str, list[dict[str, Any]]], stopped: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
     found: dict[str, Metric] = {}
     for arm in asked:
-        found[f"sent_ratio_{arm}"] = Metric([sent_ratio(one) for one in asked[arm]], "x", GOALS.get(f"sent_ratio_{arm}"))
+        found[f"sent_ratio_{arm}"] = Metric(
+            [sent_ratio(one) for one in asked[arm]], "x", GOALS.get(f"sent_ratio_{arm}")
+        )
         found[f"freed_ratio_{arm}"] = Metric([one["freed"] / one["asked"] for one in asked[arm]], "x")
         found[f"write_s_{arm}"] = Metric([seconds(one) for one in asked[arm]], "s")
         found[f"system_s_{arm}"] = Metric([one["system_s"] for one in asked[arm]], "s")
@@ -179,7 +206,10 @@ def metrics(asked: dict[str, list[dict[str, Any]]], stopped: dict[str, list[dict
 
 
 def draw(
-    asked: dict[str, list[dict[str, Any]]], stopped: dict[str, list[dict[str, Any]]], directory: Path, guest: dict[str, Any]
+    asked: dict[str, list[dict[str, Any]]],
+    stopped: dict[str, list[dict[str, Any]]],
+    directory: Path,
+    guest: dict[str, Any],
 ) -> dict[str, str]:
     figure, (left, right) = canvas(columns=2, width=11, height=3.4)
     rows = list(reversed(list(asked)))
@@ -203,7 +233,9 @@ def draw(
     right.set_xlabel("ms from the signal to the end of the write; dashed: 100")
     right.set_title("Stopping it, at a random time")
     save(figure, directory / "swap-reclaim.png")
-    return {"swap-reclaim.png": "What is sent to the swap disk for what was asked for (median, and the range); how soon a signal ends a write."}
+    return {
+        "swap-reclaim.png": "What is sent to the swap disk for what was asked for (median, and the range); how soon a signal ends a write."
+    }
 
 
 def spread(count: int) -> list[float]:
