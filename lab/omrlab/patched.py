@@ -180,8 +180,8 @@ def make(release: str, source: Path, made: Path) -> None:
     shutil.copy(source / "modules.builtin", made / "lib" / "modules" / name)
     shutil.copy(source / ".config", made / "boot" / f"config-{name}")
     files = [f"{SELFTEST}.c", "cgroup_util.c"]
-    command = ["gcc", "-O2", "-Wall", "-D_GNU_SOURCE=", "-static", "-o", made / "bin" / SELFTEST, *files]
-    run(command, cwd=source / SELFTESTS)
+    options = ["-O2", "-Wall", "-D_GNU_SOURCE=", "-static"]
+    run(["gcc", *options, "-o", made / "bin" / SELFTEST, *files], cwd=source / SELFTESTS)
 
 
 def changed() -> list[str]:
