@@ -24,7 +24,9 @@ test-every: setup ## Run all tests, each in VMs on every kernel it is for (two h
 	@lab/setup tests
 	tools/test unit every
 
-check: setup ## Formatting, lints (warnings are errors) and the links of the documents
+check: setup ## Formatting, lints of Rust, Python and shell, and the links of the documents
+	@lab/setup lint
+	tools/lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	tools/check-links
