@@ -11,7 +11,7 @@ from .scenarios.demo import DemoFailed
 
 
 def main() -> int:
-    description = "Runs omr's scenarios on real kernels in QEMU. Without a scenario: lists them."
+    description = "Runs omr's scenarios on real kernels in QEMU. Times are under emulation, on two quiet cores."
     parser = argparse.ArgumentParser(prog="lab/run", description=description)
     subparsers = parser.add_subparsers(dest="scenario", metavar="SCENARIO")
     found = scenarios()

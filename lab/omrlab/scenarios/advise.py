@@ -47,7 +47,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class Advise(Benchmark):
     name = "advise"
-    help = "a job at full size and at the size omr advise found: how much slower, how much saved"
+    help = "a job at full size and at the size omr advise found: how much slower, how much saved (10 minutes)"
     title = "A job at full size and at the size advised"
 
     pairs: int = option(3, "how often it runs", flag="--runs", setting=False)

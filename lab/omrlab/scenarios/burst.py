@@ -41,7 +41,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class Burst(Comparison[Run]):
     name = "burst"
-    help = "a program allocates much at once: stalls and time, omr on and off, and on an empty machine"
+    help = "a program allocates much at once: stalls and time, omr on and off, and on an empty machine (15 minutes)"
     title = "A burst of allocation"
     labels = LABELS
 

@@ -37,10 +37,12 @@ class Capture(Scenario):
     name = "capture"
     help = "captures /proc, /sys and cgroup files of real kernels for the tests"
 
-    releases: tuple[str, ...] = option(RELEASES, "kernel releases", flag="releases", nargs="*", type=str)
+    releases: list[str] | None = option(
+        None, f"kernel releases (default: {' '.join(RELEASES)})", flag="releases", nargs="*"
+    )
 
     def run(self) -> dict[str, MetricJson]:
-        for release in self.releases:
+        for release in self.releases or RELEASES:
             capture(release)
         return {}
 

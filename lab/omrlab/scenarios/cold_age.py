@@ -102,7 +102,7 @@ class Compared(TypedDict):
 @dataclass(kw_only=True)
 class ColdAge(Comparison[Run]):
     name = "cold-age"
-    help = "how much memory was not used for two minutes, estimated by omr and true"
+    help = "how much memory was not used for two minutes, estimated by omr and true (30 minutes)"
     title = "Cold memory, estimated and true"
     labels = ARMS
 

@@ -19,7 +19,7 @@ class DemoFailed(Exception):
 @dataclass(kw_only=True)
 class Demo(Scenario):
     name = "demo"
-    help = "hibernate and latency, at a size that ends within 6 minutes"
+    help = "hibernate and latency, small (6 minutes)"
 
     fresh: bool = option(False, "do not use the runs made before")
 

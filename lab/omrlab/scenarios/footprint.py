@@ -102,7 +102,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class Footprint(Comparison[Run]):
     name = "footprint"
-    help = "memory that is not used and then is: omr, oomd's Senpai and damo side by side"
+    help = "memory that is not used and then is: omr, oomd's Senpai and damo side by side (45 minutes)"
     title = "omr beside its peers"
     labels = LABELS
 

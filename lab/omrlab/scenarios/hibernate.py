@@ -55,7 +55,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class Hibernate(Comparison[Run]):
     name = "hibernate"
-    help = "hibernation and resume time, omr on and off"
+    help = "hibernation and resume time, omr on and off (25 minutes)"
     title = "Hibernation"
     labels = LABELS
 

@@ -116,7 +116,7 @@ FIGURES: dict[str, Callable[[Run], float]] = {
 @dataclass(kw_only=True)
 class HibernateSeed(Benchmark):
     name = "hibernate-seed"
-    help = "the seed's table: a swap file, image_size default and 0, a mixed load"
+    help = "the seed's table: a swap file, image_size default and 0, a mixed load (hours)"
     title = "The seed's table"
 
     pairs: int = option(5, "how often each case runs", setting=False)

@@ -1,7 +1,7 @@
 """The time of `omr hint` beside that of the bare system calls, for a process of many mappings.
 
 omr checks which pages are in memory, notices changes, and can be stopped between two calls. The
-last part measures what a foreground task feels while a large process is paged out.
+last part, `--parts latency`, measures a foreground task while a large process is paged out.
 """
 
 import signal

@@ -72,7 +72,7 @@ class Stop(TypedDict):
 @dataclass(kw_only=True)
 class Latency(Comparison[Run]):
     name = "latency"
-    help = "what a latency-sensitive task feels of a sweep, and how soon a sweep stops"
+    help = "the effect of a sweep on a latency-sensitive task, and how soon a sweep stops (35 minutes)"
     title = "Latency"
     labels = LABELS
 

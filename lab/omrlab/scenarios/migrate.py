@@ -40,7 +40,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class Migrate(Comparison[Run]):
     name = "migrate"
-    help = "live migration over a slow link: time and bytes, omr on and off"
+    help = "live migration over a slow link: time and bytes, omr on and off (15 minutes)"
     title = "Live migration"
     labels = LABELS
 

@@ -77,7 +77,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class SwapReclaim(Comparison[Run]):
     name = "swap-reclaim"
-    help = "memory.swap.reclaim, patched and mounted, and memory.reclaim: swap written, how soon a signal ends it"
+    help = "memory.swap.reclaim of a patched kernel and of omr mount beside memory.reclaim (15 minutes, and the kernel)"
     title = "memory.swap.reclaim"
     labels = LABELS
 
