@@ -1,20 +1,34 @@
 """The lab's command line: lab/run SCENARIO [options]."""
 
 import argparse
+import importlib
+import pkgutil
 import signal
 import sys
 
+from . import scenarios
 from .guest import GuestError
 from .kernels import KernelMissing
-from .scenario import scenarios
+from .scenario import Scenario
 from .scenarios.demo import DemoFailed
+
+
+def find_scenarios() -> dict[str, type[Scenario]]:
+    """The one scenario of each module in scenarios/, by its name."""
+    found: dict[str, type[Scenario]] = {}
+    for info in pkgutil.iter_modules(scenarios.__path__):
+        module = importlib.import_module(f"{scenarios.__name__}.{info.name}")
+        classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Scenario)]
+        (scenario,) = (value for value in classes if value.__module__ == module.__name__)
+        found[scenario.name] = scenario
+    return found
 
 
 def main() -> int:
     description = "Runs omr's scenarios on real kernels in QEMU. Times are under emulation, on two quiet cores."
     parser = argparse.ArgumentParser(prog="lab/run", description=description)
     subparsers = parser.add_subparsers(dest="scenario", metavar="SCENARIO")
-    found = scenarios()
+    found = find_scenarios()
     for name, scenario in found.items():
         scenario.add_options(subparsers.add_parser(name, help=scenario.help, description=scenario.about()))
     arguments = parser.parse_args()

@@ -7,14 +7,12 @@ them.
 
 import argparse
 import dataclasses
-import importlib
 import inspect
-import pkgutil
 import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
@@ -31,7 +29,7 @@ def option(
     `setting`: runs with another value of this option are runs of another benchmark. `flag`: the
     option's name where the name of the field does not fit. `more`: for argparse.
     """
-    return field(
+    return dataclasses.field(
         default=default,
         metadata={"flag": flag, "setting": setting, "argparse": {"help": help, "metavar": metavar} | more},
     )
@@ -56,51 +54,52 @@ class Scenario(ABC):
 
     @classmethod
     def about(cls) -> str:
+        """The docstring of the module."""
         return inspect.getdoc(sys.modules[cls.__module__]) or ""
 
     @classmethod
     def options(cls) -> list[Field[Any]]:
-        return [each for each in dataclasses.fields(cls) if "argparse" in each.metadata]
+        return [field for field in dataclasses.fields(cls) if "argparse" in field.metadata]
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
         types = get_type_hints(cls)
-        for option in cls.options():
-            more = dict(option.metadata["argparse"])
-            if types[option.name] is bool:
+        for field in cls.options():
+            more = dict(field.metadata["argparse"])
+            if types[field.name] is bool:
                 more = {"help": more["help"], "action": "store_true"}
-            elif option.default is not None:
-                more = {"type": types[option.name], "default": option.default} | more
+            elif field.default is not None:
+                more = {"type": types[field.name], "default": field.default} | more
                 more["help"] += " (default: %(default)s)"
-            parser.add_argument(flag(option), **more)
+            parser.add_argument(flag(field), **more)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        return cls(**{option.name: getattr(arguments, argument(option)) for option in cls.options()})
+        return cls(**{field.name: getattr(arguments, argument(field)) for field in cls.options()})
 
     def settings(self) -> dict[str, Any]:
         """The values that all runs of one benchmark share."""
-        options = [option for option in self.options() if option.metadata["setting"]]
-        return {argument(option): getattr(self, option.name) for option in options}
+        fields = [field for field in self.options() if field.metadata["setting"]]
+        return {argument(field): getattr(self, field.name) for field in fields}
 
     def command(self) -> str:
         """The command that makes these runs again."""
         words = ["lab/run", self.name]
-        for option in self.options():
-            value = getattr(self, option.name)
-            if option.name not in ("fresh", "out") and value is not None:
-                words += [flag(option), f"{value:g}" if isinstance(value, float) else str(value)]
+        for field in self.options():
+            value = getattr(self, field.name)
+            if field.name not in ("fresh", "out") and value is not None:
+                words += [flag(field), f"{value:g}" if isinstance(value, float) else str(value)]
         return shlex.join(words)
 
 
-def flag(option: Field[Any]) -> str:
-    """The option on the command line."""
-    return option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+def flag(field: Field[Any]) -> str:
+    """The option as it is on the command line."""
+    return field.metadata["flag"] or f"--{field.name.replace('_', '-')}"
 
 
-def argument(option: Field[Any]) -> str:
+def argument(field: Field[Any]) -> str:
     """The name under which argparse keeps the option's value."""
-    return flag(option).lstrip("-").replace("-", "_")
+    return flag(field).lstrip("-").replace("-", "_")
 
 
 @dataclass(kw_only=True)
@@ -108,7 +107,7 @@ class Benchmark(Scenario):
     """A scenario that is measured several times and leaves a report."""
 
     title: ClassVar[str]
-    """Of the report."""
+    """The title of the report."""
 
     kernel: str = option("6.12", "kernel release", setting=False)
     pairs: int = option(5, "how often each arm runs", setting=False)
@@ -131,15 +130,15 @@ class Benchmark(Scenario):
         runs: Runs,
         metrics: dict[str, Metric],
         plot: Callable[[Path], dict[str, str]],
-        more: Mapping[str, Any] = MappingProxyType({}),
+        extra: Mapping[str, Any] = MappingProxyType({}),
         tables: Mapping[str, dict[str, str]] = MappingProxyType({}),
     ) -> dict[str, MetricJson]:
         """Writes result.json, the plots and the report; returns the figures.
 
-        `plot` draws into a directory and returns the caption of each file. `more`: further values
+        `plot` draws into a directory and returns the caption of each file. `extra`: further values
         of result.json.
         """
-        result = runs.finish(self.guest(), self.pairs, metrics, **more)
+        result = runs.finish(self.guest(), self.pairs, metrics, **extra)
         plots = plot(runs.directory)
         write_report(runs.directory, self.title, self.about(), self.command(), result, plots, tables)
         return result["metrics"]
@@ -161,18 +160,19 @@ class Comparison(Benchmark, Generic[Run]):
     """
 
     labels: ClassVar[Mapping[str, str]]
-    """Each arm that there is, as plots name it."""
+    """The arms that there are, and their names in plots."""
 
     arms: str
+    """The arms of a pair, as on the command line. Each comparison has a default of its own."""
 
-    runs: Runs = field(init=False, repr=False)
+    runs: Runs = dataclasses.field(init=False, repr=False)
 
     @abstractmethod
     def measure(self, arm: str, pair: int) -> Run:
         """One run."""
 
     @abstractmethod
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         """The main figures of a run, for the terminal."""
 
     @abstractmethod
@@ -186,7 +186,7 @@ class Comparison(Benchmark, Generic[Run]):
     def measure_more(self) -> None:
         """Measures what is no part of a pair, after the pairs."""
 
-    def more(self, results: Results[Run]) -> dict[str, Any]:
+    def extra(self, results: Results[Run]) -> dict[str, Any]:
         """Further values for result.json."""
         return {}
 
@@ -202,10 +202,11 @@ class Comparison(Benchmark, Generic[Run]):
         return arms
 
     def turns(self, arms: list[str], pair: int) -> list[str]:
-        """The arms in the order of one pair."""
+        """The arms in the order of this pair."""
         return arms if pair % 2 else arms[::-1]
 
     def run_name(self, arm: str, pair: int) -> str:
+        """The name of a run's files in raw/."""
         return f"pair-{pair:02}-{arm}"
 
     def run(self) -> dict[str, MetricJson]:
@@ -220,27 +221,11 @@ class Comparison(Benchmark, Generic[Run]):
             self.runs,
             self.metrics(results),
             lambda directory: self.plot(results, directory),
-            self.more(results),
+            self.extra(results),
             self.tables(results),
         )
 
     def measured(self, arm: str, pair: int) -> Run:
         run = self.runs.run(self.run_name(arm, pair), lambda: self.measure(arm, pair))
-        progress(f"{self.name}: {arm}: {self.told(run)}")
+        progress(f"{self.name}: {arm}: {self.summary(run)}")
         return run
-
-
-def scenarios() -> dict[str, type[Scenario]]:
-    """Each scenario by its name."""
-    from . import scenarios as package
-
-    found: dict[str, type[Scenario]] = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        (scenario,) = (
-            value
-            for value in vars(module).values()
-            if isinstance(value, type) and issubclass(value, Scenario) and value.__module__ == module.__name__
-        )
-        found[scenario.name] = scenario
-    return found

@@ -148,7 +148,7 @@ class AppSwitch(Comparison[Run]):
                 "log": daemon.process.stderr().splitlines()[-200:] if daemon else [],
             }
 
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         return f"{run['kills']} kills, {cold_starts(run)} cold starts, {mean(run):.2f} s"
 
     def guest(self) -> dict[str, Any]:

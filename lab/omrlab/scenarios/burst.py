@@ -105,7 +105,7 @@ class Burst(Comparison[Run]):
                 return timed(guest, lambda: omr_prepare(guest, "burst", f"{size}B", "--json", timeout=limit))
         return {}
 
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         return f"{seconds(run):.2f} s, {stalls(run):.0f} stalls"
 
     def guest(self) -> dict[str, Any]:

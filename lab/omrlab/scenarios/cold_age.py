@@ -145,7 +145,7 @@ class ColdAge(Comparison[Run]):
                 true[group] = cast(TrueGroup, load.line_with("regions"))
             return {"said": said, "true": true}
 
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         return f"{100 * share(run):.1f} % cold for 2 min, worst group off by {100 * worst(run):.2f} %"
 
     def guest(self) -> dict[str, Any]:

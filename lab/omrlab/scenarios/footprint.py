@@ -220,7 +220,7 @@ class Footprint(Comparison[Run]):
                 scheme = ["--damos_action", "pageout", "--damos_access_rate", "0%", "0%", "--damos_age", age, "max"]
                 guest.run([*DAMO_COMMAND, "start", "--target_pid", str(pid), *scheme], group="peer", timeout=120)
 
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         return (
             f"{freed(run):.1f} % of the cold freed, {run['change']['hot_out'] // 4096} hot pages,"
             f" {refaults(run):.0f} refaults before the change, p99 {hot_p99(run) or float('nan'):.1f} ms"
@@ -255,7 +255,7 @@ class Footprint(Comparison[Run]):
         errors = [float(run["errors"]) for runs in results.values() for run in runs]
         return found | {"content_errors": Metric([sum(errors)], "words", "= 0")}
 
-    def more(self, results: Results[Run]) -> dict[str, Any]:
+    def extra(self, results: Results[Run]) -> dict[str, Any]:
         return {"left_behind": self.left_behind(results), "skipped": self.not_run(results)}
 
     def tables(self, results: Results[Run]) -> dict[str, dict[str, str]]:

@@ -99,7 +99,7 @@ class Hibernate(Comparison[Run]):
                 "ledger": ledger,
             }
 
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         return f"hibernate {run['hibernate_s']:.1f} s, resume {run['resume_s']:.1f} s"
 
     def guest(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Hibernate(Comparison[Run]):
         found["content_errors"] = Metric([float(sum(errors))], "words", "= 0")
         return found
 
-    def more(self, results: Results[Run]) -> dict[str, Any]:
+    def extra(self, results: Results[Run]) -> dict[str, Any]:
         medians = {
             arm: {f"{part}_s": Metric(seconds(part, runs), "s").json() for part in SEED}
             for arm, runs in results.items()

@@ -166,7 +166,7 @@ class Latency(Comparison[Run]):
 
     # Results
 
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         return ", ".join(f"{name} {value:.1f} ms" for name, value in quantiles(run).items())
 
     def guest(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Latency(Comparison[Run]):
                 found[f"{name}_{arm}"] = Metric([quantiles(run)[name] for run in runs], "ms")
         return found
 
-    def more(self, results: Results[Run]) -> dict[str, Any]:
+    def extra(self, results: Results[Run]) -> dict[str, Any]:
         table = {
             arm: {name: Metric([quantiles(run)[name] for run in runs], "ms").json() for name in QUANTILES}
             for arm, runs in results.items()

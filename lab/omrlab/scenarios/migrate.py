@@ -94,7 +94,7 @@ class Migrate(Comparison[Run]):
                 return timed(guest, lambda: omr_prepare(guest, "migrate", "--json", timeout=limit))
         return {}
 
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         migration = run["migration"]
         return f"{migration['total_s']:.1f} s, {migration['sent'] / MIB:.0f} MiB sent"
 

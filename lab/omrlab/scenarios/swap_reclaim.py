@@ -160,7 +160,7 @@ class SwapReclaim(Comparison[Run]):
                     stops.append(written)
         return {"stops": stops}
 
-    def told(self, run: Run) -> str:
+    def summary(self, run: Run) -> str:
         return f"{sent_ratio(run):.2f} of what was asked for sent, in {seconds(run):.1f} s"
 
     def guest(self) -> dict[str, Any]:
