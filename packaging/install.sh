@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs or removes what packaging/build.sh has made: packaging/install.sh [install|uninstall]
+# Installs or removes the files that packaging/build.sh has made: packaging/install.sh [install|uninstall]
 #
 #   DESTDIR  put before every path, for packagers; then the running system is not touched
 #   PREFIX   /usr/local unless given
@@ -16,8 +16,8 @@ files() {
     packaging/files.sh install "$prefix"
 }
 
-# The path of a file. The program reads its defaults below /usr only, where packages put them. It also has them built in, so
-# that below another prefix the file is for people to read.
+# Prints the path of a file. omr reads the file of its defaults below /usr only, and has the same
+# defaults built in. Below another prefix the file is for people to read.
 place() {
     if [ "$1" = "$prefix/lib/omr/omr.toml" ] && [ "$prefix" != /usr ]; then
         echo "$root$prefix/share/doc/omr/omr.toml"

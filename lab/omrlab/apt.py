@@ -98,7 +98,7 @@ def apts(suite: str | None = None) -> Iterator[Apt]:
 
 
 def mirror() -> str:
-    """Where the machine's own apt gets Debian from."""
+    """The address from which the machine's own apt gets Debian."""
     targets = Apt().output("apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(RELEASE)")
     for line in targets.splitlines():
         address, origin, suite = [*line.split(), "", ""][:3]

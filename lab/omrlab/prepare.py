@@ -10,7 +10,7 @@ PARTIAL = 4
 
 
 class Prepared(TypedDict, total=False):
-    """What a preparation said, and how long it took. Empty in an arm that prepares nothing."""
+    """Duration, exit code and output of a preparation. Empty in an arm that prepares nothing."""
 
     seconds: float
     code: int | None
@@ -27,7 +27,7 @@ def omr_prepare(guest: Guest, *words: str, timeout: float) -> Prepared:
 
 
 def timed(guest: Guest, prepare: Callable[[], Prepared]) -> Prepared:
-    """Adds how long a preparation took, by the guest's clock."""
+    """Adds the duration of a preparation, by the guest's clock."""
     began = guest.monotonic_ns()
     prepared = prepare()
     seconds = (guest.monotonic_ns() - began) / 1e9

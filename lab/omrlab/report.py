@@ -71,7 +71,7 @@ def metrics_table(metrics: dict[str, MetricJson]) -> str:
 
 
 def reached(metric: MetricJson) -> bool:
-    """Whether the median meets its goal. A figure without a goal does."""
+    """True when the median meets its goal, or there is no goal."""
     if "goal" not in metric:
         return True
     relation, goal = metric["goal"].split()

@@ -21,7 +21,7 @@ from .kernels import kernel
 from .paths import OUT
 
 ATTEMPTS = 3
-"""How often a run is tried whose guest panics."""
+"""Attempts at a run whose guest panics."""
 
 MUCH = 5.0
 """Percent of the host's CPU time. The lab warns when a run lost more to other guests."""
@@ -43,7 +43,7 @@ class MetricJson(TypedDict):
 
 
 class Result(TypedDict):
-    """What every result.json has; some scenarios add values of their own."""
+    """The contents of every result.json. Some scenarios add values of their own."""
 
     scenario: str
     kernel: str
@@ -112,7 +112,7 @@ class Runs:
     """`out`, or lab/out/SCENARIO."""
     thrown_away: list[dict[str, str]] = field(init=False, default_factory=list)
     stolen: list[float] = field(init=False, default_factory=list)
-    """Of each run: percent of the host's CPU time that its hypervisor gave to other guests."""
+    """Percent of the host's CPU time that its hypervisor gave to other guests, for each run."""
 
     def __post_init__(self, out: Path | None) -> None:
         self.directory = out or OUT / self.scenario

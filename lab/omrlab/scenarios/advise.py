@@ -18,10 +18,10 @@ GROUP = "job"
 GOALS = {"slowdown_pct": "<= 1", "saved_pct": ">= 30"}
 
 TURNS = 5
-"""How often the job changes between the two sizes."""
+"""The number of parts of the compared rounds. Each part runs without the limit, then with it."""
 
 PERIOD = 0.5
-"""Seconds from the begin of one round of the job to the begin of the next."""
+"""Seconds from the start of one round of the job to the start of the next."""
 
 
 class Round(TypedDict):

@@ -160,7 +160,7 @@ class Burst(Comparison[Run]):
 
 
 def seconds(run: Run) -> float:
-    """How long the burst took."""
+    """The time of the burst."""
     return float(run["burst"]["ended_ns"] - run["burst"]["began_ns"]) / 1e9
 
 

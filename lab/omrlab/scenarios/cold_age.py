@@ -219,7 +219,7 @@ def by_damo(guest: Guest, loads: dict[str, Process]) -> Estimate:
 
 
 def damo_regions(report: str) -> list[list[tuple[int, int, int]]]:
-    """Of each process its regions: size, accesses, age."""
+    """The regions of each process: size, accesses, age."""
     regions: list[list[tuple[int, int, int]]] = []
     last = 0
     for first, after, accesses, age in DAMO_REGION.findall(report):

@@ -82,7 +82,7 @@ class Run(TypedDict):
     """Bytes that the program does not use."""
     within_s: int
     cold_s: float
-    """When the cold memory reached its age. All times are seconds since the phase change."""
+    """The time at which the cold memory reached its age. Times count from the phase change."""
     change: dict[str, int]
     """The program's memory at the phase change."""
     figures: list[Counters]
@@ -92,9 +92,9 @@ class Run(TypedDict):
     current: list[list[float]]
     """Times, and the program's memory.current then."""
     calm_s: list[float]
-    """When a second began in which the host lost no CPU time."""
+    """The start of each second in which the host lost no CPU time."""
     due_s: list[float]
-    """When each request was due."""
+    """The time at which each request was due."""
     response_us: list[int]
     major_faults: list[int]
 
@@ -120,7 +120,7 @@ class Footprint(Comparison[Run]):
 
     def __post_init__(self) -> None:
         self.skipped: dict[str, str] = {}
-        """What does not run, with the reason."""
+        """The arms that do not run, with the reason."""
         self.image: tuple[str, ...] = ()
         """The packages in the guest's image, which is the same for all arms."""
 

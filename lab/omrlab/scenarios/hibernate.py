@@ -168,7 +168,7 @@ def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, mb_s: fl
 
 
 def swept(guest: Guest, daemon: Daemon, filled: int) -> bool:
-    """Whether a sweep reclaimed everything it could."""
+    """True when a sweep has reclaimed all that it could."""
     if guest.group_value(LOAD) > 0.1 * filled:
         return False
     return any(entry["end"] in ("complete", "floor", "futile") for entry in daemon.sweeps(LOAD))

@@ -79,7 +79,7 @@ WARMED = Case("working-set", "zero", "warm")
 
 
 class WorkingSet(TypedDict):
-    """How a foreground program used its working set after resume."""
+    """The use of a foreground program's working set after resume."""
 
     resident_after_resume: int
     warm_s: float

@@ -21,7 +21,7 @@ HINTS = ("cold", "pageout")
 GOALS = {"cold_overhead_pct": "<= 5", "pageout_overhead_pct": "<= 5", "fg_p999_ratio": "<= 1.1"}
 
 ARMS = ("nothing", "bare", "omr")
-"""What happens to the large process while the foreground is measured."""
+"""Ways to hint the large process while the foreground is measured."""
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 
@@ -35,7 +35,7 @@ class Felt(TypedDict):
     """The foreground task while something happens to the large process."""
 
     seconds: float
-    """How long that took."""
+    """The duration of that."""
     swapped_out_mib: float
     response_ms: list[float]
 

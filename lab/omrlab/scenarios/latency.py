@@ -49,16 +49,16 @@ class Run(TypedDict):
     arm: str
     summary: dict[str, Any]
     sweep: dict[str, Any] | None
-    """How the command that reclaimed ended; None in the arm without one."""
+    """Exit code and output of the command that reclaimed; None in the arm without one."""
     swapped_out_mib: float
     sweep_began_ms: float
     """From the task's start, as is `due_ms`."""
     due_ms: list[float]
-    """When each period of the task began."""
+    """The start of each period of the task."""
     late_us: list[int]
-    """How late the task woke up in each period."""
+    """The delay of the task's wake-up in each period."""
     busy_us: list[int]
-    """How long the task worked in each period."""
+    """The working time of the task in each period."""
 
 
 class Stop(TypedDict):
@@ -66,7 +66,7 @@ class Stop(TypedDict):
 
     first_ran_ns: float
     stop_ms: float
-    """From then until the last write to memory.reclaim returned."""
+    """Time from then until the last write to memory.reclaim returned."""
 
 
 @dataclass(kw_only=True)
@@ -225,7 +225,7 @@ def begin_sweep(guest: Guest, arm: str, window: float) -> Process | None:
 
 
 def responses(run: Run) -> list[tuple[float, float]]:
-    """Of each period: when it was due, in ms since the sweep began, and its response time in ms."""
+    """The time of each period, in ms since the sweep began, and its response time in ms."""
     began = run["sweep_began_ms"]
     samples = zip(run["due_ms"], run["late_us"], run["busy_us"])
     return [(due - began, (late + busy) / 1000) for due, late, busy in samples if due >= began]
@@ -237,7 +237,7 @@ def quantiles(run: Run) -> dict[str, float]:
 
 
 def write_ends(trace: str) -> list[float]:
-    """When each write to memory.reclaim returned: ns of CLOCK_MONOTONIC."""
+    """The time at which each write to memory.reclaim returned: ns of CLOCK_MONOTONIC."""
     return [float(seconds) * 1e9 for seconds in re.findall(r"(\d+\.\d+): reclaim_return:", trace)]
 
 

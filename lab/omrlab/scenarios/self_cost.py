@@ -1,4 +1,4 @@
-"""What omr itself costs, and how fast it reclaims.
+"""The cost of omr itself, and its speed when it reclaims.
 
 Part one runs the daemon, natively, on a fake tree of captured files with many groups. The machine
 is idle and all groups have been swept: every second the daemon samples everything and finds

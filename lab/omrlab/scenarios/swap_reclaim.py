@@ -61,7 +61,7 @@ class Written(TypedDict):
 
     began_ns: int
     stopped_ns: int
-    """When the writer got its signal; 0 where it got none."""
+    """The time of the signal to the writer; 0 where there was none."""
     ended_ns: int
 
 
@@ -230,7 +230,7 @@ def seconds(run: Run) -> float:
 
 
 def milliseconds(stopped: Written) -> float:
-    """From the signal until the write has returned."""
+    """Milliseconds from the signal until the write returned."""
     return max(0.0, (stopped["ended_ns"] - stopped["stopped_ns"]) / 1e6)
 
 
