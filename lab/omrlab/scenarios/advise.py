@@ -32,6 +32,12 @@ class Round(TypedDict):
     errors: int
 
 
+class Verified(TypedDict):
+    """The output of `omr advise --verify --json`, as far as it is used here."""
+
+    held: int | None
+
+
 class Run(TypedDict):
     full: list[Round]
     """The first rounds, before omr advises."""
@@ -39,7 +45,7 @@ class Run(TypedDict):
     """Bytes: the memory.peak of the job."""
     held: int | None
     """Bytes: the smallest size at which the job was not slower; None where there is none."""
-    verified: dict[str, Any]
+    verified: Verified
     unlimited: list[Round]
     advised: list[Round]
 
@@ -82,7 +88,7 @@ class Advise(Benchmark):
             full = next_rounds(job, self.rounds)
             peak = guest.group_value(GROUP, "memory.peak")
             words = ["omr", "advise", "--verify", GROUP, "--for", "30s", "--step", self.step, "--json"]
-            verified = guest.run(words, timeout=900).json()
+            verified: Verified = guest.run(words, timeout=900).json()
             held = verified["held"]
             unlimited: list[Round] = []
             advised: list[Round] = []

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ..binaries import build
 from ..daemon import Daemon
@@ -227,7 +227,13 @@ def tasks(proc: Path) -> list[str]:
     return [entry.name for entry in (proc / "task").iterdir()]
 
 
-def watch(read: Any, threads: list[str], clock: Any, sleep: Any, seconds: float) -> dict[str, Any]:
+def watch(
+    read: Callable[[str], str],
+    threads: list[str],
+    clock: Callable[[], float],
+    sleep: Callable[[float], object],
+    seconds: float,
+) -> dict[str, Any]:
     """The resources that a process uses within some seconds, from its files in /proc."""
 
     def used() -> tuple[float, int, int]:
@@ -352,6 +358,19 @@ ZRAM_MIB = 32
 ROUNDS = 6
 
 
+class Wall(TypedDict):
+    secs: int
+    nanos: int
+
+
+class Reclaimed(TypedDict):
+    """A group in the output of `omr reclaim --json`, as far as it is used here."""
+
+    freed: int
+    writes: int
+    wall: Wall
+
+
 def on_zram(kernel: str) -> dict[str, Any]:
     """Reclaims the same amount by omr and by a loop that writes the same step.
 
@@ -367,6 +386,7 @@ def on_zram(kernel: str) -> dict[str, Any]:
                 if arm == "omr":
                     measured = reclaim(guest, f"omr reclaim bg {ZRAM_MIB}M --json", "bg")
                     report = json.loads(measured["stdout"][: measured["stdout"].rindex("}") + 1])
+                    group: Reclaimed
                     (group,) = report["groups"]
                     step = group["freed"] // group["writes"]
                     # Without the start of the program, as the loop starts none.
@@ -411,6 +431,16 @@ def on_disk(mb_s: float, release: str, amount: str) -> dict[str, Any]:
 AGED_MIB = 512
 
 
+class Aged(TypedDict):
+    """The output of `omr wss --json`, as far as it is used here."""
+
+    not_aged: int
+    """Groups that the kernel could not age."""
+    memory: int
+    cpu_seconds: float
+    agings: int
+
+
 def on_aging(kernel: str) -> dict[str, Any]:
     """The pages that agings, and a loop of touches, cover in a second of CPU time; in turn."""
     pages = AGED_MIB * MIB // 4096
@@ -427,7 +457,8 @@ def on_aging(kernel: str) -> dict[str, Any]:
             # The load uses all pages once. The first of three agings finds them, the others none.
             load.kill(signal.SIGUSR1)
             touched = load.line_with("touched", number)
-            seen = guest.run(["omr", "wss", "bg", "--window", "1s", "--tracker", "lru-gen", "--json"]).json()
+            command = ["omr", "wss", "bg", "--window", "1s", "--tracker", "lru-gen", "--json"]
+            seen: Aged = guest.run(command).json()
             if seen["not_aged"] or seen["memory"] < AGED_MIB * MIB:
                 raise GuestError(f"not all was aged: {seen}")
             touching += touched["seconds"]
