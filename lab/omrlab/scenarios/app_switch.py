@@ -119,7 +119,7 @@ class AppSwitch(Comparison[Run]):
         with Guest(self.kernel, self.mem, swap, data_mib=256, prealloc=True, debian=("earlyoom",)) as guest:
             daemon = Daemon(guest, idle="5s", config=CONFIGS[arm].format(**vars(self))) if arm in CONFIGS else None
             killer = guest.spawn(["earlyoom", "-r", "0", *self.earlyoom.split()], group="init.scope")
-            told = ["--tell", "/run/omr/omr.sock"] if daemon else []
+            tell = ["--tell", "/run/omr/omr.sock"] if daemon else []
             words = {
                 "seed": pair,
                 "apps": self.apps,
@@ -131,7 +131,7 @@ class AppSwitch(Comparison[Run]):
                 "start": f"{self.start}s",
             }
             options = [word for name, value in words.items() for word in (f"--{name}", str(value))]
-            user = guest.spawn(["omr-testkit", "user", *options, *told], group="init.scope")
+            user = guest.spawn(["omr-testkit", "user", *options, *tell], group="init.scope")
             # The lab asks the guest for nothing while the user works.
             ended = user.wait(timeout=600 + self.switches * (self.stay + 60))
             if ended.code != 0:

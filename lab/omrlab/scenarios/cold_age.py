@@ -135,15 +135,15 @@ class ColdAge(Comparison[Run]):
                 load.line_with("ready", timeout=120)
             guest.shell(f"sleep {SETTLE}", timeout=60)
             if arm == "damo":
-                said = by_damo(guest, loads)
+                estimate = by_damo(guest, loads)
             else:
                 command = ["omr", "wss", "/", "--window", f"{WINDOW:.0f}s", "--tracker", arm, "--json"]
-                said = guest.run(command, timeout=WINDOW * 4 + 120).json()
+                estimate = guest.run(command, timeout=WINDOW * 4 + 120).json()
             true: dict[str, TrueGroup] = {}
             for group, load in loads.items():
                 load.kill(signal.SIGUSR1)
                 true[group] = cast(TrueGroup, load.line_with("regions"))
-            return {"said": said, "true": true}
+            return {"said": estimate, "true": true}
 
     def summary(self, run: Run) -> str:
         return f"{100 * share(run):.1f} % cold for 2 min, worst group off by {100 * worst(run):.2f} %"
@@ -234,12 +234,12 @@ def damo_regions(report: str) -> list[list[tuple[int, int, int]]]:
 
 def groups(run: Run) -> list[Compared]:
     """Compares each group and each age, but for the groups of files."""
-    said = {group["group"].removeprefix("/"): group for group in run["said"]["groups"]}
+    estimates = {group["group"].removeprefix("/"): group for group in run["said"]["groups"]}
     found: list[Compared] = []
     for name, true in run["true"].items():
         if name.startswith("file"):
             continue
-        for idle in said[name]["idle"]:
+        for idle in estimates[name]["idle"]:
             cold = [r["bytes"] for r in true["regions"] if true["now_ns"] - r["touched_ns"] >= idle["seconds"] * 1e9]
             memory = sum(region["bytes"] for region in true["regions"])
             found.append(Compared(group=name, memory=memory, true=sum(cold), **idle))

@@ -382,7 +382,7 @@ def refaults(run: Run) -> float:
 
 def responses(run: Run, begin: float, end: float) -> list[float]:
     """Response times in ms of the requests that were due between these seconds."""
-    return [taken / 1000 for due, taken in zip(run["due_s"], run["response_us"]) if begin <= due < end]
+    return [response / 1000 for due, response in zip(run["due_s"], run["response_us"]) if begin <= due < end]
 
 
 def hot_p99(run: Run) -> float | None:
@@ -391,7 +391,7 @@ def hot_p99(run: Run) -> float | None:
     None where these are too few requests.
     """
     calm = [second for second in run["calm_s"] if run["due_s"][0] <= second <= -1]
-    found = [taken for second in calm for taken in responses(run, second, second + 1)]
+    found = [response for second in calm for response in responses(run, second, second + 1)]
     return quantile(found, 0.99) if len(found) >= ENOUGH else None
 
 

@@ -153,18 +153,18 @@ def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, mb_s: fl
     # Four times what the disk needs for all memory, and the time that the daemon needs to find out
     # that the machine is idle. A daemon that has not finished by then hibernates as far as it came.
     limit = 120 + 4 * filled / (mb_s * 1e6)
-    said: dict[str, Any] = {}
+    prepared: dict[str, Any] = {}
     if arm == "by-hand":
-        said = guest.run(["omr-testkit", "by-hand", LOAD, str(filled)], timeout=limit).json()
+        prepared = guest.run(["omr-testkit", "by-hand", LOAD, str(filled)], timeout=limit).json()
     elif arm == "seed":
-        said = guest.run(["omr-testkit", "write", ROOT_FILE, "max"], group="init.scope", timeout=limit).json()
+        prepared = guest.run(["omr-testkit", "write", ROOT_FILE, "max"], group="init.scope", timeout=limit).json()
     elif daemon:
         began = time.monotonic()
         # A question is foreground work for the daemon, so the lab asks little and seldom.
         while not (finished := swept(guest, daemon, filled)) and time.monotonic() - began < limit:
             time.sleep(4)
-        said = {"finished": finished, "seconds": time.monotonic() - began}
-    return said
+        prepared = {"finished": finished, "seconds": time.monotonic() - began}
+    return prepared
 
 
 def swept(guest: Guest, daemon: Daemon, filled: int) -> bool:

@@ -95,11 +95,11 @@ class Hint(Benchmark):
             process = guest.spawn(["omr-testkit", "map", f"{size}M", "--mappings", mappings], group="bg")
             process.line_with("ready", timeout=600)
             for number in range(1, self.pairs + 1):
-                taken: dict[str, float] = {}
+                seconds: dict[str, float] = {}
                 for arm in ("bare", "omr") if number % 2 else ("omr", "bare"):
-                    taken[arm] = guest.run(command(arm, hint, process.pid), timeout=600).json()["seconds"]
-                    use_again(process, (number - 1) * 2 + len(taken))
-                rounds.append(taken)
+                    seconds[arm] = guest.run(command(arm, hint, process.pid), timeout=600).json()["seconds"]
+                    use_again(process, (number - 1) * 2 + len(seconds))
+                rounds.append(seconds)
         return {"rounds": rounds}
 
     def measure_latency(self, pair: int) -> dict[str, Felt]:
@@ -172,7 +172,7 @@ def hint_metrics(results: dict[str, list[dict[str, float]]]) -> dict[str, Metric
         metrics[name] = Metric(overhead(rounds), "%", GOALS[name])
     for hint, rounds in results.items():
         for arm in ("bare", "omr"):
-            metrics[f"{hint}_{arm}"] = Metric([taken[arm] for taken in rounds], "s")
+            metrics[f"{hint}_{arm}"] = Metric([seconds[arm] for seconds in rounds], "s")
     return metrics
 
 
@@ -192,7 +192,7 @@ def felt_metrics(felt: list[dict[str, Felt]]) -> dict[str, Metric]:
 
 
 def overhead(rounds: list[dict[str, float]]) -> list[float]:
-    return [round(100 * (taken["omr"] / taken["bare"] - 1), 1) for taken in rounds]
+    return [round(100 * (seconds["omr"] / seconds["bare"] - 1), 1) for seconds in rounds]
 
 
 def draw(results: dict[str, list[dict[str, float]]], felt: list[dict[str, Felt]], directory: Path) -> dict[str, str]:
@@ -204,7 +204,7 @@ def draw_rounds(results: dict[str, list[dict[str, float]]], directory: Path) -> 
     figure, axes = canvas(columns=len(results), width=9, height=3.6)
     for axis, (hint, rounds) in zip(axes, results.items()):
         for place, arm in enumerate(("bare", "omr")):
-            values = [taken[arm] for taken in rounds]
+            values = [seconds[arm] for seconds in rounds]
             bar(axis, place, Metric(values, "s"), COLOURS["on" if arm == "omr" else "off"], width=0.6)
         name_bars(axis, ["bare system calls", "omr hint"], "seconds, median", f"--{hint}")
     save(figure, directory / "hint.png")
