@@ -24,7 +24,9 @@ test-every: setup ## Run all tests, each in VMs on every kernel it is for (two h
 	@lab/setup tests
 	tools/test unit every
 
-check: setup ## Formatting, lints (warnings are errors) and the links of the documents
+check: setup ## Formatting, lints of Rust, Python and shell, and the links of the documents
+	@lab/setup lint
+	tools/lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	tools/check-links
@@ -63,7 +65,7 @@ bench: setup ## Run the benchmarks that take no more than an hour each; results 
 bench-full: setup ## Hibernation as in the seed: 8 GiB, 100 MB/s, image_size default and 0 (hours)
 	lab/run hibernate-seed --mem 8192 --mb-s 100 --idle 60 --out lab/out/hibernate-seed-full
 
-bench-%: setup ## Run one scenario: bench-hibernate, bench-hibernate-seed, bench-burst, bench-migrate, bench-app-switch, bench-hint, bench-latency, bench-cold-age, bench-advise, bench-footprint, bench-self
+bench-%: setup ## Run one scenario; lab/run lists them
 	lab/run $*
 
 deb: setup ## Build the Debian package: target/debian/*.deb

@@ -35,7 +35,9 @@ def main() -> None:
             (HERE / "corpus" / "lru_gen" / f"captured-{number}").write_bytes(path.read_bytes())
         for end, which in KERNEL_FILES.items():
             if name.endswith(end):
-                (HERE / "corpus" / "kernel_files" / f"captured-{number}").write_bytes(bytes([which]) + path.read_bytes())
+                (HERE / "corpus" / "kernel_files" / f"captured-{number}").write_bytes(
+                    bytes([which]) + path.read_bytes()
+                )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# Two minutes of CPU time once, so it is kept between checkouts.
+# It takes two minutes of CPU time, so it is kept between checkouts.
 cargo_deb=3.8.0
 tools=${XDG_CACHE_HOME:-$HOME/.cache}/omr-tools/cargo-deb-$cargo_deb
 if [ ! -x "$tools/bin/cargo-deb" ]; then
@@ -11,6 +11,23 @@ if [ ! -x "$tools/bin/cargo-deb" ]; then
 fi
 
 packaging/build.sh >&2
+
+# The files in their places. cargo-deb knows one mode for a tree, so each mode has a tree of its own.
+tree=target/package/tree
+rm -rf $tree
+packaging/files.sh package /usr | while read -r source destination mode; do
+    case $destination in
+        # cargo-deb installs these itself, by a list that also says what to enable and to start.
+        /usr/lib/systemd/system/*)
+            unit=$(basename "$destination" .service)
+            grep -q "unit-name = \"$unit\"" crates/omr/Cargo.toml || {
+                echo "packaging/build-deb.sh: crates/omr/Cargo.toml has no unit $unit" >&2
+                exit 1
+            }
+            ;;
+        *) install -D -m "$mode" "$source" "$tree/$mode$destination" ;;
+    esac
+done
+
 mkdir -p target/debian
-"$tools/bin/cargo-deb" --quiet --no-build --no-strip --package omr --output target/debian/ ${1:+--deb-version "$1"} >&2
-ls -t target/debian/omr_*.deb | head -n 1
+"$tools/bin/cargo-deb" --quiet --no-build --no-strip --package omr --output target/debian/ ${1:+--deb-version "$1"}

@@ -1,22 +1,26 @@
 #!/bin/sh
-# Builds what is installed and packaged, into target/package: omr, man/, completions/.
+# Builds the files that are installed, into target/package: programs, man/, completions/.
 #
-# The program has no shared libraries: one file for every distribution, the same that the lab's guests
-# run, and less memory for the daemon to lock. Nothing in it needs any (no name service, no plug-ins).
+# A program has no shared libraries: one file serves every distribution and the lab's guests, and the
+# daemon locks less memory. Nothing in it needs a shared library (no name service, no plug-ins).
 set -eu
 cd "$(dirname "$0")/.."
 
+programs=omr
+
 target=$(rustc -vV | sed -n 's/^host: //p')
-# The lab's directory, so that the two build the program once.
+# The lab's directory, so that the two build a program once.
 guest=${OMR_LAB_TARGET:-target/guest}
 stage=target/package
 
 mkdir -p $stage
-CARGO_TARGET_DIR=$guest RUSTFLAGS='-C target-feature=+crt-static' \
-    cargo build --quiet --locked --release --target "$target" --package omr
-# No debugging information either way; without the names of functions it is 15 % smaller (2.5 MB).
-strip -o $stage/omr "$guest/$target/release/omr"
-chmod 755 $stage/omr
+for program in $programs; do
+    CARGO_TARGET_DIR=$guest RUSTFLAGS='-C target-feature=+crt-static' \
+        cargo build --quiet --locked --release --target "$target" --package "$program"
+    # There is no debugging information to lose. Without names of functions omr is 15 % smaller (2.5 MB).
+    strip -o "$stage/$program" "$guest/$target/release/$program"
+    chmod 755 "$stage/$program"
+done
 
 rm -rf $stage/man $stage/completions
 cargo run --quiet --locked --package omr --example generate -- $stage

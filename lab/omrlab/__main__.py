@@ -2,56 +2,49 @@
 
 import argparse
 import importlib
+import pkgutil
 import signal
 import sys
 
+from . import scenarios
 from .guest import GuestError
 from .kernels import KernelMissing
+from .scenario import Scenario
 from .scenarios.demo import DemoFailed
 
-VERBS = {
-    "hibernate": "hibernation and resume time, omr on and off",
-    "hibernate-seed": "the seed's table: a swap file, image_size default and 0, a mixed load",
-    "burst": "a program allocates much at once: stalls and time, omr on and off, and on an empty machine",
-    "migrate": "live migration over a slow link: time and bytes, omr on and off",
-    "latency": "what a latency-sensitive task feels of a sweep, and how soon a sweep stops",
-    "cold-age": "how much memory was not used for two minutes, estimated by omr and true",
-    "footprint": "memory that is not used and then is: omr, oomd's Senpai and damo side by side",
-    "advise": "a job at full size and at the size omr advise found: how much slower, how much saved",
-    "swap-reclaim": "memory.swap.reclaim, patched and mounted, and memory.reclaim: what is sent to swap, how soon a signal ends it",
-    "hint": "what omr hint takes beside the bare system calls",
-    "app-switch": "a user switches between more applications than memory holds: kills, cold starts, time",
-    "self": "what the daemon costs by number of groups, and how fast it reclaims",
-    "demo": "both, at a size that ends within 6 minutes",
-    "kernel": "builds Linux 6.12 with the patches in patches/",
-    "capture": "captures /proc, /sys and cgroup files of real kernels for the tests",
-}
 
-MODULES = {
-    "self": "self_cost",
-    "hibernate-seed": "hibernate_seed",
-    "app-switch": "app_switch",
-    "cold-age": "cold_age",
-    "swap-reclaim": "swap_reclaim",
-}
+def find_scenarios() -> dict[str, type[Scenario]]:
+    """The one scenario of each module in scenarios/, by its name."""
+    found: dict[str, type[Scenario]] = {}
+    for info in pkgutil.iter_modules(scenarios.__path__):
+        module = importlib.import_module(f"{scenarios.__name__}.{info.name}")
+        classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Scenario)]
+        (scenario,) = (value for value in classes if value.__module__ == module.__name__)
+        found[scenario.name] = scenario
+    return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="lab/run", description="Runs omr's scenarios on real kernels in QEMU")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    modules = {verb: importlib.import_module(f".scenarios.{MODULES.get(verb, verb)}", __package__) for verb in VERBS}
-    for verb, description in VERBS.items():
-        modules[verb].options(verbs.add_parser(verb, help=description, description=modules[verb].__doc__))
+    description = "Runs omr's scenarios on real kernels in QEMU. Times are under emulation, on two quiet cores."
+    parser = argparse.ArgumentParser(prog="lab/run", description=description)
+    subparsers = parser.add_subparsers(dest="scenario", metavar="SCENARIO")
+    found = find_scenarios()
+    for name, scenario in found.items():
+        scenario.add_options(subparsers.add_parser(name, help=scenario.help, description=scenario.about()))
     arguments = parser.parse_args()
+    if arguments.scenario is None:
+        parser.print_help()
+        return 0
     # A terminated lab leaves no guest and no disk behind, as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        result = modules[arguments.verb].run(arguments)
+        metrics = found[arguments.scenario].from_arguments(arguments).run()
     except (DemoFailed, GuestError, KernelMissing) as error:
-        print(f"lab: {arguments.verb}: {error}", file=sys.stderr)
+        print(f"lab: {arguments.scenario}: {error}", file=sys.stderr)
         return 1
-    for name, metric in result.get("metrics", {}).items():
-        print(f"{name:28} {metric['value']:>10} {metric['unit']:6} [{metric['min']} .. {metric['max']}] {metric.get('goal', '')}")
+    for name, metric in metrics.items():
+        spread = f"[{metric['min']} .. {metric['max']}]"
+        print(f"{name:28} {metric['value']:>10} {metric['unit']:6} {spread} {metric.get('goal', '')}")
     return 0
 
 

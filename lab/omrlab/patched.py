@@ -1,4 +1,7 @@
-"""The kernel with omr's patches: Debian's source of 6.12, the series in patches/, a small configuration; kept by its content."""
+"""The kernel with omr's patches, built from Debian's source of 6.12 and a small configuration.
+
+The cache keeps a kernel under a name that is made of what went into it.
+"""
 
 import functools
 import hashlib
@@ -11,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .kernels import Apt, Kernel, KernelMissing
+from .apt import Apt, apts
+from .kernel_files import Kernel, KernelMissing
 from .paths import CACHE, REPOSITORY, alone
 
 RELEASE = "6.12-omr"
 DEBUG = f"{RELEASE}-debug"
-"""The same with KASAN, lockdep and the like; some ten times slower."""
+"""The same kernel with KASAN, lockdep and other checks, some ten times slower."""
 
 SOURCE = "linux-source-6.12"
 SERIES = REPOSITORY / "patches"
@@ -24,7 +28,7 @@ STORE = CACHE / "kernels"
 
 SELFTESTS = "tools/testing/selftests/cgroup"
 SELFTEST = "test_swap_reclaim"
-"""The series' own; it is in the guest's /bin."""
+"""The series' own test, in the guest's /bin."""
 
 
 def patches() -> list[Path]:
@@ -37,10 +41,12 @@ def configuration(release: str) -> list[Path]:
 
 @functools.cache
 def newest() -> tuple[str, Apt | None]:
-    """The source package's newest version and whom to ask for it; without apt, the version that was used last."""
-    for private in (False, True):
-        apt = Apt.private(None) if private else Apt()
-        if found := apt.newest_of(SOURCE):
+    """The newest version of the source package, and the apt that has it.
+
+    Where no apt knows the package: the version that was used last, and None.
+    """
+    for apt in apts():
+        if found := apt.newest(SOURCE):
             return found[1], apt
     used = sorted(STORE.glob(f"{SOURCE}_*.deb"), key=lambda path: path.stat().st_mtime)
     if not used:
@@ -49,13 +55,13 @@ def newest() -> tuple[str, Apt | None]:
 
 
 def key(release: str) -> str:
-    """What omr puts into it."""
+    """A hash of the patches and the configuration."""
     parts = [path.read_bytes() for path in patches() + configuration(release)]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
 
 
 def built(release: str) -> Kernel:
-    """The one that was built last, of whatever version of the source."""
+    """The kernel that was built last, of any version of the source."""
     roots = sorted(STORE.glob(f"{release}_*_{key(release)}"), key=lambda root: root.stat().st_mtime)
     if not roots:
         raise KernelMissing(f"no kernel {release} has been built of what is in patches/: make kernel")
@@ -63,7 +69,7 @@ def built(release: str) -> Kernel:
 
 
 def build(release: str) -> Kernel:
-    """Builds it unless that was done before."""
+    """Builds the kernel, unless it was built before."""
     with alone("patched"):
         root = STORE / f"{release}_{newest()[0]}_{key(release)}"
         if not root.exists():
@@ -85,7 +91,7 @@ def building() -> Iterator[Path]:
 
 
 def unpacked(directory: Path) -> Path:
-    """The source, patched."""
+    """The patched source."""
     version, apt = newest()
     archive = STORE / f"{SOURCE}_{version}_all.deb"
     if not archive.exists() and apt:
@@ -111,21 +117,24 @@ VARIANTS = (
     ("CONFIG_SWAP=n", "CONFIG_LRU_GEN=n", "CONFIG_MEMCG_V1=y"),
     ("CONFIG_64BIT=n",),
 )
-"""What the patched files have to compile with, too."""
+"""Further configurations in which the patched files must compile."""
 
 
 def check_variants() -> None:
-    """Compiles what is patched in each variant, warnings being errors."""
+    """Compiles the patched files in each variant. A warning is an error."""
     with building() as directory:
         source = unpacked(directory)
         for variant in VARIANTS:
-            say(f"compiling what is patched with {' '.join(variant)}")
+            say(f"compiling the patched files with {' '.join(variant)}")
             configure(source, [SERIES / "config"], variant)
             compile_patched(source)
 
 
 def configure(source: Path, fragments: list[Path], further: tuple[str, ...]) -> None:
-    """An option that a dependency has switched off is an error, not another kernel."""
+    """Writes the configuration.
+
+    Raises where a dependency switches an option off: the result would be another kernel.
+    """
     lines = [line for fragment in fragments for line in fragment.read_text().splitlines() if line.startswith("CONFIG_")]
     run(["make", "-s", "tinyconfig"], cwd=source)
     with open(source / ".config", "a") as config:
@@ -133,35 +142,37 @@ def configure(source: Path, fragments: list[Path], further: tuple[str, ...]) -> 
     run(["make", "-s", "olddefconfig"], cwd=source)
     have = (source / ".config").read_text().splitlines()
     on = {line.split("=")[0] for line in have}
-    # A variant may take other options with it. What is to be off need not be mentioned.
+    # A variant may switch further options off. An option that is off need not be in the file.
     wanted = further or lines
     missing = [line for line in wanted if (line[:-2] in on if line.endswith("=n") else line not in have)]
     if missing:
-        raise KernelMissing(f"this source does not take {', '.join(missing)}")
+        raise KernelMissing(f"this source does not accept {', '.join(missing)}")
 
 
 def compile_patched(source: Path) -> None:
-    """What is patched has to pass the kernel's further warnings, too."""
+    """Compiles the patched files with the kernel's further warnings."""
     touched = [f"{path.removesuffix('.c')}.o" for path in changed() if path.startswith("mm/")]
-    # Without cgroups there is nothing to compile of their file.
+    # Without cgroups their file is not compiled.
     if "CONFIG_MEMCG=y" not in (source / ".config").read_text().splitlines():
         touched.remove("mm/memcontrol.o")
     run(["make", "-s", "W=1", "KCFLAGS=-Werror", *touched], cwd=source)
 
 
 def make(release: str, source: Path, made: Path) -> None:
-    """Builds kernel and selftests, and puts them where the lab looks for them."""
+    """Builds the kernel and its selftest, and installs them below `made`."""
     configure(source, configuration(release), ())
     run(["scripts/config", "--set-str", "LOCALVERSION", release.removeprefix("6.12")], cwd=source)
     compile_patched(source)
     say("compiling, some minutes")
     run(["make", "-s", f"-j{(os.cpu_count() or 1) + 1}", "bzImage"], cwd=source)
-    name = subprocess.run(["make", "-s", "kernelrelease"], cwd=source, check=True, capture_output=True, text=True).stdout.strip()
+    name = subprocess.run(
+        ["make", "-s", "kernelrelease"], cwd=source, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
     for part in ("boot", "bin", f"lib/modules/{name}"):
         (made / part).mkdir(parents=True)
     shutil.copy(source / "arch/x86/boot/bzImage", made / "boot" / f"vmlinuz-{name}")
-    # The lab boots the unpacked kernel; one with KASAN starts only as it is packed.
+    # The lab boots the unpacked kernel. A kernel with KASAN boots only packed.
     if release == DEBUG:
         shutil.copy(source / "arch/x86/boot/bzImage", made / "boot" / f"vmlinux-{name}")
     else:
@@ -169,8 +180,8 @@ def make(release: str, source: Path, made: Path) -> None:
     shutil.copy(source / "modules.builtin", made / "lib" / "modules" / name)
     shutil.copy(source / ".config", made / "boot" / f"config-{name}")
     files = [f"{SELFTEST}.c", "cgroup_util.c"]
-    command = ["gcc", "-O2", "-Wall", "-D_GNU_SOURCE=", "-static", "-o", made / "bin" / SELFTEST, *files]
-    run(command, cwd=source / SELFTESTS)
+    options = ["-O2", "-Wall", "-D_GNU_SOURCE=", "-static"]
+    run(["gcc", *options, "-o", made / "bin" / SELFTEST, *files], cwd=source / SELFTESTS)
 
 
 def changed() -> list[str]:
@@ -180,8 +191,10 @@ def changed() -> list[str]:
 
 
 def run(command: list[str | Path], cwd: Path | None = None) -> None:
-    """Its output is shown when it fails."""
-    ended = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    """Runs a command, and prints its output when it fails."""
+    ended = subprocess.run(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
     if ended.returncode:
         print(ended.stdout, file=sys.stderr)
         raise KernelMissing(f"{' '.join(map(str, command))} ended with {ended.returncode}")

@@ -1,4 +1,4 @@
-"""Where things are."""
+"""The directories of the lab."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "omr-la
 
 @contextlib.contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Two labs, or two test processes, fill the cache one after the other."""
+    """Holds a lock, so that two labs or test processes fill the cache one after the other."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / f"{what}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,9 +1,12 @@
-"""report.html: one file with the figures, the plots and how to get them again."""
+"""report.html: one file with the figures, the plots and the command that makes them again."""
 
 import base64
 import html
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from .results import MetricJson, Result
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -21,18 +24,18 @@ def write_report(
     title: str,
     summary: str,
     command: str,
-    result: dict[str, Any],
+    result: Result,
     plots: dict[str, str],
-    tables: dict[str, dict[str, str]] | None = None,
+    tables: Mapping[str, dict[str, str]],
 ) -> Path:
-    """Plots: file name in `directory` -> caption. Tables: title -> what is no number."""
+    """Writes the report. `plots`: captions by file name in `directory`. `tables`: by title."""
     environment = result["environment"]
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{text(title)}</title><style>{STYLE}</style>",
         f"<h1>{text(title)}</h1><p>{text(summary)}</p>",
         metrics_table(result["metrics"]),
         *(figure(directory / name, caption) for name, caption in plots.items()),
-        *(f"<h2>{text(name)}</h2>{definitions(table)}" for name, table in (tables or {}).items()),
+        *(f"<h2>{text(name)}</h2>{definitions(table)}" for name, table in tables.items()),
         "<h2>How it was measured</h2>",
         f"<p><code>{text(command)}</code></p>",
         definitions(
@@ -51,17 +54,24 @@ def write_report(
     return path
 
 
-def metrics_table(metrics: dict[str, dict[str, Any]]) -> str:
+def metrics_table(metrics: dict[str, MetricJson]) -> str:
     rows = ["<tr><th>figure<th>median<th>min<th>max<th>unit<th>goal<th>seed"]
     for name, metric in metrics.items():
-        cells = [metric["value"], metric["min"], metric["max"], metric["unit"], metric.get("goal", ""), metric.get("seed", "")]
+        cells = [
+            metric["value"],
+            metric["min"],
+            metric["max"],
+            metric["unit"],
+            metric.get("goal", ""),
+            metric.get("seed", ""),
+        ]
         missed = "" if reached(metric) else " class=missed"
         rows.append(f"<tr{missed}><td>{text(name)}" + "".join(f"<td>{text(cell)}" for cell in cells))
     return f"<table>{''.join(rows)}</table>"
 
 
-def reached(metric: dict[str, Any]) -> bool:
-    """Whether the median meets its goal; true where there is none."""
+def reached(metric: MetricJson) -> bool:
+    """True when the median meets its goal, or there is no goal."""
     if "goal" not in metric:
         return True
     relation, goal = metric["goal"].split()
@@ -71,7 +81,8 @@ def reached(metric: dict[str, Any]) -> bool:
 
 def figure(path: Path, caption: str) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
-    return f'<figure><img alt="{text(caption)}" src="data:image/png;base64,{data}"><figcaption>{text(caption)}</figcaption></figure>'
+    image = f'<img alt="{text(caption)}" src="data:image/png;base64,{data}">'
+    return f"<figure>{image}<figcaption>{text(caption)}</figcaption></figure>"
 
 
 def definitions(values: dict[str, Any]) -> str:

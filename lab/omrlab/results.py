@@ -1,4 +1,4 @@
-"""What a scenario leaves behind: raw/, result.json, and the numbers in between."""
+"""The results of a scenario: the files in raw/, the figures, and result.json."""
 
 import fcntl
 import hashlib
@@ -9,9 +9,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 from .binaries import build
 from .guest import GuestError, GuestPanicked, accelerator
@@ -20,9 +21,37 @@ from .kernels import kernel
 from .paths import OUT
 
 ATTEMPTS = 3
+"""Attempts at a run whose guest panics."""
 
 MUCH = 5.0
-"""Percent of the host's CPU time: a run that has lost more than that to others is told of at once."""
+"""Percent of the host's CPU time. The lab warns when a run lost more to other guests."""
+
+Run = TypeVar("Run", bound=Mapping[str, Any])
+
+
+class MetricJson(TypedDict):
+    """A figure in result.json."""
+
+    value: float
+    """The median of the values."""
+    min: float
+    max: float
+    values: list[float]
+    unit: str
+    goal: NotRequired[str]
+    seed: NotRequired[float]
+
+
+class Result(TypedDict):
+    """The contents of every result.json. Some scenarios add values of their own."""
+
+    scenario: str
+    kernel: str
+    guest: dict[str, Any]
+    pairs: int
+    metrics: dict[str, MetricJson]
+    thrown_away: list[dict[str, str]]
+    environment: dict[str, Any]
 
 
 def progress(message: str) -> None:
@@ -37,22 +66,25 @@ class Metric:
     unit: str
     goal: str | None = None
     seed: float | None = None
-    """The same figure in the seed's own publication."""
+    """The figure that the seed published."""
 
     @property
     def value(self) -> float:
         return statistics.median(self.values)
 
-    def json(self) -> dict[str, Any]:
-        known = {"goal": self.goal, "seed": self.seed}
-        return {
+    def json(self) -> MetricJson:
+        json: MetricJson = {
             "value": rounded(self.value),
             "min": rounded(min(self.values)),
             "max": rounded(max(self.values)),
             "values": [rounded(value) for value in self.values],
             "unit": self.unit,
-            **{name: value for name, value in known.items() if value is not None},
         }
+        if self.goal is not None:
+            json["goal"] = self.goal
+        if self.seed is not None:
+            json["seed"] = self.seed
+        return json
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -66,10 +98,10 @@ def rounded(value: float) -> float:
 
 @dataclass
 class Runs:
-    """The raw results of a scenario's runs, a file each: an interrupted benchmark goes on where it was.
+    """The runs of a benchmark, each in a file of raw/. An interrupted benchmark goes on.
 
-    Runs made with other parameters, another kernel or another omr are no runs of this benchmark; they are put aside, in
-    place of what was put aside before.
+    Runs with other parameters, another kernel or another omr belong to another benchmark. They are
+    moved aside, and replace the runs that were moved aside before.
     """
 
     scenario: str
@@ -77,10 +109,10 @@ class Runs:
     fresh: bool = False
     out: InitVar[Path | None] = None
     directory: Path = field(init=False)
-    """Where it all goes; lab/out/SCENARIO unless said otherwise."""
+    """`out`, or lab/out/SCENARIO."""
     thrown_away: list[dict[str, str]] = field(init=False, default_factory=list)
     stolen: list[float] = field(init=False, default_factory=list)
-    """Of each run that was used: percent of the host's CPU time that its hypervisor gave to others meanwhile."""
+    """Percent of the host's CPU time that its hypervisor gave to other guests, for each run."""
 
     def __post_init__(self, out: Path | None) -> None:
         self.directory = out or OUT / self.scenario
@@ -99,10 +131,10 @@ class Runs:
             self.thrown_away = json.loads(thrown_away.read_text())
 
     def lock(self) -> None:
-        """Two labs in one directory would take each other's runs for their own."""
+        """Makes sure that no other lab works in this directory."""
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        # Held open, and so locked, as long as this process lives.
-        self.lock_file = open(self.directory.with_name(f".{self.directory.name}.lock"), "w")
+        # The file stays open, and so locked, as long as this process lives.
+        self.lock_file = open(self.directory.with_name(f".{self.directory.name}.lock"), "w")  # noqa: SIM115
         try:
             fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -112,16 +144,19 @@ class Runs:
     def raw(self) -> Path:
         return self.directory / "raw"
 
-    def run(self, name: str, measure: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-        """The result of one run; measures it unless that is done. A run whose guest panicked is made again."""
+    def run(self, name: str, measure: Callable[[], Run]) -> Run:
+        """The result of one run, from its file if it has one.
+
+        A run whose guest panics is made again.
+        """
         path = self.raw / f"{name}.json"
         if path.exists():
-            return self.used(json.loads(path.read_text()))
+            return cast(Run, self.used(json.loads(path.read_text())))
         for attempt in range(1, ATTEMPTS + 1):
             progress(f"{self.scenario}: {name}" + (f", attempt {attempt}" if attempt > 1 else ""))
             before = cpu_time()
             try:
-                result = measure(name)
+                result = dict(measure())
             except GuestPanicked as panic:
                 progress(f"{self.scenario}: {name} thrown away: {panic}")
                 self.thrown_away.append({"run": name, "reason": str(panic)})
@@ -132,17 +167,18 @@ class Runs:
                 result["host_stolen_pct"] = round(stolen(before, cpu_time()), 1)
                 path.write_text(json.dumps(result, indent=1))
                 if result["host_stolen_pct"] > MUCH:
-                    progress(f"{self.scenario}: {name}: {result['host_stolen_pct']:g} % of the host's CPU time were taken from it meanwhile")
-                return self.used(result)
+                    lost = f"{result['host_stolen_pct']:g} % of the host's CPU time went to other guests"
+                    progress(f"{self.scenario}: {name}: {lost}")
+                return cast(Run, self.used(result))
         raise AssertionError("the last attempt returns or raises")
 
     def used(self, result: dict[str, Any]) -> dict[str, Any]:
         self.stolen.append(result.get("host_stolen_pct", 0.0))
         return result
 
-    def finish(self, guest: dict[str, Any], pairs: int, metrics: dict[str, Metric], **more: Any) -> dict[str, Any]:
+    def finish(self, guest: dict[str, Any], pairs: int, metrics: dict[str, Metric], **more: Any) -> Result:
         """Writes result.json."""
-        result = {
+        result: Result = {
             "scenario": self.scenario,
             "kernel": self.parameters["kernel"],
             "guest": guest,
@@ -150,18 +186,19 @@ class Runs:
             "metrics": {name: metric.json() for name, metric in metrics.items()},
             "thrown_away": self.thrown_away,
             "environment": environment() | {"host_stolen_pct": max(self.stolen, default=0.0)},
-            **more,
         }
-        (self.directory / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+        (self.directory / "result.json").write_text(json.dumps({**result, **more}, indent=1) + "\n")
         return result
 
 
 def identity(release: str) -> dict[str, Any]:
-    """What makes two runs comparable: the kernel package, the accelerator, the very programs."""
+    """The values that two runs of one benchmark share: kernel package, accelerator, programs."""
     return {
         "kernel": kernel(release).version,
         "accelerator": accelerator().name,
-        "programs": {name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-testkit")},
+        "programs": {
+            name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-testkit")
+        },
     }
 
 

@@ -8,8 +8,15 @@ import pytest
 from omrlab import packages
 from omrlab.guest import MIB
 from omrlab.report import reached
-from omrlab.scenarios import advise, app_switch, burst, cold_age, footprint, hibernate_seed, hint, migrate
+from omrlab.scenarios import advise, footprint, hibernate_seed, hint
+from omrlab.scenarios.app_switch import AppSwitch
+from omrlab.scenarios.burst import Burst
+from omrlab.scenarios.cold_age import ColdAge
+from omrlab.scenarios.footprint import Footprint
 from omrlab.scenarios.hibernate_seed import Case
+from omrlab.scenarios.migrate import Migrate
+
+app_switch, burst, cold_age, migrate = AppSwitch(), Burst(), ColdAge(), Migrate()
 
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
@@ -91,10 +98,9 @@ def test_users_are_compared_with_themselves() -> None:
 
 
 def test_plots_are_drawn(tmp_path: Path) -> None:
-    guest = {"mem_mib": 1024, "disk_mb_s": 25, "link_mb_s": 25, "fill_percent": 85, "burst_percent": 40}
-    migrate.draw({"off": [migrated(40, 900)], "on": [migrated(4, 90)]}, tmp_path, guest)
-    burst.draw({"empty": [burst_of(2, 0)], "off": [burst_of(20, 90)], "on": [burst_of(2, 0)]}, tmp_path, guest)
-    app_switch.draw({"zram": [used("ffch", 2)], "rules": [used("ffhh", 1)]}, tmp_path, {**guest, "apps": 2, "switches": 4, "heaps": "40 to 200 MiB"})
+    migrate.plot({"off": [migrated(40, 900)], "on": [migrated(4, 90)]}, tmp_path)
+    burst.plot({"empty": [burst_of(2, 0)], "off": [burst_of(20, 90)], "on": [burst_of(2, 0)]}, tmp_path)
+    app_switch.plot({"zram": [used("ffch", 2)], "rules": [used("ffhh", 1)]}, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"migrate.png", "burst.png", "app-switch.png"}
 
 
@@ -232,7 +238,7 @@ def test_peers_are_compared_with_no_reclaim_and_with_each_other() -> None:
         "ages": [footprint_of(slow_s=1)],
         "senpai-limit": [footprint_of(refaults=9, slow_s=7, left=("memory.high 4096",))],
     }
-    figures = footprint.metrics(results)
+    figures = Footprint().metrics(results)
     assert figures["recovery_none"].value == 0 and figures["last_fault_none"].value == 0
     assert figures["recovery_ages"].value == 1 and figures["last_fault_ages"].value == pytest.approx(0.99)
     assert figures["recovery_over_senpai"].value == 7 and figures["last_fault_over_senpai"].value == pytest.approx(6.99 / 0.99)
@@ -251,7 +257,7 @@ def test_peers_are_compared_with_no_reclaim_and_with_each_other() -> None:
 )
 def test_a_footprint_goal_can_be_missed(ages: dict[str, Any], name: str) -> None:
     results = {"none": [footprint_of(slow_s=0)], "ages": [ages], "senpai-limit": [footprint_of(slow_s=7)]}
-    assert not reached(footprint.metrics(results)[name].json())
+    assert not reached(Footprint().metrics(results)[name].json())
 
 
 def test_a_p99_is_of_calm_seconds_only() -> None:
@@ -264,7 +270,7 @@ def test_a_p99_is_of_calm_seconds_only() -> None:
     assert footprint.hot_p99(disturbed) == 1
     disturbed["calm_s"] = [-8.0]
     assert footprint.hot_p99(disturbed) is None, "too few to tell"
-    assert "hot_p99_ratio" not in footprint.metrics({"none": [footprint_of()], "ages": [disturbed]})
+    assert "hot_p99_ratio" not in Footprint().metrics({"none": [footprint_of()], "ages": [disturbed]})
 
 
 def test_requests_that_were_never_served_are_no_recovery() -> None:
@@ -285,5 +291,5 @@ def test_a_peer_that_cannot_be_had_is_skipped_with_the_reason(monkeypatch: pytes
 
 
 def test_the_footprint_plot_is_drawn(tmp_path: Path) -> None:
-    footprint.draw({arm: [footprint_of()] for arm in footprint.LABELS}, tmp_path)
+    Footprint().plot({arm: [footprint_of()] for arm in footprint.LABELS}, tmp_path)
     assert (tmp_path / "footprint.png").stat().st_size > 10_000

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use omr_testkit::{FakeRoot, Release};
 
-const EXAMPLE: &str = include_str!("../../../packaging/omr.toml");
+const EXAMPLE: &str = include_str!("../../../packaging/usr-lib-omr.toml");
 
 fn omr(root: &FakeRoot, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_omr")).arg("--root").arg(root.path()).args(args).output().expect("omr runs")

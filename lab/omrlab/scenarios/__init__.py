@@ -1,1 +1,1 @@
-"""The scenarios, one module each, with `options(parser)` and `run(arguments) -> result`."""
+"""The scenarios, one in each module."""

@@ -1,72 +1,71 @@
-"""Hibernation and latency, small: what omr does, in a few minutes on any machine."""
+"""Hibernation and latency, small: shows omr's effect in a few minutes on any machine."""
 
-import argparse
-from typing import Any
+from dataclasses import dataclass
 
 from ..paths import OUT
-from . import hibernate, latency
-
-HIBERNATE = "--mem 512 --mb-s 12 --pairs 1 --idle 2"
-
-LATENCY = "--mem 512 --mb-s 12 --window 15 --pairs 1 --arms nothing,seed,background --stops 2 --bursts 5"
-
+from ..results import MetricJson
+from ..scenario import Scenario, option
+from .hibernate import SEED, Hibernate
+from .latency import Latency
 
 DIRECTORY = OUT / "demo"
-"""Apart from the benchmarks, whose results take longer to make."""
+"""The benchmarks, whose results take longer to make, have directories of their own."""
 
 
 class DemoFailed(Exception):
     """omr did harm, or no good."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
+@dataclass(kw_only=True)
+class Demo(Scenario):
+    name = "demo"
+    help = "hibernate and latency, small (6 minutes)"
+
+    fresh: bool = option(False, "do not use the runs made before")
+
+    def run(self) -> dict[str, MetricJson]:
+        hibernation = Hibernate(
+            mem=512,
+            mb_s=12.0,
+            idle=2.0,
+            pairs=1,
+            fresh=self.fresh,
+            out=DIRECTORY / Hibernate.name,
+        ).run()
+        felt = Latency(
+            mem=512,
+            mb_s=12.0,
+            window=15.0,
+            pairs=1,
+            arms="nothing,seed,background",
+            stops=2,
+            bursts=5,
+            fresh=self.fresh,
+            out=DIRECTORY / Latency.name,
+        ).run()
+        print(table(hibernation | felt))
+        for scenario in (Hibernate, Latency):
+            print(f"report: {DIRECTORY / scenario.name / 'report.html'}")
+        if hibernation["content_errors"]["value"]:
+            raise DemoFailed("memory was not the same after resume")
+        if min(hibernation["hibernate_speedup"]["value"], hibernation["resume_speedup"]["value"]) <= 1:
+            raise DemoFailed("hibernation was not faster with omr")
+        return {}
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    hibernation = run_small(hibernate, HIBERNATE, arguments.fresh)
-    felt = run_small(latency, LATENCY, arguments.fresh)
-    print(table(hibernation, felt))
-    for name in (hibernate.NAME, latency.NAME):
-        print(f"report: {DIRECTORY / name / 'report.html'}")
-    metrics = hibernation["metrics"]
-    if metrics["content_errors"]["value"]:
-        raise DemoFailed("memory was not the same after resume")
-    if min(metrics["hibernate_speedup"]["value"], metrics["resume_speedup"]["value"]) <= 1:
-        raise DemoFailed("hibernation was not faster with omr")
-    return {}
-
-
-def run_small(scenario: Any, words: str, fresh: bool) -> dict[str, Any]:
-    parser = argparse.ArgumentParser()
-    scenario.options(parser)
-    return scenario.run(parser.parse_args([*words.split(), "--out", str(DIRECTORY / scenario.NAME), *(["--fresh"] if fresh else [])]))
-
-
-def table(hibernation: dict[str, Any], felt: dict[str, Any]) -> str:
-    figures = hibernation["metrics"] | felt["metrics"]
-
+def table(figures: dict[str, MetricJson]) -> str:
     def value(name: str) -> float:
         return figures[name]["value"]
 
-    before_hibernate, after_hibernate = hibernate.SEED["hibernate"]
-    before_resume, after_resume = hibernate.SEED["resume"]
+    def compared(what: str, off: str, on: str, unit: str, digits: int, seed: str = "") -> tuple[str, ...]:
+        ratio = f"{value(off) / value(on):.1f} x"
+        return (what, f"{value(off):.{digits}f} {unit}", f"{value(on):.{digits}f} {unit}", ratio, seed)
+
+    seeds = {part: f"{before / after:.1f} x" for part, (before, after) in SEED.items()}
     rows = [
         ("", "without omr", "with omr", "ratio", "the seed's"),
-        *(
-            (
-                what,
-                f"{value(f'{name}_off'):.1f} s",
-                f"{value(f'{name}_on'):.1f} s",
-                f"{value(f'{name}_off') / value(f'{name}_on'):.1f} x",
-                f"{before / after:.1f} x",
-            )
-            for what, name, before, after in (
-                ("hibernate", "hibernate", before_hibernate, after_hibernate),
-                ("resume", "resume", before_resume, after_resume),
-            )
-        ),
-        ("image", f"{value('image_off'):.0f} MiB", f"{value('image_on'):.0f} MiB", f"{value('image_off') / value('image_on'):.1f} x", ""),
+        *(compared(part, f"{part}_off", f"{part}_on", "s", 1, seed) for part, seed in seeds.items()),
+        compared("image", "image_off", "image_on", "MiB", 0),
         (
             "foreground p99.9",
             f"{value('p999_nothing'):.1f} ms",
@@ -78,8 +77,8 @@ def table(hibernation: dict[str, Any], felt: dict[str, Any]) -> str:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths)))
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
         for row in rows
     ]
-    note = "The seed's hibernation figures are its published ones; its foreground ratio is its way of reclaiming, measured here."
+    note = "The seed's hibernation figures are published; its foreground ratio is its way of reclaiming, measured here."
     return "\n".join(["", *lines, "", note, ""])

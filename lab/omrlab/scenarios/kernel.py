@@ -1,20 +1,27 @@
-"""Builds Linux 6.12 with the patches in patches/, and keeps it in the lab's cache: some 10 minutes on two cores."""
+"""Builds Linux 6.12 with the patches in patches/, and keeps it in the lab's cache.
 
-import argparse
-from typing import Any
+Some 10 minutes on two cores.
+"""
+
+from dataclasses import dataclass
 
 from .. import patched
+from ..results import MetricJson
+from ..scenario import Scenario, option
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--debug", action="store_true", help="with KASAN, lockdep and the like")
-    parser.add_argument("--variants", action="store_true", help="only compile what is patched, in further configurations")
+@dataclass(kw_only=True)
+class BuildKernel(Scenario):
+    name = "kernel"
+    help = "builds Linux 6.12 with the patches in patches/ (10 minutes)"
 
+    debug: bool = option(False, "with KASAN, lockdep and other checks")
+    variants: bool = option(False, "only compile the patched files, in further configurations")
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    if arguments.variants:
-        patched.check_variants()
+    def run(self) -> dict[str, MetricJson]:
+        if self.variants:
+            patched.check_variants()
+        else:
+            kernel = patched.build(patched.DEBUG if self.debug else patched.RELEASE)
+            print(f"{kernel.release}: {kernel.version}: {kernel.root}")
         return {}
-    kernel = patched.build(patched.DEBUG if arguments.debug else patched.RELEASE)
-    print(f"{kernel.release}: {kernel.version}: {kernel.root}")
-    return {}

@@ -1,185 +1,173 @@
-"""Fill the memory, leave the machine idle, migrate it live over a slow link, verify every byte; prepared by omr and not."""
+"""Fill the memory, leave the machine idle, migrate it live over a slow link, and verify every byte.
 
-import argparse
+The arms: prepared by omr, not prepared, and prepared by hand.
+"""
+
 import dataclasses
 import signal
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from ..guest import MIB, Disk, Guest, GuestError
-from ..paths import OUT
-from ..plots import COLOURS, canvas, save
-from ..report import write_report
-from ..results import Metric, Runs, identity, progress
+from matplotlib.axes import Axes
 
-NAME = "migrate"
+from ..guest import MIB, Disk, Guest
+from ..plots import COLOURS, bar, canvas, headline, name_bars, save
+from ..prepare import Prepared, omr_prepare, timed
+from ..results import Metric
+from ..scenario import Comparison, Results, arms_option, option
 
 LOAD = "load"
 
 LABELS = {"off": "without omr", "on": "with omr", "by-hand": "by hand"}
 
-PARTIAL = 4
-"""omr's exit code for less than asked: measured all the same."""
-
 GOALS = {"migrate_time_speedup": ">= 4", "migrate_bytes_ratio": ">= 5"}
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kernel", default="6.12", help="kernel release (default: %(default)s)")
-    parser.add_argument("--mem", type=int, default=1024, metavar="MIB", help="memory of the guest (default: %(default)s)")
-    parser.add_argument("--mb-s", type=float, default=25, help="speed of its disk in MB/s (default: %(default)s)")
-    parser.add_argument("--link", type=float, default=25, metavar="MB/S", help="speed of the link (default: %(default)s)")
-    parser.add_argument("--fill", type=int, default=85, metavar="PERCENT", help="memory the load fills (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=10, metavar="S", help="idle time before migration (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=5, help="how often each arm runs (default: %(default)s)")
-    parser.add_argument("--arms", default="off,on", help="arms in turn, of off, on, by-hand (default: %(default)s)")
-    parser.add_argument("--fresh", action="store_true", help="do not use the runs made before")
-    parser.add_argument("--out", type=Path, default=OUT / NAME, metavar="DIR", help="where the results go (default: lab/out/migrate)")
+class Run(TypedDict):
+    arm: str
+    filled: dict[str, Any]
+    prepared: Prepared
+    host_resident_filled: int
+    """Bytes of the host's memory that QEMU used when the guest was full."""
+    before: dict[str, Any]
+    """The guest's memory before the migration."""
+    migration: dict[str, Any]
+    """A `guest.Migration`."""
+    verified: dict[str, Any]
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    arms = arguments.arms.split(",")
-    if unknown := set(arms) - set(LABELS):
-        raise SystemExit(f"no such arm: {', '.join(sorted(unknown))}")
-    setting = {name: vars(arguments)[name] for name in ("mem", "mb_s", "link", "fill", "idle")}
-    runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh, arguments.out)
+@dataclass(kw_only=True)
+class Migrate(Comparison[Run]):
+    name = "migrate"
+    help = "live migration over a slow link: time and bytes, omr on and off (15 minutes)"
+    title = "Live migration"
+    labels = LABELS
 
-    results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
-    for pair in range(1, arguments.pairs + 1):
-        # A B, B A, ...: what drifts with time falls on both arms.
-        for arm in arms if pair % 2 else reversed(arms):
-            measured = runs.run(f"pair-{pair:02}-{arm}", lambda name: measure(arguments, arm))
-            results[arm].append(measured)
-            migration = measured["migration"]
-            progress(f"{NAME}: {arm}: {migration['total_s']:.1f} s, {migration['sent'] / MIB:.0f} MiB sent")
+    arms: str = arms_option(LABELS, "off,on")
+    mem: int = option(1024, "memory of the guest", "MIB")
+    mb_s: float = option(25, "speed of its disk in MB/s")
+    link: float = option(25, "speed of the link", "MB/S")
+    fill: int = option(85, "memory that the load fills", "PERCENT")
+    idle: float = option(10, "idle time before migration", "S")
 
-    guest = {
-        "mem_mib": arguments.mem,
-        "disk_mb_s": arguments.mb_s,
-        "link_mb_s": arguments.link,
-        "swap": "disk",
-        "fill_percent": arguments.fill,
-    }
-    result = runs.finish(guest, arguments.pairs, metrics(results))
-    plots = draw(results, runs.directory, guest)
-    command = (
-        f"lab/run migrate --kernel {arguments.kernel} --mem {arguments.mem} --mb-s {arguments.mb_s:g} --link {arguments.link:g}"
-        f" --fill {arguments.fill} --idle {arguments.idle:g} --pairs {arguments.pairs} --arms {arguments.arms}"
-    )
-    write_report(runs.directory, "Live migration", __doc__ or "", command, result, plots)
-    return result
+    def measure(self, arm: str, pair: int) -> Run:
+        with Guest(self.kernel, self.mem, Disk(2 * self.mem, self.mb_s), balloon=True) as guest:
+            guest.group(LOAD)
+            load = guest.spawn(["omr-testkit", "fill", f"{self.fill}%"], group=LOAD)
+            filled = load.line_with("ready", timeout=300)
+            guest.shell(f"sleep {self.idle}", timeout=self.idle + 60)
+            resident = guest.host_resident()
+            prepared = self.prepare(guest, arm, filled["bytes"])
+            before = {
+                "meminfo": guest.meminfo(),
+                "buddyinfo": guest.read("/proc/buddyinfo"),
+                "host_resident": guest.host_resident(),
+            }
+            migration = guest.migrate(self.link, timeout=60 + 4 * self.mem * MIB / (self.link * 1e6))
+            guest.throttle_swap(None)  # the verification is not timed
+            load.kill(signal.SIGUSR1)
+            return {
+                "arm": arm,
+                "filled": filled,
+                "prepared": prepared,
+                "host_resident_filled": resident,
+                "before": before,
+                "migration": dataclasses.asdict(migration),
+                "verified": load.line_with("verified", timeout=900),
+            }
 
+    def prepare(self, guest: Guest, arm: str, filled: int) -> Prepared:
+        """Prepares the migration, in the way of the arm."""
+        # Four times what the disk needs for all memory, and the time of waiting for page reports.
+        limit = 120 + 4 * filled / (self.mb_s * 1e6)
 
-def measure(arguments: argparse.Namespace, arm: str) -> dict[str, Any]:
-    """One run of one arm in a guest of its own."""
-    with Guest(arguments.kernel, arguments.mem, Disk(2 * arguments.mem, arguments.mb_s), balloon=True) as guest:
-        guest.group(LOAD)
-        load = guest.spawn(["omr-testkit", "fill", f"{arguments.fill}%"], group=LOAD)
-        filled = load.line_with("ready", timeout=300)
-        guest.shell(f"sleep {arguments.idle}", timeout=arguments.idle + 60)
-        resident = guest.host_resident()
-        # Four times what the disk needs for everything, and what waiting for the reports takes.
-        limit = 120 + 4 * filled["bytes"] / (arguments.mb_s * 1e6)
-        prepared = prepare(guest, arm, filled["bytes"], limit)
-        before = {"meminfo": guest.meminfo(), "buddyinfo": guest.read("/proc/buddyinfo"), "host_resident": guest.host_resident()}
-        migration = guest.migrate(arguments.link, timeout=60 + 4 * arguments.mem * MIB / (arguments.link * 1e6))
-        guest.throttle_swap(None)  # the verification is not timed
-        load.kill(signal.SIGUSR1)
+        def by_hand() -> Prepared:
+            guest.run(["omr-testkit", "by-hand", LOAD, str(filled)], timeout=limit)
+            guest.shell("echo 1 > /proc/sys/vm/compact_memory; sleep 20", timeout=limit)
+            return {}
+
+        match arm:
+            case "by-hand":
+                return timed(guest, by_hand)
+            case "on":
+                return timed(guest, lambda: omr_prepare(guest, "migrate", "--json", timeout=limit))
+        return {}
+
+    def summary(self, run: Run) -> str:
+        migration = run["migration"]
+        return f"{migration['total_s']:.1f} s, {migration['sent'] / MIB:.0f} MiB sent"
+
+    def guest(self) -> dict[str, Any]:
         return {
-            "arm": arm,
-            "filled": filled,
-            "prepared": prepared,
-            "host_resident_filled": resident,
-            "before": before,
-            "migration": dataclasses.asdict(migration),
-            "verified": load.line_with("verified", timeout=900),
+            "mem_mib": self.mem,
+            "disk_mb_s": self.mb_s,
+            "link_mb_s": self.link,
+            "swap": "disk",
+            "fill_percent": self.fill,
+        }
+
+    def metrics(self, results: Results[Run]) -> dict[str, Metric]:
+        """Ratios are of the runs of one pair."""
+        found: dict[str, Metric] = {}
+        for arm, suffix in (("on", ""), ("by-hand", "_by_hand")):
+            if arm not in results or "off" not in results:
+                continue
+            for name, field in (("migrate_time_speedup", "total_s"), ("migrate_bytes_ratio", "sent")):
+                pairs = zip(results["off"], results[arm])
+                ratios = [off["migration"][field] / other["migration"][field] for off, other in pairs]
+                found[f"{name}{suffix}"] = Metric(ratios, "ratio", GOALS[name] if arm == "on" else None)
+        for arm, runs in results.items():
+            suffix = arm.replace("-", "_")
+            found[f"migrate_{suffix}"] = Metric([run["migration"]["total_s"] for run in runs], "s")
+            found[f"downtime_{suffix}"] = Metric([1000 * run["migration"]["downtime_s"] for run in runs], "ms")
+            found[f"sent_{suffix}"] = Metric([run["migration"]["sent"] / MIB for run in runs], "MiB")
+            if all(run["prepared"] for run in runs):
+                found[f"prepare_{suffix}"] = Metric([run["prepared"]["seconds"] for run in runs], "s")
+        errors = [run["verified"]["errors"] for runs in results.values() for run in runs]
+        found["content_errors"] = Metric([float(sum(errors))], "words", "= 0")
+        return found
+
+    def plot(self, results: Results[Run], directory: Path) -> dict[str, str]:
+        figure, (times, sent, course) = canvas(
+            columns=3, width=12, height=4.2, gridspec_kw={"width_ratios": [1, 1, 1.8]}
+        )
+        draw_bars(times, results, "total_s", 1, "s", "Time")
+        draw_bars(sent, results, "sent", MIB, "MiB", "Sent")
+        draw_course(course, results, self.mem)
+        headline(
+            figure,
+            f"Migrating a machine whose memory is {self.fill} % full"
+            f" ({self.mem / 1024:g} GiB, link {self.link:g} MB/s)",
+        )
+        save(figure, directory / "migrate.png")
+        return {
+            "migrate.png": "Left: how long the migration took and how much was sent, each run a dot, the bar their"
+            " median. Right: what had been sent when, first run of each arm."
         }
 
 
-def prepare(guest: Guest, arm: str, filled: int, limit: float) -> dict[str, Any]:
-    """What happens between filling and migrating."""
-    began = guest.monotonic_ns()
-    if arm == "by-hand":
-        guest.run(["omr-testkit", "by-hand", LOAD, str(filled)], timeout=limit)
-        guest.shell("echo 1 > /proc/sys/vm/compact_memory; sleep 20", timeout=limit)
-        ended: dict[str, Any] = {}
-    elif arm == "on":
-        omr = guest.run(["omr", "prepare", "migrate", "--json"], group="omr.service", timeout=limit, check=False)
-        if omr.code not in (0, PARTIAL):
-            raise GuestError(f"omr prepare ended with {omr.code}: {omr.stderr}")
-        ended = {"code": omr.code, "stdout": omr.stdout, "stderr": omr.stderr}
-    else:
-        return {}
-    return {"seconds": (guest.monotonic_ns() - began) / 1e9, **ended}
-
-
-def metrics(results: dict[str, list[dict[str, Any]]]) -> dict[str, Metric]:
-    """Ratios are taken pair by pair."""
-    found: dict[str, Metric] = {}
-    for arm, suffix in (("on", ""), ("by-hand", "_by_hand")):
-        if arm not in results or "off" not in results:
-            continue
-        for name, field in (("migrate_time_speedup", "total_s"), ("migrate_bytes_ratio", "sent")):
-            pairs = zip(results["off"], results[arm])
-            ratios = [off["migration"][field] / other["migration"][field] for off, other in pairs]
-            found[f"{name}{suffix}"] = Metric(ratios, "ratio", GOALS[name] if arm == "on" else None)
-    for arm, runs in results.items():
-        suffix = arm.replace("-", "_")
-        found[f"migrate_{suffix}"] = Metric([run["migration"]["total_s"] for run in runs], "s")
-        found[f"downtime_{suffix}"] = Metric([1000 * run["migration"]["downtime_s"] for run in runs], "ms")
-        found[f"sent_{suffix}"] = Metric([run["migration"]["sent"] / MIB for run in runs], "MiB")
-        if all(run["prepared"] for run in runs):
-            found[f"prepare_{suffix}"] = Metric([run["prepared"]["seconds"] for run in runs], "s")
-    errors = [sum(run["verified"]["errors"] for run in pair) for pair in zip(*results.values())]
-    found["content_errors"] = Metric([float(sum(errors))], "words", "= 0")
-    return found
-
-
-def draw(results: dict[str, list[dict[str, Any]]], directory: Path, guest: dict[str, Any]) -> dict[str, str]:
-    figure, (times, sent, course) = canvas(columns=3, width=12, height=4.2, gridspec_kw={"width_ratios": [1, 1, 1.8]})
-    draw_bars(times, results, "total_s", 1, "s", "Time")
-    draw_bars(sent, results, "sent", MIB, "MiB", "Sent")
-    draw_course(course, results, guest)
-    figure.suptitle(
-        f"Migrating a machine whose memory is {guest['fill_percent']} % full"
-        f" ({guest['mem_mib'] / 1024:g} GiB, link {guest['link_mb_s']:g} MB/s)",
-        x=0.01, ha="left", fontsize=12, fontweight="bold",
-    )  # fmt: skip
-    save(figure, directory / "migrate.png")
-    return {
-        "migrate.png": "Left: how long the migration took and how much was sent, each run a dot, the bar their median."
-        " Right: what had been sent when, first run of each arm."
-    }
-
-
-def draw_bars(axes: Any, results: dict[str, list[dict[str, Any]]], field: str, divisor: float, unit: str, title: str) -> None:
+def draw_bars(axes: Axes, results: Results[Run], field: str, divisor: float, unit: str, title: str) -> None:
     values = {arm: Metric([run["migration"][field] / divisor for run in runs], unit) for arm, runs in results.items()}
     for place, (arm, metric) in enumerate(values.items()):
-        axes.bar(place, metric.value, 0.75, color=COLOURS[arm])
-        axes.plot([place] * len(metric.values), metric.values, ".", color="#333333", markersize=4)
         text = f"{metric.value:.3g} {unit}"
         if arm != "off" and "off" in values:
             text += f"\n{values['off'].value / metric.value:.1f} x"
-        axes.annotate(text, (place, max(metric.values)), (0, 4), textcoords="offset points", ha="center", va="bottom", fontsize=9)
-    axes.set_xticks(range(len(values)), [LABELS[arm] for arm in values])
-    axes.set_ylabel(unit)
-    axes.set_title(title)
-    axes.grid(axis="x", visible=False)
-    axes.set_ylim(0, 1.2 * axes.dataLim.ymax)  # room for the figures above the bars
+        bar(axes, place, metric, COLOURS[arm], text)
+    name_bars(axes, [LABELS[arm] for arm in values], unit, title, room=1.2)
 
 
-def draw_course(axes: Any, results: dict[str, list[dict[str, Any]]], guest: dict[str, Any]) -> None:
+def draw_course(axes: Axes, results: Results[Run], mem_mib: int) -> None:
     for arm, runs in results.items():
-        points = runs[0]["migration"]["progress"]
-        axes.plot([when for when, _ in points], [sent / MIB for _, sent in points], color=COLOURS[arm], linewidth=2, label=LABELS[arm])
-        axes.plot(points[-1][0], points[-1][1] / MIB, "o", color=COLOURS[arm])
-    axes.axhline(guest["mem_mib"], color="#777777", linewidth=1, linestyle=":")
-    axes.annotate(
-        "all memory", (1, guest["mem_mib"]), (-3, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
-        ha="right", fontsize=8, color="#777777",
-    )  # fmt: skip
+        seconds, sent = zip(*runs[0]["migration"]["progress"])
+        mib = [value / MIB for value in sent]
+        axes.plot(seconds, mib, color=COLOURS[arm], linewidth=2, label=LABELS[arm])
+        axes.plot(seconds[-1], mib[-1], "o", color=COLOURS[arm])
+    axes.axhline(mem_mib, color="#777777", linewidth=1, linestyle=":")
+    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+    axes.annotate("all memory", (1, mem_mib), (-3, 3), fontsize=8, color="#777777", **place)
     axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.15 * guest["mem_mib"])
+    axes.set_ylim(0, 1.15 * mem_mib)
     axes.set_xlabel("seconds since the migration began")
     axes.set_ylabel("MiB sent")
     axes.set_title("Course")

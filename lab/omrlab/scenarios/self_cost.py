@@ -1,17 +1,19 @@
-"""What omr itself costs, and how fast it reclaims.
+"""The cost of omr itself, and its speed when it reclaims.
 
-Part one runs the daemon, natively, on a fake tree of captured files with so many groups, on a machine that is idle and whose
-groups have all been swept: every second it looks at everything and finds nothing to do, as it does all night. Its memory, CPU
-time and wake-ups are the kernel's figures about the process, the length of a look is the daemon's own (OMR_LOG=debug). The
-same in a guest, whose emulated CPU is some ten times slower, stands beside it as information.
+Part one runs the daemon, natively, on a fake tree of captured files with many groups. The machine
+is idle and all groups have been swept: every second the daemon samples everything and finds
+nothing to do, as it does all night. Memory, CPU time and wake-ups are the kernel's figures about
+the process. The daemon logs the time of a sample (OMR_LOG=debug). The report also has the daemon's
+figures from a guest, whose emulated CPU is some ten times slower, as information.
 
-Part two compares `omr reclaim` in a guest with what is possible: on zram a shell loop that writes the same step, on disk the
-disk's throttle; and how much more than asked goes to swap.
+Part two compares `omr reclaim` in a guest with the best possible: on zram with a shell loop that
+writes the same step, on disk with the disk's throttle. It also measures how much more goes to swap
+than was asked for.
 
-Part three compares an aging, with which omr finds out what is used, with a program that touches the same pages, in a guest.
+Part three compares an aging, by which omr finds out which pages are in use, with a program that
+touches the same pages, in a guest.
 """
 
-import argparse
 import json
 import os
 import re
@@ -22,17 +24,18 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ..binaries import build
 from ..daemon import Daemon
 from ..guest import MIB, Disk, Guest, GuestError, Zram
 from ..plots import COLOURS, canvas, save
-from ..report import write_report
-from ..results import Metric, Runs, identity, progress
-
-NAME = "self"
+from ..results import Metric, MetricJson, progress
+from ..scenario import Benchmark, option
 
 SIZES = (100, 1000, 5000, 10_000)
 
@@ -43,7 +46,7 @@ RELEASES = ("6.12", "6.1")
 AMOUNTS = ("64M", "128M", "25%")
 
 LARGEST = "128M"
-"""Long enough that starting the program, half a second on an emulated CPU, is a small part of it."""
+"""To reclaim it takes much longer than to start omr, half a second on an emulated CPU."""
 
 CONFIG = """\
 mode = "observe"
@@ -61,51 +64,62 @@ TICK = re.compile(r"tick: (\d+) groups, scan (\d+) us, snapshot (\d+) us, decisi
 AT_REST = "no group has anything to gain"
 
 QUIET = 5.0
-"""Seconds without a sweep after which there will be none."""
+"""Seconds. After this time without a sweep, the daemon does not sweep again."""
+
+Measurements = dict[str, Callable[[], dict[str, Any]]]
+
+Found = dict[str, list[dict[str, Any]]]
+"""The runs of each measurement."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kernel", default="6.12", help="kernel release of the guests (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=60, metavar="S", help="how long each daemon is watched (default: %(default)s)")
-    parser.add_argument("--mb-s", type=float, default=20, help="speed of the guest's disk in MB/s (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=3, help="how often everything is measured (default: %(default)s)")
-    parser.add_argument("--parts", default="native,guest,zram,disk,aging", help="what is measured (default: %(default)s)")
-    parser.add_argument("--fresh", action="store_true", help="forget the runs made before")
+@dataclass(kw_only=True)
+class SelfCost(Benchmark):
+    name = "self"
+    help = "the daemon's cost by number of groups, and how fast omr reclaims"
+    title = "What omr costs"
 
+    kernel: str = option("6.12", "kernel release of the guests", setting=False)
+    pairs: int = option(3, "how often everything is measured", setting=False)
+    seconds: float = option(60, "how long each daemon is watched", "S")
+    mb_s: float = option(20, "speed of the guest's disk in MB/s")
+    parts: str = option("native,guest,zram,disk,aging", "the parts that are measured", setting=False)
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    parts = arguments.parts.split(",")
-    setting = {name: vars(arguments)[name] for name in ("seconds", "mb_s")}
-    runs = Runs(NAME, identity(arguments.kernel) | setting, arguments.fresh)
-    found: dict[str, list[dict[str, Any]]] = {}
+    def run(self) -> dict[str, MetricJson]:
+        runs = self.open_runs()
+        found: Found = {}
+        pairs = [(pair, self.measurements()) for pair in range(1, self.pairs + 1)]
+        for pair, measurements in [*pairs, (1, self.once())]:
+            for key, measure in measurements.items():
+                run = runs.run(f"pair-{pair:02}-{key}", measure)
+                found.setdefault(key, []).append(run)
+                progress(f"{self.name}: {key}: {short(run)}")
+        return self.publish(runs, metrics(found), lambda directory: draw(found, directory))
 
-    def measure(key: str, pair: int, of: Any, *words: Any) -> None:
-        measured = runs.run(f"pair-{pair:02}-{key}", lambda _: of(arguments, *words))
-        found.setdefault(key, []).append(measured)
-        progress(f"{NAME}: {key}: {short(measured)}")
-
-    for pair in range(1, arguments.pairs + 1):
+    def measurements(self) -> Measurements:
+        """The measurements of one pair."""
+        parts = self.parts.split(",")
+        measurements: Measurements = {}
         if "native" in parts:
             for size in SIZES:
-                measure(f"native-{size}", pair, natively, size)
+                measurements[f"native-{size}"] = partial(natively, self.seconds, size)
         if "zram" in parts:
-            measure("zram", pair, on_zram)
+            measurements["zram"] = partial(on_zram, self.kernel)
         if "disk" in parts:
             for release in RELEASES:
                 for amount in AMOUNTS:
-                    measure(f"disk-{release}-{amount}", pair, on_disk, release, amount)
+                    measurements[f"disk-{release}-{amount}"] = partial(on_disk, self.mb_s, release, amount)
         if "aging" in parts:
-            measure("aging", pair, on_aging)
-    if "guest" in parts:
-        for size in GUEST_SIZES:
-            measure(f"guest-{size}", 1, in_guest, size)
+            measurements["aging"] = partial(on_aging, self.kernel)
+        return measurements
 
-    guest = {"mem_mib": 512, "disk_mb_s": arguments.mb_s, "swap": "zram, disk"}
-    result = runs.finish(guest, arguments.pairs, metrics(found, arguments.mb_s))
-    plots = draw(found, runs.directory)
-    command = f"lab/run self --kernel {arguments.kernel} --seconds {arguments.seconds:g} --pairs {arguments.pairs}"
-    write_report(runs.directory, "What omr costs", __doc__ or "", command, result, plots)
-    return result
+    def once(self) -> Measurements:
+        """The measurements that are made once."""
+        if "guest" not in self.parts.split(","):
+            return {}
+        return {f"guest-{size}": partial(in_guest, self.kernel, self.seconds, size) for size in GUEST_SIZES}
+
+    def guest(self) -> dict[str, Any]:
+        return {"mem_mib": 512, "disk_mb_s": self.mb_s, "swap": "zram, disk"}
 
 
 def short(measured: dict[str, Any]) -> str:
@@ -116,7 +130,10 @@ def short(measured: dict[str, Any]) -> str:
 
 
 class IdleMachine:
-    """Moves the counters of a fake root as those of an idle machine move; without that nothing counts as idle."""
+    """Moves the counters of a fake root as on an idle machine.
+
+    With counters that stand still the daemon would not call the machine idle.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -156,22 +173,31 @@ class IdleMachine:
         new.rename(self.root / path)
 
 
-def natively(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
-    """A daemon on a fake tree of that size, on this machine."""
-    # In memory, so that no disk is measured.
+def natively(seconds: float, size: int) -> dict[str, Any]:
+    """The cost of a daemon on a fake tree of that many groups, on this machine."""
+    # The tree is in memory, so that the disk does not count.
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     environment = {"PATH": os.environ["PATH"], "TMPDIR": place, "OMR_LOG": "debug"}
-    made = subprocess.run([build("omr-testkit"), "tree", str(size)], env=environment, check=True, capture_output=True, text=True)
+    made = subprocess.run(
+        [build("omr-testkit"), "tree", str(size)], env=environment, check=True, capture_output=True, text=True
+    )
     root = Path(made.stdout.strip())
     try:
         (root / "config.toml").write_text(CONFIG)
         with IdleMachine(root), open(root / "log", "w+") as log:
-            command = [build("omr"), "daemon", "--root", root, "--foreground", "--config", root / "config.toml"]
+            options: list[str | Path] = ["--root", root, "--foreground", "--config", root / "config.toml"]
+            command = [build("omr"), "daemon", *options]
             daemon = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
                 swept_s = settle(daemon, root / "log", size)
                 proc = Path("/proc") / str(daemon.pid)
-                measured = watch(lambda path: (proc / path).read_text(), [*tasks(proc)], time.monotonic, time.sleep, arguments.seconds)
+                measured = watch(
+                    lambda path: (proc / path).read_text(),
+                    [*tasks(proc)],
+                    time.monotonic,
+                    time.sleep,
+                    seconds,
+                )
             finally:
                 daemon.terminate()
                 daemon.wait()
@@ -201,8 +227,14 @@ def tasks(proc: Path) -> list[str]:
     return [entry.name for entry in (proc / "task").iterdir()]
 
 
-def watch(read: Any, threads: list[str], clock: Any, sleep: Any, seconds: float) -> dict[str, Any]:
-    """What a process uses within so many seconds, from files of its directory in /proc."""
+def watch(
+    read: Callable[[str], str],
+    threads: list[str],
+    clock: Callable[[], float],
+    sleep: Callable[[float], object],
+    seconds: float,
+) -> dict[str, Any]:
+    """The resources that a process uses within some seconds, from its files in /proc."""
 
     def used() -> tuple[float, int, int]:
         cpu_ns = wakeups = forced = 0
@@ -239,15 +271,15 @@ def field(text: str, name: str) -> int:
 
 
 def ticks(log: str) -> dict[str, Any]:
-    """Full looks: those in which the groups were read."""
+    """The times of the full samples: those for which the daemon reads the groups."""
     found = [[int(word) for word in match.groups()] for match in TICK.finditer(log)]
-    # A group takes some microseconds; without a scan there is next to nothing between the two readings of the clock.
+    # A group takes some microseconds. Without a scan the clock hardly moves between two readings.
     full = [tick for tick in found if tick[1] > tick[0]]
     if not full:
-        raise GuestError("no full look in the daemon's log")
+        raise GuestError("no full sample in the daemon's log")
     rest = [tick for tick in found if tick[1] <= tick[0]]
     return {
-        # CPU time: nothing in a look waits for anything but the CPU, and other users of this machine are not omr's cost.
+        # CPU time: a sample waits for the CPU only, and other users' load is not omr's cost.
         "tick_ms": statistics.median(tick[4] for tick in full) / 1000,
         "tick_wall_ms": statistics.median(sum(tick[1:4]) for tick in full) / 1000,
         "scan_ms": statistics.median(tick[1] for tick in full) / 1000,
@@ -259,11 +291,25 @@ def ticks(log: str) -> dict[str, Any]:
     }
 
 
-def in_guest(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
-    """The same on a real kernel, with real control groups; nothing is in them, so nothing is swept."""
-    with Guest(arguments.kernel, 512, Zram(256)) as guest:
-        guest.shell(f"i=0; while [ $i -lt {size} ]; do mkdir -p /sys/fs/cgroup/load-$((i / 50)).slice/job-$i; i=$((i + 1)); done", timeout=300)
-        guest.shell("for dir in /sys/fs/cgroup/load-*.slice; do echo '+memory +cpu +io' > $dir/cgroup.subtree_control; done", timeout=300)
+MAKE_GROUPS = """
+i=0
+while [ $i -lt {size} ]; do
+    mkdir -p /sys/fs/cgroup/load-$((i / 50)).slice/job-$i
+    i=$((i + 1))
+done
+for dir in /sys/fs/cgroup/load-*.slice; do
+    echo '+memory +cpu +io' > $dir/cgroup.subtree_control
+done
+"""
+
+
+def in_guest(kernel: str, seconds: float, size: int) -> dict[str, Any]:
+    """The cost of a daemon on a real kernel with real groups.
+
+    The groups are empty, so the daemon does not sweep.
+    """
+    with Guest(kernel, 512, Zram(256)) as guest:
+        guest.shell(MAKE_GROUPS.format(size=size), timeout=300)
         with Daemon(guest, idle="1s") as daemon:
             pid = daemon.process.pid
             guest.shell("sleep 10")
@@ -273,7 +319,7 @@ def in_guest(arguments: argparse.Namespace, size: int) -> dict[str, Any]:
                 threads,
                 lambda: guest.monotonic_ns() / 1e9,
                 lambda seconds: guest.shell(f"sleep {seconds}", timeout=seconds + 60),
-                min(30, arguments.seconds),
+                min(30, seconds),
             )
         return measured | {"groups": size}
 
@@ -284,7 +330,7 @@ TIMED = "read a _ < /proc/uptime; {command}; code=$?; read b _ < /proc/uptime; e
 
 
 def reclaim(guest: Guest, command: str, group: str) -> dict[str, Any]:
-    """Runs a command that reclaims, and measures it from outside."""
+    """Runs a command that reclaims, and measures its effect on the group."""
     before, swapped = guest.group_value(group), guest.vmstat()["pswpout"]
     ended = guest.run(["sh", "-c", TIMED.format(command=command)], timeout=300, check=False)
     after, swapped_now = guest.group_value(group), guest.vmstat()["pswpout"]
@@ -312,25 +358,43 @@ ZRAM_MIB = 32
 ROUNDS = 6
 
 
-def on_zram(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The same amount by omr and by a loop that writes the same step, in turn, so that a busy host slows down both."""
-    seconds = {"omr": [], "shell": []}
+class Wall(TypedDict):
+    secs: int
+    nanos: int
+
+
+class Reclaimed(TypedDict):
+    """A group in the output of `omr reclaim --json`, as far as it is used here."""
+
+    freed: int
+    writes: int
+    wall: Wall
+
+
+def on_zram(kernel: str) -> dict[str, Any]:
+    """Reclaims the same amount by omr and by a loop that writes the same step.
+
+    Both in turn, so that a busy host slows down both.
+    """
+    seconds: dict[str, list[float]] = {"omr": [], "shell": []}
     freed = {"omr": 0.0, "shell": 0.0}
     step = 0
-    with Guest(arguments.kernel, 1024, Zram(768)) as guest:
+    with Guest(kernel, 1024, Zram(768)) as guest:
         fill(guest, f"{(2 * ROUNDS + 2) * ZRAM_MIB}M", "--compressible", "60")
         for number in range(ROUNDS):
             for arm in ("omr", "shell") if number % 2 == 0 else ("shell", "omr"):
                 if arm == "omr":
                     measured = reclaim(guest, f"omr reclaim bg {ZRAM_MIB}M --json", "bg")
                     report = json.loads(measured["stdout"][: measured["stdout"].rindex("}") + 1])
+                    group: Reclaimed
                     (group,) = report["groups"]
                     step = group["freed"] // group["writes"]
-                    # Without the start of the program, which the loop does not have.
+                    # Without the start of the program, as the loop starts none.
                     measured["seconds"] = group["wall"]["secs"] + group["wall"]["nanos"] / 1e9
                 else:
                     times = ZRAM_MIB * MIB // step
-                    loop = f"i=0; while [ $i -lt {times} ]; do echo {step} > /sys/fs/cgroup/bg/memory.reclaim; i=$((i + 1)); done"
+                    write = f"echo {step} > /sys/fs/cgroup/bg/memory.reclaim"
+                    loop = f"i=0; while [ $i -lt {times} ]; do {write}; i=$((i + 1)); done"
                     measured = reclaim(guest, loop, "bg")
                 if measured["freed_mib"] < ZRAM_MIB / 2:
                     raise GuestError(f"{arm} freed {measured['freed_mib']:.0f} MiB only: {measured['stderr']}")
@@ -346,61 +410,77 @@ def on_zram(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def on_disk(arguments: argparse.Namespace, release: str, amount: str) -> dict[str, Any]:
-    """omr on a slow disk: what it makes of the disk's speed, and what it swaps out."""
-    with Guest(release, 512, Disk(1024, arguments.mb_s)) as guest:
+def on_disk(mb_s: float, release: str, amount: str) -> dict[str, Any]:
+    """Reclaims to a slow disk: omr's rate beside the disk's, and how much omr swaps out."""
+    with Guest(release, 512, Disk(1024, mb_s)) as guest:
         fill(guest, "256M")
         measured = reclaim(guest, f"omr reclaim bg {amount} --json", "bg")
         asked = measured["before_mib"] * 0.25 if amount == "25%" else float(amount.rstrip("M"))
-        # What came free had to be written first; what was written beyond that is no merit.
+        # Memory that is freed was written first. To write more than that is no merit.
         useful = min(measured["freed_mib"], measured["swapped_mib"])
         return measured | {
             "asked_mib": asked,
-            "rate_ratio": useful * MIB / measured["seconds"] / (arguments.mb_s * 1e6),
+            "rate_ratio": useful * MIB / measured["seconds"] / (mb_s * 1e6),
             "swapped_over_asked": measured["swapped_mib"] / asked,
             "freed_over_asked": measured["freed_mib"] / asked,
         }
 
 
-# Part three: looking at what is used
+# Part three: aging
 
 AGED_MIB = 512
 
 
-def on_aging(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Pages that a second of CPU time walks over in agings, and in a loop that touches each of them once, in turn."""
+class Aged(TypedDict):
+    """The output of `omr wss --json`, as far as it is used here."""
+
+    not_aged: int
+    """Groups that the kernel could not age."""
+    memory: int
+    cpu_seconds: float
+    agings: int
+
+
+def on_aging(kernel: str) -> dict[str, Any]:
+    """The pages that agings, and a loop of touches, cover in a second of CPU time; in turn."""
     pages = AGED_MIB * MIB // 4096
     touching = looking = 0.0
     agings = 0
-    with Guest(arguments.kernel, 1024, Zram(256)) as guest:
+    with Guest(kernel, 1024, Zram(256)) as guest:
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
-        # Of a huge page there is one accessed bit.
+        # A huge page has one accessed bit.
         guest.write("/sys/kernel/mm/transparent_hugepage/enabled", "never")
         guest.group("bg")
         load = guest.spawn(["omr-testkit", "touch", f"{AGED_MIB}M", "--order", "sequential"], group="bg")
         load.line_with("ready", timeout=300)
         for number in range(1, ROUNDS + 1):
-            # All of it is used once before each look: the first of its three agings finds that, the others find nothing.
+            # The load uses all pages once. The first of three agings finds them, the others none.
             load.kill(signal.SIGUSR1)
             touched = load.line_with("touched", number)
-            seen = guest.run(["omr", "wss", "bg", "--window", "1s", "--tracker", "lru-gen", "--json"]).json()
+            command = ["omr", "wss", "bg", "--window", "1s", "--tracker", "lru-gen", "--json"]
+            seen: Aged = guest.run(command).json()
             if seen["not_aged"] or seen["memory"] < AGED_MIB * MIB:
                 raise GuestError(f"not all was aged: {seen}")
             touching += touched["seconds"]
             looking += seen["cpu_seconds"]
             agings += seen["agings"]
     walked, read = agings * pages / looking, ROUNDS * pages / touching
-    return {"aging_over_touch": walked / read, "aged_pages_per_s": walked, "touched_pages_per_s": read, "agings": agings}
+    return {
+        "aging_over_touch": walked / read,
+        "aged_pages_per_s": walked,
+        "touched_pages_per_s": read,
+        "agings": agings,
+    }
 
 
-# What comes out
+# Figures
 
 
-def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Metric]:
+def metrics(found: Found) -> dict[str, Metric]:
     made: dict[str, Metric] = {}
 
     def add(name: str, key: str, field: str, unit: str, goal: str | None = None) -> None:
-        # What is there already has a goal.
+        # A figure that is there already has a goal.
         if key in found and name not in made:
             made[name] = Metric([one[field] for one in found[key]], unit, goal)
 
@@ -414,16 +494,20 @@ def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Me
     if {"native-1000", "native-10000"} <= set(found):
         pairs = zip(found["native-10000"], found["native-1000"])
         # 10 where the cost grows linearly.
-        made["tick_growth_1000_to_10000"] = Metric([large["tick_ms"] / small["tick_ms"] for large, small in pairs], "ratio", "<= 12")
+        made["tick_growth_1000_to_10000"] = Metric(
+            [large["tick_ms"] / small["tick_ms"] for large, small in pairs], "ratio", "<= 12"
+        )
     add("reclaim_rate_ratio_zram", "zram", "rate_ratio", "ratio", ">= 0.9")
     add("aging_over_touch", "aging", "aging_over_touch", "ratio")
     add("aged_pages_per_s", "aging", "aged_pages_per_s", "1/s")
     add("touched_pages_per_s", "aging", "touched_pages_per_s", "1/s")
     disk = {key: runs for key, runs in found.items() if key.startswith("disk-")}
     if disk:
-        # The worst of each pair: the goals hold for every kernel, and what is swapped out for every amount.
+        # The worst of each pair: the goals hold for every kernel, and for swap for every amount.
         rates = zip(*(runs for key, runs in disk.items() if key.endswith(LARGEST)))
-        made["reclaim_rate_ratio_disk"] = Metric([min(one["rate_ratio"] for one in pair) for pair in rates], "ratio", ">= 0.9")
+        made["reclaim_rate_ratio_disk"] = Metric(
+            [min(one["rate_ratio"] for one in pair) for pair in rates], "ratio", ">= 0.9"
+        )
         swapped = [max(one["swapped_over_asked"] for one in pair) for pair in zip(*disk.values())]
         made["swapped_out_over_asked"] = Metric(swapped, "ratio", "<= 1.25")
         for key in disk:
@@ -442,39 +526,56 @@ def metrics(found: dict[str, list[dict[str, Any]]], mb_s: float) -> dict[str, Me
     return made
 
 
-def draw(found: dict[str, list[dict[str, Any]]], directory: Path) -> dict[str, str]:
-    plots: dict[str, str] = {}
+def draw(found: Found, directory: Path) -> dict[str, str]:
+    return draw_daemon(found, directory) | draw_reclaim(found, directory)
+
+
+def draw_daemon(found: Found, directory: Path) -> dict[str, str]:
     sizes = [size for size in SIZES if f"native-{size}" in found]
-    if sizes:
-        figure, axes = canvas(columns=3, width=11, height=3.4)
-        goals = {"rss_mib": {100: 4, 5000: 8}, "cpu_pct": {100: 0.1, 1000: 1}, "tick_ms": {1000: 10}}
-        titles = {"rss_mib": "Resident memory (MiB)", "cpu_pct": "CPU time (% of one core)", "tick_ms": "A full look and decision (ms)"}
-        for axis, (name, title) in zip(axes, titles.items()):
-            for size in sizes:
-                values = [one[name] for one in found[f"native-{size}"]]
-                axis.plot([size] * len(values), values, ".", color=COLOURS["on"])
-            axis.plot(sizes, [statistics.median(one[name] for one in found[f"native-{size}"]) for size in sizes], color=COLOURS["on"])
-            axis.plot(goals[name].keys(), goals[name].values(), "_", color=COLOURS["seed"], markersize=16, markeredgewidth=2)
-            axis.set_xscale("log")
-            axis.set_ylim(bottom=0)
-            axis.set_title(title)
-            axis.set_xlabel("groups")
-        save(figure, directory / "daemon.png")
-        plots["daemon.png"] = "The idle daemon by number of groups, natively. Red: the most it may be."
+    if not sizes:
+        return {}
+    figure, axes = canvas(columns=3, width=11, height=3.4)
+    goals: dict[str, dict[int, float]] = {
+        "rss_mib": {100: 4, 5000: 8},
+        "cpu_pct": {100: 0.1, 1000: 1},
+        "tick_ms": {1000: 10},
+    }
+    titles = {
+        "rss_mib": "Resident memory (MiB)",
+        "cpu_pct": "CPU time (% of one core)",
+        "tick_ms": "A full sample and decision (ms)",
+    }
+    for axis, (name, title) in zip(axes, titles.items()):
+        for size in sizes:
+            values = [one[name] for one in found[f"native-{size}"]]
+            axis.plot([size] * len(values), values, ".", color=COLOURS["on"])
+        medians = [statistics.median(one[name] for one in found[f"native-{size}"]) for size in sizes]
+        axis.plot(sizes, medians, color=COLOURS["on"])
+        style = {"color": COLOURS["seed"], "markersize": 16, "markeredgewidth": 2}
+        axis.plot(goals[name].keys(), goals[name].values(), "_", **style)
+        axis.set_xscale("log")
+        axis.set_ylim(bottom=0)
+        axis.set_title(title)
+        axis.set_xlabel("groups")
+    save(figure, directory / "daemon.png")
+    return {"daemon.png": "The idle daemon by number of groups, natively. Red: the most it may be."}
+
+
+def draw_reclaim(found: Found, directory: Path) -> dict[str, str]:
     disk = [key for key in found if key.startswith("disk-")]
-    if disk:
-        figure, (left, right) = canvas(columns=2, width=10, height=3.4)
-        for axis, name, goal, title in (
-            (left, "rate_ratio", 0.9, "Rate on disk, of the disk's speed"),
-            (right, "swapped_over_asked", 1.25, "Swapped out, of what was asked"),
-        ):
-            for place, key in enumerate(disk):
-                values = [one[name] for one in found[key]]
-                axis.plot([place] * len(values), values, "o", color=COLOURS["on"])
-            axis.axhline(goal, color=COLOURS["seed"], linestyle="--", linewidth=1)
-            axis.set_ylim(bottom=0)
-            axis.set_xticks(range(len(disk)), [key.removeprefix("disk-").replace("-", "\n") for key in disk])
-            axis.set_title(title)
-        save(figure, directory / "reclaim.png")
-        plots["reclaim.png"] = "omr reclaim on a throttled disk, by kernel and amount. Red: the goal."
-    return plots
+    if not disk:
+        return {}
+    figure, (left, right) = canvas(columns=2, width=10, height=3.4)
+    for axis, name, goal, title in (
+        (left, "rate_ratio", 0.9, "Rate on disk, of the disk's speed"),
+        (right, "swapped_over_asked", 1.25, "Swapped out, of what was asked"),
+    ):
+        for place, key in enumerate(disk):
+            values = [one[name] for one in found[key]]
+            axis.plot([place] * len(values), values, "o", color=COLOURS["on"])
+        axis.axhline(goal, color=COLOURS["seed"], linestyle="--", linewidth=1)
+        axis.set_ylim(bottom=0)
+        axis.set_xticks(range(len(disk)), [key.removeprefix("disk-").replace("-", "\n") for key in disk])
+        axis.set_title(title)
+    save(figure, directory / "reclaim.png")
+    return {"reclaim.png": "omr reclaim on a throttled disk, by kernel and amount. Red: the goal."}

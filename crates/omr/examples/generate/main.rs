@@ -13,7 +13,7 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-const DEFAULTS: &str = include_str!("../../../../packaging/omr.toml");
+const DEFAULTS: &str = include_str!("../../../../packaging/usr-lib-omr.toml");
 /// What no definition of a command line says: files, exit codes, privileges.
 const MORE: &str = include_str!("../../../../packaging/man/omr.1.in");
 
