@@ -13,8 +13,8 @@ use omr_policy::schedule::{Beats, Due, Schedule};
 use omr_policy::{Class, ColdAmount, Decision, Mode, Reason, Signals};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
-use super::Daemon;
 use super::looker::{Looker, Order, Wanted};
+use crate::daemon::Daemon;
 
 /// What the loop knows of it.
 pub struct History {
@@ -85,6 +85,11 @@ impl History {
         }
     }
 
+    /// Forgets groups that are gone.
+    pub fn retain(&mut self, is_there: impl Fn(GroupId) -> bool) {
+        self.old.retain(|id, _| is_there(*id));
+    }
+
     /// Has groups left in peace, at once.
     pub fn stop(&self) {
         self.looker.stop();
@@ -99,8 +104,8 @@ impl History {
 impl Daemon {
     /// Once a second.
     pub(super) fn look_at_groups(&mut self, now: Monotonic) {
-        if let Some(report) = self.history.looker.report() {
-            let history = &mut self.history;
+        if let Some(report) = self.aging.looker.report() {
+            let history = &mut self.aging;
             history.is_looking = false;
             match report.ages.is_empty() {
                 true => history.schedule.spent(report.due, report.cost),
@@ -121,18 +126,18 @@ impl Daemon {
         }
         let may_age = self.may_age();
         if !may_age {
-            self.history.stop();
+            self.aging.stop();
         }
-        if self.history.is_looking {
+        if self.aging.is_looking {
             return;
         }
-        let ages = self.groups.iter().filter_map(|group| Some(group.cold_only.as_ref()?.min_age));
-        let ages = if may_age { self.history.beats.due(now, ages) } else { Vec::new() };
+        let ages = self.world.groups.iter().filter_map(|group| Some(group.cold_only.as_ref()?.min_age));
+        let ages = if may_age { self.aging.beats.due(now, ages) } else { Vec::new() };
         if !ages.is_empty() {
             return self.order_look(Due::default(), ages);
         }
-        let due = self.history.schedule.due(&self.config.history, now, may_age);
-        let is_kept = self.config.history.size > Bytes::ZERO;
+        let due = self.aging.schedule.due(&self.settings.config.history, now, may_age);
+        let is_kept = self.settings.config.history.size > Bytes::ZERO;
         if due.aging || due.sample && is_kept {
             self.order_look(Due { sample: due.sample && is_kept, ..due }, Vec::new());
         }
@@ -140,7 +145,7 @@ impl Daemon {
 
     /// What is known of the groups that were aged for their rules.
     fn take_old(&mut self, old: Result<Vec<(GroupId, Option<Bytes>)>, String>) {
-        let history = &mut self.history;
+        let history = &mut self.aging;
         match old {
             Ok(old) => {
                 history.never = None;
@@ -159,73 +164,71 @@ impl Daemon {
 
     /// Groups that lose only what is old lose nothing, and it is said once why.
     pub(super) fn never_old(&mut self, why: String) {
-        self.history.old.clear();
+        self.aging.old.clear();
         let reason = Reason::NoAges { why: why.clone() }.to_string();
-        self.history.never = Some(why);
+        self.aging.never = Some(why);
         let time = clock::read_wall().as_secs();
-        for group in self.groups.iter().filter(|group| group.cold_only.is_some()) {
-            if let Some(path) = self.tree.path(group.id) {
+        for group in self.world.groups.iter().filter(|group| group.cold_only.is_some()) {
+            if let Some(path) = self.world.tree.path(group.id) {
                 let group = path.to_string_lossy().into_owned();
                 log::warn!("{}: left alone: {reason}", printable(&group));
-                self.ledger.add(&Entry::LeftAlone { time, group, reason: reason.clone() });
+                self.books.record(&Entry::LeftAlone { time, group, reason: reason.clone() });
             }
         }
     }
 
     /// Tells the policy.
     pub(super) fn note_old(&mut self) {
-        for group in &mut self.groups {
+        for group in &mut self.world.groups {
             if let Some(cold_only) = &mut group.cold_only {
-                cold_only.cold = self.history.old(group.id);
+                cold_only.cold = self.aging.old(group.id);
             }
         }
-    }
-
-    /// Forgets groups that are not in this list, which is sorted.
-    pub(super) fn retain_old(&mut self, ids: &[GroupId]) {
-        self.history.old.retain(|id, _| ids.binary_search(id).is_ok());
     }
 
     fn order_look(&mut self, due: Due, ages: Vec<Duration>) {
-        let by_age = self.groups.iter().filter(|group| group.class == Class::Background);
+        let by_age = self.world.groups.iter().filter(|group| group.class == Class::Background);
         let by_age = by_age.filter_map(|group| Some((group.id, group.cold_only.as_ref()?.min_age))).collect();
-        let mut groups = choose(&self.tree, &by_age);
+        let mut groups = choose(&self.world.tree, &by_age);
         if due.sample {
-            let before = std::mem::take(&mut self.history.peaks);
+            let before = std::mem::take(&mut self.aging.peaks);
             for group in &mut groups {
                 group.peak = before.get(&group.id).copied().unwrap_or_default();
-                self.history.peaks.insert(group.id, Bytes::ZERO);
+                self.aging.peaks.insert(group.id, Bytes::ZERO);
             }
         }
         let processes = if due.aging { self.processes.accounted() } else { Vec::new() };
-        self.history.is_looking = true;
-        self.history.looker.order(Order { due, ages, groups, processes, size: self.config.history.size });
+        self.aging.is_looking = true;
+        self.aging.looker.order(Order { due, ages, groups, processes, size: self.settings.config.history.size });
     }
 
     /// Whether groups may be aged now. It need not be idle: what is used while somebody works is what one
     /// wants to know. But nothing is done to a machine that is short of memory, that is told to hold still,
     /// or that takes memory from groups or brings it back just now.
     fn may_age(&self) -> bool {
-        let Some(Decision::Hold { reason }) = &self.decision else { return false };
+        let Some(Decision::Hold { reason }) = &self.mind.decision else { return false };
         let is_quiet = matches!(
             reason,
             Reason::Preparing { .. } | Reason::Paused { .. } | Reason::Warming | Reason::GoingToSleep { .. }
         );
         let is_at_ease = |signals: &Signals| {
-            let allowed = self.config.idle.pressure_memory;
+            let allowed = self.settings.config.idle.pressure_memory;
             let stalled = signals.machine.stall_memory.map(|stalled| stalled * 10_000);
             stalled.is_some_and(|stalled| stalled <= signals.machine.dt * allowed.0)
         };
-        self.config.mode == Mode::Act && !is_quiet && !self.is_working && self.signals.as_ref().is_some_and(is_at_ease)
+        self.settings.config.mode == Mode::Act
+            && !is_quiet
+            && !self.work.is_busy()
+            && self.readings.signals.as_ref().is_some_and(is_at_ease)
     }
 
     pub(super) fn history_view(&self, now: Monotonic) -> HistoryView {
-        let history = &self.history;
+        let history = &self.aging;
         HistoryView {
             agings: history.agings,
             cpu_ms: millis(history.cost),
             aged_ms_ago: history.aged.map(|aged| millis(now.since(aged))),
-            wait_ms: millis(history.schedule.wait(&self.config.history)),
+            wait_ms: millis(history.schedule.wait(&self.settings.config.history)),
         }
     }
 }

@@ -5,9 +5,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use omr_base::text::printable;
-use omr_control::protocol::Answer;
 use omr_control::status::PreparingView;
 use omr_engine::prepare::free_page_reporting::{self, Blocks};
 use omr_engine::prepare::image::Obstacle;
@@ -17,8 +16,8 @@ use omr_kernel::{Kernel, clock};
 use omr_policy::{Decision, Mode, Purpose, Reason};
 use omr_units::{Bytes, Monotonic, millis};
 
-use super::Daemon;
 use super::worker::Order;
+use crate::daemon::Daemon;
 
 /// Without a deadline it ends after this time.
 const USUAL: Duration = Duration::from_secs(120);
@@ -61,24 +60,24 @@ enum Stage {
 impl Daemon {
     /// Somebody wants the machine prepared. A second request changes the deadline, and begins anew when it
     /// is for something else.
-    pub(super) fn prepare(&mut self, purpose: Purpose, deadline_ms: Option<u64>, why: &str) -> Answer {
+    pub(super) fn prepare(&mut self, purpose: Purpose, deadline_ms: Option<u64>, why: &str) -> Result<()> {
         let now = clock::read_monotonic();
         let time = deadline_ms.map_or(USUAL, Duration::from_millis).min(LONGEST).saturating_sub(MARGIN);
         if time.is_zero() {
-            return Answer::Error("there is no time left to prepare in".into());
+            bail!("there is no time left to prepare in");
         }
         let shown: String = why.chars().take(SHOWN).collect();
         let why = printable(&shown);
         log::info!("preparing for {}: {why}; {} s", purpose.name(), time.as_secs());
         let what = format!("{}: {why}", purpose.name());
-        self.state.prepare(Some(what.clone()));
+        self.mind.state.prepare(Some(what.clone()));
         self.act(Decision::Hold { reason: Reason::Preparing { what: what.clone() } });
         let deadline = now + time;
         let reserved = if purpose == Purpose::Migrate { free_page_reporting::reserve(time) } else { Duration::ZERO };
         let before = match self.preparing.take() {
             Some(known) if known.purpose == purpose && known.stage == Stage::Running => {
                 self.preparing = Some(Preparing { why, deadline, reserved, ..known });
-                return Answer::Ok(serde_json::Value::Null);
+                return Ok(());
             }
             Some(known) if known.stage != Stage::Waiting => {
                 Some((known.purpose, known.why, "something else is to be prepared for"))
@@ -90,36 +89,30 @@ impl Daemon {
         self.preparing = Some(Preparing { purpose, why, deadline, reserved, stage, makeshift: false, before });
         // What the worker is at, be it a sweep or another preparation, ends first.
         self.stop(Reason::Preparing { what });
-        self.worker.stop();
-        if !self.is_working {
+        self.work.stop();
+        if !self.work.is_busy() {
             self.begin_to_prepare();
         }
-        Answer::Ok(serde_json::Value::Null)
-    }
-
-    /// Nobody wants it any more.
-    pub(super) fn stand_down(&mut self) -> Answer {
-        self.end_preparing("not announced any more");
-        Answer::Ok(serde_json::Value::Null)
+        Ok(())
     }
 
     /// Once a second.
     pub(super) fn look_at_deadline(&mut self, now: Monotonic) {
-        let freed = self.progress().freed;
+        let freed = self.work.progress().freed;
         let Some(preparing) = &mut self.preparing else { return };
         if now >= preparing.deadline {
             self.end_preparing("time is up");
         } else if preparing.stage == Stage::Running && preparing.deadline.since(now) < preparing.reserved {
             preparing.stage = Stage::HandingBack { freed };
-            self.worker.stop();
+            self.work.stop();
         } else if preparing.stage == Stage::Running
             && preparing.makeshift
-            && goal(&self.kernel, &self.root, preparing.purpose).is_ok()
+            && goal(&self.host.kernel, &self.host.root, preparing.purpose).is_ok()
         {
             // Swap came, and what runs would fill it: it knows of no image that needs room there.
             preparing.stage = Stage::Waiting;
             preparing.before = Some((preparing.purpose, preparing.why.clone(), "the machine can hibernate now"));
-            self.worker.stop();
+            self.work.stop();
         }
     }
 
@@ -128,7 +121,7 @@ impl Daemon {
         match (preparing.stage, preparing.before.take()) {
             (Stage::Running | Stage::HandingBack { .. }, _) => {
                 preparing.stage = Stage::Ending(why);
-                self.worker.stop();
+                self.work.stop();
             }
             // The one before it is being ended already, and all that is left.
             (Stage::Waiting, Some((purpose, before, _))) => {
@@ -136,7 +129,7 @@ impl Daemon {
             }
             (Stage::Waiting, None) => {
                 self.preparing = None;
-                self.state.prepare(None);
+                self.mind.state.prepare(None);
             }
             (Stage::Ending(_), _) => {}
         }
@@ -148,7 +141,7 @@ impl Daemon {
             return;
         };
         preparing.stage = Stage::Running;
-        let goal = goal(&self.kernel, &self.root, preparing.purpose);
+        let goal = goal(&self.host.kernel, &self.host.root, preparing.purpose);
         preparing.makeshift = goal.is_err();
         let goal = goal.unwrap_or_else(|obstacle| {
             // Whoever hibernates the machine may be about to mend that: EC2's agent switches its swap file on
@@ -157,7 +150,7 @@ impl Daemon {
             EVERYTHING
         });
         if let Goal::Image { place, .. } = &goal
-            && !zram::before(&self.kernel, place).is_empty()
+            && !zram::before(&self.host.kernel, place).is_empty()
         {
             log::warn!(
                 "zram is filled before {} and is in the image; \"omr prepare hibernate\" switches it off meanwhile, which \
@@ -165,7 +158,7 @@ impl Daemon {
                 place.name()
             );
         }
-        self.order(Order::Prepare(goal, self.loaded.clone()));
+        self.work.order(Order::Prepare(goal, self.settings.loaded.clone()));
     }
 
     /// The worker is done with it.
@@ -194,16 +187,16 @@ impl Daemon {
             }
         };
         let wall = clock::read_wall();
-        if self.snapshot.as_ref().and_then(|snapshot| snapshot.swap).is_some_and(|swap| swap.on_disk) {
+        if self.readings.swap_is_on_disk().unwrap_or(false) {
             // It was not held back by the allowance, and sweeps pay for that.
-            self.state.writes.add(wall.as_secs() / 3600, done.swapped_out);
-            self.save();
+            self.mind.state.writes.add(wall.as_secs() / 3600, done.swapped_out);
+            self.books.save(&self.mind.state.writes);
         }
         let entry = Prepared {
             time: wall.as_secs(),
             purpose,
             why,
-            observed: self.config.mode == Mode::Observe,
+            observed: self.settings.config.mode == Mode::Observe,
             freed: done.freed,
             freed_anon: done.freed_anon,
             freed_file: done.freed_file,
@@ -223,7 +216,7 @@ impl Daemon {
         if let Some(error) = &entry.error {
             log::warn!("{error}");
         }
-        self.ledger.add(&Entry::Prepare(entry));
+        self.books.record(&Entry::Prepare(entry));
     }
 
     /// The worker has freed what it could; where the machine is to be moved, its host is told.
@@ -233,13 +226,13 @@ impl Daemon {
                 purpose: Purpose::Migrate,
                 stage: stage @ (Stage::Running | Stage::HandingBack { .. }),
                 ..
-            }) if self.config.mode == Mode::Act => {
+            }) if self.settings.config.mode == Mode::Act => {
                 *stage = Stage::HandingBack { freed };
-                self.order(Order::HandBack);
+                self.work.order(Order::HandBack);
             }
             _ => {
                 self.preparing = None;
-                self.state.prepare(None);
+                self.mind.state.prepare(None);
             }
         }
     }
@@ -258,7 +251,7 @@ impl Daemon {
             Some(preparing) if preparing.stage == Stage::Waiting => preparing.before = None,
             preparing => {
                 *preparing = None;
-                self.state.prepare(None);
+                self.mind.state.prepare(None);
             }
         }
     }
@@ -268,7 +261,7 @@ impl Daemon {
         let freed = match preparing.stage {
             Stage::Waiting => Bytes::ZERO,
             Stage::HandingBack { freed } => freed,
-            Stage::Running | Stage::Ending(_) => self.progress().freed,
+            Stage::Running | Stage::Ending(_) => self.work.progress().freed,
         };
         let left = preparing.deadline.since(now);
         Some(PreparingView {

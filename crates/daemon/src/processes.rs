@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use omr_base::text::printable;
-use omr_control::protocol::Answer;
 use omr_control::status::{ColdView, Explanation, LastHint, ProcessView, StatementView};
 use omr_engine::hint::Report;
 use omr_history::AGES;
 use omr_history::ledger::{Entry, HintLine};
 use omr_kernel::memcg::Group;
-use omr_kernel::meminfo::Meminfo;
 use omr_kernel::process::{Capability, Process, ProcessMemory, Status};
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
@@ -21,18 +19,17 @@ use omr_machine::groups::class;
 use omr_machine::groups::tree::no_group;
 use omr_machine::inventory::apply_statements;
 use omr_machine::processes::{self, Finder, Seen, Which};
-use omr_machine::sample::observation;
 use omr_machine::statements::{StatementStore, Statements};
 use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Step, Verdict, lacking, rank};
 use omr_policy::statement::{Presence, Statement, Subject};
-use omr_policy::{Class, End, Mode, Reason, Signals};
+use omr_policy::{Class, End, Mode, Reason};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
 use super::hinting::{self, Given};
 use super::looker::Cold;
 use super::server::Peer;
 use super::worker::Order;
-use super::{Daemon, LONGEST_LOOK};
+use crate::daemon::Daemon;
 
 /// Processes are looked at this often, or so seldom that it takes no more than half a percent of a CPU.
 const LOOK: Duration = Duration::from_secs(2);
@@ -161,7 +158,7 @@ impl Daemon {
     /// Once a second, after the groups: is it time to look, and is a hint due?
     pub(super) fn look_at_processes(&mut self) {
         let began = clock::read_monotonic();
-        let busy = self.running.is_some() && self.scan_took > LONGEST_LOOK;
+        let busy = self.sweeps.running.is_some() && self.world.is_slow_to_scan();
         if began < self.processes.next_look || busy {
             return;
         }
@@ -178,10 +175,10 @@ impl Daemon {
     }
 
     fn look(&mut self) {
-        self.processes.statements.retain_processes(|id| is_there(&self.kernel, id));
+        self.processes.statements.retain_processes(|id| is_there(&self.host.kernel, id));
         self.apply_statements();
         let processes = &mut self.processes;
-        match processes.finder.look(&self.kernel, &self.tree, &processes.statements, Which::Concerned) {
+        match processes.finder.look(&self.host.kernel, &self.world.tree, &processes.statements, Which::Concerned) {
             Ok(seen) => processes.seen = seen.into_iter().map(|seen| (seen.process.id, seen)).collect(),
             Err(err) => {
                 log::warn!("{err}");
@@ -203,41 +200,46 @@ impl Daemon {
 
     /// What is said of groups, and of those in which a process is in the foreground, counts from now on.
     fn apply_statements(&mut self) {
-        match apply_statements(&self.kernel, &self.classifier, &mut self.tree, &self.processes.statements) {
+        match apply_statements(
+            &self.host.kernel,
+            &self.world.classifier,
+            &mut self.world.tree,
+            &self.processes.statements,
+        ) {
             Ok(changed) if changed.is_empty() => {}
             Ok(changed) => self.reclassified(&changed),
             Err(err) => log::warn!("{err}"),
         }
     }
 
-    /// What is being said by the clients of the control socket that have to go on with it.
-    pub(super) fn hold(&mut self, held: Statements) {
-        if self.processes.statements.hold(held) {
+    /// Takes note of the statements that clients of the control socket keep up.
+    pub fn note_client_statements(&mut self) {
+        if self.processes.statements.hold(self.server.statements()) {
             self.apply_statements();
         }
     }
 
-    /// What a client goes on saying until it says something else, or leaves. Of processes and groups that are gone
-    /// nothing is said; nor of those that are not its own, unless it is trusted with all.
-    pub(super) fn try_hold(&mut self, statements: &[Statement], peer: &mut Peer) -> Result<usize> {
+    /// Those of a client's statements that it may make, and how many were refused. A statement about a
+    /// process or group that is gone is left out; one about what is not the client's own is refused,
+    /// unless the client may speak for everybody.
+    pub fn own_statements(&self, statements: &[Statement], peer: Peer) -> Result<(Statements, usize)> {
         if statements.iter().any(|statement| statement.presence == Presence::Background) {
             bail!("what is in the background cannot be held: say it once, as root");
         }
-        let mut words = Statements::default();
+        let mut own = Statements::default();
         let mut refused = 0;
-        for Statement { presence: word, subject: of } in statements {
-            let Some((id, owner)) = self.owner(of) else { continue };
+        for Statement { presence, subject } in statements {
+            let Some((id, owner)) = self.owner(subject) else { continue };
             if !peer.owns(owner) {
                 refused += 1;
                 continue;
             }
             match id {
-                Either::Process(id) => words.processes.insert(id, *word),
-                Either::Group(id) => words.groups.insert(id, *word),
+                Either::Process(id) => own.processes.insert(id, *presence),
+                Either::Group(id) => own.groups.insert(id, *presence),
             };
         }
-        peer.held = words;
-        Ok(refused)
+        Ok((own, refused))
     }
 
     /// Whose it is, if it is there.
@@ -245,27 +247,25 @@ impl Daemon {
         match of {
             Subject::Process(id) => {
                 let process =
-                    Process::open(&self.kernel, id.pid).ok().filter(|process| processes::id(process) == *id)?;
+                    Process::open(&self.host.kernel, id.pid).ok().filter(|process| processes::id(process) == *id)?;
                 Some((Either::Process(*id), Status::read(process.dir()).ok()?.uid?))
             }
             Subject::Group(path) => {
-                let path = self.kernel.group_path(Path::new(path)).to_path_buf();
-                let id = self.tree.find(&path)?.id;
-                let group = Group::open(self.kernel.cgroup().ok()?, &path).ok().filter(|group| group.id() == id)?;
+                let path = self.host.kernel.group_path(Path::new(path)).to_path_buf();
+                let id = self.world.tree.find(&path)?.id;
+                let group =
+                    Group::open(self.host.kernel.cgroup().ok()?, &path).ok().filter(|group| group.id() == id)?;
                 Some((Either::Group(id), group.dir().owner().ok()?))
             }
         }
     }
 
     fn rank(&mut self) {
-        let Some(signals) = &mut self.signals else { return };
-        // The last hint has changed that.
-        signals.machine.memory =
-            Meminfo::read(&self.kernel, &mut self.buffer).ok().as_ref().and_then(observation::memory);
-        let signals = Signals { now: clock::read_monotonic(), slept: false, ..signals.clone() };
+        // The last hint has changed the free memory.
+        let Some(signals) = self.readings.read_memory(&self.host) else { return };
         let mut list: Vec<_> = self.processes.seen.values().map(|seen| seen.process.clone()).collect();
         list.sort_unstable_by_key(|process| process.id);
-        self.processes.ranked = rank(&self.config, &mut self.state, &signals, &list);
+        self.processes.ranked = rank(&self.settings.config, &mut self.mind.state, &signals, &list);
         // The one that is being hinted is not to be used, nor to be in the foreground.
         let Some(hinting) = &self.processes.hinting else { return };
         let now = self.processes.ranked.iter().find(|ranked| ranked.id == hinting.id);
@@ -283,7 +283,7 @@ impl Daemon {
     pub(super) fn stop_hint(&mut self, reason: &str) {
         if let Some(hinting) = &mut self.processes.hinting {
             hinting.stop.get_or_insert_with(|| reason.to_owned());
-            self.worker.stop();
+            self.work.stop();
         }
     }
 
@@ -300,12 +300,12 @@ impl Daemon {
         let is_back =
             |id: &&ProcessId| processes.seen.get(id).is_some_and(|seen| seen.process.class == Class::Foreground);
         let id = *processes.away.keys().find(is_back)?;
-        self.state.may_prefetch(&self.config, clock::read_monotonic()).then_some(id)
+        self.mind.state.may_prefetch(&self.settings.config, clock::read_monotonic()).then_some(id)
     }
 
     /// One that came back, else the first process of the ranking for which a hint is due.
     fn hint_next(&mut self) {
-        if self.is_working || self.preparing.is_some() {
+        if self.work.is_busy() || self.preparing.is_some() {
             return;
         }
         let due = self.processes.ranked.iter().find_map(|ranked| match &ranked.verdict {
@@ -316,7 +316,7 @@ impl Daemon {
         let Some((id, step, start)) = back.or(due) else { return };
         let within = if step == Step::WillNeed { self.processes.away.remove(&id) } else { None };
         let Some(seen) = self.processes.seen.get(&id) else { return };
-        let lacking = self.signals.as_ref().map(|signals| lacking(&self.config, &signals.machine));
+        let lacking = self.readings.signals.as_ref().map(|signals| lacking(&self.settings.config, &signals.machine));
         let amount = lacking.filter(|_| step == Step::PageOut).filter(|amount| seen.process.anon > Some(*amount));
         let order = hinting::Order {
             id,
@@ -325,25 +325,25 @@ impl Daemon {
             account: seen.account.clone(),
             room: seen.process.room.unwrap_or_default(),
             amount,
-            loaded: self.loaded.clone(),
+            loaded: self.settings.loaded.clone(),
         };
         log::debug!("{} ({}): {} hint: {start}", id.pid, printable(&seen.name), step.name());
         self.processes.hinting = Some(Hinting { id, step, amount, start, stop: None });
-        self.state.set_hinting(true);
-        self.clear_trigger();
-        self.order(Order::Hint(order));
+        self.mind.state.set_hinting(true);
+        self.sweeps.clear_trigger();
+        self.work.order(Order::Hint(order));
     }
 
     /// The worker is done with it.
     pub(super) fn hinted(&mut self, given: Given) {
-        self.state.set_hinting(false);
+        self.mind.state.set_hinting(false);
         let Some(hinting) = self.processes.hinting.take() else { return };
         match given {
             // Until the next look it would be the first again.
             Given::Gone => drop(self.processes.seen.remove(&hinting.id)),
             Given::Hinted(report, holds) => {
-                let end = remembered(report.end, hinting.amount, self.config.mode);
-                if hinting.step == Step::PageOut && self.config.hints.prefetch {
+                let end = remembered(report.end, hinting.amount, self.settings.config.mode);
+                if hinting.step == Step::PageOut && self.settings.config.hints.prefetch {
                     self.processes.note_places(hinting.id, &report.places);
                 }
                 self.note_hint(&hinting, end, holds, report.swapped_out);
@@ -362,7 +362,7 @@ impl Daemon {
         if hinting.step == Step::WillNeed {
             return;
         }
-        let on_disk = self.snapshot.as_ref().and_then(|snapshot| snapshot.swap).is_some_and(|swap| swap.on_disk);
+        let on_disk = self.readings.swap_is_on_disk().unwrap_or(false);
         let hinted = Hinted {
             step: hinting.step,
             anon: holds.anon.unwrap_or_default(),
@@ -370,8 +370,8 @@ impl Daemon {
             end,
         };
         let hour = clock::read_wall().as_secs() / 3600;
-        self.state.hinted(clock::read_monotonic(), hour, hinting.id, &hinted);
-        self.save();
+        self.mind.state.hinted(clock::read_monotonic(), hour, hinting.id, &hinted);
+        self.books.save(&self.mind.state.writes);
     }
 
     /// A line in the ledger and one in the log.
@@ -385,7 +385,7 @@ impl Daemon {
             name: seen.name.clone(),
             group: seen.group.to_string_lossy().into_owned(),
             step: hinting.step,
-            observed: self.config.mode == Mode::Observe,
+            observed: self.settings.config.mode == Mode::Observe,
             advised: Bytes::ZERO,
             freed: Bytes::ZERO,
             swapped_out: Bytes::ZERO,
@@ -423,18 +423,11 @@ impl Daemon {
             Some(error) => log::warn!("{what}: {error}"),
             None => log::info!("{what}: {} hint, {} freed, {}", line.step.name(), line.freed, line.stop_reason),
         }
-        self.ledger.add(&Entry::Hint(line));
+        self.books.record(&Entry::Hint(line));
     }
 
-    /// Somebody says something.
-    pub(super) fn say(&mut self, word: Option<Presence>, of: &Subject) -> Answer {
-        match self.try_say(word, of) {
-            Ok(()) => Answer::Ok(serde_json::Value::Null),
-            Err(err) => Answer::Error(format!("{err:#}")),
-        }
-    }
-
-    fn try_say(&mut self, word: Option<Presence>, of: &Subject) -> Result<()> {
+    /// Takes note of a statement that root makes; `None`: nothing is stated any more.
+    pub fn say(&mut self, word: Option<Presence>, of: &Subject) -> Result<()> {
         match of {
             Subject::Process(id) => self.say_of_process(word, *id)?,
             Subject::Group(path) => self.say_of_group(word, path)?,
@@ -448,14 +441,14 @@ impl Daemon {
     }
 
     fn say_of_process(&mut self, word: Option<Presence>, id: ProcessId) -> Result<()> {
-        if !is_there(&self.kernel, id) {
+        if !is_there(&self.host.kernel, id) {
             bail!("process {} has ended", id.pid);
         }
         let before = self.processes.statements.processes().get(&id).copied();
         self.processes.statements.set_process(id, word)?;
         if word == Some(Presence::Foreground) {
             // At once, and not with the next look.
-            self.state.came_back(clock::read_monotonic(), id);
+            self.mind.state.came_back(clock::read_monotonic(), id);
             if self.processes.is_taking_from(|hinted| hinted == id) {
                 self.stop_hint("omr foreground");
             }
@@ -475,14 +468,14 @@ impl Daemon {
 
     fn say_of_group(&mut self, word: Option<Presence>, path: &str) -> Result<()> {
         let path = PathBuf::from(path);
-        let path = self.kernel.group_path(&path).to_path_buf();
-        if self.tree.find(&path).is_none() {
+        let path = self.host.kernel.group_path(&path).to_path_buf();
+        if self.world.tree.find(&path).is_none() {
             // It may have come since the last scan.
             self.scan();
         }
-        let Some(node) = self.tree.find(&path) else { return Err(no_group(&path)) };
+        let Some(node) = self.world.tree.find(&path) else { return Err(no_group(&path)) };
         let id = node.id;
-        if let (Some(word), Some(assignment)) = (word, self.tree.assignment(node)) {
+        if let (Some(word), Some(assignment)) = (word, self.world.tree.assignment(node)) {
             let mut assignment = assignment.clone();
             if !assignment.apply_statement(word, None) && word == Presence::Background {
                 let (class, why) = (assignment.class.name(), assignment.explain(&path));
@@ -500,12 +493,13 @@ impl Daemon {
 
     /// These groups have another class now: ends what is being done to those that are not in the background.
     pub(super) fn reclassified(&mut self, changed: &[GroupId]) {
-        self.sort_out();
+        self.world.refresh_groups(&self.host);
+        self.note_old();
         for id in changed {
-            let node = self.tree.nodes().iter().find(|node| node.id == *id);
-            let assignment = node.and_then(|node| self.tree.assignment(node));
+            let node = self.world.tree.nodes().iter().find(|node| node.id == *id);
+            let assignment = node.and_then(|node| self.world.tree.assignment(node));
             let assignment = assignment.filter(|assignment| assignment.class != Class::Background);
-            if let (Some(assignment), Some(path)) = (assignment.cloned(), self.tree.path(*id)) {
+            if let (Some(assignment), Some(path)) = (assignment.cloned(), self.world.tree.path(*id)) {
                 self.leave(&path, assignment.class, &assignment.origin);
             }
         }
@@ -515,14 +509,14 @@ impl Daemon {
     /// Ends what is being done to a group, and to processes in it. A sweep of a group above it takes from it as well.
     fn leave(&mut self, path: &Path, class: Class, origin: &class::Origin) {
         let is_on_the_way = |running: &Path| running.starts_with(path) || path.starts_with(running);
-        if self.running.as_ref().is_some_and(|running| is_on_the_way(&running.path)) {
+        if self.sweeps.running.as_ref().is_some_and(|running| is_on_the_way(&running.path)) {
             self.stop(Reason::Class { class });
         }
         let now = clock::read_monotonic();
         let inside = self.processes.seen.values().filter(|seen| seen.group.starts_with(path));
         let inside: Vec<ProcessId> = inside.map(|seen| seen.process.id).collect();
         for id in &inside {
-            self.state.came_back(now, *id);
+            self.mind.state.came_back(now, *id);
         }
         if self.processes.is_taking_from(|hinted| inside.contains(&hinted)) {
             self.stop_hint(&origin.to_string());
@@ -532,7 +526,7 @@ impl Daemon {
     /// With groups as they are now, unless that takes too long beside a sweep.
     fn look_anew(&mut self) {
         self.apply_statements();
-        if self.running.is_none() || self.scan_took <= LONGEST_LOOK {
+        if self.sweeps.running.is_none() || !self.world.is_slow_to_scan() {
             self.scan();
         }
         self.look();
@@ -540,8 +534,9 @@ impl Daemon {
 
     /// Ends a sweep of the group that this process is in.
     fn leave_group_of(&mut self, id: ProcessId) {
-        let group = Process::open(&self.kernel, id.pid).ok().and_then(|process| process.read_group().ok().flatten());
-        if self.running.as_ref().is_some_and(|running| Some(&running.path) == group.as_ref()) {
+        let group =
+            Process::open(&self.host.kernel, id.pid).ok().and_then(|process| process.read_group().ok().flatten());
+        if self.sweeps.running.as_ref().is_some_and(|running| Some(&running.path) == group.as_ref()) {
             self.stop(Reason::Class { class: Class::Foreground });
         }
     }
@@ -566,7 +561,7 @@ impl Daemon {
     pub(super) fn statement_views(&self) -> Vec<StatementView> {
         let statements = &self.processes.statements;
         let groups = statements.groups().iter().filter_map(|(id, word)| {
-            let path = self.tree.path(*id)?.to_string_lossy().into_owned();
+            let path = self.world.tree.path(*id)?.to_string_lossy().into_owned();
             Some(StatementView { word: *word, what: self.of_whom(&Subject::Group(path)) })
         });
         let processes = statements.processes().iter();
@@ -605,7 +600,7 @@ impl Daemon {
     pub(super) fn explain_process(&mut self, now: Monotonic, pid: u32) -> Result<Explanation> {
         self.look();
         let Some(seen) = self.processes.seen.values().find(|seen| seen.process.id.pid == pid) else {
-            if Process::open(&self.kernel, pid).is_err() {
+            if Process::open(&self.host.kernel, pid).is_err() {
                 return Err(processes::no_process(&pid.to_string()));
             }
             bail!("no rule for processes fits process {pid}, and nobody has said that it is in the background");

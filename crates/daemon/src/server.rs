@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -17,22 +17,22 @@ use omr_machine::statements::Statements;
 use omr_units::Monotonic;
 use rustix::event::PollFlags;
 
+use crate::events::{Event, Sources};
+
 /// A request is shorter: there is room for more than a hundred statements.
 const LONGEST_REQUEST: usize = 16 << 10;
 /// Clients at a time.
 const MOST_CLIENTS: usize = 16;
 
 /// Who is at the other end of a connection.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Peer {
     uid: u32,
     right: Right,
-    /// What it goes on saying.
-    pub held: Statements,
 }
 
 impl Peer {
-    /// Whether what belongs to this user is its own, or it may speak for everybody.
+    /// Whether this user owns what belongs to `owner`, or may speak for everybody.
     pub fn owns(&self, owner: u32) -> bool {
         matches!(self.right, Right::Follow | Right::Control) || self.uid == owner
     }
@@ -40,39 +40,67 @@ impl Peer {
 
 /// One connection.
 #[derive(Debug)]
-pub struct Client {
+struct Client {
     stream: UnixStream,
     peer: Peer,
+    /// The statements that stand for as long as it keeps them up.
+    statements: Statements,
     input: Vec<u8>,
     output: Vec<u8>,
     since: Monotonic,
-}
-
-impl AsFd for Client {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
+    is_closed: bool,
 }
 
 impl Client {
-    /// Whether a request has been read that is not answered yet.
-    pub fn has_request(&self) -> bool {
+    /// Whether a request was read that is not answered yet.
+    fn has_request(&self) -> bool {
         self.output.is_empty() && self.input.contains(&b'\n')
     }
 
-    /// Whether there is something to send.
-    pub fn wants_to_write(&self) -> bool {
-        !self.output.is_empty()
+    /// Reads a line. `None`: there is no whole line yet, or the client is to be dropped.
+    fn read_line(&mut self) -> Option<Vec<u8>> {
+        let mut chunk = [0u8; 1024];
+        loop {
+            if let Some(end) = self.input.iter().position(|&c| c == b'\n') {
+                return Some(self.input.drain(..=end).collect());
+            }
+            let read = match self.stream.read(&mut chunk) {
+                _ if self.input.len() > LONGEST_REQUEST => Err(io::ErrorKind::InvalidData.into()),
+                Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+                read => read,
+            };
+            match read {
+                Ok(read) => self.input.extend_from_slice(&chunk[..read]),
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(_) => {
+                    self.is_closed = true;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Sends what the socket takes.
+    fn flush(&mut self) {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(written) if written > 0 => drop(self.output.drain(..written)),
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return,
+                _ => {
+                    self.is_closed = true;
+                    return;
+                }
+            }
+        }
     }
 }
 
 /// The listening socket and its clients.
 #[derive(Debug)]
-pub struct Control {
+pub struct Server {
     listener: UnixListener,
     path: PathBuf,
-    /// Open connections.
-    pub clients: Vec<Client>,
+    clients: Vec<Client>,
     /// User id of `omr watch`, who may have the machine prepared.
     watcher: Option<u32>,
     /// User id of `omr follow`, who may say of everything that it is in the foreground.
@@ -81,13 +109,7 @@ pub struct Control {
     deaf: bool,
 }
 
-impl AsFd for Control {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
-    }
-}
-
-impl Control {
+impl Server {
     /// Listens at `path`; only the holder of the lock may call this, so a socket that is there is
     /// one that a crash left behind. `group`: who may read besides root. `watcher`, `follower`: users of it who may do
     /// more.
@@ -111,7 +133,7 @@ impl Control {
             log::warn!("{}: {err}; only root can ask for the status", path.display());
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        Ok(Control { listener, path: path.into(), clients: Vec::new(), watcher, follower, deaf: false })
+        Ok(Server { listener, path: path.into(), clients: Vec::new(), watcher, follower, deaf: false })
     }
 
     /// Takes in who wants to connect.
@@ -144,70 +166,78 @@ impl Control {
                 uid if Some(uid) == self.follower => Right::Follow,
                 _ => Right::Read,
             };
-            let peer = Peer { uid, right, held: Statements::default() };
-            self.clients.push(Client { stream, peer, input: Vec::new(), output: Vec::new(), since: now });
+            self.clients.push(Client {
+                stream,
+                peer: Peer { uid, right },
+                statements: Statements::default(),
+                input: Vec::new(),
+                output: Vec::new(),
+                since: now,
+                is_closed: false,
+            });
         }
     }
 
-    /// Reads from a client and lets `answer` answer its requests; false when it is to be dropped.
-    pub fn serve(client: &mut Client, now: Monotonic, mut answer: impl FnMut(Request, &mut Peer) -> Answer) -> bool {
-        let mut chunk = [0u8; 1024];
-        // An answer that is still to be read comes before the next request.
-        while client.output.is_empty() {
-            if let Some(end) = client.input.iter().position(|&c| c == b'\n') {
-                let line: Vec<u8> = client.input.drain(..=end).collect();
-                let reply = match serde_json::from_slice::<Request>(&line) {
-                    Ok(request) if !client.peer.right.covers(request.needs()) => {
-                        Answer::Error("only root may do that".into())
-                    }
-                    Ok(request) => answer(request, &mut client.peer),
-                    Err(err) => Answer::Error(format!("not a request: {err}")),
-                };
-                client.output = serde_json::to_vec(&reply).unwrap_or_default();
-                client.output.push(b'\n');
-                client.since = now;
-                // One at a time: who asks without end does not keep the others, or a sweep, waiting.
-                return Control::send(client);
-            }
-            if client.input.len() > LONGEST_REQUEST {
-                return false;
-            }
-            let read = match client.stream.read(&mut chunk) {
-                Ok(0) => return false,
-                Ok(n) => n,
-                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return false,
-            };
-            client.input.extend_from_slice(&chunk[..read]);
+    /// Registers the listening socket and the clients.
+    pub fn register<'a>(&'a self, sources: &mut Sources<'a>) {
+        for (index, client) in self.clients.iter().enumerate() {
+            let flags = if client.output.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+            sources.add_fd(Event::Client(index), client.stream.as_fd(), flags);
         }
-        true
+        let flags = if self.deaf { PollFlags::empty() } else { PollFlags::IN };
+        sources.add_fd(Event::Connect, self.listener.as_fd(), flags);
     }
 
-    /// Sends what the socket takes; false when the client is to be dropped.
-    pub fn send(client: &mut Client) -> bool {
-        while !client.output.is_empty() {
-            match client.stream.write(&client.output) {
-                Ok(0) => return false,
-                Ok(n) => drop(client.output.drain(..n)),
-                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return false,
-            }
+    /// The clients whose request was read and is not answered yet: nobody needs to wait for them.
+    pub fn waiting(&self) -> Vec<usize> {
+        (0..self.clients.len()).filter(|&index| self.clients[index].has_request()).collect()
+    }
+
+    /// The next request of a client that is ready, and who it is. An answer that is still to be read comes
+    /// before the next request, and there is one request at a time: a client that asks without end does
+    /// not keep the others, or a sweep, waiting. A request that the client has no right to is refused here.
+    pub fn request(&mut self, index: usize, now: Monotonic) -> Option<(Request, Peer)> {
+        let client = &mut self.clients[index];
+        if !client.output.is_empty() {
+            client.flush();
+            return None;
         }
-        true
+        let line = client.read_line()?;
+        let refused = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) if client.peer.right.covers(request.needs()) => return Some((request, client.peer)),
+            Ok(_) => "only root may do that".into(),
+            Err(err) => format!("not a request: {err}"),
+        };
+        self.answer(index, &Answer::Error(refused), now);
+        None
     }
 
-    /// What to wait for at the listening socket.
-    pub fn wants(&self) -> PollFlags {
-        if self.deaf { PollFlags::empty() } else { PollFlags::IN }
+    /// Answers the request of a client.
+    pub fn answer(&mut self, index: usize, answer: &Answer, now: Monotonic) {
+        let client = &mut self.clients[index];
+        client.output = serde_json::to_vec(answer).unwrap_or_default();
+        client.output.push(b'\n');
+        client.since = now;
+        client.flush();
     }
 
-    /// What all clients together go on saying.
-    pub fn held(&self) -> Statements {
-        let mut held = Statements::default();
+    /// The statements that a client keeps up from now on.
+    pub fn keep(&mut self, index: usize, statements: Statements) {
+        self.clients[index].statements = statements;
+    }
+
+    /// Drops clients that are gone.
+    pub fn drop_closed(&mut self) {
+        self.clients.retain(|client| !client.is_closed);
+    }
+
+    /// The statements that all clients together keep up.
+    pub fn statements(&self) -> Statements {
+        let mut all = Statements::default();
         for client in &self.clients {
-            held.add(&client.peer.held);
+            all.add(&client.statements);
         }
-        held
+        all
     }
 
     /// Once a tick: drops clients that neither ask nor read.
@@ -217,7 +247,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for Server {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -242,7 +272,7 @@ mod tests {
 
     #[test]
     fn who_may_only_ask_speaks_for_itself() {
-        let peer = |right| Peer { uid: 1000, right, held: Statements::default() };
+        let peer = |right| Peer { uid: 1000, right };
         for (right, owner, owns) in [
             (Right::Read, 1000, true),
             (Right::Read, 1001, false),

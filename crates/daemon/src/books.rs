@@ -1,0 +1,108 @@
+//! What is written down: the ledger, today's figures, and the write budget.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use omr_base::storage::write_atomically;
+use omr_history::ledger::{self, Entry, Ledger, Swept};
+use omr_kernel::clock;
+use omr_policy::Writes;
+use omr_units::{Bytes, GroupId, Monotonic};
+
+use crate::tally::Tally;
+
+/// The daemon's books.
+pub struct Books {
+    /// Today's figures, and those of each group.
+    pub tally: Tally,
+    ledger: Ledger,
+    /// Where the write budget is kept.
+    budget: PathBuf,
+    /// The write budget as it was saved last.
+    saved: Writes,
+    /// Saving it failed the last time.
+    is_unsaved: bool,
+}
+
+impl Books {
+    /// Opens the books of a state directory. Returns them with the write budget that was saved.
+    pub fn open(state_dir: &Path) -> (Self, Writes) {
+        let writes = read_writes(state_dir);
+        let books = Books {
+            tally: Tally::load(state_dir, clock::read_wall().as_secs()),
+            ledger: Ledger::open(state_dir),
+            budget: state_dir.join(BUDGET),
+            saved: writes.clone(),
+            is_unsaved: false,
+        };
+        (books, writes)
+    }
+
+    /// Adds a line to the ledger.
+    pub fn record(&mut self, entry: &Entry) {
+        self.ledger.add(entry);
+    }
+
+    /// Writes down the sweep of a group. The write budget comes first: whoever sees the line may rely on
+    /// its being counted.
+    pub fn record_sweep(&mut self, now: Monotonic, swept: Swept, refaults: Option<Bytes>, writes: &Writes) {
+        self.tally.add(now, &swept, refaults);
+        self.save(writes);
+        self.ledger.add(&Entry::Sweep(swept));
+    }
+
+    /// Once a second: writes down what came back after sweeps that ended some minutes ago.
+    pub fn record_refaults(&mut self, now: Monotonic, refaults: impl Fn(GroupId) -> Option<Bytes>) {
+        for line in self.tally.came_back(now, clock::read_wall().as_secs(), refaults) {
+            self.ledger.add(&line);
+        }
+    }
+
+    /// Writes the write budget to disk when it has changed.
+    pub fn save(&mut self, writes: &Writes) {
+        if self.saved == *writes {
+            return;
+        }
+        let text = serde_json::to_vec(writes).unwrap_or_default();
+        match write_atomically(&self.budget, &text) {
+            Ok(()) => {
+                self.saved = writes.clone();
+                self.is_unsaved = false;
+            }
+            Err(err) if !self.is_unsaved => {
+                log::warn!("{err:#}; a restart will not know of the last writes to swap");
+                self.is_unsaved = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The file of the write budget, in the state directory.
+const BUDGET: &str = "swap-writes.json";
+
+/// Reads the write budget. Where its file cannot be read, the budget is put together anew from the
+/// ledger, which also knows what went to swap.
+fn read_writes(state_dir: &Path) -> Writes {
+    let path = state_dir.join(BUDGET);
+    let err = match fs::read(&path).map(|text| serde_json::from_slice(&text)) {
+        Ok(Ok(writes)) => return writes,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Writes::default(),
+        Err(err) => err.to_string(),
+        Ok(Err(err)) => err.to_string(),
+    };
+    log::warn!("{}: {err}; the writes to swap are counted anew from the ledger", path.display());
+    let mut writes = Writes::default();
+    let now = clock::read_wall().as_secs();
+    let _ = ledger::read(state_dir, |entry| {
+        let (time, bytes) = match entry {
+            Entry::Sweep(swept) => (swept.time, swept.swapped_out),
+            Entry::Prepare(prepared) => (prepared.time, prepared.swapped_out),
+            Entry::Hint(hinted) => (hinted.time, hinted.swapped_out),
+            Entry::LeftAlone { .. } | Entry::Refaults { .. } => return,
+        };
+        // A time in the future counts as now: older writes must not be forgotten because of it.
+        writes.add(time.min(now) / 3600, bytes);
+    });
+    writes
+}

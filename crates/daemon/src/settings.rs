@@ -1,0 +1,74 @@
+//! What the daemon was told: by its command line, and by the configuration.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use omr_actuate::{Actuator, DryRun, Live};
+use omr_base::exit::Exit;
+use omr_config::{BackendChoice, Loaded, Profile, load_or_refuse};
+use omr_kernel::Kernel;
+use omr_policy::{Config, Mode};
+
+use crate::host::Host;
+
+/// The command line.
+#[derive(Clone, Debug, Default)]
+pub struct Args {
+    /// Log to standard error instead of the journal.
+    pub foreground: bool,
+    /// Read this file instead of the configuration of the system.
+    pub config: Option<PathBuf>,
+    /// A profile whose values replace those of the configuration.
+    pub profile: Option<Profile>,
+    /// With a profile: the only group that is touched, whatever rules there are.
+    pub target: Option<PathBuf>,
+}
+
+/// Reads the configuration, with the profile that was asked for.
+pub fn load(root: &Path, args: &Args, kernel: &Kernel) -> Result<Loaded> {
+    let mut loaded = load_or_refuse(root, args.config.as_deref())?;
+    if let Some(profile) = args.profile {
+        let target = args.target.as_deref().map(|target| kernel.group_path(target));
+        profile.apply(target, &mut loaded).map_err(|err| Exit::Usage.error(err))?;
+    }
+    Ok(loaded)
+}
+
+/// The settings in force.
+pub struct Settings {
+    args: Args,
+    /// The configuration as it was loaded last.
+    pub loaded: Arc<Loaded>,
+    /// What the policy decides by. Its mode is that of the start: it changes with a restart only.
+    pub config: Config,
+    /// How groups are reclaimed; changes with a restart only.
+    pub backend: BackendChoice,
+}
+
+impl Settings {
+    /// The settings that were loaded at the start.
+    pub fn new(args: Args, loaded: Loaded) -> Self {
+        Settings { args, config: loaded.policy.clone(), backend: loaded.backend, loaded: Arc::new(loaded) }
+    }
+
+    /// Reads the configuration again. A file that is wrong changes nothing.
+    pub fn reload(&mut self, host: &Host) -> Result<()> {
+        let loaded = load(&host.root, &self.args, &host.kernel)?;
+        let mode = self.config.mode;
+        if loaded.backend != self.backend || loaded.policy.mode != mode {
+            log::warn!("mode and backend change with a restart only: systemctl restart omr");
+        }
+        self.config = Config { mode, ..loaded.policy.clone() };
+        self.loaded = Arc::new(loaded);
+        Ok(())
+    }
+
+    /// Where writes to the kernel go: nowhere in mode "observe".
+    pub fn actuator(&self) -> Box<dyn Actuator> {
+        match self.config.mode {
+            Mode::Act => Box::new(Live),
+            Mode::Observe => Box::new(DryRun),
+        }
+    }
+}
