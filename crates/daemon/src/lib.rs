@@ -47,7 +47,7 @@ use omr_machine::sample::cpu::Sides;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use omr_machine::statements::StatementStore;
-use omr_policy::stop::Watch;
+use omr_policy::busy::BusyWatch;
 use omr_policy::{Class, Config, Decision, End, Finished, Goal, Mode, Reason, Signals, State, Writes};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -163,7 +163,7 @@ struct Running {
     refaults: Option<Bytes>,
     start: Reason,
     stop: Option<Reason>,
-    watch: Watch,
+    watch: BusyWatch,
     sampled: Monotonic,
     own_cpu: Duration,
 }
@@ -559,7 +559,7 @@ impl Daemon {
             refaults: group.and_then(|group| group.refaults),
             start: reason.clone(),
             stop: None,
-            watch: Watch::new(&self.config.stop, self.state.steady_load()),
+            watch: BusyWatch::new(&self.config.stop, self.state.steady_load()),
             sampled: clock::read_monotonic(),
             own_cpu: clock::read_own_cpu(),
         });

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::desk::{millis, quiet, seconds};
-use omr_policy::rank::{HintEnd, Hinted, Process, ProcessId, Ranked, Score, Step, Verdict, lacking, rank};
+use omr_policy::rank::{
+    HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords, Ranked, Score, Verdict, lacking, rank,
+};
 use omr_policy::{Class, Config, Machine, Memory, Reason, Signals, State, Swap};
 use omr_units::{Bytes, Monotonic, Permyriad};
 use proptest::option;
@@ -34,6 +36,7 @@ fn process(pid: u32, anon: u64) -> Process {
 struct Desk {
     config: Config,
     state: State,
+    records: ProcessRecords,
     now: Monotonic,
     machine: Machine,
     processes: Vec<Process>,
@@ -45,6 +48,7 @@ impl Desk {
         let mut desk = Desk {
             config: Config::default(),
             state: State::default(),
+            records: ProcessRecords::default(),
             now,
             machine: quiet(),
             processes: processes.into(),
@@ -57,7 +61,7 @@ impl Desk {
     fn look(&mut self, later: u64) -> Vec<Ranked> {
         self.now = self.now + seconds(later);
         let signals = Signals { now: self.now, hour: 1, slept: false, machine: self.machine.clone() };
-        rank(&self.config, &mut self.state, &signals, &self.processes)
+        rank(&self.config, &self.state, &mut self.records, &signals, &self.processes)
     }
 
     /// What is due for the first of them.
@@ -75,23 +79,23 @@ impl Desk {
     }
 
     #[track_caller]
-    fn due(&mut self, later: u64) -> Step {
+    fn due(&mut self, later: u64) -> HintKind {
         match self.verdict(later) {
-            Verdict::Hint { step, .. } => step,
+            Verdict::Hint { kind, .. } => kind,
             hold => panic!("{hold:?}"),
         }
     }
 
     /// The hint is given, and leaves so many MiB of anonymous memory.
-    fn hinted(&mut self, step: Step, left: u64) {
+    fn hinted(&mut self, step: HintKind, left: u64) {
         self.end(step, left, HintEnd::Complete);
     }
 
-    fn end(&mut self, step: Step, left: u64, end: HintEnd) {
+    fn end(&mut self, step: HintKind, left: u64, end: HintEnd) {
         self.processes[0].anon = Some(Bytes::mib(left));
-        let hinted = Hinted { step, anon: Bytes::mib(left), swap_writes: Bytes::ZERO, end };
+        let hinted = HintReport { kind: step, anon: Bytes::mib(left), swap_writes: Bytes::ZERO, end };
         let id = self.processes[0].id;
-        self.state.hinted(self.now, 1, id, &hinted);
+        self.records.hinted(&mut self.state, self.now, 1, id, &hinted);
     }
 
     fn works(&mut self, time: Duration) {
@@ -106,13 +110,16 @@ fn an_unused_process_is_marked_cold_after_ten_seconds_and_paged_out_after_forty_
     let verdict = desk.verdict(1);
     assert_eq!(
         verdict,
-        Verdict::Hint { step: Step::Cold, reason: Reason::Unused { unused: seconds(10), needed: seconds(10) } }
+        Verdict::Hint {
+            kind: HintKind::Deactivate,
+            reason: Reason::Unused { unused: seconds(10), needed: seconds(10) }
+        }
     );
     assert_eq!(verdict.reason().to_string(), "in the background and unused for 10 s, 10 s is needed");
-    desk.hinted(Step::Cold, 100);
+    desk.hinted(HintKind::Deactivate, 100);
     assert_eq!(desk.held(34), "marked cold; unused for 44 s, at 45 s it is paged out");
-    assert_eq!(desk.due(1), Step::PageOut);
-    desk.hinted(Step::PageOut, 1);
+    assert_eq!(desk.due(1), HintKind::PageOut);
+    desk.hinted(HintKind::PageOut, 1);
     assert_eq!(desk.held(60), "1.00 MiB of anonymous memory, 12.0 MiB is worth a hint");
 }
 
@@ -121,9 +128,9 @@ fn the_times_are_configurable() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.config.hints.cold_after = seconds(2);
     desk.config.hints.pageout_after = seconds(4);
-    assert_eq!(desk.due(2), Step::Cold);
-    desk.hinted(Step::Cold, 100);
-    assert_eq!(desk.due(2), Step::PageOut);
+    assert_eq!(desk.due(2), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
+    assert_eq!(desk.due(2), HintKind::PageOut);
 }
 
 #[test]
@@ -133,7 +140,7 @@ fn without_a_rule_or_a_statement_nothing_is_hinted() {
     // The control: from then on it is.
     desk.processes[0].stated = true;
     assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
-    assert_eq!(desk.due(10), Step::Cold);
+    assert_eq!(desk.due(10), HintKind::Deactivate);
 }
 
 #[test]
@@ -158,25 +165,25 @@ fn what_cannot_be_read_holds_and_is_named() {
         assert_eq!(desk.held(3600), format!("{what} cannot be read, which counts as busy"));
         desk.processes = vec![whole.clone()];
         desk.look(1);
-        assert_eq!(desk.due(60), Step::PageOut);
+        assert_eq!(desk.due(60), HintKind::PageOut);
     }
     let mut desk = Desk::new([Process { room: None, ..whole }]);
-    assert_eq!(desk.due(60), Step::Cold, "nothing is taken by that");
+    assert_eq!(desk.due(60), HintKind::Deactivate, "nothing is taken by that");
 }
 
 #[test]
 fn a_process_that_was_in_the_foreground_begins_anew() {
     let mut desk = Desk::new([process(1, 100)]);
-    assert_eq!(desk.due(44), Step::Cold);
-    desk.hinted(Step::Cold, 100);
+    assert_eq!(desk.due(44), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
     desk.processes[0].class = Class::Foreground;
     desk.held(1);
     desk.processes[0].class = Class::Background;
     assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
-    assert_eq!(desk.due(10), Step::Cold);
+    assert_eq!(desk.due(10), HintKind::Deactivate);
     // As does one of which that is said between two looks.
-    desk.hinted(Step::Cold, 100);
-    desk.state.came_back(desk.now, id(1));
+    desk.hinted(HintKind::Deactivate, 100);
+    desk.records.came_back(desk.now, id(1));
     assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
 }
 
@@ -188,7 +195,7 @@ fn the_focus_counts_from_when_it_was_lost_and_not_from_before_the_process_was_in
     let lost = desk.now;
     desk.look(0);
     desk.processes[0] = Process { unfocused: Some(lost), ..process(1, 100) };
-    assert_eq!(desk.due(14), Step::Cold, "14 s ago, though this is the first look since");
+    assert_eq!(desk.due(14), HintKind::Deactivate, "14 s ago, though this is the first look since");
     // Somebody had it in between.
     desk.processes[0].unfocused = Some(desk.now);
     assert_eq!(desk.held(1), "used or in the foreground 1.0 s ago, 10 s is needed");
@@ -197,7 +204,7 @@ fn the_focus_counts_from_when_it_was_lost_and_not_from_before_the_process_was_in
     desk.held(60);
     desk.processes[0] = Process { unfocused: Some(lost), ..process(1, 100) };
     assert_eq!(desk.held(1), "used or in the foreground 1.0 s ago, 10 s is needed");
-    desk.state.came_back(desk.now, id(1));
+    desk.records.came_back(desk.now, id(1));
     assert_eq!(desk.held(2), "used or in the foreground 2.0 s ago, 10 s is needed");
     // Nor is one before it was looked at first.
     let mut desk = Desk::new([Process { unfocused: Some(Monotonic(0)), ..process(1, 100) }]);
@@ -219,7 +226,7 @@ fn a_process_that_works_is_in_use_and_one_with_timers_is_not() {
         desk.held(1);
     }
     desk.works(millis(10));
-    assert_eq!(desk.due(1), Step::Cold);
+    assert_eq!(desk.due(1), HintKind::Deactivate);
 }
 
 #[test]
@@ -229,7 +236,7 @@ fn a_short_burst_counts_after_a_long_time_between_two_looks() {
     desk.works(seconds(1));
     assert_eq!(desk.held(3600), "used or in the foreground 0 ms ago, 10 s is needed");
     desk.works(millis(90));
-    assert_eq!(desk.due(3600), Step::PageOut);
+    assert_eq!(desk.due(3600), HintKind::PageOut);
 }
 
 #[test]
@@ -245,30 +252,30 @@ fn small_processes_are_left_alone() {
     let mut desk = Desk::new([process(1, 11)]);
     assert_eq!(desk.held(3600), "11.0 MiB of anonymous memory, 12.0 MiB is worth a hint");
     desk.processes[0].anon = Some(Bytes::mib(12));
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
 }
 
 #[test]
 fn what_was_paged_out_is_paged_out_again_when_enough_has_changed() {
     let mut desk = Desk::new([process(1, 100)]);
-    assert_eq!(desk.due(45), Step::PageOut);
-    desk.hinted(Step::PageOut, 20);
+    assert_eq!(desk.due(45), HintKind::PageOut);
+    desk.hinted(HintKind::PageOut, 20);
     assert_eq!(desk.held(60), "paged out before and changed by 0 B since, 8.00 MiB is worth another time");
     desk.processes[0].anon = Some(Bytes::mib(28));
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
 }
 
 #[test]
 fn between_two_hints_there_is_androids_time() {
     for (last, next, millis_between) in [
-        (Step::Cold, Step::Cold, 5000),
-        (Step::Cold, Step::PageOut, 500),
-        (Step::PageOut, Step::Cold, 10_000),
-        (Step::PageOut, Step::PageOut, 10_000),
+        (HintKind::Deactivate, HintKind::Deactivate, 5000),
+        (HintKind::Deactivate, HintKind::PageOut, 500),
+        (HintKind::PageOut, HintKind::Deactivate, 10_000),
+        (HintKind::PageOut, HintKind::PageOut, 10_000),
     ] {
         let mut desk = Desk::new([process(1, 100)]);
         desk.config.hints.cold_after = Duration::ZERO;
-        desk.config.hints.pageout_after = if next == Step::Cold { seconds(3600) } else { Duration::ZERO };
+        desk.config.hints.pageout_after = if next == HintKind::Deactivate { seconds(3600) } else { Duration::ZERO };
         desk.end(last, 100, HintEnd::Stopped);
         let given = desk.now;
         desk.now = given + millis(millis_between - 1);
@@ -285,11 +292,11 @@ fn with_little_free_swap_it_is_marked_cold_and_stays() {
         Some(Swap { total: Bytes::mib(1000), free: Bytes::mib(free), on_disk: false, free_outside_image: Bytes::ZERO })
     };
     desk.machine.swap = swap(199);
-    assert_eq!(desk.due(60), Step::Cold);
-    desk.hinted(Step::Cold, 100);
+    assert_eq!(desk.due(60), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
     assert_eq!(desk.held(10), "199 MiB of swap is free, 200 MiB stays free");
     desk.machine.swap = swap(200);
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
     // What the guard keeps free for sweeps stays free, too.
     desk.processes[0].anon = Some(Bytes::mib(150));
     assert_eq!(desk.held(0), "50.0 MiB of swap is free, 100 MiB stays free");
@@ -300,16 +307,16 @@ fn no_more_is_paged_out_than_lacks_and_the_rest_when_that_lacks_too() {
     let mut desk = Desk::new([process(1, 100)]);
     let memory = |available| Some(Memory { total: Bytes::mib(1000), available: Bytes::mib(available) });
     desk.machine.memory = memory(470);
-    assert_eq!(desk.due(60), Step::PageOut);
+    assert_eq!(desk.due(60), HintKind::PageOut);
     assert_eq!(lacking(&desk.config, &desk.machine), Bytes::mib(30));
-    desk.end(Step::PageOut, 70, HintEnd::Enough);
+    desk.end(HintKind::PageOut, 70, HintEnd::Enough);
     desk.machine.memory = memory(501);
     assert_eq!(desk.held(10), "501 MiB of memory is available, 500 MiB is enough", "and it is not marked once more");
     desk.machine.memory = memory(500);
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
     assert_eq!(lacking(&desk.config, &desk.machine), desk.config.hints.smallest);
     // All of it was given: until it has changed there is nothing more to take.
-    desk.hinted(Step::PageOut, 70);
+    desk.hinted(HintKind::PageOut, 70);
     assert_eq!(desk.held(20), "paged out before and changed by 0 B since, 8.00 MiB is worth another time");
 }
 
@@ -318,16 +325,16 @@ fn with_much_memory_available_it_is_marked_cold_and_stays() {
     let mut desk = Desk::new([process(1, 100)]);
     let memory = |available| Some(Memory { total: Bytes::mib(1000), available: Bytes::mib(available) });
     desk.machine.memory = memory(501);
-    assert_eq!(desk.due(60), Step::Cold);
-    desk.hinted(Step::Cold, 100);
+    assert_eq!(desk.due(60), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
     assert_eq!(desk.held(10), "501 MiB of memory is available, 500 MiB is enough");
     desk.machine.memory = None;
     assert_eq!(desk.held(1), "the available memory cannot be read, which counts as busy");
     desk.machine.memory = memory(500);
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
     desk.config.hints.available = Permyriad::percent(100);
     desk.machine.memory = memory(1000);
-    assert_eq!(desk.due(0), Step::PageOut);
+    assert_eq!(desk.due(0), HintKind::PageOut);
 }
 
 #[test]
@@ -335,8 +342,8 @@ fn without_swap_it_is_marked_cold() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.machine.swap =
         Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, free_outside_image: Bytes::ZERO });
-    assert_eq!(desk.due(60), Step::Cold);
-    desk.hinted(Step::Cold, 100);
+    assert_eq!(desk.due(60), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
     assert_eq!(desk.held(10), "there is no swap, and hardly any page cache to take");
 }
 
@@ -357,11 +364,11 @@ fn while_somebody_waits_for_memory_or_the_disk_nothing_is_written_to_a_disk() {
     ] {
         let mut desk = Desk::new([process(1, 100)]);
         desk.machine = Machine { swap: disk, ..machine };
-        assert_eq!(desk.due(60), Step::Cold);
-        desk.hinted(Step::Cold, 100);
+        assert_eq!(desk.due(60), HintKind::Deactivate);
+        desk.hinted(HintKind::Deactivate, 100);
         assert_eq!(desk.held(10), why);
         desk.machine = Machine { swap: disk, ..quiet() };
-        assert_eq!(desk.due(1), Step::PageOut);
+        assert_eq!(desk.due(1), HintKind::PageOut);
     }
 }
 
@@ -371,18 +378,18 @@ fn writes_to_a_swap_disk_are_within_the_allowance() {
     desk.machine.swap =
         Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true, free_outside_image: Bytes::ZERO });
     desk.config.guard.max_swap_writes = Some("150MiB/day".parse().expect("a budget"));
-    assert_eq!(desk.due(60), Step::PageOut);
+    assert_eq!(desk.due(60), HintKind::PageOut);
     let hinted =
-        Hinted { step: Step::PageOut, anon: Bytes::ZERO, swap_writes: Bytes::mib(100), end: HintEnd::Complete };
-    desk.state.hinted(desk.now, 1, id(1), &hinted);
+        HintReport { kind: HintKind::PageOut, anon: Bytes::ZERO, swap_writes: Bytes::mib(100), end: HintEnd::Complete };
+    desk.records.hinted(&mut desk.state, desk.now, 1, id(1), &hinted);
     assert_eq!(desk.held(20), "100 MiB was written to swap, the allowance is 150 MiB/day");
 }
 
 #[test]
 fn a_group_that_keeps_its_memory_keeps_that_of_its_processes() {
     let mut desk = Desk::new([Process { room: Some(Bytes::mib(99)), ..process(1, 100) }]);
-    assert_eq!(desk.due(60), Step::Cold);
-    desk.hinted(Step::Cold, 100);
+    assert_eq!(desk.due(60), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
     assert_eq!(desk.held(10), "its group leaves 99.0 MiB to be taken, and it has 100 MiB");
 }
 
@@ -395,16 +402,16 @@ fn what_holds_sweeps_back_holds_hints_back() {
     desk.state.prepare(Some("hibernate".into()));
     assert_eq!(desk.held(0), "preparing for hibernate");
     desk.state.prepare(None);
-    assert_eq!(desk.due(0), Step::PageOut);
+    assert_eq!(desk.due(0), HintKind::PageOut);
 }
 
 #[test]
 fn a_hint_that_is_refused_is_not_given_again_for_ten_minutes() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.due(45);
-    desk.end(Step::PageOut, 100, HintEnd::Failed);
+    desk.end(HintKind::PageOut, 100, HintEnd::Failed);
     assert_eq!(desk.held(599), "the last hint was refused, left alone for another 1.0 s");
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
 }
 
 #[test]
@@ -492,9 +499,10 @@ fn desk() -> impl Strategy<Value = Desk> {
             desk.processes = processes;
             desk.machine = machine;
             for ranked in desk.look(later) {
-                if let Verdict::Hint { step, .. } = ranked.verdict {
-                    let hinted = Hinted { step, anon: Bytes::ZERO, swap_writes: Bytes::ZERO, end: HintEnd::Complete };
-                    desk.state.hinted(desk.now, 1, ranked.id, &hinted);
+                if let Verdict::Hint { kind, .. } = ranked.verdict {
+                    let hinted =
+                        HintReport { kind, anon: Bytes::ZERO, swap_writes: Bytes::ZERO, end: HintEnd::Complete };
+                    desk.records.hinted(&mut desk.state, desk.now, 1, ranked.id, &hinted);
                 }
             }
         }
@@ -516,7 +524,7 @@ proptest! {
             prop_assert!(process.stated);
             prop_assert!(process.cpu.is_some() && process.anon.is_some() && process.swapped.is_some());
             prop_assert!(process.oom_score_adj.is_some());
-            if let Verdict::Hint { step: Step::PageOut, .. } = ranked.verdict {
+            if let Verdict::Hint { kind: HintKind::PageOut, .. } = ranked.verdict {
                 prop_assert!(process.room >= process.anon, "{:?}", process);
                 prop_assert!(desk.machine.swap.is_some_and(|swap| swap.free >= swap.total.share(Permyriad::percent(20))));
             }

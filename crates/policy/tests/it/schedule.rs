@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::History;
-use omr_policy::schedule::{Beats, Schedule};
+use omr_policy::schedule::{RuleSchedule, Schedule};
 use omr_units::{Monotonic, Permyriad};
 use proptest::prelude::*;
 
@@ -110,7 +110,7 @@ fn the_wait_that_is_told_is_the_wait_that_comes() {
 #[test]
 fn groups_under_a_rule_are_aged_twice_in_the_time_it_asks_for_each_by_itself() {
     let seconds = Duration::from_secs;
-    let mut beats = Beats::default();
+    let mut beats = RuleSchedule::default();
     let mut agings = Vec::new();
     for second in 0..=130 {
         // One rule goes, and is there again: what was not looked at meanwhile is looked at at once.
@@ -129,7 +129,7 @@ fn groups_under_a_rule_are_aged_twice_in_the_time_it_asks_for_each_by_itself() {
 #[test]
 fn agings_for_all_rules_together_take_no_more_than_one_percent_of_a_cpu() {
     for ages in [&[10][..], &[10, 11, 12, 13], &[10, 60, 600]] {
-        let mut beats = Beats::default();
+        let mut beats = RuleSchedule::default();
         let (mut spent, mut aged) = (Duration::ZERO, Vec::new());
         for second in 0..1000 {
             let due = beats.due(at(second), ages.iter().map(|&age| Duration::from_secs(age)));

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use omr_policy::pace::{Job, Next, Pace, SMALLEST_STEP, Seen};
-use omr_policy::stop::Watch;
+use omr_policy::busy::BusyWatch;
+use omr_policy::pace::{Job, Next, Pace, PaceSample, SMALLEST_STEP};
 use omr_policy::{
     Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Reason, Signals, State, Swap, decide,
 };
@@ -38,14 +38,14 @@ pub enum Broken {
 enum Worker {
     Ready,
     Waiting { until: Monotonic },
-    Writing { until: Monotonic, took: Duration, bytes: Bytes, file_only: bool, seen: Seen },
+    Writing { until: Monotonic, took: Duration, bytes: Bytes, file_only: bool, seen: PaceSample },
 }
 
 struct Running {
     id: GroupId,
     job: Job,
     pace: Pace,
-    watch: Watch,
+    watch: BusyWatch,
     worker: Worker,
     stop: bool,
     began: Monotonic,
@@ -346,7 +346,7 @@ impl Loop {
             id,
             pace: Pace::new(job.clone()),
             job,
-            watch: Watch::new(&self.config.stop, self.state.steady_load()),
+            watch: BusyWatch::new(&self.config.stop, self.state.steady_load()),
             worker: Worker::Ready,
             stop: false,
             began: now,
@@ -394,7 +394,7 @@ impl Loop {
             self.model.remove(id);
         }
         let Some(cell) = self.model.cells.iter().find(|cell| cell.id == id) else { return self.finish(End::Gone) };
-        let seen = Seen {
+        let seen = PaceSample {
             at: now,
             current: Bytes(cell.current()),
             swapcached: Bytes(cell.clean + cell.in_flight),
@@ -425,7 +425,7 @@ impl Loop {
     }
 
     /// A write is done.
-    fn wrote(&mut self, took: Duration, bytes: Bytes, file_only: bool, seen: &Seen) {
+    fn wrote(&mut self, took: Duration, bytes: Bytes, file_only: bool, seen: &PaceSample) {
         let now = self.model.now;
         let Some(running) = &mut self.running else { return };
         let id = running.id;
