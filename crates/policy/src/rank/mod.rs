@@ -114,7 +114,7 @@ fn score(records: &ProcessRecords, now: Monotonic, process: &Process) -> Result<
         oom_score_adj: process.oom_score_adj.ok_or_else(|| unknown("its oom_score_adj"))?,
         unused: now.since(record.used.max(background)),
         anon: process.anon.ok_or_else(|| unknown("its anonymous memory"))?,
-        swapped: process.swapped.ok_or_else(|| unknown("what it has in swap"))?,
+        swapped: process.swapped.ok_or_else(|| unknown("its memory in swap"))?,
     })
 }
 

@@ -60,8 +60,8 @@ fn keep_rules() {
         (Some(Amount::Bytes(Bytes::mib(100))), 100, Ok(300)),
         (Some(Amount::Share(Permyriad::percent(25))), 100, Ok(300)),
         (Some(Amount::Bytes(Bytes::mib(399))), 0, Err("1.00 MiB to gain, 2.00 MiB is worth a sweep")),
-        (Some(Amount::Max), 0, Err("its rule keeps 400 MiB, which covers all that it uses")),
-        (Some(Amount::Bytes(Bytes::mib(500))), 0, Err("its rule keeps 500 MiB, which covers all that it uses")),
+        (Some(Amount::Max), 0, Err("its rule keeps 400 MiB, which covers all of its memory")),
+        (Some(Amount::Bytes(Bytes::mib(500))), 0, Err("its rule keeps 500 MiB, which covers all of its memory")),
         (None, 0, Ok(400)),
     ];
     for (keep, floor, expected) in cases {

@@ -31,11 +31,11 @@ fn of_a_group_under_a_rule_no_more_is_taken_than_what_is_old_and_goes_to_swap() 
     assert_eq!(judged(&desk_by_age(known(30))), Ok(30));
     assert_eq!(judged(&desk_by_age(known(500))), Ok(100));
     for (cold, why) in [
-        (known(1), "1.00 MiB was surely not used for 2 min, 2.00 MiB is worth a sweep"),
-        (ColdAmount::NotYet, "its rule takes only what was not used for 2 min, which is not known yet"),
+        (known(1), "1.00 MiB is known to be unused for 2 min, 2.00 MiB is worth a sweep"),
+        (ColdAmount::NotYet, "its rule reclaims only memory unused for 2 min, and ages that long are not known yet"),
         (
             ColdAmount::Never { why: "MGLRU off".into() },
-            "its rule takes only what is old, which is not known here: MGLRU off",
+            "its rule reclaims only cold memory, and ages are not known here: MGLRU off",
         ),
     ] {
         assert_eq!(judged(&desk_by_age(cold)), Err(why.into()));
@@ -53,7 +53,7 @@ fn of_a_group_under_a_rule_no_more_is_taken_than_what_is_old_and_goes_to_swap() 
     assert_eq!(judged(&desk), Err("11.0 MiB of swap is free, 10.0 MiB stays free".into()));
     desk.machine.swap =
         Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, free_outside_image: Bytes::ZERO });
-    assert_eq!(judged(&desk), Err("there is no swap, and hardly any page cache to take".into()));
+    assert_eq!(judged(&desk), Err("there is no swap, and hardly any page cache to reclaim".into()));
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn the_times_are_configurable() {
 #[test]
 fn without_a_rule_or_a_statement_nothing_is_hinted() {
     let mut desk = Desk::new([Process { stated: false, ..process(1, 100) }]);
-    assert_eq!(desk.held(3600), "nothing says that it is in the background");
+    assert_eq!(desk.held(3600), "no rule or statement says that it is in the background");
     // The control: from then on it is.
     desk.processes[0].stated = true;
     assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
@@ -158,7 +158,7 @@ fn what_cannot_be_read_holds_and_is_named() {
     for (process, what) in [
         (Process { cpu: None, ..whole.clone() }, "its CPU time"),
         (Process { anon: None, ..whole.clone() }, "its anonymous memory"),
-        (Process { swapped: None, ..whole.clone() }, "what it has in swap"),
+        (Process { swapped: None, ..whole.clone() }, "its memory in swap"),
         (Process { oom_score_adj: None, ..whole.clone() }, "its oom_score_adj"),
     ] {
         let mut desk = Desk::new([process]);
@@ -344,7 +344,7 @@ fn without_swap_it_is_marked_cold() {
         Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, free_outside_image: Bytes::ZERO });
     assert_eq!(desk.due(60), HintKind::Deactivate);
     desk.hinted(HintKind::Deactivate, 100);
-    assert_eq!(desk.held(10), "there is no swap, and hardly any page cache to take");
+    assert_eq!(desk.held(10), "there is no swap, and hardly any page cache to reclaim");
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn writes_to_a_swap_disk_are_within_the_allowance() {
     let hinted =
         HintReport { kind: HintKind::PageOut, anon: Bytes::ZERO, swap_writes: Bytes::mib(100), end: HintEnd::Complete };
     desk.records.hinted(&mut desk.state, desk.now, 1, id(1), &hinted);
-    assert_eq!(desk.held(20), "100 MiB was written to swap, the allowance is 150 MiB/day");
+    assert_eq!(desk.held(20), "100 MiB was written to swap, the write budget is 150 MiB/day");
 }
 
 #[test]
@@ -390,14 +390,14 @@ fn a_group_that_keeps_its_memory_keeps_that_of_its_processes() {
     let mut desk = Desk::new([Process { room: Some(Bytes::mib(99)), ..process(1, 100) }]);
     assert_eq!(desk.due(60), HintKind::Deactivate);
     desk.hinted(HintKind::Deactivate, 100);
-    assert_eq!(desk.held(10), "its group leaves 99.0 MiB to be taken, and it has 100 MiB");
+    assert_eq!(desk.held(10), "its group may lose 99.0 MiB, and the process has 100 MiB");
 }
 
 #[test]
 fn what_holds_sweeps_back_holds_hints_back() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.state.pause(desk.now, None);
-    assert_eq!(desk.held(60), "paused; omr resume goes on");
+    assert_eq!(desk.held(60), "paused until omr resume");
     desk.state.resume();
     desk.state.prepare(Some("hibernate".into()));
     assert_eq!(desk.held(0), "preparing for hibernate");
