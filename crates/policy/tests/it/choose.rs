@@ -1,4 +1,4 @@
-//! Which group is swept, how much of it, and when it is swept again.
+//! The choice of the group to sweep, the amount, and the next sweep of the same group.
 
 use omr_policy::{Class, Config, Decision, End, Reason, State, judge, next};
 use omr_units::{Amount, Bytes, GroupId, Permyriad};
@@ -146,7 +146,7 @@ fn a_group_that_never_gets_done_does_not_keep_the_others_waiting_for_ever() {
 
 #[test]
 fn no_sweep_storm() {
-    // A stream of file pages: each second 200 MiB more, all of it taken at once.
+    // A stream of file pages: each second 200 MiB more, all of it reclaimed at once.
     let mut desk = Desk::new([group(1, 0, 200)]);
     let mut sweeps = 0;
     for _ in 0..3600 {

@@ -1,5 +1,5 @@
-//! Names in JSON: clients of the control socket and files on disk know them, so a name in the code may
-//! change while the name in JSON stays.
+//! Names in JSON: clients of the control socket and files on disk know them, so a name in the code
+//! may change while the name in JSON stays.
 
 use omr_policy::rank::{HintEnd, HintKind, HintReport, Verdict};
 use omr_policy::{ColdAmount, ColdOnly, End, Reason, Swap};

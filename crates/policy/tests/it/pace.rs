@@ -237,7 +237,7 @@ fn somebody_elses_writeback_slows_a_job_down_and_does_not_stop_it() {
 }
 
 #[test]
-fn a_group_ends_at_its_floor_even_where_the_kernel_frees_twice_what_it_is_asked_for() {
+fn a_job_ends_at_the_floor_even_if_the_kernel_frees_twice_the_amount() {
     for (floor, over) in [(50, 1), (50, 2), (0, 1)] {
         let mut seen = seen(200);
         let mut pace = Pace::new(Job { floor: Bytes::mib(floor), ..job(500) });
@@ -315,7 +315,7 @@ fn without_swap_the_kernel_takes_files_by_itself() {
 }
 
 #[test]
-fn what_is_swapped_out_already_is_collected_before_more_is_sent_out() {
+fn pages_in_swap_are_freed_before_more_are_sent_out() {
     let mut pace = Pace::new(job(100));
     for _ in 0..3 {
         let (bytes, _) = write(&mut pace, &seen(2000));
@@ -347,7 +347,7 @@ fn pages_that_come_back_while_they_are_on_their_way_out_end_a_job() {
         };
         assert_eq!(end, End::Futile);
         assert!(churning.swap_written <= Bytes::mib(most), "{} for {amount} MiB", churning.swap_written);
-        // What is there already is collected.
+        // Pages that are in swap already are freed.
         let mut pace = Pace::new(job(amount));
         let sent = PaceSample { swapcached: Bytes::mib(amount), swap_written: Bytes::mib(2 * amount), ..seen(2000) };
         assert_eq!(write(&mut pace, &sent), (Bytes::mib(1), false));

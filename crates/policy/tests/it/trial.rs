@@ -1,4 +1,4 @@
-//! With how much memory a group can live, found out by trying.
+//! Trials: with how much memory a group can live.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn plan() -> Plan {
     Plan { step: Permyriad::percent(10), floor: Bytes::ZERO, target: None, watch: WATCH, hold: HOLD, guard }
 }
 
-/// A group that uses some of its memory, in a world without the kernel.
+/// A group that uses some of its memory, without a kernel.
 struct Group {
     seen: TrialSample,
     uses: Bytes,
@@ -90,7 +90,7 @@ fn it_goes_down_to_the_last_size_that_holds_and_holds_it() {
 }
 
 #[test]
-fn a_group_that_uses_all_it_has_gets_it_back_at_the_next_look() {
+fn a_group_that_uses_all_of_its_memory_gets_it_back_at_the_next_sample() {
     let mut group = Group::new(160, 160);
     let (trial, limits) = group.try_all(plan());
     assert_eq!((trial.held(), trial.good(), trial.bottom()), (None, None, Some(Bottom::Guard)));
@@ -101,7 +101,7 @@ fn a_group_that_uses_all_it_has_gets_it_back_at_the_next_look() {
 }
 
 #[test]
-fn after_it_was_given_back_a_group_has_a_look_of_rest() {
+fn a_group_rests_after_its_limit_was_given_back() {
     let start = Group::new(160, 64).seen;
     let mut trial = Trial::new(plan(), start);
     let at =
@@ -121,7 +121,7 @@ fn after_it_was_given_back_a_group_has_a_look_of_rest() {
 }
 
 #[test]
-fn what_breaks_the_guard_as_it_is_is_not_tried() {
+fn a_group_that_breaks_the_guard_without_a_limit_is_not_tried() {
     let mut group = Group::new(160, 64);
     let mut trial = Trial::new(plan(), group.seen);
     assert_eq!(trial.next(&group.seen), Next::Wait);
@@ -132,9 +132,9 @@ fn what_breaks_the_guard_as_it_is_is_not_tried() {
 }
 
 #[test]
-fn the_allowance_is_that_of_a_look_and_what_is_not_known_is_none() {
+fn the_guard_allows_an_amount_for_one_watch_and_unknown_counters_break_it() {
     let start = Group::new(1000, 64).seen;
-    // 0.1 % of 30 s; 0.2 % of 1000 MiB in a minute is half of that in a look.
+    // 0.1 % of 30 s; 0.2 % of 1000 MiB in a minute is half of that in one watch.
     for (stall, refaults, breach) in [
         (Some(30), Some(1000), None),
         (Some(31), Some(0), Some(Breach::Stall)),
@@ -151,13 +151,13 @@ fn the_allowance_is_that_of_a_look_and_what_is_not_known_is_none() {
             ..start
         };
         assert_eq!(trial.breach(&seen), breach, "{stall:?} {refaults:?}");
-        // A look later on there is as much again.
+        // After another watch the allowance is as large again.
         assert_eq!(
             trial.breach(&TrialSample { at: start.at + 2 * WATCH, ..seen }).is_some(),
             stall.is_none() || refaults.is_none()
         );
     }
-    // Of a small group a batch of the kernel's may come back.
+    // In a small group one batch of the kernel may come back.
     let small = Group::new(10, 1).seen;
     let seen = |bytes| TrialSample { refaults: Some(bytes), ..small };
     assert_eq!(Trial::new(plan(), small).breach(&seen(LEAST_REFAULTS)), None);

@@ -28,7 +28,7 @@ prop_compose! {
     }
 }
 
-/// A group of which a kernel frees what it is asked for, or more, or less.
+/// A group whose kernel frees as much as it is asked for, or more, or less.
 #[derive(Debug)]
 struct Kernel {
     seen: PaceSample,
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pace_ends_whatever_it_is_told(
+    fn a_pace_ends_with_any_samples(
         job in a_job(),
         replies in vec((0u64..9000, 0u64..3000, 0u64..400_000, option::of(0u64..20_000), 0u64..500, any::<bool>(), 0u64..50), 1..12),
     ) {

@@ -64,7 +64,7 @@ pub struct Report {
     pub swapped: u64,
     pub faults: u64,
     pub ends: BTreeMap<&'static str, u64>,
-    /// What was violated, and how often.
+    /// The laws that were violated, and how often.
     pub violations: BTreeMap<&'static str, (u64, String)>,
     pub digest: u64,
 }
@@ -205,7 +205,7 @@ impl Loop {
             self.report.faults += 1;
         }
         if chance.once_in(8 * per_hour) {
-            // The clock is set back. Forward it looks as if time had passed, and nobody can tell.
+            // The clock is set back. A clock set forward cannot be told from time that passed.
             self.model.behind += chance.below(100_000);
         }
         let slept = chance.once_in(6 * per_hour);
@@ -245,7 +245,7 @@ impl Loop {
         Bytes(if self.is(Broken::SwapLooksFree) { self.model.swap } else { self.model.swap_free })
     }
 
-    /// What the machine shows since the last tick, without the signal that is missing.
+    /// The machine since the last tick, without the signal that is missing.
     fn machine(&mut self) -> Machine {
         let (at, used, foreground, refaults) = self.last;
         let model = &self.model;
@@ -445,7 +445,7 @@ impl Loop {
             class == Class::Background || !settled || freed + out == 0,
             || format!("{freed} bytes of class {}", class.name()),
         );
-        // What others did in the meantime is not its doing.
+        // Memory that other programs freed in the meantime does not count.
         let after = seen.current.0.saturating_sub(freed);
         self.report.violate("floors hold", freed == 0 || after + SMALLEST_STEP.0 >= floor, || {
             format!("{after} bytes left of {floor}")
