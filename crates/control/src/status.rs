@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use omr_policy::age::Bounds;
 use omr_policy::forecast::Forecast;
-use omr_policy::rank::{ProcessId, Score, Step, Verdict};
+use omr_policy::rank::{HintKind, ProcessId, Score, Verdict};
 use omr_policy::statement::Presence;
 use omr_policy::{Class, ColdOnly, Decision, Mode, Purpose, Reason};
 use omr_units::{Budget, Bytes};
@@ -220,7 +220,7 @@ pub struct ColdView {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LastHint {
     /// Which.
-    pub step: Step,
+    pub step: HintKind,
     /// So long ago.
     pub ago: Duration,
     /// Bytes.

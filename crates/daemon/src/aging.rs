@@ -9,7 +9,7 @@ use omr_history::ledger::Entry;
 use omr_history::{MOST_GROUPS, SMALLEST};
 use omr_kernel::clock;
 use omr_machine::groups::tree::Tree;
-use omr_policy::schedule::{Beats, Due, Schedule};
+use omr_policy::schedule::{Due, RuleSchedule, Schedule};
 use omr_policy::{Class, ColdAmount, Decision, Mode, Reason, Signals};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
@@ -29,7 +29,7 @@ pub struct History {
     /// When groups were aged last.
     aged: Option<Monotonic>,
     /// When those are aged of which rules take only what is old.
-    beats: Beats,
+    beats: RuleSchedule,
     /// How much of them is that old.
     old: HashMap<GroupId, Bytes>,
     /// Why that is never known.
@@ -47,7 +47,7 @@ impl History {
             agings: 0,
             cost: Duration::ZERO,
             aged: None,
-            beats: Beats::default(),
+            beats: RuleSchedule::default(),
             old: HashMap::new(),
             never: None,
         }

@@ -17,7 +17,7 @@ use omr_kernel::process::{Process, ProcessMemory};
 use omr_kernel::ranges::Ranges;
 use omr_machine::processes;
 use omr_policy::End;
-use omr_policy::rank::{ProcessId, Step};
+use omr_policy::rank::{HintKind, ProcessId};
 use omr_units::{Amount, Bytes};
 
 /// What is to be hinted.
@@ -26,7 +26,7 @@ pub struct Order {
     /// Which process.
     pub id: ProcessId,
     /// How.
-    pub step: Step,
+    pub step: HintKind,
     /// About which of it; `None`: all.
     pub within: Option<Ranges>,
     /// The group that accounts for its memory, below the mount; `None`: the root.
@@ -85,9 +85,9 @@ fn try_give(
     };
     let subject = Subject { process, group, account };
     let (advice, amount) = match order.step {
-        Step::Cold => (Advice::Cold, Amount::Max),
-        Step::PageOut => (Advice::PageOut, order.amount.map_or(Amount::Max, Amount::Bytes)),
-        Step::WillNeed => (Advice::WillNeed, Amount::Max),
+        HintKind::Deactivate => (Advice::Cold, Amount::Max),
+        HintKind::PageOut => (Advice::PageOut, order.amount.map_or(Amount::Max, Amount::Bytes)),
+        HintKind::Prefetch => (Advice::WillNeed, Amount::Max),
     };
     let selection = Selection { advice, within: order.within.clone(), backing: Some(Backing::Anonymous) };
     let config = &order.loaded.policy;

@@ -20,7 +20,9 @@ use omr_machine::groups::tree::no_group;
 use omr_machine::inventory::apply_statements;
 use omr_machine::processes::{self, Finder, Seen, Which};
 use omr_machine::statements::{StatementStore, Statements};
-use omr_policy::rank::{HintEnd, Hinted, ProcessId, Ranked, Step, Verdict, lacking, rank};
+use omr_policy::rank::{
+    HintEnd, HintKind, HintReport, ProcessId, ProcessRecords, Ranked, Verdict, lacking, may_prefetch, rank,
+};
 use omr_policy::statement::{Presence, Statement, Subject};
 use omr_policy::{Class, End, Mode, Reason};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
@@ -44,6 +46,8 @@ pub struct Processes {
     finder: Finder,
     pub statements: StatementStore,
     seen: HashMap<ProcessId, Seen>,
+    /// What the policy remembers of them between two samples.
+    records: ProcessRecords,
     ranked: Vec<Ranked>,
     next_look: Monotonic,
     /// CPU time that the last look took.
@@ -63,7 +67,7 @@ pub struct Processes {
 #[derive(Debug)]
 struct Hinting {
     id: ProcessId,
-    step: Step,
+    step: HintKind,
     /// So much of it only.
     amount: Option<Bytes>,
     start: Reason,
@@ -72,7 +76,7 @@ struct Hinting {
 
 #[derive(Clone, Debug)]
 struct Done {
-    step: Step,
+    step: HintKind,
     at: Monotonic,
     freed: Bytes,
     /// In swap when it ended.
@@ -86,6 +90,7 @@ impl Processes {
             statements,
             seen: HashMap::new(),
             ranked: Vec::new(),
+            records: ProcessRecords::default(),
             next_look: Monotonic(0),
             look_took: Duration::ZERO,
             hinting: None,
@@ -98,7 +103,7 @@ impl Processes {
 
     /// A hint is being given that gives up memory of such a process, and does not bring it back.
     fn is_taking_from(&self, of: impl FnOnce(ProcessId) -> bool) -> bool {
-        self.hinting.as_ref().is_some_and(|hinting| hinting.step != Step::WillNeed && of(hinting.id))
+        self.hinting.as_ref().is_some_and(|hinting| hinting.step != HintKind::Prefetch && of(hinting.id))
     }
 
     /// All that may be hinted, and the groups that account for them.
@@ -128,7 +133,7 @@ impl Processes {
 
     /// A process is being paged out: to a disk, nobody who waits for memory must wait for that as well.
     pub fn pages_out(&self) -> bool {
-        self.hinting.as_ref().is_some_and(|hinting| hinting.step == Step::PageOut)
+        self.hinting.as_ref().is_some_and(|hinting| hinting.step == HintKind::PageOut)
     }
 }
 
@@ -265,13 +270,14 @@ impl Daemon {
         let Some(signals) = self.readings.read_memory(&self.host) else { return };
         let mut list: Vec<_> = self.processes.seen.values().map(|seen| seen.process.clone()).collect();
         list.sort_unstable_by_key(|process| process.id);
-        self.processes.ranked = rank(&self.settings.config, &mut self.mind.state, &signals, &list);
+        self.processes.ranked =
+            rank(&self.settings.config, &self.mind.state, &mut self.processes.records, &signals, &list);
         // The one that is being hinted is not to be used, nor to be in the foreground.
         let Some(hinting) = &self.processes.hinting else { return };
         let now = self.processes.ranked.iter().find(|ranked| ranked.id == hinting.id);
         let reason = match now.map(|ranked| ranked.verdict.reason()) {
-            Some(Reason::Class { class: Class::Foreground }) if hinting.step == Step::WillNeed => return,
-            Some(_) if hinting.step == Step::WillNeed => "it left the foreground".to_owned(),
+            Some(Reason::Class { class: Class::Foreground }) if hinting.step == HintKind::Prefetch => return,
+            Some(_) if hinting.step == HintKind::Prefetch => "it left the foreground".to_owned(),
             Some(reason @ (Reason::InUse { .. } | Reason::Class { .. } | Reason::NotStated)) => reason.to_string(),
             Some(_) => return,
             None => "it has ended".to_owned(),
@@ -300,7 +306,7 @@ impl Daemon {
         let is_back =
             |id: &&ProcessId| processes.seen.get(id).is_some_and(|seen| seen.process.class == Class::Foreground);
         let id = *processes.away.keys().find(is_back)?;
-        self.mind.state.may_prefetch(&self.settings.config, clock::read_monotonic()).then_some(id)
+        may_prefetch(&self.settings.config, &self.mind.state, clock::read_monotonic()).then_some(id)
     }
 
     /// One that came back, else the first process of the ranking for which a hint is due.
@@ -309,15 +315,15 @@ impl Daemon {
             return;
         }
         let due = self.processes.ranked.iter().find_map(|ranked| match &ranked.verdict {
-            Verdict::Hint { step, reason } => Some((ranked.id, *step, reason.clone())),
+            Verdict::Hint { kind, reason } => Some((ranked.id, *kind, reason.clone())),
             Verdict::Hold { .. } => None,
         });
-        let back = self.returning().map(|id| (id, Step::WillNeed, Reason::CameBack));
+        let back = self.returning().map(|id| (id, HintKind::Prefetch, Reason::CameBack));
         let Some((id, step, start)) = back.or(due) else { return };
-        let within = if step == Step::WillNeed { self.processes.away.remove(&id) } else { None };
+        let within = if step == HintKind::Prefetch { self.processes.away.remove(&id) } else { None };
         let Some(seen) = self.processes.seen.get(&id) else { return };
         let lacking = self.readings.signals.as_ref().map(|signals| lacking(&self.settings.config, &signals.machine));
-        let amount = lacking.filter(|_| step == Step::PageOut).filter(|amount| seen.process.anon > Some(*amount));
+        let amount = lacking.filter(|_| step == HintKind::PageOut).filter(|amount| seen.process.anon > Some(*amount));
         let order = hinting::Order {
             id,
             step,
@@ -343,7 +349,7 @@ impl Daemon {
             Given::Gone => drop(self.processes.seen.remove(&hinting.id)),
             Given::Hinted(report, holds) => {
                 let end = remembered(report.end, hinting.amount, self.settings.config.mode);
-                if hinting.step == Step::PageOut && self.settings.config.hints.prefetch {
+                if hinting.step == HintKind::PageOut && self.settings.config.hints.prefetch {
                     self.processes.note_places(hinting.id, &report.places);
                 }
                 self.note_hint(&hinting, end, holds, report.swapped_out);
@@ -359,18 +365,18 @@ impl Daemon {
     }
 
     fn note_hint(&mut self, hinting: &Hinting, end: HintEnd, holds: ProcessMemory, swapped_out: Bytes) {
-        if hinting.step == Step::WillNeed {
+        if hinting.step == HintKind::Prefetch {
             return;
         }
         let on_disk = self.readings.swap_is_on_disk().unwrap_or(false);
-        let hinted = Hinted {
-            step: hinting.step,
+        let hinted = HintReport {
+            kind: hinting.step,
             anon: holds.anon.unwrap_or_default(),
             swap_writes: if on_disk { swapped_out } else { Bytes::ZERO },
             end,
         };
         let hour = clock::read_wall().as_secs() / 3600;
-        self.mind.state.hinted(clock::read_monotonic(), hour, hinting.id, &hinted);
+        self.processes.records.hinted(&mut self.mind.state, clock::read_monotonic(), hour, hinting.id, &hinted);
         self.books.save(&self.mind.state.writes);
     }
 
@@ -411,7 +417,7 @@ impl Daemon {
                 };
                 let swapped = holds.swapped.unwrap_or_default();
                 // What came back since the last one was taken out is still to be seen.
-                if hinting.step != Step::WillNeed {
+                if hinting.step != HintKind::Prefetch {
                     let done = Done { step: hinting.step, at: clock::read_monotonic(), freed: report.freed, swapped };
                     self.processes.done.insert(hinting.id, done);
                 }
@@ -448,7 +454,7 @@ impl Daemon {
         self.processes.statements.set_process(id, word)?;
         if word == Some(Presence::Foreground) {
             // At once, and not with the next look.
-            self.mind.state.came_back(clock::read_monotonic(), id);
+            self.processes.records.came_back(clock::read_monotonic(), id);
             if self.processes.is_taking_from(|hinted| hinted == id) {
                 self.stop_hint("omr foreground");
             }
@@ -516,7 +522,7 @@ impl Daemon {
         let inside = self.processes.seen.values().filter(|seen| seen.group.starts_with(path));
         let inside: Vec<ProcessId> = inside.map(|seen| seen.process.id).collect();
         for id in &inside {
-            self.mind.state.came_back(now, *id);
+            self.processes.records.came_back(now, *id);
         }
         if self.processes.is_taking_from(|hinted| inside.contains(&hinted)) {
             self.stop_hint(&origin.to_string());
@@ -619,7 +625,7 @@ impl Daemon {
         let view = self.process_view(now, ranked);
         explanation.verdict = match &ranked.verdict {
             _ if view.hinting => "being hinted away now".to_owned(),
-            Verdict::Hint { step, reason } => format!("{} hint due: {reason}", step.name()),
+            Verdict::Hint { kind, reason } => format!("{} hint due: {reason}", kind.name()),
             Verdict::Hold { reason } => format!("held: {reason}"),
         };
         explanation.reason = Some(ranked.verdict.reason().clone());

@@ -11,7 +11,7 @@ use omr_history::ledger::Swept;
 use omr_kernel::clock;
 use omr_kernel::psi::Trigger;
 use omr_machine::sample::cpu::Sides;
-use omr_policy::busy::Watch;
+use omr_policy::busy::BusyWatch;
 use omr_policy::{Config, End, Mode, Reason, Stop};
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad, millis};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -33,7 +33,7 @@ pub struct Running {
     pub start: Reason,
     /// Why it was told to stop.
     pub stop: Option<Reason>,
-    watch: Watch,
+    watch: BusyWatch,
     sampled: Monotonic,
     own_cpu: Duration,
 }
@@ -107,7 +107,7 @@ impl Sweeps {
             refaults: group.refaults,
             start: group.reason,
             stop: None,
-            watch: Watch::new(stop, steady_load),
+            watch: BusyWatch::new(stop, steady_load),
             sampled: clock::read_monotonic(),
             own_cpu: clock::read_own_cpu(),
         });

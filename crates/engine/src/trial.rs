@@ -18,7 +18,7 @@ use omr_base::exit::Exit;
 use omr_kernel::memcg::Group;
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Kernel, clock};
-use omr_policy::trial::{Next, Plan, Seen, Trial};
+use omr_policy::trial::{Next, Plan, Trial, TrialSample};
 use omr_policy::{Config, End, swap_floor};
 use omr_units::{Bytes, Limit, Monotonic};
 
@@ -68,12 +68,12 @@ pub struct Trier<'a> {
 }
 
 /// The group now.
-pub fn read(kernel: &Kernel, group: &Group) -> Result<Seen> {
+pub fn read(kernel: &Kernel, group: &Group) -> Result<TrialSample> {
     let mut buffer = Vec::with_capacity(8192);
     let current = group.read_current(&mut buffer)?;
     let refaults = group.read_stat(&mut buffer)?.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()));
     let stall = psi::read_group_some_total(group.dir(), Resource::Memory, &mut buffer);
-    Ok(Seen { at: clock::read_monotonic(), current, stall, refaults })
+    Ok(TrialSample { at: clock::read_monotonic(), current, stall, refaults })
 }
 
 /// What of a group cannot leave memory: all but page cache, and as much of the rest as swap has room for.
@@ -149,7 +149,7 @@ impl<'a> Trier<'a> {
             let arrived = match next {
                 Next::Limit(size) => Some(self.limit(size, trial)?),
                 Next::Wait => {
-                    self.age(trial.plan().look / 2);
+                    self.age(trial.plan().watch / 2);
                     self.stop.sleep(LOOK);
                     None
                 }

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use omr_policy::rank::{ProcessId, Step};
+use omr_policy::rank::{HintKind, ProcessId};
 use omr_policy::{End, Purpose};
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
@@ -146,7 +146,7 @@ pub struct HintLine {
     /// Path of its group below the mount.
     pub group: String,
     /// Which hint.
-    pub step: Step,
+    pub step: HintKind,
     /// Decided only, not done (`mode = "observe"`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub observed: bool,

@@ -211,8 +211,8 @@ fn pause_and_resume() {
     let status = daemon.wait_for_reason("paused");
     assert!(status["reason"].as_str().unwrap().starts_with("paused for another "), "{status}");
     ok(&root, &["pause"]);
-    wait_until("for good", || daemon.status()["reason"] == "paused; omr resume goes on");
-    assert!(ok(&root, &["explain"]).starts_with("held: paused; omr resume goes on"));
+    wait_until("for good", || daemon.status()["reason"] == "paused until omr resume");
+    assert!(ok(&root, &["explain"]).starts_with("held: paused until omr resume"));
     ok(&root, &["resume"]);
     daemon.wait_for_reason("nothing-to-gain");
     daemon.end();

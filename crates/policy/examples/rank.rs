@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use omr_policy::rank::{Process, ProcessId, Step, Verdict, rank};
+use omr_policy::rank::{HintKind, Process, ProcessId, ProcessRecords, Verdict, rank};
 use omr_policy::{Class, Config, Machine, Memory, Signals, State, Swap};
 use omr_units::{Bytes, Monotonic};
 
 fn main() {
     let count: u32 = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(5000);
     let config = Config::default();
-    let mut state = State::default();
+    let state = State::default();
+    let mut records = ProcessRecords::default();
     let swap =
         Swap { total: Bytes::mib(1 << 20), free: Bytes::mib(1 << 20), on_disk: true, free_outside_image: Bytes::ZERO };
     // Less than half of it is available, and nobody waits: who is unused for long enough is to be
@@ -33,10 +34,10 @@ fn main() {
             process.cpu = process.cpu.map(|cpu| cpu + Duration::from_millis(look * 10));
         }
         let began = Instant::now();
-        let ranked = rank(&config, &mut state, &signals, &processes);
+        let ranked = rank(&config, &state, &mut records, &signals, &processes);
         times.push(began.elapsed());
         assert_eq!(ranked.len(), processes.len());
-        let is_pageout = |verdict: &Verdict| matches!(verdict, Verdict::Hint { step: Step::PageOut, .. });
+        let is_pageout = |verdict: &Verdict| matches!(verdict, Verdict::Hint { kind: HintKind::PageOut, .. });
         due = ranked.iter().filter(|ranked| is_pageout(&ranked.verdict)).count();
     }
     times.sort();

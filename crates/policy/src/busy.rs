@@ -18,7 +18,7 @@ const STEADY: Duration = Duration::from_secs(1);
 
 /// Samples the CPU time used outside the background groups while a sweep runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Watch {
+pub struct BusyWatch {
     /// How much of a CPU is allowed on top of the steady load.
     above: Permyriad,
     /// The steady load, as a share of one CPU.
@@ -47,11 +47,11 @@ impl Sample {
     }
 }
 
-impl Watch {
+impl BusyWatch {
     /// A watch for a sweep that began under a `steady` load, as a share of one CPU.
     pub fn new(config: &Stop, steady: Permyriad) -> Self {
         let none = Sample::default();
-        Watch { above: config.cpu, steady, previous: none, since: none, owed: Duration::ZERO }
+        BusyWatch { above: config.cpu, steady, previous: none, since: none, owed: Duration::ZERO }
     }
 
     /// Takes in a sample: CPU time `used` outside background groups within `dt`; `None`: unknown,

@@ -87,7 +87,7 @@ impl Tick {
     /// `Err`: the name of a signal that the rule needs and that is missing.
     fn new(rule: IdleRule, machine: &Machine) -> Result<Self, &'static str> {
         if machine.dt.is_zero() || machine.dt > LONGEST_TICK {
-            return Err("the time since the last look");
+            return Err("the time since the last tick");
         }
         if machine.cpus == 0 {
             return Err("the CPU time of the machine");

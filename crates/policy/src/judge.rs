@@ -142,7 +142,7 @@ pub(crate) fn reclaimable(state: &State, group: &Group) -> Result<Reclaimable, R
     let swap_backed = group.swap_backed.ok_or_else(|| unknown("memory.stat"))?;
     let unprotected = group.unprotected.ok_or_else(|| unknown("memory.min or memory.low"))?;
     // Without the counter nobody would notice the harm that a sweep does.
-    group.refaults.ok_or_else(|| unknown("what comes back (workingset_refault in memory.stat)"))?;
+    group.refaults.ok_or_else(|| unknown("the refaults (workingset_refault in memory.stat)"))?;
     let peak = state.swept.get(&group.id).map_or(current, |swept| swept.peak.max(current));
     let keep = group.keep.map_or(Bytes::ZERO, |keep| keep.of(peak));
     let room = current - keep;

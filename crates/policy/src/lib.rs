@@ -5,13 +5,13 @@
 //!
 //! * [`decide`], once a second: is the machine idle, which group gains most, must a sweep end?
 //! * [`next`], when a sweep of a group has ended: which group is next?
-//! * [`busy::Watch`], fifty times a second during a sweep: has foreground work begun?
+//! * [`busy::BusyWatch`], fifty times a second during a sweep: has foreground work begun?
 //! * [`pace::Pace`], between two writes to the kernel: how much next, or wait, or end?
 //! * [`rank::rank`], every few seconds: which background processes get a hint, and which hint?
 //! * [`schedule::Schedule`], once a second: is it time to age groups, and is there CPU time for it?
 //! * [`age::Ages`]: how much memory of a group was unused for how long?
 //! * [`forecast::forecast`]: how large would a hibernation image be now?
-//! * [`zram::Known`]: is zram swap better switched off while an image is made small?
+//! * [`zram::Inputs`]: is zram swap better switched off while an image is made small?
 //! * [`advise::advise`]: with which limits could a group live, judging by days of samples?
 //! * [`trial::Trial`]: can a group live with less memory, and with how much less?
 //! * [`numa::advise`]: on which nodes is a group's memory, and where would it be better?
@@ -42,8 +42,6 @@ pub mod trial;
 pub mod zram;
 
 pub use budget::Writes;
-/// The old name of [`busy`].
-pub use busy as stop;
 pub use config::{Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, Mode, Stop, Sweep};
 pub use decide::{Decision, decide, next};
 pub use gates::swap_floor;

@@ -95,7 +95,7 @@ impl Job {
 
 /// The group and the machine between two writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct PaceSample {
     /// When the sample was taken.
     pub at: Monotonic,
     /// Memory charged to the group.
@@ -138,7 +138,7 @@ pub struct Pace {
     /// How much the disk takes in [`DISK_TIME`].
     disk: Bytes,
     /// The sample before the last write.
-    before: Seen,
+    before: PaceSample,
     /// How much the last write asked for.
     asked: Bytes,
     freed: Bytes,
@@ -167,7 +167,7 @@ impl Pace {
             job,
             step,
             disk: Bytes::MAX,
-            before: Seen { swap_written: Bytes::MAX, ..Seen::default() },
+            before: PaceSample { swap_written: Bytes::MAX, ..PaceSample::default() },
             asked: Bytes::ZERO,
             freed: Bytes::ZERO,
             demoted: Bytes::ZERO,
@@ -186,7 +186,7 @@ impl Pace {
     }
 
     /// The next step, from a new sample.
-    pub fn next(&mut self, seen: &Seen) -> Next {
+    pub fn next(&mut self, seen: &PaceSample) -> Next {
         self.size.get_or_insert(seen.current);
         let left = self.job.amount - self.freed;
         if left.0 == 0 {
@@ -226,7 +226,7 @@ impl Pace {
     /// Learns the speed of the disk, now that the pages of the last write have arrived there. If
     /// there were too few of them to tell, as after the disk was slow once, each write tries a
     /// little more.
-    fn learn_disk(&mut self, seen: &Seen) {
+    fn learn_disk(&mut self, seen: &PaceSample) {
         let (sent, time) = (seen.swap_written - self.before.swap_written, seen.at.since(self.before.at));
         if sent >= TELLING && !time.is_zero() {
             let arrived = u128::from((self.before.writeback + sent - seen.writeback).0);
@@ -238,7 +238,7 @@ impl Pace {
 
     /// How much one write may ask for within the swap floor, the write budget and the worth of the
     /// job, and the end that the nearest of them would bring.
-    fn swap_room(&self, seen: &Seen, left: Bytes) -> (Bytes, End) {
+    fn swap_room(&self, seen: &PaceSample, left: Bytes) -> (Bytes, End) {
         let Some(free) = seen.swap_free else { return (Bytes::ZERO, End::Futile) };
         let mut nearest = (free - self.job.swap_floor, End::SwapFloor);
         let writes = self.job.swap_writes - seen.swap_written;

@@ -1,21 +1,21 @@
-//! What a machine is prepared for.
+//! The purposes for which omr prepares a machine.
 
 use serde::{Deserialize, Serialize};
 
-/// What a machine can be prepared for.
+/// A purpose for which a machine is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
-    /// Hibernation: little may be left that the image must hold.
+    /// Hibernation: the image should be small.
     Hibernate,
-    /// Being moved to another host: little may be left that must be copied.
+    /// Migration to another host: little memory should have to be copied.
     Migrate,
-    /// Being ended: whoever saves what it has needs memory and an idle disk for it.
+    /// Termination: programs that save their state need free memory and an idle disk.
     Preempt,
 }
 
 impl Purpose {
-    /// The word for it.
+    /// The name of the purpose in output and requests.
     pub fn name(self) -> &'static str {
         match self {
             Purpose::Hibernate => "hibernate",

@@ -292,10 +292,10 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Idle { idle } => write!(f, "idle for {}", short(*idle)),
-            Reason::Paused { left: None } => write!(f, "paused; omr resume goes on"),
+            Reason::Paused { left: None } => write!(f, "paused until omr resume"),
             Reason::Paused { left: Some(left) } => write!(f, "paused for another {}", short(*left)),
             Reason::GoingToSleep { left } => {
-                write!(f, "the machine is about to sleep; unless it does, held for another {}", short(*left))
+                write!(f, "the machine is about to sleep; if it does not, sweeps may begin in {}", short(*left))
             }
             Reason::AfterBoot { left } => write!(f, "quiet after boot for another {}", short(*left)),
             Reason::AfterResume { left } => write!(f, "quiet after waking up for another {}", short(*left)),
@@ -335,15 +335,21 @@ impl Reason {
         match self {
             Reason::NothingToGain => write!(f, "no group has anything to gain"),
             Reason::Class { class } => write!(f, "class {}: never touched", class.name()),
-            Reason::KernelProtection => write!(f, "memory.min or memory.low covers all that it uses"),
-            Reason::Keep { keep } => write!(f, "its rule keeps {keep}, which covers all that it uses"),
+            Reason::KernelProtection => write!(f, "memory.min or memory.low protects all of its memory"),
+            Reason::Keep { keep } => write!(f, "its rule keeps {keep}, which covers all of its memory"),
             Reason::TooSmall { gain, smallest } => write!(f, "{gain} to gain, {smallest} is worth a sweep"),
-            Reason::NoAges { why } => write!(f, "its rule takes only what is old, which is not known here: {why}"),
+            Reason::NoAges { why } => {
+                write!(f, "its rule reclaims only cold memory, and ages are not known here: {why}")
+            }
             Reason::NotAged { needed } => {
-                write!(f, "its rule takes only what was not used for {}, which is not known yet", short(*needed))
+                write!(
+                    f,
+                    "its rule reclaims only memory unused for {}, and ages that long are not known yet",
+                    short(*needed)
+                )
             }
             Reason::LittleCold { cold, min_age, smallest } => {
-                write!(f, "{cold} was surely not used for {}, {smallest} is worth a sweep", short(*min_age))
+                write!(f, "{cold} is known to be unused for {}, {smallest} is worth a sweep", short(*min_age))
             }
             Reason::SweptAlready { grown, needed } => {
                 write!(f, "swept before and grown by {grown} since, {needed} is worth another sweep")
@@ -364,10 +370,10 @@ impl Reason {
             Reason::SmallImage { image, target } => {
                 write!(f, "an image would hold {image}, and {target} is small enough")
             }
-            Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to take"),
+            Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to reclaim"),
             Reason::SwapFloor { free, floor } => write!(f, "{free} of swap is free, {floor} stays free"),
             Reason::WriteBudget { used, budget } => {
-                write!(f, "{used} was written to swap, the allowance is {budget}")
+                write!(f, "{used} was written to swap, the write budget is {budget}")
             }
             reason => reason.fmt_of_process(f),
         }
@@ -379,14 +385,14 @@ impl Reason {
             Reason::Available { available, enough } => {
                 write!(f, "{available} of memory is available, {enough} is enough")
             }
-            Reason::Hinting => write!(f, "a process in the background is being hinted away"),
+            Reason::Hinting => write!(f, "a background process is being hinted"),
             Reason::Unused { unused, needed } => {
                 write!(f, "in the background and unused for {}, {} is needed", short(*unused), short(*needed))
             }
             Reason::InUse { unused, needed } => {
                 write!(f, "used or in the foreground {} ago, {} is needed", short(*unused), short(*needed))
             }
-            Reason::NotStated => write!(f, "nothing says that it is in the background"),
+            Reason::NotStated => write!(f, "no rule or statement says that it is in the background"),
             Reason::SmallProcess { anon, smallest } => {
                 write!(f, "{anon} of anonymous memory, {smallest} is worth a hint")
             }
@@ -400,7 +406,7 @@ impl Reason {
             Reason::JustHinted { left } => write!(f, "hinted a moment ago, left alone for another {}", short(*left)),
             Reason::Refused { left } => write!(f, "the last hint was refused, left alone for another {}", short(*left)),
             Reason::GroupKeeps { room, anon } => {
-                write!(f, "its group leaves {room} to be taken, and it has {anon}")
+                write!(f, "its group may lose {room}, and the process has {anon}")
             }
             // Printed by the functions above. A new reason must get its text in one of the three.
             Reason::Idle { .. }

@@ -11,7 +11,7 @@
 //! more than the earnings of one round and the cost of one aging of all groups.
 //!
 //! Groups with an `older_than` rule are aged on a schedule of their own, as the kernel keeps only
-//! four generations: see [`Beats`].
+//! four generations: see [`RuleSchedule`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -106,7 +106,7 @@ impl Schedule {
 /// holds the memory that was unused for that long, and nothing else. If groups were aged more
 /// often, the kernel would merge that generation too soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beats {
+pub struct RuleSchedule {
     /// For each age, when its groups are aged next.
     next: BTreeMap<Duration, Monotonic>,
     /// No aging before this moment.
@@ -115,12 +115,12 @@ pub struct Beats {
 
 /// Agings for all ages together use no more CPU time than this part of the time. If that is too
 /// little, groups are aged less often and their memory counts as cold later.
-const BEATS_SHARE: u32 = 100;
+const RULES_SHARE: u32 = 100;
 
 /// Two of the longest jiffies, in which the kernel counts ages.
 const JIFFIES: Duration = Duration::from_millis(20);
 
-impl Beats {
+impl RuleSchedule {
     /// Of the ages that rules ask for, those whose groups must be aged now.
     pub fn due(&mut self, now: Monotonic, ages: impl Iterator<Item = Duration>) -> Vec<Duration> {
         let before = core::mem::take(&mut self.next);
@@ -138,7 +138,7 @@ impl Beats {
 
     /// The agings that were due are done and have cost this CPU time.
     pub fn spent(&mut self, now: Monotonic, cost: Duration) {
-        self.rest = now + cost * (BEATS_SHARE - 1);
+        self.rest = now + cost * (RULES_SHARE - 1);
     }
 }
 

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use crate::budget::Writes;
 use crate::config::Config;
 use crate::idle::IdleState;
-use crate::rank::processes::Processes;
 use crate::reason::Reason;
 use crate::signals::{End, Finished, Group};
 use crate::swept::Swept;
@@ -39,9 +38,6 @@ pub struct State {
     pub(crate) swept: BTreeMap<GroupId, Swept>,
     /// Writes to swap on disk.
     pub writes: Writes,
-    /// Processes that were ranked. They are not recorded: a replay of a record ranks them anew.
-    #[serde(skip)]
-    pub(crate) processes: Processes,
     /// A process is being hinted.
     #[serde(skip)]
     pub(crate) hinting: bool,

@@ -1,27 +1,27 @@
-//! Statements: somebody who knows tells omr what a process or a group is to its user.
+//! Statements: a user or an agent tells omr whether somebody works with a process or a group.
 
 use alloc::string::String;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Class;
-use crate::rank::ProcessId;
+use crate::config::Class;
+use crate::rank::processes::ProcessId;
 
-/// What can be said.
+/// Whether somebody works with a process or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Presence {
-    /// Nobody works with it.
+    /// Nobody works with it: its memory may be reclaimed.
     Background,
-    /// Its user is at the machine, and may work with any part of it: nothing is taken from the group, but of each
-    /// process in it may be said that it is in the background.
+    /// Its user is at the machine and may work with any part of it: the group is not reclaimed, but a
+    /// statement may put single processes of it in the background.
     Present,
-    /// Somebody works with it.
+    /// Somebody works with it: it is not reclaimed.
     Foreground,
 }
 
 impl Presence {
-    /// The class.
+    /// The class that follows from it.
     pub fn class(self) -> Class {
         match self {
             Presence::Present | Presence::Foreground => Class::Foreground,
@@ -36,7 +36,7 @@ impl Presence {
 pub enum Subject {
     /// A process.
     Process(ProcessId),
-    /// A group, by its path below the mount; bytes that are not UTF-8 replaced.
+    /// A group, by its path below the mount, in which bytes that are not UTF-8 are replaced.
     Group(String),
 }
 

@@ -3,7 +3,7 @@
 //!
 //! * First the group is watched at its **full size**. A group that breaks the guard without a limit
 //!   tells nothing about sizes.
-//! * Then the size goes **down** in steps, and each size is watched for a while (`Plan::look`). The
+//! * Then the size goes **down** in steps, and each size is watched for a while (`Plan::watch`). The
 //!   smallest size within the guard is then **held** for longer (`Plan::hold`).
 //! * A size that breaks the guard is **given back** at once: the group gets its own limit back and
 //!   **rests** for as long as a size is watched. After that no smaller size is tried, and a size
@@ -48,7 +48,7 @@ pub struct Plan {
     /// The size to find out about; `None`: the smallest size that holds.
     pub target: Option<Bytes>,
     /// How long each size on the way down is watched.
-    pub look: Duration,
+    pub watch: Duration,
     /// How long the last size is held.
     pub hold: Duration,
     /// How much harm a size may do.
@@ -57,7 +57,7 @@ pub struct Plan {
 
 /// The group at one moment. Counters count since the group was made; `None`: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct TrialSample {
     /// When the sample was taken.
     pub at: Monotonic,
     /// Memory charged to the group.
@@ -179,9 +179,9 @@ pub struct Trial {
     plan: Plan,
     phase: Phase,
     /// The sample at the beginning of the phase.
-    began: Seen,
+    began: TrialSample,
     /// The sample from which on the guard counts.
-    look: Seen,
+    baseline: TrialSample,
     tried: Vec<Tried>,
     /// Sizes that were good, the smallest last.
     good: Vec<Bytes>,
@@ -191,12 +191,12 @@ pub struct Trial {
 
 impl Trial {
     /// A trial that begins with this sample.
-    pub fn new(plan: Plan, seen: Seen) -> Self {
+    pub fn new(plan: Plan, seen: TrialSample) -> Self {
         Trial {
             plan,
             phase: Phase::Full,
             began: seen,
-            look: seen,
+            baseline: seen,
             tried: Vec::new(),
             good: Vec::new(),
             bottom: None,
@@ -238,18 +238,18 @@ impl Trial {
     }
 
     /// How the guard is broken; `None`: it is not.
-    pub fn breach(&self, seen: &Seen) -> Option<Breach> {
+    pub fn breach(&self, seen: &TrialSample) -> Option<Breach> {
         let size = match self.phase {
             Phase::Full => self.began.current,
             Phase::At { size, .. } => size,
             Phase::Rest { .. } | Phase::Over => return None,
         };
         let (Some((stall, stalled)), Some((refaults, refaulted))) =
-            (seen.stall.zip(self.look.stall), seen.refaults.zip(self.look.refaults))
+            (seen.stall.zip(self.baseline.stall), seen.refaults.zip(self.baseline.refaults))
         else {
             return Some(Breach::Unknown);
         };
-        let time = seen.at.since(self.look.at).max(self.plan.look).as_nanos();
+        let time = seen.at.since(self.baseline.at).max(self.plan.watch).as_nanos();
         let guard = self.plan.guard;
         if stall.saturating_sub(stalled).as_nanos() * 10_000 > time * u128::from(guard.stall.0) {
             return Some(Breach::Stall);
@@ -260,7 +260,7 @@ impl Trial {
     }
 
     /// The next step, from a new sample.
-    pub fn next(&mut self, seen: &Seen) -> Next {
+    pub fn next(&mut self, seen: &TrialSample) -> Next {
         match self.phase {
             Phase::Over => Next::End,
             Phase::Rest { until } if seen.at < until => Next::Wait,
@@ -270,7 +270,7 @@ impl Trial {
                     self.note(self.began.current, seen, Ended::Broken(breach));
                     self.end(Bottom::Full)
                 }
-                None if seen.at.since(self.began.at) < self.plan.look => Next::Wait,
+                None if seen.at.since(self.began.at) < self.plan.watch => Next::Wait,
                 None => {
                     self.note(seen.current, seen, Ended::Good);
                     self.lower(seen.current, seen)
@@ -281,7 +281,7 @@ impl Trial {
                 // The group is on its way.
                 (None, None) => Next::Wait,
                 (None, Some(since)) if last => self.held_until(size, since, seen),
-                (None, Some(since)) if seen.at.since(since) < self.plan.look => Next::Wait,
+                (None, Some(since)) if seen.at.since(since) < self.plan.watch => Next::Wait,
                 (None, Some(_)) => {
                     self.note(size, seen, Ended::Good);
                     self.good.push(size);
@@ -293,7 +293,7 @@ impl Trial {
 
     /// The group has `reached` the size of [`Next::Limit`] and is limited to it, or could not reach
     /// it. Returns the next step.
-    pub fn arrived(&mut self, reached: bool, seen: &Seen) -> Next {
+    pub fn arrived(&mut self, reached: bool, seen: &TrialSample) -> Next {
         let Phase::At { size, last, .. } = self.phase else { return self.next(seen) };
         if let Some(breach) = self.breach(seen) {
             return self.give_back(size, last, seen, breach);
@@ -311,7 +311,7 @@ impl Trial {
     }
 
     /// Goes one step down from `size`, or begins to hold a size if there is no further step.
-    fn lower(&mut self, size: Bytes, seen: &Seen) -> Next {
+    fn lower(&mut self, size: Bytes, seen: &TrialSample) -> Next {
         let lowest = self.plan.target.unwrap_or_default().max(self.plan.floor);
         let step = size.share(self.plan.step).max(SMALLEST_STEP);
         let next = (size - step).max(lowest);
@@ -325,39 +325,39 @@ impl Trial {
     }
 
     /// Begins to hold the smallest good size.
-    fn hold(&mut self, seen: &Seen) -> Next {
+    fn hold(&mut self, seen: &TrialSample) -> Next {
         match self.good() {
             Some(size) => self.limit(size, true, seen),
             None => self.end(Bottom::Floor),
         }
     }
 
-    fn limit(&mut self, size: Bytes, last: bool, seen: &Seen) -> Next {
+    fn limit(&mut self, size: Bytes, last: bool, seen: &TrialSample) -> Next {
         self.phase = Phase::At { size, last, since: None };
-        (self.began, self.look) = (*seen, *seen);
+        (self.began, self.baseline) = (*seen, *seen);
         Next::Limit(size)
     }
 
-    fn held_until(&mut self, size: Bytes, since: Monotonic, seen: &Seen) -> Next {
+    fn held_until(&mut self, size: Bytes, since: Monotonic, seen: &TrialSample) -> Next {
         if seen.at.since(since) >= self.plan.hold {
             self.note(size, seen, Ended::Held);
             self.held = Some(size);
             self.phase = Phase::Over;
             return Next::End;
         }
-        if seen.at.since(self.look.at) >= self.plan.look {
-            self.look = *seen;
+        if seen.at.since(self.baseline.at) >= self.plan.watch {
+            self.baseline = *seen;
         }
         Next::Wait
     }
 
-    fn give_back(&mut self, size: Bytes, last: bool, seen: &Seen, breach: Breach) -> Next {
+    fn give_back(&mut self, size: Bytes, last: bool, seen: &TrialSample, breach: Breach) -> Next {
         self.note(size, seen, Ended::Broken(breach));
         self.bottom.get_or_insert(Bottom::Guard);
         if last {
             self.good.pop();
         }
-        self.phase = Phase::Rest { until: seen.at + self.plan.look };
+        self.phase = Phase::Rest { until: seen.at + self.plan.watch };
         Next::GiveBack
     }
 
@@ -367,7 +367,7 @@ impl Trial {
         Next::End
     }
 
-    fn note(&mut self, size: Bytes, seen: &Seen, ended: Ended) {
+    fn note(&mut self, size: Bytes, seen: &TrialSample, ended: Ended) {
         let from = &self.began;
         self.tried.push(Tried {
             size,

@@ -5,7 +5,7 @@
 //! chooses the swap by priority alone, and a priority changes only when the device is switched off
 //! and on again. Switching it off brings all its pages back to memory first. That pays where they
 //! fit into memory, and where the disk can take more in the available time than compression would
-//! save. [`Known`] decides from the sizes; `omr prepare hibernate` switches the devices.
+//! save. [`Inputs`] decides from the sizes; `omr prepare hibernate` switches the devices.
 
 use omr_units::Bytes;
 
@@ -17,9 +17,9 @@ const RATIO: u64 = 3;
 
 /// The sizes that are known before zram is switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct Inputs {
     /// The pages in zram, before compression.
-    pub held: Bytes,
+    pub stored: Bytes,
     /// The memory that zram uses for them.
     pub pool: Bytes,
     /// The pages in zram that may leave again, as their groups may be reclaimed.
@@ -42,7 +42,7 @@ pub struct Known {
 
 /// Why zram stays on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum StaysOn {
     /// Less memory must leave than would come back, and it can leave with zram on.
     Enough,
     /// The pages in zram do not fit into memory.
@@ -65,38 +65,38 @@ pub enum Keep {
     Others(Bytes),
 }
 
-impl Known {
+impl Inputs {
     /// Why zram should stay on; `None`: it should be switched off.
-    pub fn keep(&self) -> Option<Keep> {
-        let movable = self.movable.min(self.held);
-        let compressed = Bytes(match self.held.0 {
+    pub fn stays_on(&self) -> Option<StaysOn> {
+        let movable = self.movable.min(self.stored);
+        let compressed = Bytes(match self.stored.0 {
             0 => self.anon.0 / RATIO,
-            held => u64::try_from(u128::from(self.anon.0) * u128::from(self.pool.0) / u128::from(held))
+            stored => u64::try_from(u128::from(self.anon.0) * u128::from(self.pool.0) / u128::from(stored))
                 .unwrap_or(u64::MAX)
                 .min(self.anon.0),
         });
         if let Some(missing) = self.missing
-            && missing <= self.held
+            && missing <= self.stored
             && missing <= self.cache + (self.anon - compressed)
         {
-            return Some(Keep::Enough);
+            return Some(StaysOn::Enough);
         }
-        let needed = self.held + Bytes(self.held.0 / SPARE);
+        let needed = self.stored + Bytes(self.stored.0 / SPARE);
         if needed > self.free {
-            return Some(Keep::Memory { needed, free: self.free });
+            return Some(StaysOn::Memory { needed, free: self.free });
         }
         if self.in_use > self.room {
-            return Some(Keep::Room { needed: self.in_use, free: self.room });
+            return Some(StaysOn::Room { needed: self.in_use, free: self.room });
         }
         // What stays in memory in the end; with zram on, that is its pool.
         let on = self.pool + compressed;
-        let stays = self.held - movable;
+        let stays = self.stored - movable;
         if stays > on {
-            return Some(Keep::Others(stays));
+            return Some(StaysOn::Others(stays));
         }
         let moves = movable + self.anon;
         let written = self.writable.map_or(moves, |writable| writable.min(moves));
-        (stays + (moves - written) > on).then_some(Keep::Time)
+        (stays + (moves - written) > on).then_some(StaysOn::Time)
     }
 }
 
@@ -107,9 +107,9 @@ mod tests {
 
     /// 600 MiB in zram compressed to a third, half as much in memory, a disk with room, unlimited
     /// time.
-    fn known() -> Known {
-        Known {
-            held: Bytes::mib(600),
+    fn known() -> Inputs {
+        Inputs {
+            stored: Bytes::mib(600),
             pool: Bytes::mib(200),
             movable: Bytes::mib(600),
             anon: Bytes::mib(300),
@@ -124,68 +124,68 @@ mod tests {
 
     #[test]
     fn zram_is_switched_off_where_its_pages_fit_into_memory_and_on_the_disk() {
-        assert_eq!(known().keep(), None);
-        assert_eq!(Known { missing: Some(Bytes::mib(700)), ..known() }.keep(), None);
+        assert_eq!(known().stays_on(), None);
+        assert_eq!(Inputs { missing: Some(Bytes::mib(700)), ..known() }.stays_on(), None);
         // zram is empty: memory that leaves would go there.
-        let empty = Known { held: Bytes::ZERO, pool: Bytes::ZERO, movable: Bytes::ZERO, ..known() };
-        assert_eq!(empty.keep(), None);
-        assert_eq!(Known { missing: Some(Bytes::mib(10)), ..empty }.keep(), None);
+        let empty = Inputs { stored: Bytes::ZERO, pool: Bytes::ZERO, movable: Bytes::ZERO, ..known() };
+        assert_eq!(empty.stays_on(), None);
+        assert_eq!(Inputs { missing: Some(Bytes::mib(10)), ..empty }.stays_on(), None);
     }
 
     #[test]
     fn zram_stays_on_where_more_would_come_back_than_must_leave() {
         // 100 of 300 MiB stay, compressed; the page cache leaves as a whole.
-        for (missing, keep) in [(0, Some(Keep::Enough)), (250, Some(Keep::Enough)), (251, None)] {
-            assert_eq!(Known { missing: Some(Bytes::mib(missing)), ..known() }.keep(), keep, "{missing}");
+        for (missing, keep) in [(0, Some(StaysOn::Enough)), (250, Some(StaysOn::Enough)), (251, None)] {
+            assert_eq!(Inputs { missing: Some(Bytes::mib(missing)), ..known() }.stays_on(), keep, "{missing}");
         }
-        let empty = Known { held: Bytes::ZERO, pool: Bytes::ZERO, movable: Bytes::ZERO, ..known() };
-        assert_eq!(Known { missing: Some(Bytes::ZERO), ..empty }.keep(), Some(Keep::Enough));
+        let empty = Inputs { stored: Bytes::ZERO, pool: Bytes::ZERO, movable: Bytes::ZERO, ..known() };
+        assert_eq!(Inputs { missing: Some(Bytes::ZERO), ..empty }.stays_on(), Some(StaysOn::Enough));
     }
 
     #[test]
     fn zram_stays_on_where_its_pages_do_not_fit() {
-        let keep = Keep::Memory { needed: Bytes::mib(675), free: Bytes::mib(674) };
-        assert_eq!(Known { free: Bytes::mib(674), ..known() }.keep(), Some(keep));
-        assert_eq!(Known { free: Bytes::mib(675), ..known() }.keep(), None);
-        let keep = Keep::Room { needed: Bytes::mib(1000), free: Bytes::mib(999) };
-        assert_eq!(Known { room: Bytes::mib(999), ..known() }.keep(), Some(keep));
+        let keep = StaysOn::Memory { needed: Bytes::mib(675), free: Bytes::mib(674) };
+        assert_eq!(Inputs { free: Bytes::mib(674), ..known() }.stays_on(), Some(keep));
+        assert_eq!(Inputs { free: Bytes::mib(675), ..known() }.stays_on(), None);
+        let keep = StaysOn::Room { needed: Bytes::mib(1000), free: Bytes::mib(999) };
+        assert_eq!(Inputs { room: Bytes::mib(999), ..known() }.stays_on(), Some(keep));
     }
 
     #[test]
     fn zram_stays_on_with_a_slow_disk_or_pages_of_other_groups() {
         // With zram on, 200 + 100 of 900 MiB stay in memory, so the disk must take 600.
-        assert_eq!(Known { writable: Some(Bytes::mib(599)), ..known() }.keep(), Some(Keep::Time));
-        assert_eq!(Known { writable: Some(Bytes::mib(600)), ..known() }.keep(), None);
-        assert_eq!(Known { movable: Bytes::mib(299), ..known() }.keep(), Some(Keep::Others(Bytes::mib(301))));
-        assert_eq!(Known { movable: Bytes::mib(300), ..known() }.keep(), None);
+        assert_eq!(Inputs { writable: Some(Bytes::mib(599)), ..known() }.stays_on(), Some(StaysOn::Time));
+        assert_eq!(Inputs { writable: Some(Bytes::mib(600)), ..known() }.stays_on(), None);
+        assert_eq!(Inputs { movable: Bytes::mib(299), ..known() }.stays_on(), Some(StaysOn::Others(Bytes::mib(301))));
+        assert_eq!(Inputs { movable: Bytes::mib(300), ..known() }.stays_on(), None);
     }
 
     proptest! {
         /// No input causes a panic, and zram is never switched off where its pages do not fit.
         #[test]
         fn zram_is_off_only_where_its_pages_fit(n in proptest::array::uniform9(any::<u64>()), timed: bool, sized: bool) {
-            let known = Known {
-                held: Bytes(n[0]), pool: Bytes(n[1]), movable: Bytes(n[2]), anon: Bytes(n[3]), cache: Bytes(n[4]),
+            let inputs = Inputs {
+                stored: Bytes(n[0]), pool: Bytes(n[1]), movable: Bytes(n[2]), anon: Bytes(n[3]), cache: Bytes(n[4]),
                 missing: sized.then_some(Bytes(n[5])), free: Bytes(n[6]), in_use: Bytes(n[7]), room: Bytes(n[8]),
                 writable: timed.then_some(Bytes(n[5])),
             };
-            if known.keep().is_none() {
-                prop_assert!(known.held <= known.free && known.in_use <= known.room);
+            if inputs.stays_on().is_none() {
+                prop_assert!(inputs.stored <= inputs.free && inputs.in_use <= inputs.room);
             }
         }
 
         /// More memory, more room, more time and fewer pages of other groups never keep zram on.
         #[test]
         fn more_room_never_keeps_zram_on(n in proptest::array::uniform9(0u64..1 << 30), more in 0u64..1 << 30) {
-            let known = Known {
-                held: Bytes(n[0]), pool: Bytes(n[1].min(n[0])), movable: Bytes(n[2]), anon: Bytes(n[3]), cache: Bytes(n[4]),
+            let inputs = Inputs {
+                stored: Bytes(n[0]), pool: Bytes(n[1].min(n[0])), movable: Bytes(n[2]), anon: Bytes(n[3]), cache: Bytes(n[4]),
                 missing: None, free: Bytes(n[6]), in_use: Bytes(n[7]), room: Bytes(n[8]), writable: Some(Bytes(n[5])),
             };
-            let better = Known {
-                movable: known.movable + Bytes(more), free: known.free + Bytes(more), room: known.room + Bytes(more),
-                writable: Some(Bytes(n[5] + more)), ..known
+            let better = Inputs {
+                movable: inputs.movable + Bytes(more), free: inputs.free + Bytes(more), room: inputs.room + Bytes(more),
+                writable: Some(Bytes(n[5] + more)), ..inputs
             };
-            prop_assert!(known.keep().is_some() || better.keep().is_none());
+            prop_assert!(inputs.stays_on().is_some() || better.stays_on().is_none());
         }
     }
 }

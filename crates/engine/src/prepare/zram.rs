@@ -23,7 +23,7 @@ use omr_machine::groups::tree::Tree;
 use omr_machine::inventory::read_groups;
 use omr_policy::Class;
 use omr_policy::forecast::Forecast;
-use omr_policy::zram::{Keep, Known};
+use omr_policy::zram::{Inputs, StaysOn};
 use omr_units::{Bytes, GroupId, Limit};
 use serde::{Deserialize, Serialize};
 
@@ -104,24 +104,24 @@ impl Plan {
         let held: Bytes = found.iter().map(|device| device.used).sum();
         let pool: Bytes = found.iter().filter_map(|device| swap::read_zram_pool(kernel, device)).sum();
         let rate = disk_rate::load(root, &place.device.path).unwrap_or(USUAL_RATE);
-        let mut known = Known {
-            held,
+        let mut inputs = Inputs {
+            stored: held,
             pool,
             missing,
             free: read_free(kernel)?,
             room: place.device.free(),
             // The other half is for switching it off.
             writable: time.map(|time| written(rate, time / 2)),
-            ..Known::default()
+            ..Inputs::default()
         };
         let (tree, _) = read_groups(kernel, root, config, true)?;
-        if let Err(group) = add_groups(kernel, &tree, &mut known)? {
+        if let Err(group) = add_groups(kernel, &tree, &mut inputs)? {
             let group = printable(&group.to_string_lossy());
             return Ok(Err(format!("{group} has more in swap than its memory.high or memory.max lets come back")));
         }
-        known.in_use = forecast.in_use - forecast.per_cpu - pool + held - known.cache;
-        let movable = known.movable.min(held);
-        Ok(match known.keep() {
+        inputs.in_use = forecast.in_use - forecast.per_cpu - pool + held - inputs.cache;
+        let movable = inputs.movable.min(held);
+        Ok(match inputs.stays_on() {
             None => Ok(Plan { devices, held, leaves: pool - (held - movable) }),
             Some(keep) => Err(words(keep, place)),
         })
@@ -170,7 +170,7 @@ fn written(rate: Bytes, time: Duration) -> Bytes {
 
 /// Adds up what groups could lose, and what may leave again of what comes back. The path of a group in the way, to
 /// which more would come back than it may have: its tasks would be slowed down or killed, or it lose what it uses.
-fn add_groups(kernel: &Kernel, tree: &Tree, known: &mut Known) -> Result<Result<(), PathBuf>> {
+fn add_groups(kernel: &Kernel, tree: &Tree, inputs: &mut Inputs) -> Result<Result<(), PathBuf>> {
     let nodes = tree.nodes();
     let mut buffer = Vec::new();
     let mut own = vec![Bytes::ZERO; nodes.len()];
@@ -197,29 +197,29 @@ fn add_groups(kernel: &Kernel, tree: &Tree, known: &mut Known) -> Result<Result<
         let (Some(current), Some(unprotected)) = (group.current, group.unprotected) else { continue };
         let kept = |size| group.keep.map_or(Bytes::ZERO, |keep| keep.of(size));
         let gain = (current - kept(current)).min(unprotected);
-        known.anon += group.swap_backed.unwrap_or_default().min(gain);
-        known.cache += group.page_cache.unwrap_or_default().min(gain);
+        inputs.anon += group.swap_backed.unwrap_or_default().min(gain);
+        inputs.cache += group.page_cache.unwrap_or_default().min(gain);
         // What comes back is above what is protected, where what is there is.
         if unprotected > Bytes::ZERO {
             let swapped = swapped.get(&group.id).copied().unwrap_or_default();
-            known.movable += (current + swapped - kept(current + swapped)).min(swapped);
+            inputs.movable += (current + swapped - kept(current + swapped)).min(swapped);
         }
     }
     Ok(Ok(()))
 }
 
-fn words(keep: Keep, place: &Place) -> String {
+fn words(keep: StaysOn, place: &Place) -> String {
     let disk = place.name();
     match keep {
-        Keep::Enough => "what is to leave can leave with it on as well, and less moves".into(),
-        Keep::Memory { needed, free } => {
+        StaysOn::Enough => "what is to leave can leave with it on as well, and less moves".into(),
+        StaysOn::Memory { needed, free } => {
             format!("what it holds must fit in memory first, which takes {needed}, and {free} is free")
         }
-        Keep::Room { needed, free } => {
+        StaysOn::Room { needed, free } => {
             format!("{disk} has {free} free, and what it holds and all that is in use would take {needed}")
         }
-        Keep::Time => format!("{disk} would not take what it holds in the time there is"),
-        Keep::Others(bytes) => format!("{bytes} of what it holds is of groups from which nothing is taken"),
+        StaysOn::Time => format!("{disk} would not take what it holds in the time there is"),
+        StaysOn::Others(bytes) => format!("{bytes} of what it holds is of groups from which nothing is taken"),
     }
 }
 

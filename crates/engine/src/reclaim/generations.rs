@@ -21,7 +21,7 @@ use omr_kernel::meminfo::Meminfo;
 use omr_kernel::vmstat::Vmstat;
 use omr_kernel::{Kernel, clock};
 use omr_machine::sample::snapshot::SwapSpace;
-use omr_policy::pace::{Job, Next, Pace, Seen};
+use omr_policy::pace::{Job, Next, Pace, PaceSample};
 use omr_policy::{End, short};
 use omr_units::{Bytes, Limit, Monotonic, PageSize, Pages};
 
@@ -331,8 +331,8 @@ impl Gauge<'_> {
 }
 
 impl Readings {
-    fn seen(&self, swap_written: Bytes) -> Seen {
-        Seen {
+    fn seen(&self, swap_written: Bytes) -> PaceSample {
+        PaceSample {
             at: self.at,
             current: self.current,
             swapcached: self.swapcached,

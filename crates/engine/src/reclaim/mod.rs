@@ -16,7 +16,7 @@ use omr_kernel::meminfo::Meminfo;
 use omr_kernel::vmstat::Vmstat;
 use omr_kernel::{Kernel, clock};
 use omr_machine::sample::snapshot::{SwapSpace, read_hibernates};
-use omr_policy::pace::{Job, Next, Pace, Seen};
+use omr_policy::pace::{Job, Next, Pace, PaceSample};
 use omr_policy::{Config, End, SwapContext, swap_floor};
 use omr_units::{Bytes, Monotonic, Pages};
 use serde::Serialize;
@@ -197,7 +197,7 @@ impl Worker<'_> {
             let known = |field: Option<Bytes>, name| field.with_context(|| format!("no {name} in meminfo"));
             let swap_total = known(memory.swap_total, "SwapTotal")?;
             let written = (last.pswpout - first.pswpout).bytes(self.kernel.page());
-            let seen = Seen {
+            let seen = PaceSample {
                 at: clock::read_monotonic(),
                 current: last.current,
                 swapcached: last.swapcached,

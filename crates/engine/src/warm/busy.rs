@@ -8,7 +8,7 @@ use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Dir, Kernel, clock, process};
 use omr_machine::groups::tree::Tree;
 use omr_machine::sample::cpu::Sides;
-use omr_policy::stop::Watch;
+use omr_policy::busy::BusyWatch;
 use omr_policy::{Config, Reason, Stop};
 use omr_units::{Monotonic, Permyriad};
 
@@ -24,7 +24,7 @@ const QUIET: Duration = Duration::from_millis(500);
 /// memory back makes this program wait for memory itself.
 pub struct Work {
     sides: Sides,
-    watch: Watch,
+    watch: BusyWatch,
     stop: Stop,
     sampled: Monotonic,
     own_cpu: Duration,
@@ -62,7 +62,7 @@ impl Work {
         Ok(Work {
             stalls: stalls.collect(),
             sides,
-            watch: Watch::new(&config.stop, steady),
+            watch: BusyWatch::new(&config.stop, steady),
             stop: config.stop.clone(),
             sampled: now,
             own_cpu: clock::read_own_cpu(),

@@ -235,7 +235,7 @@ fn print(rows: &[Row], has_daemon: bool) -> Result<()> {
         let why = match &row.view {
             Some(view) if view.hinting => format!("{}; being hinted away now", seen.origin),
             Some(view) => match &view.verdict {
-                Verdict::Hint { step, reason } => format!("{}; {} hint due: {reason}", seen.origin, step.name()),
+                Verdict::Hint { kind, reason } => format!("{}; {} hint due: {reason}", seen.origin, kind.name()),
                 Verdict::Hold { reason } => format!("{}; {reason}", seen.origin),
             },
             None => seen.origin.to_string(),

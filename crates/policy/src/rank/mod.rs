@@ -23,7 +23,7 @@ use crate::signals::{Machine, Signals};
 use crate::state::State;
 
 use processes::LastHint;
-pub use processes::{HintEnd, Hinted, Process, ProcessId, Processes, Step};
+pub use processes::{HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords};
 pub use score::Score;
 
 /// What is to be done with a process.
@@ -35,10 +35,11 @@ pub enum Verdict {
         /// Why not.
         reason: Reason,
     },
-    /// This hint is due. [`State::hinted`] tells the policy how it ended.
+    /// This hint is due. [`ProcessRecords::hinted`] tells the policy how it ended.
     Hint {
-        /// The hint.
-        step: Step,
+        /// The kind of the hint.
+        #[serde(rename = "step")]
+        kind: HintKind,
         /// Why now.
         reason: Reason,
     },
@@ -64,25 +65,31 @@ pub struct Ranked {
     pub verdict: Verdict,
 }
 
-/// Ranks all processes of a sample, the most expendable first. Processes that are not in the list
-/// are forgotten.
-pub fn rank(config: &Config, state: &mut State, signals: &Signals, processes: &[Process]) -> Vec<Ranked> {
+/// Ranks all processes of a sample, the most expendable first. `records` forgets processes that are not
+/// in the list.
+pub fn rank(
+    config: &Config,
+    state: &State,
+    records: &mut ProcessRecords,
+    signals: &Signals,
+    processes: &[Process],
+) -> Vec<Ranked> {
     let now = signals.now;
     let quiet = quiet(config, state, now);
     let mut ranked: Vec<Ranked> = Vec::with_capacity(processes.len());
     for process in processes {
-        state.processes.note(&config.hints, now, process);
-        let judged = score(state, now, process);
+        records.note(&config.hints, now, process);
+        let judged = score(records, now, process);
         let verdict = match judged.clone().and_then(|score| {
             quiet.clone()?;
-            due(config, state, signals, process, &score)
+            due(config, state, records, signals, process, &score)
         }) {
-            Ok((step, reason)) => Verdict::Hint { step, reason },
+            Ok((kind, reason)) => Verdict::Hint { kind, reason },
             Err(reason) => Verdict::Hold { reason },
         };
         ranked.push(Ranked { id: process.id, score: judged.ok(), verdict });
     }
-    state.processes.forget_gone(now);
+    records.forget_gone(now);
     // By total; among equals the longer unused first, then the larger, then by id, so that the
     // order is the same each time.
     ranked.sort_by_cached_key(|ranked| {
@@ -93,11 +100,11 @@ pub fn rank(config: &Config, state: &mut State, signals: &Signals, processes: &[
 }
 
 /// How expendable a process is, or why it is no candidate.
-fn score(state: &State, now: Monotonic, process: &Process) -> Result<Score, Reason> {
+fn score(records: &ProcessRecords, now: Monotonic, process: &Process) -> Result<Score, Reason> {
     if process.class != Class::Background {
         return Err(Reason::Class { class: process.class });
     }
-    let record = state.processes.get(process.id);
+    let record = records.get(process.id);
     let Some((record, background)) = record.and_then(|record| Some((record, record.background?))) else {
         return Err(Reason::NotStated);
     };
@@ -107,7 +114,7 @@ fn score(state: &State, now: Monotonic, process: &Process) -> Result<Score, Reas
         oom_score_adj: process.oom_score_adj.ok_or_else(|| unknown("its oom_score_adj"))?,
         unused: now.since(record.used.max(background)),
         anon: process.anon.ok_or_else(|| unknown("its anonymous memory"))?,
-        swapped: process.swapped.ok_or_else(|| unknown("what it has in swap"))?,
+        swapped: process.swapped.ok_or_else(|| unknown("its memory in swap"))?,
     })
 }
 
@@ -115,10 +122,11 @@ fn score(state: &State, now: Monotonic, process: &Process) -> Result<Score, Reas
 fn due(
     config: &Config,
     state: &State,
+    records: &ProcessRecords,
     signals: &Signals,
     process: &Process,
     score: &Score,
-) -> Result<(Step, Reason), Reason> {
+) -> Result<(HintKind, Reason), Reason> {
     let hints = &config.hints;
     let (now, unused, anon) = (signals.now, score.unused, score.anon);
     if unused < hints.cold_after {
@@ -127,7 +135,7 @@ fn due(
     if anon < hints.smallest {
         return Err(Reason::SmallProcess { anon, smallest: hints.smallest });
     }
-    let record = state.processes.get(process.id);
+    let record = records.get(process.id);
     if let Some(refused) = record.and_then(|record| record.refused)
         && now < refused
     {
@@ -138,24 +146,24 @@ fn due(
     let is_given = |last: &LastHint| matches!(last.end, HintEnd::Complete | HintEnd::Enough);
     let given = last.filter(|last| is_given(last) && now.since(last.at) < unused);
     let reason = |needed| Reason::Unused { unused, needed };
-    let step = match unused < hints.pageout_after {
+    let (kind, reason) = match unused < hints.pageout_after {
         true if given.is_some() => return Err(Reason::MarkedCold { unused, needed: hints.pageout_after }),
-        true => (Step::Cold, reason(hints.cold_after)),
+        true => (HintKind::Deactivate, reason(hints.cold_after)),
         false => match page_out(config, state, signals, process, anon, last) {
-            Ok(()) => (Step::PageOut, reason(hints.pageout_after)),
+            Ok(()) => (HintKind::PageOut, reason(hints.pageout_after)),
             // Memory that cannot be paged out can still be deactivated.
-            Err(_) if given.is_none() => (Step::Cold, reason(hints.cold_after)),
+            Err(_) if given.is_none() => (HintKind::Deactivate, reason(hints.cold_after)),
             Err(why) => return Err(why),
         },
     };
     if let Some(last) = last {
-        let interval = step.0.interval(last.step);
+        let interval = kind.interval(last.kind);
         let rested = now.since(last.at);
         if rested < interval {
             return Err(Reason::JustHinted { left: interval.saturating_sub(rested) });
         }
     }
-    Ok(step)
+    Ok((kind, reason))
 }
 
 /// `Err`: why a process cannot be paged out now.
@@ -169,7 +177,7 @@ fn page_out(
 ) -> Result<(), Reason> {
     let hints = &config.hints;
     let unknown = |signal: &str| Reason::Unknown { signal: signal.to_owned() };
-    if let Some(last) = last.filter(|last| last.step == Step::PageOut && last.end == HintEnd::Complete) {
+    if let Some(last) = last.filter(|last| last.kind == HintKind::PageOut && last.end == HintEnd::Complete) {
         let change = Bytes(anon.0.abs_diff(last.anon.0));
         if change < hints.change {
             return Err(Reason::Unchanged { change, needed: hints.change });
@@ -231,21 +239,17 @@ fn calm(config: &Config, machine: &Machine) -> Result<(), Reason> {
     Ok(())
 }
 
-impl State {
-    /// A hint was given, or was refused. `hour` counts the hours of the wall clock since 1970.
-    pub fn hinted(&mut self, now: Monotonic, hour: u64, id: ProcessId, hinted: &Hinted) {
-        self.writes.add(hour, hinted.swap_writes);
-        self.processes.hinted(now, id, hinted);
+impl ProcessRecords {
+    /// Takes in that a hint was given, or was refused. `hour` counts the hours of the wall clock since
+    /// 1970; what the hint wrote to swap on disk counts against the write budget in `state`.
+    pub fn hinted(&mut self, state: &mut State, now: Monotonic, hour: u64, id: ProcessId, report: &HintReport) {
+        state.writes.add(hour, report.swap_writes);
+        self.record_hint(now, id, report);
     }
+}
 
-    /// Whether memory that was paged out may be prefetched now, for a process that came back to the
-    /// foreground.
-    pub fn may_prefetch(&self, config: &Config, now: Monotonic) -> bool {
-        config.hints.prefetch && quiet(config, self, now).is_ok()
-    }
-
-    /// A process is in the foreground from this moment on.
-    pub fn came_back(&mut self, now: Monotonic, id: ProcessId) {
-        self.processes.came_back(now, id);
-    }
+/// Whether memory that was paged out may be prefetched now, for a process that came back to the
+/// foreground.
+pub fn may_prefetch(config: &Config, state: &State, now: Monotonic) -> bool {
+    config.hints.prefetch && quiet(config, state, now).is_ok()
 }

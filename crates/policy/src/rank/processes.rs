@@ -44,45 +44,48 @@ pub struct Process {
     pub room: Option<Bytes>,
 }
 
-/// A hint about all memory of a process.
+/// The kind of a hint, which is about all memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Step {
+pub enum HintKind {
     /// Deactivate it: the kernel reclaims it first when memory is short (MADV_COLD).
-    Cold,
+    #[serde(rename = "cold")]
+    Deactivate,
     /// Page it out now (MADV_PAGEOUT).
     PageOut,
     /// Prefetch what was paged out, as the process is in the foreground again (MADV_WILLNEED).
     /// Ranking never asks for this.
-    WillNeed,
+    #[serde(rename = "willneed")]
+    Prefetch,
 }
 
-impl Step {
+impl HintKind {
     /// The name of the hint in output and records.
     pub fn name(self) -> &'static str {
         match self {
-            Step::Cold => "cold",
-            Step::PageOut => "pageout",
-            Step::WillNeed => "willneed",
+            HintKind::Deactivate => "cold",
+            HintKind::PageOut => "pageout",
+            HintKind::Prefetch => "willneed",
         }
     }
 
     /// The least time between the last hint and this one. These are Android's figures, where the
     /// first hint is about pages of files.
-    pub(super) fn interval(self, last: Step) -> Duration {
+    pub(super) fn interval(self, last: HintKind) -> Duration {
         match (last, self) {
-            (Step::Cold, Step::Cold) => Duration::from_secs(5),
-            (Step::Cold, Step::PageOut) => Duration::from_millis(500),
-            (Step::PageOut | Step::WillNeed, _) | (_, Step::WillNeed) => Duration::from_secs(10),
+            (HintKind::Deactivate, HintKind::Deactivate) => Duration::from_secs(5),
+            (HintKind::Deactivate, HintKind::PageOut) => Duration::from_millis(500),
+            (HintKind::PageOut | HintKind::Prefetch, _) | (_, HintKind::Prefetch) => Duration::from_secs(10),
         }
     }
 }
 
 /// What a hint has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hinted {
-    /// The hint.
-    pub step: Step,
+pub struct HintReport {
+    /// The kind of the hint.
+    #[serde(rename = "step")]
+    pub kind: HintKind,
     /// Anonymous memory that the process has left.
     pub anon: Bytes,
     /// Bytes written to swap on disk.
@@ -129,7 +132,7 @@ pub(super) struct Record {
 /// The last hint about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastHint {
-    pub step: Step,
+    pub kind: HintKind,
     pub at: Monotonic,
     /// Anonymous memory that was left.
     pub anon: Bytes,
@@ -138,7 +141,7 @@ pub(super) struct LastHint {
 
 /// What is remembered of all processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Processes(BTreeMap<ProcessId, Record>);
+pub struct ProcessRecords(BTreeMap<ProcessId, Record>);
 
 /// CPU time counts against at most this long a time, so that a burst at the end of a long rest
 /// counts as use.
@@ -146,7 +149,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// A process that could not be hinted is left alone for this long.
 const REFUSED: Duration = Duration::from_secs(600);
 
-impl Processes {
+impl ProcessRecords {
     pub(super) fn get(&self, id: ProcessId) -> Option<&Record> {
         self.0.get(&id)
     }
@@ -194,15 +197,15 @@ impl Processes {
         self.0.retain(|_, record| record.sampled == now);
     }
 
-    /// A hint was given, or was refused.
-    pub(crate) fn hinted(&mut self, now: Monotonic, id: ProcessId, hinted: &Hinted) {
+    /// Takes in how a hint ended.
+    pub(super) fn record_hint(&mut self, now: Monotonic, id: ProcessId, report: &HintReport) {
         let Some(record) = self.0.get_mut(&id) else { return };
-        record.last = Some(LastHint { step: hinted.step, at: now, anon: hinted.anon, end: hinted.end });
-        record.refused = (hinted.end == HintEnd::Failed).then(|| now + REFUSED);
+        record.last = Some(LastHint { kind: report.kind, at: now, anon: report.anon, end: report.end });
+        record.refused = (report.end == HintEnd::Failed).then(|| now + REFUSED);
     }
 
     /// A process is in the foreground from this moment on.
-    pub(crate) fn came_back(&mut self, now: Monotonic, id: ProcessId) {
+    pub fn came_back(&mut self, now: Monotonic, id: ProcessId) {
         if let Some(record) = self.0.get_mut(&id) {
             (record.background, record.elsewhere) = (None, Some(now));
         }

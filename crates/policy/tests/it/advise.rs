@@ -1,4 +1,4 @@
-//! What limits a group could live with, from what it held and used over days.
+//! Advice about limits, from samples over days.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn day(of: impl Fn(u64) -> Sample) -> Vec<Sample> {
 }
 
 #[test]
-fn the_limits_lie_above_what_was_used_and_not_above_what_was_held() {
+fn limits_follow_the_used_memory_and_not_the_size() {
     // For an hour a day it uses twice as much.
     let advice = advise(&day(|n| sample(if n < 6 { 400 } else { 200 })), DAY, &GUARD).expect("advice");
     let mib = |p50, p95, max| Percentiles { p50: Bytes::mib(p50), p95: Bytes::mib(p95), max: Bytes::mib(max) };
@@ -45,7 +45,7 @@ fn the_limits_lie_above_what_was_used_and_not_above_what_was_held() {
 }
 
 #[test]
-fn what_is_not_known_counts_as_used() {
+fn unknown_memory_counts_as_used() {
     let unaged = advise(&day(|_| Sample { used: None, ..sample(200) }), DAY, &GUARD).expect("advice");
     assert_eq!((unaged.working_set.p50, unaged.unaged), (Bytes::mib(1000), 144));
     assert_eq!((unaged.least.max, unaged.saved), (Bytes::ZERO, Bytes::ZERO));
@@ -57,7 +57,7 @@ fn what_is_not_known_counts_as_used() {
 }
 
 #[test]
-fn a_group_that_lacked_memory_is_not_told_to_have_less() {
+fn a_group_that_lacked_memory_is_not_advised_to_have_less() {
     // 0.1 % of ten minutes is 600 ms; 0.2 % of 1000 MiB in each of ten minutes is 20 MiB.
     for (stalled, refaults, short) in [(600, 20, 0), (601, 0, 144), (0, 21, 144)] {
         let samples = day(|_| Sample {
@@ -72,7 +72,7 @@ fn a_group_that_lacked_memory_is_not_told_to_have_less() {
 }
 
 #[test]
-fn what_was_seen_at_that_size_is_told() {
+fn evidence_is_from_times_at_that_size() {
     let small = |n: u64| Sample {
         current: Bytes::mib(400),
         peak: Bytes::mib(400),
@@ -89,7 +89,7 @@ fn what_was_seen_at_that_size_is_told() {
 }
 
 #[test]
-fn of_too_little_nothing_is_advised_and_of_little_it_is_said() {
+fn too_little_history_gives_no_advice_and_little_history_is_marked() {
     for (samples, over, known) in [
         (LEAST_SAMPLES, Some(LEAST_COVERED / 6), true),
         (LEAST_SAMPLES - 1, Some(LEAST_COVERED), false),
@@ -130,7 +130,7 @@ proptest! {
     /// However the samples are, nothing is advised below what surely was used, and the order is
     /// kept.
     #[test]
-    fn limits_are_in_order_and_above_what_surely_was_used(samples in proptest::collection::vec(any(), 0..60)) {
+    fn limits_are_in_order_and_above_the_memory_certainly_used(samples in proptest::collection::vec(any(), 0..60)) {
         let Ok(advice) = advise(&samples, DAY, &GUARD) else { return Ok(()) };
         prop_assert!(advice.request <= advice.high && advice.high <= advice.max);
         prop_assert!(advice.least.max <= advice.high && advice.least.p95 <= advice.request);

@@ -1,4 +1,4 @@
-//! Ages of memory: what is said of it is true of a kernel in a model, whatever happens in it.
+//! Ages of memory: the bounds are true for a model of the kernel, whatever happens in it.
 
 use core::time::Duration;
 
@@ -43,7 +43,7 @@ fn three_agings_tell_two_times_exactly() {
 }
 
 #[test]
-fn a_part_has_what_does_not_fit_into_the_rest_and_perhaps_all() {
+fn a_part_has_at_least_the_amount_that_does_not_fit_into_the_rest() {
     for (part, least, most) in [(100, 40, 60), (90, 30, 60), (50, 0, 50), (0, 0, 0), (120, 40, 60)] {
         assert_eq!(bounds(40, 60).of_part(Bytes(100), Bytes(part)), bounds(least, most), "{part}");
     }
@@ -80,13 +80,13 @@ fn readings_before_reach_further_back_than_four_generations() {
         reading(5, &[(1060, 40), (1120, 10), (1180, 40), (1240, 0)]),
     ]);
     assert_eq!(ages.idle(seconds(120)), bounds(40, 40));
-    // Of the 40 at most 12 joined after 1060: 28 were not used since then, and no more than 35.
+    // At most 12 of the 40 joined after 1060, so 28 to 35 were unused since then.
     assert_eq!(ages.idle(seconds(180)), bounds(28, 35));
     assert_eq!(ages.idle(seconds(240)), bounds(18, 30));
 }
 
 #[test]
-fn what_is_forgotten_is_of_longer_times_only() {
+fn readings_are_forgotten_for_longer_times_only() {
     let all = ages([
         reading(3, &[(0, 30), (1000, 10), (1060, 50), (1120, 0)]),
         reading(4, &[(1000, 35), (1060, 12), (1120, 43), (1180, 0)]),
@@ -118,7 +118,7 @@ fn twelve_rounds_of_the_history_are_remembered() {
 }
 
 #[test]
-fn an_aging_that_was_not_seen_ends_what_is_known_of_before() {
+fn an_aging_that_was_missed_ends_the_knowledge_of_the_time_before() {
     let ages = ages([
         reading(3, &[(0, 30), (1000, 10), (1060, 50), (1120, 0)]),
         reading(8, &[(1130, 40), (1140, 10), (1180, 40), (1240, 0)]),

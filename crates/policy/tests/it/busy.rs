@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use omr_policy::stop::Watch;
+use omr_policy::busy::BusyWatch;
 use omr_policy::{Reason, Stop};
 use omr_units::Permyriad;
 use proptest::collection::vec;
@@ -15,7 +15,7 @@ fn work_in_the_foreground_stops_a_sweep_within_two_samples() {
     let sample = millis(20);
     // It may begin anywhere in a sample, and wait up to one in ten for its CPU.
     for before in 0..20 {
-        let mut watch = Watch::new(&Stop::default(), Permyriad::percent(5));
+        let mut watch = BusyWatch::new(&Stop::default(), Permyriad::percent(5));
         (0..30).for_each(|_| assert_eq!(watch.sample(sample, Some(millis(1))), None));
         let first = watch.sample(sample, Some(millis(20 - before)));
         assert!(first.is_some() || watch.sample(sample, Some(millis(18))).is_some(), "{before} ms into a sample");
@@ -24,7 +24,7 @@ fn work_in_the_foreground_stops_a_sweep_within_two_samples() {
 
 #[test]
 fn one_timer_tick_is_not_work() {
-    let mut watch = Watch::new(&Stop::default(), Permyriad::ZERO);
+    let mut watch = BusyWatch::new(&Stop::default(), Permyriad::ZERO);
     for n in 0..100 {
         let used = if n % 2 == 0 { millis(10) } else { Duration::ZERO };
         assert_eq!(watch.sample(millis(20), Some(used)), None);
@@ -33,7 +33,7 @@ fn one_timer_tick_is_not_work() {
 
 #[test]
 fn a_steady_load_does_not_stop_a_sweep() {
-    let mut watch = Watch::new(&Stop::default(), Permyriad::percent(150));
+    let mut watch = BusyWatch::new(&Stop::default(), Permyriad::percent(150));
     (0..500).for_each(|_| assert_eq!(watch.sample(millis(20), Some(millis(30))), None));
     watch.sample(millis(20), Some(millis(40)));
     assert!(watch.sample(millis(20), Some(millis(40))).is_some());
@@ -41,7 +41,7 @@ fn a_steady_load_does_not_stop_a_sweep() {
 
 #[test]
 fn a_steady_load_that_has_gone_does_not_hide_new_work() {
-    let mut watch = Watch::new(&Stop::default(), Permyriad::percent(100));
+    let mut watch = BusyWatch::new(&Stop::default(), Permyriad::percent(100));
     (0..200).for_each(|_| assert_eq!(watch.sample(millis(20), Some(Duration::ZERO)), None));
     watch.sample(millis(20), Some(millis(20)));
     assert!(watch.sample(millis(20), Some(millis(20))).is_some());
@@ -49,7 +49,7 @@ fn a_steady_load_that_has_gone_does_not_hide_new_work() {
 
 #[test]
 fn samples_in_which_no_time_passed_do_not_blind_the_watch() {
-    let mut watch = Watch::new(&Stop::default(), Permyriad::ZERO);
+    let mut watch = BusyWatch::new(&Stop::default(), Permyriad::ZERO);
     let noticed = (0..10).any(|_| {
         watch.sample(Duration::ZERO, Some(millis(10))).is_some()
             || watch.sample(millis(20), Some(Duration::ZERO)).is_some()
@@ -59,7 +59,7 @@ fn samples_in_which_no_time_passed_do_not_blind_the_watch() {
 
 #[test]
 fn a_watch_that_cannot_see_stops_the_sweep() {
-    let mut watch = Watch::new(&Stop::default(), Permyriad::ZERO);
+    let mut watch = BusyWatch::new(&Stop::default(), Permyriad::ZERO);
     assert!(matches!(watch.sample(millis(20), None), Some(Reason::Unknown { .. })));
 }
 
@@ -68,7 +68,7 @@ proptest! {
 
     #[test]
     fn more_work_stops_a_sweep_no_later(samples in vec((0u64..40, 0u64..40), 2..50), more in 0u64..40) {
-        let mut watch = Watch::new(&Stop::default(), Permyriad::percent(20));
+        let mut watch = BusyWatch::new(&Stop::default(), Permyriad::percent(20));
         let mut stops = false;
         for (dt, used) in samples {
             let mut busier = watch.clone();

@@ -1,4 +1,4 @@
-//! Which group is swept, how much of it, and when it is swept again.
+//! The choice of the group to sweep, the amount, and the next sweep of the same group.
 
 use omr_policy::{Class, Config, Decision, End, Reason, State, judge, next};
 use omr_units::{Amount, Bytes, GroupId, Permyriad};
@@ -60,8 +60,8 @@ fn keep_rules() {
         (Some(Amount::Bytes(Bytes::mib(100))), 100, Ok(300)),
         (Some(Amount::Share(Permyriad::percent(25))), 100, Ok(300)),
         (Some(Amount::Bytes(Bytes::mib(399))), 0, Err("1.00 MiB to gain, 2.00 MiB is worth a sweep")),
-        (Some(Amount::Max), 0, Err("its rule keeps 400 MiB, which covers all that it uses")),
-        (Some(Amount::Bytes(Bytes::mib(500))), 0, Err("its rule keeps 500 MiB, which covers all that it uses")),
+        (Some(Amount::Max), 0, Err("its rule keeps 400 MiB, which covers all of its memory")),
+        (Some(Amount::Bytes(Bytes::mib(500))), 0, Err("its rule keeps 500 MiB, which covers all of its memory")),
         (None, 0, Ok(400)),
     ];
     for (keep, floor, expected) in cases {
@@ -146,7 +146,7 @@ fn a_group_that_never_gets_done_does_not_keep_the_others_waiting_for_ever() {
 
 #[test]
 fn no_sweep_storm() {
-    // A stream of file pages: each second 200 MiB more, all of it taken at once.
+    // A stream of file pages: each second 200 MiB more, all of it reclaimed at once.
     let mut desk = Desk::new([group(1, 0, 200)]);
     let mut sweeps = 0;
     for _ in 0..3600 {

@@ -14,51 +14,51 @@ fn known(mib: u64) -> ColdAmount {
 }
 
 /// The group under a rule: 100 MiB of anonymous memory, 50 MiB of page cache.
-fn desk_by_age(cold: ColdAmount) -> Desk {
+fn desk_cold_only(cold: ColdAmount) -> Desk {
     let mut desk = Desk::new([group(1, 100, 50)]);
     desk.group(1).cold_only = cold_only(cold);
     desk
 }
 
 #[test]
-fn of_a_group_under_a_rule_no_more_is_taken_than_what_is_old_and_goes_to_swap() {
+fn a_group_under_a_rule_loses_only_cold_memory_that_goes_to_swap() {
     let judged = |desk: &Desk| {
         let judged = judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]);
         judged.map(|(job, _)| job.amount.0 >> 20).map_err(|why| why.to_string())
     };
     // The control: without the rule, all of it.
     assert_eq!(judged(&Desk::new([group(1, 100, 50)])), Ok(150));
-    assert_eq!(judged(&desk_by_age(known(30))), Ok(30));
-    assert_eq!(judged(&desk_by_age(known(500))), Ok(100));
+    assert_eq!(judged(&desk_cold_only(known(30))), Ok(30));
+    assert_eq!(judged(&desk_cold_only(known(500))), Ok(100));
     for (cold, why) in [
-        (known(1), "1.00 MiB was surely not used for 2 min, 2.00 MiB is worth a sweep"),
-        (ColdAmount::NotYet, "its rule takes only what was not used for 2 min, which is not known yet"),
+        (known(1), "1.00 MiB is known to be unused for 2 min, 2.00 MiB is worth a sweep"),
+        (ColdAmount::NotYet, "its rule reclaims only memory unused for 2 min, and ages that long are not known yet"),
         (
             ColdAmount::Never { why: "MGLRU off".into() },
-            "its rule takes only what is old, which is not known here: MGLRU off",
+            "its rule reclaims only cold memory, and ages are not known here: MGLRU off",
         ),
     ] {
-        assert_eq!(judged(&desk_by_age(cold)), Err(why.into()));
+        assert_eq!(judged(&desk_cold_only(cold)), Err(why.into()));
     }
-    // What a rule keeps and what the kernel protects stays, however old.
-    let mut desk = desk_by_age(known(100));
+    // The keep rule and the kernel's protection hold for cold memory as well.
+    let mut desk = desk_cold_only(known(100));
     desk.group(1).keep = Some(Amount::Bytes(Bytes::mib(140)));
     assert_eq!(judged(&desk), Ok(10));
     desk.group(1).class = Class::Foreground;
     assert_eq!(judged(&desk), Err("class foreground: never touched".into()));
     // Page cache is no way out where nothing may be swapped.
-    let mut desk = desk_by_age(known(30));
+    let mut desk = desk_cold_only(known(30));
     desk.machine.swap =
         Some(Swap { total: Bytes::mib(100), free: Bytes::mib(11), on_disk: false, free_outside_image: Bytes::ZERO });
     assert_eq!(judged(&desk), Err("11.0 MiB of swap is free, 10.0 MiB stays free".into()));
     desk.machine.swap =
         Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, free_outside_image: Bytes::ZERO });
-    assert_eq!(judged(&desk), Err("there is no swap, and hardly any page cache to take".into()));
+    assert_eq!(judged(&desk), Err("there is no swap, and hardly any page cache to reclaim".into()));
 }
 
 #[test]
-fn a_group_under_a_rule_is_swept_again_when_more_is_old_though_it_has_not_grown() {
-    let mut desk = desk_by_age(known(30));
+fn a_group_under_a_rule_is_swept_again_when_more_is_cold_though_it_has_not_grown() {
+    let mut desk = desk_cold_only(known(30));
     desk.until_sweep(60);
     desk.finish(End::NoMoreCold, 120);
     desk.group(1).cold_only = cold_only(known(0));
@@ -69,7 +69,7 @@ fn a_group_under_a_rule_is_swept_again_when_more_is_old_though_it_has_not_grown(
     desk.finish(End::NoMoreCold, 100);
     desk.no_sweep(55);
     desk.until_sweep(10);
-    // What could not be done for want of ages is no reason to go on at once either.
+    // A sweep that ended for lack of ages does not go on at once either.
     desk.finish(End::NotAged, 100);
     desk.no_sweep(55);
     desk.until_sweep(10);

@@ -45,7 +45,7 @@ pub fn disk(total: u64, free: u64) -> Option<Swap> {
     Some(Swap { total: Bytes::mib(total), free: Bytes::mib(free), on_disk: true, free_outside_image: Bytes::ZERO })
 }
 
-/// A background group that holds so many MiB of anonymous memory and page cache.
+/// A background group with this many MiB of anonymous memory and page cache.
 pub fn group(id: u64, anon: u64, file: u64) -> Group {
     Group {
         id: GroupId(id),
@@ -60,7 +60,7 @@ pub fn group(id: u64, anon: u64, file: u64) -> Group {
     }
 }
 
-/// A policy and what it is told.
+/// A policy and its inputs.
 #[derive(Clone, Debug)]
 pub struct Desk {
     pub config: Config,
@@ -99,13 +99,13 @@ impl Desk {
         decision
     }
 
-    /// So many ticks, the last decision.
+    /// The decision of the last of `n` ticks.
     pub fn ticks(&mut self, n: u32) -> Decision {
         (1..n).for_each(|_| drop(self.tick()));
         self.tick()
     }
 
-    /// Ticks until something is swept; how many it took, and what.
+    /// Ticks until a sweep begins; returns the number of ticks and the group.
     #[track_caller]
     pub fn until_sweep(&mut self, most: u32) -> (u32, GroupId) {
         for n in 1..=most {
@@ -116,7 +116,7 @@ impl Desk {
         panic!("no sweep in {most} ticks: {}", self.tick().reason());
     }
 
-    /// No sweep in so many ticks; the last reason.
+    /// No sweep begins in this many ticks; returns the last reason.
     #[track_caller]
     pub fn no_sweep(&mut self, ticks: u32) -> Reason {
         for n in 1..ticks {
@@ -129,7 +129,7 @@ impl Desk {
         }
     }
 
-    /// The sweep that runs ends like this, with so many MiB left.
+    /// The running sweep ends like this, with this many MiB left in the group.
     #[track_caller]
     pub fn finish(&mut self, end: End, left: u64) {
         self.finish_written(end, left, Bytes::ZERO);
@@ -154,7 +154,7 @@ impl Desk {
         self.finish(End::Stopped, left);
     }
 
-    /// A group now holds so many MiB, all of it anonymous.
+    /// A group now has this many MiB, all of it anonymous.
     pub fn hold(&mut self, id: u64, mib: u64) {
         let refaults = self.group(id).refaults;
         *self.group(id) = Group { refaults, ..group(id, mib, 0) };
@@ -164,7 +164,7 @@ impl Desk {
         self.groups.iter_mut().find(|group| group.id == GroupId(id)).expect("no such group")
     }
 
-    /// So many MiB come back into a group.
+    /// This many MiB come back into a group.
     pub fn refault(&mut self, id: u64, mib: u64) {
         let group = self.group(id);
         group.refaults = group.refaults.map(|refaults| refaults + Bytes::mib(mib));

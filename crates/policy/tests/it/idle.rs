@@ -111,7 +111,7 @@ fn a_signal_that_comes_back_does_not_stand_for_the_time_it_was_missing() {
 }
 
 #[test]
-fn what_was_before_a_gap_is_no_excuse_for_what_comes_after() {
+fn ticks_before_a_gap_do_not_excuse_ticks_after_it() {
     let mut desk = Desk::new([group(1, 100, 0)]);
     desk.ticks(20);
     desk.machine.foreground = None;

@@ -1,6 +1,7 @@
-//! Names in JSON: clients of the control socket and files on disk know them, so a name in the code may
-//! change while the name in JSON stays.
+//! Names in JSON: clients of the control socket and files on disk know them, so a name in the code
+//! may change while the name in JSON stays.
 
+use omr_policy::rank::{HintEnd, HintKind, HintReport, Verdict};
 use omr_policy::{ColdAmount, ColdOnly, End, Reason, Swap};
 use omr_units::Bytes;
 use serde::Serialize;
@@ -32,4 +33,15 @@ fn names_of_idle_time_and_statements_stay() {
 fn names_of_swap_stay() {
     let swap = Swap { total: Bytes(3), free: Bytes(2), on_disk: true, free_outside_image: Bytes(1) };
     assert_eq!(json(swap), r#"{"total":3,"free":2,"on_disk":true,"beside":1}"#);
+}
+
+#[test]
+fn names_of_hints_stay() {
+    let kinds = [HintKind::Deactivate, HintKind::PageOut, HintKind::Prefetch];
+    assert_eq!(json(kinds), r#"["cold","pageout","willneed"]"#);
+    let verdict = Verdict::Hint { kind: HintKind::PageOut, reason: Reason::CameBack };
+    assert_eq!(json(verdict), r#"{"do":"hint","step":"pageout","reason":{"kind":"came-back"}}"#);
+    let report =
+        HintReport { kind: HintKind::Deactivate, anon: Bytes(1), swap_writes: Bytes(2), end: HintEnd::Complete };
+    assert_eq!(json(report), r#"{"step":"cold","anon":1,"swap_writes":2,"end":"complete"}"#);
 }

@@ -1,4 +1,4 @@
-//! What is said of where a group's memory is.
+//! Hints about the nodes of a group's memory.
 
 use omr_policy::numa::{Hint, OnNode, advise};
 use omr_units::Bytes;
@@ -19,7 +19,7 @@ fn advised(given: &[(u32, Option<usize>, u64, u64)], demotes: bool) -> Vec<Hint>
 }
 
 #[test]
-fn what_is_used_belongs_in_fast_memory_and_what_is_not_in_slow() {
+fn used_memory_belongs_in_a_fast_tier_and_unused_memory_in_a_slow_one() {
     let both = [(0, Some(0), 100, 200), (1, Some(1), 50, 0)];
     let promote = Hint::Promote { bytes: Bytes::mib(50) };
     assert_eq!(advised(&both, false), [promote, Hint::Demote { bytes: Bytes::mib(200) }]);
@@ -33,7 +33,7 @@ fn what_is_used_belongs_in_fast_memory_and_what_is_not_in_slow() {
 #[test]
 fn without_a_slower_tier_nothing_is_moved_there() {
     assert_eq!(advised(&[(0, Some(0), 100, 500)], false), []);
-    // Nor where the kernel does not tell tiers.
+    // The kernel does not tell tiers here.
     assert_eq!(advised(&[(0, None, 100, 500), (1, None, 100, 500)], false), []);
 }
 

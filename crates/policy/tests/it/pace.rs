@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::End;
-use omr_policy::pace::{Job, Next, Pace, SMALLEST_STEP, Seen};
+use omr_policy::pace::{Job, Next, Pace, PaceSample, SMALLEST_STEP};
 use omr_units::Bytes;
 
 const MS: Duration = Duration::from_millis(1);
@@ -20,12 +20,12 @@ fn job(mib: u64) -> Job {
     }
 }
 
-fn seen(mib: u64) -> Seen {
-    Seen { current: Bytes::mib(mib), swap_free: Some(Bytes::mib(1 << 20)), ..Seen::default() }
+fn seen(mib: u64) -> PaceSample {
+    PaceSample { current: Bytes::mib(mib), swap_free: Some(Bytes::mib(1 << 20)), ..PaceSample::default() }
 }
 
 #[track_caller]
-fn write(pace: &mut Pace, seen: &Seen) -> (Bytes, bool) {
+fn write(pace: &mut Pace, seen: &PaceSample) -> (Bytes, bool) {
     match pace.next(seen) {
         Next::Write { bytes, file_only } => (bytes, file_only),
         other => panic!("{other:?}"),
@@ -33,7 +33,7 @@ fn write(pace: &mut Pace, seen: &Seen) -> (Bytes, bool) {
 }
 
 /// Asks and frees what was asked until the end; the sizes of the writes.
-fn run(job: Job, mut seen: Seen, took: impl Fn(Bytes) -> Duration) -> (Vec<Bytes>, End) {
+fn run(job: Job, mut seen: PaceSample, took: impl Fn(Bytes) -> Duration) -> (Vec<Bytes>, End) {
     let mut pace = Pace::new(job);
     let mut writes = Vec::new();
     loop {
@@ -84,7 +84,7 @@ fn a_slow_write_is_judged_by_its_own_size() {
 #[test]
 fn a_quick_small_write_says_nothing_of_large_ones() {
     let mut pace = Pace::new(Job { floor: Bytes::mib(50), ..job(100) });
-    let (bytes, _) = write(&mut pace, &Seen { current: Bytes::mib(51), ..seen(0) });
+    let (bytes, _) = write(&mut pace, &PaceSample { current: Bytes::mib(51), ..seen(0) });
     assert_eq!(bytes, Bytes::kib(512));
     pace.wrote(bytes, Duration::ZERO, false);
     assert_eq!(write(&mut pace, &seen(200)).0, Bytes::mib(1));
@@ -169,7 +169,7 @@ fn a_disk_that_makes_progress_is_waited_for() {
     // 4 MiB on a disk of 1 MB/s: four seconds.
     let mut pace = Pace::new(job(1000));
     let (mut writeback, mut waited) = (4_000_000, Duration::ZERO);
-    while let Next::Wait(time) = pace.next(&Seen { writeback: Bytes(writeback), ..seen(2000) }) {
+    while let Next::Wait(time) = pace.next(&PaceSample { writeback: Bytes(writeback), ..seen(2000) }) {
         waited += time;
         writeback -= u64::try_from(time.as_micros()).expect("a short time");
     }
@@ -184,7 +184,7 @@ fn run_on_disk(rate: impl Fn(usize) -> u64) -> Vec<Bytes> {
     let mut seen = seen(2000);
     let mut writes = Vec::new();
     loop {
-        let pass = |seen: &mut Seen, time: Duration| {
+        let pass = |seen: &mut PaceSample, time: Duration| {
             seen.at = seen.at + time;
             seen.writeback = seen.writeback
                 - Bytes(rate(writes.len()) * u64::try_from(time.as_micros()).expect("short") / 1_000_000);
@@ -227,7 +227,7 @@ fn somebody_elses_writeback_slows_a_job_down_and_does_not_stop_it() {
     for fall in [0, 1, 300_000] {
         let mut pace = Pace::new(job(1000));
         let (mut writeback, mut waited) = (1_000_000_000, Duration::ZERO);
-        while let Next::Wait(time) = pace.next(&Seen { writeback: Bytes(writeback), ..seen(2000) }) {
+        while let Next::Wait(time) = pace.next(&PaceSample { writeback: Bytes(writeback), ..seen(2000) }) {
             waited += time;
             writeback -= fall;
         }
@@ -237,7 +237,7 @@ fn somebody_elses_writeback_slows_a_job_down_and_does_not_stop_it() {
 }
 
 #[test]
-fn a_group_ends_at_its_floor_even_where_the_kernel_frees_twice_what_it_is_asked_for() {
+fn a_job_ends_at_the_floor_even_if_the_kernel_frees_twice_the_amount() {
     for (floor, over) in [(50, 1), (50, 2), (0, 1)] {
         let mut seen = seen(200);
         let mut pace = Pace::new(Job { floor: Bytes::mib(floor), ..job(500) });
@@ -270,18 +270,18 @@ fn towards_the_swap_floor_and_the_allowance_writes_get_smaller() {
     };
     for (left, asked) in [(100, Bytes::mib(4)), (8, Bytes::mib(2)), (1, Bytes::kib(256))] {
         let mut pace = grown(Job { swap_floor: Bytes::mib(500), ..job(1000) });
-        let near = Seen { swap_free: Some(Bytes::mib(500 + left)), ..seen(2000) };
+        let near = PaceSample { swap_free: Some(Bytes::mib(500 + left)), ..seen(2000) };
         assert_eq!(write(&mut pace, &near), (asked, false), "{left} MiB above the floor");
         let mut pace = grown(Job { swap_writes: Bytes::mib(500), ..job(1000) });
-        let near = Seen { swap_written: Bytes::mib(500 - left), ..seen(2000) };
+        let near = PaceSample { swap_written: Bytes::mib(500 - left), ..seen(2000) };
         assert_eq!(write(&mut pace, &near), (asked, false), "{left} MiB of the allowance");
     }
 }
 
 #[test]
 fn at_the_swap_floor_only_files_go_on() {
-    let at_floor = Seen { swap_free: Some(Bytes::mib(500)), ..seen(2000) };
-    let at_budget = Seen { swap_written: Bytes::mib(100), ..seen(2000) };
+    let at_floor = PaceSample { swap_free: Some(Bytes::mib(500)), ..seen(2000) };
+    let at_budget = PaceSample { swap_written: Bytes::mib(100), ..seen(2000) };
     for (seen, end) in [(at_floor, End::SwapFloor), (at_budget, End::WriteBudget)] {
         let limits = Job { swap_floor: Bytes::mib(500), swap_writes: Bytes::mib(100), ..job(1000) };
         let mut pace = Pace::new(limits.clone());
@@ -299,7 +299,7 @@ fn at_the_swap_floor_only_files_go_on() {
 #[test]
 fn the_allowance_is_not_called_the_swap_floor() {
     let mut pace = Pace::new(Job { swap_writes: Bytes::kib(64), file_only: false, ..job(1000) });
-    let little_swap = Seen { swap_free: Some(Bytes::kib(900)), ..seen(2000) };
+    let little_swap = PaceSample { swap_free: Some(Bytes::kib(900)), ..seen(2000) };
     assert_eq!(pace.next(&little_swap), Next::End(End::WriteBudget));
 }
 
@@ -307,7 +307,7 @@ fn the_allowance_is_not_called_the_swap_floor() {
 fn without_swap_the_kernel_takes_files_by_itself() {
     for file_only in [true, false] {
         let mut pace = Pace::new(Job { file_only, ..job(100) });
-        let none = Seen { swap_free: None, ..seen(2000) };
+        let none = PaceSample { swap_free: None, ..seen(2000) };
         assert_eq!(write(&mut pace, &none), (Bytes::mib(1), file_only));
         (0..6).for_each(|_| pace.wrote(Bytes::ZERO, MS, false));
         assert_eq!(pace.next(&none), Next::End(End::Futile));
@@ -315,7 +315,7 @@ fn without_swap_the_kernel_takes_files_by_itself() {
 }
 
 #[test]
-fn what_is_swapped_out_already_is_collected_before_more_is_sent_out() {
+fn pages_in_swap_are_freed_before_more_are_sent_out() {
     let mut pace = Pace::new(job(100));
     for _ in 0..3 {
         let (bytes, _) = write(&mut pace, &seen(2000));
@@ -323,7 +323,7 @@ fn what_is_swapped_out_already_is_collected_before_more_is_sent_out() {
     }
     // 93 MiB are left.
     for (swapcached, asked) in [(0, 4), (77, 4), (85, 2), (89, 1), (93, 1), (500, 1)] {
-        let seen = Seen { swapcached: Bytes::mib(swapcached), ..seen(2000) };
+        let seen = PaceSample { swapcached: Bytes::mib(swapcached), ..seen(2000) };
         assert_eq!(write(&mut pace.clone(), &seen).0, Bytes::mib(asked), "{swapcached}");
     }
 }
@@ -347,9 +347,9 @@ fn pages_that_come_back_while_they_are_on_their_way_out_end_a_job() {
         };
         assert_eq!(end, End::Futile);
         assert!(churning.swap_written <= Bytes::mib(most), "{} for {amount} MiB", churning.swap_written);
-        // What is there already is collected.
+        // Pages that are in swap already are freed.
         let mut pace = Pace::new(job(amount));
-        let sent = Seen { swapcached: Bytes::mib(amount), swap_written: Bytes::mib(2 * amount), ..seen(2000) };
+        let sent = PaceSample { swapcached: Bytes::mib(amount), swap_written: Bytes::mib(2 * amount), ..seen(2000) };
         assert_eq!(write(&mut pace, &sent), (Bytes::mib(1), false));
     }
 }

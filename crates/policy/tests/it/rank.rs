@@ -1,9 +1,11 @@
-//! Which process is hinted away, when, and which is not.
+//! Hints about background processes: which process gets one, which hint, and when.
 
 use std::time::Duration;
 
 use crate::desk::{millis, quiet, seconds};
-use omr_policy::rank::{HintEnd, Hinted, Process, ProcessId, Ranked, Score, Step, Verdict, lacking, rank};
+use omr_policy::rank::{
+    HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords, Ranked, Score, Verdict, lacking, rank,
+};
 use omr_policy::{Class, Config, Machine, Memory, Reason, Signals, State, Swap};
 use omr_units::{Bytes, Monotonic, Permyriad};
 use proptest::option;
@@ -14,7 +16,7 @@ fn id(pid: u32) -> ProcessId {
     ProcessId { pid, start: 1 }
 }
 
-/// In the background, with so many MiB of anonymous memory.
+/// A background process with this many MiB of anonymous memory.
 fn process(pid: u32, anon: u64) -> Process {
     Process {
         id: id(pid),
@@ -29,11 +31,12 @@ fn process(pid: u32, anon: u64) -> Process {
     }
 }
 
-/// A quiet machine and its processes, looked at every second.
+/// A quiet machine and its processes, sampled every second.
 #[derive(Clone, Debug)]
 struct Desk {
     config: Config,
     state: State,
+    records: ProcessRecords,
     now: Monotonic,
     machine: Machine,
     processes: Vec<Process>,
@@ -45,29 +48,30 @@ impl Desk {
         let mut desk = Desk {
             config: Config::default(),
             state: State::default(),
+            records: ProcessRecords::default(),
             now,
             machine: quiet(),
             processes: processes.into(),
         };
-        desk.look(0);
+        desk.sample(0);
         desk
     }
 
-    /// So many seconds later.
-    fn look(&mut self, later: u64) -> Vec<Ranked> {
+    /// Ranks the processes this many seconds later.
+    fn sample(&mut self, later: u64) -> Vec<Ranked> {
         self.now = self.now + seconds(later);
         let signals = Signals { now: self.now, hour: 1, slept: false, machine: self.machine.clone() };
-        rank(&self.config, &mut self.state, &signals, &self.processes)
+        rank(&self.config, &self.state, &mut self.records, &signals, &self.processes)
     }
 
-    /// What is due for the first of them.
+    /// The verdict about the first process.
     fn verdict(&mut self, later: u64) -> Verdict {
         let first = self.processes[0].id;
-        self.look(later).into_iter().find(|ranked| ranked.id == first).expect("it is in the list").verdict
+        self.sample(later).into_iter().find(|ranked| ranked.id == first).expect("it is in the list").verdict
     }
 
     #[track_caller]
-    fn held(&mut self, later: u64) -> String {
+    fn reason_to_hold(&mut self, later: u64) -> String {
         match self.verdict(later) {
             Verdict::Hold { reason } => reason.to_string(),
             hint => panic!("{hint:?}"),
@@ -75,23 +79,23 @@ impl Desk {
     }
 
     #[track_caller]
-    fn due(&mut self, later: u64) -> Step {
+    fn due(&mut self, later: u64) -> HintKind {
         match self.verdict(later) {
-            Verdict::Hint { step, .. } => step,
+            Verdict::Hint { kind, .. } => kind,
             hold => panic!("{hold:?}"),
         }
     }
 
-    /// The hint is given, and leaves so many MiB of anonymous memory.
-    fn hinted(&mut self, step: Step, left: u64) {
+    /// The hint is given and leaves this many MiB of anonymous memory.
+    fn hinted(&mut self, step: HintKind, left: u64) {
         self.end(step, left, HintEnd::Complete);
     }
 
-    fn end(&mut self, step: Step, left: u64, end: HintEnd) {
+    fn end(&mut self, step: HintKind, left: u64, end: HintEnd) {
         self.processes[0].anon = Some(Bytes::mib(left));
-        let hinted = Hinted { step, anon: Bytes::mib(left), swap_writes: Bytes::ZERO, end };
+        let hinted = HintReport { kind: step, anon: Bytes::mib(left), swap_writes: Bytes::ZERO, end };
         let id = self.processes[0].id;
-        self.state.hinted(self.now, 1, id, &hinted);
+        self.records.hinted(&mut self.state, self.now, 1, id, &hinted);
     }
 
     fn works(&mut self, time: Duration) {
@@ -102,18 +106,21 @@ impl Desk {
 #[test]
 fn an_unused_process_is_marked_cold_after_ten_seconds_and_paged_out_after_forty_five() {
     let mut desk = Desk::new([process(1, 100)]);
-    assert_eq!(desk.held(9), "used or in the foreground 9.0 s ago, 10 s is needed");
+    assert_eq!(desk.reason_to_hold(9), "used or in the foreground 9.0 s ago, 10 s is needed");
     let verdict = desk.verdict(1);
     assert_eq!(
         verdict,
-        Verdict::Hint { step: Step::Cold, reason: Reason::Unused { unused: seconds(10), needed: seconds(10) } }
+        Verdict::Hint {
+            kind: HintKind::Deactivate,
+            reason: Reason::Unused { unused: seconds(10), needed: seconds(10) }
+        }
     );
     assert_eq!(verdict.reason().to_string(), "in the background and unused for 10 s, 10 s is needed");
-    desk.hinted(Step::Cold, 100);
-    assert_eq!(desk.held(34), "marked cold; unused for 44 s, at 45 s it is paged out");
-    assert_eq!(desk.due(1), Step::PageOut);
-    desk.hinted(Step::PageOut, 1);
-    assert_eq!(desk.held(60), "1.00 MiB of anonymous memory, 12.0 MiB is worth a hint");
+    desk.hinted(HintKind::Deactivate, 100);
+    assert_eq!(desk.reason_to_hold(34), "marked cold; unused for 44 s, at 45 s it is paged out");
+    assert_eq!(desk.due(1), HintKind::PageOut);
+    desk.hinted(HintKind::PageOut, 1);
+    assert_eq!(desk.reason_to_hold(60), "1.00 MiB of anonymous memory, 12.0 MiB is worth a hint");
 }
 
 #[test]
@@ -121,90 +128,90 @@ fn the_times_are_configurable() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.config.hints.cold_after = seconds(2);
     desk.config.hints.pageout_after = seconds(4);
-    assert_eq!(desk.due(2), Step::Cold);
-    desk.hinted(Step::Cold, 100);
-    assert_eq!(desk.due(2), Step::PageOut);
+    assert_eq!(desk.due(2), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
+    assert_eq!(desk.due(2), HintKind::PageOut);
 }
 
 #[test]
 fn without_a_rule_or_a_statement_nothing_is_hinted() {
     let mut desk = Desk::new([Process { stated: false, ..process(1, 100) }]);
-    assert_eq!(desk.held(3600), "nothing says that it is in the background");
-    // The control: from then on it is.
+    assert_eq!(desk.reason_to_hold(3600), "no rule or statement says that it is in the background");
+    // The control: with a statement it is hinted.
     desk.processes[0].stated = true;
-    assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
-    assert_eq!(desk.due(10), Step::Cold);
+    assert_eq!(desk.reason_to_hold(1), "used or in the foreground 0 ms ago, 10 s is needed");
+    assert_eq!(desk.due(10), HintKind::Deactivate);
 }
 
 #[test]
 fn foreground_and_protected_processes_are_never_hinted() {
     for class in [Class::Foreground, Class::Protected] {
         let mut desk = Desk::new([Process { class, ..process(1, 100) }]);
-        assert_eq!(desk.held(3600), format!("class {}: never touched", class.name()));
-        assert_eq!(desk.look(0)[0].score, None);
+        assert_eq!(desk.reason_to_hold(3600), format!("class {}: never touched", class.name()));
+        assert_eq!(desk.sample(0)[0].score, None);
     }
 }
 
 #[test]
-fn what_cannot_be_read_holds_and_is_named() {
+fn an_unknown_value_prevents_hints_and_is_named() {
     let whole = process(1, 100);
     for (process, what) in [
         (Process { cpu: None, ..whole.clone() }, "its CPU time"),
         (Process { anon: None, ..whole.clone() }, "its anonymous memory"),
-        (Process { swapped: None, ..whole.clone() }, "what it has in swap"),
+        (Process { swapped: None, ..whole.clone() }, "its memory in swap"),
         (Process { oom_score_adj: None, ..whole.clone() }, "its oom_score_adj"),
     ] {
         let mut desk = Desk::new([process]);
-        assert_eq!(desk.held(3600), format!("{what} cannot be read, which counts as busy"));
+        assert_eq!(desk.reason_to_hold(3600), format!("{what} cannot be read, which counts as busy"));
         desk.processes = vec![whole.clone()];
-        desk.look(1);
-        assert_eq!(desk.due(60), Step::PageOut);
+        desk.sample(1);
+        assert_eq!(desk.due(60), HintKind::PageOut);
     }
     let mut desk = Desk::new([Process { room: None, ..whole }]);
-    assert_eq!(desk.due(60), Step::Cold, "nothing is taken by that");
+    assert_eq!(desk.due(60), HintKind::Deactivate, "nothing is taken by that");
 }
 
 #[test]
 fn a_process_that_was_in_the_foreground_begins_anew() {
     let mut desk = Desk::new([process(1, 100)]);
-    assert_eq!(desk.due(44), Step::Cold);
-    desk.hinted(Step::Cold, 100);
+    assert_eq!(desk.due(44), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
     desk.processes[0].class = Class::Foreground;
-    desk.held(1);
+    desk.reason_to_hold(1);
     desk.processes[0].class = Class::Background;
-    assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
-    assert_eq!(desk.due(10), Step::Cold);
-    // As does one of which that is said between two looks.
-    desk.hinted(Step::Cold, 100);
-    desk.state.came_back(desk.now, id(1));
-    assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
+    assert_eq!(desk.reason_to_hold(1), "used or in the foreground 0 ms ago, 10 s is needed");
+    assert_eq!(desk.due(10), HintKind::Deactivate);
+    // A process that came to the foreground between two samples begins anew as well.
+    desk.hinted(HintKind::Deactivate, 100);
+    desk.records.came_back(desk.now, id(1));
+    assert_eq!(desk.reason_to_hold(1), "used or in the foreground 0 ms ago, 10 s is needed");
 }
 
 #[test]
 fn the_focus_counts_from_when_it_was_lost_and_not_from_before_the_process_was_in_the_foreground() {
-    // Nobody has seen it use the CPU for 44 s, and before that nobody knows.
+    // It has not used the CPU for 44 s; before that nothing is known.
     let mut desk = Desk::new([Process { class: Class::Foreground, ..process(1, 100) }]);
-    desk.held(30);
+    desk.reason_to_hold(30);
     let lost = desk.now;
-    desk.look(0);
+    desk.sample(0);
     desk.processes[0] = Process { unfocused: Some(lost), ..process(1, 100) };
-    assert_eq!(desk.due(14), Step::Cold, "14 s ago, though this is the first look since");
+    assert_eq!(desk.due(14), HintKind::Deactivate, "14 s ago, though this is the first look since");
     // Somebody had it in between.
     desk.processes[0].unfocused = Some(desk.now);
-    assert_eq!(desk.held(1), "used or in the foreground 1.0 s ago, 10 s is needed");
-    // An old moment is not when it was said to be in the foreground last.
+    assert_eq!(desk.reason_to_hold(1), "used or in the foreground 1.0 s ago, 10 s is needed");
+    // A focus lost before the process was last in the foreground does not count.
     desk.processes[0].class = Class::Foreground;
-    desk.held(60);
+    desk.reason_to_hold(60);
     desk.processes[0] = Process { unfocused: Some(lost), ..process(1, 100) };
-    assert_eq!(desk.held(1), "used or in the foreground 1.0 s ago, 10 s is needed");
-    desk.state.came_back(desk.now, id(1));
-    assert_eq!(desk.held(2), "used or in the foreground 2.0 s ago, 10 s is needed");
-    // Nor is one before it was looked at first.
+    assert_eq!(desk.reason_to_hold(1), "used or in the foreground 1.0 s ago, 10 s is needed");
+    desk.records.came_back(desk.now, id(1));
+    assert_eq!(desk.reason_to_hold(2), "used or in the foreground 2.0 s ago, 10 s is needed");
+    // A focus lost before the first sample does not count either.
     let mut desk = Desk::new([Process { unfocused: Some(Monotonic(0)), ..process(1, 100) }]);
-    assert_eq!(desk.held(9), "used or in the foreground 9.0 s ago, 10 s is needed");
+    assert_eq!(desk.reason_to_hold(9), "used or in the foreground 9.0 s ago, 10 s is needed");
     // Without a rule it says nothing.
     let mut desk = Desk::new([Process { unfocused: Some(Monotonic(0)), stated: false, ..process(1, 100) }]);
-    assert_eq!(desk.held(600), Reason::NotStated.to_string());
+    assert_eq!(desk.reason_to_hold(600), Reason::NotStated.to_string());
 }
 
 #[test]
@@ -212,24 +219,24 @@ fn a_process_that_works_is_in_use_and_one_with_timers_is_not() {
     let mut desk = Desk::new([process(1, 100)]);
     for _ in 0..60 {
         desk.works(millis(20));
-        assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
+        assert_eq!(desk.reason_to_hold(1), "used or in the foreground 0 ms ago, 10 s is needed");
     }
     for _ in 0..9 {
         desk.works(millis(10));
-        desk.held(1);
+        desk.reason_to_hold(1);
     }
     desk.works(millis(10));
-    assert_eq!(desk.due(1), Step::Cold);
+    assert_eq!(desk.due(1), HintKind::Deactivate);
 }
 
 #[test]
-fn a_short_burst_counts_after_a_long_time_between_two_looks() {
+fn a_short_burst_counts_after_a_long_time_between_two_samples() {
     let mut desk = Desk::new([process(1, 100)]);
     // 0.03 % of an hour.
     desk.works(seconds(1));
-    assert_eq!(desk.held(3600), "used or in the foreground 0 ms ago, 10 s is needed");
+    assert_eq!(desk.reason_to_hold(3600), "used or in the foreground 0 ms ago, 10 s is needed");
     desk.works(millis(90));
-    assert_eq!(desk.due(3600), Step::PageOut);
+    assert_eq!(desk.due(3600), HintKind::PageOut);
 }
 
 #[test]
@@ -237,42 +244,42 @@ fn a_process_of_the_same_id_that_started_later_is_another_one() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.due(10);
     desk.processes[0].id.start = 2;
-    assert_eq!(desk.held(1), "used or in the foreground 0 ms ago, 10 s is needed");
+    assert_eq!(desk.reason_to_hold(1), "used or in the foreground 0 ms ago, 10 s is needed");
 }
 
 #[test]
 fn small_processes_are_left_alone() {
     let mut desk = Desk::new([process(1, 11)]);
-    assert_eq!(desk.held(3600), "11.0 MiB of anonymous memory, 12.0 MiB is worth a hint");
+    assert_eq!(desk.reason_to_hold(3600), "11.0 MiB of anonymous memory, 12.0 MiB is worth a hint");
     desk.processes[0].anon = Some(Bytes::mib(12));
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
 }
 
 #[test]
-fn what_was_paged_out_is_paged_out_again_when_enough_has_changed() {
+fn a_process_is_paged_out_again_when_enough_has_changed() {
     let mut desk = Desk::new([process(1, 100)]);
-    assert_eq!(desk.due(45), Step::PageOut);
-    desk.hinted(Step::PageOut, 20);
-    assert_eq!(desk.held(60), "paged out before and changed by 0 B since, 8.00 MiB is worth another time");
+    assert_eq!(desk.due(45), HintKind::PageOut);
+    desk.hinted(HintKind::PageOut, 20);
+    assert_eq!(desk.reason_to_hold(60), "paged out before and changed by 0 B since, 8.00 MiB is worth another time");
     desk.processes[0].anon = Some(Bytes::mib(28));
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
 }
 
 #[test]
 fn between_two_hints_there_is_androids_time() {
     for (last, next, millis_between) in [
-        (Step::Cold, Step::Cold, 5000),
-        (Step::Cold, Step::PageOut, 500),
-        (Step::PageOut, Step::Cold, 10_000),
-        (Step::PageOut, Step::PageOut, 10_000),
+        (HintKind::Deactivate, HintKind::Deactivate, 5000),
+        (HintKind::Deactivate, HintKind::PageOut, 500),
+        (HintKind::PageOut, HintKind::Deactivate, 10_000),
+        (HintKind::PageOut, HintKind::PageOut, 10_000),
     ] {
         let mut desk = Desk::new([process(1, 100)]);
         desk.config.hints.cold_after = Duration::ZERO;
-        desk.config.hints.pageout_after = if next == Step::Cold { seconds(3600) } else { Duration::ZERO };
+        desk.config.hints.pageout_after = if next == HintKind::Deactivate { seconds(3600) } else { Duration::ZERO };
         desk.end(last, 100, HintEnd::Stopped);
         let given = desk.now;
         desk.now = given + millis(millis_between - 1);
-        assert_eq!(desk.held(0), "hinted a moment ago, left alone for another 1 ms", "{last:?} {next:?}");
+        assert_eq!(desk.reason_to_hold(0), "hinted a moment ago, left alone for another 1 ms", "{last:?} {next:?}");
         desk.now = given + millis(millis_between);
         assert_eq!(desk.due(0), next);
     }
@@ -285,14 +292,14 @@ fn with_little_free_swap_it_is_marked_cold_and_stays() {
         Some(Swap { total: Bytes::mib(1000), free: Bytes::mib(free), on_disk: false, free_outside_image: Bytes::ZERO })
     };
     desk.machine.swap = swap(199);
-    assert_eq!(desk.due(60), Step::Cold);
-    desk.hinted(Step::Cold, 100);
-    assert_eq!(desk.held(10), "199 MiB of swap is free, 200 MiB stays free");
+    assert_eq!(desk.due(60), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
+    assert_eq!(desk.reason_to_hold(10), "199 MiB of swap is free, 200 MiB stays free");
     desk.machine.swap = swap(200);
-    assert_eq!(desk.due(1), Step::PageOut);
-    // What the guard keeps free for sweeps stays free, too.
+    assert_eq!(desk.due(1), HintKind::PageOut);
+    // The swap floor of sweeps holds for hints as well.
     desk.processes[0].anon = Some(Bytes::mib(150));
-    assert_eq!(desk.held(0), "50.0 MiB of swap is free, 100 MiB stays free");
+    assert_eq!(desk.reason_to_hold(0), "50.0 MiB of swap is free, 100 MiB stays free");
 }
 
 #[test]
@@ -300,17 +307,21 @@ fn no_more_is_paged_out_than_lacks_and_the_rest_when_that_lacks_too() {
     let mut desk = Desk::new([process(1, 100)]);
     let memory = |available| Some(Memory { total: Bytes::mib(1000), available: Bytes::mib(available) });
     desk.machine.memory = memory(470);
-    assert_eq!(desk.due(60), Step::PageOut);
+    assert_eq!(desk.due(60), HintKind::PageOut);
     assert_eq!(lacking(&desk.config, &desk.machine), Bytes::mib(30));
-    desk.end(Step::PageOut, 70, HintEnd::Enough);
+    desk.end(HintKind::PageOut, 70, HintEnd::Enough);
     desk.machine.memory = memory(501);
-    assert_eq!(desk.held(10), "501 MiB of memory is available, 500 MiB is enough", "and it is not marked once more");
+    assert_eq!(
+        desk.reason_to_hold(10),
+        "501 MiB of memory is available, 500 MiB is enough",
+        "and it is not marked once more"
+    );
     desk.machine.memory = memory(500);
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
     assert_eq!(lacking(&desk.config, &desk.machine), desk.config.hints.smallest);
-    // All of it was given: until it has changed there is nothing more to take.
-    desk.hinted(Step::PageOut, 70);
-    assert_eq!(desk.held(20), "paged out before and changed by 0 B since, 8.00 MiB is worth another time");
+    // The hint was given for all memory: until that changes, no hint is due.
+    desk.hinted(HintKind::PageOut, 70);
+    assert_eq!(desk.reason_to_hold(20), "paged out before and changed by 0 B since, 8.00 MiB is worth another time");
 }
 
 #[test]
@@ -318,16 +329,16 @@ fn with_much_memory_available_it_is_marked_cold_and_stays() {
     let mut desk = Desk::new([process(1, 100)]);
     let memory = |available| Some(Memory { total: Bytes::mib(1000), available: Bytes::mib(available) });
     desk.machine.memory = memory(501);
-    assert_eq!(desk.due(60), Step::Cold);
-    desk.hinted(Step::Cold, 100);
-    assert_eq!(desk.held(10), "501 MiB of memory is available, 500 MiB is enough");
+    assert_eq!(desk.due(60), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
+    assert_eq!(desk.reason_to_hold(10), "501 MiB of memory is available, 500 MiB is enough");
     desk.machine.memory = None;
-    assert_eq!(desk.held(1), "the available memory cannot be read, which counts as busy");
+    assert_eq!(desk.reason_to_hold(1), "the available memory cannot be read, which counts as busy");
     desk.machine.memory = memory(500);
-    assert_eq!(desk.due(1), Step::PageOut);
+    assert_eq!(desk.due(1), HintKind::PageOut);
     desk.config.hints.available = Permyriad::percent(100);
     desk.machine.memory = memory(1000);
-    assert_eq!(desk.due(0), Step::PageOut);
+    assert_eq!(desk.due(0), HintKind::PageOut);
 }
 
 #[test]
@@ -335,9 +346,9 @@ fn without_swap_it_is_marked_cold() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.machine.swap =
         Some(Swap { total: Bytes::ZERO, free: Bytes::ZERO, on_disk: false, free_outside_image: Bytes::ZERO });
-    assert_eq!(desk.due(60), Step::Cold);
-    desk.hinted(Step::Cold, 100);
-    assert_eq!(desk.held(10), "there is no swap, and hardly any page cache to take");
+    assert_eq!(desk.due(60), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
+    assert_eq!(desk.reason_to_hold(10), "there is no swap, and hardly any page cache to reclaim");
 }
 
 #[test]
@@ -357,11 +368,11 @@ fn while_somebody_waits_for_memory_or_the_disk_nothing_is_written_to_a_disk() {
     ] {
         let mut desk = Desk::new([process(1, 100)]);
         desk.machine = Machine { swap: disk, ..machine };
-        assert_eq!(desk.due(60), Step::Cold);
-        desk.hinted(Step::Cold, 100);
-        assert_eq!(desk.held(10), why);
+        assert_eq!(desk.due(60), HintKind::Deactivate);
+        desk.hinted(HintKind::Deactivate, 100);
+        assert_eq!(desk.reason_to_hold(10), why);
         desk.machine = Machine { swap: disk, ..quiet() };
-        assert_eq!(desk.due(1), Step::PageOut);
+        assert_eq!(desk.due(1), HintKind::PageOut);
     }
 }
 
@@ -371,40 +382,40 @@ fn writes_to_a_swap_disk_are_within_the_allowance() {
     desk.machine.swap =
         Some(Swap { total: Bytes::mib(4096), free: Bytes::mib(4096), on_disk: true, free_outside_image: Bytes::ZERO });
     desk.config.guard.max_swap_writes = Some("150MiB/day".parse().expect("a budget"));
-    assert_eq!(desk.due(60), Step::PageOut);
+    assert_eq!(desk.due(60), HintKind::PageOut);
     let hinted =
-        Hinted { step: Step::PageOut, anon: Bytes::ZERO, swap_writes: Bytes::mib(100), end: HintEnd::Complete };
-    desk.state.hinted(desk.now, 1, id(1), &hinted);
-    assert_eq!(desk.held(20), "100 MiB was written to swap, the allowance is 150 MiB/day");
+        HintReport { kind: HintKind::PageOut, anon: Bytes::ZERO, swap_writes: Bytes::mib(100), end: HintEnd::Complete };
+    desk.records.hinted(&mut desk.state, desk.now, 1, id(1), &hinted);
+    assert_eq!(desk.reason_to_hold(20), "100 MiB was written to swap, the write budget is 150 MiB/day");
 }
 
 #[test]
 fn a_group_that_keeps_its_memory_keeps_that_of_its_processes() {
     let mut desk = Desk::new([Process { room: Some(Bytes::mib(99)), ..process(1, 100) }]);
-    assert_eq!(desk.due(60), Step::Cold);
-    desk.hinted(Step::Cold, 100);
-    assert_eq!(desk.held(10), "its group leaves 99.0 MiB to be taken, and it has 100 MiB");
+    assert_eq!(desk.due(60), HintKind::Deactivate);
+    desk.hinted(HintKind::Deactivate, 100);
+    assert_eq!(desk.reason_to_hold(10), "its group may lose 99.0 MiB, and the process has 100 MiB");
 }
 
 #[test]
-fn what_holds_sweeps_back_holds_hints_back() {
+fn a_pause_of_sweeps_is_a_pause_of_hints() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.state.pause(desk.now, None);
-    assert_eq!(desk.held(60), "paused; omr resume goes on");
+    assert_eq!(desk.reason_to_hold(60), "paused until omr resume");
     desk.state.resume();
     desk.state.prepare(Some("hibernate".into()));
-    assert_eq!(desk.held(0), "preparing for hibernate");
+    assert_eq!(desk.reason_to_hold(0), "preparing for hibernate");
     desk.state.prepare(None);
-    assert_eq!(desk.due(0), Step::PageOut);
+    assert_eq!(desk.due(0), HintKind::PageOut);
 }
 
 #[test]
 fn a_hint_that_is_refused_is_not_given_again_for_ten_minutes() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.due(45);
-    desk.end(Step::PageOut, 100, HintEnd::Failed);
-    assert_eq!(desk.held(599), "the last hint was refused, left alone for another 1.0 s");
-    assert_eq!(desk.due(1), Step::PageOut);
+    desk.end(HintKind::PageOut, 100, HintEnd::Failed);
+    assert_eq!(desk.reason_to_hold(599), "the last hint was refused, left alone for another 1.0 s");
+    assert_eq!(desk.due(1), HintKind::PageOut);
 }
 
 #[test]
@@ -417,10 +428,10 @@ fn the_most_expendable_comes_first_and_its_score_says_why() {
         Process { class: Class::Foreground, ..process(5, 100) },
         process(6, 100),
     ]);
-    desk.look(5);
+    desk.sample(5);
     desk.processes[0].cpu = Some(seconds(1));
-    desk.look(25);
-    let ranked = desk.look(30);
+    desk.sample(25);
+    let ranked = desk.sample(30);
     let order: Vec<u32> = ranked.iter().map(|ranked| ranked.id.pid).collect();
     assert_eq!(order, [2, 3, 6, 1, 4, 5], "expendable, size, equal, used lately, cost, no candidate");
     let score = ranked[0].score.expect("a score");
@@ -483,18 +494,19 @@ fn processes() -> impl Strategy<Value = Vec<Process>> {
     })
 }
 
-/// A policy that has seen something already, and given the hints that were due.
+/// A policy after some samples, with the hints given that were due.
 fn desk() -> impl Strategy<Value = Desk> {
-    let looks = proptest::collection::vec((processes(), any_machine(), 0u64..40), 1..20);
-    looks.prop_map(|looks| {
+    let samples = proptest::collection::vec((processes(), any_machine(), 0u64..40), 1..20);
+    samples.prop_map(|samples| {
         let mut desk = Desk::new([]);
-        for (processes, machine, later) in looks {
+        for (processes, machine, later) in samples {
             desk.processes = processes;
             desk.machine = machine;
-            for ranked in desk.look(later) {
-                if let Verdict::Hint { step, .. } = ranked.verdict {
-                    let hinted = Hinted { step, anon: Bytes::ZERO, swap_writes: Bytes::ZERO, end: HintEnd::Complete };
-                    desk.state.hinted(desk.now, 1, ranked.id, &hinted);
+            for ranked in desk.sample(later) {
+                if let Verdict::Hint { kind, .. } = ranked.verdict {
+                    let hinted =
+                        HintReport { kind, anon: Bytes::ZERO, swap_writes: Bytes::ZERO, end: HintEnd::Complete };
+                    desk.records.hinted(&mut desk.state, desk.now, 1, ranked.id, &hinted);
                 }
             }
         }
@@ -510,13 +522,13 @@ proptest! {
     #[test]
     fn only_background_processes_that_are_known_in_full_are_hinted(mut desk in desk(), later in 0u64..100) {
         let processes = desk.processes.clone();
-        for ranked in desk.look(later).iter().filter(|ranked| is_hint(ranked)) {
+        for ranked in desk.sample(later).iter().filter(|ranked| is_hint(ranked)) {
             let process = processes.iter().find(|process| process.id == ranked.id).expect("it is in the list");
             prop_assert_eq!(process.class, Class::Background);
             prop_assert!(process.stated);
             prop_assert!(process.cpu.is_some() && process.anon.is_some() && process.swapped.is_some());
             prop_assert!(process.oom_score_adj.is_some());
-            if let Verdict::Hint { step: Step::PageOut, .. } = ranked.verdict {
+            if let Verdict::Hint { kind: HintKind::PageOut, .. } = ranked.verdict {
                 prop_assert!(process.room >= process.anon, "{:?}", process);
                 prop_assert!(desk.machine.swap.is_some_and(|swap| swap.free >= swap.total.share(Permyriad::percent(20))));
             }
@@ -525,17 +537,17 @@ proptest! {
 
     #[test]
     fn the_same_input_twice_never_flaps(mut desk in desk(), later in 0u64..100) {
-        let once = desk.look(later);
-        prop_assert_eq!(&desk.look(0), &once);
-        // Nor does the order in which processes are listed matter.
+        let once = desk.sample(later);
+        prop_assert_eq!(&desk.sample(0), &once);
+        // The order in which processes are listed does not matter.
         desk.processes.reverse();
-        prop_assert_eq!(&desk.look(0), &once);
+        prop_assert_eq!(&desk.sample(0), &once);
     }
 
     #[test]
     fn more_recent_use_never_ranks_a_process_colder(desk in desk(), later in 1u64..100, which in 0usize..5) {
         let place = |desk: &Desk, id: ProcessId| {
-            let ranked = desk.clone().look(later);
+            let ranked = desk.clone().sample(later);
             let place = ranked.iter().position(|ranked| ranked.id == id).expect("it is in the list");
             (ranked[place].clone(), place)
         };
@@ -563,7 +575,7 @@ proptest! {
         desk.machine.swap = Some(Swap { total: Bytes(total), free: Bytes(free), on_disk: true, free_outside_image: Bytes::ZERO });
         desk.machine.dt = Duration::from_nanos(dt);
         for later in [0, 10, u64::from(u32::MAX)] {
-            let _ = desk.look(later)[0].score.map(|score| score.to_string());
+            let _ = desk.sample(later)[0].score.map(|score| score.to_string());
         }
     }
 }

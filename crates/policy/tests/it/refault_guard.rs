@@ -146,7 +146,7 @@ fn harm_to_one_group_does_not_stop_the_sweep_of_another() {
 
 #[test]
 fn refaults_count_by_the_minute_and_for_an_hour() {
-    // MiB each ten seconds, after so many seconds: up to 4 MiB a minute is allowed.
+    // MiB in each ten seconds, beginning after this many seconds: 4 MiB a minute are allowed.
     for (mib, after, backs_off) in [(1, 0, true), (0, 0, false), (1, 3500, true), (1, 3600, false)] {
         let mut desk = Desk::new([group(1, 100, 0)]);
         desk.until_sweep(60);
@@ -169,7 +169,7 @@ fn refaults_count_by_the_minute_and_for_an_hour() {
 }
 
 #[test]
-fn what_comes_back_during_a_later_sweep_counts_as_well() {
+fn refaults_during_a_later_sweep_count_as_well() {
     let mut desk = Desk::new([group(1, 100, 0)]);
     desk.until_sweep(60);
     desk.finish(End::Complete, 0);
@@ -182,7 +182,7 @@ fn what_comes_back_during_a_later_sweep_counts_as_well() {
 }
 
 #[test]
-fn the_end_of_a_sweep_does_not_wipe_out_what_came_back_just_before() {
+fn the_end_of_a_sweep_does_not_wipe_out_the_refaults_before_it() {
     let mut desk = Desk::new([group(1, 100, 0)]);
     desk.until_sweep(60);
     desk.tick();
@@ -194,7 +194,7 @@ fn the_end_of_a_sweep_does_not_wipe_out_what_came_back_just_before() {
 }
 
 #[test]
-fn what_is_brought_back_on_purpose_is_no_harm_and_is_not_taken_meanwhile() {
+fn memory_brought_back_on_purpose_is_no_harm_and_is_not_reclaimed_meanwhile() {
     let brought_back = |excused: u64| {
         let mut desk = Desk::new([group(1, 100, 0)]);
         desk.until_sweep(60);
@@ -216,7 +216,7 @@ fn what_is_brought_back_on_purpose_is_no_harm_and_is_not_taken_meanwhile() {
         assert_eq!(desk.state.backing_off(desk.now), [GroupId(1)]);
         desk.no_sweep(60);
     }
-    // Of a group that was never swept nothing is held.
+    // A group that was never swept has no refaults to discount.
     desk.state.discount_refaults(GroupId(2), Bytes::mib(1));
 }
 

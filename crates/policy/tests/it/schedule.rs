@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::History;
-use omr_policy::schedule::{Beats, Schedule};
+use omr_policy::schedule::{RuleSchedule, Schedule};
 use omr_units::{Monotonic, Permyriad};
 use proptest::prelude::*;
 
@@ -15,7 +15,8 @@ fn at(seconds: u64) -> Monotonic {
     Monotonic(seconds * 1_000_000_000)
 }
 
-/// What is done in so many seconds, when an aging costs this: the times of agings, and of samples.
+/// Runs for this many seconds, with this cost of an aging; returns the times of agings and of
+/// samples.
 fn run(config: &History, seconds: u64, cost: impl Fn(u64) -> Duration) -> (Vec<u64>, Vec<u64>) {
     let mut schedule = Schedule::new(config, at(0));
     let (mut agings, mut samples) = (Vec::new(), Vec::new());
@@ -37,7 +38,7 @@ fn ms(n: u64) -> Duration {
 }
 
 #[test]
-fn a_round_is_looked_at_in_the_middle_and_more_and_more_often_towards_its_end() {
+fn groups_are_aged_in_the_middle_of_a_round_and_more_often_towards_its_end() {
     let (agings, samples) = run(&config(600, 20), 1200, |_| ms(1));
     assert_eq!(agings, [300, 480, 540, 570, 600, 900, 1080, 1140, 1170, 1200]);
     assert_eq!(samples, [600, 1200]);
@@ -51,7 +52,7 @@ fn all_agings_of_a_round_are_made_as_long_as_they_fit_into_the_budget() {
 }
 
 #[test]
-fn what_costs_too_much_is_done_more_seldom_and_samples_are_not() {
+fn costly_agings_are_done_less_often_and_samples_are_not() {
     let (agings, samples) = run(&config(600, 20), 60_000, |_| ms(6000));
     // One takes the budget of 3000 s.
     assert!((19..=21).contains(&agings.len()), "{agings:?}");
@@ -75,7 +76,7 @@ fn without_a_budget_there_are_samples_only() {
 }
 
 #[test]
-fn what_may_not_be_done_now_is_done_as_soon_as_it_may() {
+fn an_aging_that_may_not_run_now_runs_as_soon_as_it_may() {
     let config = config(600, 20);
     let mut schedule = Schedule::new(&config, at(0));
     for second in 0..500 {
@@ -96,7 +97,7 @@ fn rounds_in_which_nothing_was_asked_are_not_made_up_for() {
 }
 
 #[test]
-fn the_wait_that_is_told_is_the_wait_that_comes() {
+fn the_announced_wait_is_the_real_wait() {
     let config = config(60, 20);
     let mut schedule = Schedule::new(&config, at(0));
     let due = schedule.due(&config, at(30), true);
@@ -110,10 +111,10 @@ fn the_wait_that_is_told_is_the_wait_that_comes() {
 #[test]
 fn groups_under_a_rule_are_aged_twice_in_the_time_it_asks_for_each_by_itself() {
     let seconds = Duration::from_secs;
-    let mut beats = Beats::default();
+    let mut beats = RuleSchedule::default();
     let mut agings = Vec::new();
     for second in 0..=130 {
-        // One rule goes, and is there again: what was not looked at meanwhile is looked at at once.
+        // One rule goes and comes back: its groups are aged at once.
         let ages =
             [seconds(120), seconds(20)].into_iter().filter(|age| *age == seconds(120) || !(30..=95).contains(&second));
         for age in beats.due(at(second), ages) {
@@ -129,7 +130,7 @@ fn groups_under_a_rule_are_aged_twice_in_the_time_it_asks_for_each_by_itself() {
 #[test]
 fn agings_for_all_rules_together_take_no_more_than_one_percent_of_a_cpu() {
     for ages in [&[10][..], &[10, 11, 12, 13], &[10, 60, 600]] {
-        let mut beats = Beats::default();
+        let mut beats = RuleSchedule::default();
         let (mut spent, mut aged) = (Duration::ZERO, Vec::new());
         for second in 0..1000 {
             let due = beats.due(at(second), ages.iter().map(|&age| Duration::from_secs(age)));

@@ -69,9 +69,9 @@ fn where_the_machine_cannot_hibernate_that_goal_sweeps_nothing() {
 }
 
 #[test]
-fn what_a_hibernation_image_needs_stays_free() {
-    // Free swap, the part of it outside the swap of the image, image, expected gain and floor. Memory
-    // that is swapped out is no longer in the image.
+fn swap_for_a_hibernation_image_stays_free() {
+    // Free swap, the part of it outside the swap of the image, image, expected gain and floor.
+    // Memory that is swapped out is no longer in the image.
     for (free, free_outside_image, image, expected) in [
         (1000, 0, 800, Some((600, 200))),
         (1000, 0, 1200, Some((400, 600))),

@@ -1,23 +1,23 @@
-//! With how much memory a group can live, found out by trying.
+//! Trials: with how much memory a group can live.
 
 use std::time::Duration;
 
-use omr_policy::trial::{Bottom, Breach, Ended, Guard, LEAST_REFAULTS, Next, Plan, SMALLEST_STEP, Seen, Trial};
+use omr_policy::trial::{Bottom, Breach, Ended, Guard, LEAST_REFAULTS, Next, Plan, SMALLEST_STEP, Trial, TrialSample};
 use omr_units::{Bytes, Monotonic, Permyriad};
 use proptest::prelude::*;
 
-const LOOK: Duration = Duration::from_secs(30);
+const WATCH: Duration = Duration::from_secs(30);
 const HOLD: Duration = Duration::from_secs(600);
 const TICK: Duration = Duration::from_millis(500);
 
 fn plan() -> Plan {
     let guard = Guard { stall: Permyriad(10), refaults: Permyriad(20) };
-    Plan { step: Permyriad::percent(10), floor: Bytes::ZERO, target: None, look: LOOK, hold: HOLD, guard }
+    Plan { step: Permyriad::percent(10), floor: Bytes::ZERO, target: None, watch: WATCH, hold: HOLD, guard }
 }
 
-/// A group that uses some of its memory, in a world without the kernel.
+/// A group that uses some of its memory, without a kernel.
 struct Group {
-    seen: Seen,
+    seen: TrialSample,
     uses: Bytes,
     /// Cannot be brought below this.
     stuck_at: Bytes,
@@ -26,7 +26,7 @@ struct Group {
 
 impl Group {
     fn new(mib: u64, uses: u64) -> Self {
-        let seen = Seen {
+        let seen = TrialSample {
             at: Monotonic(1),
             current: Bytes::mib(mib),
             stall: Some(Duration::ZERO),
@@ -90,7 +90,7 @@ fn it_goes_down_to_the_last_size_that_holds_and_holds_it() {
 }
 
 #[test]
-fn a_group_that_uses_all_it_has_gets_it_back_at_the_next_look() {
+fn a_group_that_uses_all_of_its_memory_gets_it_back_at_the_next_sample() {
     let mut group = Group::new(160, 160);
     let (trial, limits) = group.try_all(plan());
     assert_eq!((trial.held(), trial.good(), trial.bottom()), (None, None, Some(Bottom::Guard)));
@@ -101,26 +101,27 @@ fn a_group_that_uses_all_it_has_gets_it_back_at_the_next_look() {
 }
 
 #[test]
-fn after_it_was_given_back_a_group_has_a_look_of_rest() {
+fn a_group_rests_after_its_limit_was_given_back() {
     let start = Group::new(160, 64).seen;
     let mut trial = Trial::new(plan(), start);
-    let at = |time: Duration, refaults| Seen { at: start.at + time, refaults: Some(Bytes::mib(refaults)), ..start };
+    let at =
+        |time: Duration, refaults| TrialSample { at: start.at + time, refaults: Some(Bytes::mib(refaults)), ..start };
     // Two sizes are good, the third is not; what comes back in the rest is not held against any.
     let smaller = |size: Bytes| size - size.share(Permyriad::percent(10));
     let second = smaller(Bytes::mib(144));
     let sizes = [second, smaller(second)].map(Next::Limit);
-    assert_eq!(trial.next(&at(LOOK, 0)), Next::Limit(Bytes::mib(144)));
+    assert_eq!(trial.next(&at(WATCH, 0)), Next::Limit(Bytes::mib(144)));
     for (looks, size) in [(1, sizes[0]), (2, sizes[1])] {
-        assert_eq!(trial.arrived(true, &at(looks * LOOK, 0)), Next::Wait);
-        assert_eq!(trial.next(&at((looks + 1) * LOOK, 0)), size);
+        assert_eq!(trial.arrived(true, &at(looks * WATCH, 0)), Next::Wait);
+        assert_eq!(trial.next(&at((looks + 1) * WATCH, 0)), size);
     }
-    assert_eq!(trial.arrived(true, &at(3 * LOOK, 50)), Next::GiveBack);
-    assert_eq!(trial.next(&at(4 * LOOK - TICK, 100)), Next::Wait);
-    assert_eq!(trial.next(&at(4 * LOOK, 100)), sizes[0]);
+    assert_eq!(trial.arrived(true, &at(3 * WATCH, 50)), Next::GiveBack);
+    assert_eq!(trial.next(&at(4 * WATCH - TICK, 100)), Next::Wait);
+    assert_eq!(trial.next(&at(4 * WATCH, 100)), sizes[0]);
 }
 
 #[test]
-fn what_breaks_the_guard_as_it_is_is_not_tried() {
+fn a_group_that_breaks_the_guard_without_a_limit_is_not_tried() {
     let mut group = Group::new(160, 64);
     let mut trial = Trial::new(plan(), group.seen);
     assert_eq!(trial.next(&group.seen), Next::Wait);
@@ -131,9 +132,9 @@ fn what_breaks_the_guard_as_it_is_is_not_tried() {
 }
 
 #[test]
-fn the_allowance_is_that_of_a_look_and_what_is_not_known_is_none() {
+fn the_guard_allows_an_amount_for_one_watch_and_unknown_counters_break_it() {
     let start = Group::new(1000, 64).seen;
-    // 0.1 % of 30 s; 0.2 % of 1000 MiB in a minute is half of that in a look.
+    // 0.1 % of 30 s; 0.2 % of 1000 MiB in a minute is half of that in one watch.
     for (stall, refaults, breach) in [
         (Some(30), Some(1000), None),
         (Some(31), Some(0), Some(Breach::Stall)),
@@ -143,22 +144,22 @@ fn the_allowance_is_that_of_a_look_and_what_is_not_known_is_none() {
         (Some(0), None, Some(Breach::Unknown)),
     ] {
         let trial = Trial::new(plan(), start);
-        let seen = Seen {
+        let seen = TrialSample {
             at: start.at + TICK,
             stall: stall.map(Duration::from_millis),
             refaults: refaults.map(Bytes::kib),
             ..start
         };
         assert_eq!(trial.breach(&seen), breach, "{stall:?} {refaults:?}");
-        // A look later on there is as much again.
+        // After another watch the allowance is as large again.
         assert_eq!(
-            trial.breach(&Seen { at: start.at + 2 * LOOK, ..seen }).is_some(),
+            trial.breach(&TrialSample { at: start.at + 2 * WATCH, ..seen }).is_some(),
             stall.is_none() || refaults.is_none()
         );
     }
-    // Of a small group a batch of the kernel's may come back.
+    // In a small group one batch of the kernel may come back.
     let small = Group::new(10, 1).seen;
-    let seen = |bytes| Seen { refaults: Some(bytes), ..small };
+    let seen = |bytes| TrialSample { refaults: Some(bytes), ..small };
     assert_eq!(Trial::new(plan(), small).breach(&seen(LEAST_REFAULTS)), None);
     assert_eq!(Trial::new(plan(), small).breach(&seen(LEAST_REFAULTS + Bytes(1))), Some(Breach::Refaults));
 }
@@ -236,7 +237,7 @@ proptest! {
         let mut group = Group::new(mib, uses);
         group.stuck_at = Bytes::mib(stuck_at);
         let (floor, target) = (Bytes::mib(floor), target.map(Bytes::mib));
-        let plan = Plan { step: Permyriad(step), floor, target, look: 4 * TICK, hold: 20 * TICK, ..plan() };
+        let plan = Plan { step: Permyriad(step), floor, target, watch: 4 * TICK, hold: 20 * TICK, ..plan() };
         let mut trial = Trial::new(plan, group.seen);
         let mut next = trial.next(&group.seen);
         let (mut limits, mut breached_at, mut ticks) = (Vec::new(), None, 0);

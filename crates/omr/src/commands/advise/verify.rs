@@ -18,7 +18,7 @@ use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::tree::{Tree, no_group};
 use omr_machine::inventory::read_groups;
-use omr_policy::trial::{self, Bottom, Breach, Guard, Plan, SMALLEST_STEP, Seen, Trial, Tried};
+use omr_policy::trial::{self, Bottom, Breach, Guard, Plan, SMALLEST_STEP, Trial, TrialSample, Tried};
 use omr_policy::{Class, Config, short};
 use omr_units::{Bytes, Limit, Permyriad};
 use serde::Serialize;
@@ -112,8 +112,8 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
     cancel::catch_signals();
     let stop = Flag::default();
     let guard = Guard { stall: args.psi, refaults: args.refaults };
-    let look = (args.r#for / LOOKS).max(SHORTEST);
-    let plan = Plan { step: args.step, floor, target: args.size, look, hold: args.r#for, guard };
+    let watch = (args.r#for / LOOKS).max(SHORTEST);
+    let plan = Plan { step: args.step, floor, target: args.size, watch, hold: args.r#for, guard };
     let mut trier = Trier::new(&kernel, &group, &loaded.policy, &mut live, backend, &journal, &stop)
         .with_context(|| name.clone())?;
     let own = trier.own();
@@ -168,7 +168,7 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
 }
 
 /// What is refused before anything is touched; else the group as it is.
-fn admit(kernel: &Kernel, tree: &Tree, group: &Group, name: &str, args: &Args) -> Result<Seen> {
+fn admit(kernel: &Kernel, tree: &Tree, group: &Group, name: &str, args: &Args) -> Result<TrialSample> {
     if group.is_root() {
         return Err(Exit::Usage.error("the machine as a whole has no memory.high; name a group"));
     }
@@ -291,7 +291,7 @@ fn text(summary: &Summary, trial: &Trial, group: &Group, before: Bytes, ended: E
             let share = saved.share_of(before).unwrap_or_default();
             format!("{size} held for {}. It had {before}: {saved} less ({share})", short(plan.hold))
         }
-        (None, Some(size)) => format!("{size} was good for {}, and was not held for longer", short(plan.look)),
+        (None, Some(size)) => format!("{size} was good for {}, and was not held for longer", short(plan.watch)),
         (None, None) if summary.bottom == Some(Bottom::Full) => {
             "it waits for memory, or reads it back, as it is: no size was tried".into()
         }

@@ -65,7 +65,7 @@ proptest! {
             ..machine.clone()
         };
         prop_assert!(reclaims(&decided(&desk, &machine)) || !reclaims(&decided(&desk, &busier)));
-        // Nor later, when it is over.
+        // More load does not cause a sweep later either, when the load is over.
         let mut both = [desk.clone(), desk];
         for (desk, machine) in both.iter_mut().zip([machine, busier]) {
             desk.machine = machine;
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_unknown_never_leads_to_more_than_what_is_known(desk in desk(), machine in machine(), lose in 0u32..1 << 9, of_groups in 0u32..1 << 5) {
+    fn unknown_signals_never_lead_to_more_reclaim_than_known_ones(desk in desk(), machine in machine(), lose in 0u32..1 << 9, of_groups in 0u32..1 << 5) {
         let gone = |bit: u32| lose & 1 << bit != 0;
         let mut less = machine.clone();
         for (bit, forget) in [

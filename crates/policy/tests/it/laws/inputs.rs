@@ -1,4 +1,4 @@
-//! What the laws are tried on: machines, groups, and policies that have seen something already.
+//! Inputs of the laws: machines, groups, and policies after some events.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub fn groups() -> impl Strategy<Value = Vec<Group>> {
     })
 }
 
-/// What happens from one tick to the next.
+/// The events between two ticks.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub machine: Machine,
@@ -122,7 +122,7 @@ pub const ENDS: [End; 11] = [
     End::Failed,
 ];
 
-/// A policy that has seen something already. Waits are short, so that more happens.
+/// A policy after some events. Waits are short, so that more happens.
 pub fn desk() -> impl Strategy<Value = Desk> {
     let rule = select(vec![IdleRule::Headroom, IdleRule::Strict]);
     (groups(), vec(event(), 0..60), rule).prop_map(|(groups, events, rule)| {
@@ -156,7 +156,7 @@ pub fn happen(desk: &mut Desk, event: &Event) -> Decision {
     desk.tick()
 }
 
-/// Whether memory is being taken.
+/// Whether memory is being reclaimed.
 pub fn reclaims(decision: &Decision) -> bool {
     matches!(decision, Decision::Sweep { .. } | Decision::Continue { .. })
 }
@@ -167,7 +167,7 @@ pub fn decided(desk: &Desk, machine: &Machine) -> Decision {
     desk.tick()
 }
 
-/// What would be taken from each group.
+/// How much would be reclaimed from each group.
 pub fn amounts(desk: &Desk, machine: &Machine, groups: &[Group]) -> Vec<Bytes> {
     let mut desk = desk.clone();
     desk.machine = machine.clone();

@@ -1,4 +1,4 @@
-//! What holds for every input.
+//! Laws that hold for every input.
 
 mod decisions;
 mod inputs;

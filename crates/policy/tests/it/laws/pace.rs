@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use omr_policy::Stop;
-use omr_policy::pace::{Job, Next, Pace, SMALLEST_STEP, Seen};
-use omr_policy::stop::Watch;
+use omr_policy::busy::BusyWatch;
+use omr_policy::pace::{Job, Next, Pace, PaceSample, SMALLEST_STEP};
 use omr_units::{Bytes, Monotonic, Permyriad};
 use proptest::collection::vec;
 use proptest::option;
@@ -28,10 +28,10 @@ prop_compose! {
     }
 }
 
-/// A group of which a kernel frees what it is asked for, or more, or less.
+/// A group whose kernel frees as much as it is asked for, or more, or less.
 #[derive(Debug)]
 struct Kernel {
-    seen: Seen,
+    seen: PaceSample,
     anon: Bytes,
     file: Bytes,
 }
@@ -54,7 +54,7 @@ impl Kernel {
 prop_compose! {
     fn kernel()(anon in 0u64..8192, file in 0u64..8192, swap in option::of(0u64..16384)) -> Kernel {
         let (anon, file) = (Bytes::kib(anon), Bytes::kib(file));
-        let seen = Seen { current: anon + file, swap_free: swap.map(Bytes::kib), ..Seen::default() };
+        let seen = PaceSample { current: anon + file, swap_free: swap.map(Bytes::kib), ..PaceSample::default() };
         Kernel { seen, anon, file }
     }
 }
@@ -73,9 +73,9 @@ proptest! {
             amount: bytes[0], floor: bytes[1], swap_floor: bytes[2], swap_writes: bytes[3],
             file_only: flag(0), step: bytes[4], write_time: times[0],
         };
-        let mut seen = Seen { at: Monotonic(bytes[10].0), current: bytes[5], swapcached: bytes[6], writeback: bytes[7], swap_free: flag(1).then_some(bytes[8]), swap_written: bytes[9] };
+        let mut seen = PaceSample { at: Monotonic(bytes[10].0), current: bytes[5], swapcached: bytes[6], writeback: bytes[7], swap_free: flag(1).then_some(bytes[8]), swap_written: bytes[9] };
         let mut pace = Pace::new(job);
-        let mut watch = Watch::new(&Stop::default(), Permyriad(u32::from(flags) << 24));
+        let mut watch = BusyWatch::new(&Stop::default(), Permyriad(u32::from(flags) << 24));
         for time in &times {
             pace.next(&seen);
             pace.wrote(bytes[0], *time, flag(2));
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pace_ends_whatever_it_is_told(
+    fn a_pace_ends_with_any_samples(
         job in a_job(),
         replies in vec((0u64..9000, 0u64..3000, 0u64..400_000, option::of(0u64..20_000), 0u64..500, any::<bool>(), 0u64..50), 1..12),
     ) {
@@ -96,7 +96,7 @@ proptest! {
         let mut pace = Pace::new(job);
         let (mut writes, mut waited) = (0, Duration::ZERO);
         for (current, swapcached, writeback, swap_free, freed, in_flight, took) in replies.iter().cycle() {
-            let seen = Seen {
+            let seen = PaceSample {
                 at: Monotonic(0),
                 current: Bytes::kib(*current),
                 swapcached: Bytes::kib(*swapcached),

@@ -1,8 +1,8 @@
 //! The whole loop (`decide`, then `Pace` under a `Watch`, then `State::finished`) against a model
 //! of a kernel and of the people who use the machine, for thousands of machine-hours, with faults.
 //!
-//! Everything follows from a seed. What must hold is checked where it happens, and each check has a
-//! test in which the loop is broken on purpose and the check must see it.
+//! Everything follows from a seed. Each law is checked where it could be broken, and each check has
+//! a test in which the loop is broken on purpose and the check must see it.
 
 mod model;
 mod run;
@@ -12,7 +12,7 @@ use omr_policy::End;
 use model::MIB;
 use run::{Broken, Loop, Report};
 
-/// So many machines for so many hours each.
+/// Simulates these machines for this many hours each.
 fn simulate(machines: std::ops::Range<u64>, hours: u64, broken: Broken) -> Report {
     let mut all = Report::default();
     for seed in machines {

@@ -113,7 +113,7 @@ impl Cell {
     pub fn live(&mut self, now: Monotonic, dt: Duration, swap_free: &mut u64, chance: &mut Chance) {
         let seconds = dt.as_secs_f64();
         if now >= self.wakes {
-            // It uses everything it has, and something else is cold afterwards.
+            // It uses all of its memory; something else is cold afterwards.
             (self.swapped_hot, self.swapped_cold) = (self.swapped_hot + self.swapped_cold, 0);
             self.wakes = now + chance.soon(Duration::from_secs(3 * 3600));
         }
@@ -131,7 +131,7 @@ impl Cell {
             self.hot_file += file;
             self.refaults += anon - copies + file;
         } else if self.hot_anon > 200 * MIB {
-            // What is not used for a while cools down.
+            // Memory that is unused for a while becomes cold.
             let cooled = self.hot_anon - 20 * MIB;
             self.hot_anon -= cooled;
             self.cold_anon += cooled;
@@ -154,7 +154,7 @@ impl Cell {
     }
 }
 
-/// Somebody works: from, until, and with so much of a CPU.
+/// Foreground work: from, until, and the share of a CPU in percent.
 #[derive(Clone, Copy)]
 pub struct Work {
     pub from: Monotonic,
@@ -178,7 +178,8 @@ pub struct Model {
     pub on_disk: bool,
     /// Bytes a second.
     pub disk: u64,
-    /// Linux 6.1 frees twice what it is asked for, and cannot be told to leave swap alone.
+    /// A kernel such as Linux 6.1: it frees twice the amount it is asked for, and cannot be told to
+    /// reclaim files only.
     pub old: bool,
     pub steady: u64,
     pub work: Work,
@@ -236,7 +237,7 @@ impl Model {
         }
     }
 
-    /// What the clock shows.
+    /// The hour that the wall clock shows.
     pub fn hour(&self) -> u64 {
         (self.wall - self.behind) / 3600
     }
@@ -269,7 +270,7 @@ impl Model {
             let done = cell.in_flight.min(disk);
             disk -= done;
             cell.in_flight -= done;
-            // What came back meanwhile has no copy to collect any more.
+            // Pages that came back meanwhile have no copy in swap any more.
             cell.clean = (cell.clean + done).min(cell.swapped_hot + cell.swapped_cold);
             cell.live(to, dt, &mut self.swap_free, &mut self.chance);
         }

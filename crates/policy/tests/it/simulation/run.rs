@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use omr_policy::pace::{Job, Next, Pace, SMALLEST_STEP, Seen};
-use omr_policy::stop::Watch;
+use omr_policy::busy::BusyWatch;
+use omr_policy::pace::{Job, Next, Pace, PaceSample, SMALLEST_STEP};
 use omr_policy::{
     Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Reason, Signals, State, Swap, decide,
 };
@@ -38,14 +38,14 @@ pub enum Broken {
 enum Worker {
     Ready,
     Waiting { until: Monotonic },
-    Writing { until: Monotonic, took: Duration, bytes: Bytes, file_only: bool, seen: Seen },
+    Writing { until: Monotonic, took: Duration, bytes: Bytes, file_only: bool, seen: PaceSample },
 }
 
 struct Running {
     id: GroupId,
     job: Job,
     pace: Pace,
-    watch: Watch,
+    watch: BusyWatch,
     worker: Worker,
     stop: bool,
     began: Monotonic,
@@ -64,7 +64,7 @@ pub struct Report {
     pub swapped: u64,
     pub faults: u64,
     pub ends: BTreeMap<&'static str, u64>,
-    /// What was violated, and how often.
+    /// The laws that were violated, and how often.
     pub violations: BTreeMap<&'static str, (u64, String)>,
     pub digest: u64,
 }
@@ -205,7 +205,7 @@ impl Loop {
             self.report.faults += 1;
         }
         if chance.once_in(8 * per_hour) {
-            // The clock is set back. Forward it looks as if time had passed, and nobody can tell.
+            // The clock is set back. A clock set forward cannot be told from time that passed.
             self.model.behind += chance.below(100_000);
         }
         let slept = chance.once_in(6 * per_hour);
@@ -245,7 +245,7 @@ impl Loop {
         Bytes(if self.is(Broken::SwapLooksFree) { self.model.swap } else { self.model.swap_free })
     }
 
-    /// What the machine shows since the last tick, without the signal that is missing.
+    /// The machine since the last tick, without the signal that is missing.
     fn machine(&mut self) -> Machine {
         let (at, used, foreground, refaults) = self.last;
         let model = &self.model;
@@ -346,7 +346,7 @@ impl Loop {
             id,
             pace: Pace::new(job.clone()),
             job,
-            watch: Watch::new(&self.config.stop, self.state.steady_load()),
+            watch: BusyWatch::new(&self.config.stop, self.state.steady_load()),
             worker: Worker::Ready,
             stop: false,
             began: now,
@@ -394,7 +394,7 @@ impl Loop {
             self.model.remove(id);
         }
         let Some(cell) = self.model.cells.iter().find(|cell| cell.id == id) else { return self.finish(End::Gone) };
-        let seen = Seen {
+        let seen = PaceSample {
             at: now,
             current: Bytes(cell.current()),
             swapcached: Bytes(cell.clean + cell.in_flight),
@@ -425,7 +425,7 @@ impl Loop {
     }
 
     /// A write is done.
-    fn wrote(&mut self, took: Duration, bytes: Bytes, file_only: bool, seen: &Seen) {
+    fn wrote(&mut self, took: Duration, bytes: Bytes, file_only: bool, seen: &PaceSample) {
         let now = self.model.now;
         let Some(running) = &mut self.running else { return };
         let id = running.id;
@@ -445,7 +445,7 @@ impl Loop {
             class == Class::Background || !settled || freed + out == 0,
             || format!("{freed} bytes of class {}", class.name()),
         );
-        // What others did in the meantime is not its doing.
+        // Memory that other programs freed in the meantime does not count.
         let after = seen.current.0.saturating_sub(freed);
         self.report.violate("floors hold", freed == 0 || after + SMALLEST_STEP.0 >= floor, || {
             format!("{after} bytes left of {floor}")
