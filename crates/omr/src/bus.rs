@@ -1,7 +1,8 @@
 //! Calls over D-Bus to systemd, logind and GameMode.
 //!
-//! The protocol is zbus's, which is asynchronous. One thread of each connection runs zbus; the caller waits for it as
-//! for any other call. The contents of signals are not read: a caller that hears of one asks again.
+//! The protocol is zbus's, which is asynchronous. One thread of each connection runs zbus; the
+//! caller waits for it as for any other call. The contents of signals are not read: a caller that
+//! hears of one asks again.
 //!
 //! Reasons: docs/design/decisions/004-dbus.md.
 
@@ -22,8 +23,8 @@ use serde::Serialize;
 use zbus::message::Type;
 use zbus::{DBusError, DynamicType, Message, MessageStream, OwnedVariant, Variant};
 
-/// The longest time from a question to its answer, and from connecting to being let in. systemd answers in
-/// milliseconds, unless the machine is in trouble.
+/// The longest time from a question to its answer, and from connecting to being let in. systemd
+/// answers in milliseconds, unless the machine is in trouble.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const SYSTEMD: Target<'static> = Target {
@@ -117,7 +118,8 @@ pub struct Connection {
     socket: UnixStream,
     /// There is a bus in between; otherwise the socket is systemd's own.
     is_bus: bool,
-    /// Has an element when a signal came since the last [`Connection::wait`]; ends with the connection.
+    /// Has an element when a signal came since the last [`Connection::wait`]; ends with the
+    /// connection.
     signals: Receiver<()>,
 }
 
@@ -207,14 +209,15 @@ impl Connection {
         value.map(Some).with_context(|| format!("{} answers with something else than a property", target.destination))
     }
 
-    /// Has the bus send the signals that match a rule, such as `type='signal',sender='org.freedesktop.login1'`.
+    /// Has the bus send the signals that match a rule, such as
+    /// `type='signal',sender='org.freedesktop.login1'`.
     pub fn subscribe(&self, rule: &str) -> Result<()> {
         self.call(&BUS, "AddMatch", &rule).context("ask the bus for signals")?;
         Ok(())
     }
 
-    /// Waits for a signal, any of those that were subscribed to; false: none came within `patience`. All signals that
-    /// came since the last call count as one.
+    /// Waits for a signal, any of those that were subscribed to; false: none came within
+    /// `patience`. All signals that came since the last call count as one.
     pub fn wait(&self, patience: Duration) -> Result<bool> {
         match self.signals.recv_timeout(patience) {
             Ok(()) => Ok(true),
@@ -296,8 +299,8 @@ fn refused_entry(err: zbus::Error, is_bus: bool) -> anyhow::Error {
 pub struct Systemd(Connection);
 
 impl Systemd {
-    /// Connects to the service manager of the machine, or of the user: over the bus, and where there is none over
-    /// systemd's own socket.
+    /// Connects to the service manager of the machine, or of the user: over the bus, and where
+    /// there is none over systemd's own socket.
     pub fn connect(user: bool) -> Result<Self> {
         let (buses, private) = match user {
             false => (Whose::System.buses(), Some(PathBuf::from("/run/systemd/private"))),
@@ -321,7 +324,8 @@ impl Systemd {
         }
     }
 
-    /// Asks for a scope around a process. Returns when systemd has accepted it; the process is moved a moment later.
+    /// Asks for a scope around a process. Returns when systemd has accepted it; the process is
+    /// moved a moment later.
     pub fn start_scope(&mut self, scope: &Scope<'_>) -> Result<()> {
         let mut properties: Vec<(&str, Variant<'_>)> = vec![
             ("Description", scope.description.into()),
@@ -352,8 +356,8 @@ impl Systemd {
         self.0.is_bus
     }
 
-    /// Asks logind to hibernate the machine. Returns when logind has accepted it; the machine hibernates a moment
-    /// later.
+    /// Asks logind to hibernate the machine. Returns when logind has accepted it; the machine
+    /// hibernates a moment later.
     pub fn hibernate(&mut self) -> Result<()> {
         // false: there is nobody to ask for a password.
         self.0.call(&LOGIND, "Hibernate", &false).context("ask logind to hibernate")?;
@@ -369,13 +373,14 @@ impl Systemd {
     }
 }
 
-/// Has the machine's systemd start a unit. Returns when systemd has accepted it. The caller may fork afterwards.
+/// Has the machine's systemd start a unit. Returns when systemd has accepted it. The caller may
+/// fork afterwards.
 pub fn start_unit(unit: &str) -> Result<()> {
     and_end_threads(|| Systemd::connect(false)?.start(unit))
 }
 
-/// Does the work and waits until all threads that it has started have ended: a process with more than one must not fork.
-/// zbus may have one more for a moment, which nobody can join.
+/// Does the work and waits until all threads that it has started have ended: a process with more
+/// than one must not fork. zbus may have one more for a moment, which nobody can join.
 fn and_end_threads<T>(work: impl FnOnce() -> T) -> T {
     let before = count_own_threads();
     let done = work();
@@ -390,8 +395,8 @@ fn address(path: &Path) -> Option<SocketAddr> {
     SocketAddr::from_pathname(path).ok()
 }
 
-/// The sockets of an address such as `unix:path=/run/user/1000/bus,guid=...;unix:abstract=...`; other transports are
-/// passed over. By hand, as zbus 6.2 leaves `%20` in a path as it is.
+/// The sockets of an address such as `unix:path=/run/user/1000/bus,guid=...;unix:abstract=...`;
+/// other transports are passed over. By hand, as zbus 6.2 leaves `%20` in a path as it is.
 fn addresses(text: &str) -> Vec<SocketAddr> {
     let socket = |entry: &str| -> Option<SocketAddr> {
         entry.strip_prefix("unix:")?.split(',').find_map(|pair| match pair.split_once('=')? {
@@ -422,7 +427,8 @@ mod tests {
 
     const REFUSAL: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-    /// systemd's own socket: answers the handshake, and the first call (by its number) with bytes; then it ends.
+    /// systemd's own socket: answers the handshake, and the first call (by its number) with bytes;
+    /// then it ends.
     fn answering(answer: impl FnOnce(u32) -> Vec<u8> + Send + 'static) -> Connection {
         const BEGIN: &[u8] = b"BEGIN\r\n";
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");

@@ -523,7 +523,8 @@ impl Drop for Running {
     }
 }
 
-/// A metadata server of Google's, whose values can be changed; whoever waits for that is answered then.
+/// A metadata server of Google's, whose values can be changed; whoever waits for that is answered
+/// then.
 #[derive(Clone)]
 struct Google(Arc<Mutex<[(&'static str, u64); 2]>>);
 

@@ -1,5 +1,5 @@
-//! GameMode: games register with it, on the bus of their user's session, for as long as they run. Mostly the launcher of
-//! a game registers; a statement about a process counts for its whole group.
+//! GameMode: games register with it, on the bus of their user's session, for as long as they run.
+//! Mostly the launcher of a game registers; a statement about a process counts for its whole group.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ pub(super) fn follow(kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The processes that are registered; none where GameMode does not run. The question does not start it.
+/// The processes that are registered; none where GameMode does not run. The question does not start
+/// it.
 fn games(bus: &Connection) -> Result<Vec<u32>> {
     let Some(answer) = bus.ask(&GAMEMODE, "ListGames", &())? else { return Ok(Vec::new()) };
     // The process and the object of each.

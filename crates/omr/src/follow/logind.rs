@@ -1,8 +1,9 @@
 //! logind: the sessions that are active, on the bus of the machine.
 //!
-//! A session is active when its user can see it, or is connected to it from elsewhere. Desktops tell logind when the user
-//! is away (idle) or has locked the session. A session on a terminal is idle when nothing was typed for half an hour
-//! (`IdleActionSec=`), and logind sends no signal when that changes.
+//! A session is active when its user can see it, or is connected to it from elsewhere. Desktops
+//! tell logind when the user is away (idle) or has locked the session. A session on a terminal is
+//! idle when nothing was typed for half an hour (`IdleActionSec=`), and logind sends no signal when
+//! that changes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -50,8 +51,8 @@ fn present(bus: &Connection) -> Result<BTreeSet<Statement>> {
     Ok(present)
 }
 
-/// Whether somebody may be at this session. At a session that has ended there is nobody. A missing property does not
-/// count as absence.
+/// Whether somebody may be at this session. At a session that has ended there is nobody. A missing
+/// property does not count as absence.
 fn is_used(bus: &Connection, path: &str) -> Result<bool> {
     let session = Target { path, interface: "org.freedesktop.login1.Session", ..LOGIND };
     let is = |name: &str| match bus.property(&session, name) {

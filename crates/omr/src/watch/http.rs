@@ -1,7 +1,8 @@
 //! Requests to a metadata server, by HTTP/1.1 in the clear.
 //!
-//! A request has a deadline and an answer has a size. Nothing leads anywhere else: redirects are not followed, proxies
-//! are not used and names are not looked up. Reasons for the library: docs/design/decisions/005-http.md.
+//! A request has a deadline and an answer has a size. Nothing leads anywhere else: redirects are
+//! not followed, proxies are not used and names are not looked up. Reasons for the library:
+//! docs/design/decisions/005-http.md.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,9 +16,11 @@ use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{NextTimeout, TcpConnector};
 use ureq::{Agent, Error, Timeout};
 
-/// The longest time to connect. The server is on this host or the one below, and answers in microseconds.
+/// The longest time to connect. The server is on this host or the one below, and answers in
+/// microseconds.
 const CONNECT_TIME: Duration = Duration::from_secs(1);
-/// The most bytes of a head, and of a body. The longest that is expected is Azure's list of events, half a KiB each.
+/// The most bytes of a head, and of a body. The longest that is expected is Azure's list of events,
+/// half a KiB each.
 const LARGEST: usize = 64 << 10;
 /// The most headers of an answer. Metadata servers send about ten.
 const MOST_HEADERS: usize = 64;
@@ -108,8 +111,8 @@ impl Server {
         Server { address, agent, ahead: AtomicI64::new(0) }
     }
 
-    /// The time by the server's clock, as of its last answer. Deadlines are told in that: a machine that has just woken
-    /// up may be hours behind, and would think that all of them have passed.
+    /// The time by the server's clock, as of its last answer. Deadlines are told in that: a machine
+    /// that has just woken up may be hours behind, and would think that all of them have passed.
     pub fn now(&self) -> SystemTime {
         let now = SystemTime::now();
         let ahead = self.ahead.load(Ordering::Relaxed);
@@ -208,7 +211,8 @@ mod tests {
 
     use super::*;
 
-    /// The answer of a server that sends these bytes and ends the connection, and the request that it got.
+    /// The answer of a server that sends these bytes and ends the connection, and the request that
+    /// it got.
     fn exchange(request: &Request<'_>, bytes: Vec<u8>) -> (Result<Answer>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = Server::new(listener.local_addr().expect("an address"));
