@@ -156,6 +156,11 @@ pub fn read_own_group(kernel: &Kernel) -> Result<Option<PathBuf>> {
     Ok(parse_group(&buffer))
 }
 
+/// The number of threads of the calling process, which may fork while it is 1.
+pub fn count_own_threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
 /// The group of a process. `None`: see [`parse_group`].
 pub fn read_group(kernel: &Kernel, pid: u32) -> Result<Option<PathBuf>> {
     let mut buffer = Vec::new();

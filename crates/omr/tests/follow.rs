@@ -1,5 +1,6 @@
-//! `omr follow` on a bus of the test's own, dbus-daemon's, with a logind and a GameMode that are threads of the test; and
-//! what the daemon makes of what is held. A real sway and a real GameMode: lab/tests/test_follow.py.
+//! `omr follow` on a bus of the test's own, dbus-daemon's, with a logind and a GameMode that are
+//! threads of the test; and what the daemon makes of what is held. A real sway and a real GameMode:
+//! lab/tests/test_follow.py.
 
 mod common;
 
@@ -20,7 +21,8 @@ use serde_json::{Value, json};
 const LOGIND: &str = "org.freedesktop.login1";
 const GAMEMODE: &str = "com.feralinteractive.GameMode";
 
-/// Longer than anything takes that is not waited for in vain; shorter than the 30 s after which omr asks again unasked.
+/// Longer than anything takes that is not waited for in vain; shorter than the 30 s after which omr
+/// asks again unasked.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A bus, ended with the value.
@@ -71,8 +73,8 @@ impl Drop for Bus {
 /// What a service answers to a call, by the called object's path, the member and the body.
 type Answers = Arc<Mutex<HashMap<String, Option<(&'static str, Vec<u8>)>>>>;
 
-/// A service on the bus that answers as `answers` says, under "member" or "member/property path"; to what is not there,
-/// with an error, and to what is `None` not at all. Gone when it is dropped.
+/// A service on the bus that answers as `answers` says, under "member" or "member/property path";
+/// to what is not there, with an error, and to what is `None` not at all. Gone when it is dropped.
 struct Service {
     stream: UnixStream,
     name: &'static str,
@@ -487,8 +489,8 @@ fn what_is_held_is_true_until_its_holder_leaves() {
     wait_until("its end", || class().contains("no rule matched"));
 }
 
-/// In the foreground because somebody holds it, as GameMode's game and sway's window: for other commands and for what
-/// the daemon's worker takes on demand, too.
+/// In the foreground because somebody holds it, as GameMode's game and sway's window: for other
+/// commands and for what the daemon's worker takes on demand, too.
 #[test]
 fn nobody_takes_from_what_is_held_until_its_holder_leaves_or_the_daemon_does() {
     let root = machine();

@@ -58,14 +58,16 @@ impl Systemd {
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client");
             assert!(line(&mut stream).starts_with("\0AUTH EXTERNAL 3"), "the user id in hexadecimal digits");
-            stream.write_all(b"OK 0123456789abcdef\r\n").expect("written");
+            assert_eq!(line(&mut stream), "NEGOTIATE_UNIX_FD\r\n");
             assert_eq!(line(&mut stream), "BEGIN\r\n");
+            stream.write_all(b"OK 0123456789abcdef0123456789abcdef\r\nAGREE_UNIX_FD\r\n").expect("written");
             let mut asked = None;
             while let Some((serial, header, body)) = message(&mut stream) {
-                if !contains(&header, b"StartTransientUnit\0") {
-                    stream.write_all(&reply(2, serial, &[], "")).expect("written");
+                if contains(&header, b"Hello\0") {
+                    stream.write_all(&reply(2, serial, &string(b":1.7"), "")).expect("written");
                     continue;
                 }
+                assert!(contains(&header, b"StartTransientUnit\0"), "nothing else is asked for");
                 assert!(contains(&header, b"\x08\x01g\0\x10ssa(sv)a(sa(sv))\0"), "the body's signature");
                 let found = parse(&body);
                 let answer = match self {
@@ -78,11 +80,7 @@ impl Systemd {
                         reply(2, serial, &[], "")
                     }
                     Systemd::Refuses => {
-                        let words = b"Unit exists.";
-                        let mut body = u32::try_from(words.len()).expect("short").to_ne_bytes().to_vec();
-                        body.extend_from_slice(words);
-                        body.push(0);
-                        reply(3, serial, &body, "org.freedesktop.systemd1.UnitExists")
+                        reply(3, serial, &string(b"Unit exists."), "org.freedesktop.systemd1.UnitExists")
                     }
                 };
                 stream.write_all(&answer).expect("written");
@@ -115,11 +113,18 @@ fn message(stream: &mut UnixStream) -> Option<(u32, Vec<u8>, Vec<u8>)> {
     Some((number(8), fields, body))
 }
 
+fn string(text: &[u8]) -> Vec<u8> {
+    [&u32::try_from(text.len()).expect("short").to_ne_bytes(), text, b"\0"].concat()
+}
+
 fn reply(kind: u8, to: u32, body: &[u8], error: &str) -> Vec<u8> {
     let mut fields = b"\x05\x01u\0".to_vec();
     fields.extend_from_slice(&to.to_ne_bytes());
+    if !body.is_empty() {
+        fields.extend_from_slice(b"\x08\x01g\0\x01s\0");
+    }
     if !error.is_empty() {
-        fields.extend_from_slice(b"\x08\x01g\0\x01s\0\0");
+        fields.resize(fields.len().next_multiple_of(8), 0);
         fields.extend_from_slice(b"\x04\x01s\0");
         fields.extend_from_slice(&u32::try_from(error.len()).expect("short").to_ne_bytes());
         fields.extend_from_slice(error.as_bytes());

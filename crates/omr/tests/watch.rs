@@ -124,6 +124,12 @@ fn path(head: &str) -> &str {
     head.split(' ').nth(1).unwrap_or_default()
 }
 
+/// Whether a head has a header. The case of the name does not matter (RFC 9110).
+fn has(head: &str, name: &str, value: &str) -> bool {
+    let mut headers = head.lines().filter_map(|line| line.split_once(": "));
+    headers.any(|(found, rest)| found.eq_ignore_ascii_case(name) && rest == value)
+}
+
 const ACTION: &str = "/latest/meta-data/spot/instance-action";
 const REBALANCE: &str = "/latest/meta-data/events/recommendations/rebalance";
 const HIBERNATION: &str = "/latest/meta-data/hibernation/configured";
@@ -131,10 +137,10 @@ const HIBERNATION: &str = "/latest/meta-data/hibernation/configured";
 /// IMDSv2: nothing without the token that was given out.
 fn imds(head: &str, found: impl Fn(&str) -> Option<String>) -> Reply {
     if head.starts_with("PUT /latest/api/token ") {
-        let asked = head.contains("\r\nX-aws-ec2-metadata-token-ttl-seconds: 21600\r\n");
+        let asked = has(head, "X-aws-ec2-metadata-token-ttl-seconds", "21600");
         return if asked { ok("TOKEN==") } else { status(400) };
     }
-    if !head.contains("\r\nX-aws-ec2-metadata-token: TOKEN==\r\n") {
+    if !has(head, "X-aws-ec2-metadata-token", "TOKEN==") {
         return status(401);
     }
     found(path(head)).map_or_else(|| status(404), ok)
@@ -201,7 +207,7 @@ fn a_token_that_is_refused_is_replaced_once() {
         if head.starts_with("PUT ") {
             return ok(format!("TOKEN{before}"));
         }
-        if head.contains("metadata-token: TOKEN0\r\n") { status(401) } else { status(404) }
+        if has(head, "X-aws-ec2-metadata-token", "TOKEN0") { status(401) } else { status(404) }
     });
     assert_eq!(once(&server.root("ec2")).0, 0);
     let tokens = server.asked().iter().filter(|line| line.starts_with("PUT")).count();
@@ -407,7 +413,7 @@ fn an_answer_in_chunks_is_an_answer() {
         "/latest/api/token" => Reply::Raw(
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nTOK\r\n2\r\nEN\r\n0\r\n\r\n".to_vec(),
         ),
-        ACTION if head.contains("metadata-token: TOKEN\r\n") => {
+        ACTION if has(head, "X-aws-ec2-metadata-token", "TOKEN") => {
             let body = instance_action("stop", 60).unwrap_or_default();
             let (a, b) = body.split_at(7);
             let chunks = format!("{:x}\r\n{a}\r\n{:X};ext=1\r\n{b}\r\n0\r\n\r\n", a.len(), b.len());
@@ -517,7 +523,8 @@ impl Drop for Running {
     }
 }
 
-/// A metadata server of Google's, whose values can be changed; whoever waits for that is answered then.
+/// A metadata server of Google's, whose values can be changed; whoever waits for that is answered
+/// then.
 #[derive(Clone)]
 struct Google(Arc<Mutex<[(&'static str, u64); 2]>>);
 
@@ -532,7 +539,7 @@ impl Google {
     }
 
     fn answer(&self, head: &str) -> Reply {
-        if !head.contains("\r\nMetadata-Flavor: Google\r\n") {
+        if !has(head, "Metadata-Flavor", "Google") {
             return status(403);
         }
         let index = match path(head).split('?').next() {
@@ -658,7 +665,7 @@ fn events(kind: &str, resources: &str, seconds: u64) -> String {
 /// Azure's, with this list of events.
 fn azure(list: impl Fn() -> String + Send + Sync + 'static) -> Metadata {
     Metadata::start(move |head, _| {
-        if !head.contains("\r\nMetadata: true\r\n") {
+        if !has(head, "Metadata", "true") {
             return status(400);
         }
         match path(head) {

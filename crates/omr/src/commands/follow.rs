@@ -10,24 +10,26 @@ use omr_base::{logging, paths};
 use omr_policy::statement::Statement;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::follow::{self, Daemon, Desk, Source};
+use crate::follow::{self, DaemonDesk, Desk, Source};
 
-/// Tells the daemon who is in the foreground, by what others know: logind, GameMode, sway.
+/// Tells the daemon what is in the foreground, as logind, GameMode or sway see it.
 ///
-/// logind (on the bus of the machine): while a session is active, neither idle nor locked, nothing is taken from the
-/// groups of its user. Of processes there a rule or somebody may still say that they are in the background. gamemode (on
-/// the bus of the session) and sway (by SWAYSOCK): registered games, and the window with the focus, are in the
-/// foreground, and so is the whole group that they are in.
+/// logind (on the bus of the machine): while a session is active, and neither idle nor locked,
+/// nothing is reclaimed from the groups of its user. A rule or a statement may still put processes
+/// there in the background. gamemode (on the bus of the session) and sway (by SWAYSOCK): registered
+/// games and the window with the focus are in the foreground, and so is the whole group that they
+/// are in.
 ///
-/// It needs no privileges but to ask the daemon. The user omr-follow, as which omr-follow.service runs it, may speak for
-/// everybody; any member of the group omr for what is its own. What it has said is forgotten when it ends.
+/// It needs no privilege but to ask the daemon. The user omr-follow, as which omr-follow.service
+/// runs it, may make statements about everybody; a member of the group omr about its own processes
+/// and groups. The daemon forgets the statements when omr follow ends.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Whom to ask
+    /// The programs to ask
     #[arg(required = true, value_name = "SOURCE", value_enum)]
     sources: Vec<Source>,
 
-    /// Print what the daemon would be told, a line of JSON for each change, and do not tell it
+    /// Print what the daemon would be told, one line of JSON for each change, and do not tell it
     #[arg(long)]
     dry_run: bool,
 
@@ -36,12 +38,12 @@ pub struct Args {
     foreground: bool,
 }
 
-/// Standard output.
+/// Prints statements on standard output.
 #[derive(Default)]
 struct Printer(Option<BTreeSet<Statement>>);
 
 impl Desk for Printer {
-    fn hold(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
+    fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
         if self.0.as_ref() != Some(statements) {
             outln!("{}", serde_json::to_string(statements)?);
             self.0 = Some(statements.clone());
@@ -50,14 +52,14 @@ impl Desk for Printer {
     }
 }
 
-/// `omr follow`.
+/// Runs the command until a signal ends it.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     logging::start(args.foreground || args.dry_run);
     // Before any thread exists, so that all of them have these signals blocked.
     let signals = SignalFd::block(&[libc::SIGTERM, libc::SIGINT])?;
     let mut desk: Box<dyn Desk> = match args.dry_run {
         true => Box::new(Printer::default()),
-        false => Box::new(Daemon::new(paths::socket(root))),
+        false => Box::new(DaemonDesk::new(paths::socket(root))),
     };
     let (root, mut sources) = (root.to_path_buf(), args.sources.clone());
     sources.sort_unstable();
@@ -65,7 +67,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let thread = std::thread::Builder::new().name("omr-follow".into());
     thread.spawn(move || follow::follow(&root, &sources, &mut *desk)).context("start a thread")?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    // Whatever a thread waits for: the process ends when this one does.
+    // The process ends with this thread, whatever the others wait for.
     while signals.read().is_none() {
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
     }

@@ -1,4 +1,4 @@
-//! `omr hibernate`: the whole round.
+//! `omr hibernate`: prepares, hibernates, and warms after resume.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,62 +20,68 @@ use serde::Serialize;
 use crate::bus::Systemd;
 use crate::commands::{prepare, warm};
 
-/// How often logind is asked whether it is over.
+/// The time between two questions to logind whether the sleep is over.
 const LOOK: Duration = Duration::from_millis(200);
-/// The clock that runs on while the machine is off counts in seconds: less was no sleep.
+/// The shortest time that counts as sleep: the clock that runs on while the machine is off counts
+/// in seconds.
 const ASLEEP: Duration = Duration::from_millis(500);
 
-/// So long it waits for omr-warm.service, which begins at the same moment and takes no longer.
+/// The longest wait for omr-warm.service, which begins at the same moment.
 const OTHERS: Duration = Duration::from_secs(300);
 
-/// Prepares as "omr prepare hibernate" does, hibernates, waits until the machine is back, and brings
-/// back what was in memory. Through logind where it runs, so that inhibitors and hooks are heard; else
-/// straight through the kernel. With --json, each part prints an object of its own.
+/// Prepares as "omr prepare hibernate" does, hibernates, waits until the machine is back, and
+/// brings back the memory that was reclaimed. It asks logind to hibernate, so that inhibitors and
+/// hooks apply; where logind does not run, it asks the kernel. With --json, each part prints an
+/// object of its own.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     prepare: prepare::Hibernate,
 
-    /// Straight through the kernel, past logind, its inhibitors and all hooks
+    /// Ask the kernel and not logind; inhibitors and hooks do not apply
     #[arg(long)]
     direct: bool,
 
-    /// Leave in swap what is there after resume
+    /// Do not bring memory back after resume
     #[arg(long)]
     no_warm: bool,
 }
 
-/// What is printed at the end. The kernel's log of the image having been written is not in the image,
-/// so writing, the time without power and loading cannot be told apart from inside.
+/// The summary that is printed at the end. The image does not contain the kernel's log of writing
+/// it, so that writing, the time without power and loading cannot be told apart from inside.
 #[derive(Debug, Serialize)]
 struct Summary {
     hibernated: &'static str,
-    /// Recording, reclaiming.
+    /// The time of recording and reclaiming.
     prepare_ms: u64,
-    /// From asking until the snapshot, and from the snapshot until this program went on: by
+    /// The time from the request to the snapshot, and from resume until this program went on: by
     /// `CLOCK_MONOTONIC`, which stands still in between.
     awake_ms: u64,
-    /// From the snapshot until the machine was back: by the real-time clock, in whole seconds.
+    /// The time from the snapshot until the machine was back: by the real-time clock, in whole
+    /// seconds.
     asleep_ms: u64,
-    /// By the kernel's log; `None`: it does not say.
+    /// The size of the image, by the kernel's log; `None`: the log does not say.
     image: Option<Bytes>,
-    /// What `image_size` was raised to meanwhile, by this program: where systemd hibernates that is for the hook.
+    /// The value that this program raised `image_size` to meanwhile; `None` where systemd
+    /// hibernates, as its hook does so.
     image_size: Option<Bytes>,
-    /// By the kernel's log: freeing memory and making room for the copies.
+    /// The time of freeing memory and making room for the copies, by the kernel's log; `None`: the
+    /// log does not say.
     allocate_ms: Option<u64>,
-    /// Bringing memory back; `None`: that was not to be, or failed, or somebody else is still at it.
+    /// The time of bringing memory back; `None`: it was not asked for, failed, or another process
+    /// still does it.
     warm_ms: Option<u64>,
 }
 
-/// Runs the command.
+/// Runs the command to its end.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     let began = clock::read_monotonic();
     if !args.no_warm && !args.prepare.is_dry_run() {
         tell("record", warm::run(root, &warm::Args::plain(true, args.prepare.is_json())?));
     }
-    // That the machine cannot hibernate is an error. Less than wished is no reason to stay awake, nor is a
-    // group that cannot be reclaimed from.
+    // A machine that cannot hibernate is an error. It hibernates all the same where less memory was
+    // reclaimed than wished, or nothing from some group.
     match prepare::hibernate(root, &args.prepare)? {
         Exit::Done | Exit::Partial => {}
         _ => eprintln!("omr: not every group could be reclaimed from; hibernating all the same"),
@@ -102,7 +108,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 
     let warmed = !args.no_warm && {
         omr_engine::warm::wait(&paths::warm_lock(root), &Flag::with_timeout(Some(OTHERS)));
-        // What that has left, or all where there was none.
+        // The rest, or all where that service did not run.
         tell("warm", warm::run(root, &warm::Args::plain(false, args.prepare.is_json())?))
     };
     let logged = log.as_mut().map(|log| HibernationLog::parse(&log.read())).unwrap_or_default();
@@ -120,7 +126,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The machine hibernates with or without this part; whether it was done.
+/// Prints the error of a part that the machine hibernates without. True: the part was done.
 fn tell(part: &str, result: Result<Exit>) -> bool {
     match result {
         Ok(exit) => matches!(exit, Exit::Done | Exit::Partial),
@@ -131,9 +137,9 @@ fn tell(part: &str, result: Result<Exit>) -> bool {
     }
 }
 
-/// The way to logind, where there is one.
+/// A connection to logind; `None`: there is none, or it is not to be asked.
 fn logind(root: &Path, args: &Args) -> Option<Systemd> {
-    // Another root is another machine, whose logind nobody can ask.
+    // Another root is another machine, whose logind cannot be asked.
     if args.direct || root != Path::new("/") {
         return None;
     }
@@ -142,14 +148,15 @@ fn logind(root: &Path, args: &Args) -> Option<Systemd> {
 
 fn through_logind(mut systemd: Systemd) -> Result<&'static str> {
     systemd.hibernate().context("\"omr hibernate --direct\" goes past logind")?;
-    // Frozen, written, read and thawed in one of these sleeps.
+    // The machine is frozen, written, read and thawed in one of these pauses.
     while systemd.is_going_to_sleep()? {
         std::thread::sleep(LOOK);
     }
     Ok("logind")
 }
 
-/// Also what `image_size` was raised to, as the hook does where systemd hibernates.
+/// Hibernates without logind. Raises `image_size` meanwhile, as the hook does where systemd
+/// hibernates, and returns its value.
 fn straight(kernel: &Kernel, root: &Path) -> Result<(&'static str, Option<Bytes>)> {
     let tell = |err: &anyhow::Error| eprintln!("omr: {err:#}");
     let config = config::load_or_refuse(root, None)?.policy;

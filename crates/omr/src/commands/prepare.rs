@@ -26,7 +26,7 @@ use omr_policy::{End, short};
 use omr_units::{Bytes, millis};
 use serde::Serialize;
 
-use crate::bus::Systemd;
+use crate::bus::start_unit;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -127,11 +127,6 @@ fn parse_target(text: &str) -> Result<Target, String> {
             Err(_) => Err("expected a size such as \"200M\", or min".into()),
         },
     }
-}
-
-/// Has systemd start a unit.
-fn start_unit(unit: &str) -> Result<()> {
-    Systemd::connect(false)?.start(unit)
 }
 
 /// Runs the command.

@@ -1,8 +1,8 @@
 //! `omr run`: a command in a new group of a class.
 //!
-//! The command is a child that waits at a pipe until its group is there, so that all it ever does
-//! happens in that group. Where systemd runs, the group is a scope that systemd makes and removes;
-//! elsewhere it is made and removed here.
+//! The command is a child that waits at a pipe until its group is there, so that it never runs
+//! outside of the group. Where systemd runs, the group is a scope that systemd makes and removes;
+//! elsewhere this module does.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -24,45 +24,48 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::bus::{Scope, Systemd};
 
-/// As env(1), nohup(1) and timeout(1): omr itself failed, the command cannot be run, is not there.
+/// omr itself failed. The three codes are those of env(1), nohup(1) and timeout(1).
 const FAILED: u8 = 125;
+/// The command cannot be run.
 const CANNOT_RUN: u8 = 126;
+/// There is no such command.
 const NOT_FOUND: u8 = 127;
 
-/// What reaches the command too. The terminal sends its own signals to the command itself.
+/// The signals that are forwarded to the command. The terminal sends its own signals to the command
+/// itself.
 const FORWARDED: [libc::c_int; 6] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
-/// Groups are called this, and the process id of their first process.
+/// The beginning of a group's name; the id of its first process follows.
 const PREFIX: &str = "omr-run-";
 
-/// Where background work belongs, with systemd; a user's service manager has it too.
+/// systemd's slice for background work, of the machine and of each user.
 const BACKGROUND_SLICE: &str = "background.slice";
 
-/// systemd moves a process within milliseconds of having said that it will.
+/// The longest time until systemd has moved a process. It does so within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs COMMAND in a new group of a class, removes the group afterwards, and ends with the command's
-/// exit code (128 and its number, when a signal ended it).
+/// Runs COMMAND in a new group of a class, removes the group afterwards, and ends with the
+/// command's exit code (128 and its number, when a signal ended it).
 ///
-/// Where systemd runs, the group is a scope: background.slice/omr-run-PID.scope. As root the class is
-/// written to the group (extended attribute user.omr.class), and a background command's load does
-/// not keep sweeps from running. As a user it is a scope of your own service manager, and of the
-/// classes only foreground and protected are written: a user may ask omr for more care, not for
-/// less. A user's background command is placed in your background.slice; as any group that no rule
-/// names, it is swept when the machine is idle. To make it background for good, root adds a rule:
+/// Where systemd runs, the group is a scope: background.slice/omr-run-PID.scope. As root the class
+/// is written to the group (extended attribute user.omr.class), and the load of a background
+/// command does not keep sweeps from running. As a user it is a scope of your own service manager,
+/// and only the classes foreground and protected are written: a user may ask omr for more care, not
+/// for less. A user's background command goes to the user's background.slice. Like any group
+/// without a rule, it is swept when the machine is idle. To make it background, root adds a rule:
 /// match = "**/background.slice/**".
 ///
-/// Without systemd the group is made directly below the root of the hierarchy, or as a user beside
-/// or in one's own group, where that is delegated. Processes that the command leaves behind stay in
-/// the group, which is removed when the last of them ends.
+/// Without systemd the group is made directly below the root of the hierarchy, or for a user beside
+/// or in the user's own group, where that is delegated. Processes that the command leaves behind
+/// stay in the group, which is removed when the last of them ends.
 ///
 /// Exit codes besides the command's: 125 omr failed, 126 the command cannot be run, 127 there is no
 /// such command.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// foreground, background or protected
+    /// The class of the group: foreground, background or protected
     #[arg(long, value_parser = parse_class, default_value = "background", value_name = "CLASS")]
     class: Class,
 
@@ -119,7 +122,7 @@ fn unit(pid: u32) -> String {
 
 // With systemd
 
-/// Lets systemd make a scope around the process, and writes the class on it.
+/// Has systemd make a scope around the process, and writes the class to the scope's group.
 fn in_scope(kernel: &Kernel, args: &Args, pid: u32, user: bool) -> Result<()> {
     if args.below.is_some() {
         bail!("--below is for machines without systemd, which alone makes groups here");
@@ -140,7 +143,7 @@ fn in_scope(kernel: &Kernel, args: &Args, pid: u32, user: bool) -> Result<()> {
         }
     };
     if user && args.class == Class::Background {
-        // omr would not believe it: see `Assignment::apply_attribute`.
+        // The daemon ignores it: see `Assignment::apply_attribute`.
         return Ok(());
     }
     let group = Group::open(kernel.cgroup()?, &path)?;
@@ -153,7 +156,7 @@ fn write_class(dir: &Dir, class: Class) -> Result<()> {
 
 // Without systemd
 
-/// A group that was made here.
+/// A group that this process has made.
 struct Made {
     parent: Dir,
     name: String,
@@ -166,7 +169,7 @@ fn directly(kernel: &Kernel, args: &Args, pid: u32, user: bool) -> Result<Made> 
     let parents = match &args.below {
         Some(below) => vec![kernel.group_path(below).to_path_buf()],
         None if !user => vec![PathBuf::new()],
-        // Beside the own group first: below a group with processes there is no memory controller.
+        // First beside the own group: below a group with processes there is no memory controller.
         None => own.parent().map(Path::to_path_buf).into_iter().chain([own.clone()]).collect(),
     };
     let mut first = None;
@@ -206,7 +209,7 @@ fn make(root: &Dir, parent: &Path, class: Class, pid: u32, user: bool) -> Result
     }
     if !dir.has("memory.current") {
         eprintln!(
-            "omr: {}: no memory controller, so omr can take nothing from this command alone; \
+            "omr: {}: no memory controller, so omr cannot reclaim from this command alone; \
              enable it in {}/cgroup.subtree_control",
             dir.path().display(),
             made.parent.path().display()
@@ -215,21 +218,22 @@ fn make(root: &Dir, parent: &Path, class: Class, pid: u32, user: bool) -> Result
     Ok(made)
 }
 
-/// Removes what an omr that was killed left behind: groups without a process whose number is free.
+/// Removes the groups that an omr left behind when it was killed: those whose process id is free
+/// and which are empty.
 fn remove_stale(parent: &Dir) {
     let Ok(entries) = std::fs::read_dir(parent.path()) else { return };
     for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
         let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(".scope"));
         let Some(pid) = pid.and_then(|pid| pid.parse().ok()).and_then(rustix::process::Pid::from_raw) else { continue };
         if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
-            // Not empty after all: it stays.
+            // A group that is not empty stays.
             let _ = groups::remove(parent, &name);
         }
     }
 }
 
 impl Made {
-    /// Whether it is gone.
+    /// Removes the group if it is empty. True: the group is gone.
     fn try_remove(&self) -> bool {
         match groups::remove(&self.parent, &self.name) {
             Ok(()) => true,
@@ -237,7 +241,7 @@ impl Made {
         }
     }
 
-    /// Removes the group, now or when the last process in it has ended.
+    /// Removes the group, now or after the end of its last process.
     fn remove(self) {
         // A process that was killed needs a moment to leave.
         for _ in 0..10 {
@@ -254,10 +258,11 @@ impl Made {
         }
     }
 
-    /// In a process of its own, which holds no terminal and no pipe of the caller's.
+    /// Waits and removes the group, in a process of its own that holds no terminal and no pipe of
+    /// the caller's.
     fn remove_later(&self) {
-        // SAFETY: plain system calls on numbers; /dev/null takes the place of the three standard files.
-        // Nothing uses a descriptor from before, and this process ends without dropping any.
+        // SAFETY: plain system calls on numbers; /dev/null takes the place of the three standard
+        // files. Nothing uses a descriptor from before, and this process ends without dropping any.
         unsafe {
             libc::setsid();
             libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
@@ -268,7 +273,7 @@ impl Made {
         let group = self.parent.path().join(&self.name);
         loop {
             let Ok(file) = std::fs::File::open(group.join("cgroup.events")) else { return };
-            // Reading is what arms it.
+            // Poll reports a change since the last read.
             let _ = io::read_to_string(&file);
             if std::fs::remove_dir(&group).is_ok() {
                 return;
@@ -281,16 +286,17 @@ impl Made {
 
 // The command
 
-/// The signals that are waited for instead of being acted on, and what was blocked before.
+/// The signals that are waited for instead of being acted on.
 struct Signals {
     set: libc::sigset_t,
+    /// The signals that were blocked before.
     before: libc::sigset_t,
 }
 
 impl Signals {
     fn block() -> Signals {
-        // SAFETY: both sets are locals that the calls fill in; SIG_DFL is a valid disposition. With
-        // SIGCHLD ignored, as it may have been inherited, there would be no exit code to be had.
+        // SAFETY: both sets are locals that the calls fill in; SIG_DFL is a valid disposition. An
+        // inherited SIG_IGN of SIGCHLD would lose the exit code.
         unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut signals: Signals = std::mem::zeroed();
@@ -303,7 +309,8 @@ impl Signals {
         }
     }
 
-    /// The next one, and whether the kernel sent it (a terminal, for its foreground processes).
+    /// The next signal, and whether the kernel sent it (for a terminal, to its foreground
+    /// processes).
     fn wait(&self) -> Option<(libc::c_int, bool)> {
         // SAFETY: the set was filled in by `block`, `info` is plain data that the call fills in.
         unsafe {
@@ -314,12 +321,12 @@ impl Signals {
     }
 }
 
-/// The command's process. Until [`Child::go`] it waits.
+/// The command's process, which waits until [`Child::go`].
 struct Child {
     pid: u32,
     program: String,
     gate: OwnedFd,
-    /// An error number, when the command could not be run; closed by a successful start.
+    /// Has an error number when the command could not be run; a successful start closes it.
     error: OwnedFd,
 }
 
@@ -338,12 +345,12 @@ impl Child {
         argv.push(std::ptr::null());
         let (gate_out, gate) = pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
         let (error, error_in) = pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
-        // SAFETY: this process has one thread, so its child may do anything. `argv` ends with a null
-        // pointer and points to strings that live in `words`.
+        // SAFETY: this process has one thread, so its child may do anything. `argv` ends with a
+        // null pointer and points to strings that live in `words`.
         let pid = unsafe {
             match libc::fork() {
                 0 => {
-                    // Else the end of this process would not be seen at the gate.
+                    // With this end open, the gate would not show the end of the parent.
                     libc::close(gate.as_raw_fd());
                     let mut byte = 0u8;
                     if libc::read(gate_out.as_raw_fd(), (&raw mut byte).cast(), 1) != 1 {
@@ -362,13 +369,13 @@ impl Child {
         Ok(Child { pid, program: command[0].to_string_lossy().into_owned(), gate, error })
     }
 
-    /// Ends it before it began.
+    /// Ends the process before the command begins.
     fn give_up(self) {
         drop(self.gate);
         Running { pid: self.pid.cast_signed() }.reap();
     }
 
-    /// Opens the gate.
+    /// Lets the command begin.
     fn go(self) -> Result<Running> {
         let running = Running { pid: self.pid.cast_signed() };
         rustix::io::write(&self.gate, &[1]).context("start the command")?;
@@ -384,7 +391,7 @@ impl Child {
 }
 
 impl Running {
-    /// Waits for the end, handing signals on. Returns the exit code.
+    /// Forwards signals until the command ends. Returns its exit code.
     fn wait(&self, signals: &Signals) -> Result<u8> {
         loop {
             match signals.wait() {
@@ -393,10 +400,11 @@ impl Running {
                         return Ok(code);
                     }
                 }
-                // The terminal has told the command already.
+                // The terminal has sent it to the command as well.
                 Some((_, true)) | None => {}
                 Some((signal, false)) => {
-                    // SAFETY: a system call on numbers. The child is not reaped yet, so its number is its own.
+                    // SAFETY: a system call on numbers. The child is not reaped yet, so its number
+                    // is its own.
                     unsafe { libc::kill(self.pid, signal) };
                 }
             }
@@ -407,7 +415,7 @@ impl Running {
         let _ = self.ended(0);
     }
 
-    /// The exit code, when it has ended.
+    /// The exit code; `None`: the command runs still.
     fn ended(&self, flags: libc::c_int) -> Option<u8> {
         let mut status = 0;
         // SAFETY: `status` is a local that the call fills in.
@@ -419,7 +427,7 @@ impl Running {
     }
 }
 
-/// From what waitpid says to what a shell would say.
+/// The exit code that a shell shows for a status of waitpid.
 fn exit_code(status: libc::c_int) -> Option<u8> {
     if libc::WIFEXITED(status) {
         u8::try_from(libc::WEXITSTATUS(status)).ok()

@@ -15,19 +15,19 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::watch::{Desk, Due, Watch};
 
-/// Follows the interruption notices of EC2, Google Compute Engine or Azure, and has the daemon prepare
-/// the machine for what they announce.
+/// Follows the interruption notices of EC2, Google Compute Engine or Azure, and has the daemon
+/// prepare the machine for the announced event.
 ///
-/// The provider is told by the firmware, or by provider = "ec2", "gcp" or "azure" in the table [cloud] of
-/// the configuration. What is asked of its metadata server, and what follows from the answers, is in
-/// docs/use/spot.md. It needs no privileges but to ask the daemon: root, or the user omr-watch in the
-/// group omr, as which omr-watch.service runs it.
+/// The firmware tells the provider, or provider = "ec2", "gcp" or "azure" in the table [cloud] of
+/// the configuration does. docs/use/spot.md lists the requests to the metadata server and the
+/// reactions to its answers. omr watch needs no privilege but to ask the daemon: it runs as root,
+/// or as the user omr-watch in the group omr (omr-watch.service).
 ///
-/// Exit codes: 0 done, or told to end; 1 the metadata server or, with --once, the daemon could not be asked;
-/// 2 a mistake in the configuration; 3 this is no machine of a provider that is known.
+/// Exit codes: 0 done, or ended by a signal; 1 the metadata server or, with --once, the daemon did
+/// not answer; 2 a mistake in the configuration; 3 the provider of this machine is not known.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Look once, ask the daemon if there is something to ask, and end
+    /// Ask the metadata server once, have the daemon prepare if something is announced, and end
     #[arg(long)]
     once: bool,
 
@@ -48,7 +48,7 @@ pub struct Args {
     config: Option<PathBuf>,
 }
 
-/// The daemon at its socket.
+/// Sends requests to the daemon at this socket.
 struct Daemon(PathBuf);
 
 impl Desk for Daemon {
@@ -63,7 +63,7 @@ impl Desk for Daemon {
     }
 }
 
-/// Standard output.
+/// Prints requests on standard output.
 struct Printer {
     json: bool,
 }
@@ -99,7 +99,7 @@ fn words(due: &Due) -> String {
     }
 }
 
-/// `omr watch`.
+/// Runs the command, with --once to its end and else until a signal ends it.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     logging::start(args.foreground || args.once || args.dry_run);
     let loaded = config::load_or_refuse(root, args.config.as_deref())?;
@@ -120,7 +120,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let thread = std::thread::Builder::new().name("omr-watch".into());
     thread.spawn(move || watch.follow(&*desk)).context("start a thread")?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    // Whatever a thread waits for: the process ends when this one does.
+    // The process ends with this thread, whatever the others wait for.
     while signals.read().is_none() {
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
     }

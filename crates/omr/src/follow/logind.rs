@@ -1,23 +1,25 @@
-//! logind: whose session is active, on the bus of the machine.
+//! logind: the sessions that are active, on the bus of the machine.
 //!
-//! A session is active when its user can see it, or is connected to it from elsewhere. Desktops say when its user is
-//! away (idle) or has locked it; of a session on a terminal logind says so when nothing was typed for half an hour
-//! (`IdleActionSec=`), and tells nobody when that changes.
+//! A session is active when its user can see it, or is connected to it from elsewhere. Desktops
+//! tell logind when the user is away (idle) or has locked the session. A session on a terminal is
+//! idle when nothing was typed for half an hour (`IdleActionSec=`), and logind sends no signal when
+//! that changes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_policy::statement::{Presence, Statement, Subject};
+use zbus::OwnedObjectPath;
 
 use super::Tell;
-use crate::bus::{Connection, LOGIND, Message, Reply, Target, Whose};
+use crate::bus::{Connection, LOGIND, Refused, Target, Whose, flag};
 
-/// Asked again after this time though no signal came.
+/// logind is asked again after this time even without a signal.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn follow(tell: Tell<'_>) -> Result<()> {
-    let mut bus = Connection::to_bus(Whose::System)?;
+    let bus = Connection::to_bus(Whose::System)?;
     let name = LOGIND.destination;
     for what in [
         "interface='org.freedesktop.login1.Manager',member='SessionNew'",
@@ -27,25 +29,20 @@ pub(super) fn follow(tell: Tell<'_>) -> Result<()> {
         bus.subscribe(&format!("type='signal',sender='{name}',{what}"))?;
     }
     bus.subscribe(&format!("type='signal',interface='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{name}'"))?;
-    while tell(present(&mut bus)?) {
+    while tell(present(&bus)?) {
         bus.wait(PATIENCE)?;
     }
     Ok(())
 }
 
-/// The slices of users who are at the machine.
-fn present(bus: &mut Connection) -> Result<BTreeSet<Statement>> {
-    let Reply::Answer(answer) = bus.ask(&LOGIND, "ListSessions", "", &Message::default())? else {
-        return Ok(BTreeSet::new());
-    };
-    // Its id, the user's id and name, the seat, the session's object.
-    let sessions = answer.list("a(susso)", |session| {
-        let (_, uid, _, _) = (session.string()?, session.number()?, session.string()?, session.string()?);
-        Some((uid, session.string()?))
-    });
-    let sessions = sessions.context("logind answers with something else than a list of sessions")?;
+/// The slices of the users who are at the machine.
+fn present(bus: &Connection) -> Result<BTreeSet<Statement>> {
+    let Some(answer) = bus.ask(&LOGIND, "ListSessions", &())? else { return Ok(BTreeSet::new()) };
+    // The session's id, the user's id and name, the seat, the session's object.
+    let sessions: Vec<(String, u32, String, String, OwnedObjectPath)> =
+        answer.body().deserialize().context("logind answers with something else than a list of sessions")?;
     let mut present = BTreeSet::new();
-    for (uid, path) in sessions {
+    for (_, uid, _, _, path) in sessions {
         if is_used(bus, &path)? {
             let group = format!("user.slice/user-{uid}.slice");
             present.insert(Statement { presence: Presence::Present, subject: Subject::Group(group) });
@@ -54,24 +51,22 @@ fn present(bus: &mut Connection) -> Result<BTreeSet<Statement>> {
     Ok(present)
 }
 
-/// Whether somebody may be at this session. One that has ended by now has nobody; a word that is missing is none for
-/// absence.
-fn is_used(bus: &mut Connection, path: &str) -> Result<bool> {
+/// Whether somebody may be at this session. At a session that has ended there is nobody. A missing
+/// property does not count as absence.
+fn is_used(bus: &Connection, path: &str) -> Result<bool> {
     let session = Target { path, interface: "org.freedesktop.login1.Session", ..LOGIND };
-    let mut is = |name: &str| -> Result<Option<bool>> {
-        Ok(match bus.property(&session, name) {
-            Ok(Reply::Answer(answer)) => answer.flag(),
-            Ok(Reply::Nobody) => Some(false),
-            Err(err) if is_unknown(&err) => None,
-            Err(err) => return Err(err),
-        })
+    let is = |name: &str| match bus.property(&session, name) {
+        Ok(Some(value)) => Ok(flag(&value)),
+        Ok(None) => Ok(Some(false)),
+        Err(err) if is_unknown(&err) => Ok(None),
+        Err(err) => Err(err),
     };
     let Some(active) = is("Active")? else { return Ok(false) };
     Ok(active && is("IdleHint")? != Some(true) && is("LockedHint")? != Some(true))
 }
 
-/// logind knows no such session, or no such property.
+/// Whether logind knows no such session, or no such property.
 fn is_unknown(err: &anyhow::Error) -> bool {
-    let text = format!("{err:#}");
-    text.contains("org.freedesktop.DBus.Error.Unknown") || text.contains("NoSuchSession")
+    let name = err.downcast_ref::<Refused>().map_or("", |refused| refused.name.as_str());
+    name.starts_with("org.freedesktop.DBus.Error.Unknown") || name.contains("NoSuchSession")
 }

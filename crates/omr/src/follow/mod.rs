@@ -1,8 +1,10 @@
-//! `omr follow`: tells the daemon what others know of who is in the foreground.
+//! `omr follow`: tells the daemon what logind, GameMode and sway know about the foreground.
 //!
-//! A process of its own, without any privilege. One thread for each source asks it again whenever something has
-//! happened there; one keeps a connection to the daemon and goes on saying what they found. What is said ends with
-//! that connection, and what a source said with the source: nothing stays in the foreground because of a dead helper.
+//! It is a process of its own, without any privilege. One thread for each source asks the source
+//! again after each of its signals. One thread keeps a connection to the daemon and repeats the
+//! statements that follow from the answers. The daemon forgets the statements when that connection
+//! ends, and this process forgets those of a source that fails, so that nothing stays in the
+//! foreground because of a process that is gone.
 
 mod gamemode;
 mod logind;
@@ -22,16 +24,16 @@ use omr_kernel::process::Process;
 use omr_machine::processes;
 use omr_policy::statement::{Presence, Statement, Subject};
 
-/// The daemon is told again after this time, since it takes silence for absence after 10 s.
+/// The daemon is told again after this time, since it takes silence of 10 s for absence.
 const REFRESH: Duration = Duration::from_secs(3);
-/// After a failure a source is tried again this much later ...
+/// The pause after the first failure of a source. It doubles with each further one.
 const BACKOFF: Duration = Duration::from_secs(1);
-/// ... twice as much after each further one, up to this.
+/// The longest pause after a failure.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// More is not told: a request to the daemon has its limit.
+/// The most statements that are sent: a request to the daemon has a limit.
 const MOST: usize = 100;
 
-/// Who knows something.
+/// A program that knows something about the foreground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Source {
     /// logind: the users whose session is active, neither idle nor locked, are present
@@ -51,7 +53,8 @@ impl Source {
         }
     }
 
-    /// Tells what is known, again and again, until that fails or nobody listens.
+    /// Passes on the statements of this source after each change, until that fails or nobody
+    /// listens.
     fn follow(self, kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
         match self {
             Source::Logind => logind::follow(tell),
@@ -61,32 +64,32 @@ impl Source {
     }
 }
 
-/// All that a source knows now; false: nobody listens any more.
+/// Takes all statements of a source; false: nobody listens any more.
 type Tell<'a> = &'a mut dyn FnMut(BTreeSet<Statement>) -> bool;
 
-/// Where statements go.
+/// The receiver of statements.
 pub trait Desk: Send {
-    /// All that is true now, and nothing else.
-    fn hold(&mut self, statements: &BTreeSet<Statement>) -> Result<()>;
+    /// Replaces all earlier statements by these.
+    fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()>;
 }
 
-/// The daemon. Connected to when there is something to say, and again after a failure.
-pub struct Daemon {
+/// Sends statements to the daemon. Connects with the first ones, and again after a failure.
+pub struct DaemonDesk {
     socket: PathBuf,
     link: Option<Link>,
-    /// Of so many statements the daemon said that they were about what belongs to others.
+    /// The number of statements in the last request that the daemon refused.
     refused: u64,
 }
 
-impl Daemon {
-    /// At this socket.
-    pub fn new(socket: PathBuf) -> Daemon {
-        Daemon { socket, link: None, refused: 0 }
+impl DaemonDesk {
+    /// For the daemon at this socket.
+    pub fn new(socket: PathBuf) -> DaemonDesk {
+        DaemonDesk { socket, link: None, refused: 0 }
     }
 }
 
-impl Desk for Daemon {
-    fn hold(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
+impl Desk for DaemonDesk {
+    fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
         let mut link = match self.link.take() {
             Some(link) => link,
             None => Link::open(&self.socket)?,
@@ -94,7 +97,7 @@ impl Desk for Daemon {
         let statements = statements.iter().take(MOST).cloned().collect();
         let refused = link.ask(&Request::Hold { statements })?.as_u64().unwrap_or(0);
         if refused > self.refused {
-            log::warn!("{refused} of them belong to others, of which only root and the service may say something");
+            log::warn!("{refused} statements are about others: only root and the service may make those");
         }
         self.refused = refused;
         self.link = Some(link);
@@ -102,7 +105,7 @@ impl Desk for Daemon {
     }
 }
 
-/// Follows and tells until the process ends.
+/// Follows the sources and passes their statements on until the process ends.
 pub fn follow(root: &Path, sources: &[Source], desk: &mut dyn Desk) -> Result<()> {
     let (sender, seen) = channel();
     for (index, source) in sources.iter().copied().enumerate() {
@@ -110,7 +113,7 @@ pub fn follow(root: &Path, sources: &[Source], desk: &mut dyn Desk) -> Result<()
         std::thread::Builder::new()
             .name("omr-source".into())
             .stack_size(512 << 10)
-            .spawn(move || follow_on(index, source, &kernel, &sender))
+            .spawn(move || follow_again(index, source, &kernel, &sender))
             .context("start a thread")?;
     }
     drop(sender);
@@ -121,7 +124,7 @@ pub fn follow(root: &Path, sources: &[Source], desk: &mut dyn Desk) -> Result<()
         match seen.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok((index, statements)) => known[index] = statements,
             Err(RecvTimeoutError::Timeout) => {}
-            // They never end.
+            // The senders never end.
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         let all: BTreeSet<Statement> = known.iter().flatten().cloned().collect();
@@ -129,14 +132,14 @@ pub fn follow(root: &Path, sources: &[Source], desk: &mut dyn Desk) -> Result<()
             continue;
         }
         due = Instant::now() + REFRESH;
-        match desk.hold(&all) {
+        match desk.replace(&all) {
             Ok(()) => {
                 tell_changes(&told, &all);
                 told = all;
                 failing = false;
             }
             Err(err) => {
-                // Once, and not every few seconds.
+                // A warning for the first failure only, and not every few seconds.
                 let level = if failing { log::Level::Debug } else { log::Level::Warn };
                 log::log!(level, "{err:#}");
                 told.clear();
@@ -146,8 +149,9 @@ pub fn follow(root: &Path, sources: &[Source], desk: &mut dyn Desk) -> Result<()
     }
 }
 
-/// Follows again and again. A failure is said once, and nothing is known until it is over.
-fn follow_on(index: usize, source: Source, kernel: &Kernel, seen: &Sender<(usize, BTreeSet<Statement>)>) {
+/// Follows a source, and again after each failure. The first failure is logged as a warning. A
+/// source that fails has no statements.
+fn follow_again(index: usize, source: Source, kernel: &Kernel, seen: &Sender<(usize, BTreeSet<Statement>)>) {
     let mut backoff = None;
     loop {
         let mut told = false;
@@ -184,7 +188,8 @@ fn tell_changes(before: &BTreeSet<Statement>, now: &BTreeSet<Statement>) {
     }
 }
 
-/// That processes are in the foreground. Those that have ended are left out; each is who has the id now.
+/// The statements that these processes are in the foreground. Processes that have ended are left
+/// out. An id stands for the process that has it now.
 fn in_foreground(kernel: &Kernel, pids: impl IntoIterator<Item = u32>) -> BTreeSet<Statement> {
     let process = |pid| Process::open(kernel, pid).ok().map(|process| processes::id(&process));
     let statement = |id| Statement { presence: Presence::Foreground, subject: Subject::Process(id) };
@@ -195,11 +200,11 @@ fn in_foreground(kernel: &Kernel, pids: impl IntoIterator<Item = u32>) -> BTreeS
 mod tests {
     use super::*;
 
-    /// Fails every second time.
+    /// Fails with every second call.
     struct Moody(Vec<Option<BTreeSet<Statement>>>, std::sync::mpsc::Sender<usize>);
 
     impl Desk for Moody {
-        fn hold(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
+        fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
             let fails = self.0.len().is_multiple_of(2);
             self.0.push((!fails).then(|| statements.clone()));
             let _ = self.1.send(statements.len());
@@ -211,7 +216,7 @@ mod tests {
     fn a_daemon_that_does_not_answer_is_told_again() {
         let (sender, told) = channel();
         std::thread::spawn(move || {
-            // A source that cannot be reached knows nothing, and that is said as well.
+            // A source that cannot be reached has no statements, and none are passed on.
             let _ = follow(Path::new("/"), &[Source::Sway], &mut Moody(Vec::new(), sender));
         });
         for _ in 0..3 {

@@ -1,4 +1,5 @@
-//! sway: which window has the focus, by its socket (sway-ipc(7)). i3 has the same protocol, but names no process.
+//! sway: the window with the focus, by sway's socket (sway-ipc(7)). i3 has the same protocol, but
+//! names no process.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,11 +15,11 @@ use super::{Tell, in_foreground};
 const MAGIC: &[u8; 6] = b"i3-ipc";
 const SUBSCRIBE: u32 = 2;
 const GET_TREE: u32 = 4;
-/// Of what the compositor sends by itself.
+/// The bit of messages that sway sends by itself.
 const EVENT: u32 = 1 << 31;
-/// A tree of thousands of windows is shorter.
+/// The most bytes of a message. A tree of thousands of windows is shorter.
 const LONGEST: u32 = 16 << 20;
-/// sway answers in milliseconds.
+/// The longest time for an answer. sway answers in milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn follow(kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
@@ -29,7 +30,7 @@ pub(super) fn follow(kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
     let mut sway = Sway { stream, heard: false };
     let answer = sway.ask(SUBSCRIBE, br#"["window","workspace","shutdown"]"#)?;
     if answer.get("success") != Some(&Value::Bool(true)) {
-        bail!("sway tells nothing by itself");
+        bail!("sway sends no events");
     }
     while tell(in_foreground(kernel, focused(&sway.ask(GET_TREE, b"")?))) {
         sway.wait()?;
@@ -37,7 +38,7 @@ pub(super) fn follow(kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The process of the window that has the focus. On an empty workspace, none.
+/// The process of the window with the focus; `None` on an empty workspace.
 fn focused(node: &Value) -> Option<u32> {
     if node.get("focused") == Some(&Value::Bool(true)) {
         return u32::try_from(node.get("pid")?.as_u64()?).ok();
@@ -48,7 +49,7 @@ fn focused(node: &Value) -> Option<u32> {
 
 struct Sway {
     stream: UnixStream,
-    /// Something happened while an answer was waited for.
+    /// An event came before an answer.
     heard: bool,
 }
 
@@ -68,7 +69,7 @@ impl Sway {
         }
     }
 
-    /// Waits until something has happened that may have moved the focus.
+    /// Waits for an event that may have moved the focus.
     fn wait(&mut self) -> Result<()> {
         while !self.heard {
             match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], None::<&Timespec>) {
@@ -97,7 +98,8 @@ impl Sway {
     }
 }
 
-/// Not what happens all the time and moves no focus: titles, marks, calls for attention.
+/// Whether a message is an event that may have moved the focus. Titles, marks and calls for
+/// attention change often and move no focus.
 fn is_news(kind: u32, payload: &[u8]) -> bool {
     let change = serde_json::from_slice::<Value>(payload).ok();
     let change = change.as_ref().and_then(|event| event.get("change")?.as_str());

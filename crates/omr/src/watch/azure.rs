@@ -1,4 +1,4 @@
-//! Azure: Scheduled Events. They are read and never acknowledged, which would make them come sooner.
+//! Azure: Scheduled Events. They are never acknowledged: an acknowledged event begins sooner.
 
 use std::time::Duration;
 
@@ -19,15 +19,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The first request turns the service on, and is answered after up to two minutes.
 const FIRST_PATIENCE: Duration = Duration::from_secs(130);
 
-/// What is known of the machine.
+/// The scheduled events of this machine.
 #[derive(Debug, Default)]
 pub struct Azure {
-    /// Its name, as events call it.
+    /// The name of the machine in events; `None`: not asked for yet.
     name: Option<String>,
+    /// The list was answered once, so the service is on.
     answered: bool,
 }
 
-/// The list. Its `DocumentIncarnation` changes with it, which comparing the events tells as well.
+/// The list of events. Its `DocumentIncarnation` is not read: comparing the events tells a change
+/// as well.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Document {
@@ -40,7 +42,8 @@ struct Event {
     event_id: String,
     /// `Freeze`, `Reboot`, `Redeploy`, `Preempt`, `Terminate`.
     event_type: String,
-    /// Names of the machines it is about: those of a scale set see each other's.
+    /// Names of the machines that the event is about: machines of a scale set see each other's
+    /// events.
     #[serde(default)]
     resources: Vec<String>,
     /// `Scheduled`, `Started`.
@@ -60,7 +63,7 @@ impl Source for Azure {
         INTERVAL
     }
 
-    fn look(&mut self, server: &Server) -> Result<Vec<Notice>> {
+    fn poll(&mut self, server: &Server) -> Result<Vec<Notice>> {
         if self.name.is_none() {
             let answer = get(server, NAME, PATIENCE)?;
             let Some(answer) = answer.found(NAME)? else { bail!("{NAME}: not there (404)") };

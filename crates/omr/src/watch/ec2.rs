@@ -23,12 +23,13 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest there is: six hours.
 const TOKEN_LIFE: u64 = 21_600;
-/// One that has less left is not used any more.
+/// A token that has less time left is not used any more.
 const TOKEN_MARGIN: Duration = Duration::from_secs(30);
-/// They have 56 characters.
+/// The most bytes of a token. Tokens have 56.
 const LONGEST_TOKEN: usize = 1024;
 
-/// What is asked for. Each by itself: a failure of one says nothing of the other, and never delays it.
+/// An item of the instance's metadata. Each is polled by itself: a failure of one never delays the
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
     /// The interruption notice.
@@ -37,12 +38,13 @@ pub enum Item {
     Rebalance,
 }
 
-/// One of these of the instance.
+/// One item, and the token to ask for it.
 #[derive(Debug)]
 pub struct Ec2 {
     item: Item,
     token: Option<Token>,
-    /// Whether it was launched so that it can hibernate, which never changes.
+    /// Whether the instance was launched so that it can hibernate, which never changes; `None`: not
+    /// known yet.
     hibernates: Option<bool>,
 }
 
@@ -78,7 +80,7 @@ impl Source for Ec2 {
         INTERVAL
     }
 
-    fn look(&mut self, server: &Server) -> Result<Vec<Notice>> {
+    fn poll(&mut self, server: &Server) -> Result<Vec<Notice>> {
         let notice = match self.item {
             Item::Action => match self.get(server, ACTION)?.found(ACTION)? {
                 Some(answer) => Some(parse_action(&answer.body).context(ACTION)?),
@@ -94,7 +96,7 @@ impl Source for Ec2 {
 }
 
 impl Ec2 {
-    /// Follows this.
+    /// For this item.
     pub fn new(item: Item) -> Self {
         Ec2 { item, token: None, hibernates: None }
     }
@@ -111,8 +113,8 @@ impl Ec2 {
         Ok(*self.hibernates.insert(known))
     }
 
-    /// Asks with a token; one that is refused before its time (a new metadata server knows no old tokens)
-    /// is replaced, once.
+    /// Asks with a token. A token that is refused before its time is replaced once: a new metadata
+    /// server knows no old tokens.
     fn get(&mut self, server: &Server, path: &str) -> Result<Answer> {
         for _ in 0..2 {
             let token = self.token(server)?;
@@ -150,7 +152,7 @@ fn parse_token(answer: &Answer, now: Monotonic) -> Result<Token> {
         status => bail!("{TOKEN}: the answer is {status}, and not 200"),
     }
     let text = answer.text().context(TOKEN)?;
-    // It goes into a header as it is.
+    // The token goes into a header as it is.
     if text.is_empty() || text.len() > LONGEST_TOKEN || !text.bytes().all(|c| c.is_ascii_graphic()) {
         bail!("{TOKEN}: what came is not a token");
     }
@@ -165,15 +167,15 @@ fn parse_action(body: &[u8]) -> Result<Notice> {
     let what = format!("spot interruption: {}", word(&action));
     let id = "spot/instance-action".to_owned();
     Ok(match action.as_str() {
-        // It begins at once, without the two minutes of the others.
+        // Hibernation begins at once, without the two minutes of the others.
         "hibernate" => Notice { id, what, purpose: Some(Purpose::Hibernate), at: None },
         // "stop" and "terminate"; a word that is new is an interruption all the same.
         _ => Notice { id, what, purpose: Some(Purpose::Preempt), at: Some(at) },
     })
 }
 
-/// The early signal, minutes to hours ahead or never followed by anything. For a hibernation, which comes
-/// without warning, it is the only one; for the rest two minutes are enough.
+/// The early signal: an interruption follows after minutes to hours, or never. It counts only where
+/// a hibernation may follow, which has no other warning; for the rest two minutes are enough.
 fn parse_rebalance(body: &[u8], hibernates: bool) -> Result<Notice> {
     let Rebalance { notice_time } = serde_json::from_slice(body)?;
     Ok(Notice {

@@ -1,5 +1,5 @@
-//! Google Compute Engine: preemption and maintenance events, by requests that are answered when
-//! something changes.
+//! Google Compute Engine: preemption and maintenance events, by requests that are answered when a
+//! value changes.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,27 +10,29 @@ use super::http::{Request, Server};
 use super::notice::Notice;
 use super::{Source, word};
 
-/// The server answers after this many seconds if nothing has changed ...
+/// The server answers after this many seconds if nothing has changed.
 const WAIT: u64 = 60;
-/// ... and is given a little longer.
+/// The time limit of a request that waits, a little longer.
 const PATIENCE: Duration = Duration::from_secs(WAIT + 10);
-/// A request that does not wait.
+/// The time limit of a request that does not wait.
 const SHORT_PATIENCE: Duration = Duration::from_secs(5);
-/// A server that does not wait, though it was asked to, is not asked without end.
+/// The pause between two requests, for a server that does not wait although it was asked to.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// From the notice to ACPI power off.
+/// The time from the notice to ACPI power off.
 const PREEMPTION: Duration = Duration::from_secs(30);
-/// From the notice to the event. (A machine with GPUs has an hour; it is not told which.)
+/// The time from the notice to the event. (A machine with GPUs has an hour; the notice does not
+/// tell which it is.)
 const MAINTENANCE: Duration = Duration::from_secs(60);
 
-/// Which value is followed.
+/// A value of the instance that can be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// `instance/preempted`: `FALSE`, `TRUE`.
     Preempted,
-    /// `instance/maintenance-event`: `NONE`, `MIGRATE_ON_HOST_MAINTENANCE`, `TERMINATE_ON_HOST_MAINTENANCE`.
-    /// The 60 seconds are given only to those who have asked for it since the last event.
+    /// `instance/maintenance-event`: `NONE`, `MIGRATE_ON_HOST_MAINTENANCE`,
+    /// `TERMINATE_ON_HOST_MAINTENANCE`. The 60 seconds are given only to those who have asked for
+    /// it since the last event.
     MaintenanceEvent,
 }
 
@@ -47,14 +49,14 @@ impl Key {
 #[derive(Debug)]
 pub struct Gcp {
     key: Key,
-    /// Of the last answer. There is none before the first, which therefore comes at once.
+    /// The tag of the last answer. `None` before the first answer, which therefore comes at once.
     etag: Option<String>,
-    /// The event of the last answer, with its time as it was first seen.
+    /// The event of the last answer, with the time of its first sight; `None`: no event.
     event: Option<Notice>,
 }
 
 impl Gcp {
-    /// Follows this value.
+    /// For this value.
     pub fn new(key: Key) -> Self {
         Gcp { key, etag: None, event: None }
     }
@@ -72,13 +74,13 @@ impl Source for Gcp {
         INTERVAL
     }
 
-    fn look(&mut self, server: &Server) -> Result<Vec<Notice>> {
+    fn poll(&mut self, server: &Server) -> Result<Vec<Notice>> {
         let path = self.key.path();
         let (query, patience) = match &self.etag {
             Some(etag) => (format!("?wait_for_change=true&timeout_sec={WAIT}&last_etag={etag}"), PATIENCE),
             None => (String::new(), SHORT_PATIENCE),
         };
-        // After a failure: where do we stand?
+        // After a failure the next request asks for the value as it is.
         self.etag = None;
         let headers = [("Metadata-Flavor", "Google")];
         let target = format!("{path}{query}");
@@ -87,7 +89,7 @@ impl Source for Gcp {
         if answer.header("Metadata-Flavor") != Some("Google") {
             bail!("{path}: answered by something else than the metadata server (no Metadata-Flavor: Google)");
         }
-        // It goes into a query as it is.
+        // The tag goes into a query as it is.
         let sane =
             |etag: &&str| !etag.is_empty() && etag.len() <= 64 && etag.bytes().all(|c| c.is_ascii_alphanumeric());
         self.etag = answer.header("ETag").filter(sane).map(str::to_owned);

@@ -1,39 +1,44 @@
-//! One request to a metadata server: HTTP/1.1 in the clear on a connection of its own.
+//! Requests to a metadata server, by HTTP/1.1 in the clear.
 //!
-//! Everything has an end: the whole exchange has a deadline, an answer has a size, and nothing leads
-//! anywhere else: there are no redirects, no proxies, no names to be resolved. Why not a client
-//! library: docs/design/decisions/005-http.md.
+//! A request has a deadline and an answer has a size. Nothing leads anywhere else: redirects are
+//! not followed, proxies are not used and names are not looked up. Reasons for the library:
+//! docs/design/decisions/005-http.md.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
-use omr_kernel::clock;
-use omr_units::Monotonic;
+use ureq::config::Config;
+use ureq::http::{self, Uri};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{NextTimeout, TcpConnector};
+use ureq::{Agent, Error, Timeout};
 
-/// The server is on this host or the one below; if it is there it answers in microseconds.
+/// The longest time to connect. The server is on this host or the one below, and answers in
+/// microseconds.
 const CONNECT_TIME: Duration = Duration::from_secs(1);
-/// Head and body together. The longest that is expected is Azure's list of events, half a KiB each.
+/// The most bytes of a head, and of a body. The longest that is expected is Azure's list of events,
+/// half a KiB each.
 const LARGEST: usize = 64 << 10;
-/// Metadata servers send about ten.
+/// The most headers of an answer. Metadata servers send about ten.
 const MOST_HEADERS: usize = 64;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// `GET` or `PUT`.
     pub method: &'a str,
-    /// Path and query. It and the headers go out as they are: none may hold a line break.
+    /// Path and query, as they go out.
     pub path: &'a str,
     /// Names and values.
     pub headers: &'a [(&'a str, &'a str)],
-    /// For all of it, from connecting to the last byte.
+    /// The longest time from connecting to the last byte of the answer.
     pub patience: Duration,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The code, 200 for success.
@@ -44,7 +49,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Value of the first header of that name.
+    /// The value of the first header of that name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
@@ -54,7 +59,7 @@ impl Answer {
         Ok(std::str::from_utf8(&self.body).ok().context("the answer is not text")?.trim())
     }
 
-    /// The body, when the server has it (200); `None` when it has nothing of that name (404).
+    /// The answer, when the server has something of that name (200); `None` when it has not (404).
     pub fn found(&self, path: &str) -> Result<Option<&Answer>> {
         match self.status {
             200 => Ok(Some(self)),
@@ -68,18 +73,46 @@ impl Answer {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    agent: Agent,
     /// How far its clock is ahead of ours, in seconds.
     ahead: AtomicI64,
+}
+
+/// Leads every request to one address.
+#[derive(Debug)]
+struct Only(SocketAddr);
+
+impl Resolver for Only {
+    fn resolve(&self, _: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
+        let mut found = self.empty();
+        found.push(self.0);
+        Ok(found)
+    }
 }
 
 impl Server {
     /// The server at that address. Nothing is asked yet.
     pub fn new(address: SocketAddr) -> Self {
-        Server { address, ahead: AtomicI64::new(0) }
+        let config = Agent::config_builder()
+            .proxy(None)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .http_status_as_error(false)
+            .user_agent("")
+            .accept("")
+            .accept_encoding("")
+            .max_response_header_size(LARGEST)
+            // One that is full with less than a head would say that the connection ended.
+            .input_buffer_size(2 * LARGEST)
+            .max_idle_connections(0)
+            .build();
+        // Without the library's connectors for proxies.
+        let agent = Agent::with_parts(config, TcpConnector::default(), Only(address));
+        Server { address, agent, ahead: AtomicI64::new(0) }
     }
 
-    /// The time by its clock, as of its last answer. Deadlines are told in that: a machine that has just
-    /// woken up may be hours behind, and would think that all of them have passed.
+    /// The time by the server's clock, as of its last answer. Deadlines are told in that: a machine
+    /// that has just woken up may be hours behind, and would think that all of them have passed.
     pub fn now(&self) -> SystemTime {
         let now = SystemTime::now();
         let ahead = self.ahead.load(Ordering::Relaxed);
@@ -100,159 +133,146 @@ impl Server {
         self.ahead.store(if ahead.abs() < 3 { 0 } else { ahead }, Ordering::Relaxed);
     }
 
-    /// Asks it. An answer with any status is an answer.
+    /// Sends a request and waits for the answer. An answer with any status is an answer.
     pub fn ask(&self, request: &Request<'_>) -> Result<Answer> {
-        let answer = self
-            .exchange(request)
-            .with_context(|| format!("{} http://{}{}", request.method, self.address, request.path))?;
+        let url = format!("http://{}{}", self.address, request.path);
+        let answer = self.exchange(request, &url).with_context(|| format!("{} {url}", request.method))?;
         self.compare_clocks(&answer);
         Ok(answer)
     }
 
-    fn exchange(&self, request: &Request<'_>) -> Result<Answer> {
-        let end = clock::read_monotonic() + request.patience;
-        let mut stream =
-            TcpStream::connect_timeout(&self.address, CONNECT_TIME.min(request.patience)).context("connect")?;
-        stream.set_write_timeout(Some(left(end)?))?;
-        stream.write_all(&self.head(request)).context("send")?;
-        let mut bytes = Vec::new();
-        let mut chunk = [0u8; 4096];
-        loop {
-            stream.set_read_timeout(Some(left(end)?))?;
-            let ended = match stream.read(&mut chunk) {
-                Ok(read) => {
-                    bytes.extend_from_slice(&chunk[..read]);
-                    read == 0
-                }
-                Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
-                // What a timeout looks like; the deadline is looked at above.
-                Err(err) if err.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(err) => return Err(err).context("receive"),
-            };
-            if bytes.len() > LARGEST {
-                bail!("the answer is longer than {} KiB", LARGEST >> 10);
-            }
-            if let Some(answer) = parse(&bytes, ended)? {
-                return Ok(answer);
-            }
-            if ended {
-                bail!("the connection ended in the middle of the answer");
-            }
+    fn exchange(&self, request: &Request<'_>, url: &str) -> Result<Answer> {
+        let mut call = http::Request::builder().method(request.method).uri(url).header("connection", "close");
+        if request.method != "GET" {
+            // Or else it would be an empty body in chunks.
+            call = call.header("content-length", "0");
         }
-    }
-
-    fn head(&self, request: &Request<'_>) -> Vec<u8> {
-        let Request { method, path, headers, .. } = request;
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
-        if *method != "GET" {
-            head.push_str("Content-Length: 0\r\n");
+        for &(name, value) in request.headers {
+            call = call.header(name, value);
         }
-        for (name, value) in *headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
+        let call = self.agent.configure_request(call.body(())?);
+        let call = call.timeout_global(Some(request.patience)).timeout_connect(Some(CONNECT_TIME)).build();
+        let response = self.agent.run(call).map_err(explain)?;
+        let (head, mut body) = response.into_parts();
+        if head.headers.len() > MOST_HEADERS {
+            bail!("not an answer of HTTP: too many headers");
         }
-        head.push_str("\r\n");
-        head.into_bytes()
-    }
-}
-
-/// The time until `end`, which sockets want not to be zero.
-fn left(end: Monotonic) -> Result<Duration> {
-    let left = end.since(clock::read_monotonic());
-    if left.is_zero() {
-        bail!("no answer in time");
-    }
-    Ok(left)
-}
-
-/// The answer that `bytes` hold; `None` when there is more to come. `ended`: nothing more will come.
-fn parse(bytes: &[u8], ended: bool) -> Result<Option<Answer>> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
-    let mut head = httparse::Response::new(&mut headers);
-    let length = match head.parse(bytes).map_err(|err| anyhow!("not an answer of HTTP: {err}"))? {
-        httparse::Status::Complete(length) => length,
-        httparse::Status::Partial => return Ok(None),
-    };
-    let mut answer = Answer { status: head.code.unwrap_or_default(), ..Answer::default() };
-    for header in head.headers {
-        answer.headers.push((header.name.to_owned(), String::from_utf8_lossy(header.value).into_owned()));
-    }
-    let rest = &bytes[length..];
-    let body = if answer.status == 204 || answer.status == 304 {
-        Some(Vec::new())
-    } else if let Some(coding) = answer.header("transfer-encoding") {
-        if !coding.eq_ignore_ascii_case("chunked") {
+        if let Some(coding) =
+            head.headers.get("transfer-encoding").filter(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+        {
             bail!("transfer encoding {coding:?} is not known");
         }
-        join_chunks(rest)?
-    } else if let Some(length) = answer.header("content-length") {
-        let digits = length.bytes().all(|c| c.is_ascii_digit());
-        let length: usize = length.parse().ok().filter(|_| digits).context("the length is not a number")?;
-        if length > LARGEST {
-            bail!("the answer is longer than {} KiB", LARGEST >> 10);
+        if body.content_length().is_some_and(|length| length > LARGEST as u64) {
+            return Err(too_long());
         }
-        rest.get(..length).map(<[u8]>::to_vec)
-    } else {
-        // As long as the connection.
-        ended.then(|| rest.to_vec())
-    };
-    Ok(body.map(|body| Answer { body, ..answer }))
+        let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        Ok(Answer {
+            status: head.status.as_u16(),
+            headers: head.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
+            body: body.with_config().limit(LARGEST as u64).read_to_vec().map_err(explain)?,
+        })
+    }
 }
 
-/// The body that came in chunks; `None` when the last one is still to come. Trailers are not waited for:
-/// nothing here reads them, and the connection is used once.
-fn join_chunks(mut bytes: &[u8]) -> Result<Option<Vec<u8>>> {
-    let mut body = Vec::new();
-    loop {
-        let (at, size) = match httparse::parse_chunk_size(bytes) {
-            Ok(httparse::Status::Complete(found)) => found,
-            Ok(httparse::Status::Partial) => return Ok(None),
-            Err(_) => bail!("the size of a chunk is not a number"),
-        };
-        if size == 0 {
-            return Ok(Some(body));
-        }
-        let size = usize::try_from(size).ok().filter(|&size| size <= LARGEST).context("a chunk is too long")?;
-        let Some(chunk) = bytes.get(at..at + size + 2) else { return Ok(None) };
-        let (data, end) = chunk.split_at(size);
-        if end != b"\r\n" {
-            bail!("a chunk has another size than it says");
-        }
-        body.extend_from_slice(data);
-        bytes = &bytes[at + size + 2..];
+fn too_long() -> anyhow::Error {
+    anyhow!("the answer is longer than {} KiB", LARGEST >> 10)
+}
+
+fn cut_off() -> anyhow::Error {
+    anyhow!("the connection ended in the middle of the answer")
+}
+
+/// Why there is no answer.
+fn explain(err: Error) -> anyhow::Error {
+    match err {
+        Error::Timeout(Timeout::Connect) => anyhow!("connect: no answer in time"),
+        Error::Timeout(_) => anyhow!("no answer in time"),
+        Error::BodyExceedsLimit(_) | Error::LargeResponseHeader(..) => too_long(),
+        Error::BodyStalled => cut_off(),
+        Error::Protocol(err) => anyhow!("not an answer of HTTP: {err}"),
+        Error::Io(err) => match err.kind() {
+            io::ErrorKind::UnexpectedEof => cut_off(),
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::AddrNotAvailable => anyhow::Error::from(err).context("connect"),
+            _ => anyhow::Error::from(err).context("receive"),
+        },
+        err => err.into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use proptest::prelude::*;
 
     use super::*;
 
-    fn body(text: &str, ended: bool) -> Option<String> {
-        let answer = parse(text.as_bytes(), ended).expect("an answer");
-        answer.map(|answer| String::from_utf8(answer.body).expect("text"))
+    /// The answer of a server that sends these bytes and ends the connection, and the request that
+    /// it got.
+    fn exchange(request: &Request<'_>, bytes: Vec<u8>) -> (Result<Answer>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = Server::new(listener.local_addr().expect("an address"));
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+                head.push(byte[0]);
+            }
+            let _ = stream.write_all(&bytes);
+            String::from_utf8(head).expect("text")
+        });
+        (server.ask(request), thread.join().expect("served"))
+    }
+
+    const GET: Request<'static> =
+        Request { method: "GET", path: "/x?y=1", headers: &[("Metadata", "true")], patience: Duration::from_secs(60) };
+
+    fn answer(bytes: &[u8]) -> Result<Answer> {
+        exchange(&GET, bytes.to_vec()).0
+    }
+
+    #[test]
+    fn a_request_is_what_was_asked_for_and_no_more() {
+        let (answer, head) = exchange(&GET, b"HTTP/1.1 200 OK\r\nX-Y: z\r\n\r\n".to_vec());
+        assert_eq!(answer.expect("an answer").header("x-y"), Some("z"));
+        let mut lines: Vec<_> = head.lines().filter(|line| !line.starts_with("host: 127.0.0.1:")).collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["", "GET /x?y=1 HTTP/1.1", "connection: close", "metadata: true"], "{head}");
+        let (_, head) = exchange(&Request { method: "PUT", ..GET }, Vec::new());
+        assert!(head.starts_with("PUT /x?y=1 HTTP/1.1\r\n") && head.contains("\r\ncontent-length: 0\r\n"), "{head}");
     }
 
     #[test]
     fn a_body_ends_where_its_length_its_last_chunk_or_the_connection_says() {
         let some = |text: &str| Some(text.to_owned());
-        for (head, rest, before_the_end, at_the_end) in [
-            ("Content-Length: 3", "abcdef", some("abc"), some("abc")),
-            ("Content-Length: 4", "abc", None, None),
-            ("CONTENT-LENGTH: 0", "", some(""), some("")),
-            ("Transfer-Encoding: chunked", "2\r\nab\r\n1;x=y\r\nc\r\n0\r\n\r\n", some("abc"), some("abc")),
-            ("Transfer-Encoding: chunked", "2\r\nab\r\n1", None, None),
-            ("X: y", "abc", None, some("abc")),
+        for (head, rest, body) in [
+            ("Content-Length: 3", "abcdef", some("abc")),
+            ("Content-Length: 4", "abc", None),
+            ("CONTENT-LENGTH: 0", "", some("")),
+            ("Transfer-Encoding: chunked", "2\r\nab\r\n1;x=y\r\nc\r\n0\r\n\r\n", some("abc")),
+            ("Transfer-Encoding: chunked", "2\r\nab\r\n1", None),
+            ("Transfer-Encoding: chunked", "2\r\nab\r\n", None),
+            ("X: y", "abc", some("abc")),
         ] {
-            let text = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{rest}");
-            assert_eq!((body(&text, false), body(&text, true)), (before_the_end, at_the_end), "{head} {rest}");
+            let found = answer(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{rest}").as_bytes());
+            match (&found, body) {
+                (Ok(found), Some(body)) => assert_eq!(found.body, body.as_bytes(), "{head} {rest}"),
+                (Err(err), None) => assert!(format!("{err:#}").ends_with("in the middle of the answer"), "{err:#}"),
+                (found, body) => panic!("{head} {rest}: {found:?}, and not {body:?}"),
+            }
         }
-        assert_eq!(body("HTTP/1.1 204 No Content\r\n\r\n", false), some(""));
-        assert_eq!(body("HTTP/1.1 200 O", true), None);
+        assert_eq!(answer(b"HTTP/1.1 204 No Content\r\n\r\n").expect("an answer").body, b"");
+        assert!(answer(b"HTTP/1.1 200 O").is_err());
     }
 
     #[test]
     fn what_is_not_an_answer_is_an_error() {
+        let long = format!("HTTP/1.1 200 OK\r\nContent-Length: {0}\r\n\r\n{1}", LARGEST + 1, "x".repeat(LARGEST + 1));
         for text in [
             "garbage\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
@@ -262,17 +282,36 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n",
+            &long,
         ] {
-            assert!(parse(text.as_bytes(), true).is_err(), "{text:?}");
+            let found = answer(text.as_bytes());
+            assert!(found.is_err(), "{text:.99?}: {found:?}");
         }
-        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(MOST_HEADERS + 1));
-        assert!(parse(many.as_bytes(), true).is_err());
+        let headers = |count| answer(format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(count)).as_bytes());
+        assert!(headers(MOST_HEADERS).is_ok());
+        for count in [MOST_HEADERS + 1, 1000] {
+            assert!(format!("{:#}", headers(count).expect_err("too many")).ends_with("too many headers"));
+        }
+        assert_eq!(answer(long.replace("65537", "65536").as_bytes()).expect("just so").body.len(), LARGEST);
+    }
+
+    #[test]
+    fn a_line_break_in_what_is_sent_is_an_error() {
+        let server = Server::new("127.0.0.1:1".parse().expect("an address"));
+        for request in
+            [Request { headers: &[("a", "b\r\nc: d")], ..GET }, Request { path: "/ HTTP/1.1\r\nc: d", ..GET }]
+        {
+            let err = format!("{:#}", server.ask(&request).expect_err("no request"));
+            assert!(!err.contains("connect"), "{err}");
+        }
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), ended: bool) {
-            let _ = parse(&bytes, ended);
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = answer(&bytes);
         }
 
         #[test]
@@ -283,11 +322,11 @@ mod tests {
             value: u8,
         ) {
             let mut bytes = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{rest}").into_bytes();
-            let _ = parse(&bytes, true);
+            let _ = answer(&bytes);
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = value;
             }
-            let _ = parse(&bytes, true);
+            let _ = answer(&bytes);
         }
 
         #[test]
@@ -302,7 +341,7 @@ mod tests {
                     break;
                 }
             }
-            prop_assert_eq!(body(&chunked, true), Some(text));
+            prop_assert_eq!(answer(chunked.as_bytes()).expect("an answer").body, text.as_bytes());
         }
     }
 }

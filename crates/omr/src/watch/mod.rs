@@ -1,7 +1,7 @@
 //! `omr watch`: follows the interruption notices of a cloud provider and has the daemon prepare.
 //!
-//! A process of its own, without any privilege: the network is here, and what is done to memory is the
-//! daemon's. One thread for each source looks; one tells the daemon.
+//! It is a process of its own, without any privilege: this process speaks to the network, and the
+//! daemon changes memory. One thread polls each source, and one tells the daemon.
 
 mod azure;
 mod ec2;
@@ -26,45 +26,46 @@ use self::notice::{Announced, Change, Notice};
 
 pub use self::notice::Due;
 
-/// What Azure puts into the chassis of its machines. Other machines on Hyper-V have the same vendor.
+/// The asset tag of Azure's machines. Other machines on Hyper-V have the same vendor.
 const AZURE_CHASSIS: &str = "7783-7084-3265-9085-8269-3286-77";
 
-/// After a failure the next look is this much later ...
+/// The pause after the first failure of a source. It doubles with each further one.
 const BACKOFF: Duration = Duration::from_secs(1);
-/// ... twice as much after each further one, up to this.
+/// The longest pause after a failure.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A word from the network is shown up to this length.
+/// The most characters of a word from the network that are shown.
 const SHOWN: usize = 60;
 
-/// Something that announces events.
+/// A part of a metadata server that announces events.
 trait Source: Send {
-    /// What it is called in messages.
+    /// Its name in messages.
     fn name(&self) -> &'static str;
 
-    /// How long to wait between two looks.
+    /// The time between two polls.
     fn interval(&self) -> Duration;
 
-    /// What is announced now. May take its time, except for the first time.
-    fn look(&mut self, server: &Server) -> Result<Vec<Notice>>;
+    /// The notices that are announced now. Returns at once the first time; later it may wait for a
+    /// change.
+    fn poll(&mut self, server: &Server) -> Result<Vec<Notice>>;
 }
 
-/// Everything that is followed.
+/// All sources of this machine's provider.
 pub struct Watch {
     server: Arc<Server>,
     sources: Vec<Box<dyn Source>>,
 }
 
-/// Where requests go.
+/// The receiver of requests.
 pub trait Desk: Send {
     /// Has the machine prepared.
     fn prepare(&self, due: &Due) -> Result<()>;
 
-    /// Nothing that was to be prepared for is announced any more.
+    /// Ends the preparation: its event is no longer announced.
     fn stand_down(&self) -> Result<()>;
 }
 
 impl Watch {
-    /// What is to be followed on this machine. Nothing is asked yet.
+    /// The sources to follow on this machine. Nothing is asked yet.
     pub fn new(root: &Path, cloud: &Cloud) -> Result<Self> {
         let provider = match cloud.provider {
             Provider::Auto => detect(&Dmi::read(&Kernel::open(root)?)?).ok_or_else(|| {
@@ -87,18 +88,19 @@ impl Watch {
         Ok(Watch { server: Arc::new(Server::new(cloud.endpoint)), sources })
     }
 
-    /// What is followed, for the log.
+    /// The names of the sources, for the log.
     pub fn names(&self) -> String {
         self.sources.iter().map(|source| source.name()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Looks once and says what there is to say; how many requests that were. Where a look fails, what the
-    /// others have brought is told before that.
+    /// Polls each source once and sends the requests that follow. Returns the number of requests.
+    /// When a source fails, the requests that follow from the others are sent before the error is
+    /// returned.
     pub fn once(&mut self, desk: &dyn Desk) -> Result<usize> {
         let mut announced = Announced::default();
         let mut failed = Ok(());
         for (index, source) in self.sources.iter_mut().enumerate() {
-            match source.look(&self.server).with_context(|| source.name()) {
+            match source.poll(&self.server).with_context(|| source.name()) {
                 Ok(notices) => tell_changes(announced.update(index, notices)),
                 Err(err) if failed.is_ok() => failed = Err(err),
                 Err(err) => log::warn!("{err:#}"),
@@ -113,7 +115,7 @@ impl Watch {
         failed.map(|()| told)
     }
 
-    /// Looks and tells until the process ends.
+    /// Polls the sources and sends requests until the process ends.
     pub fn follow(self, desk: &dyn Desk) -> Result<()> {
         let Watch { server, sources } = self;
         let (sender, seen) = channel();
@@ -122,7 +124,7 @@ impl Watch {
             std::thread::Builder::new()
                 .name("omr-source".into())
                 .stack_size(256 << 10)
-                .spawn(move || look_on(index, source, &server, &sender))
+                .spawn(move || poll_source(index, source, &server, &sender))
                 .context("start a thread")?;
         }
         drop(sender);
@@ -141,7 +143,7 @@ impl Watch {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // They never end.
+                // The senders never end.
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             while let Some(due) = announced.due(server.now()) {
@@ -157,11 +159,12 @@ impl Watch {
     }
 }
 
-/// Looks again and again. A failure is said once, and what was announced before stays announced.
-fn look_on(index: usize, mut source: Box<dyn Source>, server: &Server, seen: &Sender<(usize, Vec<Notice>)>) {
+/// Polls a source again and again. The first failure is logged as a warning. Events that were
+/// announced before a failure stay announced.
+fn poll_source(index: usize, mut source: Box<dyn Source>, server: &Server, seen: &Sender<(usize, Vec<Notice>)>) {
     let mut backoff = None;
     loop {
-        let wait = match source.look(server) {
+        let wait = match source.poll(server) {
             Ok(notices) => {
                 if backoff.take().is_some() {
                     log::info!("{}: answers again", source.name());
@@ -196,7 +199,7 @@ fn tell_changes(changes: Vec<Change>) {
     }
 }
 
-/// Whose machine this is.
+/// The provider of this machine; `None`: it is not known.
 fn detect(dmi: &Dmi) -> Option<Provider> {
     let is = |field: &Option<String>, text: &str| field.as_deref() == Some(text);
     // Instances of the Xen generation say it in the version of their BIOS: "4.11.amazon".
@@ -212,7 +215,7 @@ fn detect(dmi: &Dmi) -> Option<Provider> {
     }
 }
 
-/// What came from the network, fit for a log.
+/// Text from the network, fit for a log.
 fn word(text: &str) -> String {
     let shown: String = text.chars().take(SHOWN).collect();
     printable(&shown)

@@ -1,57 +1,57 @@
-//! What is announced, and what of it the daemon is still to be told.
+//! The announced events, and those that the daemon has still to be told.
 
 use std::time::{Duration, SystemTime};
 
 use omr_policy::Purpose;
 
-/// What is announced earlier than this is kept until then: preparing for something that comes in a week
+/// The daemon is told of an event at most this long before it: preparing for an event of next week
 /// would only slow the machine down. EC2 gives its spot instances this much.
 const LEAD: Duration = Duration::from_secs(120);
-/// A daemon that does not answer is asked again after this time, and then after twice as long ...
+/// The pause before a daemon that did not answer is asked again. It doubles each time.
 const RETRY: Duration = Duration::from_secs(1);
-/// ... up to this.
+/// The longest pause.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
 /// One event that a provider announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The same for as long as it is the same event.
+    /// The identity of the event, which stays the same.
     pub id: String,
     /// The provider's words for it.
     pub what: String,
-    /// What to prepare for; `None`: worth a line in the log only.
+    /// The purpose of the preparation; `None`: the event is worth a line in the log only.
     pub purpose: Option<Purpose>,
-    /// When it happens; `None`: at once, so that what can be done until then is all there is.
+    /// The time of the event; `None`: at once.
     pub at: Option<SystemTime>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// The daemon has still to be told, not before that moment.
+    /// The daemon has still to be told, not before that moment (`None`: now).
     Waiting {
         not_before: Option<SystemTime>,
         retry: Duration,
     },
     Told,
-    /// Its time passed before the daemon was told, or there is nothing to tell.
+    /// The time of the event passed before the daemon was told, or there is nothing to tell.
     Done,
 }
 
-/// Every event that is announced now.
+/// All events that are announced now.
 #[derive(Debug, Default)]
 pub struct Announced(Vec<Event>);
 
 #[derive(Debug)]
 struct Event {
-    /// Who announces it.
+    /// The number of the source that announces it.
     source: usize,
     notice: Notice,
     state: State,
-    /// The daemon has been told of it, be it with another deadline.
+    /// The daemon has been told of the event, perhaps with another deadline.
     told: bool,
 }
 
-/// What a look has brought.
+/// A difference between two polls.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
     /// An event that was not there, or that was different.
@@ -60,21 +60,21 @@ pub enum Change {
     Withdrawn(Notice),
 }
 
-/// Something that the daemon is to be told now.
+/// A preparation that the daemon is to be asked for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Of which event.
+    /// The identity of the event.
     pub id: String,
-    /// For what to prepare.
+    /// The purpose of the preparation.
     pub purpose: Purpose,
-    /// How long there is; `None`: nobody knows.
+    /// The time until the event; `None`: nobody knows.
     pub left: Option<Duration>,
-    /// Why.
+    /// The reason, in the provider's words.
     pub why: String,
 }
 
 impl Announced {
-    /// Takes in what a source announces now. The same event a second time is nothing new.
+    /// Takes in the notices that a source announces now, and returns the differences.
     pub fn update(&mut self, source: usize, seen: Vec<Notice>) -> Vec<Change> {
         let mut changes = Vec::new();
         self.0.retain(|event| {
@@ -102,7 +102,8 @@ impl Announced {
         changes
     }
 
-    /// Something the daemon is to be told now. Followed by [`Announced::told`] or [`Announced::refused`].
+    /// An event that the daemon is to be told of now. Call [`Announced::told`] or
+    /// [`Announced::refused`] afterwards.
     pub fn due(&mut self, now: SystemTime) -> Option<Due> {
         for Event { notice, state, .. } in &mut self.0 {
             let (State::Waiting { not_before, .. }, Some(purpose)) = (*state, notice.purpose) else { continue };
@@ -123,7 +124,7 @@ impl Announced {
         None
     }
 
-    /// How long until something is due; `None`: not before something new is announced.
+    /// The time until an event is due; `None`: not before a new one is announced.
     pub fn next(&self, now: SystemTime) -> Option<Duration> {
         let moments = self.0.iter().filter_map(|event| match event.state {
             State::Waiting { not_before, .. } => Some(not_before.unwrap_or(now)),
@@ -132,14 +133,14 @@ impl Announced {
         moments.min().map(|moment| moment.duration_since(now).unwrap_or_default())
     }
 
-    /// The daemon has been told of it.
+    /// Notes that the daemon has been told of an event.
     pub fn told(&mut self, id: &str) {
         for event in self.0.iter_mut().filter(|event| event.notice.id == id) {
             (event.state, event.told) = (State::Told, true);
         }
     }
 
-    /// The daemon could not be told.
+    /// Notes that the daemon could not be told of an event.
     pub fn refused(&mut self, id: &str, now: SystemTime) {
         for event in self.0.iter_mut().filter(|event| event.notice.id == id) {
             if let State::Waiting { not_before, retry } = &mut event.state {
@@ -149,7 +150,7 @@ impl Announced {
         }
     }
 
-    /// Whether the daemon prepares for something that is announced still.
+    /// Whether the daemon prepares for an event that is still announced.
     pub fn any_told(&self) -> bool {
         self.0.iter().any(|event| event.told)
     }
