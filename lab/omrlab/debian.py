@@ -15,7 +15,7 @@ from typing import Any
 from .binaries import build, busybox
 from .guest import Guest, GuestError, Hibernation, SwapFile, Zram
 from .initramfs import Archive
-from .paths import CACHE, alone
+from .paths import CACHE, GUEST, alone
 from .swapfile import grow
 
 SUITE = "bookworm"
@@ -53,7 +53,7 @@ path-exclude=/usr/share/locale/*
 path-exclude=/usr/share/info/*
 """
 
-INIT = (Path(__file__).parent / "debian-init").read_text()
+INIT = (GUEST / "debian-init").read_text()
 
 MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "lz4", "zram", "fuse")
 
@@ -145,13 +145,13 @@ class DebianGuest(Guest):
         self, mem_mib: int = 768, swap: Any = Zram(512), files: dict[str, Path] | None = None, root: Path | None = None, **options: Any
     ) -> None:
         super().__init__(mem_mib=mem_mib, swap=swap, boot_timeout=180.0, **options)
+        # As on a machine with one disk, a swap file is on the root file system.
+        self.hardware.own_root = not isinstance(swap, SwapFile)
+        self.hardware.append += f"{' omr.root=vda' * isinstance(swap, SwapFile)} systemd.show_status=no"
         self.files = files or {}
         self.root = root
 
     def initramfs(self) -> bytes:
-        # Also the moment for the disk: the directory is there, QEMU is not.
-        if not isinstance(self.swap, SwapFile):
-            copy(self.root or image(), self.directory / "root")
         archive = Archive()
         for path in ("bin", "dev", "proc", "sys", "run", "root", "lab", "modules"):
             archive.directory(path)
@@ -167,20 +167,14 @@ class DebianGuest(Guest):
         archive.file("modules/order", "\n".join(order).encode() + b"\n")
         return archive.bytes()
 
+    def make_disks(self) -> None:
+        if self.hardware.own_root:
+            copy(self.root or image(), self.directory / "root")
+        super().make_disks()
+
     def make_file_system(self, swap: SwapFile) -> None:
-        # As on a machine with one disk: the swap file is on the root file system.
         copy(self.root or image(), self.directory / "swap")
         grow(self.directory / "swap", swap.mib + swap.room_mib)
-
-    def command(self) -> list[str]:
-        *command, append, words = super().command()
-        if isinstance(self.swap, SwapFile):
-            return [*command, append, f"{words} omr.root=vda systemd.show_status=no"]
-        disks = sum(word.startswith("virtio-blk-pci") for word in command)
-        # A guest's root file system is thrown away with it: nothing has to reach the disk.
-        command += ["-drive", f"file={self.directory}/root,id=root,if=none,format=raw,cache=unsafe"]
-        command += ["-device", "virtio-blk-pci,drive=root"]
-        return [*command, append, f"{words} omr.root=vd{'abc'[disks]} systemd.show_status=no"]
 
     def settle(self) -> None:
         """Waits until all that belongs to a boot is done."""

@@ -2,15 +2,16 @@
 
 import functools
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from . import packages
 from .binaries import build, busybox
 from .kernels import Kernel
+from .paths import GUEST
 
 MODULES = ("virtio_pci", "virtio_blk", "virtio_balloon", "ext4", "crc32c_generic", "zram", "lz4", "lzo_rle", "zstd", "fuse")
 
-INIT = (Path(__file__).parent / "init").read_text()
+INIT = (GUEST / "init").read_text()
 
 
 @dataclass

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+GUEST = REPOSITORY / "lab" / "guest"
+"""Scripts that run in a guest."""
 OUT = REPOSITORY / "lab" / "out"
 CAPTURED = REPOSITORY / "crates" / "testkit" / "captured"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "omr-lab"

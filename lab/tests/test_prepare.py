@@ -154,7 +154,7 @@ def test_a_disk_that_is_gone_with_the_image_is_no_obstacle(load) -> None:
         guest.agent.submit("run", argv=["omr-testkit", "hibernate"])
         guest.wait_off(120)
         assert "Wrote" in guest.console()
-        guest.swap = None
+        guest.hardware.swap = None
         guest.boot()
         assert guest.read("/proc/sys/kernel/random/boot_id") != boot
         ended = guest.run(["omr", "prepare", "hibernate"], check=False)

@@ -358,9 +358,9 @@ def test_an_image_that_is_not_resumed_from_is_forgotten(installed: Path) -> None
         boot = begin(guest, lambda: "PM: hibernation" in guest.console(), "hibernation")
         guest.wait_off(300)
         assert "Wrote" in guest.console()
-        guest.kernel = kernel("6.1")
-        guest.mem_mib += 128
-        (guest.directory / "initramfs").write_bytes(guest.initramfs())
+        guest.hardware.kernel = kernel("6.1")
+        guest.hardware.mem_mib += 128
+        guest.write_initramfs()
         guest.boot()
         assert guest.read("/proc/sys/kernel/osrelease").startswith("6.1.")
         assert_clean(guest, boot)

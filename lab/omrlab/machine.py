@@ -1,0 +1,361 @@
+"""The life of a machine: QEMU's process, its console and control socket, hibernation, migration, the end of it all."""
+
+import ctypes
+import functools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from .agent import Agent, AgentSilent
+from .initramfs import initramfs
+from .kernels import Kernel, kernel
+from .paths import CACHE, alone
+from .qemu import KVM, MIB, TCG, Accelerator, Disk, Hardware, SwapFile
+from .qmp import Qmp, QmpError
+from .swapfile import BLOCK, make_swap_file
+
+PANIC = re.compile(r"Kernel panic|Oops|kernel BUG at|BUG: unable to handle|general protection fault")
+
+BOOT_TIMEOUT = 90.0
+
+
+class GuestError(Exception):
+    """The guest did something that no scenario asked for."""
+
+
+class GuestPanicked(GuestError):
+    """The console shows a panic or an oops: emulation is not perfect, such a run says nothing."""
+
+
+@dataclass(frozen=True)
+class Hibernation:
+    """One round; times on the host's clock."""
+
+    hibernate_s: float
+    """From asking for it until the machine was off."""
+    resume_s: float
+    """From switching on until the process that asked had its answer out."""
+    image: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One live migration, as the sending QEMU counts it (query-migrate)."""
+
+    total_s: float
+    downtime_s: float
+    """How long the guest stood still."""
+    sent: int
+    """Bytes over the link, all pages and devices."""
+    normal_pages: int
+    """Pages sent whole."""
+    zero_pages: int
+    """Pages of which only that they are zero was sent."""
+    progress: list[tuple[float, int]]
+    """Seconds since the beginning, bytes sent until then."""
+
+
+@functools.cache
+def accelerator() -> Accelerator:
+    """KVM where a guest really boots on it: the device alone proves nothing."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return TCG
+    # Asked once per boot of the host.
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    answer = CACHE / "accelerator" / boot
+    with alone("accelerator"):
+        if not answer.exists():
+            try:
+                with Machine(Hardware(kernel("6.12")), ("omr-testkit",), accelerator=KVM, boot_timeout=20):
+                    name = KVM.name
+            except GuestError:
+                name = TCG.name
+            shutil.rmtree(answer.parent, ignore_errors=True)
+            answer.parent.mkdir(parents=True)
+            answer.write_text(name)
+    return KVM if answer.read_text() == KVM.name else TCG
+
+
+class Machine:
+    """A machine that is on, as a context manager; QEMU and every temporary file are gone when it ends."""
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        programs: tuple[str, ...] = ("omr", "omr-testkit"),
+        debian: tuple[str, ...] = (),
+        accelerator: Accelerator | None = None,
+        boot_timeout: float = BOOT_TIMEOUT,
+    ) -> None:
+        """`programs`: those of the workspace in the first file system. `debian`: packages whose programs are there as well."""
+        self.hardware = hardware
+        self.programs = programs
+        self.debian = debian
+        self.accelerator = accelerator
+        self.boot_timeout = boot_timeout
+        self.boot_s = 0.0
+        self.boots = 0
+        self.agent = Agent(self.check_on)
+        self.last_console = ""
+        self.qemu: subprocess.Popen[bytes] | None = None
+        self.qmp: Qmp | None = None
+        self.directory = Path()
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.hardware.kernel
+
+    def __enter__(self) -> Self:
+        if self.accelerator is None:
+            self.accelerator = accelerator()
+        self.directory = Path(tempfile.mkdtemp(prefix="omr-lab-"))
+        try:
+            self.write_initramfs()
+            self.make_disks()
+            self.boot()
+        except BaseException as error:
+            panic = self.panic()
+            self.close()
+            if panic:
+                raise GuestPanicked(panic) from error
+            if isinstance(error, AgentSilent):
+                raise GuestError(f"{error}; the console ends: {self.last_console}") from error
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        panic = self.panic()
+        self.close()
+        if panic and not isinstance(error, GuestPanicked):
+            raise GuestPanicked(panic) from error
+
+    # Disks
+
+    def initramfs(self) -> bytes:
+        """The first file system, as the kernel unpacks it."""
+        return initramfs(self.kernel, self.programs, self.debian)
+
+    def write_initramfs(self) -> None:
+        """For the next boot."""
+        (self.directory / "initramfs").write_bytes(self.initramfs())
+
+    def make_disks(self) -> None:
+        swap = self.hardware.swap
+        if isinstance(swap, Disk):
+            self.make_file("swap", swap.mib)
+            subprocess.run(["mkswap", self.directory / "swap"], check=True, capture_output=True)
+        if isinstance(swap, SwapFile):
+            self.make_file_system(swap)
+            self.hardware.resume_offset = make_swap_file(self.directory / "swap", swap.mib)
+        if self.hardware.data_mib:
+            self.make_file("data", self.hardware.data_mib)
+            subprocess.run(["mke2fs", "-q", "-t", "ext4", self.directory / "data"], check=True)
+
+    def make_file(self, name: str, mib: int) -> None:
+        with open(self.directory / name, "wb") as file:
+            file.truncate(mib * MIB)
+        os.chmod(self.directory / name, 0o600)
+
+    def make_file_system(self, swap: SwapFile) -> None:
+        """The one that the swap file is to be put into."""
+        self.make_file("swap", swap.mib + swap.room_mib)
+        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-b", str(BLOCK), self.directory / "swap"], check=True)
+
+    def throttle_swap(self, mb_s: float | None) -> None:
+        """Changes the swap disk's speed; None takes all limits off, and is nothing where there is no such disk."""
+        if mb_s is None and not isinstance(self.hardware.swap, Disk | SwapFile):
+            return
+        assert self.qmp
+        iops = self.hardware.iops if mb_s else None
+        limits = {"bps": int((mb_s or 0) * 1e6), "bps_rd": 0, "bps_wr": 0, "iops": iops or 0, "iops_rd": 0, "iops_wr": 0}
+        self.qmp.execute("block_set_io_throttle", device="swap", **limits)
+
+    # On and off
+
+    def boot(self) -> None:
+        """Switches on and waits for the agent."""
+        started = self.switch_on()
+        if not self.agent.wait(self.agent.started, started + self.boot_timeout):
+            raise AgentSilent(f"no agent in {self.boot_timeout:g} s")
+        self.boot_s = time.monotonic() - started
+
+    def cut_power(self) -> None:
+        """Off at once; what was written to the disks is there, what the guest still had in memory is not."""
+        assert self.qemu
+        self.qemu.kill()
+        self.qemu.wait()
+        self.check()
+        self.unplug()
+
+    def socket(self, name: str) -> Path:
+        """One of QEMU's sockets; while a guest migrates there are two of each."""
+        return self.directory / f"{name}-{self.boots}"
+
+    def switch_on(self, *more: str) -> float:
+        """Starts QEMU with these further options and connects; returns when, on the host's clock."""
+        assert self.accelerator
+        self.boots += 1
+        started = time.monotonic()
+        command = [*self.hardware.command(self.accelerator, self.directory, self.boots), *more]
+        # QEMU's own complaints; the guest's console has a file of its own.
+        with open(self.directory / "qemu.log", "ab") as log:
+            self.qemu = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
+            )
+        while not (qmp := try_qmp(self.socket("qmp"))):
+            if self.qemu.poll() is not None or time.monotonic() > started + 10:
+                raise GuestError(f"QEMU did not start: {(self.directory / 'qemu.log').read_text()}")
+            time.sleep(0.005)
+        self.qmp = qmp
+        self.agent.connect(self.socket("agent"))
+        return started
+
+    def wait_off(self, timeout: float) -> float:
+        """Waits until the guest has switched itself off; returns when."""
+        assert self.qemu
+        deadline = time.monotonic() + timeout
+        while self.qemu.poll() is None:
+            if time.monotonic() > deadline:
+                raise GuestError(f"still on after {timeout:g} s; the console ends: {self.console_end()}")
+            time.sleep(0.005)
+        off = time.monotonic()
+        self.check()
+        self.unplug()
+        return off
+
+    def unplug(self) -> None:
+        if self.qmp:
+            self.qmp.close()
+
+    def close(self) -> None:
+        self.last_console = self.console_end()
+        self.agent.disconnect()
+        self.unplug()
+        if self.qemu and self.qemu.poll() is None:
+            self.qemu.kill()
+            self.qemu.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def host_resident(self) -> int:
+        """Bytes of the host's memory that QEMU has in use."""
+        assert self.qemu
+        lines = Path(f"/proc/{self.qemu.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+    # The console
+
+    def console_path(self, boot: int) -> Path:
+        return self.directory / f"console-{boot}"
+
+    def console(self, boot: int | None = None) -> str:
+        """What the kernel printed in one boot, or in all of them."""
+        boots = range(1, self.boots + 1) if boot is None else [boot]
+        paths = [self.console_path(number) for number in boots]
+        return "".join(path.read_text(errors="replace") for path in paths if path.exists())
+
+    def console_end(self) -> str:
+        return "\n".join(self.console().splitlines()[-5:])
+
+    def panic(self) -> str | None:
+        """The line where the kernel gave up, if it did."""
+        return next((line for line in self.console().splitlines() if PANIC.search(line)), None)
+
+    def check(self) -> None:
+        if panic := self.panic():
+            raise GuestPanicked(panic)
+
+    def check_on(self) -> None:
+        """Raises where the guest is off."""
+        if self.qemu and self.qemu.poll() is not None:
+            self.check()
+            raise GuestError(f"the guest is off; the console ends: {self.console_end()}")
+
+    # Hibernation and migration
+
+    def hibernate_and_resume(
+        self, timeout: float = 600, argv: tuple[str, ...] = ("omr-testkit", "hibernate")
+    ) -> Hibernation:
+        """Hibernates, switches on again, and comes back when the same processes run on.
+
+        The command asks for hibernation and ends after it.
+        """
+        hellos = self.agent.hellos
+        asked = time.monotonic()
+        request = self.agent.submit("run", argv=argv)
+        off = self.wait_off(timeout)
+        started = self.switch_on()
+        try:
+            # Never sent again: a guest that booted afresh would hibernate once more.
+            request.result(timeout, resend=timeout)
+        except AgentSilent as error:
+            self.check()
+            how = "the guest booted afresh" if self.agent.hellos > hellos else "the guest is silent"
+            raise GuestError(f"no resume, {how}; the console ends: {self.console_end()}") from error
+        return Hibernation(off - asked, request.answered_at - started, hibernation_figures(self.console()))
+
+    def migrate(self, mb_s: float, timeout: float = 600) -> Migration:
+        """Moves the running guest to a second QEMU over a link of that speed; both use the same disks."""
+        source, link = self.qemu, self.qmp
+        assert source and link
+        uri = f"unix:{self.directory}/migration"
+        try:
+            self.switch_on("-incoming", uri)
+            link.execute("migrate-set-parameters", **{"max-bandwidth": int(mb_s * 1e6)})
+            link.execute("migrate", uri=uri)
+            return self.wait_migrated(link, timeout)
+        finally:
+            link.close()
+            source.kill()
+            source.wait()
+
+    def wait_migrated(self, link: Qmp, timeout: float) -> Migration:
+        progress: list[tuple[float, int]] = []
+        started = time.monotonic()
+        while (info := link.execute("query-migrate"))["status"] != "completed":
+            if info["status"] in ("failed", "cancelled") or time.monotonic() > started + timeout:
+                raise GuestError(f"migration {info['status']}: {info.get('error-desc', f'not done in {timeout:g} s')}")
+            progress.append((time.monotonic() - started, info.get("ram", {}).get("transferred", 0)))
+            time.sleep(0.1)
+        ram = info["ram"]
+        total_s, downtime_s = info["total-time"] / 1000, info["downtime"] / 1000
+        progress.append((total_s, ram["transferred"]))
+        return Migration(total_s, downtime_s, ram["transferred"], ram["normal"], ram["duplicate"], progress)
+
+
+def try_qmp(path: Path) -> Qmp | None:
+    """None until QEMU listens: its socket is there before that, and then refuses."""
+    try:
+        return Qmp(path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except (OSError, QmpError) as error:
+        raise GuestError(f"QEMU does not answer: {error}") from error
+
+
+def die_with_parent() -> None:
+    """Runs in the child: QEMU must not outlive a killed lab."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+FIGURES = {
+    "image_pages": r"Image created \((\d+) pages copied",
+    "image_kib": r"Wrote (\d+) kbytes",
+    "compressed_kib": r"Image size after compression: (\d+) kbytes",
+    "allocate_s": r"Allocated \d+ kbytes in ([\d.]+) seconds",
+    "write_s": r"Wrote \d+ kbytes in ([\d.]+) seconds",
+    "read_s": r"Read \d+ kbytes in ([\d.]+) seconds",
+}
+
+
+def hibernation_figures(console: str) -> dict[str, float]:
+    """What the kernel says about the last image; 6.1 does not say its compressed size."""
+    found = {name: re.findall(pattern, console) for name, pattern in FIGURES.items()}
+    return {name: float(values[-1]) for name, values in found.items() if values}
