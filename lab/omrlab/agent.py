@@ -4,7 +4,6 @@ A message is a line `@CRC32 JSON`; lines that are none are dropped. A request wi
 same id: the agent does it once and answers as often as asked. Bytes travel as latin-1 text.
 """
 
-import itertools
 import json
 import socket
 import threading
@@ -80,7 +79,7 @@ class Agent:
     def __init__(self, check_on: Callable[[], None]) -> None:
         self.check_on = check_on
         # Ids grow over the guest's life: an agent must not take a new request for an old one.
-        self.ids = itertools.count(HELLO + 1)
+        self.last_id = HELLO
         self.pending: dict[int, Pending] = {}
         self.lock = threading.Lock()
         self.socket: socket.socket | None = None
@@ -136,9 +135,10 @@ class Agent:
 
     def submit(self, operation: str, **fields: Any) -> Pending:
         """Sends a request without waiting for its answer."""
-        message = {"id": next(self.ids), "op": operation, **fields}
-        pending = Pending(self, message)
         with self.lock:
+            self.last_id += 1
+            message = {"id": self.last_id, "op": operation, **fields}
+            pending = Pending(self, message)
             self.pending[message["id"]] = pending
         self.send(message)
         return pending

@@ -14,9 +14,9 @@ from typing import Any
 
 from .binaries import build, busybox
 from .guest import Guest, GuestError, Hibernation, SwapFile, Zram
+from .images import copy, grow
 from .initramfs import Archive
 from .paths import CACHE, GUEST, alone
-from .swapfile import grow
 
 SUITE = "bookworm"
 
@@ -125,10 +125,6 @@ CUSTOMIZE = (
 )
 
 
-def copy(source: Path, destination: Path) -> None:
-    subprocess.run(["cp", "--sparse=always", "--reflink=auto", source, destination], check=True)
-
-
 # What asks returns at once; logind knows when it is over. Seldom looked: the machine is to be idle meanwhile.
 SYSTEMCTL_SLEEP = """
 {ask} || exit
@@ -172,9 +168,13 @@ class DebianGuest(Guest):
             copy(self.root or image(), self.directory / "root")
         super().make_disks()
 
-    def make_file_system(self, swap: SwapFile) -> None:
-        copy(self.root or image(), self.directory / "swap")
-        grow(self.directory / "swap", swap.mib + swap.room_mib)
+    def make_file_system(self, swap: SwapFile, path: Path) -> None:
+        copy(self.root or image(), path)
+        grow(path, swap.mib + swap.room_mib)
+
+    def origin(self) -> str:
+        root = self.root or image()
+        return f"{root} {root.stat().st_mtime_ns}"
 
     def settle(self) -> None:
         """Waits until all that belongs to a boot is done."""

@@ -114,6 +114,7 @@ class Guest(Machine):
         prealloc: bool = False,
         debian: tuple[str, ...] = (),
         nodes: tuple[Node, ...] = (),
+        fresh: bool = False,
     ) -> None:
         hardware = Hardware(
             kernel(kernel_release),
@@ -126,7 +127,7 @@ class Guest(Machine):
             balloon=balloon,
             prealloc=prealloc,
         )
-        super().__init__(hardware, programs, debian, accelerator, boot_timeout)
+        super().__init__(hardware, programs, debian, accelerator, boot_timeout, fresh)
 
     def run(self, argv: list[str], group: str | None = None, timeout: float = 60, check: bool = True) -> Completed:
         """Runs a command to its end."""

@@ -13,17 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from . import images
 from .agent import Agent, AgentSilent
 from .initramfs import initramfs
 from .kernels import Kernel, kernel
 from .paths import CACHE, alone
-from .qemu import KVM, MIB, TCG, Accelerator, Disk, Hardware, SwapFile
+from .qemu import KVM, TCG, Accelerator, Disk, Hardware, SwapFile
 from .qmp import Qmp, QmpError
-from .swapfile import BLOCK, make_swap_file
+from .snapshots import Snapshot
 
 PANIC = re.compile(r"Kernel panic|Oops|kernel BUG at|BUG: unable to handle|general protection fault")
 
 BOOT_TIMEOUT = 90.0
+
+UNLIMITED = 1 << 40
+"""Bytes per second that no link has."""
 
 
 class GuestError(Exception):
@@ -73,7 +77,8 @@ def accelerator() -> Accelerator:
     with alone("accelerator"):
         if not answer.exists():
             try:
-                with Machine(Hardware(kernel("6.12")), ("omr-testkit",), accelerator=KVM, boot_timeout=20):
+                hardware = Hardware(kernel("6.12"))
+                with Machine(hardware, ("omr-testkit",), accelerator=KVM, boot_timeout=20, fresh=True):
                     name = KVM.name
             except GuestError:
                 name = TCG.name
@@ -86,6 +91,9 @@ def accelerator() -> Accelerator:
 class Machine:
     """A machine that is on, as a context manager; QEMU and every temporary file are gone when it ends."""
 
+    snapshots: Path | None = None
+    """Where snapshots are kept, of which machines go on that are not to be fresh; None: each machine is booted."""
+
     def __init__(
         self,
         hardware: Hardware,
@@ -93,13 +101,16 @@ class Machine:
         debian: tuple[str, ...] = (),
         accelerator: Accelerator | None = None,
         boot_timeout: float = BOOT_TIMEOUT,
+        fresh: bool = False,
     ) -> None:
-        """`programs`: those of the workspace in the first file system. `debian`: packages whose programs are there as well."""
+        """`programs`: those of the workspace in the first file system. `debian`: packages whose programs are there, too.
+        `fresh`: it is booted in any case."""
         self.hardware = hardware
         self.programs = programs
         self.debian = debian
         self.accelerator = accelerator
         self.boot_timeout = boot_timeout
+        self.fresh = fresh
         self.boot_s = 0.0
         self.boots = 0
         self.agent = Agent(self.check_on)
@@ -117,9 +128,11 @@ class Machine:
             self.accelerator = accelerator()
         self.directory = Path(tempfile.mkdtemp(prefix="omr-lab-"))
         try:
-            self.write_initramfs()
-            self.make_disks()
-            self.boot()
+            if self.snapshots is None or self.fresh:
+                self.assemble()
+                self.boot()
+            else:
+                self.restore(self.snapshot(self.snapshots))
         except BaseException as error:
             panic = self.panic()
             self.close()
@@ -136,7 +149,7 @@ class Machine:
         if panic and not isinstance(error, GuestPanicked):
             raise GuestPanicked(panic) from error
 
-    # Disks
+    # What it is made of
 
     def initramfs(self) -> bytes:
         """The first file system, as the kernel unpacks it."""
@@ -144,29 +157,29 @@ class Machine:
 
     def write_initramfs(self) -> None:
         """For the next boot."""
-        (self.directory / "initramfs").write_bytes(self.initramfs())
+        path = self.directory / "initramfs"
+        # It may be a link to that of a snapshot.
+        path.unlink(missing_ok=True)
+        path.write_bytes(self.initramfs())
+
+    def assemble(self) -> None:
+        """Makes all files that a boot needs."""
+        self.write_initramfs()
+        self.make_disks()
 
     def make_disks(self) -> None:
-        swap = self.hardware.swap
+        swap, path = self.hardware.swap, self.directory / "swap"
         if isinstance(swap, Disk):
-            self.make_file("swap", swap.mib)
-            subprocess.run(["mkswap", self.directory / "swap"], check=True, capture_output=True)
+            images.make_swap(path, swap.mib)
         if isinstance(swap, SwapFile):
-            self.make_file_system(swap)
-            self.hardware.resume_offset = make_swap_file(self.directory / "swap", swap.mib)
+            self.make_file_system(swap, path)
+            self.hardware.resume_offset = images.make_swap_file(path, swap.mib)
         if self.hardware.data_mib:
-            self.make_file("data", self.hardware.data_mib)
-            subprocess.run(["mke2fs", "-q", "-t", "ext4", self.directory / "data"], check=True)
+            images.make_file_system(self.directory / "data", self.hardware.data_mib)
 
-    def make_file(self, name: str, mib: int) -> None:
-        with open(self.directory / name, "wb") as file:
-            file.truncate(mib * MIB)
-        os.chmod(self.directory / name, 0o600)
-
-    def make_file_system(self, swap: SwapFile) -> None:
+    def make_file_system(self, swap: SwapFile, path: Path) -> None:
         """The one that the swap file is to be put into."""
-        self.make_file("swap", swap.mib + swap.room_mib)
-        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-b", str(BLOCK), self.directory / "swap"], check=True)
+        images.make_file_system(path, swap.mib + swap.room_mib, "-b", str(images.BLOCK))
 
     def throttle_swap(self, mb_s: float | None) -> None:
         """Changes the swap disk's speed; None takes all limits off, and is nothing where there is no such disk."""
@@ -185,6 +198,9 @@ class Machine:
         if not self.agent.wait(self.agent.started, started + self.boot_timeout):
             raise AgentSilent(f"no agent in {self.boot_timeout:g} s")
         self.boot_s = time.monotonic() - started
+
+    def settle(self) -> None:
+        """Waits until all that belongs to a boot is done: here there is nothing but the agent."""
 
     def cut_power(self) -> None:
         """Off at once; what was written to the disks is there, what the guest still had in memory is not."""
@@ -277,6 +293,49 @@ class Machine:
             self.check()
             raise GuestError(f"the guest is off; the console ends: {self.console_end()}")
 
+    # Snapshots
+
+    def origin(self) -> str:
+        """What else makes this machine differ from others after its boot: a file system that it begins with."""
+        return ""
+
+    def snapshot(self, directory: Path) -> Snapshot:
+        """The snapshot of a machine like this one; where there is none yet, this one is booted for it and ends."""
+        assert self.accelerator
+        like_this = (self.accelerator, self.hardware.at_any_speed(), self.origin())
+        kept = Snapshot.of(directory, repr(like_this), self.initramfs())
+        with kept.alone():
+            if not kept.exists():
+                self.assemble()
+                self.boot()
+                self.settle()
+                self.save(kept)
+        return kept
+
+    def save(self, kept: Snapshot) -> None:
+        assert self.qemu and self.qmp
+        self.qmp.execute("stop")
+        self.qmp.execute("migrate-set-parameters", **{"max-bandwidth": UNLIMITED})
+        self.qmp.execute("migrate", uri=f"exec:cat > {kept.memory}")
+        self.wait_migrated(self.qmp, 60, every=0.01)
+        # The disks are complete: QEMU has written everything when it has stopped.
+        self.cut_power()
+        files = [self.directory / name for name in ("initramfs", *self.hardware.disks())]
+        kept.keep(files, self.agent.last_id, self.hardware.resume_offset)
+
+    def restore(self, kept: Snapshot) -> None:
+        """Goes on where a snapshot was taken, with disks and sockets of its own. For the guest no time has passed."""
+        state = kept.bring(self.directory)
+        self.hardware.resume_offset = state.resume_offset
+        self.agent.last_id = state.last_id
+        started = self.switch_on("-incoming", f"exec:cat {kept.memory}")
+        assert self.qmp
+        while self.qmp.execute("query-status")["status"] == "inmigrate":
+            time.sleep(0.005)
+        self.qmp.execute("cont")
+        self.agent.call("ping", self.boot_timeout)
+        self.boot_s = time.monotonic() - started
+
     # Hibernation and migration
 
     def hibernate_and_resume(
@@ -315,14 +374,14 @@ class Machine:
             source.kill()
             source.wait()
 
-    def wait_migrated(self, link: Qmp, timeout: float) -> Migration:
+    def wait_migrated(self, link: Qmp, timeout: float, every: float = 0.1) -> Migration:
         progress: list[tuple[float, int]] = []
         started = time.monotonic()
         while (info := link.execute("query-migrate"))["status"] != "completed":
             if info["status"] in ("failed", "cancelled") or time.monotonic() > started + timeout:
                 raise GuestError(f"migration {info['status']}: {info.get('error-desc', f'not done in {timeout:g} s')}")
             progress.append((time.monotonic() - started, info.get("ram", {}).get("transferred", 0)))
-            time.sleep(0.1)
+            time.sleep(every)
         ram = info["ram"]
         total_s, downtime_s = info["total-time"] / 1000, info["downtime"] / 1000
         progress.append((total_s, ram["transferred"]))

@@ -1,8 +1,9 @@
 """QEMU's command line: what a machine consists of, and the options that say so."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from .kernels import Kernel
 
@@ -143,6 +144,15 @@ class Hardware:
             *("-drive", f"file={path},id={path.name},if=none,format=raw,{options}"),
             *("-device", f"virtio-blk-pci,drive={path.name}"),
         ]
+
+    def at_any_speed(self) -> Self:
+        """The same without the disk's speed, which is the host's to change at any time."""
+        match self.swap:
+            case Disk():
+                return replace(self, swap=replace(self.swap, mb_s=None))
+            case SwapFile():
+                return replace(self, swap=replace(self.swap, mb_s=None, iops=None))
+        return self
 
     @property
     def iops(self) -> int | None:

@@ -1,10 +1,12 @@
 """What the VM tests share. Each test names what it needs; a kernel without it is a SKIP with the reason."""
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from omrlab.debian import LAB, DebianGuest  # noqa: E402
 from omrlab.guest import Guest, GuestPanicked  # noqa: E402
 from omrlab.kernels import KernelMissing, kernel  # noqa: E402
+from omrlab.machine import Machine  # noqa: E402
 from omrlab.patched import DEBUG, RELEASE  # noqa: E402
 from omrlab.paths import REPOSITORY, alone  # noqa: E402
 
@@ -32,9 +35,25 @@ ON_NEWEST = {"test_reclaim", "test_wss"}
 PASSES_ON_NEWEST = {"test_daemon", "test_guest"}
 
 
+IS_WORKER = "PYTEST_XDIST_WORKER"
+SNAPSHOTS = "OMR_LAB_SNAPSHOTS"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-kernel", action="store_true", help="try everything on each of Debian's kernels")
     parser.addoption("--patched", action="store_true", help="try the patched kernels that were built, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Machines of all tests go on from snapshots, which the processes that run tests share and the first of them removes."""
+    if IS_WORKER not in os.environ:
+        os.environ[SNAPSHOTS] = tempfile.mkdtemp(prefix="omr-lab-snapshots-")
+    Machine.snapshots = Path(os.environ[SNAPSHOTS])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if IS_WORKER not in os.environ:
+        shutil.rmtree(os.environ.pop(SNAPSHOTS), ignore_errors=True)
 
 
 def kernels(config: pytest.Config, module: str) -> list[str]:

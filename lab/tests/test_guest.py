@@ -3,6 +3,7 @@
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +16,7 @@ TESTKIT = ("omr-testkit",)
 
 
 def test_a_guest_boots_with_swap_and_all_controllers(release: str) -> None:
-    with Guest(release, 256, Zram(64), programs=TESTKIT) as guest:
+    with Guest(release, 256, Zram(64), programs=TESTKIT, fresh=True) as guest:
         assert guest.read("/proc/sys/kernel/osrelease").startswith(release)
         assert "memory" in guest.read("/sys/fs/cgroup/cgroup.subtree_control")
         assert guest.meminfo()["SwapTotal"] > 60 << 20
@@ -89,6 +90,30 @@ def hibernates(guest: Guest, round_trip: Callable[[], Hibernation]) -> None:
     verified = load.line_with("verified")
     assert verified["errors"] == 0
     assert verified["verified"] > 100 << 20
+
+
+def test_what_goes_on_from_a_snapshot_has_its_own_disks_and_no_gap_in_its_clock() -> None:
+    def later() -> Guest:
+        return Guest(mem_mib=256, swap=SwapFile(64, mb_s=40), programs=TESTKIT)
+
+    with later() as first, later() as second:
+        began = min(first.monotonic_ns(), second.monotonic_ns())
+        for guest, text in ((first, "first"), (second, "second")):
+            guest.shell(f"echo {text} > /swap/kept; echo {text} > /tmp/kept; sync; echo 3 > /proc/sys/vm/drop_caches")
+        for guest, text in ((first, "first"), (second, "second")):
+            assert guest.read("/swap/kept") == guest.read("/tmp/kept") == f"{text}\n"
+        first.shell("sleep 1")
+    with later() as third:
+        assert "kept" not in third.shell("ls /swap /tmp")
+        # For the guest nothing happened between the snapshot and now.
+        assert third.monotonic_ns() < began + 10**9
+        time.sleep(1)
+        assert third.monotonic_ns() > began + 10**9 // 2
+        # Switched off and on, it boots like any other.
+        third.shell("echo kept > /swap/kept; sync")
+        third.cut_power()
+        third.boot()
+        assert third.read("/swap/kept") == "kept\n"
 
 
 def test_after_a_power_cut_the_next_boot_is_another_one() -> None:

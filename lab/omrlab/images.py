@@ -1,4 +1,4 @@
-"""A swap file inside an ext4 image, made on the host without mounting it."""
+"""Disk images, made on the host without mounting them: blank ones, file systems, swap files."""
 
 import os
 import re
@@ -10,6 +10,30 @@ NAME = "swapfile"
 
 BLOCK = 4096
 """Also the page size, in which the kernel counts resume_offset."""
+
+
+def blank(image: Path, mib: int) -> None:
+    """Makes an image of zeros, which take no room on the host."""
+    with open(image, "wb") as file:
+        file.truncate(mib << 20)
+    os.chmod(image, 0o600)
+
+
+def make_swap(image: Path, mib: int) -> None:
+    """Makes an image that is swap space as a whole."""
+    blank(image, mib)
+    subprocess.run(["mkswap", image], check=True, capture_output=True)
+
+
+def make_file_system(image: Path, mib: int, *options: str) -> None:
+    """Makes an ext4 file system with these further options of mke2fs."""
+    blank(image, mib)
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", *options, image], check=True)
+
+
+def copy(source: Path, destination: Path) -> None:
+    """Copies an image; blocks of zeros take no room."""
+    subprocess.run(["cp", "--sparse=always", "--reflink=auto", source, destination], check=True)
 
 
 def make_swap_file(image: Path, mib: int) -> int:
@@ -29,13 +53,13 @@ def make_swap_file(image: Path, mib: int) -> int:
 
 
 def debugfs(image: Path, *requests: str) -> str:
-    ran = subprocess.run(
-        ["debugfs", "-w", "-f", "-", image], input="\n".join(requests), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
-    )
+    command = ["debugfs", "-w", "-f", "-", image]
+    text = "\n".join(requests)
+    ran = subprocess.run(command, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
     return ran.stdout
 
 
 def grow(image: Path, mib: int) -> None:
-    """Makes an image and the file system in it larger by so much."""
+    """Makes an image and the file system in it larger by this much."""
     os.truncate(image, image.stat().st_size + (mib << 20))
     subprocess.run(["resize2fs", image], check=True, capture_output=True)
