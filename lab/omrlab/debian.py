@@ -45,6 +45,10 @@ WantedBy=multi-user.target
 
 # They would work in the background for minutes, and a test would not know whose load it sees.
 QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "fstrim.timer", "man-db.timer")
+# At each boot and each reload they look for what this image has not: half of the time that a reload takes.
+NO_GENERATORS = 'cd "$1" && mkdir -p etc/systemd/system-generators && for path in lib/systemd/system-generators/*; ' + (
+    'do ln -s /dev/null "etc/systemd/system-generators/${{path##*/}}"; done'
+)
 # Nobody logs in there; the serial port is the kernel's.
 NO_LOGIN = ("serial-getty@ttyS0.service", "getty@tty1.service")
 
@@ -120,6 +124,7 @@ CUSTOMIZE = (
     # Empty: made at each boot, and no preset is applied as at a first boot.
     ': > "$1/etc/machine-id"',
     ': > "$1/etc/fstab"',
+    NO_GENERATORS,
     # Apt's lists are a third of the image, and no test asks for packages.
     'rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*',
 )

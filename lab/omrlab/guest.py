@@ -115,6 +115,7 @@ class Guest(Machine):
         debian: tuple[str, ...] = (),
         nodes: tuple[Node, ...] = (),
         fresh: bool = False,
+        prepare: Callable[[Any], None] | None = None,
     ) -> None:
         hardware = Hardware(
             kernel(kernel_release),
@@ -127,7 +128,7 @@ class Guest(Machine):
             balloon=balloon,
             prealloc=prealloc,
         )
-        super().__init__(hardware, programs, debian, accelerator, boot_timeout, fresh)
+        super().__init__(hardware, programs, debian, accelerator, boot_timeout, fresh, prepare)
 
     def run(self, argv: list[str], group: str | None = None, timeout: float = 60, check: bool = True) -> Completed:
         """Runs a command to its end."""

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from . import images
 from .agent import Agent, AgentSilent
@@ -102,15 +103,18 @@ class Machine:
         accelerator: Accelerator | None = None,
         boot_timeout: float = BOOT_TIMEOUT,
         fresh: bool = False,
+        prepare: Callable[[Any], None] | None = None,
     ) -> None:
         """`programs`: those of the workspace in the first file system. `debian`: packages whose programs are there, too.
-        `fresh`: it is booted in any case."""
+        `fresh`: it is booted in any case. `prepare`: a function that does with the booted machine what many tests begin
+        with; it has a name of its own."""
         self.hardware = hardware
         self.programs = programs
         self.debian = debian
         self.accelerator = accelerator
         self.boot_timeout = boot_timeout
         self.fresh = fresh
+        self.prepare = prepare
         self.boot_s = 0.0
         self.boots = 0
         self.agent = Agent(self.check_on)
@@ -131,8 +135,11 @@ class Machine:
             if self.snapshots is None or self.fresh:
                 self.assemble()
                 self.boot()
+                if self.prepare:
+                    self.settle()
+                    self.prepare(self)
             else:
-                self.restore(self.snapshot(self.snapshots))
+                self.restore(self.snapshot(self.snapshots, self.prepare))
         except BaseException as error:
             panic = self.panic()
             self.close()
@@ -299,16 +306,20 @@ class Machine:
         """What else makes this machine differ from others after its boot: a file system that it begins with."""
         return ""
 
-    def snapshot(self, directory: Path) -> Snapshot:
+    def snapshot(self, directory: Path, prepare: Callable[[Any], None] | None) -> Snapshot:
         """The snapshot of a machine like this one; where there is none yet, this one is booted for it and ends."""
         assert self.accelerator
-        like_this = (self.accelerator, self.hardware.at_any_speed(), self.origin())
+        like_this = (self.accelerator, self.hardware.at_any_speed(), self.origin(), prepare and prepare.__qualname__)
         kept = Snapshot.of(directory, repr(like_this), self.initramfs())
         with kept.alone():
             if not kept.exists():
-                self.assemble()
-                self.boot()
-                self.settle()
+                if prepare:
+                    self.restore(self.snapshot(directory, None))
+                    prepare(self)
+                else:
+                    self.assemble()
+                    self.boot()
+                    self.settle()
                 self.save(kept)
         return kept
 

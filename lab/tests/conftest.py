@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from omrlab.debian import LAB, DebianGuest  # noqa: E402
-from omrlab.guest import Guest, GuestPanicked  # noqa: E402
+from omrlab.guest import Disk, Guest, GuestPanicked  # noqa: E402
 from omrlab.kernels import KernelMissing, kernel  # noqa: E402
 from omrlab.machine import Machine  # noqa: E402
 from omrlab.patched import DEBUG, RELEASE  # noqa: E402
@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Machines of all tests go on from snapshots, which the processes that run tests share and the first of them removes."""
+    config.addinivalue_line("markers", "long: takes more than a minute, so it begins first")
     if IS_WORKER not in os.environ:
         os.environ[SNAPSHOTS] = tempfile.mkdtemp(prefix="omr-lab-snapshots-")
     Machine.snapshots = Path(os.environ[SNAPSHOTS])
@@ -109,16 +110,27 @@ offering = release
 
 
 @pytest.fixture(scope="session")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The package, and the same with a higher version. Copies: cargo-deb removes a package of another version."""
-    built = []
-    kept = tmp_path_factory.mktemp("packages")
-    for version in ([], [NEWER]):
-        command = [REPOSITORY / "packaging" / "build-deb.sh", *version]
-        with alone("packages"):
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            built.append(Path(shutil.copy(REPOSITORY / output.strip(), kept)))
-    return built
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all processes of a test run have in common."""
+    here = tmp_path_factory.getbasetemp()
+    return here.parent if IS_WORKER in os.environ else here
+
+
+@pytest.fixture(scope="session")
+def packages(shared: Path) -> list[Path]:
+    """The package, and the same with a higher version. Built once for all that run tests at a time."""
+    kept = shared / "packages"
+    with alone("packages"):
+        if not kept.exists():
+            unfinished = shared / "packages.unfinished"
+            unfinished.mkdir(exist_ok=True)
+            for name, version in (("omr.deb", []), ("newer.deb", [NEWER])):
+                command = [REPOSITORY / "packaging" / "build-deb.sh", *version]
+                output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+                # A copy: cargo-deb removes a package of another version.
+                shutil.copy(REPOSITORY / output.strip(), unfinished / name)
+            unfinished.rename(kept)
+    return [kept / "omr.deb", kept / "newer.deb"]
 
 
 DPKG_TIMEOUT = 480
@@ -140,18 +152,47 @@ def booted(**options: Any) -> Iterator[DebianGuest]:
         yield guest
 
 
+def with_packages(packages: list[Path]) -> dict[str, Any]:
+    """What a Debian guest is made of that has both packages at hand, and a disk to hibernate to."""
+    return {"mem_mib": 768, "swap": Disk(1024, 40), "files": {path.name: path for path in packages}}
+
+
+def install(guest: DebianGuest) -> None:
+    guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=DPKG_TIMEOUT)
+    assert guest.active("omr") == "active"
+
+
 @pytest.fixture(scope="session")
-def installed(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(packages: list[Path], shared: Path) -> Path:
     """The root file system of a Debian that has the package, and was shut down. Made once for all that run tests at a time."""
-    here = tmp_path_factory.getbasetemp()
-    root = (here.parent if here.name.startswith("popen-") else here) / "installed.ext4"
+    root = shared / "installed.ext4"
     with alone("installed"):
         if not root.exists():
-            with booted(files={"omr.deb": packages[0]}) as guest:
-                guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=DPKG_TIMEOUT)
+            with booted(**with_packages(packages), prepare=install) as guest:
                 guest.shut_down(root.with_suffix(".unfinished"))
             root.with_suffix(".unfinished").rename(root)
     return root
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a guest run in one process, one after the other."""
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+        if any(found[-1].scope == "module" for found in fixtures):
+            item.add_marker(pytest.mark.xdist_group(Path(item.fspath).stem))
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """The longest begin first, so that none runs alone at the end; those that need the package begin after the one that
+    installs it, and after the others, so that they need not wait for it."""
+    long = item.get_closest_marker("long")
+    if long and long.kwargs.get("first"):
+        return 0
+    if long or item.get_closest_marker("xdist_group"):
+        return 2 if "packages" in item.fixturenames else 1  # type: ignore[attr-defined]
+    return 3
 
 
 @pytest.hookimpl(tryfirst=True)

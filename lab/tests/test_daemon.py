@@ -203,6 +203,7 @@ def high(guest: Guest) -> str:
     return guest.read("/sys/fs/cgroup/bg/memory.high").strip()
 
 
+@pytest.mark.long
 def test_the_seeds_profile_waits_for_every_cpu_and_takes_one_group(load) -> None:
     """What the original daemon did on a patched kernel, by another way and on a kernel that is not."""
     with Guest("6.12", 512, Disk(768, mb_s=60)) as guest:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from omrlab.daemon import Daemon
 from omrlab.guest import MIB, Guest, Node, Zram
 
@@ -94,6 +96,7 @@ def test_the_daemon_remembers_what_was_used_and_what_was_not() -> None:
             assert guest.run(["omr", "wss", "half", "--tracker", "lru-gen"], check=False).code == UNSUPPORTED
 
 
+@pytest.mark.long
 def test_each_node_is_remembered_where_there_are_several() -> None:
     with Guest("6.12", 640, Zram(512), nodes=(Node(320, "0"), Node(320, "1"))) as guest:
         guest.write(SWITCH, "y")

@@ -4,6 +4,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from omrlab.debian import DebianGuest
 from omrlab.guest import MIB, Disk, Guest, Process, SwapFile
 from omrlab.mount import DIR, FILE, mount, prepare
@@ -94,6 +96,7 @@ def test_it_goes_whatever_happens_and_comes_again(load) -> None:
             assert ended.code == code and ended.stderr.startswith(("omr: ", "error: ")), ended
 
 
+@pytest.mark.long
 def test_the_service_is_away_while_the_machine_sleeps(installed) -> None:
     with DebianGuest(768, SwapFile(1024, 40), root=installed) as guest:
         guest.settle()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DPKG_TIMEOUT, NEWER, booted
+from conftest import DPKG_TIMEOUT, NEWER, booted, install, with_packages
 
 from omrlab.agent import AgentError
 from omrlab.debian import LAB, DebianGuest
@@ -302,11 +302,11 @@ def files(guest: DebianGuest) -> set[str]:
     return {path for path in listed.splitlines() if not OTHERS.match(path)}
 
 
+@pytest.mark.long(first=True)
 def test_a_package_comes_is_upgraded_and_goes_without_a_trace(packages: list[Path]) -> None:
-    with booted(files={"omr.deb": packages[0], "newer.deb": packages[1]}) as guest:
+    with booted(**with_packages(packages)) as guest:
         before = files(guest)
-        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=DPKG_TIMEOUT)
-        assert guest.active("omr") == "active"
+    with booted(**with_packages(packages), prepare=install) as guest:
         configure(guest, QUICK)
         line = {"kind": "refaults", "time": 1, "sweep": 1, "group": "/kept.service", "bytes": 4096, "after": 300}
         guest.shell(f"echo '{json.dumps(line)}' >> /var/lib/omr/ledger.jsonl")
@@ -343,7 +343,7 @@ def test_a_package_comes_is_upgraded_and_goes_without_a_trace(packages: list[Pat
 # make install
 
 
-def install(verb: str, **environment: str) -> None:
+def make_install(verb: str, **environment: str) -> None:
     subprocess.run([PACKAGING / "install.sh", verb], check=True, env=os.environ | environment)
 
 
@@ -353,21 +353,21 @@ def listing(directory: Path) -> set[str]:
 
 @pytest.mark.parametrize("prefix", ["/usr", "/usr/local"])
 def test_an_installation_can_be_taken_back(packages: list[Path], tmp_path: Path, prefix: str) -> None:
-    install("install", DESTDIR=str(tmp_path), PREFIX=prefix)
+    make_install("install", DESTDIR=str(tmp_path), PREFIX=prefix)
     installed = listing(tmp_path)
     bare = prefix.strip("/")
     assert {f"{bare}/bin/omr", f"{bare}/share/man/man1/omr.1", f"{bare}/share/man/man5/omr.toml.5", "etc/omr/omr.toml"} <= installed
     unit = (tmp_path / bare / "lib/systemd/system/omr.service").read_text()
     assert f"ExecStart={prefix}/bin/omr daemon\n" in unit and f"ExecReload={prefix}/bin/omr config check\n" in unit
     (tmp_path / "etc/omr/omr.toml").write_text("# mine\n")
-    install("install", DESTDIR=str(tmp_path), PREFIX=prefix)
-    install("uninstall", DESTDIR=str(tmp_path), PREFIX=prefix)
+    make_install("install", DESTDIR=str(tmp_path), PREFIX=prefix)
+    make_install("uninstall", DESTDIR=str(tmp_path), PREFIX=prefix)
     assert listing(tmp_path) == {"etc/omr/omr.toml"}
     assert (tmp_path / "etc/omr/omr.toml").read_text() == "# mine\n"
 
 
 def test_an_installation_below_usr_local_runs(packages: list[Path], tmp_path: Path) -> None:
-    install("install", DESTDIR=str(tmp_path / "root"), PREFIX="/usr/local")
+    make_install("install", DESTDIR=str(tmp_path / "root"), PREFIX="/usr/local")
     subprocess.run(["tar", "-C", tmp_path / "root", "--owner=0", "--group=0", "-cf", tmp_path / "omr.tar", "."], check=True)
     with DebianGuest(files={"omr.tar": tmp_path / "omr.tar"}) as guest:
         guest.settle()

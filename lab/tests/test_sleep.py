@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import DPKG_TIMEOUT
+from conftest import booted, install, with_packages
 
 from omrlab.binaries import build
-from omrlab.debian import LAB, DebianGuest
+from omrlab.debian import DebianGuest
 from omrlab.guest import MIB, Guest, Process, SwapFile
 from omrlab.kernels import kernel
 from omrlab.paths import REPOSITORY
@@ -94,14 +94,16 @@ def assert_clean(guest: DebianGuest, before: str) -> None:
     verify(guest, load)
 
 
+@pytest.mark.long
 def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[Path]) -> None:
-    with DebianGuest(768, SwapFile(1024, 40), files={"omr.deb": packages[0]}) as guest:
-        guest.settle()
+    # The control: the same machine without omr.
+    with booted(**with_packages(packages)) as guest:
         load = fill(guest, "45%")
-        # The control: the same machine without omr.
         without = guest.systemctl_hibernate()
-        verify(guest, load)  # all of it is in memory again
-        guest.run(["dpkg", "-i", f"{LAB}/omr.deb"], timeout=DPKG_TIMEOUT)
+        verify(guest, load)
+    # Since it was installed this one was not switched off.
+    with booted(**with_packages(packages), prepare=install) as guest:
+        load = fill(guest, "45%")
         configure(guest, SHRINK)
         prepared = guest.systemctl_hibernate()
         journal = guest.journal(PREPARE)
@@ -117,6 +119,7 @@ def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[P
         verify(guest, load)
 
 
+@pytest.mark.long
 def test_the_preparation_of_the_package_runs_in_its_sandbox(installed: Path) -> None:
     with guest_with(installed) as guest:
         guest.settle()
@@ -164,6 +167,7 @@ def swaps(guest: Guest) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("how", ["by hand", "by a unit"])
+@pytest.mark.long
 def test_zram_is_off_while_the_service_works_and_on_again_even_when_all_of_it_is_killed(how, installed: Path) -> None:
     with guest_with(installed) as guest:
         guest.settle()
@@ -214,6 +218,7 @@ def quiet_after_waking(guest: DebianGuest) -> bool:
     return "quiet after waking up" in guest.run(["omr", "explain"]).stdout
 
 
+@pytest.mark.long
 def test_suspend_stops_sweeps_and_prepares_nothing(installed: Path) -> None:
     with guest_with(installed, 512) as guest:
         guest.settle()
@@ -230,6 +235,7 @@ def test_suspend_stops_sweeps_and_prepares_nothing(installed: Path) -> None:
         verify(guest, load)
 
 
+@pytest.mark.long
 def test_after_every_kind_of_sleep_with_an_image_memory_is_brought_back(installed: Path) -> None:
     with guest_with(installed, 512) as guest:
         guest.settle()
@@ -257,6 +263,7 @@ STAMP = """#!/bin/sh
 """
 
 
+@pytest.mark.long
 def test_neither_a_slow_preparation_nor_a_daemon_that_hangs_keeps_the_machine_awake(installed: Path) -> None:
     with guest_with(installed, 512) as guest:
         guest.settle()
@@ -291,6 +298,7 @@ exec /usr/bin/omr.real "$@"
 UNLIMITED = "ExecStartPre=\nExecStartPre=-/usr/bin/omr warm --record\nTimeoutStartSec=15s"
 
 
+@pytest.mark.long
 def test_a_record_that_hangs_does_not_take_the_preparations_time(installed: Path) -> None:
     with guest_with(installed, 512) as guest:
         guest.settle()
@@ -320,6 +328,7 @@ def begin(guest: DebianGuest, reached: Callable[[], bool], what: str) -> str:
     return boot
 
 
+@pytest.mark.long
 def test_after_a_power_cut_during_a_sweep_the_next_boot_is_clean(installed: Path) -> None:
     with guest_with(installed) as guest:
         guest.settle()
@@ -333,6 +342,7 @@ def test_after_a_power_cut_during_a_sweep_the_next_boot_is_clean(installed: Path
         assert_clean(guest, boot)
 
 
+@pytest.mark.long
 def test_after_a_power_cut_during_the_preparation_the_next_boot_is_clean(installed: Path) -> None:
     with guest_with(installed) as guest:
         boot = begin(guest, lambda: guest.active(PREPARE) == "activating" and guest.group_value("load", "memory.swap.current") > 0, "sweep")
@@ -341,6 +351,7 @@ def test_after_a_power_cut_during_the_preparation_the_next_boot_is_clean(install
         assert_clean(guest, boot)
 
 
+@pytest.mark.long
 def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(installed: Path) -> None:
     with guest_with(installed) as guest:
         boot = begin(guest, lambda: "for lzo compression" in guest.console(), "image being written")
@@ -352,6 +363,7 @@ def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(ins
         assert_clean(guest, boot)
 
 
+@pytest.mark.long
 def test_an_image_that_is_not_resumed_from_is_forgotten(installed: Path) -> None:
     """Another kernel on a machine with other memory: the kernel discards the image, and omr starts as after any boot."""
     with guest_with(installed) as guest:
@@ -416,6 +428,7 @@ def by_hand() -> str:
     return re.sub(r"/swap\b", "/swapfile", " && ".join(commands))
 
 
+@pytest.mark.long
 def test_after_the_change_by_hand_the_agent_of_ec2_reads_nothing_back_and_hibernates_again(installed: Path) -> None:
     with guest_with(installed, 512) as guest:
         guest.settle()
@@ -458,6 +471,7 @@ def scanned(guest: Guest) -> int:
     return sum(int(value) for name, value in lines if re.fullmatch("pgscan_(direct|kswapd|khugepaged|proactive)", name))
 
 
+@pytest.mark.long
 def test_with_image_size_0_the_kernel_does_not_look_for_what_is_not_there(installed: Path) -> None:
     hook = "/usr/lib/systemd/system-sleep/omr"
     with guest_with(installed) as guest:
@@ -584,6 +598,7 @@ ExecStopPost=systemctl thaw user.slice
 FROZEN = "grep frozen /sys/fs/cgroup/user.slice/cgroup.events"
 
 
+@pytest.mark.long
 def test_a_session_that_is_frozen_meanwhile_can_ask_for_it(installed: Path) -> None:
     with guest_with(installed) as guest:
         guest.settle()
@@ -605,6 +620,7 @@ def test_a_session_that_is_frozen_meanwhile_can_ask_for_it(installed: Path) -> N
         assert ends(guest, WARM) == ["Deactivated successfully"], guest.journal(WARM)
 
 
+@pytest.mark.long
 def test_the_service_that_finds_memory_being_brought_back_already_has_not_failed(installed: Path) -> None:
     def begin_second() -> None:
         guest.run(["flock", "/run/omr/warm.lock", "systemctl", "start", WARM], check=False)
