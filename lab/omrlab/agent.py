@@ -1,7 +1,8 @@
 """The host's end of the agent's serial port (the guest's end: crates/testkit/src/tool/agent.rs).
 
-A message is a line `@CRC32 JSON`; lines that are none are dropped. A request without an answer is sent again under the
-same id: the agent does it once and answers as often as asked. Bytes travel as latin-1 text.
+A message is a line `@CRC32 JSON`; lines that are none are dropped. A request without an answer is
+sent again under the same id: the agent does it once and answers as often as asked. Bytes travel as
+latin-1 text.
 """
 
 import json
@@ -67,7 +68,8 @@ class Pending:
         assert self.reply is not None
         if "error" in self.reply:
             raise AgentError(self.reply["error"], self.reply.get("errno"))
-        return self.reply["ok"]
+        answer: dict[str, Any] = self.reply["ok"]
+        return answer
 
 
 class Agent:

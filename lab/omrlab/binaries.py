@@ -13,7 +13,9 @@ TARGET = "x86_64-unknown-linux-gnu"
 
 @functools.cache
 def build(package: str) -> Path:
-    """Builds one of the workspace's programs without shared libraries, in a target directory of its own."""
+    """Builds one of the workspace's programs without shared libraries, in a target directory of its
+    own.
+    """
     directory = Path(os.environ.get("OMR_LAB_TARGET", REPOSITORY / "target" / "guest"))
     environment = os.environ | {"RUSTFLAGS": "-C target-feature=+crt-static", "CARGO_TARGET_DIR": str(directory)}
     command = ["cargo", "build", "--quiet", "--locked", "--release", "--target", TARGET, "--package", {"omr-testkit": "omr-guest"}.get(package, package)]

@@ -36,12 +36,18 @@ after_resume = "1h"
 
 
 class Daemon:
-    """A running `omr daemon`, started through another command if that is said; a context manager that ends it the civil way."""
+    """A running `omr daemon`, started through another command if that is said; a context manager
+    that ends it the civil way.
+    """
 
-    def __init__(self, guest: Guest, idle: str = "5s", top: str = "", config: str = "", through: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, guest: Guest, idle: str = "5s", top: str = "", config: str = "", through: tuple[str, ...] = ()
+    ) -> None:
         self.guest = guest
         guest.write(CONFIG, QUICK.format(idle=idle, top=top) + config, create=True)
-        self.process: Process = guest.spawn([*through, "omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service")
+        self.process: Process = guest.spawn(
+            [*through, "omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service"
+        )
         try:
             guest.wait_for(self.answers, 60, "answer from omr daemon")
         except GuestError as error:
@@ -57,7 +63,8 @@ class Daemon:
         return self.guest.run(["omr", "status", "--json"], check=False).code == 0
 
     def status(self) -> dict[str, Any]:
-        return self.guest.run(["omr", "status", "--json"]).json()
+        status: dict[str, Any] = self.guest.run(["omr", "status", "--json"]).json()
+        return status
 
     def sweeps(self, group: str) -> list[dict[str, Any]]:
         """The ledger's entries of one group's sweeps."""

@@ -1,7 +1,8 @@
-"""A guest that is a whole Debian 12: systemd, D-Bus, logind, udev, journald, dpkg. For what the mini guest has not.
+"""A guest that is a whole Debian 12: systemd, D-Bus, logind, udev, journald, dpkg. For what the
+mini guest has not.
 
-Its image is made once, by root or by anybody, and kept in the cache under a name made of its recipe; each guest works on a
-copy. Kernel, swap and the agent are those of the mini guest.
+Its image is made once, by root or by anybody, and kept in the cache under a name made of its
+recipe; each guest works on a copy. Kernel, swap and the agent are those of the mini guest.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .binaries import build, busybox
-from .guest import Guest, GuestError, Hibernation, SwapFile, Zram
+from .guest import Guest, GuestError, Hibernation, Swap, SwapFile, Zram
 from .images import copy, grow
 from .initramfs import Archive
 from .paths import CACHE, GUEST, alone
@@ -44,8 +45,16 @@ WantedBy=multi-user.target
 """
 
 # They would work in the background for minutes, and a test would not know whose load it sees.
-QUIET = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "fstrim.timer", "man-db.timer")
-# At each boot and each reload they look for what this image has not: half of the time that a reload takes.
+QUIET = (
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "fstrim.timer",
+    "man-db.timer",
+)
+# At each boot and each reload they look for what this image has not: half of the time that a reload
+# takes.
 NO_GENERATORS = 'cd "$1" && mkdir -p etc/systemd/system-generators && for path in lib/systemd/system-generators/*; ' + (
     'do ln -s /dev/null "etc/systemd/system-generators/${{path##*/}}"; done'
 )
@@ -63,14 +72,20 @@ MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "lz4", "zram", 
 
 
 def sources() -> list[str]:
-    """The suite's lines from this machine's own apt configuration; without any, mmdebstrap's default."""
+    """The suite's lines from this machine's own apt configuration; without any, mmdebstrap's
+    default.
+    """
     targets = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages"],
         capture_output=True,
         text=True,
     ).stdout
     lines = {tuple(line.split()) for line in targets.splitlines()}
-    return [f"deb {site} {suite} {component}" for site, suite, component in sorted(lines) if suite in (SUITE, f"{SUITE}-security")]
+    return [
+        f"deb {site} {suite} {component}"
+        for site, suite, component in sorted(lines)
+        if suite in (SUITE, f"{SUITE}-security")
+    ]
 
 
 def image() -> Path:
@@ -105,7 +120,9 @@ def find_or_make() -> Path:
         # Owners and device nodes need root, or somebody who pretends.
         pretend = [] if os.getuid() == 0 else ["fakeroot"]
         made = directory / "root.ext4"
-        script = f"mkdir root && tar -x -f root.tar -C root && mke2fs -q -t ext4 -d root -L root {made.name} {IMAGE_MIB}M"
+        script = (
+            f"mkdir root && tar -x -f root.tar -C root && mke2fs -q -t ext4 -d root -L root {made.name} {IMAGE_MIB}M"
+        )
         subprocess.run([*pretend, "sh", "-c", script], cwd=directory, check=True)
         # The name appears with the last byte.
         unfinished = path.with_suffix(".unfinished")
@@ -130,20 +147,31 @@ CUSTOMIZE = (
 )
 
 
-# What asks returns at once; logind knows when it is over. Seldom looked: the machine is to be idle meanwhile.
+# What asks returns at once; logind knows when it is over. Seldom looked: the machine is to be idle
+# meanwhile.
 SYSTEMCTL_SLEEP = """
 {ask} || exit
-while busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager PreparingForSleep |
-    grep -q true
+logind=org.freedesktop.login1
+while busctl get-property $logind /org/freedesktop/login1 $logind.Manager PreparingForSleep | grep -q true
 do sleep 0.5; done
 """
 
 
+ZRAM = Zram(512)
+
+
 class DebianGuest(Guest):
-    """A Guest with systemd as its process 1. `files` are in `LAB` under their names; `root` is what another such guest has left."""
+    """A Guest with systemd as its process 1. `files` are in `LAB` under their names; `root` is what
+    another such guest has left.
+    """
 
     def __init__(
-        self, mem_mib: int = 768, swap: Any = Zram(512), files: dict[str, Path] | None = None, root: Path | None = None, **options: Any
+        self,
+        mem_mib: int = 768,
+        swap: Swap | None = ZRAM,
+        files: dict[str, Path] | None = None,
+        root: Path | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(mem_mib=mem_mib, swap=swap, boot_timeout=180.0, **options)
         # As on a machine with one disk, a swap file is on the root file system.
@@ -160,8 +188,8 @@ class DebianGuest(Guest):
         archive.file("bin/busybox", busybox().read_bytes(), 0o755)
         archive.symlink("bin/sh", "busybox")
         archive.file("lab/omr-testkit", build("omr-testkit").read_bytes(), 0o755)
-        for name, path in self.files.items():
-            archive.file(f"lab/{name}", path.read_bytes(), 0o755)
+        for name, file in self.files.items():
+            archive.file(f"lab/{name}", file.read_bytes(), 0o755)
         order = self.kernel.modules.load_order(*MODULES)
         for name in order:
             archive.file(f"modules/{name}.ko", self.kernel.modules.read(name))
@@ -202,7 +230,9 @@ class DebianGuest(Guest):
         return self.hibernate_and_resume(timeout, ("sh", "-c", SYSTEMCTL_SLEEP.format(ask=ask)))
 
     def systemctl_suspend(self, kind: str = "suspend") -> None:
-        """Everything but the sleep itself: the kernel freezes all and thaws it 5 s later (pm_test). QEMU's emulated sleep does not end."""
+        """Everything but the sleep itself: the kernel freezes all and thaws it 5 s later (pm_test).
+        QEMU's emulated sleep does not end.
+        """
         self.write("/sys/power/pm_test", "freezer")
         self.shell(SYSTEMCTL_SLEEP.format(ask=f"systemctl {kind}"), timeout=120)
 

@@ -82,11 +82,14 @@ class Process:
 
     def line_with(self, key: str, number: int = 1, timeout: float = 60) -> dict[str, Any]:
         """Waits until `number` lines with that key are printed and returns the last of them."""
-        return self.guest.wait_for(
-            lambda: found[number - 1] if len(found := [line for line in self.lines() if key in line]) >= number else None,
+        line: dict[str, Any] = self.guest.wait_for(
+            lambda: (
+                found[number - 1] if len(found := [line for line in self.lines() if key in line]) >= number else None
+            ),
             timeout,
             f"{key} from process {self.pid}",
         )
+        return line
 
     def kill(self, number: int = signal.SIGTERM) -> None:
         self.guest.agent.call("kill", pid=self.pid, signal=int(number))
@@ -147,7 +150,9 @@ class Guest(Machine):
         return Process(self, started["pid"], started["stdout"], started["stderr"])
 
     def spawn_as(self, pid: int, argv: list[str], group: str) -> None:
-        """Starts a command as the process with this id, which nobody has now; its output goes nowhere."""
+        """Starts a command as the process with this id, which nobody has now; its output goes
+        nowhere.
+        """
         start = f"echo {pid - 1} > /proc/sys/kernel/ns_last_pid; {' '.join(argv)} > /dev/null & echo $!"
         for _ in range(20):
             started = int(self.run(["sh", "-c", start], group=group).stdout)
@@ -161,7 +166,7 @@ class Guest(Machine):
         return decode(self.call("read", path=path)["data"])
 
     def read_bytes(self, path: str) -> bytes:
-        return self.call("read", path=path)["data"].encode("latin-1")
+        return str(self.call("read", path=path)["data"]).encode("latin-1")
 
     def write(self, path: str, text: str, create: bool = False) -> None:
         """One write(2); AgentError has the errno."""
@@ -177,8 +182,9 @@ class Guest(Machine):
     def wait_for(self, condition: Callable[[], Any], timeout: float, what: str, every: float | None = None) -> Any:
         """The condition's first true value.
 
-        It is asked again after `every` seconds; by default the more seldom the longer it lasts: to ask is work in the
-        guest, and a daemon that waits for an idle one would never see it on a slow host.
+        It is asked again after `every` seconds; by default the more seldom the longer it lasts: to
+        ask is work in the guest, and a daemon that waits for an idle one would never see it on a
+        slow host.
         """
         began = time.monotonic()
         while not (value := condition()):
@@ -189,7 +195,9 @@ class Guest(Machine):
         return value
 
     def group(self, path: str, **files: str) -> str:
-        """Makes a cgroup with all controllers and sets its files: `guest.group("bg", memory_low="64M")`."""
+        """Makes a cgroup with all controllers and sets its files: `guest.group("bg",
+        memory_low="64M")`.
+        """
         directory = f"/sys/fs/cgroup/{path}"
         self.run(["mkdir", "-p", directory])
         for name, value in files.items():
@@ -208,7 +216,7 @@ class Guest(Machine):
         return {name: int(value) for name, value in (line.split() for line in self.read("/proc/vmstat").splitlines())}
 
     def monotonic_ns(self) -> int:
-        return self.call("ping")["monotonic_ns"]
+        return int(self.call("ping")["monotonic_ns"])
 
 
 def decode(text: str) -> str:

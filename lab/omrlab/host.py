@@ -7,25 +7,31 @@ from pathlib import Path
 from .guest import Guest
 
 CALM = 3.0
-"""Percent of its CPU time that a host may lose in a second, and times measured in it still mean something."""
+"""Percent of its CPU time that a host may lose in a second, and times measured in it still mean
+something.
+"""
 
 EVERY = 0.25
 """Seconds between two looks."""
 
 
 def cpu_time() -> list[int]:
-    """The host's, in ticks by what it was used for (/proc/stat): user, nice, system, idle, iowait, irq, softirq, steal."""
+    """The host's, in ticks by what it was used for (/proc/stat): user, nice, system, idle, iowait,
+    irq, softirq, steal.
+    """
     return [int(ticks) for ticks in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
 def stolen(before: list[int], after: list[int]) -> float:
-    """Percent of the time in between that the host's own host gave to others while this one had work."""
+    """Percent of the time in between that the host's own host gave to others while this one had
+    work.
+    """
     ticks = [now - then for then, now in zip(before, after)]
     return 100 * ticks[-1] / max(1, sum(ticks))
 
 
 class Calm:
-    """Looks at the host as long as it is open, and knows afterwards when nothing was taken from it."""
+    """Reads the host's CPU time while it is open, and knows afterwards when nothing was taken."""
 
     def __init__(self) -> None:
         self.looks: list[tuple[float, list[int]]] = []

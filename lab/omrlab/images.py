@@ -37,13 +37,16 @@ def copy(source: Path, destination: Path) -> None:
 
 
 def make_swap_file(image: Path, mib: int) -> int:
-    """Puts a swap file of that size into the root directory; returns the block of its header: the resume_offset."""
+    """Puts a swap file of that size into the root directory; returns the block of its header: the
+    resume_offset.
+    """
     with tempfile.TemporaryDirectory(prefix="omr-swapfile-") as temporary:
         made = Path(temporary) / NAME
         made.touch(0o600)
         os.truncate(made, mib << 20)
         subprocess.run(["mkswap", made], check=True, capture_output=True)
-        # Only the header is copied; the rest are blocks that belong to the file and were never written.
+        # Only the header is copied; the rest are blocks that belong to the file and were never
+        # written.
         debugfs(image, f"write {made} {NAME}", f"fallocate {NAME} 0 {(mib << 20) // BLOCK - 1}")
     shown = debugfs(image, f"bmap {NAME} 0")
     found = re.search(r"^(\d+)$", shown, re.MULTILINE)
@@ -53,7 +56,7 @@ def make_swap_file(image: Path, mib: int) -> int:
 
 
 def debugfs(image: Path, *requests: str) -> str:
-    command = ["debugfs", "-w", "-f", "-", image]
+    command = ["debugfs", "-w", "-f", "-", str(image)]
     text = "\n".join(requests)
     ran = subprocess.run(command, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
     return ran.stdout

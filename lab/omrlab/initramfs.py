@@ -9,7 +9,18 @@ from .binaries import build, busybox
 from .kernels import Kernel
 from .paths import GUEST
 
-MODULES = ("virtio_pci", "virtio_blk", "virtio_balloon", "ext4", "crc32c_generic", "zram", "lz4", "lzo_rle", "zstd", "fuse")
+MODULES = (
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_balloon",
+    "ext4",
+    "crc32c_generic",
+    "zram",
+    "lz4",
+    "lzo_rle",
+    "zstd",
+    "fuse",
+)
 
 INIT = (GUEST / "init").read_text()
 
@@ -33,7 +44,8 @@ class Archive:
     def entry(self, path: str, mode: int, contents: bytes) -> None:
         self.inode += 1
         name = path.encode() + b"\0"
-        # inode, mode, uid, gid, links, mtime, size, device and special device (major, minor), name length, checksum
+        # inode, mode, uid, gid, links, mtime, size, device and special device (major, minor), name
+        # length, checksum
         fields = (self.inode, mode, 0, 0, 1, 0, len(contents), 0, 0, 0, 0, len(name), 0)
         self.parts.append(pad(b"070701" + b"".join(b"%08X" % value for value in fields) + name))
         self.parts.append(pad(contents))
@@ -48,10 +60,26 @@ def pad(data: bytes) -> bytes:
 
 
 @functools.cache
-def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit"), debian: tuple[str, ...] = ()) -> bytes:
+def initramfs(
+    kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit"), debian: tuple[str, ...] = ()
+) -> bytes:
     """The archive for one kernel; `debian`: packages whose programs are in it as well."""
     archive = Archive()
-    for path in ("bin", "dev", "proc", "sys", "run", "tmp", "data", "swap", "etc", "etc/omr", "var", "var/lib", "var/lib/omr"):
+    for path in (
+        "bin",
+        "dev",
+        "proc",
+        "sys",
+        "run",
+        "tmp",
+        "data",
+        "swap",
+        "etc",
+        "etc/omr",
+        "var",
+        "var/lib",
+        "var/lib/omr",
+    ):
         archive.directory(path)
     archive.file("init", INIT.encode(), 0o755)
     archive.file("bin/busybox", busybox().read_bytes(), 0o755)
@@ -63,8 +91,8 @@ def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit")
         archive.directory(directory)
     for path, file in files.items():
         archive.file(path, file.read_bytes(), 0o755)
-    for path in sorted((kernel.root / "bin").glob("*")):
-        archive.file(f"bin/{path.name}", path.read_bytes(), 0o755)
+    for selftest in sorted((kernel.root / "bin").glob("*")):
+        archive.file(f"bin/{selftest.name}", selftest.read_bytes(), 0o755)
 
     modules = kernel.modules
     present = [name for name in MODULES if name in modules.files or name in modules.builtin]

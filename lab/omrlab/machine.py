@@ -1,4 +1,6 @@
-"""The life of a machine: QEMU's process, its console and control socket, hibernation, migration, the end of it all."""
+"""The life of a machine: QEMU's process, its console and control socket, hibernation, migration,
+the end of it all.
+"""
 
 import ctypes
 import functools
@@ -90,10 +92,14 @@ def accelerator() -> Accelerator:
 
 
 class Machine:
-    """A machine that is on, as a context manager; QEMU and every temporary file are gone when it ends."""
+    """A machine that is on, as a context manager; QEMU and every temporary file are gone when it
+    ends.
+    """
 
     snapshots: Path | None = None
-    """Where snapshots are kept, of which machines go on that are not to be fresh; None: each machine is booted."""
+    """Where snapshots are kept, of which machines go on that are not to be fresh; None: each
+    machine is booted.
+    """
 
     def __init__(
         self,
@@ -105,9 +111,10 @@ class Machine:
         fresh: bool = False,
         prepare: Callable[[Any], None] | None = None,
     ) -> None:
-        """`programs`: those of the workspace in the first file system. `debian`: packages whose programs are there, too.
-        `fresh`: it is booted in any case. `prepare`: a function that does with the booted machine what many tests begin
-        with; it has a name of its own."""
+        """`programs`: those of the workspace in the first file system. `debian`: packages whose
+        programs are there, too. `fresh`: it is booted in any case. `prepare`: a function that does
+        with the booted machine what many tests begin with; it has a name of its own.
+        """
         self.hardware = hardware
         self.programs = programs
         self.debian = debian
@@ -189,12 +196,21 @@ class Machine:
         images.make_file_system(path, swap.mib + swap.room_mib, "-b", str(images.BLOCK))
 
     def throttle_swap(self, mb_s: float | None) -> None:
-        """Changes the swap disk's speed; None takes all limits off, and is nothing where there is no such disk."""
+        """Changes the swap disk's speed; None takes all limits off, and is nothing where there is
+        no such disk.
+        """
         if mb_s is None and not isinstance(self.hardware.swap, Disk | SwapFile):
             return
         assert self.qmp
         iops = self.hardware.iops if mb_s else None
-        limits = {"bps": int((mb_s or 0) * 1e6), "bps_rd": 0, "bps_wr": 0, "iops": iops or 0, "iops_rd": 0, "iops_wr": 0}
+        limits = {
+            "bps": int((mb_s or 0) * 1e6),
+            "bps_rd": 0,
+            "bps_wr": 0,
+            "iops": iops or 0,
+            "iops_rd": 0,
+            "iops_wr": 0,
+        }
         self.qmp.execute("block_set_io_throttle", device="swap", **limits)
 
     # On and off
@@ -210,7 +226,9 @@ class Machine:
         """Waits until all that belongs to a boot is done: here there is nothing but the agent."""
 
     def cut_power(self) -> None:
-        """Off at once; what was written to the disks is there, what the guest still had in memory is not."""
+        """Off at once; what was written to the disks is there, what the guest still had in memory
+        is not.
+        """
         assert self.qemu
         self.qemu.kill()
         self.qemu.wait()
@@ -222,7 +240,7 @@ class Machine:
         return self.directory / f"{name}-{self.boots}"
 
     def switch_on(self, *more: str) -> float:
-        """Starts QEMU with these further options and connects; returns when, on the host's clock."""
+        """Starts QEMU with these further options and connects; returns the host's time of it."""
         assert self.accelerator
         self.boots += 1
         started = time.monotonic()
@@ -233,7 +251,7 @@ class Machine:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
             )
         while not (qmp := try_qmp(self.socket("qmp"))):
-            if self.qemu.poll() is not None or time.monotonic() > started + 10:
+            if self.qemu.poll() is not None or time.monotonic() > started + 60:
                 raise GuestError(f"QEMU did not start: {(self.directory / 'qemu.log').read_text()}")
             time.sleep(0.005)
         self.qmp = qmp
@@ -303,11 +321,15 @@ class Machine:
     # Snapshots
 
     def origin(self) -> str:
-        """What else makes this machine differ from others after its boot: a file system that it begins with."""
+        """What else makes this machine differ from others after its boot: a file system that it
+        begins with.
+        """
         return ""
 
     def snapshot(self, directory: Path, prepare: Callable[[Any], None] | None) -> Snapshot:
-        """The snapshot of a machine like this one; where there is none yet, this one is booted for it and ends."""
+        """The snapshot of a machine like this one; where there is none yet, this one is booted for
+        it and ends.
+        """
         assert self.accelerator
         like_this = (self.accelerator, self.hardware.at_any_speed(), self.origin(), prepare and prepare.__qualname__)
         kept = Snapshot.of(directory, repr(like_this), self.initramfs())
@@ -335,7 +357,9 @@ class Machine:
         kept.keep(files, self.agent.last_id, self.hardware.resume_offset)
 
     def restore(self, kept: Snapshot) -> None:
-        """Goes on where a snapshot was taken, with disks and sockets of its own. For the guest no time has passed."""
+        """Goes on where a snapshot was taken, with disks and sockets of its own. For the guest no
+        time has passed.
+        """
         state = kept.bring(self.directory)
         self.hardware.resume_offset = state.resume_offset
         self.agent.last_id = state.last_id
@@ -371,7 +395,9 @@ class Machine:
         return Hibernation(off - asked, request.answered_at - started, hibernation_figures(self.console()))
 
     def migrate(self, mb_s: float, timeout: float = 600) -> Migration:
-        """Moves the running guest to a second QEMU over a link of that speed; both use the same disks."""
+        """Moves the running guest to a second QEMU over a link of that speed; both use the same
+        disks.
+        """
         source, link = self.qemu, self.qmp
         assert source and link
         uri = f"unix:{self.directory}/migration"

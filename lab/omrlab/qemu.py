@@ -20,7 +20,9 @@ class Disk:
 
 @dataclass(frozen=True)
 class SwapFile:
-    """Swap in a file on an ext4 file system of its own, mounted on /swap; the disk is of limited speed."""
+    """Swap in a file on an ext4 file system of its own, mounted on /swap; the disk is of limited
+    speed.
+    """
 
     mib: int
     mb_s: float | None = None
@@ -49,7 +51,8 @@ class Node:
     cpus: str = ""
     """The CPUs of the node, e.g. `0-1`; none: memory that belongs to no CPU."""
     slow: bool = False
-    """Ten times slower than the others, as the firmware says (HMAT): a lower tier since Linux 6.10."""
+    """Ten times slower than the others, as the firmware says (HMAT): a lower tier since Linux 6.10.
+    """
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,17 @@ class Accelerator:
     options: tuple[str, ...]
 
 
-# TCG's cmpxchg16b with several threads has made 6.12's slab allocator oops; without it the kernel takes another path.
+# TCG's cmpxchg16b with several threads has made 6.12's slab allocator oops; without it the kernel
+# takes another path.
 TCG = Accelerator("tcg", ("-accel", "tcg,thread=multi", "-cpu", "max,-cx16"))
 KVM = Accelerator("kvm", ("-accel", "kvm", "-cpu", "host"))
 
 
 @dataclass
 class Hardware:
-    """A machine on paper. The files of its disks are in a directory under the disks' names: swap, data, root."""
+    """A machine on paper. The files of its disks are in a directory under the disks' names: swap,
+    data, root.
+    """
 
     kernel: Kernel
     mem_mib: int = 512
@@ -74,7 +80,9 @@ class Hardware:
     data_mib: int = 0
     """Size of an ext4 file system on /data; 0: none."""
     own_root: bool = False
-    """The root file system is on a disk of its own. It is thrown away with the guest: nothing has to reach the disk."""
+    """The root file system is on a disk of its own. It is thrown away with the guest: nothing has
+    to reach the disk.
+    """
     append: str = ""
     """More words for the kernel's command line."""
     nodes: tuple[Node, ...] = ()
@@ -86,8 +94,9 @@ class Hardware:
     """The first block of the swap file."""
 
     def command(self, accelerator: Accelerator, directory: Path, number: int) -> list[str]:
-        """QEMU's command line for the boot with this number; otherwise the same for each boot, as a resume wants the
-        same machine."""
+        """QEMU's command line for the boot with this number; otherwise the same for each boot, as a
+        resume wants the same machine.
+        """
         command = [
             *("qemu-system-x86_64", *accelerator.options, "-nodefaults", "-no-user-config", "-no-reboot"),
             *("-display", "none", "-m", f"{self.mem_mib}M", "-smp", str(self.smp)),
@@ -113,8 +122,8 @@ class Hardware:
 
     def words(self) -> list[str]:
         """The kernel's command line; lab/guest/init reads what begins with `omr.`."""
-        # Printing costs time on an emulated port: a boot is quiet, init turns the messages on that hibernation is read
-        # from.
+        # Printing costs time on an emulated port: a boot is quiet, init turns the messages on that
+        # hibernation is read from.
         words = ["console=ttyS0", "quiet", "panic=1", "oops=panic", self.append]
         device = {name: f"vd{letter}" for name, letter in zip(self.disks(), "abc")}
         if self.balloon:

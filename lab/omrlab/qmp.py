@@ -11,7 +11,7 @@ class QmpError(Exception):
 
 
 class Qmp:
-    def __init__(self, path: Path, timeout: float = 10) -> None:
+    def __init__(self, path: Path, timeout: float = 60) -> None:
         self.events: list[dict[str, Any]] = []
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(timeout)
@@ -35,7 +35,8 @@ class Qmp:
         line = self.lines.readline()
         if not line:
             raise QmpError("QEMU is gone")
-        return json.loads(line)
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def close(self) -> None:
         self.lines.close()

@@ -1,8 +1,9 @@
 """Snapshots of machines that have booted: what many tests begin with is booted once.
 
-QEMU writes a stopped machine's memory and devices to a file, as if to migrate it, and reads them from there. The command
-line has to be the same, except for the speed of disks and for paths. The guest's clocks go on from where they were: for
-the guest no time has passed, and its wall clock is late by the age of the snapshot.
+QEMU writes a stopped machine's memory and devices to a file, as if to migrate it, and reads them
+from there. The command line has to be the same, except for the speed of disks and for paths. The
+guest's clocks go on from where they were: for the guest no time has passed, and its wall clock is
+late by the age of the snapshot.
 """
 
 import contextlib
@@ -29,7 +30,9 @@ class State:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A directory: the memory, the disks, the first file system, the state. It is there as soon as the state is."""
+    """A directory: the memory, the disks, the first file system, the state. It is there as soon as
+    the state is.
+    """
 
     directory: Path
 
@@ -64,7 +67,9 @@ class Snapshot:
         self.state.write_text(json.dumps(asdict(State(last_id, resume_offset))))
 
     def bring(self, directory: Path) -> State:
-        """Copies the disks to where a machine is to go on. Its first file system is only read, so that a link does."""
+        """Copies the disks to where a machine is to go on. Its first file system is only read, so
+        that a link does.
+        """
         for path in self.directory.iterdir():
             destination = directory / path.name
             if path.name == "initramfs":

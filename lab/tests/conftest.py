@@ -1,4 +1,6 @@
-"""What the VM tests share. Each test names what it needs; a kernel without it is a SKIP with the reason."""
+"""What the VM tests share. Each test names what it needs; a kernel without it is a SKIP with the
+reason.
+"""
 
 import contextlib
 import os
@@ -16,22 +18,23 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from omrlab.debian import LAB, DebianGuest  # noqa: E402
-from omrlab.guest import Disk, Guest, GuestPanicked  # noqa: E402
-from omrlab.kernels import KernelMissing, kernel  # noqa: E402
-from omrlab.machine import Machine  # noqa: E402
-from omrlab.patched import DEBUG, RELEASE  # noqa: E402
-from omrlab.paths import REPOSITORY, alone  # noqa: E402
+from omrlab.debian import LAB, DebianGuest
+from omrlab.guest import Disk, Guest, GuestPanicked
+from omrlab.kernels import KernelMissing, kernel
+from omrlab.machine import Machine
+from omrlab.patched import DEBUG, RELEASE
+from omrlab.paths import REPOSITORY, alone
 
 KERNEL = "6.12"
 
-# What touches the kernel's interfaces most is always tried on an older and the newest kernel, too; the rest with --every-kernel:
-# for all of it there is no time in each run.
+# What touches the kernel's interfaces most is always tried on an older and the newest kernel, too;
+# the rest with --every-kernel: for all of it there is no time in each run.
 OLDER = "6.1"
 ON_OLDER = {"test_hint", "test_reclaim", "test_wss"}
 NEWEST = "7"
 ON_NEWEST = {"test_reclaim", "test_wss"}
-# Of the rest, what passes there: test_prepare_migrate gave back half of what it should in half of the runs on a busy host.
+# Of the rest, what passes there: test_prepare_migrate gave back half of what it should in half of
+# the runs on a busy host.
 PASSES_ON_NEWEST = {"test_daemon", "test_guest"}
 
 
@@ -45,7 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Machines of all tests go on from snapshots, which the processes that run tests share and the first of them removes."""
+    """Machines of all tests go on from snapshots, which the processes that run tests share and the
+    first of them removes.
+    """
     config.addinivalue_line("markers", "long: takes more than a minute, so it begins first")
     if IS_WORKER not in os.environ:
         os.environ[SNAPSHOTS] = tempfile.mkdtemp(prefix="omr-lab-snapshots-")
@@ -59,12 +64,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def kernels(config: pytest.Config, module: str) -> list[str]:
     every = config.getoption("--every-kernel")
-    newest = module in ON_NEWEST or every and module in PASSES_ON_NEWEST
+    newest = module in ON_NEWEST or (every and module in PASSES_ON_NEWEST)
     return [KERNEL] + [OLDER] * (module in ON_OLDER or every) + [NEWEST] * newest
 
 
 def patched(config: pytest.Config, *releases: str) -> tuple[str, ...]:
-    """Only where asked for: what is tested is not to depend on what lies in a cache, and the one with KASAN takes long."""
+    """Only where asked for: what is tested is not to depend on what lies in a cache, and the one
+    with KASAN takes long.
+    """
     return tuple(filter(have, releases)) if config.getoption("--patched") else ()
 
 
@@ -118,7 +125,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def packages(shared: Path) -> list[Path]:
-    """The package, and the same with a higher version. Built once for all that run tests at a time."""
+    """The package, and the same with a higher version. Built once for all processes."""
     kept = shared / "packages"
     with alone("packages"):
         if not kept.exists():
@@ -164,7 +171,9 @@ def install(guest: DebianGuest) -> None:
 
 @pytest.fixture(scope="session")
 def installed(packages: list[Path], shared: Path) -> Path:
-    """The root file system of a Debian that has the package, and was shut down. Made once for all that run tests at a time."""
+    """The root file system of a Debian that has the package, and was shut down. Made once for all
+    that run tests at a time.
+    """
     root = shared / "installed.ext4"
     with alone("installed"):
         if not root.exists():
@@ -185,8 +194,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def turn(item: pytest.Item) -> int:
-    """The longest begin first, so that none runs alone at the end; those that need the package begin after the one that
-    installs it, and after the others, so that they need not wait for it."""
+    """The longest begin first, so that none runs alone at the end; those that need the package
+    begin after the one that installs it, and after the others, so that they need not wait for it.
+    """
     long = item.get_closest_marker("long")
     if long and long.kwargs.get("first"):
         return 0
@@ -197,7 +207,8 @@ def turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
-    """Runs a test again when its guest panicked: emulation is not perfect, and such a run says nothing about omr.
+    """Runs a test again when its guest panicked: emulation is not perfect, and such a run says
+    nothing about omr.
 
     Three in a row do say something. No fixture of a test function here holds a guest.
     """
@@ -263,5 +274,3 @@ def trace() -> type[Trace]:
 @pytest.fixture
 def load() -> type[Load]:
     return Load
-
-

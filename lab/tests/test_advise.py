@@ -1,4 +1,6 @@
-"""`omr advise --verify` on real kernels: the size it finds is the size in use, and a group has its own limits back, whatever happens."""
+"""`omr advise --verify` on real kernels: the size it finds is the size in use, and a group has its
+own limits back, whatever happens.
+"""
 
 import signal
 
@@ -55,7 +57,8 @@ def test_the_size_found_is_the_size_in_use() -> None:
         for name, value in limits.items():
             assert half.limit(name.removeprefix("memory_")) == value
 
-        # The controls: less than is used does not hold, nor does any size where all is used, and both are given back at once.
+        # The controls: less than is used does not hold, nor does any size where all is used, and
+        # both are given back at once.
         for group, options, code in (("half", ("--size", "48M"), PARTIAL), ("busy", (), 0)):
             found = verify(guest, group, *options, code=code)
             last = found["tried"][-1]
@@ -78,7 +81,8 @@ def test_the_limit_is_restored_however_it_ends() -> None:
         omr.kill(signal.SIGKILL)
         guest.wait_for(lambda: half.limit() == own, 20, "restored memory.high")
         omr.wait()
-        # The control: the process that waits for that is killed as well, and nobody else restores it but the next omr.
+        # The control: the process that waits for that is killed as well, and nobody else restores
+        # it but the next omr.
         omr = half.begin()
         guest.run(["killall", "-9", "omr"])
         omr.wait()

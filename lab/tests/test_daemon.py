@@ -87,11 +87,10 @@ def test_a_limit_never_outlives_the_daemon(release, load) -> None:
 
 
 def test_a_second_daemon_refuses_and_names_the_first() -> None:
-    with Guest(mem_mib=256) as guest:
-        with Daemon(guest) as first:
-            second = guest.run(["omr", "daemon", "--foreground"], check=False)
-            assert second.code == 1
-            assert str(first.process.pid) in second.stderr
+    with Guest(mem_mib=256) as guest, Daemon(guest) as first:
+        second = guest.run(["omr", "daemon", "--foreground"], check=False)
+        assert second.code == 1
+        assert str(first.process.pid) in second.stderr
 
 
 BY_AGE = """
@@ -112,7 +111,7 @@ def half_used(guest: Guest, load):
 
 
 def sleep_until(guest: Guest, condition) -> None:
-    """Asking is work, after which the daemon waits until it is idle again: so it is asked seldom."""
+    """Asked seldom: to ask is work, after which the daemon waits until the guest is idle again."""
     for _ in range(20):
         guest.shell("sleep 20")
         if condition():
@@ -183,7 +182,8 @@ def test_a_group_of_whose_use_ages_know_nothing_is_left_alone_and_that_is_said(l
             assert entry["stop_reason"] == "the kernel does not see the use of much of its memory", entry
             assert "under madvise(MADV_RANDOM)" in entry["error"] and entry["freed"] == 0, entry
         assert background.swapped() == 0
-        # The control: without the right to look into processes some of it is taken, and what comes back ends that.
+        # The control: without the right to look into processes some of it is taken, and what comes
+        # back ends that.
         with Daemon(guest, idle="2s", config=BY_AGE, through=("setpriv", "--bounding-set", "-sys_ptrace")) as daemon:
             sleep_until(guest, lambda: "backing off" in guest.run(["omr", "explain", "bg"]).stdout)
             assert any(entry["freed"] > MIB for entry in daemon.sweeps("bg")), daemon.sweeps("bg")
@@ -205,7 +205,7 @@ def high(guest: Guest) -> str:
 
 @pytest.mark.long
 def test_the_seeds_profile_waits_for_every_cpu_and_takes_one_group(load) -> None:
-    """What the original daemon did on a patched kernel, by another way and on a kernel that is not."""
+    """The original daemon needed a patched kernel for this; here the kernel is Debian's."""
     with Guest("6.12", 512, Disk(768, mb_s=60)) as guest:
         background, other = load(guest, "bg", "128M"), load(guest, "other", "64M")
         assert guest.run(["omr", "daemon", "--profile", "seed", "nobody"], check=False).code == 1
@@ -222,7 +222,8 @@ def test_the_seeds_profile_waits_for_every_cpu_and_takes_one_group(load) -> None
         # Not before it was idle for 30 s. Asking is work, so it is not asked again for long enough.
         guest.shell("sleep 25")
         assert background.swapped() == 0
-        # A busy host is seen as a CPU that is not idle, and the wait begins anew; asking ends it too.
+        # A busy host is seen as a CPU that is not idle, and the wait begins anew; asking ends it
+        # too.
         for _ in range(6):
             guest.shell("sleep 60", timeout=120)
             if background.resident() < 16 * MIB:

@@ -1,8 +1,10 @@
-"""The focus, as GNOME's compositor writes it to the groups of applications: whoever has it loses nothing."""
-
-from omrlab.guest import Guest, Zram
+"""The focus, as GNOME's compositor writes it to the groups of applications: whoever has it loses
+nothing.
+"""
 
 from test_process import LONG_ENOUGH, Application, Hinting
+
+from omrlab.guest import Guest, Zram
 
 RULES = """
 [[process]]
@@ -45,7 +47,8 @@ def test_the_application_with_the_focus_keeps_its_memory() -> None:
             assert "it has the focus" in explained, explained
             assert "without the focus for" in guest.run(["omr", "explain", left.pid]).stdout
 
-            # The user goes to the other one. All attributes are read every 30 s; this is seen as it happens.
+            # The user goes to the other one. All attributes are read every 30 s; this is seen as it
+            # happens.
             set_focus(guest, used, since_now(guest))
             set_focus(guest, left, "-1")
             guest.wait_for(lambda: is_foreground(guest, left, "it has the focus"), 10, "the focus")

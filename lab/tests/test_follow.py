@@ -1,6 +1,8 @@
-"""`omr follow` with those it asks themselves: a sway without a screen and windows of foot; GameMode on a bus of the test's own.
+"""`omr follow` with those it asks themselves: a sway without a screen and windows of foot; GameMode
+on a bus of the test's own.
 
-On this machine, as a user without rights. Of what others can say, and of a logind, crates/omr/tests/follow.rs.
+On this machine, as a user without rights. Of what others can say, and of a logind,
+crates/omr/tests/follow.rs.
 """
 
 import json
@@ -20,7 +22,9 @@ from omrlab.binaries import build
 NOBODY = 65534
 
 SOON = 30
-"""Seconds; what changes is followed in milliseconds, and GameMode looks every 5 s which of its games have ended."""
+"""Seconds; what changes is followed in milliseconds, and GameMode looks every 5 s which of its
+games have ended.
+"""
 
 
 def wait_for(condition: Callable[[], object], what: str) -> object:
@@ -33,7 +37,9 @@ def wait_for(condition: Callable[[], object], what: str) -> object:
 
 
 class Session:
-    """What a user runs; sway refuses to be root, and what GameMode would do to this machine needs rights."""
+    """What a user runs; sway refuses to be root, and what GameMode would do to this machine needs
+    rights.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.processes = directory, []
@@ -99,7 +105,10 @@ def test_the_window_with_the_focus_is_followed(session: Session) -> None:
         "SWAYSOCK": str(socket),
     }
     sway = session.spawn("sway", "--config", str(session.directory / "config"))
-    displays = lambda: [path.name for path in session.directory.glob("wayland-?")]
+
+    def displays() -> list[str]:
+        return [path.name for path in session.directory.glob("wayland-?")]
+
     wait_for(lambda: displays() and socket.exists(), "sway")
     session.environment["WAYLAND_DISPLAY"] = displays()[0]
 

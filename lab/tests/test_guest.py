@@ -48,10 +48,9 @@ def test_a_request_that_comes_twice_is_done_once() -> None:
 
 
 def test_a_panic_is_an_error_of_its_own() -> None:
-    with pytest.raises(GuestPanicked, match="sysrq|panic"):
-        with Guest(mem_mib=256, programs=TESTKIT) as guest:
-            guest.agent.submit("write", path="/proc/sysrq-trigger", data="c")
-            guest.wait_off(30)
+    with pytest.raises(GuestPanicked, match=r"sysrq|panic"), Guest(mem_mib=256, programs=TESTKIT) as guest:
+        guest.agent.submit("write", path="/proc/sysrq-trigger", data="c")
+        guest.wait_off(30)
 
 
 def test_nobody_waits_for_a_guest_that_is_off() -> None:

@@ -1,9 +1,9 @@
-"""`omr hint` and `omr reclaim PID` on real kernels: what leaves memory, what stays, and what is refused."""
+"""`omr hint` and `omr reclaim PID` on real kernels: what leaves memory, what stays, and what is
+refused.
+"""
 
 import json
 import signal
-
-import pytest
 
 from omrlab.daemon import CLASSES, CONFIG
 from omrlab.guest import MIB, Completed, Disk, Guest, Zram
@@ -56,9 +56,14 @@ def omr(guest: Guest, *words: object, code: int = 0) -> Completed:
 def test_what_is_paged_out_is_freed_and_comes_back_whole(release) -> None:
     with Guest(release, 512, DISK) as guest:
         guest.write(CONFIG, CLASSES, create=True)
-        bare, background, other = Mapped(guest, "bare", "64M"), Mapped(guest, "bg", "64M"), Mapped(guest, "other", "16M")
+        bare, background, other = (
+            Mapped(guest, "bare", "64M"),
+            Mapped(guest, "bg", "64M"),
+            Mapped(guest, "other", "16M"),
+        )
 
-        # The control: the system call alone leaves all of it in memory, as swap cache, also after the disk has it.
+        # The control: the system call alone leaves all of it in memory, as swap cache, also after
+        # the disk has it.
         before = bare.current()
         guest.run(["omr-testkit", "advise", "pageout", str(bare.pid)], timeout=60)
         guest.wait_for(lambda: guest.meminfo()["Writeback"] < MIB, 60, "end of writeback")
@@ -103,7 +108,8 @@ def test_a_process_gives_as_much_as_was_asked(release) -> None:
         assert summary["asked"] == 32 * MIB and summary["end"] == "complete"
         assert 31 * MIB <= summary["resident_before"] - summary["resident_after"] <= 33 * MIB
         assert 0.95 * 32 * MIB <= background.swapped() <= 35 * MIB, "what memory.reclaim sends out behind it is bounded"
-        # On a busy host some of it may not be at the end of the kernel's lists; then it is said to be left.
+        # On a busy host some of it may not be at the end of the kernel's lists; then it is said to
+        # be left.
         assert before - background.current() + summary["processes"][0]["left_cached"] >= 0.9 * 32 * MIB
         assert guest.read("/sys/fs/cgroup/bg/memory.swap.max").strip() == "max", "it is given back"
 
@@ -126,14 +132,19 @@ def test_a_process_gives_as_much_as_was_asked(release) -> None:
         guest.throttle_swap(None)
         assert slow.errors() == 0
 
-        # memory.low protects a part, and all; a class all of it. Bringing back is nothing to be protected from.
+        # memory.low protects a part, and all; a class all of it. Bringing back is nothing to be
+        # protected from.
         guest.write("/sys/fs/cgroup/bg/memory.low", "max")
         assert "memory.low = max" in omr(guest, "hint", background.pid, "--pageout", code=FAILED).stderr
         guest.write("/sys/fs/cgroup/bg/memory.low", str(background.current() - 16 * MIB))
         part = omr(guest, "hint", background.pid, "--pageout", "--json", code=PARTIAL).json()
         assert part["end"] == "floor" and part["resident_before"] - part["resident_after"] <= 17 * MIB
         foreground = Mapped(guest, "fg", "8M")
-        for words in (["hint", foreground.pid, "--cold"], ["hint", foreground.pid, "--pageout"], ["reclaim", foreground.pid, "max"]):
+        for words in (
+            ["hint", foreground.pid, "--cold"],
+            ["hint", foreground.pid, "--pageout"],
+            ["reclaim", foreground.pid, "max"],
+        ):
             assert "is foreground (matched" in omr(guest, *words, code=FAILED).stderr
         assert foreground.swapped() == 0
         omr(guest, "hint", foreground.pid, "--willneed")
@@ -148,7 +159,9 @@ def test_a_process_that_never_holds_still_and_one_of_as_many_mappings_as_there_c
         cut = Mapped(guest, "bg", "260M", "--mappings", "66560")
         assert int(guest.shell(f"wc -l < /proc/{cut.pid}/maps")) > 65_000
         summary = omr(guest, "hint", cut.pid, "--cold", "--anon", "--json").json()
-        assert summary["end"] == "complete" and summary["hinted"] >= cut.bytes and not summary["processes"][0]["changed"]
+        assert (
+            summary["end"] == "complete" and summary["hinted"] >= cut.bytes and not summary["processes"][0]["changed"]
+        )
         summary = omr(guest, "reclaim", cut.pid, "8M", "--json").json()
         assert summary["end"] == "complete" and cut.swapped() >= 7 * MIB
         assert 7 * MIB <= summary["resident_before"] - summary["resident_after"] <= 9 * MIB
@@ -163,7 +176,9 @@ def test_a_process_that_never_holds_still_and_one_of_as_many_mappings_as_there_c
             assert summary["hinted"] >= churn.bytes
             [process] = summary["processes"]
             ranges = [told for told in process["ranges"] if told["why"] == "changed"]
-            assert process["changed"] == bool(ranges) and process["retried"] == sum(told["retried"] > 0 for told in ranges)
+            assert process["changed"] == bool(ranges) and process["retried"] == sum(
+                told["retried"] > 0 for told in ranges
+            )
             return process["changed"]
 
         guest.wait_for(has_changed, 60, "change of mappings that was noticed")
@@ -192,7 +207,10 @@ def test_another_process_that_gets_the_pid_is_left_alone(release) -> None:
         guest.spawn_as(ends.pid, ["omr-testkit", "map", "24M"], "bg")
         ended = process.wait(timeout=120)
         assert ended.code == PARTIAL and ended.json()["end"] == "gone", f"{ended.stdout} {ended.stderr}"
-        swapped = lambda: int(guest.shell(f"awk '/^VmSwap/ {{print $2}}' /proc/{ends.pid}/status"))
+
+        def swapped() -> int:
+            return int(guest.shell(f"awk '/^VmSwap/ {{print $2}}' /proc/{ends.pid}/status"))
+
         assert swapped() == 0
         # The control: it is that process that has the pid now, and it can be hinted.
         guest.throttle_swap(None)
@@ -211,11 +229,17 @@ def test_what_no_hint_moves_is_passed_over_and_counted(release) -> None:
 
         dry = omr(guest, "hint", background.pid, "--pageout", "--dry-run", "--json").json()
         assert dry["skipped"] | passed_over == dry["skipped"]
-        mapping = next(line for line in dry["processes"][0]["mappings"] if line["range"].startswith(f"{background.device:x}-"))
+        mapping = next(
+            line for line in dry["processes"][0]["mappings"] if line["range"].startswith(f"{background.device:x}-")
+        )
         # The page table's file says nothing of memory that is not the system's.
         assert mapping["skip"] == "device" and mapping["resident"] == mapping["hint"] == 0
         shown = omr(guest, "hint", background.pid, "--pageout", "--dry-run").stdout
-        assert "passed over: huge pages" in shown and "passed over: mapped from a device" in shown and "4.00 MiB locked" in shown
+        assert (
+            "passed over: huge pages" in shown
+            and "passed over: mapped from a device" in shown
+            and "4.00 MiB locked" in shown
+        )
         for hint in ("--cold", "--pageout", "--willneed"):
             alone = omr(guest, "hint", background.pid, hint, "--range", mapping["range"], "--json").json()
             assert alone["end"] == "complete" and (hint == "--willneed" or alone["hinted"] == 0)
@@ -226,9 +250,15 @@ def test_what_no_hint_moves_is_passed_over_and_counted(release) -> None:
         assert summary["end"] == "complete" and summary["skipped"] | passed_over == summary["skipped"], summary
         told = {(told["why"], told["range"]): told["bytes"] for told in summary["processes"][0]["ranges"]}
         assert told["device", mapping["range"]] == MIB // 16, told
-        for why, key in (("huge_pages", "huge_pages"), ("locked", "locked"), ("shared", "shared"), ("device", "device_mapped")):
+        for why, key in (
+            ("huge_pages", "huge_pages"),
+            ("locked", "locked"),
+            ("shared", "shared"),
+            ("device", "device_mapped"),
+        ):
             assert sum(size for (named, _), size in told.items() if named == why) == summary["skipped"][key], told
-        # All else has left, and to zram at once: nothing is left in the swap cache to ask memory.reclaim for.
+        # All else has left, and to zram at once: nothing is left in the swap cache to ask
+        # memory.reclaim for.
         assert background.swapped() > 0.95 * background.bytes and before - background.current() > 0.9 * background.bytes
         assert summary["freed"] > 0.9 * background.bytes and summary["processes"][0]["freed_behind"] == 0
         assert background.errors() == 0
@@ -264,7 +294,8 @@ def test_what_cannot_be_hinted_is_named(release) -> None:
             assert says in omr(guest, "hint", *words, code=FAILED).stderr
         omr(guest, "hint", 1, "--cold", "--ignore-class")
 
-        # Rights. Of an own process only CAP_SYS_NICE is missing, of another's CAP_SYS_PTRACE comes first.
+        # Rights. Of an own process only CAP_SYS_NICE is missing, of another's CAP_SYS_PTRACE comes
+        # first.
         nobody = ["omr-testkit", "in", "bg", "--uid", "65534", "--"]
         own = guest.spawn([*nobody, "sleep", "1000"])
         guest.wait_for(lambda: "65534" in guest.read(f"/proc/{own.pid}/status"), 30, "process of nobody")
@@ -274,7 +305,8 @@ def test_what_cannot_be_hinted_is_named(release) -> None:
         omr(guest, "hint", own.pid, "--cold")
         ended = guest.run(["unshare", "-r", "omr", "hint", str(pid), "--cold"], check=False)
         assert ended.code == FAILED and "first user namespace" in ended.stderr, ended.stderr
-        # /proc shows another pid namespace than the one this omr is in: the same number is nobody there.
+        # /proc shows another pid namespace than the one this omr is in: the same number is nobody
+        # there.
         ended = guest.run(["unshare", "-p", "-f", "omr", "hint", str(pid), "--cold"], check=False)
         assert ended.code == PARTIAL and "another pid namespace" in ended.stderr, ended.stderr
         # Yama is about attaching.

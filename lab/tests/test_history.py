@@ -42,6 +42,15 @@ def idle(sample: dict, seconds: float) -> dict:
     return next(idle for idle in sample["idle"] if idle["seconds"] == seconds)
 
 
+def wait_for_known(guest: Guest, group: str, cold: int, timeout: float) -> dict:
+    """Waits until this much is known not to have been used for half a minute; the sample of it."""
+
+    def known() -> list[dict]:
+        return [sample for sample in seen(guest, group) if idle(sample, 30)["least"] >= 0.97 * cold]
+
+    return guest.wait_for(known, timeout, "known ages")[-1]
+
+
 def history(every: str, budget: str) -> str:
     return f'\n[history]\nevery = "{every}"\nbudget = "{budget}"\n'
 
@@ -52,8 +61,7 @@ def test_the_daemon_remembers_what_was_used_and_what_was_not() -> None:
         fill(guest, "half", "--hot", "40")
         with Daemon(guest, idle="1h", config=history("10s", "10%")) as daemon:
             # A group is known for half a minute when the daemon has looked for so long.
-            known = lambda: [sample for sample in seen(guest, "half") if idle(sample, 30)["least"] >= 0.97 * COLD]
-            sample = guest.wait_for(known, 120, "known ages")[-1]
+            sample = wait_for_known(guest, "half", COLD, 120)
             assert idle(sample, 30)["most"] <= 1.03 * COLD, sample
             assert all(idle(sample, 30)["least"] <= 1.03 * COLD for sample in seen(guest, "half"))
             # The control: what is used is not called cold, for however short a time.
@@ -111,11 +119,13 @@ def test_each_node_is_remembered_where_there_are_several() -> None:
             """What is said of a node is what is there."""
             node = next(node for node in sample["nodes"] if node["node"] == number)
             (memory, cold), known = planted[number], idle(node, 30)
-            return abs(node["memory"] - memory) <= 0.05 * memory and 0.95 * cold <= known["least"] <= known["most"] <= 1.07 * cold
+            return (
+                abs(node["memory"] - memory) <= 0.05 * memory
+                and 0.95 * cold <= known["least"] <= known["most"] <= 1.07 * cold
+            )
 
         with Daemon(guest, idle="1h", config=history("20s", "10%")):
-            known = lambda: [sample for sample in seen(guest, "two") if idle(sample, 30)["least"] >= 0.97 * 112 * MIB]
-            both = guest.wait_for(known, 240, "known ages")[-1]
+            both = wait_for_known(guest, "two", 112 * MIB, 240)
             assert is_planted(both, 0) and is_planted(both, 1), both
             # All of it together is what the nodes have.
             assert abs(sum(node["anon"] for node in both["nodes"]) - both["anon"]) <= MIB, both
@@ -139,8 +149,7 @@ def test_what_has_no_age_may_be_used() -> None:
         load = guest.spawn(["omr-testkit", "map", f"{COLD // MIB}M", "--locked", f"{HOT // MIB}M"], group="locked")
         load.line_with("ready", timeout=120)
         with Daemon(guest, idle="1h", config=history("10s", "10%")):
-            known = lambda: [sample for sample in seen(guest, "locked") if idle(sample, 30)["least"] >= 0.97 * COLD]
-            sample = guest.wait_for(known, 120, "known ages")[-1]
+            sample = wait_for_known(guest, "locked", COLD, 120)
             # Locked memory is in no generation.
             assert sample["memory"] >= COLD + HOT, sample
             # The control: what is not locked is known to be unused.

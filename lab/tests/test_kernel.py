@@ -1,6 +1,8 @@
-"""The patched kernel's own: its selftests, removal of cgroups, freezing, and everything at once. For tools/test kernel.
+"""The patched kernel's own: its selftests, removal of cgroups, freezing, and everything at once.
+For tools/test kernel.
 
-Where the debug kernel was built, too (lab/run kernel --debug), what takes no exact times is done on that one as well.
+Where the debug kernel was built, too (lab/run kernel --debug), what takes no exact times is done on
+that one as well.
 """
 
 import re
@@ -41,7 +43,9 @@ def test_its_selftests_pass(checked, lru) -> None:
 
 
 def removal(patched: str, file: str) -> float:
-    """Seconds that rmdir of a group takes while somebody reclaims it, and with it everybody's mkdir."""
+    """Seconds that rmdir of a group takes while somebody reclaims it, and with it everybody's
+    mkdir.
+    """
     with Guest(patched, 768, Disk(1280, mb_s=10)) as guest:
         # Of a process that is gone, so that the group can go.
         guest.shell("mkdir /run/big; mount -t tmpfs -o size=512M tmpfs /run/big")
@@ -91,7 +95,9 @@ def test_it_hibernates_while_somebody_reclaims(patched, load) -> None:
 
 
 def test_what_is_in_use_is_not_sent_for_ever(patched) -> None:
-    """Without the bound on what is sent this goes on until somebody stops it: 64 MiB were sent after a minute, none freed."""
+    """Without the bound on what is sent this goes on until somebody stops it: 64 MiB were sent
+    after a minute, none freed.
+    """
     with Guest(patched, 512, Disk(768, mb_s=1)) as guest:
         guest.group("bg")
         # All of it is used again before the disk has it.
@@ -122,7 +128,9 @@ def test_everything_at_once(checked, load) -> None:
             "of the root": f"for i in $(seq 10); do {write} {CGROUP}/{FILE} 8M; done",
             "of what is old": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} 'max older_than=1'; sleep 0.2; done",
             "removal": f"""for i in $(seq 20); do
-                mkdir {CGROUP}/storm; sh -c 'echo $$ > {CGROUP}/storm/cgroup.procs; dd if=/dev/urandom of=/run/big/storm bs=1M count=8 2> /dev/null'
+                mkdir {CGROUP}/storm
+                sh -c 'echo $$ > {CGROUP}/storm/cgroup.procs
+                    dd if=/dev/urandom of=/run/big/storm bs=1M count=8 2> /dev/null'
                 {write} {CGROUP}/storm/{FILE} max & rmdir {CGROUP}/storm || exit 1; wait; rm /run/big/storm; done""",
             "fork": "for i in $(seq 1000); do true & done; wait",
             "out of memory": "for i in $(seq 5); do omr-testkit in oom -- omr-testkit fill 64M; done; true",
@@ -147,7 +155,8 @@ def test_omr_uses_it(patched, load) -> None:
         done = guest.run(["omr", "reclaim", "bg", "64M", "--json"], timeout=120).json()
         assert (done["backend"], done["end"]) == (FILE, "complete"), done
         assert done["swapped_out"] < done["freed"] + 2 * MIB, done
-        # With no swap left to use, page cache is asked of memory.reclaim, which can be told to take nothing else.
+        # With no swap left to use, page cache is asked of memory.reclaim, which can be told to take
+        # nothing else.
         guest.write("/etc/omr/omr.toml", '[guard]\nswap_floor = "99%"\n', create=True)
         guest.run(["dd", "if=/dev/urandom", "of=/data/file", "bs=1M", "count=32"], group="bg")
         guest.shell("sync")

@@ -10,6 +10,7 @@ from omrlab.debian import DebianGuest
 from omrlab.guest import MIB, Disk, Guest, Process, SwapFile
 from omrlab.mount import DIR, FILE, mount, prepare
 
+
 def file(group: str) -> str:
     return f"{DIR}/{group}/{FILE}" if group else f"{DIR}/{FILE}"
 
@@ -28,7 +29,7 @@ def freed(guest: Guest, group: str) -> int:
 
 
 def test_the_classes_of_the_configuration_hold_at_the_root(release, load) -> None:
-    with mounted(release) as (guest, omr):
+    with mounted(release) as (guest, _):
         foreground, background = load(guest, "fg", "64M"), load(guest, "bg", "96M")
         guest.shell(f"echo max > {file('')}", timeout=120)
         assert background.swapped() > 80 * MIB
@@ -39,9 +40,15 @@ def test_the_classes_of_the_configuration_hold_at_the_root(release, load) -> Non
 
 
 def test_nothing_else_can_be_done_in_it(release) -> None:
-    with mounted(release) as (guest, omr):
+    with mounted(release) as (guest, _):
         guest.group("bg")
-        for change in (f"mkdir {DIR}/new", f"rmdir {DIR}/bg", f"rm {file('bg')}", f"chmod 666 {file('bg')}", f"touch {DIR}/x"):
+        for change in (
+            f"mkdir {DIR}/new",
+            f"rmdir {DIR}/bg",
+            f"rm {file('bg')}",
+            f"chmod 666 {file('bg')}",
+            f"touch {DIR}/x",
+        ):
             ended = guest.run(["sh", "-c", change], check=False)
             assert ended.code != 0 and "not permitted" in ended.stderr, (change, ended)
         assert guest.shell(f"stat -c '%a %u' {DIR}/bg").split() == ["555", "0"]
@@ -106,7 +113,11 @@ def test_the_service_is_away_while_the_machine_sleeps(installed) -> None:
         assert guest.read(path) == "0\n"
         guest.shell(f"echo 1M > {path}", timeout=120)
         # What the mounts are when the kernel is about to freeze.
-        guest.write("/usr/lib/systemd/system-sleep/zz-test", "#!/bin/sh\nsleep 4\ngrep -c fuse.omr /proc/mounts >> /run/seen\n", create=True)
+        guest.write(
+            "/usr/lib/systemd/system-sleep/zz-test",
+            "#!/bin/sh\nsleep 4\ngrep -c fuse.omr /proc/mounts >> /run/seen\n",
+            create=True,
+        )
         guest.shell("chmod +x /usr/lib/systemd/system-sleep/zz-test")
         guest.systemctl_hibernate()
         assert guest.read("/run/seen").split()[0] == "0"

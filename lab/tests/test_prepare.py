@@ -1,4 +1,6 @@
-"""`omr prepare hibernate` on real kernels: the forecast against the kernel's own count, and what comes of it."""
+"""`omr prepare hibernate` on real kernels: the forecast against the kernel's own count, and what
+comes of it.
+"""
 
 import random
 import re
@@ -13,7 +15,8 @@ PARTIAL, UNSUPPORTED = 4, 3
 
 PAGE = 4096
 
-# Measured: 0.1 % of 21,128 pages idle and of 60,850 filled. What the freezer and the drivers allocate counts as well.
+# Measured: 0.1 % of 21,128 pages idle and of 60,850 filled. What the freezer and the drivers
+# allocate counts as well.
 TOLERANCE = 0.03
 
 
@@ -120,7 +123,9 @@ def test_killed_at_any_point_it_leaves_nothing_behind(load) -> None:
 
 
 def test_swap_that_just_has_room_is_enough(load) -> None:
-    """Hardly more swap than memory in use: what is swapped out and what is left, which cannot be compressed, just fit."""
+    """Hardly more swap than memory in use: what is swapped out and what is left, which cannot be
+    compressed, just fit.
+    """
     with Guest("6.12", 512, Disk(500, mb_s=40)) as guest:
         background = load(guest, "bg", "75%")
         done = guest.run(["omr", "prepare", "hibernate", "--json"], timeout=240).json()
@@ -147,7 +152,9 @@ def test_full_swap_is_refused_and_the_guest_lives(load) -> None:
 
 
 def test_a_disk_that_is_gone_with_the_image_is_no_obstacle(load) -> None:
-    """Hibernated, and then started without the swap disk: a fresh boot, in which omr works and says what is missing."""
+    """Hibernated, and then started without the swap disk: a fresh boot, in which omr works and says
+    what is missing.
+    """
     with Guest("6.12", 512, Disk(768, mb_s=40)) as guest:
         load(guest, "bg", "40%")
         boot = guest.read("/proc/sys/kernel/random/boot_id")
@@ -169,7 +176,9 @@ def test_the_daemon_takes_what_the_image_is_too_large_and_no_more(goal, load) ->
     target = 250 * MIB
     with Guest("6.12", 512, Disk(1024, mb_s=40)) as guest:
         background = load(guest, "bg", "75%")
-        with Daemon(guest, idle="2s", top=f'goal = "{goal}"', config=f'[hibernate]\nimage = "{target // MIB}MiB"\n') as daemon:
+        with Daemon(
+            guest, idle="2s", top=f'goal = "{goal}"', config=f'[hibernate]\nimage = "{target // MIB}MiB"\n'
+        ) as daemon:
             what = {"hibernate": "small-image", "free": "nothing-to-gain"}[goal]
 
             def decided() -> dict | None:

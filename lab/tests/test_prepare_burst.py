@@ -1,4 +1,6 @@
-"""`omr prepare burst` on real kernels: a program that allocates much at once neither waits nor takes from others."""
+"""`omr prepare burst` on real kernels: a program that allocates much at once neither waits nor
+takes from others.
+"""
 
 import signal
 from typing import Any

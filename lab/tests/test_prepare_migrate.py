@@ -1,4 +1,6 @@
-"""`omr prepare migrate` on real kernels: what it has freed is not sent, and what is sent is what was there."""
+"""`omr prepare migrate` on real kernels: what it has freed is not sent, and what is sent is what
+was there.
+"""
 
 import signal
 

@@ -1,4 +1,6 @@
-"""zram that is filled before the disk: what leaves because of hibernation leaves for the disk, and zram is as it was."""
+"""zram that is filled before the disk: what leaves because of hibernation leaves for the disk, and
+zram is as it was.
+"""
 
 import json
 import signal
@@ -21,7 +23,9 @@ def guest_with(mb_s: float = 60) -> Guest:
 
 
 def zram_first(guest: Guest) -> None:
-    """The guest has switched it on after the disk, and its swapon knows no priorities: omr puts back what was left off."""
+    """The guest has switched it on after the disk, and its swapon knows no priorities: omr puts
+    back what was left off.
+    """
     boot = guest.read("/proc/sys/kernel/random/boot_id").strip()
     guest.shell(f"swapoff {ZRAM} || true; mkdir -p /var/lib/omr")
     note = {"boot": boot, "pid": 0, "devices": [{"path": ZRAM, "priority": PRIORITY}]}

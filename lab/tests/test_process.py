@@ -1,4 +1,6 @@
-"""Processes in the background on real kernels: hinted away when they are unused, and not when they are in the foreground."""
+"""Processes in the background on real kernels: hinted away when they are unused, and not when they
+are in the foreground.
+"""
 
 import signal
 
@@ -21,7 +23,9 @@ LONG_ENOUGH = 8
 class Application:
     """A process that holds memory and does nothing, in a group of its own."""
 
-    def __init__(self, guest: Guest, group: str, amount: str = "64M", program: str = "omr-testkit", options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, guest: Guest, group: str, amount: str = "64M", program: str = "omr-testkit", options: tuple[str, ...] = ()
+    ) -> None:
         self.guest, self.group, self.verifications = guest, group, 0
         guest.group(group)
         self.process = guest.spawn([program, "fill", amount, *options], group=group)
@@ -88,7 +92,9 @@ def test_a_process_in_the_background_is_paged_out_and_one_in_the_foreground_is_n
             line = daemon.wait_for_hint(away)
             assert line["stop_reason"] == "done" and "oom_score_adj" in line["score"]
             assert away.swapped() > 0.95 * away.bytes
-            assert line["freed"] > 0.9 * away.bytes and away.held() < 0.2 * away.bytes, "nor is it left in the swap cache"
+            assert line["freed"] > 0.9 * away.bytes and away.held() < 0.2 * away.bytes, (
+                "nor is it left in the swap cache"
+            )
             # The control, of which nobody has said anything.
             assert stays.swapped() == 0 and stays.held() > stays.bytes
             assert not daemon.hints(stays) and not daemon.hints(stays, "cold")
@@ -130,7 +136,7 @@ class = "protected"
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert meant.swapped() > 0.95 * meant.bytes
             assert other.swapped() == 0 and precious.swapped() == 0
-            assert "exe \"/opt/**\"" in meant.shown()["why"] and precious.shown()["class"] == "protected"
+            assert 'exe "/opt/**"' in meant.shown()["why"] and precious.shown()["class"] == "protected"
             refused = precious.say("background", code=1)
             assert "is protected, which omr background does not take away" in refused
             # A group is a way to name all that is in it.
@@ -159,21 +165,30 @@ class = "background"
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
         half, cold, hot = (
             Application(guest, group, amount, options=options)
-            for group, amount, options in (("half", "80M", ("--hot", "40")), ("pair", "64M", ()), ("pair", "32M", ("--hot", "100")))
+            for group, amount, options in (
+                ("half", "80M", ("--hot", "40")),
+                ("pair", "64M", ()),
+                ("pair", "32M", ("--hot", "100")),
+            )
         )
 
         def known(application: Application) -> tuple[int, int]:
-            """The least and the most of what it has not used for half a minute; what is not known is anything."""
+            """The least and the most of what it has not used for half a minute; what is not known
+            is anything.
+            """
             seen = application.shown()["cold"]
             idle = [idle for idle in seen["idle"] if idle["seconds"] == 30] if seen else []
             return (idle[0]["least"], idle[0]["most"]) if idle else (0, application.bytes)
 
         with Daemon(guest, idle="1h", config=config):
             unused = 0.6 * half.bytes
-            least, most = guest.wait_for(lambda: (found := known(half))[0] > 0.95 * unused and found, 150, "what it has not used")
+            least, most = guest.wait_for(
+                lambda: (found := known(half))[0] > 0.95 * unused and found, 150, "what it has not used"
+            )
             # The control: what is used is not in it.
             assert 0.95 * unused <= least <= most <= 1.05 * unused
-            # Of two in one group either may have what the group has not used, as far as the other has no room for it.
+            # Of two in one group either may have what the group has not used, as far as the other
+            # has no room for it.
             least, most = known(cold)
             assert 0.4 * cold.bytes <= least <= 0.55 * cold.bytes and most > 0.95 * cold.bytes
             least, most = known(hot)
@@ -194,7 +209,10 @@ def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swa
 
         def wait() -> Process:
             """Something that never gets what it wants, and waits for it, whatever the disk does."""
-            waited = lambda: int(guest.read(f"{group}/memory.pressure").split("total=")[1].split()[0])
+
+            def waited() -> int:
+                return int(guest.read(f"{group}/memory.pressure").split("total=")[1].split()[0])
+
             before = waited()
             process = guest.spawn(["omr-testkit", "fill", "256M"], group="waits")
             guest.wait_for(lambda: waited() > before + 1_000_000, 120, "process that waits for memory")
@@ -258,7 +276,11 @@ def test_what_was_paged_out_is_read_back_when_its_process_returns_where_that_is_
                     assert hints == [] and away.cached() < 0.1 * away.bytes
                     away.verify()
                 else:
-                    assert len(hints) == 1 and hints[0]["advised"] > 0.95 * away.bytes and hints[0]["stop_reason"] == "done"
+                    assert (
+                        len(hints) == 1
+                        and hints[0]["advised"] > 0.95 * away.bytes
+                        and hints[0]["stop_reason"] == "done"
+                    )
                     assert away.cached() > 0.9 * away.bytes, "in memory, and not used yet"
                     assert away.shown()["last"]["step"] == "pageout"
         away.verify()

@@ -4,8 +4,8 @@ import pytest
 
 from omrlab.agent import decode, encode
 from omrlab.guest import hibernation_figures
-from omrlab.report import reached
 from omrlab.host import calm_seconds, stolen
+from omrlab.report import reached
 from omrlab.results import Metric, quantile
 
 
@@ -51,7 +51,9 @@ def test_a_metric_is_the_median_with_its_spread() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "goal", "met"), [(2, ">= 2", True), (1, ">= 2", False), (100.1, "<= 100", False), (0, "= 0", True)])
+@pytest.mark.parametrize(
+    ("value", "goal", "met"), [(2, ">= 2", True), (1, ">= 2", False), (100.1, "<= 100", False), (0, "= 0", True)]
+)
 def test_a_goal_is_met_or_not(value: float, goal: str, met: bool) -> None:
     assert reached({"value": value, "goal": goal}) is met
 

@@ -26,7 +26,8 @@ def groups(guest: Guest) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("script", "code"), [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", 128 + 15), ("kill -KILL $$", 128 + 9)]
+    ("script", "code"),
+    [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", 128 + 15), ("kill -KILL $$", 128 + 9)],
 )
 def test_it_ends_as_the_command_does_and_removes_the_group(guest, script, code) -> None:
     ended = guest.run(["omr", "run", "--class", "background", "--", "sh", "-c", script], check=False)
@@ -141,7 +142,8 @@ def debian():
 
     with DebianGuest(files={"omr": build("omr")}) as guest:
         guest.settle()
-        guest.shell(f"install {LAB}/omr /usr/local/bin/omr && useradd --create-home --uid 1000 user && loginctl enable-linger user", timeout=120)
+        guest.shell(f"install {LAB}/omr /usr/local/bin/omr")
+        guest.shell("useradd --create-home --uid 1000 user && loginctl enable-linger user", timeout=120)
         guest.wait_for(lambda: guest.active("user@1000.service") == "active", 120, "the user's service manager")
         yield guest
 
@@ -150,7 +152,9 @@ AS_USER = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "env", "
 
 
 def test_systemd_makes_and_removes_a_scope(debian) -> None:
-    ended = debian.run(["omr", "run", "--class", "background", "--", "sh", "-c", "cat /proc/self/cgroup; exit 5"], check=False)
+    ended = debian.run(
+        ["omr", "run", "--class", "background", "--", "sh", "-c", "cat /proc/self/cgroup; exit 5"], check=False
+    )
     assert (ended.code, ended.stderr) == (5, "")
     assert ended.stdout.startswith("0::/background.slice/omr-run-"), ended.stdout
     debian.wait_for(lambda: not groups(debian), 20, "removal of the scope")
@@ -171,7 +175,9 @@ def test_systemd_knows_the_command_and_omr_its_class(debian) -> None:
 
 def xattrs(guest: Guest, path: str) -> str:
     """Names and values, by Perl's own system call: the guest has no getfattr."""
-    script = 'my ($path, $name, $v) = (shift, "user.omr.class", "\\0" x 64); my $n = syscall(191, $path, $name, $v, 64);'
+    script = (
+        'my ($path, $name, $v) = (shift, "user.omr.class", "\\0" x 64); my $n = syscall(191, $path, $name, $v, 64);'
+    )
     script += 'print "$name=", substr($v, 0, $n) if $n > 0'
     return guest.run(["perl", "-e", script, path]).stdout
 
@@ -179,7 +185,9 @@ def xattrs(guest: Guest, path: str) -> str:
 def test_a_users_command_is_in_the_users_own_slice(debian) -> None:
     ended = debian.run([*AS_USER, "omr", "run", "--", "sh", "-c", "cat /proc/self/cgroup; exit 6"], check=False)
     assert (ended.code, ended.stderr) == (6, "")
-    assert ended.stdout.startswith("0::/user.slice/user-1000.slice/user@1000.service/background.slice/omr-run-"), ended.stdout
+    assert ended.stdout.startswith("0::/user.slice/user-1000.slice/user@1000.service/background.slice/omr-run-"), (
+        ended.stdout
+    )
     debian.wait_for(lambda: not groups(debian), 20, "removal of the scope")
 
 

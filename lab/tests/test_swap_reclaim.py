@@ -1,4 +1,5 @@
-"""memory.swap.reclaim by its contract, wherever it comes from: the patched kernel, or `omr mount` on kernels that lack it.
+"""memory.swap.reclaim by its contract, wherever it comes from: the patched kernel, or `omr mount`
+on kernels that lack it.
 
 The patched kernel takes part where it was built (make kernel).
 """
@@ -77,7 +78,9 @@ def test_a_write_reclaims_and_the_count_is_read_back(offering, load) -> None:
 
 
 def test_the_kernels_own_file_is_not_bounded(offering, load) -> None:
-    """The control of the test above: what is sent to a slow disk when the same is written to memory.reclaim."""
+    """The control of the test above: what is sent to a slow disk when the same is written to
+    memory.reclaim.
+    """
     with Guest(offering, 512, Disk(768, mb_s=10)) as guest:
         load(guest, "bg", "192M")
         if not offering.startswith(RELEASE):
@@ -98,7 +101,8 @@ def test_what_is_protected_stays_at_the_root_too(offering, protection, load) -> 
         assert place.freed("") > 80 * MIB
         assert background.swapped() > 80 * MIB
         assert kept.swapped() == 0
-        # The control: by its own file it goes, as a group's own protection holds against others only.
+        # The control: by its own file it goes, as a group's own protection holds against others
+        # only.
         guest.shell(f"echo 16M > {place.file('kept')}", timeout=120)
         assert kept.swapped() >= 16 * MIB
 
@@ -109,7 +113,18 @@ def test_what_is_written_is_understood_as_by_the_kernel(offering) -> None:
         guest.group("bg")
         for text in ("0", "4096", "4k", "0x1000", "010000", "  64K  ", "1M", "1e", "max"):
             guest.write(place.file("bg"), f"{text}\n")
-        for text in ("", "x", "-1", "1.5M", "5%", "1Mb", "1M 1M", "1M swappiness=60", "1M older_than=x", "older_than=1"):
+        for text in (
+            "",
+            "x",
+            "-1",
+            "1.5M",
+            "5%",
+            "1Mb",
+            "1M 1M",
+            "1M swappiness=60",
+            "1M older_than=x",
+            "older_than=1",
+        ):
             assert place.refused("bg", f"{text}\n") == errno.EINVAL, text
         assert place.refused("nobody", "1M") == errno.ENOENT
         script = f"exec 3> {place.file('bg')}; rmdir {CGROUP}/bg; echo 1M >&3"

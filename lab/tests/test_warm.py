@@ -1,4 +1,4 @@
-"""`omr warm` on real kernels: what was swapped out is back before it is used, and in whose order."""
+"""`omr warm` on real kernels: what was swapped out is back before it is used, in that order."""
 
 import random
 import signal
@@ -68,7 +68,8 @@ def test_a_working_set_is_back_before_it_is_used(release) -> None:
         assert summary["swapped_in"] >= 0.95 * foreground.bytes
         assert foreground.cached() >= 0.9 * foreground.bytes
         after = foreground.touch()
-        # The control is in the same guest: without warm each read brings some pages, and the program waits for all of them.
+        # The control is in the same guest: without warm each read brings some pages, and the
+        # program waits for all of them.
         pages = foreground.bytes / 4096
         assert without["major_faults"] > pages / 16
         assert after["major_faults"] < pages / 200
@@ -85,7 +86,7 @@ def test_foreground_comes_back_first(release) -> None:
         assert 16 * MIB <= foreground.cached() <= 48 * MIB, "as much as the rate lets through"
         assert background.cached() < MIB
         summary = warm(guest, "/", "--ignore-busy")
-        assert [group["group"] for group in summary["groups"]][0] == "fg"
+        assert summary["groups"][0]["group"] == "fg"
         assert background.cached() > 0.9 * background.bytes
 
 
@@ -210,8 +211,12 @@ def test_the_daemon_does_not_take_it_for_harm(release) -> None:
 
 
 def swept_out(guest: Guest, load: Touched, daemon: Daemon, sweeps: int) -> None:
-    """Waits until the daemon has taken it; to ask is work in the guest, which cuts a sweep short, so seldom."""
-    guest.wait_for(lambda: load.swapped() > 0.8 * load.bytes and load.cached() < 8 * MIB, 150, "swapped memory", every=5)
+    """Waits until the daemon has taken it; to ask is work in the guest, which cuts a sweep short,
+    so seldom.
+    """
+    guest.wait_for(
+        lambda: load.swapped() > 0.8 * load.bytes and load.cached() < 8 * MIB, 150, "swapped memory", every=5
+    )
     guest.wait_for(lambda: len(daemon.sweeps("bg")) >= sweeps, 60, "ledger entry", every=5)
 
 

@@ -1,7 +1,8 @@
 """`omr watch` and the daemon in a guest: what a cloud's notice makes of a machine that is busy.
 
-The metadata server is busybox's httpd with files of the names that Azure's service has: it is the one of the three that needs
-nothing of a request but its path. Each protocol as such is tested in crates/omr/tests/watch.rs.
+The metadata server is busybox's httpd with files of the names that Azure's service has: it is the
+one of the three that needs nothing of a request but its path. Each protocol as such is tested in
+crates/omr/tests/watch.rs.
 """
 
 import json
@@ -64,7 +65,9 @@ def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release
 
             announce(guest, event(guest, "Preempt", 90))
             guest.wait_for(lambda: background.resident() < 32 * MIB, 80, "smaller background group")
-            prepared = guest.wait_for(lambda: [e for e in daemon.ledger() if e["kind"] == "prepare"], 90, "ledger entry")
+            prepared = guest.wait_for(
+                lambda: [e for e in daemon.ledger() if e["kind"] == "prepare"], 90, "ledger entry"
+            )
             assert len(prepared) == 1
             assert prepared[0]["for"] == "preempt"
             assert prepared[0]["why"] == "scheduled event: Preempt"
@@ -98,7 +101,9 @@ def test_before_the_guest_is_moved_its_host_is_told_what_is_free(load) -> None:
 
 
 def test_what_was_to_be_prepared_for_is_over_when_the_machine_has_slept(load) -> None:
-    """Straight through the kernel: no hook has told the daemon. Without an end the deadline would be minutes away."""
+    """Straight through the kernel: no hook has told the daemon. Without an end the deadline would
+    be minutes away.
+    """
     with Guest("6.12", 512, Disk(1024, mb_s=8)) as guest:
         background = load(guest, "bg", "60%")
         guest.shell("ip link set lo up; mkdir -p /www/metadata/instance/compute")
@@ -113,7 +118,9 @@ def test_what_was_to_be_prepared_for_is_over_when_the_machine_has_slept(load) ->
             httpd.kill(signal.SIGKILL)
             assert daemon.ledger() == []
             guest.hibernate_and_resume()
-            prepared = guest.wait_for(lambda: [e for e in daemon.ledger() if e["kind"] == "prepare"], 60, "ledger entry")
+            prepared = guest.wait_for(
+                lambda: [e for e in daemon.ledger() if e["kind"] == "prepare"], 60, "ledger entry"
+            )
             assert [entry["stop_reason"] for entry in prepared] == ["the machine was asleep"]
             assert daemon.status()["preparing"] is None
             swapped = background.swapped()
@@ -125,7 +132,9 @@ def test_what_was_to_be_prepared_for_is_over_when_the_machine_has_slept(load) ->
 METADATA = "169.254.169.254"
 
 # Nothing is ever swept because the machine is idle.
-SERVICE = CLASSES + """
+SERVICE = (
+    CLASSES
+    + """
 [idle]
 for = "1d"
 [sweep]
@@ -133,6 +142,7 @@ after_boot = "0s"
 [cloud]
 provider = "azure"
 """
+)
 
 
 def test_the_service_of_the_package_hears_a_notice_in_its_sandbox(installed) -> None:
@@ -152,6 +162,8 @@ def test_the_service_of_the_package_hears_a_notice_in_its_sandbox(installed) -> 
         guest.shell(f"sleep {LONG_ENOUGH}")
         assert guest.group_value("bg", "memory.swap.current") == 0
         announce(guest, event(guest, "Preempt", 90))
-        guest.wait_for(lambda: guest.group_value("bg", "memory.swap.current") > 64 * MIB, 80, "smaller background group", every=1)
+        guest.wait_for(
+            lambda: guest.group_value("bg", "memory.swap.current") > 64 * MIB, 80, "smaller background group", every=1
+        )
         assert guest.active("omr-watch") == "active"
         assert guest.property("omr-watch", "NRestarts") == "0"

@@ -1,4 +1,6 @@
-"""`omr wss` and `omr reclaim --older-than` on real kernels: what is cold is known, and taken, and nothing else."""
+"""`omr wss` and `omr reclaim --older-than` on real kernels: what is cold is known, and taken, and
+nothing else.
+"""
 
 import signal
 
@@ -14,7 +16,9 @@ COLD, HOT = 96 * MIB, 64 * MIB
 
 
 class Half:
-    """Memory of which the first part is used every second, and the rest never; and page cache, if wanted."""
+    """Memory of which the first part is used every second, and the rest never; and page cache, if
+    wanted.
+    """
 
     def __init__(self, guest: Guest, group: str, *options: str, hot: int = 40) -> None:
         self.guest, self.group = guest, group
@@ -31,7 +35,9 @@ class Half:
         return self.guest.group_value(self.group, "memory.swap.current")
 
     def cache(self) -> int:
-        """Page cache. Not from "file", of which swap cache is part up to some kernel between 6.12 and 7.3."""
+        """Page cache. Not from "file", of which swap cache is part up to some kernel between 6.12
+        and 7.3.
+        """
         return self.stat("active_file") + self.stat("inactive_file")
 
     def refaults(self) -> int:
@@ -139,9 +145,13 @@ def test_what_is_advised_to_be_used_in_no_order_is_called_unused_however_much_it
         seen = guest.run(["omr", "wss", "top", "--window", "8s", "--json"], timeout=60).json()
         text = guest.run(["omr", "wss", "top", "--window", "1s"], timeout=60).stdout
         assert "MADV_RANDOM" in text, text
-        # The control of what is taken: memory that is not used, with a little beside it that is advised.
+        # The control of what is taken: memory that is not used, with a little beside it that is
+        # advised.
         guest.group("top/cold")
-        for command in (["omr-testkit", "fill", "48M"], ["omr-testkit", "fill", "3M", "--hot", "100", "--advise", "random"]):
+        for command in (
+            ["omr-testkit", "fill", "48M"],
+            ["omr-testkit", "fill", "3M", "--hot", "100", "--advise", "random"],
+        ):
             guest.spawn(command, group="top/cold").line_with("ready", timeout=120)
         summary = reclaim(guest, "top", "max", "--older-than", "4s", "--wait", code=PARTIAL)
         assert summary["end"] == "not-seen", summary
@@ -205,7 +215,9 @@ def test_a_signal_ends_it() -> None:
 
 
 def state(guest: Guest) -> str:
-    """Of the first monitor. The kernel answers EBUSY while somebody else is at one of DAMON's files."""
+    """Of the first monitor. The kernel answers EBUSY while somebody else is at one of DAMON's
+    files.
+    """
     return guest.shell(f"until cat {KDAMONDS}/0/state 2> /dev/null; do sleep 0.1; done", timeout=60)
 
 
@@ -305,7 +317,10 @@ def test_who_takes_damons_monitor_down_makes_it_unknown_and_nothing_is_taken() -
     with boot("6.12", swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
         half = Half(guest, "half")
-        for command in (["wss", "half", "--window", "20s"], ["reclaim", "half", "max", "--older-than", "20s", "--wait"]):
+        for command in (
+            ["wss", "half", "--window", "20s"],
+            ["reclaim", "half", "max", "--older-than", "20s", "--wait"],
+        ):
             omr = guest.spawn(["omr", *command, "--json"])
             guest.wait_for(lambda: guest.read(f"{KDAMONDS}/nr_kdamonds") == "1\n", 60, "a monitor")
             guest.wait_for(lambda: state(guest) == "on\n", 60, "a running monitor")
@@ -327,7 +342,7 @@ def test_who_takes_damons_monitor_down_makes_it_unknown_and_nothing_is_taken() -
 def test_smaps_tells_it_where_it_is_asked_for_and_never_of_what_is_protected(release) -> None:
     with boot(release, swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
-        half = Half(guest, "half")
+        Half(guest, "half")
         seen = guest.run(["omr", "wss", "half", "--tracker", "smaps", "--window", "6s", "--json"], timeout=60).json()
         cold = idle(seen, 6)
         assert seen["tracker"] == "smaps" and 0.97 * COLD <= cold["least"] <= cold["most"] <= 1.03 * COLD, seen
