@@ -10,17 +10,19 @@ from .paths import REPOSITORY
 
 TARGET = "x86_64-unknown-linux-gnu"
 
+PACKAGES = {"omr-testkit": "omr-guest"}
+"""The package of a program, where it has another name."""
+
 
 @functools.cache
-def build(package: str) -> Path:
-    """Builds one of the workspace's programs without shared libraries, in a target directory of its
-    own.
-    """
+def build(program: str) -> Path:
+    """Builds a program of the workspace without shared libraries, in a directory of its own."""
     directory = Path(os.environ.get("OMR_LAB_TARGET", REPOSITORY / "target" / "guest"))
     environment = os.environ | {"RUSTFLAGS": "-C target-feature=+crt-static", "CARGO_TARGET_DIR": str(directory)}
-    command = ["cargo", "build", "--quiet", "--locked", "--release", "--target", TARGET, "--package", {"omr-testkit": "omr-guest"}.get(package, package)]
+    package = PACKAGES.get(program, program)
+    command = ["cargo", "build", "--quiet", "--locked", "--release", "--target", TARGET, "--package", package]
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
-    return directory / TARGET / "release" / package
+    return directory / TARGET / "release" / program
 
 
 def busybox() -> Path:

@@ -21,7 +21,12 @@ app_switch, burst, cold_age, migrate = AppSwitch(), Burst(), ColdAge(), Migrate(
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
     return {
-        "migration": {"total_s": seconds, "downtime_s": 0.02, "sent": mib * MIB, "progress": [(0.0, 0), (seconds, mib * MIB)]},
+        "migration": {
+            "total_s": seconds,
+            "downtime_s": 0.02,
+            "sent": mib * MIB,
+            "progress": [(0.0, 0), (seconds, mib * MIB)],
+        },
         "prepared": {"seconds": 30.0},
         "verified": {"errors": errors},
     }
@@ -49,7 +54,7 @@ def used(kinds: str, seconds: float, stalls: int = 0, errors: int = 0) -> dict[s
     return {
         "switches": [{"app": 0, "kind": names[kind], "seconds": seconds, "errors": errors} for kind in kinds],
         "kills": kinds.count("c"),
-        "events": {name: stalls for name in ("allocstall", "pgscan_direct", "pswpin", "pswpout")},
+        "events": dict.fromkeys(("allocstall", "pgscan_direct", "pswpin", "pswpout"), stalls),
         "stalled_s": [1.0, 0.5],
         "omr_cpu_s": 0.1,
     }
@@ -87,7 +92,10 @@ def test_memory_taken_from_the_foreground_misses_the_goal() -> None:
 
 
 def test_users_are_compared_with_themselves() -> None:
-    results = {"zram": [used("ffcchh", 2, 100), used("ffhhhh", 1)], "rules": [used("ffchhh", 1, 25), used("ffhhhh", 0.5)]}
+    results = {
+        "zram": [used("ffcchh", 2, 100), used("ffhhhh", 1)],
+        "rules": [used("ffchhh", 1, 25), used("ffhhhh", 0.5)],
+    }
     figures = app_switch.metrics(results)
     # A user without cold starts has none to be spared.
     assert figures["cold_starts_delta_pct"].values == [-50]
@@ -124,10 +132,15 @@ def test_what_the_foreground_feels_is_compared_within_a_guest(tmp_path: Path) ->
 
 
 def looked_at(least: int, most: int, file: int = 0) -> dict[str, Any]:
-    """One group of 100 MiB, of which 32 were not used for two minutes and 62 for one; and one of files."""
+    """One group of 100 MiB, of which 32 were not used for two minutes and 62 for one; and one of
+    files.
+    """
     regions = [(18, 0.5), (20, 10), (30, 70), (12, 140), (20, 140)]
     true = [{"bytes": mib * MIB, "touched_ns": int((200 - idle) * 1e9)} for mib, idle in regions]
-    idle = [{"seconds": 60.0, "least": 62 * MIB, "most": 62 * MIB}, {"seconds": 120.0, "least": least * MIB, "most": most * MIB}]
+    idle = [
+        {"seconds": 60.0, "least": 62 * MIB, "most": 62 * MIB},
+        {"seconds": 120.0, "least": least * MIB, "most": most * MIB},
+    ]
     files = {"group": "/file-0", "idle": [{"seconds": 120.0, "least": file * MIB, "most": file * MIB}]}
     said = {"groups": [{"group": "/anon-0", "idle": idle}, files], "cpu_seconds": 0.1}
     return {"said": said, "true": {name: {"now_ns": 200 * 10**9, "regions": true} for name in ("anon-0", "file-0")}}
@@ -150,10 +163,18 @@ def test_cold_memory_is_compared_with_what_is_true() -> None:
 
 def advised(full: float, small: float, held: int | None, errors: int = 0) -> dict[str, Any]:
     """A job whose rounds take so many seconds, one of each five ten times as long."""
-    arm = lambda seconds: [
-        {"seconds": seconds * (10 if n % 5 == 0 else 1), "major_faults": 0, "errors": errors} for n in range(10)
-    ]
-    return {"full": arm(full), "unlimited": arm(full), "advised": arm(small), "peak": 300 * MIB, "held": held and held * MIB}
+
+    def arm(seconds: float) -> list[dict[str, Any]]:
+        rounds = [seconds * (10 if n % 5 == 0 else 1) for n in range(10)]
+        return [{"seconds": each, "major_faults": 0, "errors": errors} for each in rounds]
+
+    return {
+        "full": arm(full),
+        "unlimited": arm(full),
+        "advised": arm(small),
+        "peak": 300 * MIB,
+        "held": held and held * MIB,
+    }
 
 
 def test_a_job_is_compared_with_itself_at_full_size() -> None:
@@ -172,7 +193,13 @@ def test_a_job_is_compared_with_itself_at_full_size() -> None:
 
 def slept(hibernate_s: float, resume_s: float, image_mib: int, errors: int = 0) -> dict[str, Any]:
     image = {"image_kib": image_mib * 1024}
-    return {"hibernate_s": hibernate_s, "resume_s": resume_s, "boot_s": 10.0, "image": image, "verified": {"errors": errors}}
+    return {
+        "hibernate_s": hibernate_s,
+        "resume_s": resume_s,
+        "boot_s": 10.0,
+        "image": image,
+        "verified": {"errors": errors},
+    }
 
 
 def seed_table(on: dict[str, Any]) -> hibernate_seed.Results:
@@ -210,9 +237,16 @@ def test_a_goal_of_hibernation_can_be_missed(on: dict[str, Any], name: str) -> N
 
 
 def footprint_of(
-    cold_out: int = 98, hot_out: int = 0, refaults: int = 0, ms: float = 1.0, slow_s: float = 1.0, left: tuple[str, ...] = ()
+    cold_out: int = 98,
+    hot_out: int = 0,
+    refaults: int = 0,
+    ms: float = 1.0,
+    slow_s: float = 1.0,
+    left: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """A program with 100 MiB it does not use, that is served in `ms`, and in a second for `slow_s` seconds from the change on."""
+    """A program with 100 MiB it does not use, that is served in `ms`, and in a second for `slow_s`
+    seconds from the change on.
+    """
     due = [tick / 100 for tick in range(-1000, 1000)]
     slow = [0 <= at < slow_s for at in due]
     figures = [{"refaults": count, "stalled_s": 0.0, "peer_cpu_s": 0.0} for count in (0, refaults, refaults)]
@@ -241,7 +275,9 @@ def test_peers_are_compared_with_no_reclaim_and_with_each_other() -> None:
     figures = Footprint().metrics(results)
     assert figures["recovery_none"].value == 0 and figures["last_fault_none"].value == 0
     assert figures["recovery_ages"].value == 1 and figures["last_fault_ages"].value == pytest.approx(0.99)
-    assert figures["recovery_over_senpai"].value == 7 and figures["last_fault_over_senpai"].value == pytest.approx(6.99 / 0.99)
+    assert figures["recovery_over_senpai"].value == 7 and figures["last_fault_over_senpai"].value == pytest.approx(
+        6.99 / 0.99
+    )
     assert figures["refaults_before_phase_senpai-limit"].value == 9 and figures["left_behind_senpai-limit"].value == 1
     assert all(reached(figures[name].json()) for name in footprint.GOALS)
 
