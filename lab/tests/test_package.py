@@ -179,6 +179,9 @@ def test_from_its_sandbox_it_takes_idle_memory_and_in_observe_mode_none(guest: D
     def swapped(group: str) -> int:
         return guest.group_value(group.strip("/"), "memory.swap.current")
 
+    # The control: the same decisions, written nowhere but into the ledger. From before there is any
+    # memory: a daemon that acts may be faster than the next step of this test.
+    configure(guest, 'mode = "observe"\n' + UNDISTURBED)
     path = f"--setenv=PATH={LAB}:/usr/bin:/bin"
     guest.run(["systemd-run", "--quiet", "--unit=hoard", path, "omr-testkit", "fill", "128M"])
     guest.run(
@@ -189,8 +192,6 @@ def test_from_its_sandbox_it_takes_idle_memory_and_in_observe_mode_none(guest: D
     guest.wait_for(lambda: resident(owned) > 64 * MIB, 60, f"memory in the user's group: {guest.journal('owned')}")
     assert guest.shell(f"stat -c '%U %a' /sys/fs/cgroup{owned}/memory.reclaim").split() == ["other", "200"]
 
-    # The control: the same decisions, written nowhere but into the ledger.
-    configure(guest, 'mode = "observe"\n' + UNDISTURBED)
     observed = guest.wait_for(lambda: sweeps(guest, HOARD), 120, "ledger entry", every=3)
     assert all(entry["observed"] for entry in observed)
     assert swapped(HOARD) == swapped(owned) == 0
