@@ -1,4 +1,4 @@
-"""The host's end of the agent's serial port (the guest's end: crates/testkit/src/tool/agent.rs).
+"""The host's end of the agent's serial port (the guest's end: crates/guest/src/agent.rs).
 
 A message is a line `@CRC32 JSON`; lines that are none are dropped. A request without an answer is
 sent again under the same id: the agent does it once and answers as often as asked. Bytes travel as

@@ -1,4 +1,4 @@
-"""The static programs of the guest: omr, omr-testkit and busybox."""
+"""The static programs of the guest: omr, omr-guest and busybox."""
 
 import functools
 import os
@@ -10,17 +10,13 @@ from .paths import REPOSITORY
 
 TARGET = "x86_64-unknown-linux-gnu"
 
-PACKAGES = {"omr-testkit": "omr-guest"}
-"""The package of a program, where it has another name."""
-
 
 @functools.cache
 def build(program: str) -> Path:
     """Builds a program of the workspace without shared libraries, in a directory of its own."""
     directory = Path(os.environ.get("OMR_LAB_TARGET", REPOSITORY / "target" / "guest"))
     environment = os.environ | {"RUSTFLAGS": "-C target-feature=+crt-static", "CARGO_TARGET_DIR": str(directory)}
-    package = PACKAGES.get(program, program)
-    command = ["cargo", "build", "--quiet", "--locked", "--release", "--target", TARGET, "--package", package]
+    command = ["cargo", "build", "--quiet", "--locked", "--release", "--target", TARGET, "--package", program]
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True)
     return directory / TARGET / "release" / program
 

@@ -36,7 +36,7 @@ After=dev-ttyS1.device
 BindsTo=dev-ttyS1.device
 
 [Service]
-ExecStart={LAB}/omr-testkit agent /dev/ttyS1
+ExecStart={LAB}/omr-guest agent /dev/ttyS1
 Environment=HOME=/root LC_ALL=C.UTF-8 PATH={LAB}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 Restart=always
 
@@ -187,7 +187,7 @@ class DebianGuest(Guest):
         archive.file("init", INIT.encode(), 0o755)
         archive.file("bin/busybox", busybox().read_bytes(), 0o755)
         archive.symlink("bin/sh", "busybox")
-        archive.file("lab/omr-testkit", build("omr-testkit").read_bytes(), 0o755)
+        archive.file("lab/omr-guest", build("omr-guest").read_bytes(), 0o755)
         for name, file in self.files.items():
             archive.file(f"lab/{name}", file.read_bytes(), 0o755)
         order = self.kernel.modules.load_order(*MODULES)

@@ -109,7 +109,7 @@ class Guest(Machine):
         swap: Swap | None = None,
         data_mib: int = 0,
         smp: int = 2,
-        programs: tuple[str, ...] = ("omr", "omr-testkit"),
+        programs: tuple[str, ...] = ("omr", "omr-guest"),
         append: str = "",
         accelerator: Accelerator | None = None,
         boot_timeout: float = BOOT_TIMEOUT,

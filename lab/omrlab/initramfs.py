@@ -1,4 +1,4 @@
-"""The mini guest's file system: busybox, omr, omr-testkit, a few modules and an init script."""
+"""The mini guest's file system: busybox, omr, omr-guest, a few modules and an init script."""
 
 import functools
 from dataclasses import dataclass, field
@@ -60,9 +60,7 @@ def pad(data: bytes) -> bytes:
 
 
 @functools.cache
-def initramfs(
-    kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-testkit"), debian: tuple[str, ...] = ()
-) -> bytes:
+def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-guest"), debian: tuple[str, ...] = ()) -> bytes:
     """The archive for one kernel; `debian`: packages whose programs are in it as well."""
     archive = Archive()
     for path in (

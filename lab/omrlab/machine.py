@@ -81,7 +81,7 @@ def accelerator() -> Accelerator:
         if not answer.exists():
             try:
                 hardware = Hardware(kernel("6.12"))
-                with Machine(hardware, ("omr-testkit",), accelerator=KVM, boot_timeout=20, fresh=True):
+                with Machine(hardware, ("omr-guest",), accelerator=KVM, boot_timeout=20, fresh=True):
                     name = KVM.name
             except GuestError:
                 name = TCG.name
@@ -104,7 +104,7 @@ class Machine:
     def __init__(
         self,
         hardware: Hardware,
-        programs: tuple[str, ...] = ("omr", "omr-testkit"),
+        programs: tuple[str, ...] = ("omr", "omr-guest"),
         debian: tuple[str, ...] = (),
         accelerator: Accelerator | None = None,
         boot_timeout: float = BOOT_TIMEOUT,
@@ -374,7 +374,7 @@ class Machine:
     # Hibernation and migration
 
     def hibernate_and_resume(
-        self, timeout: float = 600, argv: tuple[str, ...] = ("omr-testkit", "hibernate")
+        self, timeout: float = 600, argv: tuple[str, ...] = ("omr-guest", "hibernate")
     ) -> Hibernation:
         """Hibernates, switches on again, and comes back when the same processes run on.
 

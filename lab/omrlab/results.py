@@ -196,9 +196,7 @@ def identity(release: str) -> dict[str, Any]:
     return {
         "kernel": kernel(release).version,
         "accelerator": accelerator().name,
-        "programs": {
-            name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-testkit")
-        },
+        "programs": {name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-guest")},
     }
 
 

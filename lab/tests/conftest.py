@@ -232,7 +232,7 @@ class Load:
         self.guest = guest
         self.group = group
         guest.group(group)
-        self.process = guest.spawn(["omr-testkit", "fill", amount, *options], group=group)
+        self.process = guest.spawn(["omr-guest", "fill", amount, *options], group=group)
         self.bytes: int = self.process.line_with("ready", timeout=120)["bytes"]
 
     def resident(self) -> int:

@@ -19,7 +19,7 @@ class Load:
     def __init__(self, guest: Guest, group: str, mib: int = COLD + HOT, hot_percent: int = 40, **limits: str) -> None:
         self.guest, self.group = guest, group
         self.directory = guest.group(group, **limits)
-        self.process = guest.spawn(["omr-testkit", "fill", f"{mib}M", "--hot", str(hot_percent)], group=group)
+        self.process = guest.spawn(["omr-guest", "fill", f"{mib}M", "--hot", str(hot_percent)], group=group)
         self.process.line_with("ready", timeout=120)
 
     def limit(self, name: str = "high") -> str:

@@ -193,7 +193,7 @@ def test_a_group_of_whose_use_ages_know_nothing_is_left_alone_and_that_is_said(l
 def busy(guest: Guest, burst: str):
     """Foreground work from now on."""
     guest.group("fg")
-    spin = guest.spawn(["omr-testkit", "spin", "--threads", "1", "--burst", burst], group="fg")
+    spin = guest.spawn(["omr-guest", "spin", "--threads", "1", "--burst", burst], group="fg")
     spin.line_with("ready")
     spin.kill(signal.SIGUSR1)
     return spin
@@ -211,7 +211,7 @@ def test_the_seeds_profile_waits_for_every_cpu_and_takes_one_group(load) -> None
         assert guest.run(["omr", "daemon", "--profile", "seed", "nobody"], check=False).code == 1
         assert guest.run(["omr", "daemon", "bg"], check=False).code == 2
         # The control: one CPU of two is at work, which the rule of the profile does not call idle.
-        spin = guest.spawn(["omr-testkit", "spin", "--threads", "1", "--burst", "600s"])
+        spin = guest.spawn(["omr-guest", "spin", "--threads", "1", "--burst", "600s"])
         spin.line_with("ready")
         spin.kill(signal.SIGUSR1)
         omr = guest.spawn(["omr", "daemon", "--foreground", "--profile", "seed", "/sys/fs/cgroup/bg"])

@@ -16,7 +16,7 @@ FOCUS = "user.xdg.inactive-since"
 
 
 def set_focus(guest: Guest, application: Application, value: str) -> None:
-    guest.run(["omr-testkit", "attribute", f"/sys/fs/cgroup/{application.group}", FOCUS, value])
+    guest.run(["omr-guest", "attribute", f"/sys/fs/cgroup/{application.group}", FOCUS, value])
 
 
 def since_now(guest: Guest) -> str:

@@ -13,7 +13,7 @@ def test_the_program_counts_what_is_in_swap_and_waits_for_it_after_the_change(ta
     with Guest(mem_mib=512, swap=Zram(256)) as guest:
         guest.group("load")
         sizes = ("--hot", "8M", "--cold", "32M", "--wakes", "8M")
-        load = guest.spawn(["omr-testkit", "footprint", "--raw", "/tmp/samples", *sizes], group="load")
+        load = guest.spawn(["omr-guest", "footprint", "--raw", "/tmp/samples", *sizes], group="load")
         load.line_with("ready", timeout=120)
         if taken:
             # Exit code 4: it may be a little less.

@@ -12,7 +12,7 @@ from omrlab.agent import AgentError
 from omrlab.debian import DebianGuest
 from omrlab.guest import Disk, Guest, GuestError, GuestPanicked, Hibernation, SwapFile, Zram
 
-TESTKIT = ("omr-testkit",)
+TESTKIT = ("omr-guest",)
 
 
 def test_a_guest_boots_with_swap_and_all_controllers(release: str) -> None:
@@ -80,7 +80,7 @@ def test_a_debian_guest_hibernates_to_a_file_on_its_root_through_logind() -> Non
 
 def hibernates(guest: Guest, round_trip: Callable[[], Hibernation]) -> None:
     guest.group("load")
-    load = guest.spawn(["omr-testkit", "fill", "40%"], group="load")
+    load = guest.spawn(["omr-guest", "fill", "40%"], group="load")
     load.line_with("ready")
     boot = guest.read("/proc/sys/kernel/random/boot_id")
     assert round_trip().image["image_kib"] > 0

@@ -20,7 +20,7 @@ class Mapped:
     def __init__(self, guest: Guest, group: str, amount: str, *options: str) -> None:
         self.guest, self.group, self.verified = guest, group, 0
         guest.group(group)
-        self.process = guest.spawn(["omr-testkit", "map", amount, *options], group=group)
+        self.process = guest.spawn(["omr-guest", "map", amount, *options], group=group)
         ready = self.process.line_with("ready", timeout=180)
         self.bytes, self.start, self.mappings = ready["bytes"], ready["start"], ready["mappings"]
         self.device: int = ready["device"]
@@ -65,7 +65,7 @@ def test_what_is_paged_out_is_freed_and_comes_back_whole(release) -> None:
         # The control: the system call alone leaves all of it in memory, as swap cache, also after
         # the disk has it.
         before = bare.current()
-        guest.run(["omr-testkit", "advise", "pageout", str(bare.pid)], timeout=60)
+        guest.run(["omr-guest", "advise", "pageout", str(bare.pid)], timeout=60)
         guest.wait_for(lambda: guest.meminfo()["Writeback"] < MIB, 60, "end of writeback")
         assert bare.swapped() > 0.95 * bare.bytes
         assert before - bare.current() < 0.1 * bare.bytes
@@ -204,7 +204,7 @@ def test_another_process_that_gets_the_pid_is_left_alone(release) -> None:
         guest.wait_for(lambda: ends.swapped() > 4 * MIB, 30, "something in swap", every=0.05)
         ends.process.kill(signal.SIGKILL)
         ends.process.wait()
-        guest.spawn_as(ends.pid, ["omr-testkit", "map", "24M"], "bg")
+        guest.spawn_as(ends.pid, ["omr-guest", "map", "24M"], "bg")
         ended = process.wait(timeout=120)
         assert ended.code == PARTIAL and ended.json()["end"] == "gone", f"{ended.stdout} {ended.stderr}"
 
@@ -296,7 +296,7 @@ def test_what_cannot_be_hinted_is_named(release) -> None:
 
         # Rights. Of an own process only CAP_SYS_NICE is missing, of another's CAP_SYS_PTRACE comes
         # first.
-        nobody = ["omr-testkit", "in", "bg", "--uid", "65534", "--"]
+        nobody = ["omr-guest", "in", "bg", "--uid", "65534", "--"]
         own = guest.spawn([*nobody, "sleep", "1000"])
         guest.wait_for(lambda: "65534" in guest.read(f"/proc/{own.pid}/status"), 30, "process of nobody")
         for target, says in [(own.pid, "takes CAP_SYS_NICE, so"), (pid, "takes CAP_SYS_PTRACE, so")]:
@@ -314,7 +314,7 @@ def test_what_cannot_be_hinted_is_named(release) -> None:
         omr(guest, "hint", pid, "--cold")
 
         # Processes in namespaces of their own are like any other, by the pid they have here.
-        inner = guest.spawn(["unshare", "-U", "-p", "-f", "omr-testkit", "map", "4M"], group="bg")
+        inner = guest.spawn(["unshare", "-U", "-p", "-f", "omr-guest", "map", "4M"], group="bg")
         inner.line_with("ready")
         tree = omr(guest, "hint", inner.pid, "--cold", "--tree", "--json").json()
         assert len(tree["processes"]) == 2 and tree["hinted"] >= 4 * MIB

@@ -22,7 +22,7 @@ def boot() -> Guest:
 def fill(guest: Guest, group: str, *options: str):
     """Memory, used every second as far as the options say."""
     guest.group(group)
-    process = guest.spawn(["omr-testkit", "fill", f"{(COLD + HOT) // MIB}M", *options], group=group)
+    process = guest.spawn(["omr-guest", "fill", f"{(COLD + HOT) // MIB}M", *options], group=group)
     process.line_with("ready", timeout=120)
     return process
 
@@ -112,7 +112,7 @@ def test_each_node_is_remembered_where_there_are_several() -> None:
         # 64 MiB on the first node, none of which is used; 96 MiB on the second, of which half is.
         for number, options in ((0, ("64M",)), (1, ("96M", "--hot", "50"))):
             guest.write(f"{guest.group(f'two/on-{number}')}/cpuset.mems", str(number))
-            guest.spawn(["omr-testkit", "fill", *options], group=f"two/on-{number}").line_with("ready", timeout=120)
+            guest.spawn(["omr-guest", "fill", *options], group=f"two/on-{number}").line_with("ready", timeout=120)
         planted = {0: (64 * MIB, 64 * MIB), 1: (96 * MIB, 48 * MIB)}
 
         def is_planted(sample: dict, number: int) -> bool:
@@ -146,7 +146,7 @@ def test_what_has_no_age_may_be_used() -> None:
     with boot() as guest:
         guest.write(SWITCH, "y")
         guest.group("locked")
-        load = guest.spawn(["omr-testkit", "map", f"{COLD // MIB}M", "--locked", f"{HOT // MIB}M"], group="locked")
+        load = guest.spawn(["omr-guest", "map", f"{COLD // MIB}M", "--locked", f"{HOT // MIB}M"], group="locked")
         load.line_with("ready", timeout=120)
         with Daemon(guest, idle="1h", config=history("10s", "10%")):
             sample = wait_for_known(guest, "locked", COLD, 120)

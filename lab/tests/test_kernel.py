@@ -51,7 +51,7 @@ def removal(patched: str, file: str) -> float:
         guest.shell("mkdir /run/big; mount -t tmpfs -o size=512M tmpfs /run/big")
         guest.group("gone")
         guest.run(["dd", "if=/dev/urandom", "of=/run/big/file", "bs=1M", "count=256"], group="gone", timeout=120)
-        guest.spawn(["omr-testkit", "write", f"{CGROUP}/gone/{file}", "200M"])
+        guest.spawn(["omr-guest", "write", f"{CGROUP}/gone/{file}", "200M"])
         guest.wait_for(lambda: guest.vmstat()["pswpout"] > 256, 60, "swapping", every=0.1)
         uptime = "read up _ < /proc/uptime; echo $up"
         began, ended = map(float, guest.shell(f"{uptime}; rmdir {CGROUP}/gone; {uptime}", timeout=120).split())
@@ -67,7 +67,7 @@ def test_removing_a_group_does_not_wait_for_its_reclaim(patched) -> None:
 def test_freezing_ends_it_with_success_and_it_does_not_go_on(checked, load) -> None:
     with guest_of(checked, mb_s=20) as guest:
         background = load(guest, "bg", "512M")
-        writer = guest.spawn(["omr-testkit", "write", f"{CGROUP}/bg/{FILE}", "max"])
+        writer = guest.spawn(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "max"])
         guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "swapping", every=0.1)
         guest.write("/sys/power/pm_test", "freezer")
         guest.write("/sys/power/state", "freeze")
@@ -86,7 +86,7 @@ def test_freezing_ends_it_with_success_and_it_does_not_go_on(checked, load) -> N
 def test_it_hibernates_while_somebody_reclaims(patched, load) -> None:
     with Guest(patched, 1024, SwapFile(1280, mb_s=40)) as guest:
         background = load(guest, "bg", "384M")
-        writer = guest.spawn(["omr-testkit", "write", f"{CGROUP}/{FILE}", "max"])
+        writer = guest.spawn(["omr-guest", "write", f"{CGROUP}/{FILE}", "max"])
         guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "swapping", every=0.1)
         guest.hibernate_and_resume()
         assert writer.wait().json()["written"] == 3
@@ -101,9 +101,9 @@ def test_what_is_in_use_is_not_sent_for_ever(patched) -> None:
     with Guest(patched, 512, Disk(768, mb_s=1)) as guest:
         guest.group("bg")
         # All of it is used again before the disk has it.
-        guest.spawn(["omr-testkit", "stress", "32M", "--rate", "512M"], group="bg").line_with("ready")
+        guest.spawn(["omr-guest", "stress", "32M", "--rate", "512M"], group="bg").line_with("ready")
         before = guest.vmstat()["pswpout"]
-        written = guest.run(["omr-testkit", "write", f"{CGROUP}/bg/{FILE}", "16M"], timeout=180).json()
+        written = guest.run(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "16M"], timeout=180).json()
         assert written["errno"] is None, written
         assert (guest.vmstat()["pswpout"] - before) * 4096 <= 19 * MIB
 
@@ -114,7 +114,7 @@ def test_it_can_be_delegated_as_memory_reclaim_can(patched) -> None:
 
 
 def test_everything_at_once(checked, load) -> None:
-    write = "omr-testkit write"
+    write = "omr-guest write"
     with guest_of(checked, mb_s=60) as guest:
         kept, background = load(guest, "kept", "64M"), load(guest, "bg", "256M")
         guest.write(f"{CGROUP}/kept/memory.min", "max")
@@ -133,7 +133,7 @@ def test_everything_at_once(checked, load) -> None:
                     dd if=/dev/urandom of=/run/big/storm bs=1M count=8 2> /dev/null'
                 {write} {CGROUP}/storm/{FILE} max & rmdir {CGROUP}/storm || exit 1; wait; rm /run/big/storm; done""",
             "fork": "for i in $(seq 1000); do true & done; wait",
-            "out of memory": "for i in $(seq 5); do omr-testkit in oom -- omr-testkit fill 64M; done; true",
+            "out of memory": "for i in $(seq 5); do omr-guest in oom -- omr-guest fill 64M; done; true",
             "use": f"for i in $(seq 20); do kill -{int(signal.SIGUSR1)} {background.process.pid}; sleep 0.5; done",
         }
         running = {name: guest.spawn(["sh", "-c", script]) for name, script in storms.items()}

@@ -167,7 +167,7 @@ HOARD = "/system.slice/hoard.service"
 # A user's group within a service that systemd has delegated: its files belong to the user.
 OWNED = """
 cd /sys/fs/cgroup/system.slice/owned.service && mkdir app && echo 0 > app/cgroup.procs &&
-echo +memory > cgroup.subtree_control && exec omr-testkit fill 64M
+echo +memory > cgroup.subtree_control && exec omr-guest fill 64M
 """
 
 
@@ -183,7 +183,7 @@ def test_from_its_sandbox_it_takes_idle_memory_and_in_observe_mode_none(guest: D
     # memory: a daemon that acts may be faster than the next step of this test.
     configure(guest, 'mode = "observe"\n' + UNDISTURBED)
     path = f"--setenv=PATH={LAB}:/usr/bin:/bin"
-    guest.run(["systemd-run", "--quiet", "--unit=hoard", path, "omr-testkit", "fill", "128M"])
+    guest.run(["systemd-run", "--quiet", "--unit=hoard", path, "omr-guest", "fill", "128M"])
     guest.run(
         ["systemd-run", "--quiet", "--unit=owned", path, "--uid=other", "--property=Delegate=yes", "sh", "-c", OWNED]
     )
@@ -246,7 +246,7 @@ def test_process_rules_take_rights_that_a_drop_in_grants_and_doctor_names(guest:
     configure(guest, '[idle]\nfor = "1d"\n' + HINTS)
     guest.group("app")
     # A user's process.
-    fill = guest.spawn(["setpriv", "--reuid=member", "--clear-groups", "omr-testkit", "fill", "48M"], group="app")
+    fill = guest.spawn(["setpriv", "--reuid=member", "--clear-groups", "omr-guest", "fill", "48M"], group="app")
     size = fill.line_with("ready", timeout=120)["bytes"]
 
     def rules() -> dict:

@@ -138,7 +138,7 @@ def test_swap_that_just_has_room_is_enough(load) -> None:
 def test_full_swap_is_refused_and_the_guest_lives(load) -> None:
     with Guest("6.12", 512, Disk(96, mb_s=60)) as guest:
         background = load(guest, "bg", "75%")
-        guest.run(["omr-testkit", "by-hand", "bg", "90M"], timeout=120, check=False)
+        guest.run(["omr-guest", "by-hand", "bg", "90M"], timeout=120, check=False)
         swapped = background.swapped()
         assert swapped > 64 * MIB
         ended = guest.run(["omr", "prepare", "hibernate"], check=False)
@@ -158,7 +158,7 @@ def test_a_disk_that_is_gone_with_the_image_is_no_obstacle(load) -> None:
     with Guest("6.12", 512, Disk(768, mb_s=40)) as guest:
         load(guest, "bg", "40%")
         boot = guest.read("/proc/sys/kernel/random/boot_id")
-        guest.agent.submit("run", argv=["omr-testkit", "hibernate"])
+        guest.agent.submit("run", argv=["omr-guest", "hibernate"])
         guest.wait_off(120)
         assert "Wrote" in guest.console()
         guest.hardware.swap = None

@@ -21,7 +21,7 @@ def test_a_prepared_burst_does_not_stall_and_the_foreground_loses_nothing(releas
     with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         guest.group("fg")
-        program = guest.spawn(["omr-testkit", "burst", "40%"], group="fg")
+        program = guest.spawn(["omr-guest", "burst", "40%"], group="fg")
         size = program.line_with("ready")["bytes"]
         background = load(guest, "bg", "80%")
         before = guest.group_value("fg", "memory.swap.current")
@@ -37,7 +37,7 @@ def test_without_it_the_burst_stalls(release, load) -> None:
     """The control: the same guest, left alone."""
     with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
         guest.group("fg")
-        program = guest.spawn(["omr-testkit", "burst", "40%"], group="fg")
+        program = guest.spawn(["omr-guest", "burst", "40%"], group="fg")
         size = program.line_with("ready")["bytes"]
         load(guest, "bg", "80%")
         done = guest.run(["omr", "prepare", "burst", f"{size}B", "--dry-run", "--json"]).json()

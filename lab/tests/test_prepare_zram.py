@@ -55,7 +55,7 @@ def assert_as_before(guest: Guest) -> None:
 
 
 def fill_zram(guest: Guest, group: str, amount: str) -> None:
-    guest.run(["omr-testkit", "by-hand", group, amount], timeout=120)
+    guest.run(["omr-guest", "by-hand", group, amount], timeout=120)
 
 
 def test_what_leaves_leaves_for_the_disk_with_what_zram_held(load) -> None:

@@ -24,7 +24,7 @@ class Application:
     """A process that holds memory and does nothing, in a group of its own."""
 
     def __init__(
-        self, guest: Guest, group: str, amount: str = "64M", program: str = "omr-testkit", options: tuple[str, ...] = ()
+        self, guest: Guest, group: str, amount: str = "64M", program: str = "omr-guest", options: tuple[str, ...] = ()
     ) -> None:
         self.guest, self.group, self.verifications = guest, group, 0
         guest.group(group)
@@ -118,7 +118,7 @@ def test_a_process_in_the_background_is_paged_out_and_one_in_the_foreground_is_n
 
 def test_a_rule_names_programs_and_a_later_one_takes_some_out() -> None:
     with Guest("6.12", 512, Zram(512)) as guest:
-        guest.shell("mkdir -p /opt/app; cp $(which omr-testkit) /opt/app/player")
+        guest.shell("mkdir -p /opt/app; cp $(which omr-guest) /opt/app/player")
         rules = """
 [[process]]
 exe = "/opt/**"
@@ -158,7 +158,7 @@ every = "10s"
 budget = "10%"
 
 [[process]]
-exe = "/**/omr-testkit"
+exe = "/**/omr-guest"
 class = "background"
 """
     with Guest("6.12", 640, Zram(256)) as guest:
@@ -214,7 +214,7 @@ def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swa
                 return int(guest.read(f"{group}/memory.pressure").split("total=")[1].split()[0])
 
             before = waited()
-            process = guest.spawn(["omr-testkit", "fill", "256M"], group="waits")
+            process = guest.spawn(["omr-guest", "fill", "256M"], group="waits")
             guest.wait_for(lambda: waited() > before + 1_000_000, 120, "process that waits for memory")
             return process
 
@@ -316,7 +316,7 @@ def test_what_was_said_outlives_the_daemon_and_not_the_process() -> None:
             assert application.shown()["asked"], "the next daemon knows it"
             application.process.kill(signal.SIGKILL)
             application.process.wait()
-            guest.spawn_as(application.process.pid, ["omr-testkit", "fill", "32M"], "a")
+            guest.spawn_as(application.process.pid, ["omr-guest", "fill", "32M"], "a")
             shown = application.shown()
             assert not shown["asked"] and shown["class"] == "background", shown["why"]
             # The control: it is the process that is another.

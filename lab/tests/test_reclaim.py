@@ -85,5 +85,5 @@ def test_one_write_to_the_root_spares_nobody(release, load) -> None:
     with Guest(release, 512, Zram(512)) as guest:
         load(guest, "bg", "128M")
         foreground = load(guest, "fg", "64M")
-        guest.run(["omr-testkit", "seed-reclaim", "/", "100%"], timeout=120)
+        guest.run(["omr-guest", "seed-reclaim", "/", "100%"], timeout=120)
         assert foreground.swapped() > 16 * MIB

@@ -71,7 +71,7 @@ def drop_in(guest: DebianGuest, text: str, unit: str = PREPARE) -> None:
 
 def fill(guest: Guest, amount: str, group: str = "load") -> Process:
     guest.group(group)
-    load = guest.spawn(["omr-testkit", "fill", amount], group=group)
+    load = guest.spawn(["omr-guest", "fill", amount], group=group)
     load.line_with("ready", timeout=120)
     return load
 
@@ -403,9 +403,9 @@ def test_time_asleep_is_no_time_in_which_memory_was_not_used() -> None:
     with Guest("6.12", 512, SwapFile(768, 40)) as guest:
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
         guest.group("load")
-        guest.spawn(["omr-testkit", "fill", "64M", "--hot", "100"], group="load").line_with("ready", timeout=120)
+        guest.spawn(["omr-guest", "fill", "64M", "--hot", "100"], group="load").line_with("ready", timeout=120)
         # The control is in the same group: what is never used.
-        guest.spawn(["omr-testkit", "fill", "32M"], group="load").line_with("ready", timeout=120)
+        guest.spawn(["omr-guest", "fill", "32M"], group="load").line_with("ready", timeout=120)
         omr = guest.spawn(["omr", "wss", "load", "--window", "20s", "--json"])
         guest.shell("sleep 2")
         guest.hibernate_and_resume()

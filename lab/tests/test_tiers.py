@@ -19,7 +19,7 @@ def on_node(guest: Guest, group: str, node: int) -> int:
 
 def fill(guest: Guest, group: str, *options: str):
     guest.group(group)
-    process = guest.spawn(["omr-testkit", "fill", *options], group=group)
+    process = guest.spawn(["omr-guest", "fill", *options], group=group)
     process.line_with("ready", timeout=120)
     return process
 

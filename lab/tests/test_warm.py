@@ -20,12 +20,12 @@ class Touched:
     def __init__(self, guest: Guest, group: str, amount: str = "96M") -> None:
         self.guest, self.group, self.touches = guest, group, 0
         guest.group(group)
-        self.process = guest.spawn(["omr-testkit", "touch", amount], group=group)
+        self.process = guest.spawn(["omr-guest", "touch", amount], group=group)
         self.bytes: int = self.process.line_with("ready", timeout=120)["bytes"]
 
     def swap_out(self) -> None:
         """Everything, as hard as the kernel can."""
-        self.guest.run(["omr-testkit", "by-hand", self.group, "1G"], timeout=180)
+        self.guest.run(["omr-guest", "by-hand", self.group, "1G"], timeout=180)
         assert self.swapped() > 0.95 * self.bytes
 
     def touch(self) -> dict:
@@ -127,7 +127,7 @@ def test_a_busy_guest_stops_it_and_a_quiet_one_does_not(release) -> None:
         foreground = Touched(guest, "fg", "64M")
         foreground.swap_out()
         guest.group("work")
-        spin = guest.spawn(["omr-testkit", "spin", "--threads", "1", "--burst", "60s"], group="work")
+        spin = guest.spawn(["omr-guest", "spin", "--threads", "1", "--burst", "60s"], group="work")
         spin.line_with("ready")
         omr = guest.spawn(["omr", "warm", "fg", "--json", "--rate", "4M/s"])
         guest.wait_for(lambda: foreground.cached() > 4 * MIB, 60, "memory that comes back")

@@ -52,7 +52,7 @@ def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release
         guest.write("/www/metadata/instance/compute/name", "vm_1", create=True)
         announce(guest)
         guest.spawn(["httpd", "-f", "-p", "127.0.0.1:1338", "-h", "/www"])
-        spin = guest.spawn(["omr-testkit", "spin", "--threads", "1", "--burst", "600s"], group="fg")
+        spin = guest.spawn(["omr-guest", "spin", "--threads", "1", "--burst", "600s"], group="fg")
         spin.line_with("ready")
         spin.kill(signal.SIGUSR1)
         with Daemon(guest, idle="2s", config=CLASSES + CLOUD) as daemon:
@@ -156,7 +156,7 @@ def test_the_service_of_the_package_hears_a_notice_in_its_sandbox(installed) -> 
         guest.shell(f"busybox ip link set lo up && busybox ip addr add {METADATA}/32 dev lo")
         guest.spawn(["busybox", "httpd", "-f", "-p", f"{METADATA}:80", "-h", "/www"])
         guest.group("bg")
-        guest.spawn(["omr-testkit", "fill", "128M"], group="bg").line_with("ready", timeout=120)
+        guest.spawn(["omr-guest", "fill", "128M"], group="bg").line_with("ready", timeout=120)
         guest.run(["systemctl", "start", "omr-watch"], timeout=90)
         guest.wait_for(lambda: "watches azure" in guest.journal("omr-watch"), 60, "start of omr watch")
         guest.shell(f"sleep {LONG_ENOUGH}")

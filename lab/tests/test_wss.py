@@ -23,7 +23,7 @@ class Half:
     def __init__(self, guest: Guest, group: str, *options: str, hot: int = 40) -> None:
         self.guest, self.group = guest, group
         guest.group(group)
-        command = ["omr-testkit", "fill", f"{(COLD + HOT) // MIB}M", "--hot", str(hot), *options]
+        command = ["omr-guest", "fill", f"{(COLD + HOT) // MIB}M", "--hot", str(hot), *options]
         self.process = guest.spawn(command, group=group)
         self.process.line_with("ready", timeout=120)
 
@@ -140,7 +140,7 @@ def test_what_is_advised_to_be_used_in_no_order_is_called_unused_however_much_it
         advised = {"random": ("--advise", "random"), "sequential": ("--advise", "sequential"), "plain": ()}
         for name, options in advised.items():
             guest.group(f"top/{name}")
-            command = ["omr-testkit", "fill", f"{size // MIB}M", "--hot", "100", *options]
+            command = ["omr-guest", "fill", f"{size // MIB}M", "--hot", "100", *options]
             guest.spawn(command, group=f"top/{name}").line_with("ready", timeout=120)
         seen = guest.run(["omr", "wss", "top", "--window", "8s", "--json"], timeout=60).json()
         text = guest.run(["omr", "wss", "top", "--window", "1s"], timeout=60).stdout
@@ -149,8 +149,8 @@ def test_what_is_advised_to_be_used_in_no_order_is_called_unused_however_much_it
         # advised.
         guest.group("top/cold")
         for command in (
-            ["omr-testkit", "fill", "48M"],
-            ["omr-testkit", "fill", "3M", "--hot", "100", "--advise", "random"],
+            ["omr-guest", "fill", "48M"],
+            ["omr-guest", "fill", "3M", "--hot", "100", "--advise", "random"],
         ):
             guest.spawn(command, group="top/cold").line_with("ready", timeout=120)
         summary = reclaim(guest, "top", "max", "--older-than", "4s", "--wait", code=PARTIAL)
@@ -367,7 +367,7 @@ def test_each_node_has_its_own_working_set_and_one_without_memory_has_none() -> 
         guest.write(f"{guest.group('two/on-2')}/cpuset.mems", "2")
         # 64 MiB on the first node, none of which is used; 96 MiB on the third, of which half is.
         for name, options in (("on-0", ("64M",)), ("on-2", ("96M", "--hot", "50"))):
-            guest.spawn(["omr-testkit", "fill", *options], group=f"two/{name}").line_with("ready", timeout=120)
+            guest.spawn(["omr-guest", "fill", *options], group=f"two/{name}").line_with("ready", timeout=120)
         seen = guest.run(["omr", "wss", "two", "--window", "8s", "--per-node", "--json"], timeout=60).json()
         found = {node["node"]: (node["memory"], idle(node, 8)) for node in seen["nodes"]}
         assert found.keys() <= {0, 2, 3}, seen

@@ -25,7 +25,7 @@ PERIOD = 0.5
 
 
 class Round(TypedDict):
-    """A line of `omr-testkit touch`."""
+    """A line of `omr-guest touch`."""
 
     seconds: float
     major_faults: int
@@ -80,8 +80,8 @@ class Advise(Benchmark):
         with Guest(self.kernel, self.mem, Disk(self.mem, mb_s=100)) as guest:
             guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
             directory = guest.group(GROUP)
-            cold = guest.spawn(["omr-testkit", "fill", f"{self.cold}M"], group=GROUP)
-            job = guest.spawn(["omr-testkit", "touch", f"{self.used}M"], group=GROUP)
+            cold = guest.spawn(["omr-guest", "fill", f"{self.cold}M"], group=GROUP)
+            job = guest.spawn(["omr-guest", "touch", f"{self.used}M"], group=GROUP)
             for process in (cold, job):
                 process.line_with("ready", timeout=120)
             guest.spawn(["sh", "-c", f"while kill -USR1 {job.pid}; do sleep {PERIOD}; done"])

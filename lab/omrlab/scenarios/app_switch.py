@@ -131,7 +131,7 @@ class AppSwitch(Comparison[Run]):
                 "start": f"{self.start}s",
             }
             options = [word for name, value in words.items() for word in (f"--{name}", str(value))]
-            user = guest.spawn(["omr-testkit", "user", *options, *tell], group="init.scope")
+            user = guest.spawn(["omr-guest", "user", *options, *tell], group="init.scope")
             # The lab asks the guest for nothing while the user works.
             ended = user.wait(timeout=600 + self.switches * (self.stay + 60))
             if ended.code != 0:

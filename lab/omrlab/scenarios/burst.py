@@ -34,7 +34,7 @@ class Run(TypedDict):
     before: dict[str, Any]
     """The kernel's memory counters before the burst."""
     burst: dict[str, Any]
-    """The result of `omr-testkit burst`: begin and end, events, times of page faults."""
+    """The result of `omr-guest burst`: begin and end, events, times of page faults."""
     verified: dict[str, Any]
 
 
@@ -59,11 +59,11 @@ class Burst(Comparison[Run]):
             guest.group("fg")
             guest.group(LOAD)
             guest.write(CONFIG, CLASSES, create=True)
-            program = guest.spawn(["omr-testkit", "burst", f"{self.burst}%"], group="fg")
+            program = guest.spawn(["omr-guest", "burst", f"{self.burst}%"], group="fg")
             size = program.line_with("ready")["bytes"]
             load = None
             if arm != "empty":
-                load = guest.spawn(["omr-testkit", "fill", f"{self.fill}%"], group=LOAD)
+                load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=LOAD)
                 load.line_with("ready", timeout=300)
             guest.shell(f"sleep {self.idle}", timeout=self.idle + 60)
             # Filling may have swapped out some of the program; that is not the preparation's doing.
@@ -95,7 +95,7 @@ class Burst(Comparison[Run]):
         limit = 120 + 8 * size / (self.mb_s * 1e6)
 
         def by_hand() -> Prepared:
-            guest.run(["omr-testkit", "by-hand", LOAD, str(size)], timeout=limit)
+            guest.run(["omr-guest", "by-hand", LOAD, str(size)], timeout=limit)
             return {}
 
         match arm:

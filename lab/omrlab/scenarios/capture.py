@@ -49,16 +49,16 @@ class Capture(Scenario):
 
 def capture(release: str) -> None:
     directory = CAPTURED / release
-    with Guest(release, 512, Disk(512), data_mib=256, programs=("omr-testkit",)) as guest:
+    with Guest(release, 512, Disk(512), data_mib=256, programs=("omr-guest",)) as guest:
         # The group has some of each: anonymous memory in use and in swap, page cache, a limit.
         parent = guest.group("captured.slice")
         guest.write(f"{parent}/cgroup.subtree_control", "+memory +cpu +io +pids")
         group = guest.group(GROUP, memory_low="16M")
         load = guest.spawn(
-            ["omr-testkit", "fill", "192M", "--hot", "25", "--file", "/data/file", "--file-amount", "32M"], group=GROUP
+            ["omr-guest", "fill", "192M", "--hot", "25", "--file", "/data/file", "--file-amount", "32M"], group=GROUP
         )
         load.line_with("ready")
-        guest.run(["omr-testkit", "by-hand", GROUP, "64M"])
+        guest.run(["omr-guest", "by-hand", GROUP, "64M"])
         guest.shell("sleep 3")
         texts = {path: text for path in MACHINE if (text := read(guest, f"/{path}")) is not None}
         for name in guest.shell("cd /sys/fs/cgroup; find . -maxdepth 1 -type f").split():

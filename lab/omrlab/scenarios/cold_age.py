@@ -77,7 +77,7 @@ class TrueRegion(TypedDict):
 
 
 class TrueGroup(TypedDict):
-    """A line of `omr-testkit regions`."""
+    """A line of `omr-guest regions`."""
 
     now_ns: int
     regions: list[TrueRegion]
@@ -130,7 +130,7 @@ class ColdAge(Comparison[Run]):
                     guest.group(group)
                     regions = [f"{period}:{self.group * percent * 1024 // 100}K" for period, percent in REGIONS.items()]
                     path = ["--path", f"/data/{group}"] if kind == "file" else []
-                    loads[group] = guest.spawn(["omr-testkit", "regions", *regions, "--kind", kind, *path], group=group)
+                    loads[group] = guest.spawn(["omr-guest", "regions", *regions, "--kind", kind, *path], group=group)
             for load in loads.values():
                 load.line_with("ready", timeout=120)
             guest.shell(f"sleep {SETTLE}", timeout=60)

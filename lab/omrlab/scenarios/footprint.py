@@ -151,10 +151,10 @@ class Footprint(Comparison[Run]):
                 guest.run([*DAMO_COMMAND, "report", "sysinfo"], timeout=300)
             untouched = state(guest)
             sizes = ("--hot", f"{self.hot}M", "--cold", f"{self.cold}M", "--wakes", f"{self.wakes}M")
-            command = ["omr-testkit", "footprint", "--raw", "/tmp/samples", "--compressible", "75", *sizes]
+            command = ["omr-guest", "footprint", "--raw", "/tmp/samples", "--compressible", "75", *sizes]
             load = guest.spawn(command, group="load")
             cold_since = load.line_with("cold_since_ns", timeout=300)["cold_since_ns"]
-            recorder = guest.spawn(["omr-testkit", "record", "--every", "500ms", "load"])
+            recorder = guest.spawn(["omr-guest", "record", "--every", "500ms", "load"])
             first = figures(guest)
             self.begin(guest, arm, load.pid)
 

@@ -68,9 +68,9 @@ class Hibernate(Comparison[Run]):
     def measure(self, arm: str, pair: int) -> Run:
         with Guest(self.kernel, self.mem, Disk(2 * self.mem, self.mb_s)) as guest:
             guest.group(LOAD)
-            record = guest.spawn(["omr-testkit", "record", LOAD], group="init.scope")
+            record = guest.spawn(["omr-guest", "record", LOAD], group="init.scope")
             daemon = Daemon(guest) if arm == "on" else None
-            load = guest.spawn(["omr-testkit", "fill", f"{self.fill}%"], group=LOAD)
+            load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=LOAD)
             filled = load.line_with("ready", timeout=300)
             prepared = prepare(guest, arm, daemon, filled["bytes"], self.mb_s)
             guest.shell(f"sleep {self.idle}", timeout=self.idle + 60)
@@ -155,9 +155,9 @@ def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, mb_s: fl
     limit = 120 + 4 * filled / (mb_s * 1e6)
     prepared: dict[str, Any] = {}
     if arm == "by-hand":
-        prepared = guest.run(["omr-testkit", "by-hand", LOAD, str(filled)], timeout=limit).json()
+        prepared = guest.run(["omr-guest", "by-hand", LOAD, str(filled)], timeout=limit).json()
     elif arm == "seed":
-        prepared = guest.run(["omr-testkit", "write", ROOT_FILE, "max"], group="init.scope", timeout=limit).json()
+        prepared = guest.run(["omr-guest", "write", ROOT_FILE, "max"], group="init.scope", timeout=limit).json()
     elif daemon:
         began = time.monotonic()
         # A question is foreground work for the daemon, so the lab asks little and seldom.

@@ -39,7 +39,7 @@ LABELS = {
 SIZES = ("default", "zero")
 """/sys/power/image_size."""
 
-HOOK = ("sh", "-c", "omr prepare snapshot && exec omr-testkit hibernate")
+HOOK = ("sh", "-c", "omr prepare snapshot && exec omr-guest hibernate")
 """Hibernation with the step that the package's hook does before. The step's time counts, too."""
 
 SEED = {
@@ -235,7 +235,7 @@ class HibernateSeed(Benchmark):
     def start(self, guest: Guest, case: Case) -> list[Process]:
         """Starts the loads of a workload, and waits until they have filled their memory."""
         anonymous = self.fill * self.mem * MIB // 100
-        words = ["omr-testkit", "fill"]
+        words = ["omr-guest", "fill"]
         loads = []
         if case.workload == "mixed":
             # 1 GiB of page cache in a guest of 2 GiB. Of the rest half can be compressed, and the
@@ -248,7 +248,7 @@ class HibernateSeed(Benchmark):
         elif case.workload == "working-set":
             loads.append(guest.spawn([*words, str(anonymous - WORKING_SET)], group=LOAD))
             guest.group(FOREGROUND)
-            touch = ["omr-testkit", "touch", str(WORKING_SET), "--order", self.order]
+            touch = ["omr-guest", "touch", str(WORKING_SET), "--order", self.order]
             loads.append(guest.spawn(touch, group=FOREGROUND))
         else:
             loads.append(guest.spawn([*words, str(anonymous)], group=LOAD))
@@ -287,7 +287,7 @@ class HibernateSeed(Benchmark):
 def hibernate(guest: Guest, case: Case, console: Path) -> Hibernation:
     if case.size == "zero":
         guest.write("/sys/power/image_size", "0")
-    argv = HOOK if case.arm in ("on", "prepare") else ("omr-testkit", "hibernate")
+    argv = HOOK if case.arm in ("on", "prepare") else ("omr-guest", "hibernate")
     round_trip = guest.hibernate_and_resume(HIBERNATION_TIMEOUT, argv)
     console.write_text(guest.console())
     return round_trip

@@ -92,7 +92,7 @@ class Hint(Benchmark):
         with Guest(self.kernel, size * (3 if swap else 1) + 768, swap) as guest:
             guest.group("bg")
             mappings = str(self.mappings * size // 4096)
-            process = guest.spawn(["omr-testkit", "map", f"{size}M", "--mappings", mappings], group="bg")
+            process = guest.spawn(["omr-guest", "map", f"{size}M", "--mappings", mappings], group="bg")
             process.line_with("ready", timeout=600)
             for number in range(1, self.pairs + 1):
                 seconds: dict[str, float] = {}
@@ -107,7 +107,7 @@ class Hint(Benchmark):
         with Guest(self.kernel, self.large * 3 + 768, Zram(self.large + self.large // 4)) as guest:
             guest.group("fg")
             guest.group("bg")
-            process = guest.spawn(["omr-testkit", "map", f"{self.large}M"], group="bg")
+            process = guest.spawn(["omr-guest", "map", f"{self.large}M"], group="bg")
             process.line_with("ready", timeout=600)
             felt: dict[str, Felt] = {}
             order = ARMS[pair % 3 :] + ARMS[: pair % 3]
@@ -120,7 +120,7 @@ class Hint(Benchmark):
 def command(arm: str, hint: str, pid: int) -> list[str]:
     """The command of an arm that gives the hint."""
     if arm == "bare":
-        return ["omr-testkit", "advise", hint, str(pid)]
+        return ["omr-guest", "advise", hint, str(pid)]
     return ["omr", "hint", str(pid), f"--{hint}", "--anon", "--ignore-class", "--json"]
 
 
@@ -135,7 +135,7 @@ def use_again(process: Process, number: int) -> None:
 def felt_while(guest: Guest, arm: str, pid: int, window: float) -> Felt:
     duration = f"{int((WARM_UP + window) * 1000)}ms"
     task = guest.spawn(
-        ["omr-testkit", "latency", "--raw", "/tmp/samples", "--period", f"{PERIOD_MS}ms", "--duration", duration],
+        ["omr-guest", "latency", "--raw", "/tmp/samples", "--period", f"{PERIOD_MS}ms", "--duration", duration],
         group="fg",
     )
     start_ns = task.line_with("start_ns")["start_ns"]

@@ -96,11 +96,11 @@ class Latency(Comparison[Run]):
             guest.group("fg")
             guest.group("bg")
             guest.write(CONFIG, CLASSES, create=True)
-            stress = guest.spawn(["omr-testkit", "stress", f"{self.fill}%", "--rate", "4M"], group="bg")
+            stress = guest.spawn(["omr-guest", "stress", f"{self.fill}%", "--rate", "4M"], group="bg")
             stress.line_with("ready", timeout=300)
             task = guest.spawn(
                 [
-                    *("omr-testkit", "latency", "--raw", "/tmp/samples", "--period", f"{self.period}ms"),
+                    *("omr-guest", "latency", "--raw", "/tmp/samples", "--period", f"{self.period}ms"),
                     *("--duration", f"{int((WARM_UP + self.window) * 1000)}ms"),
                 ],
                 group="fg",
@@ -152,12 +152,12 @@ class Latency(Comparison[Run]):
             guest.write(f"{TRACING}/trace_clock", "mono")
             guest.write(f"{TRACING}/kprobe_events", "r:reclaim_return memory_reclaim")
             guest.write(f"{TRACING}/events/kprobes/reclaim_return/enable", "1")
-            load = guest.spawn(["omr-testkit", "fill", f"{self.fill}%"], group="bg")
+            load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group="bg")
             load.line_with("ready", timeout=300)
             with Daemon(guest, idle="2s", config=CLASSES):
                 gaps = ["--gap-min", GAP[0], "--gap-max", GAP[1]]
                 spin = guest.spawn(
-                    ["omr-testkit", "spin", "--burst", "1s", "--times", str(self.bursts), *gaps], group="fg"
+                    ["omr-guest", "spin", "--burst", "1s", "--times", str(self.bursts), *gaps], group="fg"
                 )
                 spin.wait(timeout=20 * self.bursts)
                 returned = write_ends(guest.read(f"{TRACING}/trace"))
@@ -216,7 +216,7 @@ def begin_sweep(guest: Guest, arm: str, window: float) -> Process | None:
     omr = ["omr", "reclaim", "--json", "--timeout", f"{int(window)}s"]
     match arm:
         case "seed":
-            return guest.spawn(["omr-testkit", "seed-reclaim", "/", "100%"], group="init.scope")
+            return guest.spawn(["omr-guest", "seed-reclaim", "/", "100%"], group="init.scope")
         case "machine":
             return guest.spawn([*omr, "/", "max"], group="omr.service")
         case "background":

@@ -54,7 +54,7 @@ class Migrate(Comparison[Run]):
     def measure(self, arm: str, pair: int) -> Run:
         with Guest(self.kernel, self.mem, Disk(2 * self.mem, self.mb_s), balloon=True) as guest:
             guest.group(LOAD)
-            load = guest.spawn(["omr-testkit", "fill", f"{self.fill}%"], group=LOAD)
+            load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=LOAD)
             filled = load.line_with("ready", timeout=300)
             guest.shell(f"sleep {self.idle}", timeout=self.idle + 60)
             resident = guest.host_resident()
@@ -83,7 +83,7 @@ class Migrate(Comparison[Run]):
         limit = 120 + 4 * filled / (self.mb_s * 1e6)
 
         def by_hand() -> Prepared:
-            guest.run(["omr-testkit", "by-hand", LOAD, str(filled)], timeout=limit)
+            guest.run(["omr-guest", "by-hand", LOAD, str(filled)], timeout=limit)
             guest.shell("echo 1 > /proc/sys/vm/compact_memory; sleep 20", timeout=limit)
             return {}
 

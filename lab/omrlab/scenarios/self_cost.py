@@ -179,7 +179,7 @@ def natively(seconds: float, size: int) -> dict[str, Any]:
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     environment = {"PATH": os.environ["PATH"], "TMPDIR": place, "OMR_LOG": "debug"}
     made = subprocess.run(
-        [build("omr-testkit"), "tree", str(size)], env=environment, check=True, capture_output=True, text=True
+        [build("omr-guest"), "tree", str(size)], env=environment, check=True, capture_output=True, text=True
     )
     root = Path(made.stdout.strip())
     try:
@@ -348,7 +348,7 @@ def reclaim(guest: Guest, command: str, group: str) -> dict[str, Any]:
 
 def fill(guest: Guest, amount: str, *words: str) -> None:
     guest.group("bg")
-    load = guest.spawn(["omr-testkit", "fill", amount, *words], group="bg")
+    load = guest.spawn(["omr-guest", "fill", amount, *words], group="bg")
     load.line_with("ready", timeout=300)
     guest.shell("sleep 1")
 
@@ -451,7 +451,7 @@ def on_aging(kernel: str) -> dict[str, Any]:
         # A huge page has one accessed bit.
         guest.write("/sys/kernel/mm/transparent_hugepage/enabled", "never")
         guest.group("bg")
-        load = guest.spawn(["omr-testkit", "touch", f"{AGED_MIB}M", "--order", "sequential"], group="bg")
+        load = guest.spawn(["omr-guest", "touch", f"{AGED_MIB}M", "--order", "sequential"], group="bg")
         load.line_with("ready", timeout=300)
         for number in range(1, ROUNDS + 1):
             # The load uses all pages once. The first of three agings finds them, the others none.

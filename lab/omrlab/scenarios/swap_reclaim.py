@@ -57,7 +57,7 @@ ENOUGH = 128 * MIB
 
 
 class Written(TypedDict):
-    """A line of `omr-testkit write`."""
+    """A line of `omr-guest write`."""
 
     began_ns: int
     stopped_ns: int
@@ -112,14 +112,14 @@ class SwapReclaim(Comparison[Run]):
                 prepare(guest)
                 mount(guest, group="omr.service")
             guest.group(GROUP)
-            guest.spawn(["omr-testkit", "fill", f"{self.fill}%"], group=GROUP).line_with("ready", timeout=300)
+            guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=GROUP).line_with("ready", timeout=300)
             yield guest
 
     def measure(self, arm: str, pair: int) -> Run:
         with self.loaded(ARMS[arm]) as guest:
             before, cpu = guest.vmstat(), system_time(guest)
             current = guest.group_value(GROUP)
-            command = ["omr-testkit", "write", ARMS[arm].file, f"{self.ask}M"]
+            command = ["omr-guest", "write", ARMS[arm].file, f"{self.ask}M"]
             written = guest.run(command, group="writer", timeout=300).json()
             freed = current - guest.group_value(GROUP)
             guest.shell("sleep 3")  # pages that are still on their way count, too
@@ -153,7 +153,7 @@ class SwapReclaim(Comparison[Run]):
             while len(stops) < self.stops and guest.group_value(GROUP) > ENOUGH:
                 after = chance.uniform(0.2, 1.2)
                 # memory.reclaim does not know "max".
-                command = ["omr-testkit", "write", ARMS[arm].file, f"{self.mem}M"]
+                command = ["omr-guest", "write", ARMS[arm].file, f"{self.mem}M"]
                 signal = ["--stop-after", f"{after * 1000:.0f}ms"]
                 written = guest.run([*command, *signal], group="writer", timeout=300).json()
                 if written["stopped_ns"]:
