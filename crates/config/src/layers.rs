@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _}
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Problem;
+use crate::problem::Problem;
 
 /// A larger file is no configuration.
 const SIZE_LIMIT: u64 = 1 << 20;
@@ -64,7 +64,7 @@ pub struct Text {
     /// The text.
     pub text: String,
     /// Anybody may write to the file.
-    pub loose: bool,
+    pub world_writable: bool,
 }
 
 /// Reads a file; `None` when it is missing (unless it is `wanted`) or a link to `/dev/null`.
@@ -105,7 +105,7 @@ pub fn read(path: &Path, wanted: bool) -> Result<Option<Text>, Problem> {
         return problem("larger than 1 MiB, which no configuration is".into());
     }
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(Some(Text { text, loose: meta.mode() & 0o002 != 0 })),
+        Ok(text) => Ok(Some(Text { text, world_writable: meta.mode() & 0o002 != 0 })),
         Err(err) => {
             let at = err.utf8_error().valid_up_to();
             let (before, byte) = (&err.as_bytes()[..at], err.as_bytes().get(at).copied().unwrap_or_default());

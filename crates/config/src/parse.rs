@@ -8,10 +8,12 @@ use omr_base::text::printable;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::glob::Glob;
-use super::process::{self, PROCESS_KEYS};
-use super::schema::{self, GROUP_KEYS, KEYS, TABLES};
-use super::{Draft, GroupRule, Place, Problem, ProcessRule, Selector};
+use crate::draft::Draft;
+use crate::glob::Glob;
+use crate::problem::Problem;
+use crate::process::{self, PROCESS_KEYS, ProcessRule};
+use crate::rules::{GroupRule, Place, Selector};
+use crate::schema::{self, GROUP_KEYS, KEYS, TABLES};
 
 /// More rules than this are a mistake, and would take memory and time.
 const RULES_LIMIT: usize = 1000;
@@ -167,7 +169,7 @@ impl Reader<'_> {
                 "group" => process::parse_group(given).map(|glob| group = Some(glob)),
                 "uid" => process::parse_uid(given).map(|number| uid = Some(number)),
                 "oom_score_adj" => process::parse_adj(given).map(|range| oom_score_adj = Some(range)),
-                "class" => schema::word(given, &schema::CLASSES).map(|word| class = schema::class(word)),
+                "class" => schema::word(given, &schema::CLASSES).map(|word| class = schema::parse_class(word)),
                 _ => {
                     sound = false;
                     self.unknown_key(key.span(), &full, name, &PROCESS_KEYS);
@@ -216,7 +218,9 @@ impl Reader<'_> {
                 "match" | "unit" => selector(name, value.get_ref()).map(|selector| {
                     selectors.push((selector, key.span().start));
                 }),
-                "class" => schema::word(value.get_ref(), &schema::CLASSES).map(|word| class = schema::class(word)),
+                "class" => {
+                    schema::word(value.get_ref(), &schema::CLASSES).map(|word| class = schema::parse_class(word))
+                }
                 "keep" => schema::parse_amount(value.get_ref(), "20%").map(|amount| keep = Some(amount)),
                 "older_than" => schema::parse_age(value.get_ref()).map(|age| older_than = Some(age)),
                 _ => {

@@ -8,7 +8,8 @@ use omr_base::text::printable;
 use omr_policy::Class;
 use toml::de::DeValue;
 
-use super::{Glob, Place};
+use crate::glob::{Glob, parts};
+use crate::rules::Place;
 
 /// What a `[[process]]` may have.
 pub const PROCESS_KEYS: [&str; 6] = ["exe", "command", "group", "uid", "oom_score_adj", "class"];
@@ -57,7 +58,7 @@ impl ProcessRule {
             own.is_none_or(|own| other.is_some_and(|other| covers(own, other)))
         }
         let glob = |own: &Glob, other: &Glob| {
-            own == other || (other.is_literal() && own.matches(&super::parts(Path::new(other.as_str()))))
+            own == other || (other.is_literal() && own.matches(&parts(Path::new(other.as_str()))))
         };
         let command = |own: &glob::Pattern, other: &glob::Pattern| {
             own == other || (!other.as_str().contains(['*', '?', '[']) && own.matches(other.as_str()))
@@ -72,7 +73,7 @@ impl ProcessRule {
     }
 
     /// `exe "/usr/bin/cat", uid 1000`
-    pub fn what(&self) -> String {
+    pub fn description(&self) -> String {
         let fields = self.fields().into_iter().filter(|(name, _)| *name != "class");
         let fields: Vec<String> =
             fields.map(|(name, value)| format!("{name} {}", printable(&value.to_string()))).collect();
@@ -89,7 +90,7 @@ impl ProcessRule {
 /// `exe "/usr/bin/cat", uid 1000 in /etc/omr/omr.toml:14`
 impl fmt::Display for ProcessRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {}", self.what(), self.place)
+        write!(f, "{} in {}", self.description(), self.place)
     }
 }
 

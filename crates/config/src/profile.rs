@@ -7,7 +7,9 @@ use std::time::Duration;
 use omr_policy::{Class, Goal, IdleRule};
 use omr_units::{Bytes, Permyriad};
 
-use super::{Glob, GroupRule, Loaded, Place, Selector};
+use crate::glob::Glob;
+use crate::loaded::Loaded;
+use crate::rules::{GroupRule, Place, Selector};
 
 /// A profile that has been asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

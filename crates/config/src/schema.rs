@@ -7,7 +7,15 @@ use omr_policy::{Class, Goal, IdleRule, Mode};
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use toml::de::DeValue;
 
-use super::{BackendChoice, Provider, Settings};
+use crate::rules::{BackendChoice, Cloud, Provider};
+
+/// What has one value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub(crate) policy: omr_policy::Config,
+    pub(crate) backend: BackendChoice,
+    pub(crate) cloud: Cloud,
+}
 
 /// A key that has one value.
 pub struct Key {
@@ -359,7 +367,7 @@ pub fn word<'a>(value: &DeValue<'_>, words: &[&'a str]) -> Result<&'a str, Strin
 }
 
 /// The classes by name.
-pub fn class(name: &str) -> Option<Class> {
+pub fn parse_class(name: &str) -> Option<Class> {
     [Class::Foreground, Class::Background, Class::Protected].into_iter().find(|class| class.name() == name)
 }
 

@@ -24,7 +24,7 @@ use crate::statements::StatementStore;
 
 /// Whether a rule fits a process is looked at again after this time: it may run another program by then, or be in
 /// another group.
-const EXAMINE: Duration = Duration::from_secs(30);
+const RULE_LIFETIME: Duration = Duration::from_secs(30);
 
 /// The process that a user names by a number, which may be larger than any process's; anything else names a group, as
 /// does `./7`.
@@ -73,36 +73,36 @@ impl fmt::Display for Origin {
 
 /// Class of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ProcessAssignment {
     /// Its class.
     pub class: Class,
     /// It may be hinted away: a rule for processes says so, or somebody.
-    pub asked: bool,
+    pub may_hint: bool,
     /// Where that comes from.
     pub origin: Origin,
 }
 
-impl Standing {
+impl ProcessAssignment {
     /// From what is said of its group (`None`: unknown), the rule that fits, and what is said of itself. More care
     /// counts always; less only where neither the group nor a rule protects.
     fn of(
-        group: Option<(&Assignment, &Path)>,
+        of_group: Option<(&Assignment, &Path)>,
         rule: Option<&Arc<ProcessRule>>,
         statements: Option<Presence>,
-    ) -> Standing {
-        let Some((assignment, path)) = group else {
-            return Standing { class: Class::Protected, asked: false, origin: Origin::Unknown };
+    ) -> ProcessAssignment {
+        let Some((group, path)) = of_group else {
+            return ProcessAssignment { class: Class::Protected, may_hint: false, origin: Origin::Unknown };
         };
-        let mut standing = Standing {
-            class: assignment.class,
-            asked: matches!(assignment.origin, class::Origin::Stated(Presence::Background, _)),
-            origin: Origin::Group(assignment.explain(path)),
+        let mut assignment = ProcessAssignment {
+            class: group.class,
+            may_hint: matches!(group.origin, class::Origin::Stated(Presence::Background, _)),
+            origin: Origin::Group(group.explain(path)),
         };
         // Of a user who is at the machine it is not known which application is in use.
-        let mut open = matches!(assignment.origin, class::Origin::Stated(Presence::Present, _));
+        let mut open = matches!(group.origin, class::Origin::Stated(Presence::Present, _));
         let mut apply = |class: Class, origin: Origin| {
-            if class > standing.class || (class == Class::Background && (open || standing.class == class)) {
-                standing = Standing { class, asked: class == Class::Background, origin };
+            if class > assignment.class || (class == Class::Background && (open || assignment.class == class)) {
+                assignment = ProcessAssignment { class, may_hint: class == Class::Background, origin };
                 open = false;
             }
         };
@@ -112,7 +112,7 @@ impl Standing {
         if let Some(word) = statements {
             apply(word.class(), Origin::Stated(word));
         }
-        standing
+        assignment
     }
 
     /// Of the process with this identity: the first one and omr itself are always protected.
@@ -121,17 +121,17 @@ impl Standing {
         group: Option<(&Assignment, &Path)>,
         rule: Option<&Arc<ProcessRule>>,
         statements: &StatementStore,
-    ) -> Standing {
+    ) -> ProcessAssignment {
         if id.pid == 1 || id.pid == std::process::id() {
-            return Standing { class: Class::Protected, asked: false, origin: Origin::Vital };
+            return ProcessAssignment { class: Class::Protected, may_hint: false, origin: Origin::Vital };
         }
-        Standing::of(group, rule, statements.processes().get(&id).copied())
+        ProcessAssignment::of(group, rule, statements.processes().get(&id).copied())
     }
 }
 
 /// A process, as the policy sees it, and what people want to know besides.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ProcessSample {
     /// For the policy.
     pub process: rank::Process,
     /// Its name, chosen by itself.
@@ -148,7 +148,7 @@ pub struct Seen {
 
 /// A process that rules were compared with.
 #[derive(Debug)]
-struct Known {
+struct Examined {
     start: u64,
     rule: Option<Arc<ProcessRule>>,
     examined: Monotonic,
@@ -159,18 +159,18 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct Finder {
     rules: Vec<Arc<ProcessRule>>,
-    known: HashMap<u32, Known>,
-    looks: u32,
+    known: HashMap<u32, Examined>,
+    scans: u32,
     buffer: Vec<u8>,
 }
 
 /// Which processes are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum Wanted {
     /// All but kernel threads.
     All,
     /// Those that a rule fits, or of which somebody said something, or of whose group.
-    Concerned,
+    Relevant,
 }
 
 impl Finder {
@@ -180,52 +180,52 @@ impl Finder {
     }
 
     /// Whether any process can be concerned; when not, there is nothing to look for.
-    pub fn is_needed(&self, statements: &StatementStore) -> bool {
+    pub fn may_find_any(&self, statements: &StatementStore) -> bool {
         !self.rules.is_empty() || !statements.processes().is_empty() || !statements.groups().is_empty()
     }
 
     /// Looks at the processes that there are. Those that end meanwhile are left out.
-    pub fn look(
+    pub fn find(
         &mut self,
         kernel: &Kernel,
         tree: &Tree,
         statements: &StatementStore,
-        which: Which,
-    ) -> Result<Vec<Seen>> {
-        self.looks = self.looks.wrapping_add(1);
+        wanted: Wanted,
+    ) -> Result<Vec<ProcessSample>> {
+        self.scans = self.scans.wrapping_add(1);
         let now = clock::read_monotonic();
         let groups: HashMap<PathBuf, usize> =
             (0..tree.nodes().len()).map(|index| (tree.path_at(index), index)).collect();
-        let mut concerned = in_background(kernel, tree)?;
-        concerned.extend(statements.processes().keys().map(|id| id.pid));
-        let pids: Vec<u32> = match which {
-            Which::Concerned if self.rules.is_empty() => concerned.iter().copied().collect(),
+        let mut relevant = pids_in_background_groups(kernel, tree)?;
+        relevant.extend(statements.processes().keys().map(|id| id.pid));
+        let pids: Vec<u32> = match wanted {
+            Wanted::Relevant if self.rules.is_empty() => relevant.iter().copied().collect(),
             _ => process::read_all(kernel)?,
         };
         let mut found = Vec::new();
         for pid in pids {
-            let mine = which == Which::All || concerned.contains(&pid);
-            if !mine && self.is_of_no_concern(pid, now) {
+            let is_relevant = wanted == Wanted::All || relevant.contains(&pid);
+            if !is_relevant && self.matched_no_rule_lately(pid, now) {
                 continue;
             }
-            match self.examine(kernel, pid, now) {
-                Ok((process, rule)) if mine || rule.is_some() => {
-                    found.extend(see(tree, &groups, statements, &process, rule.as_ref(), &mut self.buffer));
+            match self.find_rule(kernel, pid, now) {
+                Ok((process, rule)) if is_relevant || rule.is_some() => {
+                    found.extend(sample(tree, &groups, statements, &process, rule.as_ref(), &mut self.buffer));
                 }
                 // It has ended, or may not be looked at.
                 _ => {}
             }
         }
-        let looks = self.looks;
-        self.known.retain(|_, known| known.seen == looks);
+        let this_scan = self.scans;
+        self.known.retain(|_, known| known.seen == this_scan);
         Ok(found)
     }
 
     /// Whether no rule fitted the process of this id a short time ago.
-    fn is_of_no_concern(&mut self, pid: u32, now: Monotonic) -> bool {
+    fn matched_no_rule_lately(&mut self, pid: u32, now: Monotonic) -> bool {
         match self.known.get_mut(&pid) {
-            Some(known) if known.rule.is_none() && now.since(known.examined) < EXAMINE => {
-                known.seen = self.looks;
+            Some(known) if known.rule.is_none() && now.since(known.examined) < RULE_LIFETIME => {
+                known.seen = self.scans;
                 true
             }
             _ => false,
@@ -233,24 +233,24 @@ impl Finder {
     }
 
     /// The process, and the rule that fits it: the last of several.
-    fn examine(&mut self, kernel: &Kernel, pid: u32, now: Monotonic) -> Result<(Process, Option<Arc<ProcessRule>>)> {
+    fn find_rule(&mut self, kernel: &Kernel, pid: u32, now: Monotonic) -> Result<(Process, Option<Arc<ProcessRule>>)> {
         let process = Process::open(kernel, pid)?;
         let start = process.stat().starttime;
         if let Some(known) = self.known.get_mut(&pid)
             && known.start == start
-            && now.since(known.examined) < EXAMINE
+            && now.since(known.examined) < RULE_LIFETIME
         {
-            known.seen = self.looks;
+            known.seen = self.scans;
             return Ok((process, known.rule.clone()));
         }
-        let rule = fitting(&self.rules, &process).cloned();
-        self.known.insert(pid, Known { start, rule: rule.clone(), examined: now, seen: self.looks });
+        let rule = matching_rule(&self.rules, &process).cloned();
+        self.known.insert(pid, Examined { start, rule: rule.clone(), examined: now, seen: self.scans });
         Ok((process, rule))
     }
 }
 
 /// The rule that fits a process: the last of several.
-fn fitting<'r, R: Borrow<ProcessRule>>(rules: &'r [R], process: &Process) -> Option<&'r R> {
+fn matching_rule<'r, R: Borrow<ProcessRule>>(rules: &'r [R], process: &Process) -> Option<&'r R> {
     let facts = Facts::new(process);
     // What cannot be told is no leave to take anything, and no reason not to protect.
     let fits = |rule: &ProcessRule| facts.fit(rule).unwrap_or(rule.class != Class::Background);
@@ -316,21 +316,27 @@ impl<'a> Facts<'a> {
 }
 
 /// The class of one process, by these rules and by what was said, and where it comes from.
-pub fn standing(rules: &[ProcessRule], tree: &Tree, statements: &StatementStore, process: &Process) -> Standing {
-    let rule = fitting(rules, process).cloned().map(Arc::new);
+pub fn classify(
+    rules: &[ProcessRule],
+    tree: &Tree,
+    statements: &StatementStore,
+    process: &Process,
+) -> ProcessAssignment {
+    let rule = matching_rule(rules, process).cloned().map(Arc::new);
     let group = process.read_group().ok().flatten();
     let node = group.as_deref().and_then(|group| tree.find(group));
-    let assignment = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
-    Standing::of_process(id(process), assignment, rule.as_ref(), statements)
+    let of_group = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
+    ProcessAssignment::of_process(id(process), of_group, rule.as_ref(), statements)
 }
 
 /// All processes in groups of which somebody said that they are in the background.
-fn in_background(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
+fn pids_in_background_groups(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
     let root = kernel.cgroup()?;
     let mut pids = HashSet::new();
     for (index, node) in tree.nodes().iter().enumerate() {
-        let is_said = |assignment: &Assignment| assignment.origin == class::Origin::Stated(Presence::Background, None);
-        if !tree.assignment(node).is_some_and(is_said) {
+        let is_background =
+            |assignment: &Assignment| assignment.origin == class::Origin::Stated(Presence::Background, None);
+        if !tree.assignment(node).is_some_and(is_background) {
             continue;
         }
         match Group::open(root, &tree.path_at(index)).and_then(|group| process::read_pids(group.dir())) {
@@ -343,14 +349,14 @@ fn in_background(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
 }
 
 /// Reads the rest; `None`: the process has ended, or has no memory of its own, as a kernel thread.
-fn see(
+fn sample(
     tree: &Tree,
     groups: &HashMap<PathBuf, usize>,
     statements: &StatementStore,
     process: &Process,
     rule: Option<&Arc<ProcessRule>>,
     buffer: &mut Vec<u8>,
-) -> Option<Seen> {
+) -> Option<ProcessSample> {
     let holds = ProcessMemory::read(process.dir(), buffer).ok()?;
     holds.resident?;
     let (id, stat) = (id(process), process.stat());
@@ -358,25 +364,25 @@ fn see(
     let index = group.as_ref().and_then(|group| groups.get(group)).copied();
     let node = index.map(|index| &tree.nodes()[index]);
     let account = index.map(|index| accounting(tree, index));
-    let assignment = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
-    let standing = Standing::of_process(id, assignment, rule, statements);
-    Some(Seen {
+    let of_group = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
+    let assignment = ProcessAssignment::of_process(id, of_group, rule, statements);
+    Some(ProcessSample {
         process: rank::Process {
             id,
-            class: standing.class,
-            stated: standing.asked,
+            class: assignment.class,
+            stated: assignment.may_hint,
             oom_score_adj: process::read_oom_score_adj(process.dir()).ok(),
             cpu: Some(stat.cpu()),
             anon: holds.anon,
             swapped: holds.swapped,
-            unfocused: assignment.and_then(|(assignment, _)| assignment.unfocused),
+            unfocused: of_group.and_then(|(assignment, _)| assignment.unfocused),
             room: account.and_then(|index| room(tree, &tree.nodes()[index])),
         },
         name: stat.comm.to_string_lossy().into_owned(),
         group: group.unwrap_or_default(),
         account: account.filter(|&index| index != 0).map(|index| tree.path_at(index)),
         resident: holds.resident,
-        origin: standing.origin,
+        origin: assignment.origin,
     })
 }
 
@@ -426,8 +432,8 @@ mod tests {
         ] {
             let path = Path::new(group);
             let assignment = classifier.assign(path, &Assignment::default(), &Attributes::none(0));
-            let standing = Standing::of(Some((&assignment, path)), rule, statements);
-            assert_eq!((standing.class, standing.asked), (class, asked), "{group} {rule:?} {statements:?}");
+            let of_process = ProcessAssignment::of(Some((&assignment, path)), rule, statements);
+            assert_eq!((of_process.class, of_process.may_hint), (class, asked), "{group} {rule:?} {statements:?}");
         }
         // A user who is there may use anything, but not each process at every moment.
         let path = Path::new("user-1000.slice");
@@ -440,10 +446,10 @@ mod tests {
             (None, back, Background, true),
             (Some(&stays), back, Protected, false),
         ] {
-            let standing = Standing::of(Some((&assignment, path)), rule, statements);
-            assert_eq!((standing.class, standing.asked), (class, asked), "{rule:?} {statements:?}");
+            let of_process = ProcessAssignment::of(Some((&assignment, path)), rule, statements);
+            assert_eq!((of_process.class, of_process.may_hint), (class, asked), "{rule:?} {statements:?}");
         }
         // A group that was made since the last scan.
-        assert_eq!(Standing::of(None, Some(&away), back).class, Protected);
+        assert_eq!(ProcessAssignment::of(None, Some(&away), back).class, Protected);
     }
 }

@@ -17,7 +17,7 @@ use omr_units::GroupId;
 use serde::{Deserialize, Serialize};
 
 /// The group that a user names, as a request can carry it and as the daemon compares it.
-pub fn group(target: &Path) -> String {
+pub fn group_name(target: &Path) -> String {
     target.strip_prefix(".").unwrap_or(target).to_string_lossy().into_owned()
 }
 
@@ -34,7 +34,7 @@ pub struct Statements {
 
 impl Statements {
     /// Of two words about one, the one that asks for more care counts.
-    pub fn add(&mut self, other: &Statements) {
+    pub fn merge(&mut self, other: &Statements) {
         for (id, presence) in &other.groups {
             self.groups.entry(*id).and_modify(|known| *known = (*known).max(*presence)).or_insert(*presence);
         }
@@ -48,20 +48,20 @@ impl Statements {
 #[derive(Debug, Default)]
 pub struct StatementStore {
     path: PathBuf,
-    known: Known,
+    saved: SavedStatements,
     /// What was said and is held, together.
     all: Statements,
 }
 
 /// What is on disk.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Known {
+struct SavedStatements {
     boot: String,
     #[serde(flatten)]
     statements: Statements,
-    /// What is being said by those who have to go on with it.
-    #[serde(default)]
-    held: Statements,
+    /// Statements that count as long as the client that made them stays connected.
+    #[serde(default, rename = "held")]
+    by_clients: Statements,
 }
 
 /// Identities are no keys of JSON.
@@ -91,42 +91,42 @@ impl StatementStore {
     /// What was said before, in this boot, for the daemon, which takes over what is held until it knows better. From a file that
     /// cannot be read: nothing.
     pub fn load(path: &Path, boot: &str) -> StatementStore {
-        let known = Known::read(path, boot).unwrap_or_else(|err| {
+        let saved = SavedStatements::read(path, boot).unwrap_or_else(|err| {
             log::warn!("{err:#}; what was said of groups and processes is not known any more");
-            Known::none(boot)
+            SavedStatements::none(boot)
         });
-        StatementStore::new(path, known)
+        StatementStore::new(path, saved)
     }
 
     /// What is said now, for everybody but the daemon. What is held counts as long as there is a daemon to hold it. A file that
     /// cannot be read is an error: who takes memory has to know what is in the foreground.
     pub fn read(root: &Path, boot: &str) -> Result<StatementStore> {
         let path = paths::statements(root);
-        let mut known = Known::read(&path, boot).context("what is in the foreground cannot be told")?;
+        let mut saved = SavedStatements::read(&path, boot).context("what is in the foreground cannot be told")?;
         let nobody = |err: std::io::Error| matches!(err.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
         if UnixStream::connect(paths::socket(root)).is_err_and(nobody) {
-            known.held = Statements::default();
+            saved.by_clients = Statements::default();
         }
-        Ok(StatementStore::new(&path, known))
+        Ok(StatementStore::new(&path, saved))
     }
 
-    fn new(path: &Path, known: Known) -> StatementStore {
-        let mut statements = StatementStore { path: path.into(), known, ..StatementStore::default() };
-        statements.put_together();
+    fn new(path: &Path, saved: SavedStatements) -> StatementStore {
+        let mut statements = StatementStore { path: path.into(), saved, ..StatementStore::default() };
+        statements.combine();
         statements
     }
 
-    fn put_together(&mut self) {
-        self.all = self.known.statements.clone();
-        self.all.add(&self.known.held);
+    fn combine(&mut self) {
+        self.all = self.saved.statements.clone();
+        self.all.merge(&self.saved.by_clients);
     }
 
     /// What is being said from now on by those who have to go on with it. Returns whether that is new.
-    pub fn hold(&mut self, held: Statements) -> bool {
-        let is_new = self.known.held != held;
+    pub fn set_client_statements(&mut self, by_clients: Statements) -> bool {
+        let is_new = self.saved.by_clients != by_clients;
         if is_new {
-            self.known.held = held;
-            self.put_together();
+            self.saved.by_clients = by_clients;
+            self.combine();
             if let Err(err) = self.save() {
                 log::warn!("{err:#}; other commands do not know what is in the foreground now");
             }
@@ -135,7 +135,7 @@ impl StatementStore {
     }
 
     fn save(&self) -> Result<()> {
-        write_atomically(&self.path, &serde_json::to_vec(&self.known)?)
+        write_atomically(&self.path, &serde_json::to_vec(&self.saved)?)
     }
 
     /// Takes note of a word about a group; `None`: nothing is said any more.
@@ -150,13 +150,13 @@ impl StatementStore {
 
     /// What cannot be kept is not noted: who said it is told so.
     fn note(&mut self, change: impl FnOnce(&mut Statements)) -> Result<()> {
-        let before = self.known.statements.clone();
-        change(&mut self.known.statements);
+        let before = self.saved.statements.clone();
+        change(&mut self.saved.statements);
         let saved = self.save();
         if saved.is_err() {
-            self.known.statements = before;
+            self.saved.statements = before;
         }
-        self.put_together();
+        self.combine();
         saved.context("nothing was noted")
     }
 
@@ -172,36 +172,36 @@ impl StatementStore {
 
     /// Forgets processes that have ended. What is on disk follows with the next word; what is held is its holder's to forget.
     pub fn retain_processes(&mut self, is_there: impl Fn(ProcessId) -> bool) {
-        for words in [&mut self.known.statements, &mut self.all] {
-            words.processes.retain(|id, _| is_there(*id));
+        for statements in [&mut self.saved.statements, &mut self.all] {
+            statements.processes.retain(|id, _| is_there(*id));
         }
     }
 
     /// As [`StatementStore::retain_processes`], of groups.
     pub fn retain_groups(&mut self, is_there: impl Fn(GroupId) -> bool) {
-        for words in [&mut self.known.statements, &mut self.all] {
-            words.groups.retain(|id, _| is_there(*id));
+        for statements in [&mut self.saved.statements, &mut self.all] {
+            statements.groups.retain(|id, _| is_there(*id));
         }
     }
 }
 
-impl Known {
-    fn none(boot: &str) -> Known {
-        Known { boot: boot.into(), ..Known::default() }
+impl SavedStatements {
+    fn none(boot: &str) -> SavedStatements {
+        SavedStatements { boot: boot.into(), ..SavedStatements::default() }
     }
 
     /// From a file that is not there, or of another boot: nothing.
-    fn read(path: &Path, boot: &str) -> Result<Known> {
+    fn read(path: &Path, boot: &str) -> Result<SavedStatements> {
         let text = match std::fs::read(path) {
-            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Known::none(boot)),
+            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(SavedStatements::none(boot)),
             Err(err) if err.kind() == ErrorKind::PermissionDenied => {
                 return Err(err)
                     .with_context(|| format!("read {}, as root or a member of the group omr", path.display()));
             }
             text => text.with_context(|| unreadable(path))?,
         };
-        let known: Known = serde_json::from_slice(&text).with_context(|| unreadable(path))?;
-        Ok(if known.boot == boot { known } else { Known::none(boot) })
+        let saved: SavedStatements = serde_json::from_slice(&text).with_context(|| unreadable(path))?;
+        Ok(if saved.boot == boot { saved } else { SavedStatements::none(boot) })
     }
 }
 
@@ -267,20 +267,20 @@ mod tests {
             groups: HashMap::from([(said_of, Presence::Present), (other, Presence::Foreground)]),
             processes: HashMap::from([(process, Presence::Present)]),
         };
-        assert!(statements.hold(held.clone()) && !statements.hold(held));
+        assert!(statements.set_client_statements(held.clone()) && !statements.set_client_statements(held));
         assert_eq!(statements.groups(), &HashMap::from([(said_of, Presence::Present), (other, Presence::Foreground)]));
         assert_eq!(statements.processes(), &HashMap::from([(process, Presence::Foreground)]));
         // The next daemon takes it over, until those who hold it have told that one.
         let mut again = StatementStore::load(&path, "one");
         assert_eq!(again.groups(), statements.groups());
-        assert!(again.hold(Statements::default()));
+        assert!(again.set_client_statements(Statements::default()));
         assert_eq!(again.groups(), &HashMap::from([(said_of, Presence::Background)]));
         assert_eq!(StatementStore::load(&path, "one").groups(), again.groups());
         // One that has ended is forgotten, held or not, and that is nothing new.
         let held = Statements { processes: HashMap::from([(process, Presence::Foreground)]), ..Statements::default() };
-        assert!(statements.hold(held.clone()));
+        assert!(statements.set_client_statements(held.clone()));
         statements.retain_processes(|_| false);
-        assert!(statements.processes().is_empty() && !statements.hold(held));
+        assert!(statements.processes().is_empty() && !statements.set_client_statements(held));
     }
 
     #[test]
@@ -291,7 +291,10 @@ mod tests {
         let group = GroupId(1);
         let mut statements = StatementStore::load(&path, "one");
         statements.set_group(group, Some(Presence::Background)).expect("saved");
-        statements.hold(Statements { groups: HashMap::from([(group, Presence::Foreground)]), ..Statements::default() });
+        statements.set_client_statements(Statements {
+            groups: HashMap::from([(group, Presence::Foreground)]),
+            ..Statements::default()
+        });
         let read = || StatementStore::read(root.path(), "one").expect("readable").groups().get(&group).copied();
         assert_eq!(read(), Some(Presence::Background), "there is no socket");
         let socket = std::os::unix::net::UnixListener::bind(paths::socket(root.path())).expect("a socket");

@@ -15,12 +15,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use omr_config::{GroupRule, class, parts};
+use omr_config::{GroupRule, parse_class, parts};
 use omr_policy::statement::Presence;
 use omr_policy::{Class, short};
 use omr_units::{Amount, Monotonic};
 
-use crate::groups::xattrs::{self, Attributes, Focus, Spared};
+use crate::groups::xattrs::{self, Attributes, Focus, OomPreference};
 
 /// Groups that are protected unless a rule names them, by the last part of their path, as the
 /// beginning and the end of it. Short on purpose: what makes a machine look dead when it has to be
@@ -88,7 +88,7 @@ pub enum Origin {
     /// The extended attribute of omr.
     Attribute,
     /// systemd-oomd is to spare it.
-    Spared(Spared),
+    OomPreference(OomPreference),
     /// The application has the focus.
     Focus,
     /// Or may have: what is said of that cannot be understood.
@@ -107,7 +107,7 @@ impl fmt::Display for Origin {
             Origin::Own => f.write_str("omr itself runs in it"),
             Origin::Rule(rule) => write!(f, "matched {rule}"),
             Origin::Attribute => write!(f, "extended attribute {}", xattrs::CLASS),
-            Origin::Spared(spared) => write!(f, "{spared}"),
+            Origin::OomPreference(oom_preference) => write!(f, "{oom_preference}"),
             Origin::FocusUnknown => {
                 write!(f, "it may have the focus: extended attribute {} is neither -1 nor a time", xattrs::FOCUS)
             }
@@ -185,7 +185,7 @@ impl Assignment {
     }
 
     /// What a child has that says nothing itself.
-    fn below(&self) -> Assignment {
+    fn inherited(&self) -> Assignment {
         Assignment { ignored: None, above: self.above.saturating_add(1), ..self.clone() }
     }
 
@@ -234,16 +234,16 @@ impl Classifier {
     /// Costs one look at each rule: for groups that are new, not for each tick.
     pub fn assign(&self, path: &Path, parent: &Assignment, attributes: &Attributes) -> Assignment {
         let path_parts = parts(path);
-        let mut assignment = if path_parts.is_empty() { parent.clone() } else { parent.below() };
+        let mut assignment = if path_parts.is_empty() { parent.clone() } else { parent.inherited() };
         if let Some(origin) = self.built_in(path, &path_parts) {
-            assignment.say(Class::Protected, origin);
+            assignment.set_class(Class::Protected, origin);
         } else if path_parts.last().is_some_and(|name| name == BUILT_IN_BACKGROUND) && !assignment.explicit {
-            assignment.say(Class::Background, Origin::BuiltIn(BUILT_IN_BACKGROUND, ""));
+            assignment.set_class(Class::Background, Origin::BuiltIn(BUILT_IN_BACKGROUND, ""));
         }
-        if let Some(spared) = attributes.spared
-            && spared.class() > assignment.class
+        if let Some(oom_preference) = attributes.oom_preference
+            && oom_preference.class() > assignment.class
         {
-            assignment.say(spared.class(), Origin::Spared(spared));
+            assignment.set_class(oom_preference.class(), Origin::OomPreference(oom_preference));
         }
         let above = path_parts.len().saturating_sub(1);
         let says = |rule: &&Arc<GroupRule>| {
@@ -258,7 +258,7 @@ impl Classifier {
         if let Some(rule) = rule
             && let Some(class) = rule.class
         {
-            assignment.say(class, Origin::Rule(rule.clone()));
+            assignment.set_class(class, Origin::Rule(rule.clone()));
         }
         if let Some(rule) = matching().filter(|rule| rule.keep.is_some()).max_by_key(specific) {
             assignment.keep = rule.keep;
@@ -293,7 +293,7 @@ fn is_built_in((start, end): &(&str, &str), name: &str) -> bool {
 }
 
 impl Assignment {
-    fn say(&mut self, class: Class, origin: Origin) {
+    fn set_class(&mut self, class: Class, origin: Origin) {
         self.class = class;
         self.explicit = true;
         self.origin = origin;
@@ -307,7 +307,7 @@ impl Assignment {
     /// takes in everything somewhere, `system.slice/** is background`, is about the services that the
     /// user has in mind, hardly about the bus that is there as well.
     fn yields_to(&self, rule: &GroupRule, path: &[Cow<'_, str>]) -> bool {
-        let is_default = matches!(self.origin, Origin::BuiltIn(..) | Origin::Own | Origin::Spared(_));
+        let is_default = matches!(self.origin, Origin::BuiltIn(..) | Origin::Own | Origin::OomPreference(_));
         if !is_default || self.class == Class::Background || rule.class > Some(self.class) {
             return true;
         }
@@ -324,19 +324,19 @@ impl Assignment {
         let class = word.class();
         let counts = class > self.class || self.class == Class::Background || matches!(self.origin, Origin::Stated(..));
         if counts {
-            self.say(class, Origin::Stated(word, of));
+            self.set_class(class, Origin::Stated(word, of));
         }
         counts
     }
 
     fn apply_class(&mut self, value: &[u8], owner: u32) {
-        let Some(class) = std::str::from_utf8(xattrs::trim(value)).ok().and_then(class) else {
+        let Some(class) = std::str::from_utf8(xattrs::trim(value)).ok().and_then(parse_class) else {
             self.ignored = Some(Ignored::Unknown);
             return;
         };
         let more_care = class > self.class || (class == self.class && self.explicit);
         if owner == 0 || more_care {
-            self.say(class, Origin::Attribute);
+            self.set_class(class, Origin::Attribute);
         } else {
             self.ignored = Some(Ignored::NotRoot);
         }
@@ -354,7 +354,7 @@ impl Assignment {
         };
         self.unfocused = None;
         if self.class < Class::Foreground {
-            self.say(Class::Foreground, origin);
+            self.set_class(Class::Foreground, origin);
         }
     }
 }
@@ -529,7 +529,7 @@ mod tests {
                 let is = (found.class, found.explicit, found.unfocused);
                 assert_eq!(is, (class, explicit, unfocused), "{path} {focus:?}");
                 // A group below it that says nothing.
-                let below = found.below();
+                let below = found.inherited();
                 assert_eq!((below.class, below.unfocused), (class, unfocused), "{path} {focus:?}");
             }
         }
@@ -552,20 +552,24 @@ mod tests {
 
     #[test]
     fn what_systemd_oomd_is_to_spare_is_spared_unless_a_rule_names_it() {
-        let spared = |config: &str, spared| {
-            with(config, "a.slice/x.service", &Attributes { spared: Some(spared), ..Attributes::none(1000) })
+        let oom_preference = |config: &str, oom_preference| {
+            with(
+                config,
+                "a.slice/x.service",
+                &Attributes { oom_preference: Some(oom_preference), ..Attributes::none(1000) },
+            )
         };
-        assert_eq!(spared("", Spared::Avoid).class, Class::Foreground);
-        assert_eq!(spared("", Spared::Omit).class, Class::Protected);
+        assert_eq!(oom_preference("", OomPreference::Avoid).class, Class::Foreground);
+        assert_eq!(oom_preference("", OomPreference::Omit).class, Class::Protected);
         assert_eq!(
-            spared("", Spared::Omit).explain(Path::new("a.slice/x.service")),
+            oom_preference("", OomPreference::Omit).explain(Path::new("a.slice/x.service")),
             "extended attribute user.oomd_omit (ManagedOOMPreference=omit)"
         );
         let rule = |glob: &str| format!("[[group]]\nmatch = '{glob}'\nclass = 'background'");
-        assert_eq!(spared(&rule("a.slice/**"), Spared::Omit).class, Class::Protected);
-        assert_eq!(spared(&rule("a.slice/x.service"), Spared::Omit).class, Class::Background);
+        assert_eq!(oom_preference(&rule("a.slice/**"), OomPreference::Omit).class, Class::Protected);
+        assert_eq!(oom_preference(&rule("a.slice/x.service"), OomPreference::Omit).class, Class::Background);
         let protect = "[[group]]\nmatch = 'a.slice/**'\nclass = 'protected'";
-        assert_eq!(spared(protect, Spared::Avoid).class, Class::Protected);
+        assert_eq!(oom_preference(protect, OomPreference::Avoid).class, Class::Protected);
     }
 
     #[test]
@@ -604,7 +608,7 @@ mod tests {
         let mut assignment = assigned(config, "x");
         assert!(assignment.apply_statement(Presence::Foreground, Some(7)));
         assert_eq!(assignment.explain(Path::new("x")), "omr foreground 7, a process in it");
-        let mut below = assignment.below();
+        let mut below = assignment.inherited();
         assert!(
             assignment.apply_statement(Presence::Background, None) && below.apply_statement(Presence::Background, None)
         );

@@ -13,36 +13,36 @@ use crate::groups::xattrs::Attributes;
 /// Findings in the order of the rules.
 pub fn warnings(loaded: &Loaded) -> Vec<Problem> {
     let mut found: Vec<Problem> = loaded
-        .loose()
+        .world_writable()
         .iter()
         .map(|file| Problem::of_file(file, "anybody may write to this file, and so tell a root process what to do"))
         .collect();
     for (n, rule) in loaded.groups.iter().enumerate() {
         let later = loaded.groups.get(n + 1..).unwrap_or_default();
-        found.extend(lost(rule, later));
-        found.extend(lifted(rule));
+        found.extend(repeated(rule, later));
+        found.extend(removes_protection(rule));
         found.extend(overlaps(rule, later));
-        found.extend(never_old(rule));
+        found.extend(useless_age(rule));
     }
-    found.extend(nothing_left(&loaded.groups));
+    found.extend(nothing_reclaimable(&loaded.groups));
     for (n, rule) in loaded.processes.iter().enumerate() {
         let later = loaded.processes.get(n + 1..).unwrap_or_default();
-        found.extend(overruled(rule, later).or_else(|| idle(rule, &loaded.groups)));
+        found.extend(never_wins(rule, later).or_else(|| without_effect(rule, &loaded.groups)));
     }
     found
 }
 
 /// A rule for processes of which a later one fits each that it fits: the last one wins.
-fn overruled(rule: &ProcessRule, later: &[ProcessRule]) -> Option<Problem> {
+fn never_wins(rule: &ProcessRule, later: &[ProcessRule]) -> Option<Problem> {
     let winner = later.iter().find(|later| later.covers(rule))?;
     Some(Problem::at(
         &rule.place,
-        format!("process {}: never wins, each process that fits it fits {winner}", rule.what()),
+        format!("process {}: never wins, each process that fits it fits {winner}", rule.description()),
     ))
 }
 
 /// A rule that says background of processes whose group, named by its path, is never that.
-fn idle(rule: &ProcessRule, groups: &[GroupRule]) -> Option<Problem> {
+fn without_effect(rule: &ProcessRule, groups: &[GroupRule]) -> Option<Problem> {
     let group = rule.group.as_ref().filter(|glob| rule.class == Class::Background && glob.is_literal())?;
     let classifier = Classifier::new(groups, Path::new(""));
     let (mut path, mut assignment) = (PathBuf::new(), Assignment::default());
@@ -54,11 +54,11 @@ fn idle(rule: &ProcessRule, groups: &[GroupRule]) -> Option<Problem> {
         return None;
     }
     let (class, why) = (assignment.class.name(), assignment.explain(&path));
-    Some(Problem::at(&rule.place, format!("process {}: says nothing, the group is {class}: {why}", rule.what())))
+    Some(Problem::at(&rule.place, format!("process {}: says nothing, the group is {class}: {why}", rule.description())))
 }
 
 /// A rule whose every word is said again, for the same groups, by later ones.
-fn lost(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
+fn repeated(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
     let same = |other: &&GroupRule| other.selector == rule.selector;
     let mut winner = None;
     let words: [fn(&GroupRule) -> bool; 3] =
@@ -72,7 +72,7 @@ fn lost(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
 }
 
 /// A rule that takes away what is built in.
-fn lifted(rule: &GroupRule) -> Option<Problem> {
+fn removes_protection(rule: &GroupRule) -> Option<Problem> {
     if rule.class != Some(Class::Background) {
         return None;
     }
@@ -112,9 +112,9 @@ fn overlaps(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
 }
 
 /// A rule that says how old memory must be to be taken from groups that nothing is taken from.
-fn never_old(rule: &GroupRule) -> Option<Problem> {
+fn useless_age(rule: &GroupRule) -> Option<Problem> {
     let class = rule.class.filter(|class| *class != Class::Background)?;
-    if !rule.asks_for_age() {
+    if !rule.has_min_age() {
         return None;
     }
     let text =
@@ -123,7 +123,7 @@ fn never_old(rule: &GroupRule) -> Option<Problem> {
 }
 
 /// Nothing that omr could take anything from.
-fn nothing_left(rules: &[GroupRule]) -> Option<Problem> {
+fn nothing_reclaimable(rules: &[GroupRule]) -> Option<Problem> {
     let everything = |rule: &&GroupRule| match &rule.selector {
         // "*" by inheritance.
         Selector::Match(glob) => matches!(glob.as_str(), "**" | "*"),

@@ -27,7 +27,7 @@ pub struct Candidate {
     /// What may be taken.
     pub gain: Bytes,
     /// For an inner group: what it holds beyond its children.
-    pub inner: Option<Bytes>,
+    pub beyond_children: Option<Bytes>,
 }
 
 impl Candidate {
@@ -42,12 +42,12 @@ impl Candidate {
 }
 
 /// Largest benefit first; of equals the one with the smaller id, so that a run can be repeated.
-pub fn sort(candidates: &mut [Candidate]) {
+pub fn sort_by_gain(candidates: &mut [Candidate]) {
     candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.gain), candidate.id));
 }
 
 /// All groups at or below `top` that may be touched.
-pub fn walk(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
+pub fn find_below(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
     let nodes = tree.nodes();
     let places: HashMap<GroupId, usize> = nodes.iter().enumerate().map(|(index, node)| (node.id, index)).collect();
     let below = |index: usize| {
@@ -70,14 +70,26 @@ pub fn walk(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidat
             let keep = group.keep.map_or(Bytes::ZERO, |keep| keep.of(current));
             let unprotected = if ignore_low { Bytes::MAX } else { group.unprotected? };
             let gain = (current - keep).min(unprotected);
-            let inner = nodes[index].inner.then_some(current);
-            (gain >= SMALLEST).then(|| Candidate { id: group.id, path: tree.path_at(index), current, gain, inner })
+            let beyond_children = nodes[index].is_internal.then_some(current);
+            (gain >= SMALLEST).then(|| Candidate {
+                id: group.id,
+                path: tree.path_at(index),
+                current,
+                gain,
+                beyond_children,
+            })
         })
         .collect()
 }
 
 /// A group that is the target by name, with what may be taken from it; where nothing may, an error that says why.
-pub fn one(tree: &Tree, node: &Node, group: &Group, ignore_class: bool, ignore_low: bool) -> anyhow::Result<Candidate> {
+pub fn find_named(
+    tree: &Tree,
+    node: &Node,
+    group: &Group,
+    ignore_class: bool,
+    ignore_low: bool,
+) -> anyhow::Result<Candidate> {
     let path = group.path();
     let shown = if group.is_root() { "/".to_owned() } else { printable(&path.to_string_lossy()) };
     let no_controller = || format!("{shown} has no memory controller; the group above it accounts for its memory");
@@ -99,7 +111,7 @@ pub fn one(tree: &Tree, node: &Node, group: &Group, ignore_class: bool, ignore_l
         );
         return Err(Exit::Failed.error(text));
     }
-    if !node.clear && !ignore_class {
+    if !node.subtree_reclaimable && !ignore_class {
         let text = format!(
             "{shown} holds the memory of groups that may not be touched; nothing was reclaimed. \
              --ignore-class reclaims it all the same."
@@ -127,7 +139,7 @@ pub fn one(tree: &Tree, node: &Node, group: &Group, ignore_class: bool, ignore_l
     }
     let unprotected = if ignore_low { current } else { node.unprotected.unwrap_or_default() };
     let gain = (current - kept).min(unprotected);
-    Ok(Candidate { id: node.id, path: path.into(), current, gain, inner: None })
+    Ok(Candidate { id: node.id, path: path.into(), current, gain, beyond_children: None })
 }
 
 /// The file that protects a group, and what is in it.

@@ -22,14 +22,14 @@ use crate::groups::xattrs::Attributes;
 
 /// Limits and xattrs of all groups are read again after this time, in one scan, so that what is said
 /// of a group reaches those below it at once; a sweep reads the limits of its group anew.
-const SLOW: Duration = Duration::from_secs(30);
+const FULL_SCAN_AFTER: Duration = Duration::from_secs(30);
 /// And not more often than in so many scans: such a scan takes twice as long, and scans of thousands
-/// of groups are more than `SLOW` apart.
-const SLOW_SCANS: u32 = 6;
+/// of groups are more than `FULL_SCAN_AFTER` apart.
+const FULL_SCAN_EVERY: u32 = 6;
 
 /// What stays the same from scan to scan.
 #[derive(Debug)]
-struct Known {
+struct CachedGroup {
     name: Box<OsStr>,
     assignment: Assignment,
     /// `memory.min` or `memory.low`, the larger.
@@ -47,9 +47,9 @@ pub struct Node {
     /// `memory.current`; `None` without a memory controller.
     pub current: Option<Bytes>,
     /// Of it, what children with a memory controller hold.
-    pub in_children: Bytes,
+    pub charged_to_children: Bytes,
     /// Whether any child has a memory controller.
-    pub inner: bool,
+    pub is_internal: bool,
     /// Anonymous and shared memory.
     pub swap_backed: Option<Bytes>,
     /// Page cache of files.
@@ -59,7 +59,7 @@ pub struct Node {
     /// What its own and its ancestors' protection leaves; `None` unknown.
     pub unprotected: Option<Bytes>,
     /// All groups below it are known, of class background, unprotected, keep nothing, and do not lose less by age.
-    pub clear: bool,
+    pub subtree_reclaimable: bool,
     /// It could be read, and so could all groups right below it.
     readable: bool,
 }
@@ -71,7 +71,7 @@ pub type GroupStatements = HashMap<GroupId, (Presence, Option<u32>)>;
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: Vec<Node>,
-    known: HashMap<GroupId, Known>,
+    known: HashMap<GroupId, CachedGroup>,
     statements: GroupStatements,
     /// Whose attributes are watched; `None`: nobody's.
     watches: Option<Watches>,
@@ -110,7 +110,7 @@ impl Visit for Scan<'_> {
             let above = parent.map(|parent| tree.nodes[parent].id);
             let assignment = tree.classify(self.classifier, dir, id, above);
             let protection = memcg::read_protection(dir, &mut tree.buffer).ok();
-            tree.known.insert(id, Known { name: name.into(), assignment, protection, seen: tree.scan });
+            tree.known.insert(id, CachedGroup { name: name.into(), assignment, protection, seen: tree.scan });
         } else if let Some(known) = tree.known.get_mut(&id) {
             known.seen = tree.scan;
         }
@@ -130,13 +130,13 @@ impl Visit for Scan<'_> {
             id,
             parent: u32::try_from(parent_index).unwrap_or(u32::MAX),
             current,
-            in_children: Bytes::ZERO,
-            inner: false,
+            charged_to_children: Bytes::ZERO,
+            is_internal: false,
             swap_backed: stat.swap_backed().map(|bytes| bytes + stat.swapcached.unwrap_or_default()),
             page_cache: stat.page_cache(),
             refaults: stat.refaults().map(|pages| pages.bytes(self.page)),
             unprotected: None,
-            clear: false,
+            subtree_reclaimable: false,
             readable,
         });
         Some(index)
@@ -155,7 +155,7 @@ pub fn no_group(path: &Path) -> anyhow::Error {
     Exit::Failed.error(format!("there is no group {shown}; systemd-cgls shows those there are"))
 }
 
-fn push_path(nodes: &[Node], known: &HashMap<GroupId, Known>, index: usize, path: &mut PathBuf) {
+fn push_path(nodes: &[Node], known: &HashMap<GroupId, CachedGroup>, index: usize, path: &mut PathBuf) {
     let Some(node) = nodes.get(index) else { return };
     let parent = node.parent as usize;
     if parent == index {
@@ -174,7 +174,7 @@ impl Tree {
         self.scan = self.scan.wrapping_add(1);
         let now = clock::read_monotonic();
         let (when, scan) = self.read_all;
-        let all = now.since(when) >= SLOW && self.scan.wrapping_sub(scan) >= SLOW_SCANS;
+        let all = now.since(when) >= FULL_SCAN_AFTER && self.scan.wrapping_sub(scan) >= FULL_SCAN_EVERY;
         if all || self.scan == 1 {
             self.read_all = (now, self.scan);
         }
@@ -209,7 +209,7 @@ impl Tree {
     pub fn watch_attributes(&mut self) {
         match Watches::new() {
             Ok(watches) => self.watches = Some(watches),
-            Err(err) => log::warn!("{err}; who has the focus is noticed within {} s", SLOW.as_secs()),
+            Err(err) => log::warn!("{err}; who has the focus is noticed within {} s", FULL_SCAN_AFTER.as_secs()),
         }
     }
 
@@ -221,25 +221,25 @@ impl Tree {
         }
         match watches.watch(dir, id) {
             Err(err) if !err.is_gone() => {
-                log::warn!("{err}; who has the focus is noticed within {} s", SLOW.as_secs());
+                log::warn!("{err}; who has the focus is noticed within {} s", FULL_SCAN_AFTER.as_secs());
                 self.watches = None;
             }
             _ => {}
         }
     }
 
-    /// Readable when [`Tree::take_changes`] has something to take in.
+    /// Readable when [`Tree::collect_changes`] has something to take in.
     pub fn changes(&self) -> Option<BorrowedFd<'_>> {
         self.watches.as_ref().map(|watches| watches.as_fd())
     }
 
     /// Takes in what groups say of themselves since the last scan: for those that were watched, and all below them.
     /// Returns the groups that have another assignment now.
-    pub fn take_changes(&mut self, kernel: &Kernel, classifier: &Classifier) -> Result<Vec<GroupId>> {
+    pub fn collect_changes(&mut self, kernel: &Kernel, classifier: &Classifier) -> Result<Vec<GroupId>> {
         let Some(changed) = self.watches.as_mut().map(Watches::read) else { return Ok(Vec::new()) };
         if changed.lost {
             // The next scan reads all of them.
-            self.read_all = (Monotonic(0), self.scan.wrapping_sub(SLOW_SCANS));
+            self.read_all = (Monotonic(0), self.scan.wrapping_sub(FULL_SCAN_EVERY));
             return Ok(Vec::new());
         }
         self.refresh(kernel, classifier, &changed.groups)
@@ -252,7 +252,7 @@ impl Tree {
             return Ok(Vec::new());
         }
         let root = kernel.cgroup()?;
-        let mut other = Vec::new();
+        let mut reassigned = Vec::new();
         let mut touched = vec![false; self.nodes.len()];
         for index in 0..self.nodes.len() {
             let (id, parent) = (self.nodes[index].id, self.nodes[index].parent as usize);
@@ -269,13 +269,13 @@ impl Tree {
                 && known.assignment != assignment
             {
                 known.assignment = assignment;
-                other.push(id);
+                reassigned.push(id);
             }
         }
-        if !other.is_empty() {
+        if !reassigned.is_empty() {
             self.sum_up();
         }
-        Ok(other)
+        Ok(reassigned)
     }
 
     /// What is said of groups from now on. Returns the groups that have another assignment by that.
@@ -299,7 +299,8 @@ impl Tree {
     /// Children come after their parents, so one pass down hands protection on and one pass up sums.
     fn sum_up(&mut self) {
         for node in &mut self.nodes {
-            (node.in_children, node.inner, node.clear) = (Bytes::ZERO, false, node.readable);
+            (node.charged_to_children, node.is_internal, node.subtree_reclaimable) =
+                (Bytes::ZERO, false, node.readable);
         }
         for index in 0..self.nodes.len() {
             let parent = self.nodes[index].parent as usize;
@@ -321,7 +322,7 @@ impl Tree {
             let node = &self.nodes[index];
             let known = self.known.get(&node.id);
             let above = self.known.get(&self.nodes[parent].id).and_then(|above| above.assignment.older_than());
-            let clear = node.clear
+            let reclaimable = node.subtree_reclaimable
                 && known.is_some_and(|known| {
                     known.assignment.class == Class::Background
                         && known.assignment.keep.is_none()
@@ -331,10 +332,10 @@ impl Tree {
                 });
             let current = node.current;
             let above = &mut self.nodes[parent];
-            above.clear &= clear;
+            above.subtree_reclaimable &= reclaimable;
             if let Some(current) = current {
-                above.in_children += current;
-                above.inner = true;
+                above.charged_to_children += current;
+                above.is_internal = true;
             }
         }
     }
@@ -389,12 +390,15 @@ impl Tree {
             }
             let assignment = &self.known.get(&node.id)?.assignment;
             // Below a leaf there may be groups without a memory controller, of another class.
-            let class =
-                if node.clear || assignment.class != Class::Background { assignment.class } else { Class::Protected };
-            if node.inner && !node.clear {
+            let class = if node.subtree_reclaimable || assignment.class != Class::Background {
+                assignment.class
+            } else {
+                Class::Protected
+            };
+            if node.is_internal && !node.subtree_reclaimable {
                 return None;
             }
-            let current = node.current.map(|current| current - node.in_children);
+            let current = node.current.map(|current| current - node.charged_to_children);
             // memory.stat of an inner group counts its children too: no more than what is its own.
             Some(omr_policy::Group {
                 id: node.id,

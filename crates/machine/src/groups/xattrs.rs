@@ -30,36 +30,36 @@ pub enum Focus {
 
 /// systemd's `ManagedOOMPreference=`, as the kernel's attributes hold it: what systemd-oomd is to spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spared {
+pub enum OomPreference {
     /// `omit`: never to be killed.
     Omit,
     /// `avoid`: only if there is no other.
     Avoid,
 }
 
-impl Spared {
+impl OomPreference {
     fn attribute(self) -> &'static str {
         match self {
-            Spared::Omit => "user.oomd_omit",
-            Spared::Avoid => "user.oomd_avoid",
+            OomPreference::Omit => "user.oomd_omit",
+            OomPreference::Avoid => "user.oomd_avoid",
         }
     }
 
     /// What omr makes of it, unless a rule names the group.
     pub fn class(self) -> Class {
         match self {
-            Spared::Omit => Class::Protected,
-            Spared::Avoid => Class::Foreground,
+            OomPreference::Omit => Class::Protected,
+            OomPreference::Avoid => Class::Foreground,
         }
     }
 }
 
 /// `extended attribute user.oomd_avoid (ManagedOOMPreference=avoid)`
-impl fmt::Display for Spared {
+impl fmt::Display for OomPreference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self {
-            Spared::Omit => "omit",
-            Spared::Avoid => "avoid",
+            OomPreference::Omit => "omit",
+            OomPreference::Avoid => "avoid",
         };
         write!(f, "extended attribute {} (ManagedOOMPreference={word})", self.attribute())
     }
@@ -75,23 +75,24 @@ pub struct Attributes {
     /// Whether it has the focus; `None`: nobody says.
     pub focus: Option<Focus>,
     /// Whether systemd-oomd is to spare it.
-    pub spared: Option<Spared>,
+    pub oom_preference: Option<OomPreference>,
 }
 
 impl Attributes {
     /// Of a group that says nothing and belongs to this user.
     pub fn none(owner: u32) -> Attributes {
-        Attributes { owner, class: None, focus: None, spared: None }
+        Attributes { owner, class: None, focus: None, oom_preference: None }
     }
 
     /// Of this group.
     pub fn read(dir: &Dir) -> Attributes {
-        let spares = |spared: &Spared| dir.xattr(spared.attribute()).is_some_and(|value| !is_no(&value));
+        let is_set =
+            |oom_preference: &OomPreference| dir.xattr(oom_preference.attribute()).is_some_and(|value| !is_no(&value));
         Attributes {
             owner: dir.owner().unwrap_or(u32::MAX),
             class: dir.xattr(CLASS),
             focus: dir.xattr(FOCUS).map(|value| parse_focus(&value, clock::read_monotonic())),
-            spared: [Spared::Omit, Spared::Avoid].into_iter().find(spares),
+            oom_preference: [OomPreference::Omit, OomPreference::Avoid].into_iter().find(is_set),
         }
     }
 }

@@ -18,7 +18,7 @@ const RESERVED: usize = 64;
 
 /// A sum of the CPU time of groups, some of them taken off.
 #[derive(Debug, Default)]
-pub struct Sum {
+pub struct CpuSum {
     counters: Vec<Counter>,
     /// Some group could not be opened: the sum is not known.
     incomplete: bool,
@@ -33,7 +33,7 @@ struct Counter {
     last: Option<Duration>,
 }
 
-impl Sum {
+impl CpuSum {
     /// CPU time used since the last call. `None` the first time, and when a file could not be read.
     /// A group that is gone has used nothing since.
     pub fn sample(&mut self) -> Option<Duration> {
@@ -63,22 +63,22 @@ impl Sum {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Background,
-    Other,
+    NonBackground,
     Own,
 }
 
-/// The two sides, and the foreground groups.
+/// The two cpu, and the foreground groups.
 #[derive(Debug, Default)]
-pub struct Sides {
+pub struct CpuByClass {
     /// Explicit background groups.
-    pub background: Sum,
+    pub background: CpuSum,
     /// Foreground groups.
-    pub foreground: Sum,
+    pub foreground: CpuSum,
     /// All groups but explicit background ones and omr's own.
-    pub other: Sum,
+    pub non_background: CpuSum,
 }
 
-impl Sides {
+impl CpuByClass {
     /// Opens what has to be looked at, for the tree as it is. `own`: the group in which nothing runs
     /// but omr, which is on neither side.
     pub fn update(&mut self, kernel: &Kernel, tree: &Tree, own: Option<GroupId>) -> Result<()> {
@@ -89,7 +89,7 @@ impl Sides {
             match tree.assignment(node) {
                 _ if Some(node.id) == own => Side::Own,
                 Some(assignment) if assignment.class == Class::Background && assignment.explicit => Side::Background,
-                _ => Side::Other,
+                _ => Side::NonBackground,
             }
         };
         // Whether all of a subtree is on one side. Children come after their parents.
@@ -101,7 +101,7 @@ impl Sides {
             }
         }
         let is_child = |index: usize| index != 0;
-        let tops = |side: Side| -> Vec<usize> {
+        let top_groups = |side: Side| -> Vec<usize> {
             let top = |&index: &usize| {
                 let parent = nodes[index].parent as usize;
                 is_child(index) && pure[index] && (parent == 0 || !pure[parent]) && side_of(index) == side
@@ -111,7 +111,8 @@ impl Sides {
         let all = 0..nodes.len();
         let first_level: Vec<usize> =
             all.clone().filter(|&index| is_child(index) && nodes[index].parent == 0).collect();
-        let (background_tops, other_tops, own_tops) = (tops(Side::Background), tops(Side::Other), tops(Side::Own));
+        let (background_tops, non_background_tops, own_tops) =
+            (top_groups(Side::Background), top_groups(Side::NonBackground), top_groups(Side::Own));
         let foreground_tops: Vec<usize> = all
             .filter(|&index| {
                 let class = |index: usize| tree.assignment(&nodes[index]).map(|assignment| assignment.class);
@@ -130,8 +131,8 @@ impl Sides {
             }
         };
         let lists = [
-            (&mut self.background, side(&background_tops, &other_tops)),
-            (&mut self.other, side(&other_tops, &background_tops)),
+            (&mut self.background, side(&background_tops, &non_background_tops)),
+            (&mut self.non_background, side(&non_background_tops, &background_tops)),
             (&mut self.foreground, foreground_tops.iter().map(|&index| (index, true)).collect()),
         ];
         // A descriptor stays open for each; some are left for clients, files and a sweep.
@@ -144,7 +145,7 @@ impl Sides {
                 if !sum.incomplete {
                     log::warn!("{needed} groups have to be looked at, and {most} files may be open (LimitNOFILE=)");
                 }
-                *sum = Sum { incomplete: true, ..Sum::default() };
+                *sum = CpuSum { incomplete: true, ..CpuSum::default() };
                 continue;
             }
             let wanted = list.iter().map(|&(index, plus)| (nodes[index].id, plus));

@@ -11,7 +11,7 @@ use omr_kernel::{Kernel, clock};
 use omr_units::{Bytes, Monotonic};
 use serde::{Deserialize, Serialize};
 
-use crate::sample::cpu::Sides;
+use crate::sample::cpu::CpuByClass;
 
 /// Raw counters and readings at one moment. `None` is what could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ pub fn read_hibernates(kernel: &Kernel, swap: Option<SwapSpace>) -> bool {
 
 impl Snapshot {
     /// Takes one. `hibernates` is handed in, since it hardly changes.
-    pub fn take(kernel: &Kernel, sides: &mut Sides, hibernates: bool, buffer: &mut Vec<u8>) -> Self {
+    pub fn read(kernel: &Kernel, cpu: &mut CpuByClass, hibernates: bool, buffer: &mut Vec<u8>) -> Self {
         Snapshot {
             at: clock::read_monotonic(),
             wall: clock::read_wall(),
@@ -95,8 +95,8 @@ impl Snapshot {
             stat: Stat::read(kernel, buffer).ok(),
             memory: Meminfo::read(kernel, buffer).ok(),
             stall: Resource::ALL.map(|resource| psi::read_some_total(&kernel.proc, resource, buffer)),
-            background: sides.background.sample(),
-            foreground: sides.foreground.sample(),
+            background: cpu.background.sample(),
+            foreground: cpu.foreground.sample(),
             swap: SwapSpace::read(kernel),
             hibernates,
         }

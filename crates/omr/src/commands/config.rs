@@ -78,7 +78,7 @@ fn check(root: &Path, source: &Source) -> Exit {
     for warning in lint::warnings(&loaded) {
         eprintln!("warning: {warning}");
     }
-    let by_age: Vec<&GroupRule> = loaded.groups.iter().filter(|rule| rule.asks_for_age()).collect();
+    let by_age: Vec<&GroupRule> = loaded.groups.iter().filter(|rule| rule.has_min_age()).collect();
     if let Some(obstacle) = Some(&by_age).filter(|rules| !rules.is_empty()).and_then(|_| obstacle(root)) {
         for rule in by_age {
             let name = printable(rule.selector.glob().as_str());

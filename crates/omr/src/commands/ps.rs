@@ -17,7 +17,7 @@ use omr_kernel::Kernel;
 use omr_kernel::process::{Process, Status, read_command};
 use omr_machine::groups::tree::{Tree, no_group};
 use omr_machine::inventory::groups_with_statements;
-use omr_machine::processes::{self, Finder, Seen, Which};
+use omr_machine::processes::{self, Finder, ProcessSample, Wanted};
 use omr_machine::statements::StatementStore;
 use omr_policy::age::Bounds;
 use omr_policy::rank::{ProcessId, Score, Verdict};
@@ -87,12 +87,12 @@ enum Sort {
 }
 
 fn parse_class(text: &str) -> Result<Class, String> {
-    config::class(text).ok_or_else(|| "expected foreground, background or protected".into())
+    config::parse_class(text).ok_or_else(|| "expected foreground, background or protected".into())
 }
 
 /// A line.
 struct Row {
-    seen: Seen,
+    seen: ProcessSample,
     /// Whose it is.
     uid: Option<u32>,
     /// Its command line.
@@ -108,7 +108,7 @@ const COLD: Duration = Duration::from_secs(120);
 const LONGEST_COMMAND: usize = 4096;
 
 impl Row {
-    fn read(kernel: &Kernel, seen: Seen, view: Option<ProcessView>) -> Row {
+    fn read(kernel: &Kernel, seen: ProcessSample, view: Option<ProcessView>) -> Row {
         let id = seen.process.id;
         let process = Process::open(kernel, id.pid).ok().filter(|process| processes::id(process) == id);
         let dir = process.as_ref().map(Process::dir);
@@ -180,7 +180,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 }
 
 /// All groups and processes, their classes by the configuration and by what was said.
-fn see(root: &Path, kernel: &Kernel) -> Result<(Tree, Vec<Seen>)> {
+fn see(root: &Path, kernel: &Kernel) -> Result<(Tree, Vec<ProcessSample>)> {
     let loaded = config::load_or_refuse(root, None)?;
     // A user who may not know what was said is shown the rest.
     let statements = StatementStore::read(root, &kernel.read_boot_id().unwrap_or_default()).unwrap_or_else(|err| {
@@ -188,7 +188,7 @@ fn see(root: &Path, kernel: &Kernel) -> Result<(Tree, Vec<Seen>)> {
         StatementStore::default()
     });
     let tree = groups_with_statements(kernel, &loaded, false, &statements)?;
-    let seen = Finder::new(&loaded.processes).look(kernel, &tree, &statements, Which::All)?;
+    let seen = Finder::new(&loaded.processes).find(kernel, &tree, &statements, Wanted::All)?;
     Ok((tree, seen))
 }
 

@@ -50,7 +50,7 @@ pub fn run(root: &Path, word: Presence, args: &Args) -> Result<Exit> {
 fn say(root: &Path, kernel: &Kernel, word: Option<Presence>, target: &Path) -> Result<()> {
     let of = match processes::pid(target) {
         Some(pid) => Subject::Process(identity(kernel, pid?)?),
-        None => Subject::Group(statements::group(target)),
+        None => Subject::Group(statements::group_name(target)),
     };
     ask(&paths::socket(root), &Request::Say { presence: word, subject: of })?;
     Ok(())

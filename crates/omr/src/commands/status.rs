@@ -171,7 +171,7 @@ fn about_image(image: &ImageView) -> Option<String> {
 pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
     let request = match &args.group {
         Some(target) if let Some(pid) = processes::pid(target) => Request::ExplainProcess { pid: pid? },
-        group => Request::Explain { group: group.as_deref().map(statements::group) },
+        group => Request::Explain { group: group.as_deref().map(statements::group_name) },
     };
     let value = ask(&paths::socket(root), &request)?;
     if args.json {

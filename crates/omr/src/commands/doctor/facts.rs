@@ -76,7 +76,7 @@ impl ProcessRules {
 
 fn read_age_rules(root: &Path) -> Option<usize> {
     let loaded = config::load(root, None).ok()?;
-    Some(loaded.groups.iter().filter(|rule| rule.asks_for_age()).count()).filter(|rules| *rules > 0)
+    Some(loaded.groups.iter().filter(|rule| rule.has_min_age()).count()).filter(|rules| *rules > 0)
 }
 
 fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
