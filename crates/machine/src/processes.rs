@@ -1,4 +1,4 @@
-//! Processes: their class and where it comes from, and those that may be hinted away.
+//! Processes: their class and its origin, and the search for processes that may get hints.
 
 use std::borrow::Borrow;
 use std::cell::OnceCell;
@@ -22,39 +22,39 @@ use crate::groups::class::{self, Assignment};
 use crate::groups::tree::{Node, Tree};
 use crate::statements::StatementStore;
 
-/// Whether a rule fits a process is looked at again after this time: it may run another program by then, or be in
-/// another group.
+/// A process is compared with the rules again after this time: it may run another program by then,
+/// or be in another group.
 const RULE_LIFETIME: Duration = Duration::from_secs(30);
 
-/// The process that a user names by a number, which may be larger than any process's; anything else names a group, as
-/// does `./7`.
+/// Returns the process that a user names by a number. The number may be larger than any process id.
+/// Anything else, also `./7`, names a group.
 pub fn pid(target: &Path) -> Option<anyhow::Result<u32>> {
     let digits = target.to_str().filter(|text| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()))?;
     Some(digits.parse().map_err(|_| no_process(digits)))
 }
 
-/// Where a number may be a process or a group.
+/// Error for a number that is no process.
 pub fn no_process(digits: &str) -> anyhow::Error {
     Exit::Failed.error(format!("there is no process {digits}; a group of that name is ./{digits}"))
 }
 
-/// The identity of a process.
+/// Returns the identity of a process.
 pub fn id(process: &Process) -> ProcessId {
     ProcessId { pid: process.stat().pid, start: process.stat().starttime }
 }
 
-/// Where the class of a process comes from.
+/// The origin of the class of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From its group.
+    /// The group of the process.
     Group(String),
-    /// Its group is not known, or it is in none.
+    /// The group is unknown, or the process is in none.
     Unknown,
     /// A rule for processes.
     Rule(Arc<ProcessRule>),
-    /// Somebody said so.
+    /// A statement about the process.
     Stated(Presence),
-    /// It is the first process, or omr itself.
+    /// The process is the first one, or omr itself.
     Vital,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Group(why) => f.write_str(why),
-            Origin::Unknown => f.write_str("nothing is known of its group"),
+            Origin::Unknown => f.write_str("its group is unknown"),
             Origin::Rule(rule) => write!(f, "matched {rule}"),
             Origin::Stated(word) => write!(f, "omr {}", word.class().name()),
             Origin::Vital => f.write_str("the first process and omr itself are always protected"),
@@ -71,20 +71,21 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Class of a process.
+/// The class of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessAssignment {
     /// Its class.
     pub class: Class,
-    /// It may be hinted away: a rule for processes says so, or somebody.
+    /// The process may get hints: a rule for processes or a statement makes it background.
     pub may_hint: bool,
-    /// Where that comes from.
+    /// The origin of the class.
     pub origin: Origin,
 }
 
 impl ProcessAssignment {
-    /// From what is said of its group (`None`: unknown), the rule that fits, and what is said of itself. More care
-    /// counts always; less only where neither the group nor a rule protects.
+    /// Combines the assignment of the group (`None`: unknown), the matching rule, and the statement
+    /// about the process. More care always counts; less care counts only if neither the group nor a
+    /// rule protects.
     fn of(
         of_group: Option<(&Assignment, &Path)>,
         rule: Option<&Arc<ProcessRule>>,
@@ -98,7 +99,7 @@ impl ProcessAssignment {
             may_hint: matches!(group.origin, class::Origin::Stated(Presence::Background, _)),
             origin: Origin::Group(group.explain(path)),
         };
-        // Of a user who is at the machine it is not known which application is in use.
+        // If only the user is present, the application in use is unknown.
         let mut open = matches!(group.origin, class::Origin::Stated(Presence::Present, _));
         let mut apply = |class: Class, origin: Origin| {
             if class > assignment.class || (class == Class::Background && (open || assignment.class == class)) {
@@ -115,7 +116,7 @@ impl ProcessAssignment {
         assignment
     }
 
-    /// Of the process with this identity: the first one and omr itself are always protected.
+    /// Returns the assignment of a process. The first process and omr itself are always protected.
     fn of_process(
         id: ProcessId,
         group: Option<(&Assignment, &Path)>,
@@ -129,24 +130,24 @@ impl ProcessAssignment {
     }
 }
 
-/// A process, as the policy sees it, and what people want to know besides.
+/// A process as the policy needs it, with more facts for people.
 #[derive(Clone, Debug)]
 pub struct ProcessSample {
-    /// For the policy.
+    /// The values for the policy.
     pub process: rank::Process,
-    /// Its name, chosen by itself.
+    /// The name, which the process chooses itself.
     pub name: String,
-    /// Its group, below the mount.
+    /// The path of its group below the mount.
     pub group: PathBuf,
-    /// The group that accounts for its memory; `None`: the root, or unknown.
+    /// The group to which its memory is charged; `None`: the root, or unknown.
     pub account: Option<PathBuf>,
-    /// Resident.
+    /// Resident memory; `None`: unknown.
     pub resident: Option<Bytes>,
-    /// Where its class comes from.
+    /// The origin of the class.
     pub origin: Origin,
 }
 
-/// A process that rules were compared with.
+/// A process that was compared with the rules.
 #[derive(Debug)]
 struct Examined {
     start: u64,
@@ -155,7 +156,7 @@ struct Examined {
     seen: u32,
 }
 
-/// Finds processes by the rules and by what was said.
+/// Finds processes by rules and by statements.
 #[derive(Debug, Default)]
 pub struct Finder {
     rules: Vec<Arc<ProcessRule>>,
@@ -164,27 +165,27 @@ pub struct Finder {
     buffer: Vec<u8>,
 }
 
-/// Which processes are wanted.
+/// The processes that a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// All but kernel threads.
+    /// All processes except kernel threads.
     All,
-    /// Those that a rule fits, or of which somebody said something, or of whose group.
+    /// Processes that match a rule, and those with a statement about them or their group.
     Relevant,
 }
 
 impl Finder {
-    /// By these rules.
+    /// Makes a finder with these rules.
     pub fn new(rules: &[ProcessRule]) -> Finder {
         Finder { rules: rules.iter().cloned().map(Arc::new).collect(), ..Finder::default() }
     }
 
-    /// Whether any process can be concerned; when not, there is nothing to look for.
+    /// Returns false if no process can be relevant, so that a search is not needed.
     pub fn may_find_any(&self, statements: &StatementStore) -> bool {
         !self.rules.is_empty() || !statements.processes().is_empty() || !statements.groups().is_empty()
     }
 
-    /// Looks at the processes that there are. Those that end meanwhile are left out.
+    /// Finds the wanted processes. A process that ends meanwhile is left out.
     pub fn find(
         &mut self,
         kernel: &Kernel,
@@ -212,7 +213,7 @@ impl Finder {
                 Ok((process, rule)) if is_relevant || rule.is_some() => {
                     found.extend(sample(tree, &groups, statements, &process, rule.as_ref(), &mut self.buffer));
                 }
-                // It has ended, or may not be looked at.
+                // The process has ended, or may not be read.
                 _ => {}
             }
         }
@@ -221,7 +222,7 @@ impl Finder {
         Ok(found)
     }
 
-    /// Whether no rule fitted the process of this id a short time ago.
+    /// Returns true if the process with this id matched no rule a short time ago.
     fn matched_no_rule_lately(&mut self, pid: u32, now: Monotonic) -> bool {
         match self.known.get_mut(&pid) {
             Some(known) if known.rule.is_none() && now.since(known.examined) < RULE_LIFETIME => {
@@ -232,7 +233,7 @@ impl Finder {
         }
     }
 
-    /// The process, and the rule that fits it: the last of several.
+    /// Opens the process and returns the rule that it matches: the last of several.
     fn find_rule(&mut self, kernel: &Kernel, pid: u32, now: Monotonic) -> Result<(Process, Option<Arc<ProcessRule>>)> {
         let process = Process::open(kernel, pid)?;
         let start = process.stat().starttime;
@@ -249,15 +250,15 @@ impl Finder {
     }
 }
 
-/// The rule that fits a process: the last of several.
+/// Returns the rule that a process matches: the last of several.
 fn matching_rule<'r, R: Borrow<ProcessRule>>(rules: &'r [R], process: &Process) -> Option<&'r R> {
     let facts = Facts::new(process);
-    // What cannot be told is no leave to take anything, and no reason not to protect.
+    // If the match is unknown, a background rule does not count, and any other rule does.
     let fits = |rule: &ProcessRule| facts.fit(rule).unwrap_or(rule.class != Class::Background);
     rules.iter().rev().find(|&rule| fits(rule.borrow()))
 }
 
-/// What rules ask of a process, read when the first one asks.
+/// The facts that rules compare. Each is read when the first rule needs it.
 struct Facts<'a> {
     process: &'a Process,
     exe: OnceCell<Option<PathBuf>>,
@@ -279,7 +280,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether a rule fits; `None`: that cannot be told.
+    /// Returns true if the rule matches; `None`: unknown.
     fn fit(&self, rule: &ProcessRule) -> Option<bool> {
         let dir = self.process.dir();
         let mut known = true;
@@ -315,7 +316,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The class of one process, by these rules and by what was said, and where it comes from.
+/// Returns the class of one process by these rules and statements, and its origin.
 pub fn classify(
     rules: &[ProcessRule],
     tree: &Tree,
@@ -329,7 +330,7 @@ pub fn classify(
     ProcessAssignment::of_process(id(process), of_group, rule.as_ref(), statements)
 }
 
-/// All processes in groups of which somebody said that they are in the background.
+/// Returns all processes in groups that a statement makes background.
 fn pids_in_background_groups(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
     let root = kernel.cgroup()?;
     let mut pids = HashSet::new();
@@ -348,7 +349,7 @@ fn pids_in_background_groups(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32
     Ok(pids)
 }
 
-/// Reads the rest; `None`: the process has ended, or has no memory of its own, as a kernel thread.
+/// Reads the other facts of a process; `None`: it has ended, or is a kernel thread without memory.
 fn sample(
     tree: &Tree,
     groups: &HashMap<PathBuf, usize>,
@@ -386,8 +387,8 @@ fn sample(
     })
 }
 
-/// The group that accounts for the memory of processes in this one: a group without a memory controller leaves that to
-/// the one above it. 0 is the root, which nobody accounts for.
+/// Returns the group to which memory of this group's processes is charged. Without a memory
+/// controller that is the group above. 0 is the root, which has no account.
 fn accounting(tree: &Tree, mut index: usize) -> usize {
     while index != 0 && tree.nodes()[index].current.is_none() {
         index = tree.nodes()[index].parent as usize;
@@ -395,7 +396,7 @@ fn accounting(tree: &Tree, mut index: usize) -> usize {
     index
 }
 
-/// What protection and keep rule of a group leave to be taken; `None`: unknown.
+/// Returns the bytes of a group that protection and keep rule leave for reclaim; `None`: unknown.
 fn room(tree: &Tree, node: &Node) -> Option<Bytes> {
     let Some(current) = node.current else { return Some(Bytes::MAX) };
     let keep = tree.assignment(node)?.keep.map_or(Bytes::ZERO, |keep| keep.of(current));
@@ -435,7 +436,7 @@ mod tests {
             let of_process = ProcessAssignment::of(Some((&assignment, path)), rule, statements);
             assert_eq!((of_process.class, of_process.may_hint), (class, asked), "{group} {rule:?} {statements:?}");
         }
-        // A user who is there may use anything, but not each process at every moment.
+        // A present user may use any process, but not each process at every moment.
         let path = Path::new("user-1000.slice");
         let mut assignment = classifier.assign(path, &Assignment::default(), &Attributes::none(0));
         assert!(assignment.apply_statement(Presence::Present, None));
@@ -449,7 +450,7 @@ mod tests {
             let of_process = ProcessAssignment::of(Some((&assignment, path)), rule, statements);
             assert_eq!((of_process.class, of_process.may_hint), (class, asked), "{rule:?} {statements:?}");
         }
-        // A group that was made since the last scan.
+        // The group was made after the last scan.
         assert_eq!(ProcessAssignment::of(None, Some(&away), back).class, Protected);
     }
 }

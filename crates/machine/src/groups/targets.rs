@@ -1,4 +1,4 @@
-//! The groups that may be reclaimed, each with what may be taken from it.
+//! Targets of reclaim: groups, and how much may be reclaimed from each.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,26 +12,26 @@ use omr_units::{Bytes, GroupId, Limit};
 
 use crate::groups::tree::{Node, Tree};
 
-/// A group with less is not worth a write: the kernel does not work in smaller portions.
+/// The smallest gain that is worth a write. The kernel does not reclaim smaller portions.
 pub const SMALLEST: Bytes = omr_policy::pace::SMALLEST_STEP;
 
-/// One group to take from.
+/// A group that may be reclaimed.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Identity.
+    /// The identity of the group.
     pub id: GroupId,
-    /// Where it was at the scan.
+    /// The path of the group at the scan.
     pub path: PathBuf,
-    /// What it held; of an inner group, beyond its children.
+    /// The memory of the group; of an internal group, without its children.
     pub current: Bytes,
-    /// What may be taken.
+    /// The amount that may be reclaimed.
     pub gain: Bytes,
-    /// For an inner group: what it holds beyond its children.
+    /// For an internal group: its memory without its children. `None`: not an internal group.
     pub beyond_children: Option<Bytes>,
 }
 
 impl Candidate {
-    /// The group; `None` when it is gone, whatever else may have its name by now.
+    /// Opens the group. `None`: the group is gone, even if another one has its name now.
     pub fn open(&self, kernel: &Kernel) -> Result<Option<Group>> {
         match Group::open(kernel.cgroup()?, &self.path) {
             Ok(group) => Ok(Some(group).filter(|group| group.id() == self.id)),
@@ -41,12 +41,12 @@ impl Candidate {
     }
 }
 
-/// Largest benefit first; of equals the one with the smaller id, so that a run can be repeated.
+/// Sorts by gain, largest first; by id if equal, so that the order is the same in each run.
 pub fn sort_by_gain(candidates: &mut [Candidate]) {
     candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.gain), candidate.id));
 }
 
-/// All groups at or below `top` that may be touched.
+/// Returns all groups at or below `top` that may be reclaimed.
 pub fn find_below(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
     let nodes = tree.nodes();
     let places: HashMap<GroupId, usize> = nodes.iter().enumerate().map(|(index, node)| (node.id, index)).collect();
@@ -82,7 +82,8 @@ pub fn find_below(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Ca
         .collect()
 }
 
-/// A group that is the target by name, with what may be taken from it; where nothing may, an error that says why.
+/// Returns the candidate for a group that the user names. The error says why nothing may be
+/// reclaimed from it.
 pub fn find_named(
     tree: &Tree,
     node: &Node,
@@ -94,7 +95,7 @@ pub fn find_named(
     let shown = if group.is_root() { "/".to_owned() } else { printable(&path.to_string_lossy()) };
     let no_controller = || format!("{shown} has no memory controller; the group above it accounts for its memory");
     let Some(current) = node.current else {
-        // The file's own error, where it is there and cannot be read.
+        // If the file exists and cannot be read, its own error says more.
         return Err(match group.read_current(&mut Vec::new()) {
             Err(err) if !err.is_gone() => err.into(),
             _ => Exit::Unsupported.error(no_controller()),
@@ -113,7 +114,7 @@ pub fn find_named(
     }
     if !node.subtree_reclaimable && !ignore_class {
         let text = format!(
-            "{shown} holds the memory of groups that may not be touched; nothing was reclaimed. \
+            "{shown} has groups below it that may not be reclaimed; nothing was reclaimed. \
              --ignore-class reclaims it all the same."
         );
         return Err(Exit::Failed.error(text));
@@ -142,7 +143,7 @@ pub fn find_named(
     Ok(Candidate { id: node.id, path: path.into(), current, gain, beyond_children: None })
 }
 
-/// The file that protects a group, and what is in it.
+/// Returns the file that protects a group, with its value.
 fn protected_by(group: &Group) -> Result<String> {
     let buffer = &mut Vec::new();
     for file in ["memory.low", "memory.min"] {

@@ -1,7 +1,8 @@
-//! CPU time by side: explicit background groups on one, everything else on the other.
+//! CPU time by class: explicit background groups, foreground groups, and all that is not
+//! background.
 //!
-//! CPU time of groups (`cpu.stat`) is exact, unlike that of `/proc/stat`, which comes in ticks: that
-//! is what makes two samples of 20 ms enough to tell work from noise.
+//! CPU time of groups (`cpu.stat`) is exact, while `/proc/stat` counts ticks. So two samples of 20
+//! ms are enough to tell work from noise.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,14 +14,14 @@ use omr_units::GroupId;
 
 use crate::groups::tree::Tree;
 
-/// Descriptors for everything else.
+/// Descriptors that stay free for clients, files and a sweep.
 const RESERVED: usize = 64;
 
-/// A sum of the CPU time of groups, some of them taken off.
+/// The CPU time of some groups, minus that of others.
 #[derive(Debug, Default)]
 pub struct CpuSum {
     counters: Vec<Counter>,
-    /// Some group could not be opened: the sum is not known.
+    /// A group could not be opened, so the sum is unknown.
     incomplete: bool,
     buffer: Vec<u8>,
 }
@@ -34,8 +35,8 @@ struct Counter {
 }
 
 impl CpuSum {
-    /// CPU time used since the last call. `None` the first time, and when a file could not be read.
-    /// A group that is gone has used nothing since.
+    /// Returns the CPU time since the last call; `None`: first call, or a file could not be read. A
+    /// group that is gone used no time.
     pub fn sample(&mut self) -> Option<Duration> {
         let mut known = !self.incomplete;
         let (mut plus, mut minus) = (Duration::ZERO, Duration::ZERO);
@@ -67,20 +68,20 @@ enum Side {
     Own,
 }
 
-/// The two cpu, and the foreground groups.
+/// CPU time by class.
 #[derive(Debug, Default)]
 pub struct CpuByClass {
-    /// Explicit background groups.
+    /// Groups that are explicitly background.
     pub background: CpuSum,
     /// Foreground groups.
     pub foreground: CpuSum,
-    /// All groups but explicit background ones and omr's own.
+    /// All groups except explicit background groups and omr's own.
     pub non_background: CpuSum,
 }
 
 impl CpuByClass {
-    /// Opens what has to be looked at, for the tree as it is. `own`: the group in which nothing runs
-    /// but omr, which is on neither side.
+    /// Opens the files of the groups of this tree. `own`: the group in which only omr runs; it
+    /// counts on neither side.
     pub fn update(&mut self, kernel: &Kernel, tree: &Tree, own: Option<GroupId>) -> Result<()> {
         let root = kernel.cgroup()?;
         let nodes = tree.nodes();
@@ -92,7 +93,7 @@ impl CpuByClass {
                 _ => Side::NonBackground,
             }
         };
-        // Whether all of a subtree is on one side. Children come after their parents.
+        // True for a subtree that is all on one side. Children come after their parents.
         let mut pure: Vec<bool> = vec![true; nodes.len()];
         for index in (1..nodes.len()).rev() {
             let parent = nodes[index].parent as usize;
@@ -121,7 +122,8 @@ impl CpuByClass {
                     && class(nodes[index].parent as usize) != Some(Class::Foreground)
             })
             .collect();
-        // One side can be had directly, or as everything less the other: whichever is fewer files.
+        // A side is counted directly, or as everything minus the other side, whichever needs fewer
+        // files.
         let side = |direct: &[usize], other: &[usize]| -> Vec<(usize, bool)> {
             let rest = [other, &own_tops].concat();
             if direct.len() <= first_level.len() + rest.len() {
@@ -135,15 +137,17 @@ impl CpuByClass {
             (&mut self.non_background, side(&non_background_tops, &background_tops)),
             (&mut self.foreground, foreground_tops.iter().map(|&index| (index, true)).collect()),
         ];
-        // A descriptor stays open for each; some are left for clients, files and a sweep.
+        // Each file needs an open descriptor.
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(RESERVED);
         let needed: usize = lists.iter().map(|(_, list)| list.len()).sum();
         for (sum, list) in lists {
             if needed > most {
-                // Work that nobody sees must not pass for idleness.
+                // Work that is not seen must not count as idleness.
                 if !sum.incomplete {
-                    log::warn!("{needed} groups have to be looked at, and {most} files may be open (LimitNOFILE=)");
+                    log::warn!(
+                        "the CPU time of {needed} groups must be read, and only {most} files may be open (LimitNOFILE=)"
+                    );
                 }
                 *sum = CpuSum { incomplete: true, ..CpuSum::default() };
                 continue;
@@ -153,8 +157,8 @@ impl CpuByClass {
                 continue;
             }
             let old = std::mem::take(sum);
-            // What is open stays open, with its last reading, so that a change of the list does not make
-            // the next sample unknown; a new group is counted from now.
+            // Open files stay open with their last reading. So a change of the list does not make
+            // the next sample unknown. A new group is counted from now on.
             let mut open: HashMap<GroupId, Counter> =
                 old.counters.into_iter().map(|counter| (counter.id, counter)).collect();
             for (index, plus) in list {
@@ -168,7 +172,8 @@ impl CpuByClass {
                         let last = group.read_cpu(&mut sum.buffer).ok();
                         sum.counters.push(Counter { dir: group.into_dir(), id, plus, last });
                     }
-                    // Gone since the scan, or made anew under its name: the next scan will tell.
+                    // The group is gone, or replaced by one of the same name; the next scan finds
+                    // that.
                     Ok(_) => {}
                     Err(err) if err.is_gone() => {}
                     Err(err) => {
