@@ -10,7 +10,7 @@ use crate::process::ProcessRule;
 use crate::rules::{GroupRule, Place};
 use crate::schema::{self, KEYS, Settings};
 
-/// What the files have said so far.
+/// The values of the files that were read so far.
 pub(crate) struct Draft {
     pub(crate) settings: Settings,
     pub(crate) origins: Vec<Option<Place>>,
@@ -30,8 +30,8 @@ impl Default for Draft {
 }
 
 impl Draft {
-    /// Checks what several keys say together. A value that is built in gives way to one that is
-    /// written: who writes `idle.for = "3s"` need not know that `idle.again` is 5 s.
+    /// Checks values that depend on each other. A built-in value yields to a written one: with
+    /// `idle.for = "3s"`, the built-in `idle.again` of 5 s is lowered.
     pub(crate) fn check_combinations(&mut self, order: &dyn Fn(&Path) -> Option<usize>, problems: &mut Vec<Problem>) {
         let policy = &mut self.settings.policy;
         if self.origins[at("idle.again")].is_none() {
@@ -65,8 +65,8 @@ impl Draft {
         }
     }
 
-    /// Two keys do not go together. Reported at the one that is written last, with its words in
-    /// front of the other and `end` behind.
+    /// Returns a problem about two keys that contradict each other, at the key that is written
+    /// last. The text is the words of that key, the other key, and `end`.
     fn contradiction(
         &self,
         order: &dyn Fn(&Path) -> Option<usize>,
@@ -91,7 +91,7 @@ impl Draft {
     }
 }
 
-/// The place in [`KEYS`] of a key that is there.
+/// Returns the index in [`KEYS`] of a key that exists.
 fn at(key: &str) -> usize {
     schema::index(key).unwrap_or_else(|| unreachable!("{key} is in the schema"))
 }

@@ -1,7 +1,7 @@
-//! The configuration: from files in layers to plain values, each with the place it came from.
+//! The configuration: plain values from files in layers, each with the place where it is written.
 //!
-//! Without any file omr runs with the defaults that are built in. Every mistake in every file is
-//! found and reported, with file and line, before anything is used.
+//! Without any file omr uses the built-in defaults. Every mistake in every file is reported, with
+//! file and line, before any value is used.
 
 mod draft;
 mod glob;
@@ -55,23 +55,23 @@ pub fn load(root: &Path, file: Option<&Path>) -> Result<Loaded, Errors> {
     if problems.is_empty() {
         return Ok(draft.finish(files, world_writable));
     }
-    // A directory that cannot be listed is no source and comes first.
+    // A directory that cannot be listed is no source, so its problem comes first.
     problems.sort_by_key(|problem| (order(&problem.file), problem.line));
     Err(Errors(problems))
 }
 
-/// As [`load`], for a command: mistakes end it with exit code 2.
+/// As [`load`], for a command: mistakes give an error with exit code 2.
 pub fn load_or_refuse(root: &Path, file: Option<&Path>) -> anyhow::Result<Loaded> {
     load(root, file).map_err(|errors| Exit::Usage.error(errors.to_string()))
 }
 
-/// The rules that a text has; the tests' short way.
+/// Returns the rules for groups in a text; for tests.
 #[cfg(any(test, feature = "testing"))]
 pub fn rules(text: &str) -> Vec<GroupRule> {
     draft(text).groups
 }
 
-/// As [`rules`], those for processes.
+/// Returns the rules for processes in a text; for tests.
 #[cfg(any(test, feature = "testing"))]
 pub fn process_rules(text: &str) -> Vec<ProcessRule> {
     draft(text).processes
@@ -88,7 +88,7 @@ fn draft(text: &str) -> Draft {
 
 #[cfg(any(test, feature = "testing"))]
 impl Loaded {
-    /// The configuration without any file.
+    /// Returns the configuration without any file.
     pub fn built_in() -> Loaded {
         Draft::default().finish(Vec::new(), Vec::new())
     }

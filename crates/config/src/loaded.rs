@@ -10,11 +10,11 @@ use crate::schema::{self, Settings};
 /// The effective configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// What the policy decides by.
+    /// The settings of the policy.
     pub policy: omr_policy::Config,
-    /// How groups are reclaimed.
+    /// The backend.
     pub backend: BackendChoice,
-    /// What `omr watch` follows.
+    /// The settings of `omr watch`.
     pub cloud: Cloud,
     /// The rules for groups, in the order of the files.
     pub groups: Vec<GroupRule>,
@@ -22,24 +22,24 @@ pub struct Loaded {
     pub processes: Vec<ProcessRule>,
     /// The files that were read.
     pub files: Vec<PathBuf>,
-    /// For each of [`KEYS`] where its value is written, if anywhere.
+    /// For each of [`KEYS`](crate::KEYS) the place of its value; `None`: built in.
     pub(crate) origins: Vec<Option<Place>>,
-    /// Files that anybody may write to.
+    /// The files that anybody may write to.
     pub(crate) world_writable: Vec<Arc<Path>>,
 }
 
 impl Loaded {
-    /// Where the value of a key (`"idle.for"`) is written; `None` when it is built in.
+    /// Returns the place of the value of a key such as `"idle.for"`; `None`: built in.
     pub fn origin(&self, key: &str) -> Option<&Place> {
         self.origins.get(schema::index(key)?)?.as_ref()
     }
 
-    /// The value of one of [`KEYS`] as one writes it.
+    /// Returns the value of one of [`KEYS`](crate::KEYS) as it is written in a file.
     pub fn text(&self, key: &schema::Key) -> String {
         key.text(&Settings { policy: self.policy.clone(), backend: self.backend, cloud: self.cloud.clone() })
     }
 
-    /// Files that anybody may write to.
+    /// Returns the files that anybody may write to.
     pub fn world_writable(&self) -> &[Arc<Path>] {
         &self.world_writable
     }

@@ -8,7 +8,7 @@ use omr_base::text::printable;
 
 use crate::rules::Place;
 
-/// One mistake.
+/// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub(crate) file: Arc<Path>,
@@ -17,12 +17,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A mistake in a file, of no one line.
+    /// Makes a mistake that concerns a whole file.
     pub fn of_file(file: &Path, text: impl Into<String>) -> Problem {
         Problem { file: file.into(), line: None, text: text.into() }
     }
 
-    /// A mistake in the line at `place`.
+    /// Makes a mistake in the line at `place`.
     pub fn at(place: &Place, text: impl Into<String>) -> Problem {
         Problem { file: place.file.clone(), line: Some(place.line), text: text.into() }
     }

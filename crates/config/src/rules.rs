@@ -12,17 +12,17 @@ use omr_units::Amount;
 
 use crate::glob::Glob;
 
-/// By which file of the kernel groups are reclaimed.
+/// The kernel file by which groups are reclaimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
-    /// `memory.swap.reclaim` where it may be written, else `memory.reclaim`; never `memory.high`.
+    /// `memory.swap.reclaim` if it may be written, else `memory.reclaim`; never `memory.high`.
     #[default]
     Auto,
     /// `memory.reclaim` (Linux 5.19).
     Reclaim,
     /// `memory.swap.reclaim` (a patch).
     SwapReclaim,
-    /// A `memory.high` that is lowered for moments: for kernels that have neither.
+    /// `memory.high`, lowered for moments: for kernels that have neither file.
     High,
 }
 
@@ -30,7 +30,7 @@ impl BackendChoice {
     const ALL: [BackendChoice; 4] =
         [BackendChoice::Auto, BackendChoice::Reclaim, BackendChoice::SwapReclaim, BackendChoice::High];
 
-    /// The word for it: the kernel's file, or `auto`.
+    /// Returns the name: the kernel's file, or `auto`.
     pub fn name(self) -> &'static str {
         match self {
             BackendChoice::Auto => "auto",
@@ -40,16 +40,16 @@ impl BackendChoice {
         }
     }
 
-    /// The choice of that name.
+    /// Returns the choice with this name.
     pub fn from_name(name: &str) -> Option<BackendChoice> {
         BackendChoice::ALL.into_iter().find(|choice| choice.name() == name)
     }
 }
 
-/// Whose interruption notices `omr watch` follows.
+/// The cloud provider whose interruption notices `omr watch` follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Provider {
-    /// The one that the firmware names.
+    /// The provider that the firmware names.
     #[default]
     Auto,
     /// Amazon.
@@ -63,7 +63,7 @@ pub enum Provider {
 impl Provider {
     const ALL: [Provider; 4] = [Provider::Auto, Provider::Ec2, Provider::Gcp, Provider::Azure];
 
-    /// The word for it.
+    /// Returns the name of the provider.
     pub fn name(self) -> &'static str {
         match self {
             Provider::Auto => "auto",
@@ -73,29 +73,29 @@ impl Provider {
         }
     }
 
-    /// The provider of that name.
+    /// Returns the provider with this name.
     pub fn from_name(name: &str) -> Option<Provider> {
         Provider::ALL.into_iter().find(|provider| provider.name() == name)
     }
 }
 
-/// What `omr watch` needs to know.
+/// The settings of `omr watch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cloud {
-    /// Whose notices.
+    /// The provider.
     pub provider: Provider,
-    /// Where its metadata server is.
+    /// The address of its metadata server.
     pub endpoint: SocketAddr,
 }
 
 impl Default for Cloud {
     fn default() -> Self {
-        // All three use this one.
+        // All three providers use this address.
         Cloud { provider: Provider::Auto, endpoint: SocketAddr::from(([169, 254, 169, 254], 80)) }
     }
 }
 
-/// Where something is written.
+/// The place where a value is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
@@ -111,24 +111,24 @@ impl fmt::Display for Place {
     }
 }
 
-/// Which groups a rule is about.
+/// The groups that a rule is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// By path below the mount.
+    /// Groups by path below the mount.
     Match(Glob),
-    /// By name of the systemd unit: the last part of the path.
+    /// Groups by the name of the systemd unit, which is the last part of the path.
     Unit(Glob),
 }
 
 impl Selector {
-    /// Its pattern.
+    /// Returns the pattern.
     pub fn glob(&self) -> &Glob {
         match self {
             Selector::Match(glob) | Selector::Unit(glob) => glob,
         }
     }
 
-    /// Whether it is about the group at `path`, given as its [`parts`].
+    /// Returns true if it matches the group at `path`, given as its [`parts`](crate::parts).
     pub fn matches(&self, path: &[std::borrow::Cow<'_, str>]) -> bool {
         match self {
             Selector::Match(glob) => glob.matches(path),
@@ -137,23 +137,23 @@ impl Selector {
     }
 }
 
-/// One `[[group]]`.
+/// A `[[group]]` rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRule {
-    /// Which groups.
+    /// The groups that the rule is for.
     pub selector: Selector,
-    /// What omr may do to them.
+    /// The class of the groups; `None`: the rule gives none.
     pub class: Option<Class>,
-    /// What they always keep.
+    /// The amount that is never reclaimed; `None`: the rule gives none.
     pub keep: Option<Amount>,
-    /// Sweeps take only what was surely not used for so long; zero: whatever its age.
+    /// Sweeps reclaim only memory that was surely not used for this time; zero: memory of any age.
     pub older_than: Option<Duration>,
-    /// Where `match` or `unit` is written.
+    /// The place of `match` or `unit`.
     pub place: Place,
 }
 
 impl GroupRule {
-    /// Whether sweeps are to take only what is old.
+    /// Returns true if sweeps must reclaim only memory of a minimum age.
     pub fn has_min_age(&self) -> bool {
         self.older_than.is_some_and(|age| !age.is_zero())
     }

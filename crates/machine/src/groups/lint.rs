@@ -234,7 +234,7 @@ mod tests {
         let text = rule("match = 'a'", "class = 'background'") + &rule("match = 'a'", "class = 'foreground'");
         assert_eq!(
             found(&text),
-            ["/etc/omr/omr.toml:2: group \"a\": never wins, /etc/omr/omr.toml:5 says the same groups again"]
+            ["/etc/omr/omr.toml:2: group \"a\": never wins: /etc/omr/omr.toml:5 is for the same groups"]
         );
         let text =
             rule("match = 'a'", "class = 'background'\nkeep = '1M'") + &rule("match = 'a'", "class = 'foreground'");
@@ -260,7 +260,7 @@ mod tests {
         ] {
             let found = found_of_processes("", &[cat, later]);
             assert_eq!(found.len(), 1, "{later}: {found:?}");
-            let begin = "/etc/omr/omr.toml:1: process exe \"/usr/bin/cat\", uid 1000: never wins, each process that fits it fits ";
+            let begin = "/etc/omr/omr.toml:1: process exe \"/usr/bin/cat\", uid 1000: never wins: every process that it matches also matches ";
             assert!(found[0].starts_with(begin) && found[0].contains(" in /etc/omr/omr.toml:"), "{found:?}");
             // The other way round is how one makes an exception.
             assert_eq!(found_of_processes("", &[later, cat]).len(), usize::from(is_the_same), "{later}");
@@ -286,7 +286,7 @@ mod tests {
         let of = |group: &str, class: &str| format!("group = '{group}', class = '{class}'");
         assert_eq!(
             found_of_processes(&groups, &[&of("work/a", "background")]),
-            ["/etc/omr/omr.toml:1: process group \"work/a\": says nothing, the group is foreground: \
+            ["/etc/omr/omr.toml:1: process group \"work/a\": has no effect: the group is foreground: \
                  matched \"work/**\" in /etc/omr/omr.toml:2"]
         );
         assert_eq!(found_of_processes(&groups, &[&of("system.slice/dbus.service", "background")]).len(), 1);
