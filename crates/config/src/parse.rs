@@ -331,7 +331,7 @@ mod tests {
             ("guard.swap_floor = '101%'", "f:1: guard.swap_floor = '101%': a share cannot be above \"100%\""),
             (
                 "guard.swap_floor = 'max'",
-                "f:1: guard.swap_floor = 'max': a size or a share is needed; for all of it write \"100%\"",
+                "f:1: guard.swap_floor = 'max': a size or a share is needed; for all memory write \"100%\"",
             ),
             (
                 "guard.max_swap_writes = '20GiB'",
@@ -369,7 +369,7 @@ mod tests {
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_than = '3s'",
-                "f:3: group.older_than = '3s': must be between \"4s\" and \"1day\", or \"0s\" for whatever its age",
+                "f:3: group.older_than = '3s': must be between \"4s\" and \"1day\", or \"0s\" for memory of any age",
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_then = '2m'",
@@ -406,11 +406,11 @@ mod tests {
             ),
             (
                 "[[process]]\nexe = 'firefox'\nclass = 'background'",
-                "f:2: process.exe = 'firefox': the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"",
+                "f:2: process.exe = 'firefox': expected the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"",
             ),
             (
                 "[[process]]\nexe = '/a/../b'\nclass = 'background'",
-                "f:2: process.exe = '/a/../b': a path here has no \"..\" in it",
+                "f:2: process.exe = '/a/../b': a path must not contain \"..\"",
             ),
             (
                 "[[process]]\ncommand = ''\nclass = 'background'",

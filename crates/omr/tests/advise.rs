@@ -144,7 +144,7 @@ fn a_group_that_another_omr_is_at_is_left_to_it() {
 #[test]
 fn without_a_history_it_says_what_writes_one() {
     let root = with_group();
-    for (words, part) in [(&[][..], "the daemon writes it"), (&["app.scope"], "nothing of app.scope in the last 7days")]
+    for (words, part) in [(&[][..], "the daemon writes it"), (&["app.scope"], "no samples of app.scope in the last 7days")]
     {
         let (code, stdout, stderr) = text(&omr(&root, &[&["advise"], words].concat()));
         assert_eq!((code, stdout.as_str()), (4, ""), "{stderr}");

@@ -640,7 +640,7 @@ mod tests {
         assert_eq!(
             assigned(config, "jobs.slice/a").explain(Path::new("jobs.slice/a")),
             "no rule matched: background, and swept only when the machine is idle; \
-             only memory unused for 2 min: matched \"jobs.slice\" in /etc/omr/omr.toml:3"
+             only memory unused for 2 min is reclaimed: matched \"jobs.slice\" in /etc/omr/omr.toml:3"
         );
     }
 
