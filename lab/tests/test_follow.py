@@ -1,6 +1,6 @@
 """`omr follow` with those it asks themselves: a sway without a screen and windows of foot; GameMode on a bus of the test's own.
 
-On this machine, as a user without rights. Of what others can say, and of a logind, crates/omr/tests/follow.rs.
+On this machine, as a user without rights. Of what others can say, and of a logind, crates/omr/tests/it/follow.rs.
 """
 
 import json

@@ -1,7 +1,7 @@
 """`omr watch` and the daemon in a guest: what a cloud's notice makes of a machine that is busy.
 
 The metadata server is busybox's httpd with files of the names that Azure's service has: it is the one of the three that needs
-nothing of a request but its path. Each protocol as such is tested in crates/omr/tests/watch.rs.
+nothing of a request but its path. Each protocol as such is tested in crates/omr/tests/it/watch.rs.
 """
 
 import json

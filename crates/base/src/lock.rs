@@ -55,7 +55,7 @@ impl Lock {
     }
 }
 
-/// Returns true if a process holds the lock of this file. A lock taken by this test ends with `file`.
+/// Returns true if a process holds the lock of this file. This briefly takes a shared lock.
 pub fn is_held(file: &File) -> bool {
     flock(file, FlockOperation::NonBlockingLockShared).is_err()
 }

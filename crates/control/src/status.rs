@@ -146,11 +146,11 @@ pub struct GroupView {
 pub struct Explanation {
     /// The group; `None`: the machine.
     pub group: Option<String>,
-    /// What the daemon does, and why.
+    /// The decision of the daemon, with the reason.
     pub verdict: String,
     /// The reason, with its numbers.
     pub reason: Option<Reason>,
-    /// What the daemon would do if the machine were idle.
+    /// The decision if the machine were idle.
     pub next: Option<String>,
     /// The class and its origin.
     pub class: Option<String>,

@@ -77,7 +77,7 @@ pub struct Sample {
     pub shmem: Bytes,
     /// `memory.swap.current`.
     pub swap: Option<Bytes>,
-    /// How long its memory was not used; `None`: unknown.
+    /// The idle time of its memory; `None`: unknown.
     pub idle: Option<Idle>,
     /// Counters since the last sample; `None`: the first sample.
     pub since: Option<Since>,
@@ -92,7 +92,7 @@ pub struct Sample {
 pub struct OnNode {
     /// Its memory there, by `memory.numa_stat`.
     pub held: numa::OnNode,
-    /// How long that memory was not used; `None`: unknown.
+    /// The idle time of that memory; `None`: unknown.
     pub idle: Option<Idle>,
 }
 
@@ -105,7 +105,7 @@ pub struct Cost {
     pub cpu: Duration,
 }
 
-/// How long anonymous and shared memory was not used, without page cache.
+/// The idle time of anonymous and shared memory, without page cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
     /// The time between these figures and the sample.

@@ -44,7 +44,8 @@ impl Work {
         sides.non_background.sample();
         let (began, own) = (clock::read_monotonic(), clock::read_own_cpu());
         std::thread::sleep(STEADY);
-        let used = sides.non_background.sample().map(|used| used.saturating_sub(clock::read_own_cpu().saturating_sub(own)));
+        let used =
+            sides.non_background.sample().map(|used| used.saturating_sub(clock::read_own_cpu().saturating_sub(own)));
         let now = clock::read_monotonic();
         let steady = Permyriad::ratio(
             used.map_or(0, |used| u64::try_from(used.as_micros()).unwrap_or(0)),

@@ -608,7 +608,7 @@ mod tests {
             assert_eq!(assignment.class, class, "{path} {word:?}");
             assert_eq!(assignment.explain(Path::new(path)).contains("omr "), counts, "{path} {word:?}");
         }
-        // What is said of a group can be said otherwise of it, and of a group below it.
+        // A later statement replaces an earlier one, and a group below can have its own.
         let mut assignment = assigned(config, "x");
         assert!(assignment.apply_statement(Presence::Foreground, Some(7)));
         assert_eq!(assignment.explain(Path::new("x")), "omr foreground 7, a process in it");

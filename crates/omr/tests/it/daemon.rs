@@ -1,14 +1,12 @@
 //! `omr daemon` on fake roots, and the commands that ask it.
 
-mod common;
-
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
-use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, ledger, refused, swept, wait_until};
-use common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text};
+use crate::common::fake_kernel::FakeKernel;
+use crate::common::running::{Daemon, ledger, refused, swept, wait_until};
+use crate::common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use omr_testkit::{FakeRoot, Release};
 
-const EXAMPLE: &str = include_str!("../../../packaging/usr-lib-omr.toml");
+const EXAMPLE: &str = include_str!("../../../../packaging/usr-lib-omr.toml");
 
 fn omr(root: &FakeRoot, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_omr")).arg("--root").arg(root.path()).args(args).output().expect("omr runs")
@@ -65,7 +65,7 @@ fn without_any_file_everything_is_as_built_in() {
     let root = FakeRoot::new();
     assert_ok(&root, "no configuration files, so all values are built in");
     let shown = show(&root, &["--origin"]);
-    assert_eq!(shown, include_str!("config/built-in.toml"));
+    assert_eq!(shown, include_str!("../config/built-in.toml"));
 }
 
 #[test]
