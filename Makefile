@@ -40,7 +40,7 @@ fuzz: setup ## Feed parsers of the kernel's files what no kernel says (2 minutes
 	cargo +nightly fuzz run kernel_files -- -max_total_time=60 -max_len=8192
 
 golden: setup ## Run the program on trees of files and compare what it does
-	cargo test --locked --package omr --test golden
+	cargo test --locked --package omr --test it golden::
 
 vm: setup ## Run the tests on real kernels in VMs
 	@lab/setup tests

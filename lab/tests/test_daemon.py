@@ -135,7 +135,7 @@ def test_a_group_under_a_rule_loses_what_is_old_and_no_page_of_what_is_used(rele
             assert 0.95 * COLD <= background.swapped() <= 1.03 * COLD
             entry = daemon.sweeps("bg")[0]
             assert entry["freed_file"] <= MIB, entry
-            assert "loses only what was not used for 8.0 s" in guest.run(["omr", "explain", "bg"]).stdout
+            assert "only memory unused for 8.0 s" in guest.run(["omr", "explain", "bg"]).stdout
         assert hot_pages_that_left(background) == 0
 
 
@@ -156,15 +156,15 @@ def test_a_group_under_a_rule_is_left_alone_where_ages_are_not_known_and_that_is
         with Daemon(guest, idle="2s", config=BY_AGE) as daemon:
             fix = f'MGLRU off (0x0000); write "y" to {SWITCH}'
             checked = guest.run(["omr", "config", "check"])
-            assert f'group "bg": older_than: the groups are left alone here: {fix}' in checked.stderr, checked.stderr
-            assert "1 rule, MGLRU off (0x0000): left alone" in guest.run(["omr", "doctor"]).stdout
+            assert f'group "bg": older_than: these groups are not swept here: {fix}' in checked.stderr, checked.stderr
+            assert "1 rule, MGLRU off (0x0000): not swept" in guest.run(["omr", "doctor"]).stdout
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert background.swapped() == 0
             assert daemon.sweeps("bg") == []
             left = [entry for entry in daemon.ledger() if entry["kind"] == "left-alone"]
             assert [(entry["group"], entry["reason"].endswith(fix)) for entry in left] == [("bg", True)]
             assert fix in guest.run(["omr", "explain", "bg"]).stdout
-            assert "left alone: its ages are not known" in guest.run(["omr", "status"]).stdout
+            assert "not swept: ages not known" in guest.run(["omr", "status"]).stdout
             # The control: it was that.
             guest.write(SWITCH, "y")
             sleep_until(guest, lambda: background.swapped() > 0.9 * COLD)

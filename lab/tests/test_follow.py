@@ -2,7 +2,7 @@
 on a bus of the test's own.
 
 On this machine, as a user without rights. Of what others can say, and of a logind,
-crates/omr/tests/follow.rs.
+crates/omr/tests/it/follow.rs.
 """
 
 import json

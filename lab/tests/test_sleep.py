@@ -119,7 +119,7 @@ def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[P
         # What was recorded before comes back afterwards, unless somebody works.
         assert "Written to /var/lib/omr/" in journal
         guest.wait_for(lambda: "asked for" in guest.journal(WARM), 120, "memory brought back", every=2)
-        assert guest.property(WARM, "Result") == "success" and "could not be looked at" not in guest.journal(WARM)
+        assert guest.property(WARM, "Result") == "success" and "could not be read" not in guest.journal(WARM)
         # The hook has told the daemon, which knows that the machine was asleep; while the warming
         # lasts it says that instead.
         guest.wait_for(lambda: quiet_after_waking(guest), 30, "quiet", every=1)

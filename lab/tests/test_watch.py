@@ -2,7 +2,7 @@
 
 The metadata server is busybox's httpd with files of the names that Azure's service has: it is the
 one of the three that needs nothing of a request but its path. Each protocol as such is tested in
-crates/omr/tests/watch.rs.
+crates/omr/tests/it/watch.rs.
 """
 
 import json

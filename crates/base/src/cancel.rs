@@ -1,5 +1,5 @@
-//! Stopping: a flag that a signal or the daemon's loop sets and the reclaiming thread looks at
-//! between two writes, and an alarm that ends a write that takes too long.
+//! Cancelling a run. A flag is set by a signal or by the daemon's loop; the reclaiming thread reads
+//! it between two writes. An alarm interrupts a write that takes too long.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use omr_kernel::clock;
 use omr_units::Monotonic;
 
-/// Set when reclaiming must end.
+/// The cancel flag of a run.
 #[derive(Debug, Default)]
 pub struct Flag {
     set: AtomicBool,
@@ -15,32 +15,32 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// A flag that also sets itself after a time.
+    /// Makes a flag that counts as set once `timeout` is over; `None`: no time limit.
     pub fn with_timeout(timeout: Option<Duration>) -> Self {
         Flag { set: AtomicBool::new(false), deadline: timeout.map(|time| clock::read_monotonic() + time) }
     }
 
-    /// Sets it.
+    /// Sets the flag.
     pub fn set(&self) {
         self.set.store(true, Ordering::Relaxed);
     }
 
-    /// Clears it for the next run.
+    /// Clears the flag for the next run. The time limit stays.
     pub fn clear(&self) {
         self.set.store(false, Ordering::Relaxed);
     }
 
-    /// Whether to stop: set, a signal came, or the time is up.
+    /// Returns true if the run must end: the flag is set, a signal came, or the time is up.
     pub fn is_set(&self) -> bool {
         self.set.load(Ordering::Relaxed) || signal().is_some() || self.timed_out()
     }
 
-    /// Whether the time is up.
+    /// Returns true if the time is up.
     pub fn timed_out(&self) -> bool {
         self.deadline.is_some_and(|deadline| clock::read_monotonic() >= deadline)
     }
 
-    /// Sleeps, in pieces short enough that a stop is noticed in time.
+    /// Sleeps in pieces of 10 ms, and ends early once the flag is set.
     pub fn sleep(&self, time: Duration) {
         let end = clock::read_monotonic() + time;
         while !self.is_set() {
@@ -59,7 +59,7 @@ extern "C" fn on_signal(signal: libc::c_int) {
     SIGNAL.store(signal, Ordering::Relaxed);
 }
 
-/// The signal that asked this process to end, if one came since [`catch_signals`].
+/// Returns the signal that asked this process to end, if one came since [`catch_signals`].
 pub fn signal() -> Option<i32> {
     Some(SIGNAL.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
 }
@@ -74,7 +74,7 @@ fn handle(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
     }
 }
 
-/// SIGINT, SIGTERM and SIGHUP end a running write and set [`signal`].
+/// Catches SIGINT, SIGTERM and SIGHUP: they interrupt a running write and set [`signal`].
 pub fn catch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         handle(signal, on_signal);
@@ -83,7 +83,7 @@ pub fn catch_signals() {
 
 extern "C" fn on_alarm(_: libc::c_int) {}
 
-/// Interrupts system calls of the thread that made it, while it is armed.
+/// Interrupts system calls of the thread that made the alarm, while the alarm is armed.
 #[derive(Debug)]
 pub struct Alarm(Option<libc::timer_t>);
 
@@ -94,7 +94,8 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// An alarm for the calling thread, not armed. Without one (no timers left) nothing is interrupted.
+    /// Makes an alarm for the calling thread, not armed. If the kernel has no timer left, nothing
+    /// is interrupted.
     pub fn new() -> Self {
         handle(libc::SIGUSR1, on_alarm);
         // SAFETY: sigevent is plain data that is filled in here, the pointers are to locals that

@@ -3,20 +3,20 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
+    /// The command did all that was asked.
     Done,
-    /// Failed.
+    /// The command failed.
     Failed,
-    /// Wrong words on the command line or in a configuration file.
+    /// The command line or a configuration file has a mistake.
     Usage,
-    /// This kernel or machine cannot do it.
+    /// This kernel or machine cannot do what was asked.
     Unsupported,
-    /// Less was done than asked: interrupted, timed out, or nothing more to be had.
+    /// Less was done than asked: interrupted, timed out, or no more memory could be reclaimed.
     Partial,
-    /// `omr run`: what the command ended with, or 125 and more where it did not even start.
+    /// The exit code of the command that `omr run` started; 125 and more: it did not start.
     Command(u8),
 }
 
@@ -36,9 +36,9 @@ impl From<Exit> for ExitCode {
 /// An error that ends with an exit code other than 1.
 #[derive(Debug)]
 pub struct Coded {
-    /// The code.
+    /// The exit code.
     pub exit: Exit,
-    /// What is printed.
+    /// The text that is printed.
     pub message: String,
 }
 
@@ -51,12 +51,12 @@ impl fmt::Display for Coded {
 impl std::error::Error for Coded {}
 
 impl Exit {
-    /// An error with this exit code.
+    /// Makes an error that ends the program with this exit code.
     pub fn error(self, message: impl Into<String>) -> anyhow::Error {
         Coded { exit: self, message: message.into() }.into()
     }
 
-    /// The code for an error: its own, or 3 where the kernel lacks cgroup v2, or 1.
+    /// Returns the code for an error: its own, 3 if the kernel lacks cgroup v2, or 1.
     pub fn of(err: &anyhow::Error) -> Exit {
         for cause in err.chain() {
             if let Some(coded) = cause.downcast_ref::<Coded>() {

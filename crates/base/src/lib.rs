@@ -1,7 +1,8 @@
-//! What every part of omr needs and none owns.
+//! Basics that every part of omr uses: exit codes, paths, files, locks, signals, texts.
 
 pub mod cancel;
 pub mod exit;
+pub mod lock;
 pub mod logging;
 pub mod paths;
 pub mod signals;

@@ -1,10 +1,10 @@
-//! Where messages go: the journal for the daemon, standard error where somebody is looking.
+//! Log messages: to the journal, or to standard error if a person watches.
 
 use std::io::Write as _;
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-/// Standard error, a line each.
+/// A logger that writes one line per message to standard error.
 struct Stderr;
 
 impl Log for Stderr {
@@ -13,14 +13,14 @@ impl Log for Stderr {
     }
 
     fn log(&self, record: &Record<'_>) {
-        // A pipe that nobody reads any more is no reason to end.
+        // A closed pipe must not end the program.
         let _ = writeln!(std::io::stderr(), "omr: {}", record.args());
     }
 
     fn flush(&self) {}
 }
 
-/// Starts logging. `OMR_LOG` chooses how much: error, warn, info (the default), debug.
+/// Starts logging. `OMR_LOG` sets the level: error, warn, info (the default) or debug.
 pub fn start(stderr: bool) {
     let level = std::env::var("OMR_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::Info);
     log::set_max_level(level);
@@ -30,6 +30,6 @@ pub fn start(stderr: bool) {
     {
         return;
     }
-    // Set already means set by an earlier call with the same aim.
+    // A logger that is set already was set by an earlier call, for the same purpose.
     let _ = log::set_boxed_logger(Box::new(Stderr));
 }

@@ -1,28 +1,28 @@
-//! Where omr keeps its things, below the root.
+//! The paths of omr's own files, below the root directory.
 
 use std::path::{Path, PathBuf};
 
-/// What must survive a restart: the ledger, the write budget, the journal of limits.
+/// The directory of files that must survive a reboot: ledger, write budget, limit journal.
 pub fn state_dir(root: &Path) -> PathBuf {
     root.join("var/lib/omr")
 }
 
-/// Which zram swap is off until a preparation ends, in the state directory.
+/// The list of zram swap devices that are off until a preparation ends.
 pub fn zram(state_dir: &Path) -> PathBuf {
     state_dir.join("zram.json")
 }
 
-/// What image_size was before it was raised, in the state directory.
+/// The value of image_size before omr raised it.
 pub fn image_size(state_dir: &Path) -> PathBuf {
     state_dir.join("image_size.json")
 }
 
-/// What groups held and used, over weeks.
+/// The directory of the history: samples of groups over weeks.
 pub fn history(root: &Path) -> PathBuf {
     state_dir(root).join("history")
 }
 
-/// What belongs to this boot: the socket and the lock.
+/// The directory of files that belong to this boot: the socket and the locks.
 pub fn runtime_dir(root: &Path) -> PathBuf {
     root.join("run/omr")
 }
@@ -32,22 +32,22 @@ pub fn socket(root: &Path) -> PathBuf {
     runtime_dir(root).join("omr.sock")
 }
 
-/// Which pages were in memory, for `omr warm`.
+/// The record of pages that were in memory, for `omr warm`.
 pub fn warm_record(root: &Path) -> PathBuf {
     state_dir(root).join("warm")
 }
 
-/// Held while `omr warm` brings memory back.
+/// The lock that `omr warm` holds while it brings memory back.
 pub fn warm_lock(root: &Path) -> PathBuf {
     runtime_dir(root).join("warm.lock")
 }
 
-/// What somebody has said of groups and processes.
+/// The statements about groups and processes.
 pub fn statements(root: &Path) -> PathBuf {
     runtime_dir(root).join("statements.json")
 }
 
-/// Held while omr uses DAMON.
+/// The lock that omr holds while it uses DAMON.
 pub fn damon_lock(root: &Path) -> PathBuf {
     runtime_dir(root).join("damon.lock")
 }

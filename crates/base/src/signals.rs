@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 
-/// Signals, to read instead of being interrupted.
+/// Blocked signals that are read from a descriptor.
 #[derive(Debug)]
 pub struct SignalFd(OwnedFd);
 
 impl SignalFd {
-    /// Blocks the signals in this thread and those it will start.
+    /// Blocks the signals in this thread and in all threads that it starts later.
     pub fn block(signals: &[libc::c_int]) -> Result<Self> {
         // SAFETY: the set is a local that the calls fill in and read; signalfd returns a descriptor
         // that nobody else owns, or -1.
@@ -29,7 +29,7 @@ impl SignalFd {
         Ok(SignalFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// The next signal.
+    /// Returns the next signal, or `None` if no signal is pending.
     pub fn read(&self) -> Option<libc::c_int> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.0, &mut info) {

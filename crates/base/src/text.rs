@@ -1,6 +1,6 @@
-//! Text that others have written, shown to people.
+//! Text from other programs, made safe to print.
 
-/// Without characters that would do something to a terminal.
+/// Escapes control characters, which a terminal would obey.
 pub fn printable(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
         if c.is_control() {

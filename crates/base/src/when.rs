@@ -1,29 +1,30 @@
-//! Times as people write them: how long, and moments, which are RFC 3339 or so long ago.
+//! Times as people write them: durations (`2h`), and moments (RFC 3339, or a time ago).
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use omr_kernel::clock;
 
-/// The last second of the year 9999, which is as far as dates can be written. Files can hold anything
-/// once a disk has failed.
+/// The last second of the year 9999, the largest date that can be written. A damaged file can hold
+/// any number.
 const LATEST: u64 = 253_402_300_799;
 
-/// How long, of `30s` or `1h 30m`.
+/// Parses a duration such as `30s` or `1h 30m`.
 pub fn parse_length(text: &str) -> Result<Duration, String> {
     parse_length_as(text, "30s, 10m or 2h")
 }
 
-/// The same, where another example fits better.
+/// As [`parse_length`], with another example in the error.
 pub fn parse_length_as(text: &str, example: &str) -> Result<Duration, String> {
     use humantime::DurationError::{Empty, InvalidCharacter, NumberExpected};
     humantime::parse_duration(text).map_err(|err| match err {
-        // What is wrong is said by where it is, which helps nobody with so short a text.
+        // humantime reports only a position, which does not help with a text this short.
         InvalidCharacter(_) | NumberExpected(_) | Empty => format!("expected a time such as {example}"),
         err => format!("{err}; expected a time such as {example}"),
     })
 }
 
-/// Since 1970, of `2026-11-21T14:00:00Z`, `2026-11-21T15:00:00+01:00`, or `2h`: two hours ago.
+/// Parses a moment: `2026-11-21T14:00:00Z`, `2026-11-21T15:00:00+01:00`, or `2h` (two hours ago).
+/// Returns the time since 1970.
 pub fn parse(text: &str) -> Result<Duration, String> {
     parse_at(text, clock::read_wall())
 }
@@ -33,7 +34,7 @@ fn parse_at(text: &str, now: Duration) -> Result<Duration, String> {
         return now.checked_sub(ago).ok_or_else(|| "before 1970".into());
     }
     rfc3339(text).ok_or_else(|| {
-        "expected a time such as 2026-11-21T14:00:00Z or 2026-11-21T15:00:00+01:00, or how long ago, such as 2h".into()
+        "expected a time such as 2026-11-21T14:00:00Z or 2026-11-21T15:00:00+01:00, or a time ago such as 2h".into()
     })
 }
 
@@ -55,7 +56,7 @@ fn rfc3339(text: &str) -> Option<Duration> {
     }
 }
 
-/// A moment as RFC 3339 in UTC, to the second.
+/// Formats a moment as RFC 3339 in UTC, to the second.
 pub fn text(time: Duration) -> String {
     let time = UNIX_EPOCH + Duration::from_secs(time.as_secs().min(LATEST));
     humantime::format_rfc3339_seconds(time).to_string()
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rfc_3339_or_so_long_ago() {
+    fn a_moment_is_rfc_3339_or_a_time_ago() {
         let now = Duration::from_secs(1_795_000_000);
         for (text, seconds) in [
             ("2h", Some(1_794_992_800)),

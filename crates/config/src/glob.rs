@@ -4,23 +4,24 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
-/// Wildcards in one part of a pattern (between two slashes); more say nothing that these cannot.
+/// The limit for wildcards in one part of a pattern (between two slashes).
 const WILDCARDS: usize = 16;
 
 /// A pattern for a group's path below the mount: `app.slice/**`, `user.slice/**/app-*.scope`.
 ///
 /// `*`, `?` and `[a-z]` stay within one part of the path. `**` stands for any number of parts; at
-/// the end for at least one, so that `app.slice/**` is all below `app.slice` and not itself.
+/// the end, for at least one. So `app.slice/**` means all groups below `app.slice`, but not
+/// `app.slice` itself.
 ///
-/// Names need not be UTF-8: bytes that are not are compared as U+FFFD, so `*` and `?` match them.
-/// Each part is matched by itself, which keeps the cost at length of the pattern times length of the
-/// path: the names come from users, and must not be able to keep a root process busy.
+/// Bytes that are not UTF-8 are compared as U+FFFD, so `*` and `?` match them. Each part is matched
+/// by itself, so the cost is the length of the pattern times the length of the path. Users choose
+/// names, and must not be able to keep a root process busy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
     text: Box<str>,
     parts: Box<[Part]>,
     literals: u32,
-    /// How many parts there are up to the last one that names something; see [`Glob::names`].
+    /// The number of parts up to the last one that names something; see [`Glob::names`].
     stem: usize,
 }
 
@@ -28,7 +29,7 @@ pub struct Glob {
 enum Part {
     /// `**`
     AnyDepth,
-    /// No wildcard in it. A `glob::Pattern` takes 32 bytes for each character.
+    /// A part without wildcards. A `glob::Pattern` needs 32 bytes for each character.
     Literal(Box<str>),
     Wild(glob::Pattern),
 }
@@ -44,35 +45,35 @@ impl Part {
 }
 
 impl Glob {
-    /// A pattern for paths; a slash in front and the usual mount point are taken off.
+    /// Parses a pattern for paths. A leading slash and the usual mount point are removed.
     pub fn path(text: &str) -> Result<Glob, String> {
         let text = text.trim_start_matches('/');
         let text = text.strip_prefix("sys/fs/cgroup/").unwrap_or(text).trim_end_matches('/');
         if text.is_empty() {
-            return Err("a pattern for groups, such as \"app.slice/**\"; for all groups write \"**\"".into());
+            return Err("expected a pattern for groups, such as \"app.slice/**\"; for all groups write \"**\"".into());
         }
         Glob::new(text)
     }
 
-    /// A pattern for the last part of a path: the name of a systemd unit.
+    /// Parses a pattern for the last part of a path: the name of a systemd unit.
     pub fn unit(text: &str) -> Result<Glob, String> {
         if text.is_empty() {
-            return Err("the name of a unit, such as \"firefox.service\" or \"app-firefox-*.scope\"".into());
+            return Err("expected the name of a unit, such as \"firefox.service\" or \"app-firefox-*.scope\"".into());
         }
         if text.contains('/') {
             return Err("a unit's name has no \"/\" in it; for a path write it as \"match\"".into());
         }
         if text == "**" {
-            return Err("a unit's name, so \"*\" is all of them".into());
+            return Err("expected the name of a unit; \"*\" matches all units".into());
         }
         Glob::new(text)
     }
 
-    /// A pattern for the absolute path of a program: `/opt/**`.
+    /// Parses a pattern for the absolute path of a program: `/opt/**`.
     pub fn program(text: &str) -> Result<Glob, String> {
         match text.strip_prefix('/') {
             Some(path) if !path.is_empty() => Glob::new(path).map(|glob| Glob { text: text.into(), ..glob }),
-            _ => Err("the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"".into()),
+            _ => Err("expected the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"".into()),
         }
     }
 
@@ -82,7 +83,7 @@ impl Glob {
         for part in text.split('/') {
             match part {
                 "" => return Err("there is nothing between two slashes".into()),
-                "." | ".." => return Err(format!("a path here has no \"{part}\" in it")),
+                "." | ".." => return Err(format!("a path must not contain \"{part}\"")),
                 "**" if parts.last() == Some(&Part::AnyDepth) => {}
                 "**" => parts.push(Part::AnyDepth),
                 _ if part.contains(['*', '?', '[']) => {
@@ -103,33 +104,33 @@ impl Glob {
         Ok(Glob { text: text.into(), parts: parts.into(), literals: literals(text), stem })
     }
 
-    /// As the user wrote it, without what was taken off.
+    /// Returns the pattern as the user wrote it, without the removed prefix.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// How specific it is: the number of characters that are not wildcards.
+    /// Returns how specific the pattern is: the number of characters that are not wildcards.
     pub fn literals(&self) -> u32 {
         self.literals
     }
 
-    /// Whether it matches a path, given as its parts.
+    /// Returns true if the pattern matches a path, given as its parts.
     pub fn matches(&self, path: &[Cow<'_, str>]) -> bool {
         matches(&self.parts, path)
     }
 
-    /// Whether it has no wildcard: there is one path that it matches.
+    /// Returns true if the pattern has no wildcard, so that it matches one path.
     pub fn is_literal(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Part::Literal(_)))
     }
 
-    /// Whether it takes in whatever there is, without naming any: its last part is `*`, `**` or only
-    /// says the kind of unit, as `*.service`.
+    /// Returns true for a blanket pattern, which names no group: its last part is `*`, `**`, or
+    /// only the kind of a unit, such as `*.service`.
     pub fn is_blanket(&self) -> bool {
         self.stem < self.parts.len()
     }
 
-    /// The last part that names something: `session.slice` in `**/session.slice/*`.
+    /// Returns the last part that names something: `session.slice` in `**/session.slice/*`.
     pub fn naming_part(&self) -> Option<&str> {
         match self.parts.get(self.stem.checked_sub(1)?)? {
             Part::AnyDepth => None,
@@ -138,20 +139,21 @@ impl Glob {
         }
     }
 
-    /// Whether it names the group `path` or one above it that is at least `depth` parts long: what is
-    /// left of the pattern without a blanket end matches that one.
+    /// Returns true if the pattern names the group `path`, or a group above it with at least
+    /// `depth` parts: the pattern without its blanket end matches that group.
     pub fn names(&self, path: &[Cow<'_, str>], depth: usize) -> bool {
         self.stem > 0
             && (depth..=path.len()).any(|n| path.get(..n).is_some_and(|path| matches(&self.parts[..self.stem], path)))
     }
 
-    /// Whether there can be a path that both match. Two `[...]` are taken to have a
-    /// character in common.
+    /// Returns true if a path can match both patterns. Two `[...]` count as having a common
+    /// character.
     pub fn meets(&self, other: &Glob) -> bool {
         meet(&self.items(), &other.items(), &|a, b| part_meets(a, b))
     }
 
-    /// Whether a unit's name that `unit` matches can be the last part of a path that this matches.
+    /// Returns true if a unit name that matches `unit` can be the last part of a path that matches
+    /// this pattern.
     pub fn meets_unit(&self, unit: &Glob) -> bool {
         match (self.parts.last(), unit.parts.first()) {
             (Some(last), Some(unit)) => part_meets(last, unit),
@@ -181,13 +183,13 @@ impl fmt::Display for Glob {
     }
 }
 
-/// The parts of a group's path, as [`Glob::matches`] wants them.
+/// Returns the parts of a path, for [`Glob::matches`].
 pub fn parts(path: &Path) -> Vec<Cow<'_, str>> {
     path.iter().filter(|part| *part != "/").map(|part| part.to_string_lossy()).collect()
 }
 
-/// The first way that fits is the best for everything up to a `**`, so only the last `**` is ever
-/// tried again.
+/// Matches parts with a path. The first match is the best for everything before a `**`, so only the
+/// last `**` is tried again.
 fn matches(parts: &[Part], path: &[Cow<'_, str>]) -> bool {
     let (mut p, mut c) = (0, 0);
     let mut again = None;
@@ -218,19 +220,19 @@ fn matches(parts: &[Part], path: &[Cow<'_, str>]) -> bool {
 
 fn reason(part: &str, err: &glob::PatternError) -> String {
     if part.contains("**") {
-        return format!("\"**\" must stand alone between slashes, and here it is in \"{}\"", part.escape_debug());
+        return format!("\"**\" must stand alone between slashes, but is in \"{}\"", part.escape_debug());
     }
-    // The only other error there is.
+    // The only other error is an unclosed bracket.
     let at = err.pos;
     format!("\"[\" without \"]\" at character {} of \"{}\"", at + 1, part.escape_debug())
 }
 
-/// One part cut into what its wildcards are.
+/// An element of one part of a pattern.
 enum Token<'a> {
     Char(char),
     One,
     Many,
-    /// With its brackets.
+    /// A character class, with its brackets.
     Class(&'a str),
 }
 
@@ -243,14 +245,14 @@ fn tokens(part: &str) -> Vec<Token<'_>> {
             '*' => Token::Many,
             '?' => Token::One,
             '[' => {
-                // "]" right after the opening stands for itself.
+                // A "]" right after the opening bracket stands for itself.
                 let negated = rest[1..].starts_with('!');
                 let first = 1 + usize::from(negated);
                 let skip = rest[first..].chars().next().map_or(0, char::len_utf8);
                 length = rest[first + skip..].find(']').map_or(rest.len(), |n| first + skip + n + 1);
                 let class = &rest[..length];
                 match class.strip_prefix('[').and_then(|c| c.strip_suffix(']')) {
-                    // "[*]" is how a wildcard's character is written.
+                    // "[*]" stands for the character "*".
                     Some(inner) if !negated && inner.chars().count() == 1 => {
                         inner.chars().next().map_or(Token::One, Token::Char)
                     }
@@ -275,13 +277,13 @@ fn names_something(part: &str) -> bool {
     literals(part) > 0
 }
 
-/// An element of a sequence that patterns describe: one of these, or any number of anything.
+/// An element of a pattern: one `T`, or any number of anything.
 enum Item<T> {
     One(T),
     Many,
 }
 
-/// Whether two patterns describe a common sequence: reachability in the grid of both.
+/// Returns true if two patterns have a common sequence: reachability in their grid.
 fn meet<T>(a: &[Item<T>], b: &[Item<T>], both: &dyn Fn(&T, &T) -> bool) -> bool {
     let width = b.len() + 1;
     let mut reached = vec![false; (a.len() + 1) * width];
@@ -292,7 +294,7 @@ fn meet<T>(a: &[Item<T>], b: &[Item<T>], both: &dyn Fn(&T, &T) -> bool) -> bool 
                 continue;
             }
             let (x, y) = (a.get(i), b.get(j));
-            // "Many" may stand for nothing, or for one element of the other and itself again.
+            // "Many" stands for nothing, or for one element of the other pattern and itself again.
             if matches!(x, Some(Item::Many)) || matches!(y, Some(Item::Many)) {
                 if x.is_some() {
                     reached[(i + 1) * width + j] = true;

@@ -1,4 +1,4 @@
-//! Which files there are, and their text.
+//! The files of the configuration, and their text.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,9 +8,9 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _}
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Problem;
+use crate::problem::Problem;
 
-/// A larger file is no configuration.
+/// The limit for the size of a file.
 const SIZE_LIMIT: u64 = 1 << 20;
 
 const VENDOR: &str = "usr/lib/omr/omr.toml";
@@ -18,10 +18,10 @@ const ADMIN: &str = "etc/omr/omr.toml";
 const ADMIN_DROP_INS: &str = "etc/omr/conf.d";
 const RUN_DROP_INS: &str = "run/omr/conf.d";
 
-/// The files to read, the weakest first. They may be missing.
+/// Returns the files to read, the weakest first. Files may be missing.
 ///
-/// A drop-in in `/run` takes the place of one with its name in `/etc`: a link to `/dev/null` there
-/// turns it off until the next boot.
+/// A drop-in in `/run` replaces one of the same name in `/etc`. A link to `/dev/null` in `/run`
+/// turns a drop-in off until the next boot.
 pub fn find(root: &Path, problems: &mut Vec<Problem>) -> Vec<Arc<Path>> {
     let mut admin = drop_ins(&root.join(ADMIN_DROP_INS), problems);
     let run = drop_ins(&root.join(RUN_DROP_INS), problems);
@@ -30,7 +30,7 @@ pub fn find(root: &Path, problems: &mut Vec<Problem>) -> Vec<Arc<Path>> {
     main.into_iter().chain(admin.into_values()).chain(run.into_values()).map(Arc::from).collect()
 }
 
-/// The `*.toml` of a directory by name; as for a shell's glob, not the hidden ones.
+/// Returns the `*.toml` files of a directory by name, without hidden ones.
 fn drop_ins(dir: &Path, problems: &mut Vec<Problem>) -> BTreeMap<OsString, PathBuf> {
     let mut files = BTreeMap::new();
     let entries = match std::fs::read_dir(dir) {
@@ -64,10 +64,10 @@ pub struct Text {
     /// The text.
     pub text: String,
     /// Anybody may write to the file.
-    pub loose: bool,
+    pub world_writable: bool,
 }
 
-/// Reads a file; `None` when it is missing (unless it is `wanted`) or a link to `/dev/null`.
+/// Reads a file. `None`: it is a link to `/dev/null`, or missing and not `wanted`.
 pub fn read(path: &Path, wanted: bool) -> Result<Option<Text>, Problem> {
     let problem = |text: String| Err(Problem::of_file(path, text));
     // A FIFO without a writer must not hang a daemon.
@@ -87,12 +87,12 @@ pub fn read(path: &Path, wanted: bool) -> Result<Option<Text>, Problem> {
         Err(err) => return problem(format!("cannot be read: {}", reason(&err))),
     };
     let kind = meta.file_type();
-    // Devices of 1:3 are /dev/null, wherever they are.
+    // The device 1:3 is /dev/null, under any path.
     if kind.is_char_device() && meta.rdev() == libc::makedev(1, 3) {
         return Ok(None);
     }
     if kind.is_dir() {
-        return problem("a directory, where a file is expected".into());
+        return problem("a directory, but a file is expected".into());
     }
     if !kind.is_file() {
         return problem("not a regular file".into());
@@ -102,10 +102,10 @@ pub fn read(path: &Path, wanted: bool) -> Result<Option<Text>, Problem> {
         return problem(format!("cannot be read: {}", reason(&err)));
     }
     if bytes.len() as u64 > SIZE_LIMIT {
-        return problem("larger than 1 MiB, which no configuration is".into());
+        return problem("larger than 1 MiB, too large for a configuration".into());
     }
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(Some(Text { text, loose: meta.mode() & 0o002 != 0 })),
+        Ok(text) => Ok(Some(Text { text, world_writable: meta.mode() & 0o002 != 0 })),
         Err(err) => {
             let at = err.utf8_error().valid_up_to();
             let (before, byte) = (&err.as_bytes()[..at], err.as_bytes().get(at).copied().unwrap_or_default());
@@ -119,7 +119,7 @@ pub fn read(path: &Path, wanted: bool) -> Result<Option<Text>, Problem> {
     }
 }
 
-/// What the kernel said, without the number that Rust adds.
+/// Returns the kernel's message, without the number that Rust adds.
 fn reason(err: &io::Error) -> String {
     let text = err.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()

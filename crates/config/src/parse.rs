@@ -1,4 +1,4 @@
-//! From the text of one file to values.
+//! Parses the text of one file.
 
 use std::ops::Range;
 use std::path::Path;
@@ -8,18 +8,20 @@ use omr_base::text::printable;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::glob::Glob;
-use super::process::{self, PROCESS_KEYS};
-use super::schema::{self, GROUP_KEYS, KEYS, TABLES};
-use super::{Draft, GroupRule, Place, Problem, ProcessRule, Selector};
+use crate::draft::Draft;
+use crate::glob::Glob;
+use crate::problem::Problem;
+use crate::process::{self, PROCESS_KEYS, ProcessRule};
+use crate::rules::{GroupRule, Place, Selector};
+use crate::schema::{self, GROUP_KEYS, KEYS, TABLES};
 
-/// More rules than this are a mistake, and would take memory and time.
+/// The limit for rules. More are a mistake, and would cost memory and time.
 const RULES_LIMIT: usize = 1000;
 
-/// So much of a wrong value is shown.
+/// The number of characters of a wrong value that are shown.
 const SHOWN: usize = 60;
 
-/// Puts what a file says over the draft, and what is wrong with it to the problems.
+/// Adds the values of a file to the draft, and its mistakes to the problems.
 pub(super) fn parse(file: &Arc<Path>, text: &str, draft: &mut Draft, problems: &mut Vec<Problem>) {
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader { file, text, draft, problems: Vec::new() };
@@ -35,7 +37,7 @@ pub(super) fn parse(file: &Arc<Path>, text: &str, draft: &mut Draft, problems: &
             m if m.starts_with("string values must be quoted") => {
                 format!("{raw}: text must be in quotes: \"{}\"", raw.trim_matches('"'))
             }
-            "duplicate key" => format!("{raw}: is there twice in this file"),
+            "duplicate key" => format!("{raw}: occurs twice in this file"),
             m => {
                 structure = false;
                 format!("not TOML: {}", printable(m))
@@ -43,7 +45,7 @@ pub(super) fn parse(file: &Arc<Path>, text: &str, draft: &mut Draft, problems: &
         };
         reader.problems.push(Problem::at(&here, message));
     }
-    // After an unclosed bracket nothing is where it seems to be: no second-hand errors.
+    // After an unclosed bracket the structure is unknown, so further errors would mislead.
     if structure {
         let before = reader.problems.len();
         reader.top(table.get_ref());
@@ -75,7 +77,7 @@ impl Reader<'_> {
 
     /// `idle.for = 30: a duration needs a unit, e.g. "30s"`
     fn wrong_value(&mut self, name: &str, key: Range<usize>, value: &Spanned<DeValue<'_>>, expected: &str) {
-        // The span of a table is its header, which says nothing here.
+        // The span of a table is its header, which does not help here.
         let raw = if value.get_ref().is_table() { "" } else { self.text.get(value.span()).unwrap_or_default() };
         let equals = if raw.is_empty() { String::new() } else { format!(" = {}", shown(raw)) };
         self.problem(key, format!("{name}{equals}: {expected}"));
@@ -167,7 +169,7 @@ impl Reader<'_> {
                 "group" => process::parse_group(given).map(|glob| group = Some(glob)),
                 "uid" => process::parse_uid(given).map(|number| uid = Some(number)),
                 "oom_score_adj" => process::parse_adj(given).map(|range| oom_score_adj = Some(range)),
-                "class" => schema::word(given, &schema::CLASSES).map(|word| class = schema::class(word)),
+                "class" => schema::word(given, &schema::CLASSES).map(|word| class = schema::parse_class(word)),
                 _ => {
                     sound = false;
                     self.unknown_key(key.span(), &full, name, &PROCESS_KEYS);
@@ -179,23 +181,23 @@ impl Reader<'_> {
                 self.wrong_value(&full, key.span(), value, &expected);
             }
         }
-        // What is missing may be what was misspelt.
+        // The missing key may be the misspelt one.
         if !sound {
             return None;
         }
         let names = exe.is_some() || command.is_some() || group.is_some() || uid.is_some() || oom_score_adj.is_some();
         if !names {
             let needs = "\"exe\", \"command\", \"group\", \"uid\" or \"oom_score_adj\"";
-            self.problem(span.clone(), format!("process: needs {needs}, to say which processes it is about"));
+            self.problem(span.clone(), format!("process: needs {needs}, to name the processes"));
         }
         let Some(class) = class else {
-            self.problem(span, "process: needs \"class\", to say what may be done");
+            self.problem(span, "process: needs \"class\", to say what omr may do");
             return None;
         };
         Some(ProcessRule { exe, command, group, uid, oom_score_adj, class, place: self.place(span.start) })
     }
 
-    /// A key that a rule cannot have: what it may be meant for, or all there are.
+    /// Adds a problem for an unknown key, with the key that was probably meant, or all keys.
     fn unknown_key(&mut self, span: Range<usize>, full: &str, name: &str, keys: &[&'static str]) {
         let hint = match (schema::meant(name, keys.iter().copied()), keys.split_last()) {
             (Some(meant), _) => format!("; did you mean \"{meant}\"?"),
@@ -216,7 +218,9 @@ impl Reader<'_> {
                 "match" | "unit" => selector(name, value.get_ref()).map(|selector| {
                     selectors.push((selector, key.span().start));
                 }),
-                "class" => schema::word(value.get_ref(), &schema::CLASSES).map(|word| class = schema::class(word)),
+                "class" => {
+                    schema::word(value.get_ref(), &schema::CLASSES).map(|word| class = schema::parse_class(word))
+                }
                 "keep" => schema::parse_amount(value.get_ref(), "20%").map(|amount| keep = Some(amount)),
                 "older_than" => schema::parse_age(value.get_ref()).map(|age| older_than = Some(age)),
                 _ => {
@@ -230,21 +234,21 @@ impl Reader<'_> {
                 self.wrong_value(&full, key.span(), value, &expected);
             }
         }
-        // What is missing may be what was misspelt.
+        // The missing key may be the misspelt one.
         if !sound {
             return None;
         }
         selectors.sort_by_key(|(_, offset)| *offset);
         let mut selectors = selectors.into_iter();
         let Some((selector, offset)) = selectors.next() else {
-            self.problem(span, "group: needs \"match\" or \"unit\", to say which groups it is about");
+            self.problem(span, "group: needs \"match\" or \"unit\", to name the groups");
             return None;
         };
         if let Some((_, offset)) = selectors.next() {
-            self.problem(offset..offset, "group: has \"match\" and \"unit\"; make two of it");
+            self.problem(offset..offset, "group: has \"match\" and \"unit\"; make two rules of it");
         }
         if class.is_none() && keep.is_none() && older_than.is_none() {
-            self.problem(span, "group: needs \"class\", \"keep\" or \"older_than\", to say what is to be done");
+            self.problem(span, "group: needs \"class\", \"keep\" or \"older_than\", to say what omr must do");
         }
         Some(GroupRule { selector, class, keep, older_than, place: self.place(offset) })
     }
@@ -258,7 +262,7 @@ fn selector(name: &str, value: &DeValue<'_>) -> Result<Selector, String> {
     if name == "unit" { Glob::unit(text).map(Selector::Unit) } else { Glob::path(text).map(Selector::Match) }
 }
 
-/// `; did you mean "class"?`, where there is something that could be meant.
+/// Returns `; did you mean "class"?`, or an empty text.
 fn hint(table: &str, name: &str) -> String {
     let here = KEYS.iter().filter(|key| key.table == table).map(|key| key.name);
     let tables = TABLES.into_iter().chain(["group", "process"]).filter(|_| table.is_empty());
@@ -276,7 +280,7 @@ fn hint(table: &str, name: &str) -> String {
     format!("; did you mean {}?", names.join(" or "))
 }
 
-/// Fit to be printed in a line.
+/// Returns the text shortened and safe to print.
 fn shown(raw: &str) -> String {
     let raw = raw.trim();
     match raw.char_indices().nth(SHOWN) {
@@ -327,7 +331,7 @@ mod tests {
             ("guard.swap_floor = '101%'", "f:1: guard.swap_floor = '101%': a share cannot be above \"100%\""),
             (
                 "guard.swap_floor = 'max'",
-                "f:1: guard.swap_floor = 'max': a size or a share is needed; for all of it write \"100%\"",
+                "f:1: guard.swap_floor = 'max': a size or a share is needed; for all memory write \"100%\"",
             ),
             (
                 "guard.max_swap_writes = '20GiB'",
@@ -350,13 +354,10 @@ mod tests {
             ("group = [1]", "f:1: group: write [[group]], and \"match\" and \"class\" in the lines below"),
             ("[[group]]\nmatch = 'a'\nclas = 'foreground'", "f:3: group.clas: unknown key; did you mean \"class\"?"),
             ("[[group]]\nfoo = 1", "f:2: group.foo: unknown key; there are match, unit, class, keep and older_than"),
-            (
-                "\n[[group]]\nclass = 'background'",
-                "f:2: group: needs \"match\" or \"unit\", to say which groups it is about",
-            ),
+            ("\n[[group]]\nclass = 'background'", "f:2: group: needs \"match\" or \"unit\", to name the groups"),
             (
                 "[[group]]\nmatch = 'a'",
-                "f:1: group: needs \"class\", \"keep\" or \"older_than\", to say what is to be done",
+                "f:1: group: needs \"class\", \"keep\" or \"older_than\", to say what omr must do",
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_than = 120",
@@ -368,7 +369,7 @@ mod tests {
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_than = '3s'",
-                "f:3: group.older_than = '3s': must be between \"4s\" and \"1day\", or \"0s\" for whatever its age",
+                "f:3: group.older_than = '3s': must be between \"4s\" and \"1day\", or \"0s\" for memory of any age",
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_then = '2m'",
@@ -376,7 +377,7 @@ mod tests {
             ),
             (
                 "[[group]]\nunit = 'a'\nkeep = '1M'\nmatch = 'b'",
-                "f:4: group: has \"match\" and \"unit\"; make two of it",
+                "f:4: group: has \"match\" and \"unit\"; make two rules of it",
             ),
             (
                 "[[group]]\nmatch = 'a'\nclass = 'fore'",
@@ -395,9 +396,9 @@ mod tests {
             ("process = [1]", "f:1: process: write [[process]], and \"exe\" and \"class\" in the lines below"),
             (
                 "[[process]]\nclass = 'background'",
-                "f:1: process: needs \"exe\", \"command\", \"group\", \"uid\" or \"oom_score_adj\", to say which processes it is about",
+                "f:1: process: needs \"exe\", \"command\", \"group\", \"uid\" or \"oom_score_adj\", to name the processes",
             ),
-            ("[[process]]\nexe = '/a'", "f:1: process: needs \"class\", to say what may be done"),
+            ("[[process]]\nexe = '/a'", "f:1: process: needs \"class\", to say what omr may do"),
             ("[[process]]\nexec = '/a'", "f:2: process.exec: unknown key; did you mean \"exe\"?"),
             (
                 "[[process]]\nbanana = '/a'",
@@ -405,11 +406,11 @@ mod tests {
             ),
             (
                 "[[process]]\nexe = 'firefox'\nclass = 'background'",
-                "f:2: process.exe = 'firefox': the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"",
+                "f:2: process.exe = 'firefox': expected the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"",
             ),
             (
                 "[[process]]\nexe = '/a/../b'\nclass = 'background'",
-                "f:2: process.exe = '/a/../b': a path here has no \"..\" in it",
+                "f:2: process.exe = '/a/../b': a path must not contain \"..\"",
             ),
             (
                 "[[process]]\ncommand = ''\nclass = 'background'",
@@ -439,7 +440,7 @@ mod tests {
                 "[[process]]\nexe = '/a'\nclass = 'back'",
                 "f:3: process.class = 'back': must be \"foreground\", \"background\" or \"protected\"",
             ),
-            ("mode = 'act'\nmode = 'act'", "f:2: mode: is there twice in this file"),
+            ("mode = 'act'\nmode = 'act'", "f:2: mode: occurs twice in this file"),
             ("[idle]\nfree = 75%", "f:2: 75%: text must be in quotes: \"75%\""),
             ("[idle]\nfree =", "f:2: a value is missing"),
             ("[idle\nfree = '75%'", "f:1: not TOML: unclosed table, expected `]`"),

@@ -8,37 +8,39 @@ use omr_base::text::printable;
 use omr_policy::Class;
 use toml::de::DeValue;
 
-use super::{Glob, Place};
+use crate::glob::{Glob, parts};
+use crate::rules::Place;
 
-/// What a `[[process]]` may have.
+/// The keys that a `[[process]]` may have.
 pub const PROCESS_KEYS: [&str; 6] = ["exe", "command", "group", "uid", "oom_score_adj", "class"];
 
-/// Wildcards in a pattern for a command line, which is compared as a whole.
+/// The limit for wildcards in a pattern for a command line, which is compared as a whole.
 const WILDCARDS: usize = 4;
-/// Command lines can be megabytes, and are chosen by whoever runs the process: what is behind is not looked at.
+/// The part of a command line that is compared. A command line can have megabytes, and any user can
+/// choose it.
 const COMPARED: usize = 4096;
 
-/// One `[[process]]`. All that it names has to fit.
+/// A `[[process]]` rule. All keys that it has must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessRule {
-    /// The program's path.
+    /// The path of the program.
     pub exe: Option<Glob>,
-    /// The command line, arguments with a blank between them.
+    /// The command line: arguments with a blank between them.
     pub command: Option<glob::Pattern>,
-    /// The group it is in, by path below the mount.
+    /// The path of its group below the mount.
     pub group: Option<Glob>,
-    /// Its effective user.
+    /// The effective user.
     pub uid: Option<u32>,
-    /// How expendable it is to the kernel.
+    /// The kernel's value for how expendable the process is.
     pub oom_score_adj: Option<RangeInclusive<i16>>,
-    /// What omr may do to it. `background` also says that it may be hinted away when it is not used.
+    /// The class. `background` also allows hints while the process is unused.
     pub class: Class,
-    /// Where it is written.
+    /// The place of the rule.
     pub place: Place,
 }
 
 impl ProcessRule {
-    /// Each key that is there, and its value.
+    /// Returns the keys of the rule with their values.
     pub fn fields(&self) -> Vec<(&'static str, serde_json::Value)> {
         let mut fields: Vec<(&'static str, serde_json::Value)> = Vec::new();
         fields.extend(self.exe.iter().map(|glob| ("exe", glob.as_str().into())));
@@ -50,14 +52,14 @@ impl ProcessRule {
         fields
     }
 
-    /// Whether each process that fits the other rule surely fits this one. Of two patterns with wildcards that is known
-    /// only when they are the same.
+    /// Returns true if every process that matches the other rule surely matches this one. For two
+    /// patterns with wildcards this is known only if they are equal.
     pub fn covers(&self, other: &ProcessRule) -> bool {
         fn all<T>(own: Option<&T>, other: Option<&T>, covers: impl Fn(&T, &T) -> bool) -> bool {
             own.is_none_or(|own| other.is_some_and(|other| covers(own, other)))
         }
         let glob = |own: &Glob, other: &Glob| {
-            own == other || (other.is_literal() && own.matches(&super::parts(Path::new(other.as_str()))))
+            own == other || (other.is_literal() && own.matches(&parts(Path::new(other.as_str()))))
         };
         let command = |own: &glob::Pattern, other: &glob::Pattern| {
             own == other || (!other.as_str().contains(['*', '?', '[']) && own.matches(other.as_str()))
@@ -72,14 +74,14 @@ impl ProcessRule {
     }
 
     /// `exe "/usr/bin/cat", uid 1000`
-    pub fn what(&self) -> String {
+    pub fn description(&self) -> String {
         let fields = self.fields().into_iter().filter(|(name, _)| *name != "class");
         let fields: Vec<String> =
             fields.map(|(name, value)| format!("{name} {}", printable(&value.to_string()))).collect();
         fields.join(", ")
     }
 
-    /// Whether a command line fits; true where the rule names none.
+    /// Returns true if a command line matches, or if the rule names none.
     pub fn fits_command(&self, command: &str) -> bool {
         let end = command.char_indices().nth(COMPARED).map_or(command.len(), |(end, _)| end);
         self.command.as_ref().is_none_or(|pattern| pattern.matches(&command[..end]))
@@ -89,16 +91,16 @@ impl ProcessRule {
 /// `exe "/usr/bin/cat", uid 1000 in /etc/omr/omr.toml:14`
 impl fmt::Display for ProcessRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {}", self.what(), self.place)
+        write!(f, "{} in {}", self.description(), self.place)
     }
 }
 
-/// A pattern for the path of a program.
+/// Parses a pattern for the path of a program.
 pub fn parse_exe(value: &DeValue<'_>) -> Result<Glob, String> {
     Glob::program(text(value))
 }
 
-/// A pattern for a command line: `*` is any text, blanks and slashes included.
+/// Parses a pattern for a command line: `*` is any text, blanks and slashes included.
 pub fn parse_command(value: &DeValue<'_>) -> Result<glob::Pattern, String> {
     let text = text(value);
     if text.is_empty() {
@@ -110,12 +112,12 @@ pub fn parse_command(value: &DeValue<'_>) -> Result<glob::Pattern, String> {
     glob::Pattern::new(text).map_err(|err| format!("{} at character {}", err.msg, err.pos + 1))
 }
 
-/// A pattern for groups.
+/// Parses a pattern for groups.
 pub fn parse_group(value: &DeValue<'_>) -> Result<Glob, String> {
     Glob::path(text(value))
 }
 
-/// A number, and no name: names would have to be looked up where they may be anybody's.
+/// Parses a user's number. Names are not allowed: their lookup is not safe.
 pub fn parse_uid(value: &DeValue<'_>) -> Result<u32, String> {
     match value {
         DeValue::Integer(number) => number.as_str().parse().ok().filter(|&uid| uid != u32::MAX),
@@ -124,7 +126,7 @@ pub fn parse_uid(value: &DeValue<'_>) -> Result<u32, String> {
     .ok_or_else(|| "the number of a user is needed, e.g. 1000".into())
 }
 
-/// `200..1000`, `200..`, `..0`, or one number. Both ends are in.
+/// Parses `200..1000`, `200..`, `..0`, or one number. Both ends are included.
 pub fn parse_adj(value: &DeValue<'_>) -> Result<RangeInclusive<i16>, String> {
     let number = |text: &str, open: i16| match text {
         "" => Some(open),
@@ -148,7 +150,7 @@ pub fn parse_adj(value: &DeValue<'_>) -> Result<RangeInclusive<i16>, String> {
     Ok(range)
 }
 
-/// As one writes it.
+/// Formats a range as in a file.
 fn adj_text(range: &RangeInclusive<i16>) -> String {
     match (*range.start(), *range.end()) {
         (low, high) if low == high => low.to_string(),

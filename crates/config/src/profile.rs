@@ -1,4 +1,4 @@
-//! Profiles: sets of values that are known by a name.
+//! Profiles: named sets of values.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,31 +7,34 @@ use std::time::Duration;
 use omr_policy::{Class, Goal, IdleRule};
 use omr_units::{Bytes, Permyriad};
 
-use super::{Glob, GroupRule, Loaded, Place, Selector};
+use crate::glob::Glob;
+use crate::loaded::Loaded;
+use crate::rules::{GroupRule, Place, Selector};
 
-/// A profile that has been asked for.
+/// A profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// The daemon of the original patch: when every CPU was idle by 95 % for 30 s, as much as will go
+    /// Like the original patch's daemon: once every CPU was 95 % idle for 30 s, reclaim as much as
+    /// possible.
     Seed,
 }
 
 impl Profile {
-    /// Puts its values in the place of those that were loaded. `target`: only this group is touched, whatever
-    /// rules there are.
+    /// Replaces loaded values with those of the profile. `target`: only this group is reclaimed,
+    /// whatever the rules say.
     pub fn apply(self, target: Option<&Path>, loaded: &mut Loaded) -> Result<(), String> {
         let Profile::Seed = self;
         let policy = &mut loaded.policy;
         policy.goal = Goal::Free;
         policy.idle.rule = IdleRule::Strict;
         policy.idle.strict = Permyriad::percent(95);
-        // Its samples were of one second, and after work it waited as long as at first.
+        // That daemon took samples of one second, and waited after work as long as at first.
         policy.idle.window = Duration::from_secs(1);
         policy.idle.hold = Duration::from_secs(30);
         policy.idle.again = policy.idle.hold;
         policy.sweep.after_boot = Duration::ZERO;
         policy.sweep.after_resume = Duration::ZERO;
-        // It asked again every second.
+        // That daemon asked again every second.
         policy.sweep.growth = policy.sweep.smallest;
         policy.guard.refaults_per_minute = Bytes::MAX;
         policy.guard.max_swap_writes = None;
@@ -55,7 +58,7 @@ fn rule(text: &str, class: Class) -> Result<GroupRule, String> {
     })
 }
 
-/// A group's path below the mount as a pattern that matches nothing else.
+/// Returns a pattern that matches only this group.
 fn escaped(path: &Path) -> Result<String, String> {
     let text = path.to_str().ok_or_else(|| format!("{}: a group's path in UTF-8 is expected", path.display()))?;
     Ok(glob::Pattern::escape(text.trim_matches('/')))

@@ -1,4 +1,4 @@
-//! Every key with its kind and range: what loading, showing and suggesting have in common.
+//! All keys with kind and range, for loading, showing and suggestions.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -7,13 +7,21 @@ use omr_policy::{Class, Goal, IdleRule, Mode};
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use toml::de::DeValue;
 
-use super::{BackendChoice, Provider, Settings};
+use crate::rules::{BackendChoice, Cloud, Provider};
+
+/// The settings that have one value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub(crate) policy: omr_policy::Config,
+    pub(crate) backend: BackendChoice,
+    pub(crate) cloud: Cloud,
+}
 
 /// A key that has one value.
 pub struct Key {
-    /// The table it is in; empty at the top.
+    /// The table of the key; empty: the top of the file.
     pub table: &'static str,
-    /// Its name in there.
+    /// The name of the key in its table.
     pub name: &'static str,
     kind: Kind,
 }
@@ -73,7 +81,7 @@ const fn share(
     Key { table, name, kind: Kind::Share { at, min, max } }
 }
 
-/// Every key that has one value, in the order in which they are shown: by table, the top first.
+/// Every key that has one value, in the order of `omr config show`: by table, the top first.
 pub static KEYS: [Key; 43] = [
     Key {
         table: "",
@@ -123,10 +131,10 @@ pub static KEYS: [Key; 43] = [
     time("idle", "for", s(1), DAY, |s| &mut s.policy.idle.hold),
     time("idle", "again", Duration::ZERO, DAY, |s| &mut s.policy.idle.again),
     time("idle", "window", s(1), s(600), |s| &mut s.policy.idle.window),
-    // At a low share a machine at work would be idle.
+    // With a lower share, a busy machine would count as idle.
     share("idle", "strict", percent(50), percent(100), |s| &mut s.policy.idle.strict),
     share("idle", "free", percent(5), percent(100), |s| &mut s.policy.idle.free),
-    // Of one CPU, so that more than the whole makes sense.
+    // A share of one CPU, so values above 100 % make sense.
     share("idle", "foreground", Permyriad(10), percent(10_000), |s| &mut s.policy.idle.foreground),
     share("idle", "pressure_cpu", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_cpu),
     share("idle", "pressure_io", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_io),
@@ -134,7 +142,7 @@ pub static KEYS: [Key; 43] = [
     share("stop", "cpu", percent(1), percent(10_000), |s| &mut s.policy.stop.cpu),
     time("stop", "sample", ms(5), ms(50), |s| &mut s.policy.stop.sample),
     time("stop", "stall", ms(1), s(10), |s| &mut s.policy.stop.stall),
-    // What the kernel takes for a PSI trigger.
+    // The kernel accepts these windows for a PSI trigger.
     time("stop", "window", ms(500), s(10), |s| &mut s.policy.stop.window),
     time("sweep", "after_boot", Duration::ZERO, DAY, |s| &mut s.policy.sweep.after_boot),
     time("sweep", "after_resume", Duration::ZERO, DAY, |s| &mut s.policy.sweep.after_resume),
@@ -175,7 +183,7 @@ pub static KEYS: [Key; 43] = [
             set: |s, word| s.policy.hints.prefetch = word == "on",
         },
     },
-    // Agings less than half a second apart would say nothing: the kernel counts their ages in jiffies.
+    // Two agings need half a second between them: the kernel counts ages in jiffies.
     time("history", "every", s(10), DAY, |s| &mut s.policy.history.every),
     size("history", "size", Bytes::ZERO, TIB, |s| &mut s.policy.history.size),
     share("history", "budget", Permyriad::ZERO, percent(10), |s| &mut s.policy.history.budget),
@@ -194,23 +202,23 @@ pub static KEYS: [Key; 43] = [
 /// The tables, in the order in which they are shown.
 pub const TABLES: [&str; 8] = ["idle", "stop", "sweep", "hibernate", "guard", "hints", "history", "cloud"];
 
-/// What a `[[group]]` may have.
+/// The keys that a `[[group]]` may have.
 pub const GROUP_KEYS: [&str; 5] = ["match", "unit", "class", "keep", "older_than"];
 
-/// Place of a key in [`KEYS`], by its full name.
+/// Returns the index of a key in [`KEYS`] by its full name.
 pub fn index(name: &str) -> Option<usize> {
     KEYS.iter().position(|key| key.full_name() == name)
 }
 
 impl Key {
-    /// With its table: `idle.for`.
+    /// Returns the name with its table: `idle.for`.
     pub fn full_name(&self) -> String {
         if self.table.is_empty() { self.name.into() } else { format!("{}.{}", self.table, self.name) }
     }
 
-    /// Its value as one writes it, without quotes. Nothing is rounded.
+    /// Returns the value as it is written in a file, without quotes and not rounded.
     pub fn text(&self, settings: &Settings) -> String {
-        // The places are given as places to write to; a copy is the price of having one list.
+        // The accessors return mutable references, so this needs a copy.
         let mut settings = settings.clone();
         match &self.kind {
             Kind::Word { get, .. } => get(&settings).into(),
@@ -223,7 +231,7 @@ impl Key {
         }
     }
 
-    /// Takes the value over, or says what to write instead.
+    /// Sets the value. The error says what to write instead.
     pub fn set(&self, settings: &mut Settings, value: &DeValue<'_>) -> Result<(), String> {
         let usual = || self.text(&Settings::default());
         match &self.kind {
@@ -252,7 +260,7 @@ fn within<T: PartialOrd + Copy>(value: T, min: T, max: T, text: fn(T) -> String)
     Ok(value)
 }
 
-/// The text of a value whose kind has a unit, or what is wrong with it.
+/// Returns the text of a value with a unit, or an error.
 fn quantity<'a>(value: &'a DeValue<'_>, kind: &str, needs: &str, usual: &str) -> Result<&'a str, String> {
     match value {
         DeValue::String(text) if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()) && text != "0" => {
@@ -269,25 +277,26 @@ fn parse_time(value: &DeValue<'_>, usual: &str) -> Result<Duration, String> {
     if text == "0" {
         return Err("a duration needs a unit, e.g. \"0s\"".into());
     }
-    // Numbers so long are nonsense, and sums of them overflow in humantime.
+    // Longer numbers make no sense, and sums of them overflow in humantime.
     let sane = text.len() <= 64 && text.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() <= 9);
     sane.then(|| humantime::parse_duration(text).ok())
         .flatten()
         .ok_or_else(|| format!("not a duration; write numbers with ms, s, m, h or d, e.g. \"{usual}\""))
 }
 
-/// The age of a rule. Shorter ones would need more than one aging in two seconds; zero: whatever its age.
+/// Parses the minimum age of a rule. Shorter ages would need more than one aging in two seconds.
+/// Zero: memory of any age.
 pub fn parse_age(value: &DeValue<'_>) -> Result<Duration, String> {
     match parse_time(value, "2m")? {
         Duration::ZERO => Ok(Duration::ZERO),
-        age => within(age, s(4), DAY, time_text).map_err(|why| format!("{why}, or \"0s\" for whatever its age")),
+        age => within(age, s(4), DAY, time_text).map_err(|why| format!("{why}, or \"0s\" for memory of any age")),
     }
 }
 
 fn parse_size(value: &DeValue<'_>, usual: &str) -> Result<Bytes, String> {
     let text = quantity(value, "size", "a unit", usual)?;
     text.parse().map_err(|_| {
-        // Half the world reads it as a power of 1000.
+        // Many readers take these units for powers of 1000.
         let decimal = ["kB", "KB", "MB", "GB", "TB"].iter().find(|unit| text.ends_with(**unit));
         match decimal {
             Some(unit) => format!(
@@ -304,11 +313,11 @@ fn parse_share(value: &DeValue<'_>, usual: &str) -> Result<Permyriad, String> {
     text.parse().map_err(|_| format!("not a share; write it in percent, e.g. \"{usual}\""))
 }
 
-/// A size or a share, and not `max`.
+/// Parses a size or a share, but not `max`.
 pub fn parse_amount(value: &DeValue<'_>, usual: &str) -> Result<Amount, String> {
     let text = quantity(value, "size or share", "a unit", usual)?;
     match text.parse() {
-        Ok(Amount::Max) => Err("a size or a share is needed; for all of it write \"100%\"".into()),
+        Ok(Amount::Max) => Err("a size or a share is needed; for all memory write \"100%\"".into()),
         Ok(amount) => Ok(amount),
         Err(_) if text.ends_with('%') => {
             parse_share(value, usual).and_then(|_| Err("a share cannot be above \"100%\"".into()))
@@ -329,7 +338,7 @@ fn parse_budget(value: &DeValue<'_>) -> Result<Option<Budget>, String> {
     }
 }
 
-/// An address and nothing behind it. A name would have to be looked up, and could be anybody's answer.
+/// Parses an address without a path. A name would need a lookup, and its answer could be forged.
 fn parse_endpoint(value: &DeValue<'_>, usual: &str) -> Result<SocketAddr, String> {
     let parse = |text: &str| {
         let address = text.strip_prefix("http://")?;
@@ -346,7 +355,7 @@ fn parse_endpoint(value: &DeValue<'_>, usual: &str) -> Result<SocketAddr, String
     })
 }
 
-/// One of some words.
+/// Returns the word of `words` that the value is.
 pub fn word<'a>(value: &DeValue<'_>, words: &[&'a str]) -> Result<&'a str, String> {
     if let DeValue::String(text) = value
         && let Some(word) = words.iter().find(|word| ***word == **text)
@@ -358,15 +367,15 @@ pub fn word<'a>(value: &DeValue<'_>, words: &[&'a str]) -> Result<&'a str, Strin
     Err(format!("must be {} or {last}", rest.join(", ")))
 }
 
-/// The classes by name.
-pub fn class(name: &str) -> Option<Class> {
+/// Returns the class with this name.
+pub fn parse_class(name: &str) -> Option<Class> {
     [Class::Foreground, Class::Background, Class::Protected].into_iter().find(|class| class.name() == name)
 }
 
-/// The names of the classes.
+/// The names of all classes.
 pub const CLASSES: [&str; 3] = ["foreground", "background", "protected"];
 
-/// A length of time as one writes it: `1h 30m`.
+/// Formats a duration as in a file: `1h 30m`.
 pub fn time_text(time: Duration) -> String {
     humantime::format_duration(time).to_string()
 }
@@ -383,7 +392,7 @@ fn endpoint_text(endpoint: SocketAddr) -> String {
     }
 }
 
-/// The one of `words` that was most likely meant.
+/// Returns the word of `words` that was probably meant.
 pub fn meant<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let worth = (word.chars().count() / 3).max(1);
     words
@@ -394,9 +403,9 @@ pub fn meant<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be added, removed, changed or swapped with the next to make `a` of `b`.
+/// Returns the number of letters to add, remove, change or swap with the next to turn `b` into `a`.
 fn distance(a: &str, b: &str) -> usize {
-    // A long key is hostile rather than misspelt.
+    // A long key is more likely hostile than misspelt.
     if a.len() > 40 {
         return usize::MAX;
     }
@@ -435,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_word_finds_what_was_meant() {
+    fn a_misspelt_word_finds_the_word_that_was_meant() {
         for (word, expected) in [
             ("clas", Some("class")),
             ("calss", Some("class")),

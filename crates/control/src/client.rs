@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::protocol::{Answer, PATIENCE, Request};
 
-/// Asks the daemon; for the command line.
+/// Sends one request to the daemon; for the command line.
 pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
     Link::open(path)?.ask(request)
 }
@@ -18,7 +18,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
 pub struct Link(UnixStream);
 
 impl Link {
-    /// Connects.
+    /// Connects to the daemon.
     pub fn open(path: &Path) -> Result<Link> {
         let stream = connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -26,7 +26,7 @@ impl Link {
         Ok(Link(stream))
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub fn ask(&mut self, request: &Request) -> Result<serde_json::Value> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
@@ -53,7 +53,7 @@ fn connect(path: &Path) -> Result<UnixStream> {
             bail!("the daemon is not running (no answer on {}); systemctl start omr", path.display())
         }
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-            bail!("{}: permission denied; root and members of the group omr may ask", path.display())
+            bail!("{}: permission denied; only root and members of the group omr may ask", path.display())
         }
         Err(err) => return Err(err).with_context(|| format!("connect to {}", path.display())),
     };

@@ -6,84 +6,86 @@ use omr_policy::Purpose;
 use omr_policy::statement::{Presence, Statement, Subject};
 use serde::{Deserialize, Serialize};
 
-/// An answer that is not read stays no longer than this.
+/// The time after which an unread answer is dropped.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a client may ask.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
-    /// What goes on.
+    /// The status of the daemon.
     Status,
-    /// Why a group is, or is not, swept.
+    /// The reason why a group is, or is not, swept.
     Explain {
-        /// Its path, bytes that are not UTF-8 replaced; `None`: the machine.
+        /// The path of the group, with bytes replaced that are not UTF-8; `None`: the machine.
         group: Option<String>,
     },
-    /// Why a process is, or is not, hinted away.
+    /// The reason why a process gets, or does not get, a hint.
     ExplainProcess {
-        /// Its id.
+        /// The id of the process.
         pid: u32,
     },
-    /// The processes in the background.
+    /// The background processes.
     Processes,
-    /// Somebody knows whether a process or group is in the foreground.
+    /// A statement about a process or group.
     Say {
-        /// `None`: nothing is said any more.
+        /// The presence; `None`: the statement is withdrawn.
         #[serde(rename = "word")]
         presence: Option<Presence>,
-        /// Of whom.
+        /// The process or group.
         #[serde(rename = "of")]
         subject: Subject,
     },
-    /// What the client goes on saying, all of it; true until it says something else, leaves, or is silent for longer
-    /// than an answer may take. The answer: how many of them were not its own.
+    /// All statements of a client that stays connected. They hold until the client sends others,
+    /// disconnects, or is silent for longer than an answer may take. The answer is the number of
+    /// statements that were not its own to make.
     Hold {
-        /// Who is in the foreground, and which users are present.
+        /// The groups and processes in the foreground, and the users who are present.
         statements: Vec<Statement>,
     },
-    /// No sweeps.
+    /// Pause sweeps.
     Pause {
-        /// For this long, in seconds; `None`: until resumed.
+        /// The length of the pause, in seconds; `None`: until resumed.
         seconds: Option<u64>,
     },
-    /// No sweeps until the machine has slept and woken up.
+    /// Pause sweeps until the machine has slept and woken up.
     FallAsleep,
-    /// Sweeps again.
+    /// Resume sweeps.
     Resume,
-    /// Something is about to happen to the machine: free memory for it now, idle or not.
+    /// Prepare the machine for an event: free memory now, idle or not.
     Prepare {
-        /// For what.
+        /// The purpose.
         #[serde(rename = "for")]
         purpose: Purpose,
-        /// In how many milliseconds it happens; `None`: nobody knows.
+        /// The time until the event, in milliseconds; `None`: unknown.
         #[serde(skip_serializing_if = "Option::is_none")]
         deadline_ms: Option<u64>,
-        /// Who says so.
+        /// The program or person that asks.
         why: String,
     },
-    /// It will not happen after all.
+    /// The event will not happen.
     StandDown,
 }
 
-/// What a client may do.
+/// The rights of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
-    /// Ask.
+    /// Ask questions.
     Read,
-    /// Ask, and say of everything that it is in the foreground: what the user that `omr follow` runs as may do.
+    /// Ask, and make foreground statements about everything: the right of the user that `omr
+    /// follow` runs as.
     Follow,
-    /// Ask, and have the machine prepared: what the user that `omr watch` runs as may do.
+    /// Ask, and have the machine prepared: the right of the user that `omr watch` runs as.
     Prepare,
     /// Everything.
     Control,
 }
 
 impl Request {
-    /// What one needs to be allowed for it.
+    /// Returns the right that the request needs.
     pub fn needs(&self) -> Right {
         match self {
-            // Of what is one's own: who may ask may ask for more care.
+            // A client that may ask may also ask for more care of its own groups.
             Request::Hold { .. } => Right::Read,
             Request::Status | Request::Explain { .. } | Request::ExplainProcess { .. } | Request::Processes => {
                 Right::Read
@@ -95,7 +97,7 @@ impl Request {
 }
 
 impl Right {
-    /// Whether this right includes the other.
+    /// Returns true if this right includes the other one.
     pub fn covers(self, needed: Right) -> bool {
         match self {
             Right::Read | Right::Follow => needed == Right::Read,
@@ -109,8 +111,8 @@ impl Right {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// As asked.
+    /// The result.
     Ok(serde_json::Value),
-    /// Why not.
+    /// The error.
     Error(String),
 }

@@ -14,41 +14,41 @@ use serde::{Deserialize, Serialize};
 /// The answer to `omr status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
-    /// Of the daemon.
+    /// The process id of the daemon.
     pub pid: u32,
     /// Act or observe.
     pub mode: Mode,
-    /// The file groups are reclaimed by, as configured.
+    /// The configured backend.
     pub backend: String,
-    /// Files of the configuration.
+    /// The files of the configuration.
     pub config: Vec<PathBuf>,
     /// The last decision.
     pub decision: Option<Decision>,
     /// Its reason in words.
     pub reason: String,
-    /// The sweep that runs.
+    /// The sweep that runs now.
     pub sweep: Option<SweepView>,
-    /// What the machine is being prepared for.
+    /// The preparation that runs now.
     #[serde(default)]
     pub preparing: Option<PreparingView>,
     /// Today's figures.
     pub today: Today,
-    /// Swap.
+    /// Swap and its limits; `None`: no swap.
     pub swap: Option<SwapView>,
     /// The hibernation image.
     pub image: Option<ImageView>,
-    /// The process that is being hinted away.
+    /// The process that gets a hint now.
     #[serde(default)]
     pub hinting: Option<String>,
-    /// What somebody has said of processes and groups.
+    /// The statements about processes and groups.
     #[serde(default)]
     pub statements: Vec<StatementView>,
     /// The history of groups.
     #[serde(default)]
     pub history: Option<HistoryView>,
-    /// All groups there are.
+    /// The number of all groups.
     pub groups_total: usize,
     /// The largest groups with memory of their own.
     pub groups: Vec<GroupView>,
@@ -57,11 +57,11 @@ pub struct Status {
 /// A running sweep.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SweepView {
-    /// Its number.
+    /// The number of the sweep.
     pub number: u64,
     /// The group being reclaimed.
     pub group: String,
-    /// Asked of it.
+    /// The amount to reclaim.
     pub asked: Bytes,
     /// Freed so far.
     pub freed: Bytes,
@@ -72,71 +72,71 @@ pub struct SweepView {
 /// A preparation that runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PreparingView {
-    /// For what.
+    /// The purpose.
     #[serde(rename = "for")]
     pub purpose: Purpose,
-    /// Who says so.
+    /// The program or person that asked for it.
     pub why: String,
-    /// Until it ends, reached or not.
+    /// The time left, in milliseconds; `None`: no time limit.
     pub left_ms: Option<u64>,
     /// Freed so far.
     pub freed: Bytes,
 }
 
-/// Swap and what is allowed.
+/// Swap and its limits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SwapView {
-    /// All.
+    /// Total size.
     pub total: Bytes,
-    /// Free.
+    /// Free space.
     pub free: Bytes,
-    /// Stays free.
+    /// The swap floor: the space that stays free.
     pub floor: Bytes,
-    /// On a disk.
+    /// A swap device is on a disk.
     pub on_disk: bool,
-    /// Written within the budget's time.
+    /// Bytes written within the period of the budget.
     pub written: Bytes,
-    /// The budget for that.
+    /// The write budget; `None`: unlimited.
     pub budget: Option<Budget>,
 }
 
 /// The hibernation image as it would be now.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ImageView {
-    /// Its size and what it consists of; `None` where it cannot be told.
+    /// The forecast of its size and parts; `None`: unknown.
     pub forecast: Option<Forecast>,
-    /// The swap it goes to.
+    /// The swap device that it goes to.
     pub device: Option<String>,
-    /// Why there would be none.
+    /// The reason why the machine cannot hibernate; `None`: it can.
     pub obstacle: Option<String>,
-    /// What the disk took in a second when that was measured last.
+    /// The last measured rate of the disk, in bytes per second.
     pub disk_rate: Option<Bytes>,
-    /// Writing it, if it does not compress at all.
+    /// The time to write it without any compression.
     pub write_ms_at_most: Option<u64>,
     /// Sweeps work towards a small image (`goal = "hibernate"`).
     pub is_goal: bool,
 }
 
-/// A group.
+/// A group as `omr status` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GroupView {
-    /// Its path below the mount.
+    /// The path below the mount.
     pub group: String,
-    /// Its class.
+    /// The class.
     pub class: Class,
-    /// Somebody said so.
+    /// The class has a source; it is not the default.
     pub explicit: bool,
-    /// What it holds, its children's part left out.
+    /// Its memory, without that of its children.
     pub current: Option<Bytes>,
     /// Freed by sweeps since the daemon started.
     pub freed: Bytes,
-    /// Came back since its first sweep.
+    /// Refaults since its first sweep.
     pub came_back: Bytes,
-    /// Since its last sweep ended.
+    /// The time since its last sweep ended.
     pub last: Option<Duration>,
-    /// It is being swept.
+    /// It is being swept now.
     pub sweeping: bool,
-    /// It loses only what was surely not used for so long.
+    /// The minimum age for reclaim of this group; `None`: any age.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_age: Option<ColdOnly>,
 }
@@ -146,15 +146,15 @@ pub struct GroupView {
 pub struct Explanation {
     /// The group; `None`: the machine.
     pub group: Option<String>,
-    /// What is done.
+    /// The decision of the daemon, with the reason.
     pub verdict: String,
-    /// The numbers behind it.
+    /// The reason, with its numbers.
     pub reason: Option<Reason>,
-    /// What would be done, were the machine idle.
+    /// The decision if the machine were idle.
     pub next: Option<String>,
-    /// Its class and where that comes from.
+    /// The class and its origin.
     pub class: Option<String>,
-    /// The guards and how near they are.
+    /// The guards, and how near they are to their limits.
     pub guards: Vec<String>,
 }
 
@@ -163,77 +163,77 @@ pub struct Explanation {
 pub struct Today {
     /// Days since 1970.
     pub day: u64,
-    /// Sweeps.
+    /// The number of sweeps.
     pub sweeps: u64,
-    /// Freed by them.
+    /// Memory that sweeps freed.
     pub freed: Bytes,
-    /// Came back within minutes.
+    /// Refaults within minutes.
     pub came_back: Bytes,
-    /// Written to swap meanwhile.
+    /// Bytes that sweeps wrote to swap.
     pub swapped_out: Bytes,
     /// CPU time of the reclaiming thread.
     pub cpu_ms: u64,
 }
 
-/// The same for `omr status`.
+/// The sampling of history, for `omr status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HistoryView {
-    /// Generations that were made.
+    /// The number of agings.
     pub agings: u64,
-    /// CPU time that all of it has cost.
+    /// CPU time of sampling and aging.
     pub cpu_ms: u64,
-    /// Since groups were aged last.
+    /// The time since the last aging.
     pub aged_ms_ago: Option<u64>,
-    /// Groups are not aged for so long, because the budget is spent.
+    /// The time until the next aging while the budget is spent.
     pub wait_ms: u64,
 }
 
 /// A process, as `omr ps` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessView {
-    /// Which.
+    /// The identity of the process.
     pub id: ProcessId,
-    /// How expendable it is.
+    /// Its score: how expendable it is.
     pub score: Option<Score>,
-    /// What is done with it and why.
+    /// The decision about it, with the reason.
     pub verdict: Verdict,
-    /// The last hint.
+    /// The last hint; `None`: none so far.
     pub last: Option<LastHint>,
-    /// What it has not used, as far as that is known.
+    /// Its cold memory; `None`: unknown.
     pub cold: Option<ColdView>,
-    /// Being hinted away now.
+    /// It gets a hint now.
     pub hinting: bool,
 }
 
-/// What a process has not used.
+/// The cold memory of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ColdView {
-    /// When its group was looked at last.
+    /// The time since the last sample of its group.
     pub ago: Duration,
-    /// Its anonymous memory then.
+    /// Its anonymous memory at that time.
     pub memory: Bytes,
-    /// How much of that was not used for so long, shortest first.
+    /// For each age, the memory that was not used for it, shortest age first.
     pub unused: Vec<(Duration, Bounds)>,
 }
 
-/// A hint that was given.
+/// A past hint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LastHint {
-    /// Which.
+    /// The kind of hint.
     pub step: HintKind,
-    /// So long ago.
+    /// The time since the hint.
     pub ago: Duration,
-    /// Bytes.
+    /// The bytes that were freed.
     pub freed: Bytes,
-    /// Has left swap since then.
+    /// The bytes that have left swap since then.
     pub came_back: Bytes,
 }
 
-/// What somebody has said.
+/// A statement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StatementView {
-    /// The word.
+    /// The stated presence.
     pub word: Presence,
-    /// Of whom.
+    /// The process, group or user.
     pub what: String,
 }

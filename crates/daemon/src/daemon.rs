@@ -319,13 +319,13 @@ impl Daemon {
     fn begin(&mut self, id: GroupId, job: &Job, reason: &Reason) {
         // It was in the list a moment ago; the next scan will tell.
         let Some(path) = self.world.tree.path(id) else { return self.give_up(id) };
-        let inner = self.world.node(id).filter(|node| node.inner);
-        let inner = inner.and_then(|node| node.current.map(|current| current - node.in_children));
+        let inner = self.world.node(id).filter(|node| node.is_internal);
+        let inner = inner.and_then(|node| node.current.map(|current| current - node.charged_to_children));
         let group = self.world.group(id);
         let refaults = group.and_then(|group| group.refaults);
         let older_than = group.and_then(|group| Some(group.cold_only.as_ref()?.min_age));
         // What happened before the sweep began is not its business.
-        self.world.cpu.other.sample();
+        self.world.cpu.non_background.sample();
         let begun = Begun {
             number: self.books.tally.next_sweep(),
             path: path.clone(),

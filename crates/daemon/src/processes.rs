@@ -18,7 +18,7 @@ use omr_kernel::{Kernel, clock};
 use omr_machine::groups::class;
 use omr_machine::groups::tree::no_group;
 use omr_machine::inventory::apply_statements;
-use omr_machine::processes::{self, Finder, Seen, Which};
+use omr_machine::processes::{self, Finder, ProcessSample, Wanted};
 use omr_machine::statements::{StatementStore, Statements};
 use omr_policy::rank::{
     HintEnd, HintKind, HintReport, ProcessId, ProcessRecords, Ranked, Verdict, lacking, may_prefetch, rank,
@@ -45,7 +45,7 @@ const MOST_PLACES: usize = 1024;
 pub struct Processes {
     finder: Finder,
     pub statements: StatementStore,
-    seen: HashMap<ProcessId, Seen>,
+    seen: HashMap<ProcessId, ProcessSample>,
     /// What the policy remembers of them between two samples.
     records: ProcessRecords,
     ranked: Vec<Ranked>,
@@ -167,7 +167,7 @@ impl Daemon {
         if began < self.processes.next_look || busy {
             return;
         }
-        if !self.processes.finder.is_needed(&self.processes.statements) && self.processes.seen.is_empty() {
+        if !self.processes.finder.may_find_any(&self.processes.statements) && self.processes.seen.is_empty() {
             return;
         }
         let cpu = clock::read_thread_cpu();
@@ -183,7 +183,7 @@ impl Daemon {
         self.processes.statements.retain_processes(|id| is_there(&self.host.kernel, id));
         self.apply_statements();
         let processes = &mut self.processes;
-        match processes.finder.look(&self.host.kernel, &self.world.tree, &processes.statements, Which::Concerned) {
+        match processes.finder.find(&self.host.kernel, &self.world.tree, &processes.statements, Wanted::Relevant) {
             Ok(seen) => processes.seen = seen.into_iter().map(|seen| (seen.process.id, seen)).collect(),
             Err(err) => {
                 log::warn!("{err}");
@@ -219,7 +219,7 @@ impl Daemon {
 
     /// Takes note of the statements that clients of the control socket keep up.
     pub fn note_client_statements(&mut self) {
-        if self.processes.statements.hold(self.server.statements()) {
+        if self.processes.statements.set_client_statements(self.server.statements()) {
             self.apply_statements();
         }
     }

@@ -4,7 +4,7 @@ use omr_engine::prepare::image;
 use omr_engine::warm::Notice;
 use omr_kernel::clock;
 use omr_kernel::meminfo::Meminfo;
-use omr_machine::sample::cpu::Sides;
+use omr_machine::sample::cpu::CpuByClass;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use omr_policy::{Goal, Machine, Signals};
@@ -47,12 +47,12 @@ impl Readings {
 
     /// Reads the counters. Returns the signals that they give beside the readings before; `None` for
     /// the first readings.
-    pub fn take(&mut self, host: &Host, settings: &Settings, cpu: &mut Sides) -> Option<Signals> {
+    pub fn take(&mut self, host: &Host, settings: &Settings, cpu: &mut CpuByClass) -> Option<Signals> {
         if self.ticks.is_multiple_of(SLOW_TICKS) {
             self.hibernates = can_hibernate(host, settings, self.swap());
         }
         self.ticks += 1;
-        let snapshot = Snapshot::take(&host.kernel, cpu, self.hibernates, &mut self.buffer);
+        let snapshot = Snapshot::read(&host.kernel, cpu, self.hibernates, &mut self.buffer);
         let signals = self.snapshot.as_ref().map(|before| {
             let mut signals = observation::between(before, &snapshot, self.file_only.unwrap_or(false));
             self.measure_image(host, settings, &mut signals.machine);

@@ -235,7 +235,7 @@ impl Server {
     pub fn statements(&self) -> Statements {
         let mut all = Statements::default();
         for client in &self.clients {
-            all.add(&client.statements);
+            all.merge(&client.statements);
         }
         all
     }

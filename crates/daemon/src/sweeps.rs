@@ -10,7 +10,7 @@ use omr_engine::reclaim::Report;
 use omr_history::ledger::Swept;
 use omr_kernel::clock;
 use omr_kernel::psi::Trigger;
-use omr_machine::sample::cpu::Sides;
+use omr_machine::sample::cpu::CpuByClass;
 use omr_policy::busy::BusyWatch;
 use omr_policy::{Config, End, Mode, Reason, Stop};
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad, millis};
@@ -132,7 +132,7 @@ impl Sweeps {
     }
 
     /// Some fifty times a second while a group is swept: has somebody begun to work?
-    pub fn sample(&mut self, host: &Host, config: &Config, cpu: &mut Sides) -> Option<Reason> {
+    pub fn sample(&mut self, host: &Host, config: &Config, cpu: &mut CpuByClass) -> Option<Reason> {
         let running = self.running.as_mut()?;
         let now = clock::read_monotonic();
         let own_cpu = clock::read_own_cpu();
@@ -145,7 +145,7 @@ impl Sweeps {
         let own = own_cpu.saturating_sub(running.own_cpu);
         running.sampled = now;
         running.own_cpu = own_cpu;
-        let mut used = cpu.other.sample();
+        let mut used = cpu.non_background.sample();
         // In a group that it shares, the daemon's own time is among that of the others. Its clock is up
         // to a timer tick ahead of the group's, so a group of its own is the better way.
         if host.shares_its_group() {

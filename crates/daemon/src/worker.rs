@@ -143,7 +143,7 @@ fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag) -> Report {
         Err(err) if reclaim::is_gone(&err) => return Report::nothing(&order.job, End::Gone, None),
         Err(err) => return Report::nothing(&order.job, End::Unsupported, Some(format!("{err:#}"))),
     };
-    let in_children = match order.inner {
+    let charged_to_children = match order.inner {
         // What the children hold counts towards the protection of the group above them.
         Some(own) => group.read_current(&mut Vec::new()).unwrap_or_default() - own,
         None => Bytes::ZERO,
@@ -151,7 +151,7 @@ fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag) -> Report {
     let mut job = order.job.clone();
     // The scan's word on what is protected is up to half a minute old.
     match group.read_protection(&mut Vec::new()) {
-        Ok(Limit::Bytes(protected)) => job.floor = job.floor.max(protected - in_children),
+        Ok(Limit::Bytes(protected)) => job.floor = job.floor.max(protected - charged_to_children),
         Ok(Limit::Max) => job.floor = Bytes::MAX,
         Err(err) if err.is_gone() => return Report::nothing(&order.job, End::Gone, None),
         Err(err) => return Report::nothing(&order.job, End::Failed, Some(err.to_string())),

@@ -8,7 +8,7 @@ use omr_kernel::clock;
 use omr_kernel::memcg::Group;
 use omr_machine::groups::class::Classifier;
 use omr_machine::groups::tree::{Node, Tree};
-use omr_machine::sample::cpu::Sides;
+use omr_machine::sample::cpu::CpuByClass;
 use omr_policy::Class;
 use omr_units::{Bytes, GroupId, Monotonic};
 
@@ -34,7 +34,7 @@ pub struct World {
     /// The groups as the policy sees them.
     pub groups: Vec<omr_policy::Group>,
     /// CPU time by class.
-    pub cpu: Sides,
+    pub cpu: CpuByClass,
     /// When the next scan is due.
     pub next_scan: Monotonic,
     scan_took: Duration,
@@ -50,7 +50,7 @@ impl World {
             tree,
             classifier: Classifier::new(&settings.loaded.groups, &host.own_group),
             groups: Vec::new(),
-            cpu: Sides::default(),
+            cpu: CpuByClass::default(),
             next_scan: Monotonic(0),
             scan_took: Duration::ZERO,
             collecting_took: Duration::ZERO,
@@ -114,7 +114,7 @@ impl World {
 
     /// Reads changed attributes. Returns the groups whose class is another one now.
     pub fn collect_changes(&mut self, host: &Host) -> Vec<GroupId> {
-        self.tree.take_changes(&host.kernel, &self.classifier).unwrap_or_else(|err| {
+        self.tree.collect_changes(&host.kernel, &self.classifier).unwrap_or_else(|err| {
             log::warn!("{err}");
             Vec::new()
         })

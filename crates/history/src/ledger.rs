@@ -1,6 +1,6 @@
-//! The ledger: one JSON line for each sweep of a group, and one some minutes later for what came
-//! back. Each line is one write, so a crash loses at most the last one; a full disk loses lines and
-//! nothing else.
+//! The ledger: one JSON line for each sweep of a group, and one some minutes later for its
+//! refaults. Each line is one write, so a crash loses at most the last line. A full disk loses only
+//! lines.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,9 +12,9 @@ use omr_policy::{End, Purpose};
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
 
-/// A file is put aside when it is larger.
+/// The size from which a file is rotated.
 const LARGEST: u64 = 4 << 20;
-/// How many files are kept aside.
+/// The number of rotated files that are kept.
 const KEPT: u32 = 3;
 
 /// A line.
@@ -25,26 +25,26 @@ pub enum Entry {
     Sweep(Swept),
     /// The machine was prepared for something.
     Prepare(Prepared),
-    /// A process was hinted away.
+    /// A process got a hint.
     Hint(HintLine),
-    /// A group whose rule takes only what is old is left alone, as ages cannot be known.
+    /// A group with a minimum age is not swept, as ages are unknown.
     LeftAlone {
-        /// Seconds since 1970.
+        /// The time, in seconds since 1970.
         time: u64,
         /// Path of the group below the mount.
         group: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// What came back into a group in the minutes after its sweep.
+    /// The refaults of a group in the minutes after its sweep.
     Refaults {
-        /// Seconds since 1970.
+        /// The time, in seconds since 1970.
         time: u64,
-        /// Number of the sweep.
+        /// The number of the sweep.
         sweep: u64,
         /// Path of the group below the mount.
         group: String,
-        /// Bytes.
+        /// The refaulted bytes.
         bytes: Bytes,
         /// Seconds since the sweep ended.
         after: u64,
@@ -54,47 +54,48 @@ pub enum Entry {
 /// One group of one sweep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Swept {
-    /// When it ended, in seconds since 1970.
+    /// The time of its end, in seconds since 1970.
     pub time: u64,
-    /// Number of the sweep: all groups in a row, until the machine is busy or nothing is left.
+    /// The number of the sweep, shared by all groups in a row until the machine is busy or nothing
+    /// is left.
     pub sweep: u64,
     /// Path of the group below the mount.
     pub group: String,
     /// Its identity.
     pub id: GroupId,
-    /// Decided only, not done (`mode = "observe"`).
+    /// Decided, but not done (`mode = "observe"`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub observed: bool,
-    /// Bytes.
+    /// The bytes that omr asked the kernel for.
     pub asked: Bytes,
-    /// Bytes.
+    /// The bytes that were freed.
     pub freed: Bytes,
-    /// Bytes.
+    /// The freed bytes of anonymous memory.
     pub freed_anon: Bytes,
-    /// Bytes.
+    /// The freed bytes of file memory.
     pub freed_file: Bytes,
-    /// Bytes.
+    /// The bytes written to swap.
     pub swapped_out: Bytes,
-    /// Bytes moved to slower memory.
+    /// The bytes moved to slower memory.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub demoted: Bytes,
     /// CPU time of the reclaiming thread.
     pub cpu_ms: u64,
-    /// How long it took.
+    /// The duration.
     pub wall_ms: u64,
-    /// Writes to the kernel.
+    /// The number of writes to the kernel.
     pub writes: u32,
-    /// The longest of them.
+    /// The duration of the longest write.
     pub longest_write_ms: u64,
-    /// When the last of them returned, `CLOCK_MONOTONIC`.
+    /// The end of the last write, by `CLOCK_MONOTONIC`.
     pub last_write_end_ns: u64,
-    /// Why it began.
+    /// The reason why it began.
     pub start_reason: String,
-    /// Why it ended, in words.
+    /// The reason why it ended, in words.
     pub stop_reason: String,
-    /// How it ended.
+    /// The kind of the end.
     pub end: End,
-    /// What went wrong.
+    /// The error, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -107,29 +108,29 @@ fn is_zero(bytes: &Bytes) -> bool {
 /// One preparation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prepared {
-    /// When it ended, in seconds since 1970.
+    /// The time of its end, in seconds since 1970.
     pub time: u64,
-    /// For what.
+    /// The purpose.
     #[serde(rename = "for")]
     pub purpose: Purpose,
-    /// Who said so.
+    /// The program or person that asked for it.
     pub why: String,
-    /// Decided only, not done (`mode = "observe"`).
+    /// Decided, but not done (`mode = "observe"`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub observed: bool,
-    /// Bytes.
+    /// The bytes that were freed.
     pub freed: Bytes,
-    /// Bytes.
+    /// The freed bytes of anonymous memory.
     pub freed_anon: Bytes,
-    /// Bytes.
+    /// The freed bytes of file memory.
     pub freed_file: Bytes,
-    /// Bytes.
+    /// The bytes written to swap.
     pub swapped_out: Bytes,
-    /// How long it took.
+    /// The duration.
     pub wall_ms: u64,
-    /// Why it ended, in words.
+    /// The reason why it ended, in words.
     pub stop_reason: String,
-    /// What went wrong.
+    /// The error, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -137,36 +138,36 @@ pub struct Prepared {
 /// One hint about all of a process's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HintLine {
-    /// When it ended, in seconds since 1970.
+    /// The time of its end, in seconds since 1970.
     pub time: u64,
-    /// Which process.
+    /// The process.
     pub id: ProcessId,
     /// Its name.
     pub name: String,
     /// Path of its group below the mount.
     pub group: String,
-    /// Which hint.
+    /// The hint.
     pub step: HintKind,
-    /// Decided only, not done (`mode = "observe"`).
+    /// Decided, but not done (`mode = "observe"`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub observed: bool,
-    /// Bytes that the hint was given about.
+    /// The bytes that the hint was for.
     pub advised: Bytes,
-    /// Bytes.
+    /// The bytes that were freed.
     pub freed: Bytes,
-    /// Bytes.
+    /// The bytes written to swap.
     pub swapped_out: Bytes,
-    /// CPU time of the thread that hints.
+    /// CPU time of the hinting thread.
     pub cpu_ms: u64,
-    /// How long it took.
+    /// The duration.
     pub wall_ms: u64,
-    /// Why it was given.
+    /// The reason why it was given.
     pub start_reason: String,
-    /// Why this process, in words.
+    /// The reason why this process was chosen, in words.
     pub score: String,
-    /// Why it ended, in words.
+    /// The reason why it ended, in words.
     pub stop_reason: String,
-    /// What went wrong.
+    /// The error, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -175,7 +176,7 @@ pub struct HintLine {
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
-    /// The file and its size; `None` where it could not be opened yet.
+    /// The file and its size; `None`: it could not be opened yet.
     file: Option<(File, u64)>,
     largest: u64,
     lost: u64,
@@ -183,14 +184,14 @@ pub struct Ledger {
 
 impl Ledger {
     /// Opens or begins `ledger.jsonl` in the state directory. A line that a crash cut off is ended.
-    /// One that cannot be opened now is tried again with each line.
+    /// If it cannot be opened, each line tries again.
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("ledger.jsonl");
         let file = open_file(&path).map_err(|err| log::warn!("open {}: {err}", path.display())).ok();
         Ledger { path, file, largest: LARGEST, lost: 0 }
     }
 
-    /// Appends a line. A line that cannot be written is lost, and said so once.
+    /// Appends a line. A line that cannot be written is lost; the first lost line is logged.
     pub fn add(&mut self, entry: &Entry) {
         match self.try_add(entry) {
             Ok(()) => {
@@ -201,7 +202,7 @@ impl Ledger {
             }
             Err(err) => {
                 if self.lost == 0 {
-                    log::warn!("{}: {err}; lines are lost until that is mended", self.path.display());
+                    log::warn!("{}: {err}; lines are lost until this is fixed", self.path.display());
                 }
                 self.lost += 1;
             }
@@ -210,7 +211,8 @@ impl Ledger {
 
     fn try_add(&mut self, entry: &Entry) -> io::Result<()> {
         if self.file.as_ref().is_some_and(|(_, size)| *size > self.largest) {
-            // Before the next file is there: should it never come, nothing is put aside again.
+            // The file closes before the rotation: if no new file can be made, the old ones are not
+            // rotated again.
             self.file = None;
             rotate(&self.path)?;
         }
@@ -220,7 +222,7 @@ impl Ledger {
         };
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
-        // A short write (ENOSPC in the middle) leaves half a line; take it back.
+        // A short write (ENOSPC) leaves half a line; remove it.
         if let Err(err) = file.write_all(&line) {
             let _ = file.set_len(*size);
             return Err(err);
@@ -255,7 +257,7 @@ fn rotate(path: &Path) -> io::Result<()> {
     fs::rename(path, rotated(path, 1))
 }
 
-/// All lines, oldest first. Lines that are not whole are passed over.
+/// Reads all lines, oldest first. Incomplete lines are skipped.
 pub fn read(state_dir: &Path, mut each: impl FnMut(Entry)) -> Result<()> {
     let path = state_dir.join("ledger.jsonl");
     let files = (1..=KEPT).rev().map(|number| rotated(&path, number)).chain([path.clone()]);
@@ -306,10 +308,10 @@ mod tests {
     }
 
     #[test]
-    fn old_lines_are_put_aside_and_in_the_end_dropped() {
+    fn old_lines_are_rotated_and_in_the_end_dropped() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut ledger = Ledger::open(dir.path());
-        // As if each line had four megabytes.
+        // Each line counts as if it had four megabytes.
         ledger.largest = 0;
         for sweep in 0..6 {
             ledger.add(&line(sweep));

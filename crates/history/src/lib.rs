@@ -1,18 +1,20 @@
-//! The daemon's memory of what groups held and used: one [`Sample`] for each of the larger groups, every
-//! ten minutes as configured, over weeks.
+//! The history of groups: a [`Sample`] of each larger group, by default every ten minutes, over
+//! weeks.
 //!
 //! ```text
 //! for sample in history::read(&paths::history(root), from..to, |group| group.starts_with("app.slice"))? { ... }
 //! ```
 //!
-//! What a reader may rely on:
+//! A reader may rely on this:
 //!
-//! * A sample is of a group **with all below it**, as the kernel's own figures are. The empty path is
-//!   the machine. A group is its path and its id: one that was made anew under its name has another.
-//! * Samples come in the order in which they were written. Their times are the wall clock's, so they may go
-//!   back or leap where somebody set it; `over` counts time awake.
-//! * There is none of a time when the daemon did not run, nor of groups with less than [`SMALLEST`], nor
-//!   of more than the [`MOST_GROUPS`] largest. No sample is not "no memory".
+//! * A sample is of a group **with all below it**, as the kernel's own figures are. The empty path
+//!   is the machine. A group is its path and its id: one that was made anew under its name has
+//!   another.
+//! * Samples come in the order in which they were written. Their times are the wall clock's, so
+//!   they may go back or leap where somebody set it; `over` counts time awake.
+//! * There is none of a time when the daemon did not run, nor of groups with less than
+//!   [`SMALLEST`], nor of more than the [`MOST_GROUPS`] largest. A missing sample does not mean "no
+//!   memory".
 //! * `None` is unknown, never zero.
 //! * What is damaged is left out, and [`Samples::skipped`] says so once all was read.
 
@@ -36,12 +38,12 @@ use self::segment::Segment;
 pub use self::segment::Skipped;
 pub use self::store::Store;
 
-/// Groups with less memory are left out.
+/// Groups with less memory get no samples.
 pub const SMALLEST: Bytes = Bytes::mib(1);
-/// So many groups at most, the largest.
+/// The largest number of groups in one round; the largest groups are kept.
 pub const MOST_GROUPS: usize = 200;
 
-/// The ages of which a sample says how much memory reached them.
+/// The ages for which a sample tells how much memory reached them.
 pub const AGES: [Duration; 7] = [
     Duration::from_secs(30),
     Duration::from_secs(60),
@@ -52,20 +54,20 @@ pub const AGES: [Duration; 7] = [
     Duration::from_secs(3600),
 ];
 
-/// A group with all below it at one time.
+/// A group, with all groups below it, at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Wall clock, since 1970; whole seconds.
+    /// The wall clock, since 1970, in whole seconds.
     pub time: Duration,
     /// The kernel's boot id.
     pub boot: Rc<str>,
-    /// Its path below the mount; empty: the machine.
+    /// The path below the mount; empty: the machine.
     pub group: Rc<Path>,
-    /// Its identity.
+    /// The identity of the group.
     pub id: GroupId,
     /// `memory.current`; of the machine, `anon` and `file` together.
     pub current: Bytes,
-    /// The largest `memory.current` that was seen since the last sample, some seconds apart.
+    /// The largest `memory.current` since the last sample, read some seconds apart.
     pub peak: Bytes,
     /// `anon` of `memory.stat`.
     pub anon: Bytes,
@@ -75,70 +77,70 @@ pub struct Sample {
     pub shmem: Bytes,
     /// `memory.swap.current`.
     pub swap: Option<Bytes>,
-    /// How long its memory was not used.
+    /// The idle time of its memory; `None`: unknown.
     pub idle: Option<Idle>,
-    /// What has happened since the last sample; `None` of the first.
+    /// Counters since the last sample; `None`: the first sample.
     pub since: Option<Since>,
-    /// The same of each NUMA node on which it holds something; none where the machine has one node.
+    /// The same for each NUMA node on which it has memory; empty on a machine with one node.
     pub nodes: Vec<OnNode>,
-    /// What all samples of this time have cost together; `None`: written by an omr that did not keep it.
+    /// The cost of all samples of this time together; `None`: an older omr wrote the sample.
     pub cost: Option<Cost>,
 }
 
-/// A group with all below it on one NUMA node.
+/// A group, with all groups below it, on one NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnNode {
-    /// What it holds there, by `memory.numa_stat`.
+    /// Its memory there, by `memory.numa_stat`.
     pub held: numa::OnNode,
-    /// How long that was not used.
+    /// The idle time of that memory; `None`: unknown.
     pub idle: Option<Idle>,
 }
 
-/// What looking at groups has cost since the samples before.
+/// The cost of samples and agings since the previous samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Generations made, of any group on any node.
+    /// The number of agings, of any group on any node.
     pub agings: u64,
-    /// CPU time of the thread that looks, reading and writing included.
+    /// CPU time of the sampling thread, reading and writing included.
     pub cpu: Duration,
 }
 
-/// How long anonymous and shared memory was not used. Page cache is no part of this.
+/// The idle time of anonymous and shared memory, without page cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// So long before the sample this held.
+    /// The time between these figures and the sample.
     pub ago: Duration,
-    /// Anonymous and shared memory then.
+    /// Anonymous and shared memory at that time.
     pub memory: Bytes,
-    /// How much of it was not used for as long as [`AGES`] say. Never more for a longer one. What was not
-    /// looked at for so long is in no `least` and in every `most`.
+    /// The memory that was not used for each of [`AGES`]. Never more for a longer age. Memory that
+    /// was not observed for this long is in no `least` and in every `most`.
     pub bounds: [Bounds; AGES.len()],
 }
 
 impl Idle {
-    /// How much was not used for this long, which is one of [`AGES`].
+    /// Returns the memory that was not used for this age, one of [`AGES`].
     pub fn of(&self, age: Duration) -> Option<Bounds> {
         AGES.iter().position(|&known| known == age).map(|index| self.bounds[index])
     }
 }
 
-/// What has happened to a group between two samples.
+/// Counters of a group between two samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Since {
-    /// In this time, sleep not counted.
+    /// The time between the samples, without sleep.
     pub over: Duration,
-    /// `workingset_refault_anon`: came back from swap.
+    /// `workingset_refault_anon`: refaults from swap.
     pub refaults_anon: Option<Bytes>,
-    /// `workingset_refault_file`: page cache that was read again.
+    /// `workingset_refault_file`: refaults of page cache.
     pub refaults_file: Option<Bytes>,
-    /// `pswpin` (Linux 7.2): read from swap, what was read ahead included.
+    /// `pswpin` (Linux 7.2): read from swap, readahead included.
     pub swapped_in: Option<Bytes>,
-    /// Some task of the group waited for memory (PSI, `some`) so long.
+    /// The time that some task of the group waited for memory (PSI, `some`).
     pub stalled: Option<Duration>,
 }
 
-/// Reads the history in this directory: samples of these times (wall clock, since 1970), of groups for
-/// whose path `wanted` says so. No history is an empty one.
+/// Reads samples from the history in this directory: those of these times (wall clock, since 1970)
+/// and of groups whose path is `wanted`. A missing history counts as empty.
 pub fn read(dir: &Path, times: Range<Duration>, wanted: impl Fn(&Path) -> bool + 'static) -> Result<Samples> {
     let mut segments = match segment::list(dir) {
         Ok(segments) => segments,
@@ -148,37 +150,37 @@ pub fn read(dir: &Path, times: Range<Duration>, wanted: impl Fn(&Path) -> bool +
         }
         Err(err) => return Err(err).with_context(|| format!("read {}", dir.display())),
     };
-    // A file that was last written before these times has nothing of them. File systems take their times from a clock that is
-    // some milliseconds behind.
+    // A file that was last written before these times has no samples of them. The clock of file
+    // systems is some milliseconds behind.
     segments.retain(|path| last_written(path).is_none_or(|time| time + Duration::from_secs(1) >= times.start));
     segments.reverse();
     Ok(Samples { segments, times, wanted: Box::new(wanted), now: None, ready: Vec::new(), skipped: Vec::new() })
 }
 
-/// Wall clock, since 1970.
+/// Returns the time of the last write, since 1970.
 fn last_written(path: &Path) -> Option<Duration> {
     fs::metadata(path).ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
 }
 
 /// See [`read`].
 pub struct Samples {
-    /// Files still to be read, the last first.
+    /// Files that are still to be read, the last one first.
     segments: Vec<PathBuf>,
     times: Range<Duration>,
     wanted: Box<dyn Fn(&Path) -> bool>,
     now: Option<Segment>,
-    /// Of one moment, the last first.
+    /// Samples of one moment, the last one first.
     ready: Vec<Sample>,
     skipped: Vec<Skipped>,
 }
 
 impl Samples {
-    /// What could not be read so far.
+    /// Returns the parts that could not be read so far.
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
-    /// The next file; `None` after the last.
+    /// Opens the next file; `None`: there is no other.
     fn open(&mut self) -> Option<Segment> {
         loop {
             let path = self.segments.pop()?;
@@ -187,7 +189,7 @@ impl Samples {
                     Ok(segment) => return Some(segment),
                     Err(skipped) => self.skipped.push(skipped),
                 },
-                // The daemon has dropped it meanwhile.
+                // The daemon has dropped the file meanwhile.
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {}
                 Err(err) => self.skipped.push(Skipped { file: path, bytes: 0, why: err.to_string() }),
             }

@@ -1,4 +1,4 @@
-//! A file of the history, and what is in it.
+//! A file of the history, and its format.
 //!
 //! ```text
 //! omr history 2 BOOT-ID\n      the first line
@@ -6,10 +6,10 @@
 //! ...
 //! ```
 //!
-//! A frame is a group, numbered in the order in which they come, or a round: the samples of one moment. Both in
-//! postcard's format, in which a number has as many bytes as it needs. Sizes are in blocks of
-//! 4 KiB, of which every page consists. Each file
-//! stands for itself, and is of one boot. In files of version 1 rounds are without their cost and without nodes.
+//! A frame is a group or a round. Groups are numbered in the order of their frames. A round has the
+//! samples of one moment. Frames are in postcard's format, in which a number has as many bytes as
+//! it needs. Sizes are in blocks of 4 KiB, as every page consists of such blocks. Each file is
+//! complete by itself and of one boot. In files of version 1, rounds have no cost and no nodes.
 
 use std::io;
 use std::ops::Range;
@@ -25,24 +25,24 @@ use serde::{Deserialize, Serialize};
 
 use super::{AGES, Cost, Idle, OnNode, Sample, Since};
 
-/// The first line, with the version of all that follows.
+/// The beginning of the first line; the version of the format follows.
 const MAGIC: &str = "omr history ";
 const VERSION: &str = "2";
-/// What else is understood.
+/// The older version that is also read.
 const VERSION_BEFORE: &str = "1";
-/// Length and checksum.
+/// The size of length and checksum.
 const HEAD: usize = 8;
-/// What files are called behind their number.
+/// The extension of file names.
 const EXTENSION: &str = "omrh";
 
-/// Something that could not be read.
+/// A part of the history that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Of this file,
+    /// The file.
     pub file: PathBuf,
-    /// so many bytes; zero: it could not be opened.
+    /// The number of bytes; zero: the file could not be opened.
     pub bytes: u64,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -61,18 +61,18 @@ enum Frame {
         id: u64,
         path: Vec<u8>,
     },
-    /// Of version 1.
+    /// A round in a file of version 1.
     Round(Round),
-    Looked(Looked),
+    CostedRound(CostedRound),
 }
 
-/// A round and what it has cost.
+/// A round with its cost.
 #[derive(Debug, Serialize, Deserialize)]
-struct Looked {
-    /// First, as [`round_time`] looks there.
+struct CostedRound {
+    /// The first field, as [`round_time`] reads it there.
     round: Round,
     cost: Option<CostRecord>,
-    /// Of records, by their place in the round.
+    /// The nodes of records, by the index of the record in the round.
     nodes: Vec<(u32, Vec<NodeRecord>)>,
 }
 
@@ -103,7 +103,7 @@ struct Round {
 struct Record {
     group: u32,
     current: u64,
-    /// Above `current`.
+    /// The difference to `current`.
     peak: u64,
     anon: u64,
     file: u64,
@@ -115,12 +115,13 @@ struct Record {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct IdleRecord {
-    /// Seconds.
+    /// In seconds.
     ago: u64,
     memory: u64,
-    /// The least of the longest age, and for each shorter one how much more that is.
+    /// The lower bound for the longest age, and for each shorter age the difference to the next
+    /// longer one.
     least: [u64; AGES.len()],
-    /// The most, above the least.
+    /// The differences between upper and lower bounds.
     spread: [u64; AGES.len()],
 }
 
@@ -209,12 +210,12 @@ impl NodeRecord {
     }
 }
 
-impl Looked {
+impl CostedRound {
     fn new(time: Duration, samples: &[(u32, &Sample)]) -> Self {
         let records = samples.iter().map(|(group, sample)| Record::new(*group, sample)).collect();
         let cost = samples.first().and_then(|(_, sample)| sample.cost);
         let with_nodes = (0..).zip(samples).filter(|(_, (_, sample))| !sample.nodes.is_empty());
-        Looked {
+        CostedRound {
             round: Round { time: time.as_secs(), records },
             cost: cost.map(|cost| CostRecord { agings: cost.agings, cpu: micros(cost.cpu) }),
             nodes: with_nodes.map(|(at, (_, of))| (at, of.nodes.iter().map(NodeRecord::new).collect())).collect(),
@@ -232,7 +233,7 @@ impl IdleRecord {
         };
         let mut longer = 0;
         for (index, bounds) in idle.bounds.iter().enumerate().rev() {
-            // What was not used for longer was not used for this long.
+            // Memory that was not used for a longer age was not used for this age, too.
             let least = blocks(bounds.least).max(longer);
             record.least[index] = least - longer;
             record.spread[index] = blocks(bounds.most).saturating_sub(least);
@@ -252,7 +253,7 @@ impl IdleRecord {
     }
 }
 
-/// The first line of a file.
+/// Returns the first line of a file.
 pub fn header(boot: &str) -> Vec<u8> {
     format!("{MAGIC}{VERSION} {boot}\n").into_bytes()
 }
@@ -264,11 +265,11 @@ pub fn put_group(out: &mut Vec<u8>, id: GroupId, path: &Path) {
 
 /// Appends the frame of a round: samples with the numbers of their groups.
 pub fn put_round(out: &mut Vec<u8>, time: Duration, samples: &[(u32, &Sample)]) {
-    put(out, &Frame::Looked(Looked::new(time, samples)));
+    put(out, &Frame::CostedRound(CostedRound::new(time, samples)));
 }
 
 fn put(out: &mut Vec<u8>, frame: &Frame) {
-    // Numbers and lists of them: nothing in there can fail.
+    // A frame has only numbers and lists of them, so this cannot fail.
     let Ok(payload) = postcard::to_allocvec(frame) else { return };
     let Ok(length) = u32::try_from(payload.len()) else { return };
     out.extend_from_slice(&length.to_le_bytes());
@@ -276,7 +277,7 @@ fn put(out: &mut Vec<u8>, frame: &Frame) {
     out.extend_from_slice(&payload);
 }
 
-/// The files of a history, oldest first.
+/// Returns the files of a history, oldest first.
 pub fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -289,13 +290,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The number in a file's name.
+/// Returns the number in a file's name; `None`: not a file of the history.
 pub fn number(path: &Path) -> Option<u64> {
     let is_ours = path.extension().is_some_and(|extension| extension == EXTENSION);
     is_ours.then(|| path.file_stem()?.to_str()?.parse().ok()).flatten()
 }
 
-/// The file with this number.
+/// Returns the path of the file with this number.
 pub fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:08}.{EXTENSION}"))
 }
@@ -312,14 +313,14 @@ struct Named {
 pub struct Segment {
     path: PathBuf,
     bytes: Vec<u8>,
-    /// Where the next frame begins.
+    /// The offset of the next frame.
     at: usize,
     boot: Rc<str>,
     groups: Vec<Named>,
 }
 
 impl Segment {
-    /// Of these bytes.
+    /// Reads the first line of a file with these bytes.
     pub fn new(path: &Path, bytes: Vec<u8>) -> Result<Self, Skipped> {
         let line = bytes.split_inclusive(|&c| c == b'\n').next().unwrap_or_default();
         let text = std::str::from_utf8(line).ok().and_then(|line| line.strip_suffix('\n')?.strip_prefix(MAGIC));
@@ -338,8 +339,8 @@ impl Segment {
         }
     }
 
-    /// Appends the samples of the next round that are wanted; false at the end. What is behind a frame that is
-    /// damaged is not read: its groups would not be known.
+    /// Appends the wanted samples of the next round; false: the end. Frames behind a damaged one
+    /// are not read, as groups could be missing.
     pub fn next(
         &mut self,
         times: &Range<Duration>,
@@ -350,12 +351,12 @@ impl Segment {
             let rest = &self.bytes[self.at..];
             let skipped = |why: &str| Skipped { file: self.path.clone(), bytes: rest.len() as u64, why: why.into() };
             let payload = payload(rest).map_err(skipped)?;
-            // Most rounds are of other times: their samples need not be understood.
+            // Most rounds are of other times, so their samples need not be decoded.
             if round_time(payload).is_some_and(|time| !times.contains(&time)) {
                 self.at += HEAD + payload.len();
                 continue;
             }
-            let frame = postcard::from_bytes(payload).map_err(|_| skipped("what is in it is not understood"))?;
+            let frame = postcard::from_bytes(payload).map_err(|_| skipped("its content is not understood"))?;
             self.at += HEAD + payload.len();
             match frame {
                 Frame::Group { id, path } => {
@@ -363,11 +364,11 @@ impl Segment {
                     self.groups.push(Named { id: GroupId(id), wanted: wanted(&path), path: path.into() });
                 }
                 Frame::Round(round) => {
-                    self.take(&Looked { round, cost: None, nodes: Vec::new() }, samples);
+                    self.collect(&CostedRound { round, cost: None, nodes: Vec::new() }, samples);
                     return Ok(true);
                 }
-                Frame::Looked(looked) => {
-                    self.take(&looked, samples);
+                Frame::CostedRound(round) => {
+                    self.collect(&round, samples);
                     return Ok(true);
                 }
             }
@@ -375,10 +376,10 @@ impl Segment {
         Ok(false)
     }
 
-    /// Appends the samples that are wanted.
-    fn take(&self, Looked { round, cost, nodes }: &Looked, samples: &mut Vec<Sample>) {
+    /// Appends the wanted samples of a round.
+    fn collect(&self, CostedRound { round, cost, nodes }: &CostedRound, samples: &mut Vec<Sample>) {
         let cost = cost.as_ref().map(|cost| Cost { agings: cost.agings, cpu: Duration::from_micros(cost.cpu) });
-        // In the order of the records.
+        // The list is in the order of the records.
         let mut nodes = nodes.iter().peekable();
         for (at, record) in (0..).zip(&round.records) {
             let nodes = nodes.next_if(|(of, _)| *of == at).map(|(_, nodes)| nodes.as_slice()).unwrap_or_default();
@@ -391,7 +392,7 @@ impl Segment {
     }
 }
 
-/// The frame at the beginning of these bytes, without its head.
+/// Returns the frame at the beginning of these bytes, without its head.
 fn payload(bytes: &[u8]) -> Result<&[u8], &'static str> {
     const CUT: &str = "it was not written to its end";
     let number = |from: usize| -> Option<u32> { Some(u32::from_le_bytes(bytes.get(from..from + 4)?.try_into().ok()?)) };
@@ -403,16 +404,16 @@ fn payload(bytes: &[u8]) -> Result<&[u8], &'static str> {
     Ok(payload)
 }
 
-/// When a round was; `None` of a group.
+/// Returns the time of a round; `None`: the frame is a group.
 fn round_time(payload: &[u8]) -> Option<Duration> {
     #[derive(Deserialize)]
     enum Begin {
         Group,
         Round(u64),
-        Looked(u64),
+        CostedRound(u64),
     }
     match postcard::take_from_bytes(payload) {
-        Ok((Begin::Round(time) | Begin::Looked(time), _)) => Some(Duration::from_secs(time)),
+        Ok((Begin::Round(time) | Begin::CostedRound(time), _)) => Some(Duration::from_secs(time)),
         Ok((Begin::Group, _)) | Err(_) => None,
     }
 }

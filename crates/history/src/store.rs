@@ -10,17 +10,17 @@ use omr_units::{Bytes, GroupId};
 
 use super::{Sample, segment};
 
-/// Parts that a history consists of: the oldest is dropped when there would be more.
+/// The number of files of a history. The oldest file is dropped before there are more.
 const PARTS: u64 = 32;
 
-/// The history as the daemon writes it. Nothing is waited for: what a crash takes is the last samples.
+/// Writes the history. Writes are not synchronous: a crash loses the last samples.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
     boot: String,
     size: Bytes,
     open: Option<Open>,
-    /// Rounds that were lost since the last that was written.
+    /// The number of rounds that were lost since the last one that was written.
     lost: u64,
 }
 
@@ -33,18 +33,19 @@ struct Open {
 }
 
 impl Store {
-    /// In this directory, of this boot, and with all files no larger than `size`. A file is made with the
-    /// first samples: what another daemon wrote is never written to again.
+    /// Makes a store in this directory, for this boot. All files together stay below `size`. The
+    /// first samples open a new file; files of an earlier daemon are never written again.
     pub fn new(dir: &Path, boot: &str, size: Bytes) -> Self {
         Store { dir: dir.into(), boot: boot.into(), size, open: None, lost: 0 }
     }
 
-    /// From now on no larger than this.
+    /// Sets the limit for the size of all files together.
     pub fn resize(&mut self, size: Bytes) {
         self.size = size;
     }
 
-    /// Appends the samples of one moment. Those that cannot be written are lost, and that is said once.
+    /// Appends the samples of one moment. Samples that cannot be written are lost; the first loss
+    /// is logged.
     pub fn add(&mut self, time: Duration, samples: &[Sample]) {
         match self.try_add(time, samples) {
             Ok(()) if self.lost > 0 => {
@@ -54,7 +55,7 @@ impl Store {
             Ok(()) => {}
             Err(err) => {
                 if self.lost == 0 {
-                    log::warn!("{}: {err}; there is no history until that is mended", self.dir.display());
+                    log::warn!("{}: {err}; there is no history until this is fixed", self.dir.display());
                 }
                 self.lost += 1;
             }
@@ -84,7 +85,7 @@ impl Store {
             numbered.push((number, sample));
         }
         segment::put_round(&mut out, time, &numbered);
-        // Half a round (no space in the middle of it) is taken back.
+        // An incomplete round (disk full) is removed.
         if let Err(err) = open.file.write_all(&out) {
             if open.file.set_len(open.size).is_ok() {
                 self.open = Some(open);
@@ -97,7 +98,7 @@ impl Store {
         Ok(())
     }
 
-    /// Drops what is too old for a new file of this size, and makes that.
+    /// Drops the oldest files to make room for a new one of this size, and makes it.
     fn begin(&self, part: u64) -> io::Result<Open> {
         fs::create_dir_all(&self.dir)?;
         let files = segment::list(&self.dir)?;
@@ -136,7 +137,7 @@ mod tests {
 
     const HOUR: u64 = 3600;
 
-    /// Numbers as different as those of real groups, the same for the same seed.
+    /// A sample with numbers as different as those of real groups; the same for the same seed.
     fn sample(time: u64, group: u64, seed: u64) -> Sample {
         let pages = |salt: u64, most: u64| {
             let number = (seed ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// The same on a machine with two nodes, on which it has half of everything each.
+    /// The same sample on a machine with two nodes, with half of everything on each.
     fn on_two_nodes(sample: Sample) -> Sample {
         let half = |bytes: Bytes| Bytes((bytes.0 / 8192) << 12);
         let idle = sample.idle.as_ref().map(|idle| Idle {
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_by_time_and_group() {
+    fn samples_are_read_by_time_and_group() {
         let dir = tempfile::tempdir().expect("a directory");
         let none = history::read(&dir.path().join("none"), Duration::ZERO..Duration::MAX, |_| true).expect("none");
         assert_eq!(none.count(), 0);
@@ -257,7 +258,7 @@ mod tests {
 
     /// By the description of the format, with Python's zlib, and not by this program.
     #[test]
-    fn what_version_1_has_written_is_read() {
+    fn a_file_of_version_1_is_read() {
         let bytes =
             b"omr history 1 b\x0a\x07\x00\x00\x00`KlH\x00\xe7$\x03a/b6\x00\x00\x00\x17\xfd\x8cz\x01\xc0\x8d\xf6\
               \xd7\x06\x01\x00\xe8\x07\x01\xbc\x05\xc8\x01d\x01\x05\x01\x09\xa0\x06\x07\x06\x05\x04\x03\x02\x01\
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_is_not_even_opened() {
+    fn files_from_before_the_wanted_times_are_not_opened() {
         let dir = tempfile::tempdir().expect("a directory");
         let write = |time| {
             Store::new(dir.path(), "b", Bytes::mib(64)).add(Duration::from_secs(time), &[sample(time, 1, time)]);
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_lost_and_the_rest_is_not() {
+    fn samples_that_cannot_be_written_are_lost_and_later_ones_are_not() {
         let dir = tempfile::tempdir().expect("a directory");
         let place = dir.path().join("history");
         fs::write(&place, "in the way").expect("written");

@@ -1,4 +1,4 @@
-//! All groups with the classes that they have now: by the configuration, and by statements.
+//! Reads all groups with their current classes, which follow from configuration and statements.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use crate::groups::tree::{GroupStatements, Tree};
 use crate::processes;
 use crate::statements::StatementStore;
 
-/// All groups as they are now, with their classes by the configuration and by what was said, and all that was said.
-/// For everybody but the daemon's loop, which has both at hand. `memory`: see [`Tree::scan`].
+/// Reads all groups with their classes, and all statements. The daemon's loop does not need this:
+/// it keeps both. `memory`: see [`Tree::scan`].
 pub fn read_groups(
     kernel: &Kernel,
     root: &Path,
@@ -25,14 +25,15 @@ pub fn read_groups(
     Ok((groups_with_statements(kernel, loaded, memory, &statements)?, statements))
 }
 
-/// As [`read_groups`], by this that was said.
+/// As [`read_groups`], with these statements.
 pub fn groups_with_statements(
     kernel: &Kernel,
     loaded: &Loaded,
     memory: bool,
     statements: &StatementStore,
 ) -> Result<Tree> {
-    // The daemon's group is protected by its unit's name; the group of this shell is like any other.
+    // The daemon's group is protected by its unit's name; the group of this shell is like any
+    // other.
     let classifier = Classifier::new(&loaded.groups, Path::new(""));
     let mut tree = Tree::default();
     tree.scan(kernel, &classifier, memory)?;
@@ -40,8 +41,8 @@ pub fn groups_with_statements(
     Ok(tree)
 }
 
-/// Tells the tree what is said of groups, and of those in which a process is said to be in the foreground: nothing
-/// is to be taken from these. Returns the groups that have another assignment by that.
+/// Applies statements to the tree. A statement that a process is in the foreground counts for its
+/// group, too: nothing may be reclaimed from it. Returns the groups whose assignment changed.
 pub fn apply_statements(
     kernel: &Kernel,
     classifier: &Classifier,

@@ -1,4 +1,4 @@
-//! What there is on this machine, and what omr may touch of it. Reads only.
+//! The state of this machine: groups, processes, samples, statements. This crate only reads.
 
 pub mod groups;
 pub mod inventory;

@@ -1,4 +1,4 @@
-//! Processes: their class and where it comes from, and those that may be hinted away.
+//! Processes: their class and its origin, and the search for processes that may get hints.
 
 use std::borrow::Borrow;
 use std::cell::OnceCell;
@@ -22,39 +22,39 @@ use crate::groups::class::{self, Assignment};
 use crate::groups::tree::{Node, Tree};
 use crate::statements::StatementStore;
 
-/// Whether a rule fits a process is looked at again after this time: it may run another program by then, or be in
-/// another group.
-const EXAMINE: Duration = Duration::from_secs(30);
+/// A process is compared with the rules again after this time: it may run another program by then,
+/// or be in another group.
+const RULE_LIFETIME: Duration = Duration::from_secs(30);
 
-/// The process that a user names by a number, which may be larger than any process's; anything else names a group, as
-/// does `./7`.
+/// Returns the process that a user names by a number. The number may be larger than any process id.
+/// Anything else, also `./7`, names a group.
 pub fn pid(target: &Path) -> Option<anyhow::Result<u32>> {
     let digits = target.to_str().filter(|text| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()))?;
     Some(digits.parse().map_err(|_| no_process(digits)))
 }
 
-/// Where a number may be a process or a group.
+/// Error for a number that is no process.
 pub fn no_process(digits: &str) -> anyhow::Error {
     Exit::Failed.error(format!("there is no process {digits}; a group of that name is ./{digits}"))
 }
 
-/// The identity of a process.
+/// Returns the identity of a process.
 pub fn id(process: &Process) -> ProcessId {
     ProcessId { pid: process.stat().pid, start: process.stat().starttime }
 }
 
-/// Where the class of a process comes from.
+/// The origin of the class of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From its group.
+    /// The group of the process.
     Group(String),
-    /// Its group is not known, or it is in none.
+    /// The group is unknown, or the process is in none.
     Unknown,
     /// A rule for processes.
     Rule(Arc<ProcessRule>),
-    /// Somebody said so.
+    /// A statement about the process.
     Stated(Presence),
-    /// It is the first process, or omr itself.
+    /// The process is the first one, or omr itself.
     Vital,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Group(why) => f.write_str(why),
-            Origin::Unknown => f.write_str("nothing is known of its group"),
+            Origin::Unknown => f.write_str("its group is unknown"),
             Origin::Rule(rule) => write!(f, "matched {rule}"),
             Origin::Stated(word) => write!(f, "omr {}", word.class().name()),
             Origin::Vital => f.write_str("the first process and omr itself are always protected"),
@@ -71,38 +71,39 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Class of a process.
+/// The class of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ProcessAssignment {
     /// Its class.
     pub class: Class,
-    /// It may be hinted away: a rule for processes says so, or somebody.
-    pub asked: bool,
-    /// Where that comes from.
+    /// The process may get hints: a rule for processes or a statement makes it background.
+    pub may_hint: bool,
+    /// The origin of the class.
     pub origin: Origin,
 }
 
-impl Standing {
-    /// From what is said of its group (`None`: unknown), the rule that fits, and what is said of itself. More care
-    /// counts always; less only where neither the group nor a rule protects.
+impl ProcessAssignment {
+    /// Combines the assignment of the group (`None`: unknown), the matching rule, and the statement
+    /// about the process. More care always counts; less care counts only if neither the group nor a
+    /// rule protects.
     fn of(
-        group: Option<(&Assignment, &Path)>,
+        of_group: Option<(&Assignment, &Path)>,
         rule: Option<&Arc<ProcessRule>>,
         statements: Option<Presence>,
-    ) -> Standing {
-        let Some((assignment, path)) = group else {
-            return Standing { class: Class::Protected, asked: false, origin: Origin::Unknown };
+    ) -> ProcessAssignment {
+        let Some((group, path)) = of_group else {
+            return ProcessAssignment { class: Class::Protected, may_hint: false, origin: Origin::Unknown };
         };
-        let mut standing = Standing {
-            class: assignment.class,
-            asked: matches!(assignment.origin, class::Origin::Stated(Presence::Background, _)),
-            origin: Origin::Group(assignment.explain(path)),
+        let mut assignment = ProcessAssignment {
+            class: group.class,
+            may_hint: matches!(group.origin, class::Origin::Stated(Presence::Background, _)),
+            origin: Origin::Group(group.explain(path)),
         };
-        // Of a user who is at the machine it is not known which application is in use.
-        let mut open = matches!(assignment.origin, class::Origin::Stated(Presence::Present, _));
+        // If only the user is present, the application in use is unknown.
+        let mut open = matches!(group.origin, class::Origin::Stated(Presence::Present, _));
         let mut apply = |class: Class, origin: Origin| {
-            if class > standing.class || (class == Class::Background && (open || standing.class == class)) {
-                standing = Standing { class, asked: class == Class::Background, origin };
+            if class > assignment.class || (class == Class::Background && (open || assignment.class == class)) {
+                assignment = ProcessAssignment { class, may_hint: class == Class::Background, origin };
                 open = false;
             }
         };
@@ -112,152 +113,152 @@ impl Standing {
         if let Some(word) = statements {
             apply(word.class(), Origin::Stated(word));
         }
-        standing
+        assignment
     }
 
-    /// Of the process with this identity: the first one and omr itself are always protected.
+    /// Returns the assignment of a process. The first process and omr itself are always protected.
     fn of_process(
         id: ProcessId,
         group: Option<(&Assignment, &Path)>,
         rule: Option<&Arc<ProcessRule>>,
         statements: &StatementStore,
-    ) -> Standing {
+    ) -> ProcessAssignment {
         if id.pid == 1 || id.pid == std::process::id() {
-            return Standing { class: Class::Protected, asked: false, origin: Origin::Vital };
+            return ProcessAssignment { class: Class::Protected, may_hint: false, origin: Origin::Vital };
         }
-        Standing::of(group, rule, statements.processes().get(&id).copied())
+        ProcessAssignment::of(group, rule, statements.processes().get(&id).copied())
     }
 }
 
-/// A process, as the policy sees it, and what people want to know besides.
+/// A process as the policy needs it, with more facts for people.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// For the policy.
+pub struct ProcessSample {
+    /// The values for the policy.
     pub process: rank::Process,
-    /// Its name, chosen by itself.
+    /// The name, which the process chooses itself.
     pub name: String,
-    /// Its group, below the mount.
+    /// The path of its group below the mount.
     pub group: PathBuf,
-    /// The group that accounts for its memory; `None`: the root, or unknown.
+    /// The group to which its memory is charged; `None`: the root, or unknown.
     pub account: Option<PathBuf>,
-    /// Resident.
+    /// Resident memory; `None`: unknown.
     pub resident: Option<Bytes>,
-    /// Where its class comes from.
+    /// The origin of the class.
     pub origin: Origin,
 }
 
-/// A process that rules were compared with.
+/// A process that was compared with the rules.
 #[derive(Debug)]
-struct Known {
+struct Examined {
     start: u64,
     rule: Option<Arc<ProcessRule>>,
     examined: Monotonic,
     seen: u32,
 }
 
-/// Finds processes by the rules and by what was said.
+/// Finds processes by rules and by statements.
 #[derive(Debug, Default)]
 pub struct Finder {
     rules: Vec<Arc<ProcessRule>>,
-    known: HashMap<u32, Known>,
-    looks: u32,
+    known: HashMap<u32, Examined>,
+    scans: u32,
     buffer: Vec<u8>,
 }
 
-/// Which processes are wanted.
+/// The processes that a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// All but kernel threads.
+pub enum Wanted {
+    /// All processes except kernel threads.
     All,
-    /// Those that a rule fits, or of which somebody said something, or of whose group.
-    Concerned,
+    /// Processes that match a rule, and those with a statement about them or their group.
+    Relevant,
 }
 
 impl Finder {
-    /// By these rules.
+    /// Makes a finder with these rules.
     pub fn new(rules: &[ProcessRule]) -> Finder {
         Finder { rules: rules.iter().cloned().map(Arc::new).collect(), ..Finder::default() }
     }
 
-    /// Whether any process can be concerned; when not, there is nothing to look for.
-    pub fn is_needed(&self, statements: &StatementStore) -> bool {
+    /// Returns false if no process can be relevant, so that a search is not needed.
+    pub fn may_find_any(&self, statements: &StatementStore) -> bool {
         !self.rules.is_empty() || !statements.processes().is_empty() || !statements.groups().is_empty()
     }
 
-    /// Looks at the processes that there are. Those that end meanwhile are left out.
-    pub fn look(
+    /// Finds the wanted processes. A process that ends meanwhile is left out.
+    pub fn find(
         &mut self,
         kernel: &Kernel,
         tree: &Tree,
         statements: &StatementStore,
-        which: Which,
-    ) -> Result<Vec<Seen>> {
-        self.looks = self.looks.wrapping_add(1);
+        wanted: Wanted,
+    ) -> Result<Vec<ProcessSample>> {
+        self.scans = self.scans.wrapping_add(1);
         let now = clock::read_monotonic();
         let groups: HashMap<PathBuf, usize> =
             (0..tree.nodes().len()).map(|index| (tree.path_at(index), index)).collect();
-        let mut concerned = in_background(kernel, tree)?;
-        concerned.extend(statements.processes().keys().map(|id| id.pid));
-        let pids: Vec<u32> = match which {
-            Which::Concerned if self.rules.is_empty() => concerned.iter().copied().collect(),
+        let mut relevant = pids_in_background_groups(kernel, tree)?;
+        relevant.extend(statements.processes().keys().map(|id| id.pid));
+        let pids: Vec<u32> = match wanted {
+            Wanted::Relevant if self.rules.is_empty() => relevant.iter().copied().collect(),
             _ => process::read_all(kernel)?,
         };
         let mut found = Vec::new();
         for pid in pids {
-            let mine = which == Which::All || concerned.contains(&pid);
-            if !mine && self.is_of_no_concern(pid, now) {
+            let is_relevant = wanted == Wanted::All || relevant.contains(&pid);
+            if !is_relevant && self.matched_no_rule_lately(pid, now) {
                 continue;
             }
-            match self.examine(kernel, pid, now) {
-                Ok((process, rule)) if mine || rule.is_some() => {
-                    found.extend(see(tree, &groups, statements, &process, rule.as_ref(), &mut self.buffer));
+            match self.find_rule(kernel, pid, now) {
+                Ok((process, rule)) if is_relevant || rule.is_some() => {
+                    found.extend(sample(tree, &groups, statements, &process, rule.as_ref(), &mut self.buffer));
                 }
-                // It has ended, or may not be looked at.
+                // The process has ended, or may not be read.
                 _ => {}
             }
         }
-        let looks = self.looks;
-        self.known.retain(|_, known| known.seen == looks);
+        let this_scan = self.scans;
+        self.known.retain(|_, known| known.seen == this_scan);
         Ok(found)
     }
 
-    /// Whether no rule fitted the process of this id a short time ago.
-    fn is_of_no_concern(&mut self, pid: u32, now: Monotonic) -> bool {
+    /// Returns true if the process with this id matched no rule a short time ago.
+    fn matched_no_rule_lately(&mut self, pid: u32, now: Monotonic) -> bool {
         match self.known.get_mut(&pid) {
-            Some(known) if known.rule.is_none() && now.since(known.examined) < EXAMINE => {
-                known.seen = self.looks;
+            Some(known) if known.rule.is_none() && now.since(known.examined) < RULE_LIFETIME => {
+                known.seen = self.scans;
                 true
             }
             _ => false,
         }
     }
 
-    /// The process, and the rule that fits it: the last of several.
-    fn examine(&mut self, kernel: &Kernel, pid: u32, now: Monotonic) -> Result<(Process, Option<Arc<ProcessRule>>)> {
+    /// Opens the process and returns the rule that it matches: the last of several.
+    fn find_rule(&mut self, kernel: &Kernel, pid: u32, now: Monotonic) -> Result<(Process, Option<Arc<ProcessRule>>)> {
         let process = Process::open(kernel, pid)?;
         let start = process.stat().starttime;
         if let Some(known) = self.known.get_mut(&pid)
             && known.start == start
-            && now.since(known.examined) < EXAMINE
+            && now.since(known.examined) < RULE_LIFETIME
         {
-            known.seen = self.looks;
+            known.seen = self.scans;
             return Ok((process, known.rule.clone()));
         }
-        let rule = fitting(&self.rules, &process).cloned();
-        self.known.insert(pid, Known { start, rule: rule.clone(), examined: now, seen: self.looks });
+        let rule = matching_rule(&self.rules, &process).cloned();
+        self.known.insert(pid, Examined { start, rule: rule.clone(), examined: now, seen: self.scans });
         Ok((process, rule))
     }
 }
 
-/// The rule that fits a process: the last of several.
-fn fitting<'r, R: Borrow<ProcessRule>>(rules: &'r [R], process: &Process) -> Option<&'r R> {
+/// Returns the rule that a process matches: the last of several.
+fn matching_rule<'r, R: Borrow<ProcessRule>>(rules: &'r [R], process: &Process) -> Option<&'r R> {
     let facts = Facts::new(process);
-    // What cannot be told is no leave to take anything, and no reason not to protect.
+    // If the match is unknown, a background rule does not count, and any other rule does.
     let fits = |rule: &ProcessRule| facts.fit(rule).unwrap_or(rule.class != Class::Background);
     rules.iter().rev().find(|&rule| fits(rule.borrow()))
 }
 
-/// What rules ask of a process, read when the first one asks.
+/// The facts that rules compare. Each is read when the first rule needs it.
 struct Facts<'a> {
     process: &'a Process,
     exe: OnceCell<Option<PathBuf>>,
@@ -279,7 +280,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether a rule fits; `None`: that cannot be told.
+    /// Returns true if the rule matches; `None`: unknown.
     fn fit(&self, rule: &ProcessRule) -> Option<bool> {
         let dir = self.process.dir();
         let mut known = true;
@@ -315,22 +316,28 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The class of one process, by these rules and by what was said, and where it comes from.
-pub fn standing(rules: &[ProcessRule], tree: &Tree, statements: &StatementStore, process: &Process) -> Standing {
-    let rule = fitting(rules, process).cloned().map(Arc::new);
+/// Returns the class of one process by these rules and statements, and its origin.
+pub fn classify(
+    rules: &[ProcessRule],
+    tree: &Tree,
+    statements: &StatementStore,
+    process: &Process,
+) -> ProcessAssignment {
+    let rule = matching_rule(rules, process).cloned().map(Arc::new);
     let group = process.read_group().ok().flatten();
     let node = group.as_deref().and_then(|group| tree.find(group));
-    let assignment = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
-    Standing::of_process(id(process), assignment, rule.as_ref(), statements)
+    let of_group = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
+    ProcessAssignment::of_process(id(process), of_group, rule.as_ref(), statements)
 }
 
-/// All processes in groups of which somebody said that they are in the background.
-fn in_background(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
+/// Returns all processes in groups that a statement makes background.
+fn pids_in_background_groups(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
     let root = kernel.cgroup()?;
     let mut pids = HashSet::new();
     for (index, node) in tree.nodes().iter().enumerate() {
-        let is_said = |assignment: &Assignment| assignment.origin == class::Origin::Stated(Presence::Background, None);
-        if !tree.assignment(node).is_some_and(is_said) {
+        let is_background =
+            |assignment: &Assignment| assignment.origin == class::Origin::Stated(Presence::Background, None);
+        if !tree.assignment(node).is_some_and(is_background) {
             continue;
         }
         match Group::open(root, &tree.path_at(index)).and_then(|group| process::read_pids(group.dir())) {
@@ -342,15 +349,15 @@ fn in_background(kernel: &Kernel, tree: &Tree) -> Result<HashSet<u32>> {
     Ok(pids)
 }
 
-/// Reads the rest; `None`: the process has ended, or has no memory of its own, as a kernel thread.
-fn see(
+/// Reads the other facts of a process; `None`: it has ended, or is a kernel thread without memory.
+fn sample(
     tree: &Tree,
     groups: &HashMap<PathBuf, usize>,
     statements: &StatementStore,
     process: &Process,
     rule: Option<&Arc<ProcessRule>>,
     buffer: &mut Vec<u8>,
-) -> Option<Seen> {
+) -> Option<ProcessSample> {
     let holds = ProcessMemory::read(process.dir(), buffer).ok()?;
     holds.resident?;
     let (id, stat) = (id(process), process.stat());
@@ -358,30 +365,30 @@ fn see(
     let index = group.as_ref().and_then(|group| groups.get(group)).copied();
     let node = index.map(|index| &tree.nodes()[index]);
     let account = index.map(|index| accounting(tree, index));
-    let assignment = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
-    let standing = Standing::of_process(id, assignment, rule, statements);
-    Some(Seen {
+    let of_group = node.and_then(|node| tree.assignment(node)).zip(group.as_deref());
+    let assignment = ProcessAssignment::of_process(id, of_group, rule, statements);
+    Some(ProcessSample {
         process: rank::Process {
             id,
-            class: standing.class,
-            stated: standing.asked,
+            class: assignment.class,
+            stated: assignment.may_hint,
             oom_score_adj: process::read_oom_score_adj(process.dir()).ok(),
             cpu: Some(stat.cpu()),
             anon: holds.anon,
             swapped: holds.swapped,
-            unfocused: assignment.and_then(|(assignment, _)| assignment.unfocused),
+            unfocused: of_group.and_then(|(assignment, _)| assignment.unfocused),
             room: account.and_then(|index| room(tree, &tree.nodes()[index])),
         },
         name: stat.comm.to_string_lossy().into_owned(),
         group: group.unwrap_or_default(),
         account: account.filter(|&index| index != 0).map(|index| tree.path_at(index)),
         resident: holds.resident,
-        origin: standing.origin,
+        origin: assignment.origin,
     })
 }
 
-/// The group that accounts for the memory of processes in this one: a group without a memory controller leaves that to
-/// the one above it. 0 is the root, which nobody accounts for.
+/// Returns the group to which memory of this group's processes is charged. Without a memory
+/// controller that is the group above. 0 is the root, which has no account.
 fn accounting(tree: &Tree, mut index: usize) -> usize {
     while index != 0 && tree.nodes()[index].current.is_none() {
         index = tree.nodes()[index].parent as usize;
@@ -389,7 +396,7 @@ fn accounting(tree: &Tree, mut index: usize) -> usize {
     index
 }
 
-/// What protection and keep rule of a group leave to be taken; `None`: unknown.
+/// Returns the bytes of a group that protection and keep rule leave for reclaim; `None`: unknown.
 fn room(tree: &Tree, node: &Node) -> Option<Bytes> {
     let Some(current) = node.current else { return Some(Bytes::MAX) };
     let keep = tree.assignment(node)?.keep.map_or(Bytes::ZERO, |keep| keep.of(current));
@@ -426,10 +433,10 @@ mod tests {
         ] {
             let path = Path::new(group);
             let assignment = classifier.assign(path, &Assignment::default(), &Attributes::none(0));
-            let standing = Standing::of(Some((&assignment, path)), rule, statements);
-            assert_eq!((standing.class, standing.asked), (class, asked), "{group} {rule:?} {statements:?}");
+            let of_process = ProcessAssignment::of(Some((&assignment, path)), rule, statements);
+            assert_eq!((of_process.class, of_process.may_hint), (class, asked), "{group} {rule:?} {statements:?}");
         }
-        // A user who is there may use anything, but not each process at every moment.
+        // A present user may use any process, but not each process at every moment.
         let path = Path::new("user-1000.slice");
         let mut assignment = classifier.assign(path, &Assignment::default(), &Attributes::none(0));
         assert!(assignment.apply_statement(Presence::Present, None));
@@ -440,10 +447,10 @@ mod tests {
             (None, back, Background, true),
             (Some(&stays), back, Protected, false),
         ] {
-            let standing = Standing::of(Some((&assignment, path)), rule, statements);
-            assert_eq!((standing.class, standing.asked), (class, asked), "{rule:?} {statements:?}");
+            let of_process = ProcessAssignment::of(Some((&assignment, path)), rule, statements);
+            assert_eq!((of_process.class, of_process.may_hint), (class, asked), "{rule:?} {statements:?}");
         }
-        // A group that was made since the last scan.
-        assert_eq!(Standing::of(None, Some(&away), back).class, Protected);
+        // The group was made after the last scan.
+        assert_eq!(ProcessAssignment::of(None, Some(&away), back).class, Protected);
     }
 }

@@ -1,7 +1,8 @@
-//! What somebody has said of groups and processes: `omr foreground`, `omr background`, `omr follow`.
+//! Statements about groups and processes, from `omr foreground`, `omr background`, `omr follow`.
 //!
-//! All of it is kept below `/run`: for other commands, and what the first two say for a daemon that is started anew. Processes and
-//! groups are known by identities that are not given out again within one boot.
+//! All statements are in a file below `/run`: other commands read it, and a new daemon takes over
+//! the statements of `omr foreground` and `omr background`. Processes and groups have identities
+//! that are not used again within one boot.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -16,25 +17,26 @@ use omr_policy::statement::Presence;
 use omr_units::GroupId;
 use serde::{Deserialize, Serialize};
 
-/// The group that a user names, as a request can carry it and as the daemon compares it.
-pub fn group(target: &Path) -> String {
+/// Returns the name of a group as a request carries it and as the daemon compares it.
+pub fn group_name(target: &Path) -> String {
     target.strip_prefix(".").unwrap_or(target).to_string_lossy().into_owned()
 }
 
 /// Statements about groups and processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statements {
-    /// About groups.
+    /// Statements about groups.
     #[serde(with = "pairs")]
     pub groups: HashMap<GroupId, Presence>,
-    /// About processes.
+    /// Statements about processes.
     #[serde(with = "pairs")]
     pub processes: HashMap<ProcessId, Presence>,
 }
 
 impl Statements {
-    /// Of two words about one, the one that asks for more care counts.
-    pub fn add(&mut self, other: &Statements) {
+    /// Adds the other statements. Of two statements about one subject, the one that asks for more
+    /// care counts.
+    pub fn merge(&mut self, other: &Statements) {
         for (id, presence) in &other.groups {
             self.groups.entry(*id).and_modify(|known| *known = (*known).max(*presence)).or_insert(*presence);
         }
@@ -44,27 +46,27 @@ impl Statements {
     }
 }
 
-/// All of it.
+/// All statements, and the file that holds them.
 #[derive(Debug, Default)]
 pub struct StatementStore {
     path: PathBuf,
-    known: Known,
-    /// What was said and is held, together.
+    saved: SavedStatements,
+    /// Both kinds of statements, merged.
     all: Statements,
 }
 
-/// What is on disk.
+/// The content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Known {
+struct SavedStatements {
     boot: String,
     #[serde(flatten)]
     statements: Statements,
-    /// What is being said by those who have to go on with it.
-    #[serde(default)]
-    held: Statements,
+    /// Statements that count as long as the client that made them stays connected.
+    #[serde(default, rename = "held")]
+    by_clients: Statements,
 }
 
-/// Identities are no keys of JSON.
+/// Maps as lists of pairs: identities cannot be keys in JSON.
 mod pairs {
     use std::collections::HashMap;
     use std::hash::Hash;
@@ -88,125 +90,130 @@ mod pairs {
 }
 
 impl StatementStore {
-    /// What was said before, in this boot, for the daemon, which takes over what is held until it knows better. From a file that
-    /// cannot be read: nothing.
+    /// Reads the statements of this boot, for a new daemon. It also takes over the statements by
+    /// clients until those clients connect again. If the file cannot be read, there are no
+    /// statements.
     pub fn load(path: &Path, boot: &str) -> StatementStore {
-        let known = Known::read(path, boot).unwrap_or_else(|err| {
-            log::warn!("{err:#}; what was said of groups and processes is not known any more");
-            Known::none(boot)
+        let saved = SavedStatements::read(path, boot).unwrap_or_else(|err| {
+            log::warn!("{err:#}; earlier statements about groups and processes are lost");
+            SavedStatements::none(boot)
         });
-        StatementStore::new(path, known)
+        StatementStore::new(path, saved)
     }
 
-    /// What is said now, for everybody but the daemon. What is held counts as long as there is a daemon to hold it. A file that
-    /// cannot be read is an error: who takes memory has to know what is in the foreground.
+    /// Reads the current statements, for everybody but the daemon. Statements by clients count only
+    /// while a daemon runs. A file that cannot be read is an error: without it, memory in the
+    /// foreground could be reclaimed.
     pub fn read(root: &Path, boot: &str) -> Result<StatementStore> {
         let path = paths::statements(root);
-        let mut known = Known::read(&path, boot).context("what is in the foreground cannot be told")?;
+        let mut saved = SavedStatements::read(&path, boot)
+            .context("cannot read which groups and processes are in the foreground")?;
         let nobody = |err: std::io::Error| matches!(err.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
         if UnixStream::connect(paths::socket(root)).is_err_and(nobody) {
-            known.held = Statements::default();
+            saved.by_clients = Statements::default();
         }
-        Ok(StatementStore::new(&path, known))
+        Ok(StatementStore::new(&path, saved))
     }
 
-    fn new(path: &Path, known: Known) -> StatementStore {
-        let mut statements = StatementStore { path: path.into(), known, ..StatementStore::default() };
-        statements.put_together();
+    fn new(path: &Path, saved: SavedStatements) -> StatementStore {
+        let mut statements = StatementStore { path: path.into(), saved, ..StatementStore::default() };
+        statements.combine();
         statements
     }
 
-    fn put_together(&mut self) {
-        self.all = self.known.statements.clone();
-        self.all.add(&self.known.held);
+    fn combine(&mut self) {
+        self.all = self.saved.statements.clone();
+        self.all.merge(&self.saved.by_clients);
     }
 
-    /// What is being said from now on by those who have to go on with it. Returns whether that is new.
-    pub fn hold(&mut self, held: Statements) -> bool {
-        let is_new = self.known.held != held;
+    /// Replaces the statements by clients. Returns true if they changed.
+    pub fn set_client_statements(&mut self, by_clients: Statements) -> bool {
+        let is_new = self.saved.by_clients != by_clients;
         if is_new {
-            self.known.held = held;
-            self.put_together();
+            self.saved.by_clients = by_clients;
+            self.combine();
             if let Err(err) = self.save() {
-                log::warn!("{err:#}; other commands do not know what is in the foreground now");
+                log::warn!("{err:#}; other commands do not know the current statements");
             }
         }
         is_new
     }
 
     fn save(&self) -> Result<()> {
-        write_atomically(&self.path, &serde_json::to_vec(&self.known)?)
+        write_atomically(&self.path, &serde_json::to_vec(&self.saved)?)
     }
 
-    /// Takes note of a word about a group; `None`: nothing is said any more.
+    /// Saves a statement about a group; `None` removes it.
     pub fn set_group(&mut self, id: GroupId, presence: Option<Presence>) -> Result<()> {
         self.note(|statements| set(&mut statements.groups, id, presence))
     }
 
-    /// As [`StatementStore::of_group`], of a process.
+    /// Saves a statement about a process; `None` removes it.
     pub fn set_process(&mut self, id: ProcessId, presence: Option<Presence>) -> Result<()> {
         self.note(|statements| set(&mut statements.processes, id, presence))
     }
 
-    /// What cannot be kept is not noted: who said it is told so.
+    /// Applies a change and saves the file. If that fails, nothing changes and the caller gets the
+    /// error.
     fn note(&mut self, change: impl FnOnce(&mut Statements)) -> Result<()> {
-        let before = self.known.statements.clone();
-        change(&mut self.known.statements);
+        let before = self.saved.statements.clone();
+        change(&mut self.saved.statements);
         let saved = self.save();
         if saved.is_err() {
-            self.known.statements = before;
+            self.saved.statements = before;
         }
-        self.put_together();
-        saved.context("nothing was noted")
+        self.combine();
+        saved.context("the statement was not saved")
     }
 
-    /// The groups of which something is said.
+    /// All statements about groups.
     pub fn groups(&self) -> &HashMap<GroupId, Presence> {
         &self.all.groups
     }
 
-    /// The processes of which something is said.
+    /// All statements about processes.
     pub fn processes(&self) -> &HashMap<ProcessId, Presence> {
         &self.all.processes
     }
 
-    /// Forgets processes that have ended. What is on disk follows with the next word; what is held is its holder's to forget.
+    /// Forgets processes that have ended. The file follows with the next statement. Clients
+    /// withdraw their own statements themselves.
     pub fn retain_processes(&mut self, is_there: impl Fn(ProcessId) -> bool) {
-        for words in [&mut self.known.statements, &mut self.all] {
-            words.processes.retain(|id, _| is_there(*id));
+        for statements in [&mut self.saved.statements, &mut self.all] {
+            statements.processes.retain(|id, _| is_there(*id));
         }
     }
 
-    /// As [`StatementStore::retain_processes`], of groups.
+    /// As [`StatementStore::retain_processes`], for groups.
     pub fn retain_groups(&mut self, is_there: impl Fn(GroupId) -> bool) {
-        for words in [&mut self.known.statements, &mut self.all] {
-            words.groups.retain(|id, _| is_there(*id));
+        for statements in [&mut self.saved.statements, &mut self.all] {
+            statements.groups.retain(|id, _| is_there(*id));
         }
     }
 }
 
-impl Known {
-    fn none(boot: &str) -> Known {
-        Known { boot: boot.into(), ..Known::default() }
+impl SavedStatements {
+    fn none(boot: &str) -> SavedStatements {
+        SavedStatements { boot: boot.into(), ..SavedStatements::default() }
     }
 
-    /// From a file that is not there, or of another boot: nothing.
-    fn read(path: &Path, boot: &str) -> Result<Known> {
+    /// Reads the file. Without a file, or with a file of another boot, there are no statements.
+    fn read(path: &Path, boot: &str) -> Result<SavedStatements> {
         let text = match std::fs::read(path) {
-            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Known::none(boot)),
+            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(SavedStatements::none(boot)),
             Err(err) if err.kind() == ErrorKind::PermissionDenied => {
                 return Err(err)
                     .with_context(|| format!("read {}, as root or a member of the group omr", path.display()));
             }
             text => text.with_context(|| unreadable(path))?,
         };
-        let known: Known = serde_json::from_slice(&text).with_context(|| unreadable(path))?;
-        Ok(if known.boot == boot { known } else { Known::none(boot) })
+        let saved: SavedStatements = serde_json::from_slice(&text).with_context(|| unreadable(path))?;
+        Ok(if saved.boot == boot { saved } else { SavedStatements::none(boot) })
     }
 }
 
 fn unreadable(path: &Path) -> String {
-    format!("read {0} (remove it, and say again what is in the foreground)", path.display())
+    format!("read {0} (remove it and state again what is in the foreground)", path.display())
 }
 
 fn set<K: Eq + std::hash::Hash>(map: &mut HashMap<K, Presence>, id: K, presence: Option<Presence>) {
@@ -221,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_is_known_to_the_next_daemon_of_this_boot_only() {
+    fn statements_last_until_the_next_boot() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("statements.json");
         let (group, process) = (GroupId(7), ProcessId { pid: 8, start: 9 });
@@ -239,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_not_noted() {
+    fn a_statement_that_cannot_be_saved_has_no_effect() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("statements.json");
         let mut statements = StatementStore::load(&path, "one");
@@ -248,7 +255,7 @@ mod tests {
         std::fs::create_dir(&path).expect("made");
         for presence in [Some(Presence::Foreground), None] {
             let err = statements.set_group(GroupId(1), presence).expect_err("a directory");
-            assert!(format!("{err:#}").starts_with("nothing was noted: write "), "{err:#}");
+            assert!(format!("{err:#}").starts_with("the statement was not saved: write "), "{err:#}");
         }
         statements.set_process(ProcessId { pid: 8, start: 9 }, Some(Presence::Background)).expect_err("a directory");
         assert_eq!(statements.groups(), &HashMap::from([(GroupId(1), Presence::Background)]));
@@ -256,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_asks_for_more_care_and_is_gone_with_its_holder() {
+    fn statements_by_clients_ask_for_more_care_and_end_with_the_client() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("statements.json");
         let (said_of, other, process) = (GroupId(1), GroupId(2), ProcessId { pid: 8, start: 9 });
@@ -267,44 +274,50 @@ mod tests {
             groups: HashMap::from([(said_of, Presence::Present), (other, Presence::Foreground)]),
             processes: HashMap::from([(process, Presence::Present)]),
         };
-        assert!(statements.hold(held.clone()) && !statements.hold(held));
+        assert!(statements.set_client_statements(held.clone()) && !statements.set_client_statements(held));
         assert_eq!(statements.groups(), &HashMap::from([(said_of, Presence::Present), (other, Presence::Foreground)]));
         assert_eq!(statements.processes(), &HashMap::from([(process, Presence::Foreground)]));
-        // The next daemon takes it over, until those who hold it have told that one.
+        // The next daemon takes the statements over until the clients connect to it.
         let mut again = StatementStore::load(&path, "one");
         assert_eq!(again.groups(), statements.groups());
-        assert!(again.hold(Statements::default()));
+        assert!(again.set_client_statements(Statements::default()));
         assert_eq!(again.groups(), &HashMap::from([(said_of, Presence::Background)]));
         assert_eq!(StatementStore::load(&path, "one").groups(), again.groups());
-        // One that has ended is forgotten, held or not, and that is nothing new.
+        // A process that has ended is forgotten, and that is no change.
         let held = Statements { processes: HashMap::from([(process, Presence::Foreground)]), ..Statements::default() };
-        assert!(statements.hold(held.clone()));
+        assert!(statements.set_client_statements(held.clone()));
         statements.retain_processes(|_| false);
-        assert!(statements.processes().is_empty() && !statements.hold(held));
+        assert!(statements.processes().is_empty() && !statements.set_client_statements(held));
     }
 
     #[test]
-    fn what_is_held_is_known_to_others_while_there_is_a_daemon_or_that_cannot_be_told() {
+    fn other_commands_see_statements_by_clients_while_a_daemon_may_run() {
         let root = tempfile::tempdir().expect("a directory");
         let path = paths::statements(root.path());
         std::fs::create_dir_all(paths::runtime_dir(root.path())).expect("made");
         let group = GroupId(1);
         let mut statements = StatementStore::load(&path, "one");
         statements.set_group(group, Some(Presence::Background)).expect("saved");
-        statements.hold(Statements { groups: HashMap::from([(group, Presence::Foreground)]), ..Statements::default() });
+        statements.set_client_statements(Statements {
+            groups: HashMap::from([(group, Presence::Foreground)]),
+            ..Statements::default()
+        });
         let read = || StatementStore::read(root.path(), "one").expect("readable").groups().get(&group).copied();
         assert_eq!(read(), Some(Presence::Background), "there is no socket");
         let socket = std::os::unix::net::UnixListener::bind(paths::socket(root.path())).expect("a socket");
         assert_eq!(read(), Some(Presence::Foreground));
         drop(socket);
         assert_eq!(read(), Some(Presence::Background), "the daemon was killed: nobody listens");
-        // It cannot be asked.
+        // The state of the daemon is unknown.
         std::fs::remove_file(paths::socket(root.path())).expect("removed");
         std::os::unix::fs::symlink("omr.sock", paths::socket(root.path())).expect("a loop");
         assert_eq!(read(), Some(Presence::Foreground));
         assert_eq!(StatementStore::read(root.path(), "two").expect("readable").groups(), &HashMap::new());
         std::fs::write(&path, "{\"boot\":").expect("written");
         let err = StatementStore::read(root.path(), "one").expect_err("cut off");
-        assert!(format!("{err:#}").starts_with("what is in the foreground cannot be told: read "), "{err:#}");
+        assert!(
+            format!("{err:#}").starts_with("cannot read which groups and processes are in the foreground: read "),
+            "{err:#}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! `omr`: opportunistic memory reclaim for Linux. The program is `main`; a library so that what is
-//! generated from the command line (manual pages, completions) needs no part in it.
+//! `omr`: opportunistic memory reclaim for Linux. This is a library so that the generator of manual
+//! pages and completions can read the command line.
 
 mod bus;
 mod cli;
@@ -14,7 +14,7 @@ use omr_base::exit::Exit;
 
 pub use cli::command;
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     // A closed pipe (`omr status | head`) ends the program quietly, as every Unix tool does.
     // SAFETY: called before any thread exists; SIG_DFL is a valid disposition for SIGPIPE.
@@ -22,7 +22,7 @@ pub fn main() -> ExitCode {
     let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(err) => {
-            // --help and --version come here too, and are no failure.
+            // --help and --version come here, too, and are no failure.
             let code = if err.use_stderr() { Exit::Usage } else { Exit::Done };
             let _ = err.print();
             return code.into();

@@ -11,7 +11,7 @@ use omr_base::exit::Exit;
 use omr_kernel::Kernel;
 use omr_kernel::maps::{self, Detail};
 use omr_kernel::memcg::Group;
-use omr_machine::processes::{self, Standing};
+use omr_machine::processes::{self, ProcessAssignment};
 use omr_policy::Class;
 use omr_policy::age::Bounds;
 use omr_units::Bytes;
@@ -32,8 +32,8 @@ pub fn look(
 ) -> Result<Look> {
     let (found, mut left_out) = resident::find(kernel, top)?;
     for mapped in &found {
-        let Standing { class, origin, .. } =
-            processes::standing(rules.processes, &rules.tree, &rules.statements, &mapped.process);
+        let ProcessAssignment { class, origin, .. } =
+            processes::classify(rules.processes, &rules.tree, &rules.statements, &mapped.process);
         if class != Class::Background {
             return Err(Exit::Failed.error(format!(
                 "{} is {} ({origin}), and looking by smaps holds up the processes it looks at; nothing was done",

@@ -13,7 +13,7 @@ use omr_kernel::process::{Capability, Process, ProcessStat, Status, read_all, re
 use omr_machine::groups::targets;
 use omr_machine::groups::tree::Tree;
 use omr_machine::inventory;
-use omr_machine::processes::{self, Standing};
+use omr_machine::processes::{self, ProcessAssignment};
 use omr_machine::statements::StatementStore;
 use omr_policy::Class;
 use omr_policy::rank::ProcessId;
@@ -147,7 +147,8 @@ impl Subject {
     /// that accounts for its memory what is protected and kept.
     pub fn permitted(kernel: &Kernel, rules: &Rules<'_>, process: Process, ignore: Ignore) -> Result<Self> {
         let tree = &rules.tree;
-        let Standing { class, origin, .. } = processes::standing(rules.processes, tree, &rules.statements, &process);
+        let ProcessAssignment { class, origin, .. } =
+            processes::classify(rules.processes, tree, &rules.statements, &process);
         // Of what nothing is known is protected: unknown is never cold.
         if class != Class::Background && !ignore.class {
             let (name, class) = (name(process.stat()), class.name());
@@ -161,7 +162,7 @@ impl Subject {
         for path in group.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             let Some(node) = tree.find(path).filter(|node| node.current.is_some()) else { continue };
             let opened = Group::open(kernel.cgroup()?, path)?;
-            let candidate = targets::one(tree, node, &opened, ignore.class, ignore.low)?;
+            let candidate = targets::find_named(tree, node, &opened, ignore.class, ignore.low)?;
             // Where nothing is kept and protected, what the group held a moment ago is no bound.
             let gain = if candidate.gain < candidate.current { candidate.gain } else { Bytes::MAX };
             let account = (opened.id() == candidate.id).then_some(Account { group: opened, gain });

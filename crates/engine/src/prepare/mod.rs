@@ -266,8 +266,8 @@ impl Preparation<'_> {
     /// The groups that may be touched, largest benefit first.
     fn candidates(&self) -> Result<Vec<Candidate>> {
         let (tree, _) = read_groups(self.kernel, self.root, self.config, true)?;
-        let mut candidates = targets::walk(&tree, None, false);
-        targets::sort(&mut candidates);
+        let mut candidates = targets::find_below(&tree, None, false);
+        targets::sort_by_gain(&mut candidates);
         Ok(candidates)
     }
 
@@ -326,7 +326,7 @@ impl Preparation<'_> {
         for candidate in self.candidates()? {
             let Ok(group) = Group::open(self.kernel.cgroup()?, &candidate.path) else { continue };
             let cached = group.read_stat(&mut buffer).ok().and_then(|stat| stat.swapcached).unwrap_or_default();
-            if cached < LITTLE || candidate.inner.is_some() {
+            if cached < LITTLE || candidate.beyond_children.is_some() {
                 continue;
             }
             // Swap as good as stays as it is.
@@ -362,7 +362,7 @@ impl Preparation<'_> {
             journal: self.journal,
             stop: self.stop,
         };
-        Ok(Some(worker.run(&group, job, candidate.inner, progress)))
+        Ok(Some(worker.run(&group, job, candidate.beyond_children, progress)))
     }
 }
 

@@ -7,7 +7,7 @@ use omr_kernel::memcg::Group;
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Dir, Kernel, clock, process};
 use omr_machine::groups::tree::Tree;
-use omr_machine::sample::cpu::Sides;
+use omr_machine::sample::cpu::CpuByClass;
 use omr_policy::busy::BusyWatch;
 use omr_policy::{Config, Reason, Stop};
 use omr_units::{Monotonic, Permyriad};
@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_millis(500);
 /// groups that matter most that wait for memory. The machine's own figures say nothing here: bringing
 /// memory back makes this program wait for memory itself.
 pub struct Work {
-    sides: Sides,
+    sides: CpuByClass,
     watch: BusyWatch,
     stop: Stop,
     sampled: Monotonic,
@@ -39,12 +39,13 @@ impl Work {
     /// Begins to look. What the machine does anyway is measured first, for a moment.
     pub fn watch(kernel: &Kernel, config: &Config, tree: &Tree, subjects: &[Subject]) -> Result<Self> {
         const STEADY: Duration = Duration::from_millis(200);
-        let mut sides = Sides::default();
+        let mut sides = CpuByClass::default();
         sides.update(kernel, tree, None)?;
-        sides.other.sample();
+        sides.non_background.sample();
         let (began, own) = (clock::read_monotonic(), clock::read_own_cpu());
         std::thread::sleep(STEADY);
-        let used = sides.other.sample().map(|used| used.saturating_sub(clock::read_own_cpu().saturating_sub(own)));
+        let used =
+            sides.non_background.sample().map(|used| used.saturating_sub(clock::read_own_cpu().saturating_sub(own)));
         let now = clock::read_monotonic();
         let steady = Permyriad::ratio(
             used.map_or(0, |used| u64::try_from(used.as_micros()).unwrap_or(0)),
@@ -84,7 +85,7 @@ impl Work {
         let own = own_cpu.saturating_sub(self.own_cpu);
         self.sampled = now;
         self.own_cpu = own_cpu;
-        let used = self.sides.other.sample().map(|used| used.saturating_sub(own));
+        let used = self.sides.non_background.sample().map(|used| used.saturating_sub(own));
         let mut reason = self.watch.sample(dt, used);
         if now.since(self.stalls_read) >= self.stop.window {
             self.stalls_read = now;

@@ -1,45 +1,39 @@
 //! The lock that is held while memory is brought back.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
-use rustix::fs::{FlockOperation, flock};
+use omr_base::lock::{Attempt, Lock, is_held};
 
-/// Between two tries.
+/// Time between two tries.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Between two looks of one who waits for it.
+/// Time between two looks of a process that waits for the lock.
 const LOOK: Duration = Duration::from_millis(200);
-/// So often the lock is tried, a moment apart.
+/// Number of tries.
 const TRIES: u32 = 10;
 
-/// Taken while memory is brought back, so that there is one at a time and the daemon knows: it does not
-/// take away what comes back, nor take it for refaults. The kernel lets go of it when this process
-/// ends, however.
-pub fn lock(path: &Path) -> Result<File> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-    }
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = open.with_context(|| format!("open {}", path.display()))?;
-    // The daemon tries it once a second, for a moment.
-    let is_free = || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-    if !(0..TRIES).any(|again| {
+/// Takes the lock while memory is brought back. So there is one `omr warm` at a time, and the daemon
+/// knows of it: the daemon does not reclaim this memory, and does not count it as refaults. The
+/// kernel releases the lock when this process ends.
+pub fn lock(path: &Path) -> Result<Lock> {
+    let mut holder = String::new();
+    for again in 0..TRIES {
+        // The daemon tries the lock once a second, for a moment.
         std::thread::sleep(PAUSE * again.min(1));
-        is_free()
-    }) {
-        let mut pid = String::new();
-        let _ = (&mut file).take(16).read_to_string(&mut pid);
-        // What this one was to do is being done.
-        return Err(Exit::Partial.error(format!("omr warm is running already (pid {})", pid.trim())));
+        match Lock::try_take(path)? {
+            Attempt::Taken(mut lock) => {
+                lock.write_pid()?;
+                return Ok(lock);
+            }
+            Attempt::Held(pid) => holder = pid,
+        }
     }
-    file.set_len(0)?;
-    file.write_all(format!("{}\n", std::process::id()).as_bytes())?;
-    Ok(file)
+    // The other process does the work of this one.
+    Err(Exit::Partial.error(format!("omr warm is running already (pid {holder})")))
 }
 
 /// Waits until nobody brings memory back any more, or the flag is set.
@@ -47,11 +41,6 @@ pub fn wait(path: &Path, stop: &Flag) {
     while !stop.is_set() && File::open(path).is_ok_and(|file| is_held(&file)) {
         stop.sleep(LOOK);
     }
-}
-
-/// Whether somebody has it for himself. A lock that nobody holds is let go of again with the file.
-fn is_held(file: &File) -> bool {
-    flock(file, FlockOperation::NonBlockingLockShared).is_err()
 }
 
 /// Tells a daemon whether memory is brought back.

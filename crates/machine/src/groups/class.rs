@@ -1,13 +1,13 @@
-//! Which class a group has, and what it keeps.
+//! Classes of groups: which class a group has, why, and how much memory it keeps.
 //!
-//! What is said of a group itself, in this order: that it has the focus, its extended attribute
-//! `user.omr.class`, then the rules of the configuration, then what is built in or systemd-oomd is to
-//! spare. What is not said of it it has from its parent: the deepest group of which something is said wins. Of several rules for one group the one with most literal
-//! characters wins, and of equals the later one.
+//! The sources of a class, strongest first: the focus; the extended attribute `user.omr.class`; a
+//! rule of the configuration; built-in protection and systemd-oomd's preference. A group without
+//! any of these inherits from its parent. Of several rules that match a group, the one with the
+//! most literal characters wins; if equal, the later one.
 //!
-//! A rule that takes in everything, `system.slice/**`, says so of the topmost groups that it matches;
-//! those below have it from them. So it does not reach into a group of which something else is said:
-//! what is inside a protected service stays protected.
+//! A blanket rule such as `system.slice/**` applies to the topmost groups that it matches; the
+//! groups below inherit. So it does not reach into a group with another class: everything inside a
+//! protected service stays protected.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,31 +15,31 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use omr_config::{GroupRule, class, parts};
+use omr_config::{GroupRule, parse_class, parts};
 use omr_policy::statement::Presence;
 use omr_policy::{Class, short};
 use omr_units::{Amount, Monotonic};
 
-use crate::groups::xattrs::{self, Attributes, Focus, Spared};
+use crate::groups::xattrs::{self, Attributes, Focus, OomPreference};
 
-/// Groups that are protected unless a rule names them, by the last part of their path, as the
-/// beginning and the end of it. Short on purpose: what makes a machine look dead when it has to be
-/// read back from a slow disk first.
+/// Groups that are protected unless a rule names them: the beginning and the end of the last part
+/// of the path. The list is short on purpose. It holds the services without which a machine looks
+/// dead while they are read back from a slow disk.
 pub const BUILT_IN: [(&str, &str); 33] = [
-    // omr itself, for the command line; the daemon also knows its own group by whatever name.
+    // omr itself, for the command line; the daemon knows its own group under any name.
     ("omr.service", ""),
     ("omr-mount.service", ""),
     // The first process, and a user's service manager.
     ("init.scope", ""),
-    // The bus: everything waits for it.
+    // Everything waits for the bus.
     ("dbus.service", ""),
     ("dbus-broker.service", ""),
     ("systemd-journald.service", ""),
     ("systemd-journald@", ".service"),
     ("systemd-udevd.service", ""),
     ("systemd-logind.service", ""),
-    // The way in. The group holds the listener, some MiB; sessions have their own groups
-    // (pam_systemd). Who repairs a machine that swaps must not wait for this to be read back.
+    // Logins. The group holds the listener, some MiB; sessions have their own groups (pam_systemd).
+    // An administrator who repairs a machine that swaps must not wait for the listener.
     ("ssh.service", ""),
     ("sshd.service", ""),
     ("getty@", ".service"),
@@ -56,7 +56,7 @@ pub const BUILT_IN: [(&str, &str); 33] = [
     ("plasmalogin.service", ""),
     ("sddm.service", ""),
     ("xdm.service", ""),
-    // What systemd calls essential in a user's session: compositor, shell, sound.
+    // The essential part of a user's session by systemd's rules: compositor, shell, sound.
     ("session.slice", ""),
     // Compositors where they are not in session.slice.
     ("org.gnome.Shell@", ".service"),
@@ -69,31 +69,31 @@ pub const BUILT_IN: [(&str, &str); 33] = [
     ("weston.service", ""),
 ];
 
-/// What systemd calls low in priority in a user's session. Background unless anything else is said of
-/// it or of a group above it.
+/// The low-priority part of a user's session by systemd's rules. It is background unless it, or a
+/// group above it, has another class.
 const BUILT_IN_BACKGROUND: &str = "background.slice";
 
-/// Where a class comes from.
+/// The origin of a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Nothing says anything about the group.
+    /// No source gives a class.
     #[default]
     Default,
     /// A line of [`BUILT_IN`].
     BuiltIn(&'static str, &'static str),
-    /// The group is omr's own.
+    /// omr itself runs in the group.
     Own,
     /// A rule of the configuration.
     Rule(Arc<GroupRule>),
-    /// The extended attribute of omr.
+    /// The extended attribute [`xattrs::CLASS`].
     Attribute,
-    /// systemd-oomd is to spare it.
-    Spared(Spared),
+    /// The systemd-oomd preference.
+    OomPreference(OomPreference),
     /// The application has the focus.
     Focus,
-    /// Or may have: what is said of that cannot be understood.
+    /// The application may have the focus: the attribute is not understood.
     FocusUnknown,
-    /// Somebody said so, of the group or of this process in it.
+    /// A statement about the group, or about this process in it.
     Stated(Presence, Option<u32>),
 }
 
@@ -107,7 +107,7 @@ impl fmt::Display for Origin {
             Origin::Own => f.write_str("omr itself runs in it"),
             Origin::Rule(rule) => write!(f, "matched {rule}"),
             Origin::Attribute => write!(f, "extended attribute {}", xattrs::CLASS),
-            Origin::Spared(spared) => write!(f, "{spared}"),
+            Origin::OomPreference(oom_preference) => write!(f, "{oom_preference}"),
             Origin::FocusUnknown => {
                 write!(f, "it may have the focus: extended attribute {} is neither -1 nor a time", xattrs::FOCUS)
             }
@@ -119,12 +119,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a group's extended attribute was left out of account.
+/// The reason why a group's extended attribute is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
-    /// It holds no class.
+    /// The attribute holds no class.
     Unknown,
-    /// It would allow more, and its group belongs to a user.
+    /// The attribute asks for less care, and the group belongs to a user.
     NotRoot,
 }
 
@@ -138,27 +138,28 @@ impl fmt::Display for Ignored {
     }
 }
 
-/// The class of a group and what it keeps. The default is what a group has that nobody mentioned.
+/// The class of a group and the amount that it keeps. The default is for a group without any
+/// source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Its class.
+    /// The class.
     pub class: Class,
-    /// Whether anything says so. A group that is background only because nothing is said about it is
-    /// swept when the machine is idle, and its CPU time counts as load.
+    /// The class has a source. A group that is background by default is swept when the machine is
+    /// idle, and its CPU time counts as load.
     pub explicit: bool,
-    /// What is never taken from it.
+    /// The amount that is never reclaimed.
     pub keep: Option<Amount>,
-    /// Where its class comes from.
+    /// The origin of the class.
     pub origin: Origin,
-    /// Which rule says what it keeps.
+    /// The rule that gives `keep`.
     pub keep_rule: Option<Arc<GroupRule>>,
-    /// Which rule says how old must be what is taken.
+    /// The rule that gives the minimum age for reclaim.
     pub age_rule: Option<Arc<GroupRule>>,
-    /// Why its extended attribute does not count, when it has one that does not.
+    /// The reason why the extended attribute is ignored; `None`: it is not set, or it counts.
     pub ignored: Option<Ignored>,
-    /// It has not had the focus since then; `None`: it has, or nobody says.
+    /// The moment when the focus was lost; `None`: it has the focus, or this is unknown.
     pub unfocused: Option<Monotonic>,
-    /// How many levels above the group its class was said: 0 is the group itself.
+    /// The number of levels between the group and the group with the source; 0: the group itself.
     above: u8,
 }
 
@@ -179,17 +180,19 @@ impl Default for Assignment {
 }
 
 impl Assignment {
-    /// Sweeps take only what was surely not used for so long; never zero.
+    /// Returns the minimum age: sweeps reclaim only memory that was surely not used for this time.
+    /// Never zero.
     pub fn older_than(&self) -> Option<Duration> {
         self.age_rule.as_ref()?.older_than.filter(|age| !age.is_zero())
     }
 
-    /// What a child has that says nothing itself.
-    fn below(&self) -> Assignment {
+    /// Returns the assignment that a child inherits.
+    fn inherited(&self) -> Assignment {
         Assignment { ignored: None, above: self.above.saturating_add(1), ..self.clone() }
     }
 
-    /// A sentence for `omr explain`: `matched "app.slice" in /etc/omr/omr.toml:14 (said of app.slice)`.
+    /// Returns the text for `omr explain`: `matched "app.slice" in /etc/omr/omr.toml:14, inherited
+    /// from app.slice`.
     pub fn explain(&self, path: &Path) -> String {
         let mut text = match &self.origin {
             Origin::Default => "no rule matched: background, and swept only when the machine is idle".into(),
@@ -205,7 +208,7 @@ impl Assignment {
             text += &format!("; keeps {}: matched {rule}", keep.exact());
         }
         if let (Some(age), Some(rule)) = (self.older_than(), &self.age_rule) {
-            text += &format!("; loses only what was not used for {}: matched {rule}", short(age));
+            text += &format!("; only memory unused for {} is reclaimed: matched {rule}", short(age));
         }
         if let Some(ignored) = self.ignored {
             text += &format!("; {ignored}");
@@ -214,7 +217,7 @@ impl Assignment {
     }
 }
 
-/// Assigns classes.
+/// Assigns classes to groups.
 #[derive(Debug)]
 pub struct Classifier {
     rules: Vec<Arc<GroupRule>>,
@@ -222,28 +225,28 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// With these rules, for a daemon in the group `own` (below the mount). The root group as `own`
-    /// protects nothing: there is no system that gives omr a group of its own.
+    /// Makes a classifier with these rules, for a daemon in the group `own` (below the mount). If
+    /// `own` is the root, it protects nothing: then omr has no group of its own.
     pub fn new(rules: &[GroupRule], own: &Path) -> Classifier {
         Classifier { rules: rules.iter().cloned().map(Arc::new).collect(), own: own.into() }
     }
 
-    /// The assignment of the group at `path` below the mount, whose parent has `parent`, whose
-    /// directory has these attributes. For the root: the empty path and `&Assignment::default()`.
+    /// Returns the assignment of the group at `path` below the mount. `parent` is the assignment of
+    /// its parent. For the root, pass the empty path and `&Assignment::default()`.
     ///
-    /// Costs one look at each rule: for groups that are new, not for each tick.
+    /// This compares the group with each rule, so call it for new groups, not at each tick.
     pub fn assign(&self, path: &Path, parent: &Assignment, attributes: &Attributes) -> Assignment {
         let path_parts = parts(path);
-        let mut assignment = if path_parts.is_empty() { parent.clone() } else { parent.below() };
+        let mut assignment = if path_parts.is_empty() { parent.clone() } else { parent.inherited() };
         if let Some(origin) = self.built_in(path, &path_parts) {
-            assignment.say(Class::Protected, origin);
+            assignment.set_class(Class::Protected, origin);
         } else if path_parts.last().is_some_and(|name| name == BUILT_IN_BACKGROUND) && !assignment.explicit {
-            assignment.say(Class::Background, Origin::BuiltIn(BUILT_IN_BACKGROUND, ""));
+            assignment.set_class(Class::Background, Origin::BuiltIn(BUILT_IN_BACKGROUND, ""));
         }
-        if let Some(spared) = attributes.spared
-            && spared.class() > assignment.class
+        if let Some(oom_preference) = attributes.oom_preference
+            && oom_preference.class() > assignment.class
         {
-            assignment.say(spared.class(), Origin::Spared(spared));
+            assignment.set_class(oom_preference.class(), Origin::OomPreference(oom_preference));
         }
         let above = path_parts.len().saturating_sub(1);
         let says = |rule: &&Arc<GroupRule>| {
@@ -252,13 +255,13 @@ impl Classifier {
         };
         let matching = || self.rules.iter().filter(says);
         let specific = |rule: &&Arc<GroupRule>| rule.selector.glob().literals();
-        // max_by_key takes the last of equals.
+        // max_by_key returns the last of equal items.
         let rule = matching().filter(|rule| rule.class.is_some());
         let rule = rule.filter(|rule| assignment.yields_to(rule, &path_parts)).max_by_key(specific);
         if let Some(rule) = rule
             && let Some(class) = rule.class
         {
-            assignment.say(class, Origin::Rule(rule.clone()));
+            assignment.set_class(class, Origin::Rule(rule.clone()));
         }
         if let Some(rule) = matching().filter(|rule| rule.keep.is_some()).max_by_key(specific) {
             assignment.keep = rule.keep;
@@ -293,21 +296,20 @@ fn is_built_in((start, end): &(&str, &str), name: &str) -> bool {
 }
 
 impl Assignment {
-    fn say(&mut self, class: Class, origin: Origin) {
+    fn set_class(&mut self, class: Class, origin: Origin) {
         self.class = class;
         self.explicit = true;
         self.origin = origin;
         self.above = 0;
     }
 
-    /// Whether a rule that matches may replace what is there.
+    /// Returns true if a rule that matches may replace the current class.
     ///
-    /// Protection that is built in, or that systemd-oomd is to give, yields to a rule that names the protected group
-    /// or one below it. A rule that
-    /// takes in everything somewhere, `system.slice/** is background`, is about the services that the
-    /// user has in mind, hardly about the bus that is there as well.
+    /// Built-in protection, and that by systemd-oomd's preference, yields to a rule that names the
+    /// protected group or one below it. A blanket rule such as `system.slice/**` is meant for the
+    /// services that the user thinks of, hardly for the bus.
     fn yields_to(&self, rule: &GroupRule, path: &[Cow<'_, str>]) -> bool {
-        let is_default = matches!(self.origin, Origin::BuiltIn(..) | Origin::Own | Origin::Spared(_));
+        let is_default = matches!(self.origin, Origin::BuiltIn(..) | Origin::Own | Origin::OomPreference(_));
         if !is_default || self.class == Class::Background || rule.class > Some(self.class) {
             return true;
         }
@@ -318,31 +320,33 @@ impl Assignment {
         }
     }
 
-    /// Somebody said a word about the group, or about a process in it. More care is taken at its word; less only
-    /// where no rule protects it. Returns whether it counts.
+    /// Applies a statement about the group, or about the process `of` in it. A statement for more
+    /// care always counts; one for less care counts only if no rule protects the group. Returns
+    /// true if it counts.
     pub fn apply_statement(&mut self, word: Presence, of: Option<u32>) -> bool {
         let class = word.class();
         let counts = class > self.class || self.class == Class::Background || matches!(self.origin, Origin::Stated(..));
         if counts {
-            self.say(class, Origin::Stated(word, of));
+            self.set_class(class, Origin::Stated(word, of));
         }
         counts
     }
 
     fn apply_class(&mut self, value: &[u8], owner: u32) {
-        let Some(class) = std::str::from_utf8(xattrs::trim(value)).ok().and_then(class) else {
+        let Some(class) = std::str::from_utf8(xattrs::trim(value)).ok().and_then(parse_class) else {
             self.ignored = Some(Ignored::Unknown);
             return;
         };
         let more_care = class > self.class || (class == self.class && self.explicit);
         if owner == 0 || more_care {
-            self.say(class, Origin::Attribute);
+            self.set_class(class, Origin::Attribute);
         } else {
             self.ignored = Some(Ignored::NotRoot);
         }
     }
 
-    /// The focus makes a group foreground, whoever says so. That it was lost makes it nothing that it is not already.
+    /// Applies the focus. The focus makes a group foreground. A lost focus does not change the
+    /// class.
     fn apply_focus(&mut self, focus: Focus) {
         let origin = match focus {
             Focus::Here => Origin::Focus,
@@ -354,7 +358,7 @@ impl Assignment {
         };
         self.unfocused = None;
         if self.class < Class::Foreground {
-            self.say(Class::Foreground, origin);
+            self.set_class(Class::Foreground, origin);
         }
     }
 }
@@ -371,7 +375,7 @@ mod tests {
 
     const OWN: &str = "system.slice/omr.service";
 
-    /// Walks down to the last part of `path`, which has the attribute.
+    /// Assigns each group down to `path`; the last one has the attribute.
     fn walk(classifier: &Classifier, path: &Path, attribute: Option<&str>, owner: u32) -> Assignment {
         let mut assignment = classifier.assign(Path::new(""), &Assignment::default(), &Attributes::none(0));
         let depth = path.iter().count();
@@ -399,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_needs_is_protected_without_a_rule() {
+    fn essential_services_are_protected_without_a_rule() {
         for (path, expected) in [
             ("init.scope", true),
             (OWN, true),
@@ -529,7 +533,7 @@ mod tests {
                 let is = (found.class, found.explicit, found.unfocused);
                 assert_eq!(is, (class, explicit, unfocused), "{path} {focus:?}");
                 // A group below it that says nothing.
-                let below = found.below();
+                let below = found.inherited();
                 assert_eq!((below.class, below.unfocused), (class, unfocused), "{path} {focus:?}");
             }
         }
@@ -551,21 +555,25 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_oomd_is_to_spare_is_spared_unless_a_rule_names_it() {
-        let spared = |config: &str, spared| {
-            with(config, "a.slice/x.service", &Attributes { spared: Some(spared), ..Attributes::none(1000) })
+    fn the_oomd_preference_counts_unless_a_rule_names_the_group() {
+        let oom_preference = |config: &str, oom_preference| {
+            with(
+                config,
+                "a.slice/x.service",
+                &Attributes { oom_preference: Some(oom_preference), ..Attributes::none(1000) },
+            )
         };
-        assert_eq!(spared("", Spared::Avoid).class, Class::Foreground);
-        assert_eq!(spared("", Spared::Omit).class, Class::Protected);
+        assert_eq!(oom_preference("", OomPreference::Avoid).class, Class::Foreground);
+        assert_eq!(oom_preference("", OomPreference::Omit).class, Class::Protected);
         assert_eq!(
-            spared("", Spared::Omit).explain(Path::new("a.slice/x.service")),
+            oom_preference("", OomPreference::Omit).explain(Path::new("a.slice/x.service")),
             "extended attribute user.oomd_omit (ManagedOOMPreference=omit)"
         );
         let rule = |glob: &str| format!("[[group]]\nmatch = '{glob}'\nclass = 'background'");
-        assert_eq!(spared(&rule("a.slice/**"), Spared::Omit).class, Class::Protected);
-        assert_eq!(spared(&rule("a.slice/x.service"), Spared::Omit).class, Class::Background);
+        assert_eq!(oom_preference(&rule("a.slice/**"), OomPreference::Omit).class, Class::Protected);
+        assert_eq!(oom_preference(&rule("a.slice/x.service"), OomPreference::Omit).class, Class::Background);
         let protect = "[[group]]\nmatch = 'a.slice/**'\nclass = 'protected'";
-        assert_eq!(spared(protect, Spared::Avoid).class, Class::Protected);
+        assert_eq!(oom_preference(protect, OomPreference::Avoid).class, Class::Protected);
     }
 
     #[test]
@@ -581,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_counts_unless_a_rule_protects() {
+    fn a_statement_counts_unless_a_rule_protects() {
         let config = "
             [[group]]\nmatch = 'fg'\nclass = 'foreground'
             [[group]]\nmatch = 'bg'\nclass = 'background'
@@ -600,11 +608,11 @@ mod tests {
             assert_eq!(assignment.class, class, "{path} {word:?}");
             assert_eq!(assignment.explain(Path::new(path)).contains("omr "), counts, "{path} {word:?}");
         }
-        // What is said of a group can be said otherwise of it, and of a group below it.
+        // A later statement replaces an earlier one, and a group below can have its own.
         let mut assignment = assigned(config, "x");
         assert!(assignment.apply_statement(Presence::Foreground, Some(7)));
         assert_eq!(assignment.explain(Path::new("x")), "omr foreground 7, a process in it");
-        let mut below = assignment.below();
+        let mut below = assignment.inherited();
         assert!(
             assignment.apply_statement(Presence::Background, None) && below.apply_statement(Presence::Background, None)
         );
@@ -632,7 +640,7 @@ mod tests {
         assert_eq!(
             assigned(config, "jobs.slice/a").explain(Path::new("jobs.slice/a")),
             "no rule matched: background, and swept only when the machine is idle; \
-             loses only what was not used for 2 min: matched \"jobs.slice\" in /etc/omr/omr.toml:3"
+             only memory unused for 2 min is reclaimed: matched \"jobs.slice\" in /etc/omr/omr.toml:3"
         );
     }
 
@@ -657,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_rule_that_names_it_lifts_what_is_built_in() {
+    fn only_a_rule_that_names_the_group_removes_built_in_protection() {
         for (pattern, path, class) in [
             ("match = 'system.slice/**'", "system.slice/dbus.service", Class::Protected),
             ("match = '**'", "init.scope", Class::Protected),

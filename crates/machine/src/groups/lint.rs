@@ -1,4 +1,4 @@
-//! What is no mistake and yet hardly what the user wanted.
+//! Warnings: valid configuration that is probably not what the user meant.
 
 use std::path::{Path, PathBuf};
 
@@ -10,39 +10,39 @@ use omr_units::{Amount, Permyriad};
 use crate::groups::class::{Assignment, BUILT_IN, Classifier};
 use crate::groups::xattrs::Attributes;
 
-/// Findings in the order of the rules.
+/// Returns all warnings, in the order of the rules.
 pub fn warnings(loaded: &Loaded) -> Vec<Problem> {
     let mut found: Vec<Problem> = loaded
-        .loose()
+        .world_writable()
         .iter()
-        .map(|file| Problem::of_file(file, "anybody may write to this file, and so tell a root process what to do"))
+        .map(|file| Problem::of_file(file, "anybody may write to this file and so control a root process"))
         .collect();
     for (n, rule) in loaded.groups.iter().enumerate() {
         let later = loaded.groups.get(n + 1..).unwrap_or_default();
-        found.extend(lost(rule, later));
-        found.extend(lifted(rule));
+        found.extend(repeated(rule, later));
+        found.extend(removes_protection(rule));
         found.extend(overlaps(rule, later));
-        found.extend(never_old(rule));
+        found.extend(useless_age(rule));
     }
-    found.extend(nothing_left(&loaded.groups));
+    found.extend(nothing_reclaimable(&loaded.groups));
     for (n, rule) in loaded.processes.iter().enumerate() {
         let later = loaded.processes.get(n + 1..).unwrap_or_default();
-        found.extend(overruled(rule, later).or_else(|| idle(rule, &loaded.groups)));
+        found.extend(never_wins(rule, later).or_else(|| without_effect(rule, &loaded.groups)));
     }
     found
 }
 
-/// A rule for processes of which a later one fits each that it fits: the last one wins.
-fn overruled(rule: &ProcessRule, later: &[ProcessRule]) -> Option<Problem> {
+/// Warns if a later rule matches every process that this rule matches, as the last one wins.
+fn never_wins(rule: &ProcessRule, later: &[ProcessRule]) -> Option<Problem> {
     let winner = later.iter().find(|later| later.covers(rule))?;
     Some(Problem::at(
         &rule.place,
-        format!("process {}: never wins, each process that fits it fits {winner}", rule.what()),
+        format!("process {}: never wins: every process that it matches also matches {winner}", rule.description()),
     ))
 }
 
-/// A rule that says background of processes whose group, named by its path, is never that.
-fn idle(rule: &ProcessRule, groups: &[GroupRule]) -> Option<Problem> {
+/// Warns if a rule makes processes background whose group is never background.
+fn without_effect(rule: &ProcessRule, groups: &[GroupRule]) -> Option<Problem> {
     let group = rule.group.as_ref().filter(|glob| rule.class == Class::Background && glob.is_literal())?;
     let classifier = Classifier::new(groups, Path::new(""));
     let (mut path, mut assignment) = (PathBuf::new(), Assignment::default());
@@ -54,11 +54,14 @@ fn idle(rule: &ProcessRule, groups: &[GroupRule]) -> Option<Problem> {
         return None;
     }
     let (class, why) = (assignment.class.name(), assignment.explain(&path));
-    Some(Problem::at(&rule.place, format!("process {}: says nothing, the group is {class}: {why}", rule.what())))
+    Some(Problem::at(
+        &rule.place,
+        format!("process {}: has no effect: the group is {class}: {why}", rule.description()),
+    ))
 }
 
-/// A rule whose every word is said again, for the same groups, by later ones.
-fn lost(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
+/// Warns if later rules for the same groups replace every key of this rule.
+fn repeated(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
     let same = |other: &&GroupRule| other.selector == rule.selector;
     let mut winner = None;
     let words: [fn(&GroupRule) -> bool; 3] =
@@ -67,12 +70,12 @@ fn lost(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
         winner = winner.or(Some(later.iter().filter(same).find(|other| says(other))?));
     }
     let winner = winner?;
-    let text = format!("group {}: never wins, {} says the same groups again", quoted(rule), winner.place);
+    let text = format!("group {}: never wins: {} is for the same groups", quoted(rule), winner.place);
     Some(Problem::at(&rule.place, text))
 }
 
-/// A rule that takes away what is built in.
-fn lifted(rule: &GroupRule) -> Option<Problem> {
+/// Warns if a rule removes built-in protection.
+fn removes_protection(rule: &GroupRule) -> Option<Problem> {
     if rule.class != Some(Class::Background) {
         return None;
     }
@@ -80,15 +83,15 @@ fn lifted(rule: &GroupRule) -> Option<Problem> {
     let glob = Glob::unit(name).ok()?;
     let (start, end) = BUILT_IN.iter().find(|(start, end)| match *end {
         "" => glob.matches(&[(*start).into()]),
-        // By an example: "*-agent.service" is not meant for "getty@x-agent.service".
+        // Compared with an example: "*-agent.service" is not meant for "getty@x-agent.service".
         end => name.starts_with(start) || glob.matches(&[format!("{start}1{end}").into()]),
     })?;
     let star = if end.is_empty() { "" } else { "*" };
-    let text = format!("group {}: takes the built-in protection from \"{start}{star}{end}\"", quoted(rule));
+    let text = format!("group {}: removes the built-in protection from \"{start}{star}{end}\"", quoted(rule));
     Some(Problem::at(&rule.place, text))
 }
 
-/// Rules that say different things, with equal weight, of a group that both match.
+/// Warns if two rules of equal weight give different classes to a group that both match.
 fn overlaps(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
     let class = rule.class?;
     let other = later.iter().find(|other| {
@@ -111,19 +114,18 @@ fn overlaps(rule: &GroupRule, later: &[GroupRule]) -> Option<Problem> {
     Some(Problem::at(&rule.place, text))
 }
 
-/// A rule that says how old memory must be to be taken from groups that nothing is taken from.
-fn never_old(rule: &GroupRule) -> Option<Problem> {
+/// Warns if a rule gives a minimum age for groups that are never reclaimed.
+fn useless_age(rule: &GroupRule) -> Option<Problem> {
     let class = rule.class.filter(|class| *class != Class::Background)?;
-    if !rule.asks_for_age() {
+    if !rule.has_min_age() {
         return None;
     }
-    let text =
-        format!("group {}: older_than says nothing, as nothing is taken from a {} group", quoted(rule), class.name());
+    let text = format!("group {}: older_than has no effect: a {} group is never reclaimed", quoted(rule), class.name());
     Some(Problem::at(&rule.place, text))
 }
 
-/// Nothing that omr could take anything from.
-fn nothing_left(rules: &[GroupRule]) -> Option<Problem> {
+/// Warns if no group is left that omr may reclaim.
+fn nothing_reclaimable(rules: &[GroupRule]) -> Option<Problem> {
     let everything = |rule: &&GroupRule| match &rule.selector {
         // "*" by inheritance.
         Selector::Match(glob) => matches!(glob.as_str(), "**" | "*"),
@@ -143,7 +145,7 @@ fn nothing_left(rules: &[GroupRule]) -> Option<Problem> {
     let keep = all.clone().find(|rule| rule.keep.is_some())?;
     let whole = |rule: &GroupRule| rule.keep == Some(Amount::Share(Permyriad::ONE));
     if whole(keep) && !rules.iter().any(|rule| rule.keep.is_some() && !whole(rule)) {
-        let text = format!("group {}: every group keeps all it has, so nothing is ever swept", quoted(keep));
+        let text = format!("group {}: every group keeps all its memory, so nothing is ever swept", quoted(keep));
         return Some(Problem::at(&keep.place, text));
     }
     None
@@ -173,7 +175,7 @@ mod tests {
         let warned = |keys: &str| found(&rule("match = 'a'", keys));
         assert_eq!(
             warned("class = 'foreground'\nolder_than = '2m'"),
-            ["/etc/omr/omr.toml:2: group \"a\": older_than says nothing, as nothing is taken from a foreground group"]
+            ["/etc/omr/omr.toml:2: group \"a\": older_than has no effect: a foreground group is never reclaimed"]
         );
         assert_eq!(warned("class = 'background'\nolder_than = '2m'"), [""; 0]);
         assert_eq!(warned("class = 'protected'\nolder_than = '0s'"), [""; 0]);
@@ -205,7 +207,7 @@ mod tests {
         let found = found(&rule("match = '**'", "keep = '100%'"));
         assert_eq!(
             found,
-            ["/etc/omr/omr.toml:2: group \"**\": every group keeps all it has, so nothing is ever swept"]
+            ["/etc/omr/omr.toml:2: group \"**\": every group keeps all its memory, so nothing is ever swept"]
         );
     }
 
@@ -222,7 +224,7 @@ mod tests {
         ] {
             let found = found(&rule(pattern, "class = 'background'"));
             assert_eq!(found.len(), 1, "{found:?}");
-            assert!(found[0].ends_with(&format!("takes the built-in protection from \"{what}\"")), "{found:?}");
+            assert!(found[0].ends_with(&format!("removes the built-in protection from \"{what}\"")), "{found:?}");
         }
         assert_eq!(found(&rule("match = '**'", "class = 'background'")), [""; 0]);
     }
@@ -232,7 +234,7 @@ mod tests {
         let text = rule("match = 'a'", "class = 'background'") + &rule("match = 'a'", "class = 'foreground'");
         assert_eq!(
             found(&text),
-            ["/etc/omr/omr.toml:2: group \"a\": never wins, /etc/omr/omr.toml:5 says the same groups again"]
+            ["/etc/omr/omr.toml:2: group \"a\": never wins: /etc/omr/omr.toml:5 is for the same groups"]
         );
         let text =
             rule("match = 'a'", "class = 'background'\nkeep = '1M'") + &rule("match = 'a'", "class = 'foreground'");
@@ -258,7 +260,7 @@ mod tests {
         ] {
             let found = found_of_processes("", &[cat, later]);
             assert_eq!(found.len(), 1, "{later}: {found:?}");
-            let begin = "/etc/omr/omr.toml:1: process exe \"/usr/bin/cat\", uid 1000: never wins, each process that fits it fits ";
+            let begin = "/etc/omr/omr.toml:1: process exe \"/usr/bin/cat\", uid 1000: never wins: every process that it matches also matches ";
             assert!(found[0].starts_with(begin) && found[0].contains(" in /etc/omr/omr.toml:"), "{found:?}");
             // The other way round is how one makes an exception.
             assert_eq!(found_of_processes("", &[later, cat]).len(), usize::from(is_the_same), "{later}");
@@ -284,7 +286,7 @@ mod tests {
         let of = |group: &str, class: &str| format!("group = '{group}', class = '{class}'");
         assert_eq!(
             found_of_processes(&groups, &[&of("work/a", "background")]),
-            ["/etc/omr/omr.toml:1: process group \"work/a\": says nothing, the group is foreground: \
+            ["/etc/omr/omr.toml:1: process group \"work/a\": has no effect: the group is foreground: \
                  matched \"work/**\" in /etc/omr/omr.toml:2"]
         );
         assert_eq!(found_of_processes(&groups, &[&of("system.slice/dbus.service", "background")]).len(), 1);

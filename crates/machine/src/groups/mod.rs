@@ -1,4 +1,4 @@
-//! Control groups: all there are, what each says of itself, its class, and which may be touched.
+//! Control groups: the tree, extended attributes, classes, reclaim targets, and lint of rules.
 
 pub mod class;
 pub mod lint;

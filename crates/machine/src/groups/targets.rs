@@ -1,4 +1,4 @@
-//! The groups that may be reclaimed, each with what may be taken from it.
+//! Targets of reclaim: groups, and how much may be reclaimed from each.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,26 +12,26 @@ use omr_units::{Bytes, GroupId, Limit};
 
 use crate::groups::tree::{Node, Tree};
 
-/// A group with less is not worth a write: the kernel does not work in smaller portions.
+/// The smallest gain that is worth a write. The kernel does not reclaim smaller portions.
 pub const SMALLEST: Bytes = omr_policy::pace::SMALLEST_STEP;
 
-/// One group to take from.
+/// A group that may be reclaimed.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Identity.
+    /// The identity of the group.
     pub id: GroupId,
-    /// Where it was at the scan.
+    /// The path of the group at the scan.
     pub path: PathBuf,
-    /// What it held; of an inner group, beyond its children.
+    /// The memory of the group; of an internal group, without its children.
     pub current: Bytes,
-    /// What may be taken.
+    /// The amount that may be reclaimed.
     pub gain: Bytes,
-    /// For an inner group: what it holds beyond its children.
-    pub inner: Option<Bytes>,
+    /// For an internal group: its memory without its children. `None`: not an internal group.
+    pub beyond_children: Option<Bytes>,
 }
 
 impl Candidate {
-    /// The group; `None` when it is gone, whatever else may have its name by now.
+    /// Opens the group. `None`: the group is gone, even if another one has its name now.
     pub fn open(&self, kernel: &Kernel) -> Result<Option<Group>> {
         match Group::open(kernel.cgroup()?, &self.path) {
             Ok(group) => Ok(Some(group).filter(|group| group.id() == self.id)),
@@ -41,13 +41,13 @@ impl Candidate {
     }
 }
 
-/// Largest benefit first; of equals the one with the smaller id, so that a run can be repeated.
-pub fn sort(candidates: &mut [Candidate]) {
+/// Sorts by gain, largest first; by id if equal, so that the order is the same in each run.
+pub fn sort_by_gain(candidates: &mut [Candidate]) {
     candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.gain), candidate.id));
 }
 
-/// All groups at or below `top` that may be touched.
-pub fn walk(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
+/// Returns all groups at or below `top` that may be reclaimed.
+pub fn find_below(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidate> {
     let nodes = tree.nodes();
     let places: HashMap<GroupId, usize> = nodes.iter().enumerate().map(|(index, node)| (node.id, index)).collect();
     let below = |index: usize| {
@@ -70,19 +70,32 @@ pub fn walk(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Candidat
             let keep = group.keep.map_or(Bytes::ZERO, |keep| keep.of(current));
             let unprotected = if ignore_low { Bytes::MAX } else { group.unprotected? };
             let gain = (current - keep).min(unprotected);
-            let inner = nodes[index].inner.then_some(current);
-            (gain >= SMALLEST).then(|| Candidate { id: group.id, path: tree.path_at(index), current, gain, inner })
+            let beyond_children = nodes[index].is_internal.then_some(current);
+            (gain >= SMALLEST).then(|| Candidate {
+                id: group.id,
+                path: tree.path_at(index),
+                current,
+                gain,
+                beyond_children,
+            })
         })
         .collect()
 }
 
-/// A group that is the target by name, with what may be taken from it; where nothing may, an error that says why.
-pub fn one(tree: &Tree, node: &Node, group: &Group, ignore_class: bool, ignore_low: bool) -> anyhow::Result<Candidate> {
+/// Returns the candidate for a group that the user names. The error says why nothing may be
+/// reclaimed from it.
+pub fn find_named(
+    tree: &Tree,
+    node: &Node,
+    group: &Group,
+    ignore_class: bool,
+    ignore_low: bool,
+) -> anyhow::Result<Candidate> {
     let path = group.path();
     let shown = if group.is_root() { "/".to_owned() } else { printable(&path.to_string_lossy()) };
     let no_controller = || format!("{shown} has no memory controller; the group above it accounts for its memory");
     let Some(current) = node.current else {
-        // The file's own error, where it is there and cannot be read.
+        // If the file exists and cannot be read, its own error says more.
         return Err(match group.read_current(&mut Vec::new()) {
             Err(err) if !err.is_gone() => err.into(),
             _ => Exit::Unsupported.error(no_controller()),
@@ -99,9 +112,9 @@ pub fn one(tree: &Tree, node: &Node, group: &Group, ignore_class: bool, ignore_l
         );
         return Err(Exit::Failed.error(text));
     }
-    if !node.clear && !ignore_class {
+    if !node.subtree_reclaimable && !ignore_class {
         let text = format!(
-            "{shown} holds the memory of groups that may not be touched; nothing was reclaimed. \
+            "{shown} has groups below it that may not be reclaimed; nothing was reclaimed. \
              --ignore-class reclaims it all the same."
         );
         return Err(Exit::Failed.error(text));
@@ -127,10 +140,10 @@ pub fn one(tree: &Tree, node: &Node, group: &Group, ignore_class: bool, ignore_l
     }
     let unprotected = if ignore_low { current } else { node.unprotected.unwrap_or_default() };
     let gain = (current - kept).min(unprotected);
-    Ok(Candidate { id: node.id, path: path.into(), current, gain, inner: None })
+    Ok(Candidate { id: node.id, path: path.into(), current, gain, beyond_children: None })
 }
 
-/// The file that protects a group, and what is in it.
+/// Returns the file that protects a group, with its value.
 fn protected_by(group: &Group) -> Result<String> {
     let buffer = &mut Vec::new();
     for file in ["memory.low", "memory.min"] {

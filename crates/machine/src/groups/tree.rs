@@ -1,6 +1,7 @@
-//! The groups of the machine: who they are, their class, and what they hold.
+//! The tree of all groups: identity, class and memory of each.
 //!
-//! Kept from scan to scan, because names, classes and limits hardly change while counters do.
+//! The tree is kept between scans: counters change all the time; names, classes and limits seldom
+//! do.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -20,63 +21,65 @@ use omr_units::{Bytes, GroupId, Limit, Monotonic};
 use crate::groups::class::{Assignment, Classifier};
 use crate::groups::xattrs::Attributes;
 
-/// Limits and xattrs of all groups are read again after this time, in one scan, so that what is said
-/// of a group reaches those below it at once; a sweep reads the limits of its group anew.
-const SLOW: Duration = Duration::from_secs(30);
-/// And not more often than in so many scans: such a scan takes twice as long, and scans of thousands
-/// of groups are more than `SLOW` apart.
-const SLOW_SCANS: u32 = 6;
+/// Limits and xattrs of all groups are read again after this time, all in one scan. So a change of
+/// a group reaches the groups below it at once. A sweep reads the limits of its group itself.
+const FULL_SCAN_AFTER: Duration = Duration::from_secs(30);
+/// At least this many scans lie between two full scans. A full scan takes twice as long, and with
+/// thousands of groups two scans are more than `FULL_SCAN_AFTER` apart.
+const FULL_SCAN_EVERY: u32 = 6;
 
-/// What stays the same from scan to scan.
+/// The properties of a group that are kept between scans.
 #[derive(Debug)]
-struct Known {
+struct CachedGroup {
     name: Box<OsStr>,
     assignment: Assignment,
-    /// `memory.min` or `memory.low`, the larger.
+    /// The larger one of `memory.min` and `memory.low`.
     protection: Option<Limit>,
     seen: u32,
 }
 
-/// One group at the last scan.
+/// A group as the last scan found it.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Identity.
+    /// The identity of the group.
     pub id: GroupId,
-    /// Index of its parent; the root's is its own.
+    /// The index of the parent. The root is its own parent.
     pub parent: u32,
     /// `memory.current`; `None` without a memory controller.
     pub current: Option<Bytes>,
-    /// Of it, what children with a memory controller hold.
-    pub in_children: Bytes,
-    /// Whether any child has a memory controller.
-    pub inner: bool,
+    /// The part of `current` that is charged to children with a memory controller.
+    pub charged_to_children: Bytes,
+    /// A child has a memory controller, so this is an internal cgroup.
+    pub is_internal: bool,
     /// Anonymous and shared memory.
     pub swap_backed: Option<Bytes>,
     /// Page cache of files.
     pub page_cache: Option<Bytes>,
-    /// Bytes that came back.
+    /// Refaults since the group was made, in bytes.
     pub refaults: Option<Bytes>,
-    /// What its own and its ancestors' protection leaves; `None` unknown.
+    /// The bytes that its own and its ancestors' protection leave unprotected; `None`: unknown.
     pub unprotected: Option<Bytes>,
-    /// All groups below it are known, of class background, unprotected, keep nothing, and do not lose less by age.
-    pub clear: bool,
-    /// It could be read, and so could all groups right below it.
+    /// Reclaim of this group may also reclaim from all groups below it: each is known, of class
+    /// background, unprotected, without a keep rule, and without a higher minimum age.
+    pub subtree_reclaimable: bool,
+    /// The group and all its children could be read.
     readable: bool,
 }
 
-/// What is said of groups; of some because of a process in them.
+/// The statements about groups. The number is the process that the statement is about, if it is
+/// about a process in the group.
 pub type GroupStatements = HashMap<GroupId, (Presence, Option<u32>)>;
 
-/// All groups, parents before children.
+/// All groups of the machine, parents before children.
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: Vec<Node>,
-    known: HashMap<GroupId, Known>,
+    known: HashMap<GroupId, CachedGroup>,
     statements: GroupStatements,
-    /// Whose attributes are watched; `None`: nobody's.
+    /// The watched directories; `None`: no group is watched.
     watches: Option<Watches>,
     scan: u32,
-    /// When limits and xattrs of all groups were read, and in which scan.
+    /// The time and the number of the last full scan.
     read_all: (Monotonic, u32),
     buffer: Vec<u8>,
     path: PathBuf,
@@ -86,7 +89,7 @@ struct Scan<'a> {
     tree: &'a mut Tree,
     classifier: &'a Classifier,
     page: omr_units::PageSize,
-    /// Limits and xattrs of all groups, not of new ones only.
+    /// Reads limits and xattrs of all groups, not only of new ones.
     all: bool,
     memory: bool,
 }
@@ -101,7 +104,7 @@ impl Visit for Scan<'_> {
             None => true,
         };
         if stale {
-            // The path is put together for new groups only; most scans see none.
+            // The path is built for new groups only; most scans find none.
             tree.path.clear();
             if let Some(parent) = parent {
                 push_path(&tree.nodes, &tree.known, parent, &mut tree.path);
@@ -110,13 +113,13 @@ impl Visit for Scan<'_> {
             let above = parent.map(|parent| tree.nodes[parent].id);
             let assignment = tree.classify(self.classifier, dir, id, above);
             let protection = memcg::read_protection(dir, &mut tree.buffer).ok();
-            tree.known.insert(id, Known { name: name.into(), assignment, protection, seen: tree.scan });
+            tree.known.insert(id, CachedGroup { name: name.into(), assignment, protection, seen: tree.scan });
         } else if let Some(known) = tree.known.get_mut(&id) {
             known.seen = tree.scan;
         }
         let (current, readable) = match memcg::read_number(dir, "memory.current", &mut tree.buffer) {
             Ok(current) => (Some(Bytes(current)), true),
-            // No memory controller here, or the group is gone.
+            // The group has no memory controller, or is gone.
             Err(err) => (None, err.is_gone()),
         };
         let stat = match current {
@@ -130,13 +133,13 @@ impl Visit for Scan<'_> {
             id,
             parent: u32::try_from(parent_index).unwrap_or(u32::MAX),
             current,
-            in_children: Bytes::ZERO,
-            inner: false,
+            charged_to_children: Bytes::ZERO,
+            is_internal: false,
             swap_backed: stat.swap_backed().map(|bytes| bytes + stat.swapcached.unwrap_or_default()),
             page_cache: stat.page_cache(),
             refaults: stat.refaults().map(|pages| pages.bytes(self.page)),
             unprotected: None,
-            clear: false,
+            subtree_reclaimable: false,
             readable,
         });
         Some(index)
@@ -149,13 +152,13 @@ impl Visit for Scan<'_> {
     }
 }
 
-/// What is said to who names a group that is not there.
+/// Error for a cgroup that does not exist.
 pub fn no_group(path: &Path) -> anyhow::Error {
     let shown = printable(&path.to_string_lossy());
     Exit::Failed.error(format!("there is no group {shown}; systemd-cgls shows those there are"))
 }
 
-fn push_path(nodes: &[Node], known: &HashMap<GroupId, Known>, index: usize, path: &mut PathBuf) {
+fn push_path(nodes: &[Node], known: &HashMap<GroupId, CachedGroup>, index: usize, path: &mut PathBuf) {
     let Some(node) = nodes.get(index) else { return };
     let parent = node.parent as usize;
     if parent == index {
@@ -168,13 +171,13 @@ fn push_path(nodes: &[Node], known: &HashMap<GroupId, Known>, index: usize, path
 }
 
 impl Tree {
-    /// Walks over all groups and reads what they hold. `memory`: also what it consists of.
+    /// Reads all groups. `memory`: reads `memory.stat`, too.
     pub fn scan(&mut self, kernel: &Kernel, classifier: &Classifier, memory: bool) -> Result<()> {
         self.nodes.clear();
         self.scan = self.scan.wrapping_add(1);
         let now = clock::read_monotonic();
         let (when, scan) = self.read_all;
-        let all = now.since(when) >= SLOW && self.scan.wrapping_sub(scan) >= SLOW_SCANS;
+        let all = now.since(when) >= FULL_SCAN_AFTER && self.scan.wrapping_sub(scan) >= FULL_SCAN_EVERY;
         if all || self.scan == 1 {
             self.read_all = (now, self.scan);
         }
@@ -189,9 +192,9 @@ impl Tree {
         Ok(())
     }
 
-    /// The assignment of the group at `self.path`, by what it says now.
+    /// Returns the assignment of the group at `self.path`, from its xattrs as they are now.
     fn classify(&mut self, classifier: &Classifier, dir: &Dir, id: GroupId, parent: Option<GroupId>) -> Assignment {
-        // First the watch: what changes in between is read twice, and not never.
+        // The watch comes first: a change in between is then read twice instead of being missed.
         if self.watches.is_some() {
             self.watch(dir, id);
         }
@@ -205,15 +208,17 @@ impl Tree {
         assignment
     }
 
-    /// From the next scan on, changes of the attributes of users' groups, such as the focus, are noticed at once.
+    /// Watches the xattrs of users' groups, such as the focus, from the next scan on. Changes are
+    /// then noticed at once.
     pub fn watch_attributes(&mut self) {
         match Watches::new() {
             Ok(watches) => self.watches = Some(watches),
-            Err(err) => log::warn!("{err}; who has the focus is noticed within {} s", SLOW.as_secs()),
+            Err(err) => log::warn!("{err}; changes of the focus are noticed within {} s", FULL_SCAN_AFTER.as_secs()),
         }
     }
 
-    /// A compositor writes to groups of its own user only; those of root, most of them, are no applications.
+    /// Watches one group, unless it belongs to root. A compositor writes only to groups of its own
+    /// user, and most groups of root are no applications.
     fn watch(&mut self, dir: &Dir, id: GroupId) {
         let Some(watches) = &mut self.watches else { return };
         if dir.owner().is_ok_and(|owner| owner == 0) {
@@ -221,38 +226,38 @@ impl Tree {
         }
         match watches.watch(dir, id) {
             Err(err) if !err.is_gone() => {
-                log::warn!("{err}; who has the focus is noticed within {} s", SLOW.as_secs());
+                log::warn!("{err}; changes of the focus are noticed within {} s", FULL_SCAN_AFTER.as_secs());
                 self.watches = None;
             }
             _ => {}
         }
     }
 
-    /// Readable when [`Tree::take_changes`] has something to take in.
+    /// A descriptor that is readable when [`Tree::collect_changes`] has work to do.
     pub fn changes(&self) -> Option<BorrowedFd<'_>> {
         self.watches.as_ref().map(|watches| watches.as_fd())
     }
 
-    /// Takes in what groups say of themselves since the last scan: for those that were watched, and all below them.
-    /// Returns the groups that have another assignment now.
-    pub fn take_changes(&mut self, kernel: &Kernel, classifier: &Classifier) -> Result<Vec<GroupId>> {
+    /// Reads the xattrs of watched groups that changed since the last scan, and of all groups below
+    /// them. Returns the groups whose assignment changed.
+    pub fn collect_changes(&mut self, kernel: &Kernel, classifier: &Classifier) -> Result<Vec<GroupId>> {
         let Some(changed) = self.watches.as_mut().map(Watches::read) else { return Ok(Vec::new()) };
         if changed.lost {
             // The next scan reads all of them.
-            self.read_all = (Monotonic(0), self.scan.wrapping_sub(SLOW_SCANS));
+            self.read_all = (Monotonic(0), self.scan.wrapping_sub(FULL_SCAN_EVERY));
             return Ok(Vec::new());
         }
         self.refresh(kernel, classifier, &changed.groups)
     }
 
-    /// Looks again what these groups and all below them say of themselves, and what is said of them. Returns those
-    /// that have another assignment now.
+    /// Classifies these groups and all groups below them again. Returns the groups whose assignment
+    /// changed.
     fn refresh(&mut self, kernel: &Kernel, classifier: &Classifier, ids: &[GroupId]) -> Result<Vec<GroupId>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let root = kernel.cgroup()?;
-        let mut other = Vec::new();
+        let mut reassigned = Vec::new();
         let mut touched = vec![false; self.nodes.len()];
         for index in 0..self.nodes.len() {
             let (id, parent) = (self.nodes[index].id, self.nodes[index].parent as usize);
@@ -261,7 +266,7 @@ impl Tree {
                 continue;
             }
             self.path = self.path_at(index);
-            // One that is gone is left to the next scan.
+            // The next scan removes a group that is gone.
             let Some(group) = Group::open(root, &self.path).ok().filter(|group| group.id() == id) else { continue };
             let above = (parent != index).then(|| self.nodes[parent].id);
             let assignment = self.classify(classifier, group.dir(), id, above);
@@ -269,16 +274,16 @@ impl Tree {
                 && known.assignment != assignment
             {
                 known.assignment = assignment;
-                other.push(id);
+                reassigned.push(id);
             }
         }
-        if !other.is_empty() {
+        if !reassigned.is_empty() {
             self.sum_up();
         }
-        Ok(other)
+        Ok(reassigned)
     }
 
-    /// What is said of groups from now on. Returns the groups that have another assignment by that.
+    /// Replaces the statements about groups. Returns the groups whose assignment changed.
     pub fn set_statements(
         &mut self,
         kernel: &Kernel,
@@ -291,15 +296,17 @@ impl Tree {
         self.refresh(kernel, classifier, &changed)
     }
 
-    /// Forgets classes, as after a change of the configuration.
+    /// Forgets all classes, for a new configuration.
     pub fn reclassify(&mut self) {
         self.known.clear();
     }
 
-    /// Children come after their parents, so one pass down hands protection on and one pass up sums.
+    /// Computes protection and sums. Children come after their parents, so one pass down hands
+    /// protection on and one pass up adds memory.
     fn sum_up(&mut self) {
         for node in &mut self.nodes {
-            (node.in_children, node.inner, node.clear) = (Bytes::ZERO, false, node.readable);
+            (node.charged_to_children, node.is_internal, node.subtree_reclaimable) =
+                (Bytes::ZERO, false, node.readable);
         }
         for index in 0..self.nodes.len() {
             let parent = self.nodes[index].parent as usize;
@@ -307,7 +314,7 @@ impl Tree {
             let node = &self.nodes[index];
             let known = self.known.get(&node.id);
             let own = match (node.current, known.and_then(|known| known.protection)) {
-                // No memory controller here: the group above it decides.
+                // Without a memory controller the group above decides.
                 (None, _) => Some(Bytes::MAX),
                 (Some(_), Some(Limit::Max)) => Some(Bytes::ZERO),
                 (Some(current), Some(Limit::Bytes(protected))) if protected.0 > 0 => Some(current - protected),
@@ -321,47 +328,49 @@ impl Tree {
             let node = &self.nodes[index];
             let known = self.known.get(&node.id);
             let above = self.known.get(&self.nodes[parent].id).and_then(|above| above.assignment.older_than());
-            let clear = node.clear
+            let reclaimable = node.subtree_reclaimable
                 && known.is_some_and(|known| {
                     known.assignment.class == Class::Background
                         && known.assignment.keep.is_none()
-                        // What is taken from the group above may be of this one.
+                        // Reclaim of the group above can reclaim memory of this group.
                         && known.assignment.older_than() <= above
                         && (node.current.is_none() || known.protection == Some(Limit::Bytes(Bytes::ZERO)))
                 });
             let current = node.current;
             let above = &mut self.nodes[parent];
-            above.clear &= clear;
+            above.subtree_reclaimable &= reclaimable;
             if let Some(current) = current {
-                above.in_children += current;
-                above.inner = true;
+                above.charged_to_children += current;
+                above.is_internal = true;
             }
         }
     }
 
-    /// All groups of the last scan, the root first.
+    /// Returns all groups of the last scan, the root first.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Class of a group and where that comes from.
+    /// Returns the class of a group and its origin.
     pub fn assignment(&self, node: &Node) -> Option<&Assignment> {
         self.known.get(&node.id).map(|known| &known.assignment)
     }
 
-    /// Path of a group below the mount. Looks for the group: not for all of them, one after the other.
+    /// Returns the path of a group below the mount. This is a search; use [`Tree::path_at`] in
+    /// loops.
     pub fn path(&self, id: GroupId) -> Option<PathBuf> {
         Some(self.path_at(self.nodes.iter().position(|node| node.id == id)?))
     }
 
-    /// Path of the group at this index of [`Tree::nodes`].
+    /// Returns the path of the group at this index of [`Tree::nodes`].
     pub fn path_at(&self, index: usize) -> PathBuf {
         let mut path = PathBuf::new();
         push_path(&self.nodes, &self.known, index, &mut path);
         path
     }
 
-    /// The group at a path below the mount; bytes in names that are not UTF-8 may be replaced in it.
+    /// Returns the group at a path below the mount. In `path`, bytes that are not UTF-8 may be
+    /// replaced.
     pub fn find(&self, path: &Path) -> Option<&Node> {
         let is_here = |mut index: usize| {
             for part in path.iter().rev() {
@@ -378,9 +387,10 @@ impl Tree {
         found.map(|index| &self.nodes[index])
     }
 
-    /// The groups that can be swept, as the policy sees them: each leaf of the memory controller,
-    /// and each inner group of which all below may be touched, for what its children do not account
-    /// for (the page cache that finished children left behind is charged to nobody else).
+    /// Returns the groups that can be swept, for the policy: each leaf of the memory controller,
+    /// and each internal group with `subtree_reclaimable`. An internal group counts with the memory
+    /// that is not charged to its children, such as the page cache that removed children left
+    /// behind.
     pub fn groups(&self) -> impl Iterator<Item = omr_policy::Group> + '_ {
         self.nodes.iter().enumerate().filter_map(|(index, node)| {
             let parent = node.parent as usize;
@@ -388,14 +398,18 @@ impl Tree {
                 return None;
             }
             let assignment = &self.known.get(&node.id)?.assignment;
-            // Below a leaf there may be groups without a memory controller, of another class.
-            let class =
-                if node.clear || assignment.class != Class::Background { assignment.class } else { Class::Protected };
-            if node.inner && !node.clear {
+            // A leaf can have groups below it without a memory controller and of another class.
+            let class = if node.subtree_reclaimable || assignment.class != Class::Background {
+                assignment.class
+            } else {
+                Class::Protected
+            };
+            if node.is_internal && !node.subtree_reclaimable {
                 return None;
             }
-            let current = node.current.map(|current| current - node.in_children);
-            // memory.stat of an inner group counts its children too: no more than what is its own.
+            let current = node.current.map(|current| current - node.charged_to_children);
+            // memory.stat of an internal group includes its children, so its own memory is the
+            // limit.
             Some(omr_policy::Group {
                 id: node.id,
                 class,

@@ -1,8 +1,8 @@
-//! What a group says of itself: extended attributes of its directory.
+//! Extended attributes of a group's directory: class, focus, systemd-oomd preference.
 //!
-//! A user may write what begins with `user.` to groups of his own, so only what makes omr more careful is taken at its
-//! word there. `trusted.` ones, which only root may write, are not looked at: reading them takes `CAP_SYS_ADMIN`, and
-//! systemd writes its own as `user.` since 249.
+//! Users may write attributes with the prefix `user.` to their own groups. There, omr obeys only a
+//! value that asks for more care. omr does not read `trusted.` attributes, which only root may
+//! write: that takes `CAP_SYS_ADMIN`, and systemd writes its own as `user.` since 249.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,97 +11,99 @@ use omr_kernel::{Dir, clock};
 use omr_policy::Class;
 use omr_units::Monotonic;
 
-/// The class of a group, in omr's words.
+/// The attribute that holds the class of a group.
 pub const CLASS: &str = "user.omr.class";
-/// Since when an application has not had the focus: a moment of `CLOCK_MONOTONIC` in microseconds, in decimal digits;
-/// `-1`: it has it now. GNOME's compositor writes it to the groups of the applications of its session.
+/// The attribute that says when an application lost the focus: `CLOCK_MONOTONIC` in microseconds,
+/// in decimal digits; `-1`: it has the focus. GNOME's compositor writes it to the groups of
+/// applications in its session.
 pub const FOCUS: &str = "user.xdg.inactive-since";
 
-/// Whether an application has the focus.
+/// The focus state of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Focus {
-    /// It has.
+    /// The application has the focus.
     Here,
-    /// It has not, since that moment.
+    /// The application lost the focus at that moment.
     Lost(Monotonic),
-    /// What the attribute holds is neither of them: it may have.
+    /// The attribute holds something else, so the application may have the focus.
     Unknown,
 }
 
-/// systemd's `ManagedOOMPreference=`, as the kernel's attributes hold it: what systemd-oomd is to spare.
+/// systemd's `ManagedOOMPreference=`: groups that systemd-oomd must not kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spared {
-    /// `omit`: never to be killed.
+pub enum OomPreference {
+    /// `omit`: systemd-oomd never kills the group.
     Omit,
-    /// `avoid`: only if there is no other.
+    /// `avoid`: systemd-oomd kills the group only if there is no other one.
     Avoid,
 }
 
-impl Spared {
+impl OomPreference {
     fn attribute(self) -> &'static str {
         match self {
-            Spared::Omit => "user.oomd_omit",
-            Spared::Avoid => "user.oomd_avoid",
+            OomPreference::Omit => "user.oomd_omit",
+            OomPreference::Avoid => "user.oomd_avoid",
         }
     }
 
-    /// What omr makes of it, unless a rule names the group.
+    /// Returns the class that the preference gives, unless a rule names the group.
     pub fn class(self) -> Class {
         match self {
-            Spared::Omit => Class::Protected,
-            Spared::Avoid => Class::Foreground,
+            OomPreference::Omit => Class::Protected,
+            OomPreference::Avoid => Class::Foreground,
         }
     }
 }
 
 /// `extended attribute user.oomd_avoid (ManagedOOMPreference=avoid)`
-impl fmt::Display for Spared {
+impl fmt::Display for OomPreference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self {
-            Spared::Omit => "omit",
-            Spared::Avoid => "avoid",
+            OomPreference::Omit => "omit",
+            OomPreference::Avoid => "avoid",
         };
         write!(f, "extended attribute {} (ManagedOOMPreference={word})", self.attribute())
     }
 }
 
-/// All of it.
+/// The attributes of a group that omr reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Who owns the group; nobody, `u32::MAX`, when that cannot be told.
+    /// The owner of the group; `u32::MAX`: unknown.
     pub owner: u32,
-    /// What [`CLASS`] holds.
+    /// The value of [`CLASS`]; `None`: not set.
     pub class: Option<Vec<u8>>,
-    /// Whether it has the focus; `None`: nobody says.
+    /// The focus state; `None`: not set.
     pub focus: Option<Focus>,
-    /// Whether systemd-oomd is to spare it.
-    pub spared: Option<Spared>,
+    /// The systemd-oomd preference; `None`: not set.
+    pub oom_preference: Option<OomPreference>,
 }
 
 impl Attributes {
-    /// Of a group that says nothing and belongs to this user.
+    /// Returns the attributes of a group of this user that has none set.
     pub fn none(owner: u32) -> Attributes {
-        Attributes { owner, class: None, focus: None, spared: None }
+        Attributes { owner, class: None, focus: None, oom_preference: None }
     }
 
-    /// Of this group.
+    /// Reads the attributes of a group.
     pub fn read(dir: &Dir) -> Attributes {
-        let spares = |spared: &Spared| dir.xattr(spared.attribute()).is_some_and(|value| !is_no(&value));
+        let is_set =
+            |oom_preference: &OomPreference| dir.xattr(oom_preference.attribute()).is_some_and(|value| !is_no(&value));
         Attributes {
             owner: dir.owner().unwrap_or(u32::MAX),
             class: dir.xattr(CLASS),
             focus: dir.xattr(FOCUS).map(|value| parse_focus(&value, clock::read_monotonic())),
-            spared: [Spared::Omit, Spared::Avoid].into_iter().find(spares),
+            oom_preference: [OomPreference::Omit, OomPreference::Avoid].into_iter().find(is_set),
         }
     }
 }
 
-/// The value without what some tools write behind it: an end of line, a NUL.
+/// Removes a trailing end of line or NUL, which some tools write.
 pub fn trim(value: &[u8]) -> &[u8] {
     value.strip_suffix(b"\0").unwrap_or(value).trim_ascii()
 }
 
-/// A moment that is still to come is no moment at which the focus was lost.
+/// Parses the value of [`FOCUS`]. A moment in the future is not valid.
 fn parse_focus(value: &[u8], now: Monotonic) -> Focus {
     let value = trim(value);
     if value == b"-1" {
@@ -112,7 +114,7 @@ fn parse_focus(value: &[u8], now: Monotonic) -> Focus {
     moment.filter(|moment| *moment <= now).map_or(Focus::Unknown, Focus::Lost)
 }
 
-/// systemd's words for no. What is neither yes nor no spares.
+/// Returns true for systemd's words for no. A value that is neither yes nor no counts as yes.
 fn is_no(value: &[u8]) -> bool {
     [b"0".as_slice(), b"no", b"n", b"false", b"f", b"off"].contains(&trim(value).to_ascii_lowercase().as_slice())
 }

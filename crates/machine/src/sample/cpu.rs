@@ -1,7 +1,8 @@
-//! CPU time by side: explicit background groups on one, everything else on the other.
+//! CPU time by class: explicit background groups, foreground groups, and all that is not
+//! background.
 //!
-//! CPU time of groups (`cpu.stat`) is exact, unlike that of `/proc/stat`, which comes in ticks: that
-//! is what makes two samples of 20 ms enough to tell work from noise.
+//! CPU time of groups (`cpu.stat`) is exact, while `/proc/stat` counts ticks. So two samples of 20
+//! ms are enough to tell work from noise.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,14 +14,14 @@ use omr_units::GroupId;
 
 use crate::groups::tree::Tree;
 
-/// Descriptors for everything else.
+/// Descriptors that stay free for clients, files and a sweep.
 const RESERVED: usize = 64;
 
-/// A sum of the CPU time of groups, some of them taken off.
+/// The CPU time of some groups, minus that of others.
 #[derive(Debug, Default)]
-pub struct Sum {
+pub struct CpuSum {
     counters: Vec<Counter>,
-    /// Some group could not be opened: the sum is not known.
+    /// A group could not be opened, so the sum is unknown.
     incomplete: bool,
     buffer: Vec<u8>,
 }
@@ -33,9 +34,9 @@ struct Counter {
     last: Option<Duration>,
 }
 
-impl Sum {
-    /// CPU time used since the last call. `None` the first time, and when a file could not be read.
-    /// A group that is gone has used nothing since.
+impl CpuSum {
+    /// Returns the CPU time since the last call; `None`: first call, or a file could not be read. A
+    /// group that is gone used no time.
     pub fn sample(&mut self) -> Option<Duration> {
         let mut known = !self.incomplete;
         let (mut plus, mut minus) = (Duration::ZERO, Duration::ZERO);
@@ -63,24 +64,24 @@ impl Sum {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Background,
-    Other,
+    NonBackground,
     Own,
 }
 
-/// The two sides, and the foreground groups.
+/// CPU time by class.
 #[derive(Debug, Default)]
-pub struct Sides {
-    /// Explicit background groups.
-    pub background: Sum,
+pub struct CpuByClass {
+    /// Groups that are explicitly background.
+    pub background: CpuSum,
     /// Foreground groups.
-    pub foreground: Sum,
-    /// All groups but explicit background ones and omr's own.
-    pub other: Sum,
+    pub foreground: CpuSum,
+    /// All groups except explicit background groups and omr's own.
+    pub non_background: CpuSum,
 }
 
-impl Sides {
-    /// Opens what has to be looked at, for the tree as it is. `own`: the group in which nothing runs
-    /// but omr, which is on neither side.
+impl CpuByClass {
+    /// Opens the files of the groups of this tree. `own`: the group in which only omr runs; it
+    /// counts on neither side.
     pub fn update(&mut self, kernel: &Kernel, tree: &Tree, own: Option<GroupId>) -> Result<()> {
         let root = kernel.cgroup()?;
         let nodes = tree.nodes();
@@ -89,10 +90,10 @@ impl Sides {
             match tree.assignment(node) {
                 _ if Some(node.id) == own => Side::Own,
                 Some(assignment) if assignment.class == Class::Background && assignment.explicit => Side::Background,
-                _ => Side::Other,
+                _ => Side::NonBackground,
             }
         };
-        // Whether all of a subtree is on one side. Children come after their parents.
+        // True for a subtree that is all on one side. Children come after their parents.
         let mut pure: Vec<bool> = vec![true; nodes.len()];
         for index in (1..nodes.len()).rev() {
             let parent = nodes[index].parent as usize;
@@ -101,7 +102,7 @@ impl Sides {
             }
         }
         let is_child = |index: usize| index != 0;
-        let tops = |side: Side| -> Vec<usize> {
+        let top_groups = |side: Side| -> Vec<usize> {
             let top = |&index: &usize| {
                 let parent = nodes[index].parent as usize;
                 is_child(index) && pure[index] && (parent == 0 || !pure[parent]) && side_of(index) == side
@@ -111,7 +112,8 @@ impl Sides {
         let all = 0..nodes.len();
         let first_level: Vec<usize> =
             all.clone().filter(|&index| is_child(index) && nodes[index].parent == 0).collect();
-        let (background_tops, other_tops, own_tops) = (tops(Side::Background), tops(Side::Other), tops(Side::Own));
+        let (background_tops, non_background_tops, own_tops) =
+            (top_groups(Side::Background), top_groups(Side::NonBackground), top_groups(Side::Own));
         let foreground_tops: Vec<usize> = all
             .filter(|&index| {
                 let class = |index: usize| tree.assignment(&nodes[index]).map(|assignment| assignment.class);
@@ -120,7 +122,8 @@ impl Sides {
                     && class(nodes[index].parent as usize) != Some(Class::Foreground)
             })
             .collect();
-        // One side can be had directly, or as everything less the other: whichever is fewer files.
+        // A side is counted directly, or as everything minus the other side, whichever needs fewer
+        // files.
         let side = |direct: &[usize], other: &[usize]| -> Vec<(usize, bool)> {
             let rest = [other, &own_tops].concat();
             if direct.len() <= first_level.len() + rest.len() {
@@ -130,21 +133,23 @@ impl Sides {
             }
         };
         let lists = [
-            (&mut self.background, side(&background_tops, &other_tops)),
-            (&mut self.other, side(&other_tops, &background_tops)),
+            (&mut self.background, side(&background_tops, &non_background_tops)),
+            (&mut self.non_background, side(&non_background_tops, &background_tops)),
             (&mut self.foreground, foreground_tops.iter().map(|&index| (index, true)).collect()),
         ];
-        // A descriptor stays open for each; some are left for clients, files and a sweep.
+        // Each file needs an open descriptor.
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(RESERVED);
         let needed: usize = lists.iter().map(|(_, list)| list.len()).sum();
         for (sum, list) in lists {
             if needed > most {
-                // Work that nobody sees must not pass for idleness.
+                // Work that is not seen must not count as idleness.
                 if !sum.incomplete {
-                    log::warn!("{needed} groups have to be looked at, and {most} files may be open (LimitNOFILE=)");
+                    log::warn!(
+                        "the CPU time of {needed} groups must be read, and only {most} files may be open (LimitNOFILE=)"
+                    );
                 }
-                *sum = Sum { incomplete: true, ..Sum::default() };
+                *sum = CpuSum { incomplete: true, ..CpuSum::default() };
                 continue;
             }
             let wanted = list.iter().map(|&(index, plus)| (nodes[index].id, plus));
@@ -152,8 +157,8 @@ impl Sides {
                 continue;
             }
             let old = std::mem::take(sum);
-            // What is open stays open, with its last reading, so that a change of the list does not make
-            // the next sample unknown; a new group is counted from now.
+            // Open files stay open with their last reading. So a change of the list does not make
+            // the next sample unknown. A new group is counted from now on.
             let mut open: HashMap<GroupId, Counter> =
                 old.counters.into_iter().map(|counter| (counter.id, counter)).collect();
             for (index, plus) in list {
@@ -167,7 +172,8 @@ impl Sides {
                         let last = group.read_cpu(&mut sum.buffer).ok();
                         sum.counters.push(Counter { dir: group.into_dir(), id, plus, last });
                     }
-                    // Gone since the scan, or made anew under its name: the next scan will tell.
+                    // The group is gone, or replaced by one of the same name; the next scan finds
+                    // that.
                     Ok(_) => {}
                     Err(err) if err.is_gone() => {}
                     Err(err) => {

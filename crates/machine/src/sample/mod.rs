@@ -1,4 +1,4 @@
-//! What the policy decides from: counters at one moment, and what two moments tell.
+//! Samples of the machine for the policy: counters at one moment, and rates between two moments.
 
 pub mod cpu;
 pub mod observation;

@@ -1,4 +1,4 @@
-//! From two snapshots to what the policy decides from.
+//! Rates between two snapshots: the input of the policy.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use omr_units::Permyriad;
 
 use crate::sample::snapshot::Snapshot;
 
-/// Sleep shorter than this is the difference between two readings of two clocks.
+/// A shorter time asleep is only the difference between two clocks that are read one after the
+/// other.
 const ASLEEP: Duration = Duration::from_secs(1);
 
-/// The signals between two snapshots. A counter that went back is unknown.
+/// Returns the signals between two snapshots. A counter that went back is unknown.
 pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
     let own = now.own_cpu.saturating_sub(before.own_cpu);
     let cpu = before.stat.as_ref().zip(now.stat.as_ref()).map(|(before, now)| Cpu::between(before, now));
@@ -45,13 +46,13 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
 
 /// CPU time between two readings of `/proc/stat`.
 struct Cpu {
-    /// Not idle and not waiting for I/O, on all CPUs.
+    /// The time that all CPUs together were neither idle nor waiting for I/O.
     used: Option<Duration>,
-    /// Per CPU: number, idle ticks, all ticks.
+    /// For each CPU: number, idle ticks, all ticks.
     idle: Vec<(u32, u64, u64)>,
 }
 
-/// Of the machine: what there is, and what is available.
+/// Returns total and available memory of the machine.
 pub fn memory(memory: &Meminfo) -> Option<Memory> {
     Some(Memory { total: memory.mem_total?, available: memory.mem_available? })
 }
@@ -61,14 +62,15 @@ impl Cpu {
         let mut used = Some(0u64);
         let mut idle = Vec::with_capacity(now.cpus.len());
         for (number, ticks) in &now.cpus {
-            // A CPU that came online has no past; the next tick knows it.
+            // A CPU that just came online has no earlier reading; the next tick counts it.
             let Some((_, past)) = before.cpus.iter().find(|(n, _)| n == number) else { continue };
             let delta = |of: fn(&CpuTicks) -> u64| of(ticks).checked_sub(of(past));
             let fields: [fn(&CpuTicks) -> u64; 6] =
                 [|t| t.user, |t| t.nice, |t| t.system, |t| t.irq, |t| t.softirq, |t| t.steal];
             let busy = fields.into_iter().map(delta).try_fold(0u64, |sum, delta| Some(sum.saturating_add(delta?)));
             used = used.zip(busy).map(|(sum, busy)| sum.saturating_add(busy));
-            // Some kernels let idle and iowait go back by a tick; total then is too small, not wrong.
+            // On some kernels idle and iowait go back by a tick. The total is then too small by a
+            // tick.
             let (is_idle, waits) = (delta(|t| t.idle).unwrap_or(0), delta(|t| t.iowait).unwrap_or(0));
             let total = busy.unwrap_or(0).saturating_add(is_idle).saturating_add(waits);
             idle.push((*number, is_idle, total));
@@ -79,11 +81,11 @@ impl Cpu {
         Cpu { used: used.and_then(|ticks| TICK.checked_mul(u32::try_from(ticks).ok()?)), idle }
     }
 
-    /// The CPU with the least idle time, after `own` time was taken out of it.
+    /// Returns the CPU with the least idle time, after omr's own time is subtracted.
     fn least_idle(&self, own: Duration) -> Option<CpuIdle> {
         let own = u64::try_from(own.as_nanos() / TICK.as_nanos()).unwrap_or(u64::MAX);
         let share = |idle: u64, total: u64| Permyriad::ratio(idle, total);
-        // A CPU that accounted no time at all says nothing: unknown.
+        // A CPU without any accounted time makes the result unknown.
         let (place, _) = self
             .idle
             .iter()
@@ -120,7 +122,7 @@ mod tests {
         CpuTicks { user, idle, ..CpuTicks::default() }
     }
 
-    /// Two CPUs, and all that can be known.
+    /// A snapshot of two CPUs with all values known.
     fn snapshot(at: u64, cpus: [CpuTicks; 2]) -> Snapshot {
         let [first, second] = cpus;
         Snapshot {
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_what_passed_between_two_looks() {
+    fn rates_are_differences_between_two_snapshots() {
         let before = snapshot(10, [ticks(100, 1000), ticks(0, 1000)]);
         let mut now = snapshot(11, [ticks(130, 1070), ticks(20, 1080)]);
         now.background = Some(Duration::from_millis(100));
@@ -178,7 +180,7 @@ mod tests {
         let machine = between(&earlier, &now, false).machine;
         assert_eq!((machine.load, machine.stall_io, machine.stall_memory), (None, None, None));
         assert_eq!(machine.stall_cpu, Some(Duration::ZERO));
-        // Idle time may go back by a tick on some kernels, and says less then, not nothing.
+        // Idle time may go back by a tick on some kernels. The load stays known.
         let now = snapshot(11, [ticks(100, 999), ticks(110, 1090)]);
         let machine = between(&before, &now, false).machine;
         assert_eq!(machine.load, Some(Duration::from_millis(100)));
@@ -205,7 +207,7 @@ mod tests {
         before.stat.as_mut().expect("a stat").cpus.truncate(1);
         let machine = between(&before, &now, false).machine;
         assert_eq!((machine.load, machine.cpus), (Some(Duration::from_millis(200)), 2));
-        // All of them new: nothing is known.
+        // All CPUs are new, so the load is unknown.
         before.stat = Some(Stat { cpus: vec![(7, ticks(0, 0))] });
         assert_eq!(between(&before, &now, false).machine.load, None);
     }
@@ -219,13 +221,13 @@ mod tests {
         assert!(!between(&before, &now, false).slept);
         now.asleep = Duration::from_secs(3600);
         assert!(between(&before, &now, false).slept);
-        // Somebody sets the wall clock to 1970, or far ahead: the hour is all that changes.
+        // If the wall clock is set to 1970 or far ahead, only the hour changes.
         for (wall, hour) in [(Duration::ZERO, 0), (Duration::MAX, u64::MAX / 3600)] {
             now.wall = wall;
             let signals = between(&before, &now, false);
             assert_eq!((signals.hour, signals.machine.dt), (hour, SECOND));
         }
-        // The monotonic clock never goes back; were it to, no time would have passed.
+        // The monotonic clock never goes back. If it did, no time would have passed.
         now.at = Monotonic(0);
         assert_eq!(between(&before, &now, false).machine.dt, Duration::ZERO);
     }
@@ -242,7 +244,7 @@ mod tests {
             now.own_cpu = Duration::from_nanos(own);
             now.background = Some(Duration::from_micros(numbers[1]));
             let machine = between(&before, &now, false).machine;
-            // Never more idle than wholly.
+            // A CPU is never more than 100 % idle.
             prop_assert!(machine.least_idle.is_none_or(|least| least.idle <= Permyriad::ONE));
         }
     }

@@ -1,4 +1,4 @@
-//! One look at the machine: raw counters, as the kernel gives them.
+//! A snapshot of the machine: raw counters as the kernel gives them.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use omr_kernel::{Kernel, clock};
 use omr_units::{Bytes, Monotonic};
 use serde::{Deserialize, Serialize};
 
-use crate::sample::cpu::Sides;
+use crate::sample::cpu::CpuByClass;
 
-/// Raw counters and readings at one moment. `None` is what could not be read.
+/// Raw counters and readings at one moment; `None`: could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// This moment.
+    /// The moment of the snapshot.
     pub at: Monotonic,
-    /// Wall clock.
+    /// The wall clock, since 1970.
     pub wall: Duration,
-    /// Time asleep since boot.
+    /// The time that the machine slept since boot.
     pub asleep: Duration,
     /// CPU time of this process since its start.
     pub own_cpu: Duration,
@@ -28,33 +28,34 @@ pub struct Snapshot {
     pub stat: Option<Stat>,
     /// `/proc/meminfo`.
     pub memory: Option<Meminfo>,
-    /// Stall time by cpu, io and memory.
+    /// Stall time for CPU, I/O and memory.
     pub stall: [Option<Duration>; 3],
     /// CPU time of explicit background groups since the last snapshot.
     pub background: Option<Duration>,
     /// CPU time of foreground groups since the last snapshot.
     pub foreground: Option<Duration>,
-    /// Swap devices: all, and free on all of them, and whether any is a disk.
+    /// Swap space of all devices together.
     pub swap: Option<SwapSpace>,
     /// The machine can hibernate to its swap.
     pub hibernates: bool,
 }
 
-/// Swap space, summed up.
+/// Swap space of all devices together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapSpace {
-    /// All.
+    /// Total size.
     pub total: Bytes,
-    /// Free.
+    /// Free space.
     pub free: Bytes,
-    /// Any of it on a disk.
+    /// At least one device is on a disk.
     pub on_disk: bool,
-    /// Free on zram that is filled after a disk, or in turn with one.
+    /// Free space on zram devices with the priority of a disk or a lower one. A hibernation image
+    /// cannot use it.
     pub free_outside_image: Bytes,
 }
 
 impl SwapSpace {
-    /// Reads it; no swap at all is a total of zero.
+    /// Reads the swap devices. Without swap, the total is zero.
     pub fn read(kernel: &Kernel) -> Option<Self> {
         let devices = swap::read(kernel).ok()?;
         let disk = devices.iter().filter(|device| device.kind.is_disk()).map(|device| device.priority).max();
@@ -68,15 +69,15 @@ impl SwapSpace {
     }
 }
 
-/// For the policy.
+/// The same values for the policy.
 impl From<SwapSpace> for omr_policy::Swap {
     fn from(SwapSpace { total, free, on_disk, free_outside_image }: SwapSpace) -> Self {
         Self { total, free, on_disk, free_outside_image }
     }
 }
 
-/// Whether the machine has what it takes to hibernate: a kernel that would, a device to write to,
-/// and swap on a disk.
+/// Returns true if the machine can hibernate: the kernel allows it, a resume device is set, and
+/// there is swap on a disk.
 pub fn read_hibernates(kernel: &Kernel, swap: Option<SwapSpace>) -> bool {
     let hibernation = Hibernation::read(kernel);
     hibernation.is_available()
@@ -85,8 +86,8 @@ pub fn read_hibernates(kernel: &Kernel, swap: Option<SwapSpace>) -> bool {
 }
 
 impl Snapshot {
-    /// Takes one. `hibernates` is handed in, since it hardly changes.
-    pub fn take(kernel: &Kernel, sides: &mut Sides, hibernates: bool, buffer: &mut Vec<u8>) -> Self {
+    /// Reads a snapshot. `hibernates` is a parameter because it seldom changes.
+    pub fn read(kernel: &Kernel, cpu: &mut CpuByClass, hibernates: bool, buffer: &mut Vec<u8>) -> Self {
         Snapshot {
             at: clock::read_monotonic(),
             wall: clock::read_wall(),
@@ -95,8 +96,8 @@ impl Snapshot {
             stat: Stat::read(kernel, buffer).ok(),
             memory: Meminfo::read(kernel, buffer).ok(),
             stall: Resource::ALL.map(|resource| psi::read_some_total(&kernel.proc, resource, buffer)),
-            background: sides.background.sample(),
-            foreground: sides.foreground.sample(),
+            background: cpu.background.sample(),
+            foreground: cpu.foreground.sample(),
             swap: SwapSpace::read(kernel),
             hibernates,
         }

@@ -1,4 +1,4 @@
-//! `omr advise`: with how much memory a group can live.
+//! `omr advise`: memory limits that groups can live with.
 
 mod numa;
 mod past;
@@ -14,24 +14,27 @@ use omr_base::when;
 use omr_policy::advise::LEAST_COVERED;
 use omr_units::{Bytes, Permyriad};
 
-/// Says with how much memory a group can live.
+/// Advises memory limits that groups can live with.
 ///
-/// From the history that the daemon writes: what was used, at most, in 19 of 20 samples and 15 % is what to
-/// request; the most that was used and 15 % is memory.high. What is not known counts as used.
+/// The advice is from the daemon's history. The request is the memory that 19 of 20 samples used at
+/// most, plus 15 %. memory.high is the most that was used, plus 15 %. Memory of unknown age counts
+/// as used.
 ///
-/// --verify tries it: the group is brought down a step at a time, by reclaim and memory.high, and watched. When its
-/// tasks wait for memory, or what was taken comes back, it gets its limit back at once, and nothing lower is tried. What
-/// memory.high held before is restored in the end, and after kill -9 as well.
+/// --verify tries a size: it lowers the group step by step, by reclaim and memory.high, and watches
+/// it. If tasks of the group wait for memory, or reclaimed memory comes back, the group gets its
+/// limit back at once, and no lower size is tried. memory.high is restored at the end, also after
+/// kill -9.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// Control groups, with or without /sys/fs/cgroup in front; without any, all that the history has
+    /// Control groups, with or without a leading /sys/fs/cgroup; without any, all groups in the
+    /// history
     ///
     /// * stands for a part of a name, ** for any depth; not with --verify.
     #[arg(value_name = "GROUP")]
     groups: Vec<PathBuf>,
 
-    /// Look back so far
+    /// Use this much of the history
     #[arg(long, value_name = "TIME", value_parser = parse_window, default_value = "7d", conflicts_with = "verify")]
     window: Duration,
 
@@ -39,33 +42,34 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["verify", "json", "kubernetes"])]
     systemd: bool,
 
-    /// Print a patch for kubectl: memory of this container in a pod template
+    /// Print a patch for kubectl: the memory of this container in a pod template
     #[arg(long, value_name = "CONTAINER", value_parser = past::parse_container, conflicts_with_all = ["verify", "json"])]
     kubernetes: Option<String>,
 
-    /// Try it with one group: lower its memory step by step as long as the guard holds
+    /// Try sizes with one group: lower its memory step by step as long as the guard holds
     #[arg(long)]
     verify: bool,
 
-    /// Say on which NUMA nodes the memory of groups is, how much of it is used there, and what would be better
+    /// Show on which NUMA nodes the memory of groups is and how much is used there, with advice
     ///
-    /// Looks for as long as --look says at what is used. Without groups, all that have 16 MiB or more and none below them.
+    /// Measures use for the time given by --look. Without groups: all groups with 16 MiB or more
+    /// and no group below them.
     #[arg(long, conflicts_with_all = ["verify", "window", "systemd", "kubernetes"])]
     numa: bool,
 
-    /// With --numa: look for so long
+    /// With --numa: measure for this time
     #[arg(long, value_name = "TIME", requires = "numa", value_parser = parse_look, default_value = "1m")]
     look: Duration,
 
-    /// Find out about this size, instead of the smallest that holds
+    /// Try this size instead of looking for the smallest that holds
     #[arg(long, value_name = "SIZE", requires = "verify", value_parser = parse_size)]
     size: Option<Bytes>,
 
-    /// How long the last size is held; each on the way is watched for a twentieth of it, and 5s at least
+    /// Hold the last size for this time; each size before it for a twentieth of it, at least 5s
     #[arg(long, value_name = "TIME", requires = "verify", value_parser = parse_for, default_value = "10m")]
     r#for: Duration,
 
-    /// How much lower each size is than the one before
+    /// Make each size lower than the one before by this share
     #[arg(long, value_name = "SHARE", requires = "verify", value_parser = parse_step, default_value = "5%")]
     step: Permyriad,
 
@@ -73,11 +77,11 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "0.1%")]
     psi: Permyriad,
 
-    /// Guard: share of the size that may come back in a minute
+    /// Guard: share of the size that may come back per minute
     #[arg(long, value_name = "SHARE", value_parser = parse_share, default_value = "0.2%")]
     refaults: Permyriad,
 
-    /// Also try it with a foreground or protected group
+    /// Allow a foreground or protected group
     #[arg(long, requires = "verify")]
     ignore_class: bool,
 
@@ -100,7 +104,7 @@ fn parse_size(text: &str) -> Result<Bytes, String> {
 fn parse_for(text: &str) -> Result<Duration, String> {
     let time = when::parse_length_as(text, "10m")?;
     match time {
-        _ if time < SHORTEST => Err("shorter than 5s: that says nothing".into()),
+        _ if time < SHORTEST => Err("shorter than 5s, which is too short to tell".into()),
         _ if time > LONGEST => Err("longer than 7days".into()),
         _ => Ok(time),
     }
@@ -109,7 +113,7 @@ fn parse_for(text: &str) -> Result<Duration, String> {
 fn parse_look(text: &str) -> Result<Duration, String> {
     let time = when::parse_length_as(text, "1m")?;
     match time {
-        _ if time < Duration::from_secs(1) => Err("shorter than 1s: that says nothing".into()),
+        _ if time < Duration::from_secs(1) => Err("shorter than 1s, which is too short to tell".into()),
         _ if time > Duration::from_secs(86_400) => Err("longer than 1day".into()),
         _ => Ok(time),
     }
@@ -118,7 +122,7 @@ fn parse_look(text: &str) -> Result<Duration, String> {
 fn parse_window(text: &str) -> Result<Duration, String> {
     let window = when::parse_length_as(text, "7d")?;
     match window {
-        _ if window < LEAST_COVERED => Err("shorter than 1h: of so little nothing is advised".into()),
+        _ if window < LEAST_COVERED => Err("shorter than 1h, which is too little for advice".into()),
         _ if window > MONTHS => Err("longer than 90days".into()),
         _ => Ok(window),
     }
@@ -132,8 +136,8 @@ fn parse_share(text: &str) -> Result<Permyriad, String> {
 fn parse_step(text: &str) -> Result<Permyriad, String> {
     let share = parse_share(text)?;
     match share {
-        _ if share < Permyriad::percent(1) => Err("smaller than 1%: that would take for ever".into()),
-        _ if share > Permyriad::percent(50) => Err("larger than 50%: that would take what is used".into()),
+        _ if share < Permyriad::percent(1) => Err("smaller than 1%, which would take too long".into()),
+        _ if share > Permyriad::percent(50) => Err("larger than 50%, which would reclaim memory in use".into()),
         _ => Ok(share),
     }
 }
@@ -144,19 +148,20 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         return numa::run(root, args);
     }
     match args.verify {
-        true => verify::run(root, args, one(&args.groups)?),
+        true => verify::run(root, args, single_group(&args.groups)?),
         false => past::run(root, args),
     }
 }
 
-fn one(groups: &[PathBuf]) -> Result<&Path> {
+fn single_group(groups: &[PathBuf]) -> Result<&Path> {
     match groups {
         [group] => Ok(group),
         _ => Err(Exit::Usage.error("--verify tries one group; name it")),
     }
 }
 
-/// What limits the group to this: by systemd where it is a unit, which else would set it back.
+/// Returns the command that limits the group to this size. For a systemd unit it is a systemctl
+/// command, as systemd would overwrite another setting.
 fn setting(group: &Path, size: Bytes) -> String {
     match unit(group) {
         Some((unit, _)) => {
@@ -167,13 +172,13 @@ fn setting(group: &Path, size: Bytes) -> String {
     }
 }
 
-/// Whether a user's own systemd has made the group: it is below `user@1000.service`.
+/// Returns true if a user's own systemd made the group: it is below `user@1000.service`.
 fn is_users(group: &Path) -> bool {
     let above = group.parent().into_iter().flat_map(Path::iter);
     above.filter_map(|part| part.to_str()).any(|part| part.starts_with("user@"))
 }
 
-/// The unit of a group, as systemd knows it, and its section. A leading "_" in the name of a group is an
+/// Returns the systemd unit of a group, and its section. A leading "_" in the name of a group is an
 /// escape.
 fn unit(group: &Path) -> Option<(String, &'static str)> {
     let name = group.file_name()?.to_str()?;

@@ -23,10 +23,10 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Look for mistakes in the configuration
+    /// Check the configuration for mistakes
     ///
-    /// Prints every mistake with its file and line, and what is no mistake but hardly wanted as a
-    /// warning. Exit code 2 when there are mistakes.
+    /// Prints every mistake with its file and line. A setting that is valid but probably not meant
+    /// gives a warning. Exit code 2 if there are mistakes.
     Check {
         #[command(flatten)]
         source: Source,
@@ -35,7 +35,7 @@ enum Command {
     Show {
         #[command(flatten)]
         source: Source,
-        /// Say of each value where it is written
+        /// Show where each value is written
         #[arg(long)]
         origin: bool,
         /// Print JSON
@@ -78,25 +78,25 @@ fn check(root: &Path, source: &Source) -> Exit {
     for warning in lint::warnings(&loaded) {
         eprintln!("warning: {warning}");
     }
-    let by_age: Vec<&GroupRule> = loaded.groups.iter().filter(|rule| rule.asks_for_age()).collect();
+    let by_age: Vec<&GroupRule> = loaded.groups.iter().filter(|rule| rule.has_min_age()).collect();
     if let Some(obstacle) = Some(&by_age).filter(|rules| !rules.is_empty()).and_then(|_| obstacle(root)) {
         for rule in by_age {
             let name = printable(rule.selector.glob().as_str());
             eprintln!(
-                "warning: {}: group \"{name}\": older_than: the groups are left alone here: {obstacle}",
+                "warning: {}: group \"{name}\": older_than: these groups are not swept here: {obstacle}",
                 rule.place
             );
         }
     }
     let files: Vec<String> = loaded.files.iter().map(|file| printable(&file.to_string_lossy())).collect();
     match files.len() {
-        0 => println!("OK: no configuration files, so all is as built in"),
+        0 => println!("OK: no configuration files, so all values are built in"),
         _ => println!("OK: {}", files.join(", ")),
     }
     Exit::Done
 }
 
-/// Why nothing can be taken by age here, as far as this user can tell.
+/// Returns the reason why reclaim by age does not work here, as far as this user can tell.
 fn obstacle(root: &Path) -> Option<String> {
     let kernel = Kernel::open(root).ok()?;
     if let Some(missing) = aging::missing(&kernel).ok()?.filter(|missing| *missing != Missing::Denied) {
@@ -105,7 +105,7 @@ fn obstacle(root: &Path) -> Option<String> {
     (SwapSpace::read(&kernel)?.total == Bytes::ZERO).then(|| NO_SWAP.into())
 }
 
-/// As a file that loads to the same configuration.
+/// Formats the configuration as a file that loads to the same values.
 fn to_toml(loaded: &Loaded, origin: bool) -> String {
     let mut out = String::new();
     let comment = |place: Option<&Place>| match place {
@@ -184,7 +184,7 @@ fn fields(rule: &GroupRule) -> Vec<(&'static str, String)> {
     fields
 }
 
-/// A basic string of TOML.
+/// Formats a basic string of TOML.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

@@ -10,7 +10,8 @@ use omr_daemon as daemon;
 /// A profile, as the command line names it.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Profile {
-    /// The daemon of the original patch: when every CPU was idle by 95 % for 30 s, as much as will go
+    /// Like the original patch's daemon: once every CPU was 95 % idle for 30 s, reclaim as much as
+    /// possible
     Seed,
 }
 
@@ -24,11 +25,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Put the values of a profile in the place of those in the configuration
+    /// Replace values of the configuration with those of a profile
     #[arg(long, value_name = "NAME", value_enum)]
     profile: Option<Profile>,
 
-    /// With a profile: take from this control group only, whatever rules there are
+    /// With a profile: reclaim only from this control group, whatever the rules say
     #[arg(value_name = "GROUP", requires = "profile")]
     target: Option<PathBuf>,
 }

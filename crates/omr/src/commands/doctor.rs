@@ -1,4 +1,4 @@
-//! `omr doctor`: what this kernel and machine can do, and what omr will do with it.
+//! `omr doctor`: the abilities of this kernel and machine, and how omr uses them.
 
 mod checks;
 mod facts;
@@ -21,13 +21,13 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What `--json` prints. Names stay as they are; new ones may come.
+/// The output of `--json`. Names never change; new ones may be added.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     answer: String,
     can_reclaim: bool,
     backend: Option<Backend>,
-    /// Whether the running kernel was asked; else all is from the files below `root`.
+    /// The running kernel was probed; false: all facts are from files below `root`.
     probed: bool,
     root: String,
     checks: Vec<Check>,
@@ -37,7 +37,7 @@ struct Report<'a> {
 /// Runs the command.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
-    // Files of another machine, or of a test, answer to nothing: asking would be asking this kernel.
+    // With files of another machine or a test, probes would test the wrong kernel.
     let live = root == Path::new("/");
     let facts = Facts::read(&kernel, root, live);
     let backend = checks::backend(&facts);
@@ -60,11 +60,12 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(if report.can_reclaim { Exit::Done } else { Exit::Unsupported })
 }
 
-/// Longer findings push the last column onto the next line instead of to the right.
+/// The width of the column of findings. After a longer finding the last column moves to the next
+/// line.
 const FOUND_WIDTH: usize = 42;
 
-/// The answer, then the rows: name, whether it works, what was found, and in the last column what
-/// omr does with it, or what brings it where it is missing. A row that has both gets a second line.
+/// Prints the answer, then the rows: name, state, finding, and how omr uses it or how to get it. A
+/// row with both gets a second line.
 fn table(report: &Report<'_>, colour: bool) -> String {
     let rows: Vec<(&Check, String)> = report.checks.iter().map(|check| (check, plain(&check.found))).collect();
     let widest = |cells: &mut dyn Iterator<Item = usize>| cells.max().unwrap_or(0);
@@ -94,12 +95,12 @@ fn table(report: &Report<'_>, colour: bool) -> String {
         }
     }
     if !report.probed {
-        let _ = write!(text, "\nRead from the files below {}; no running kernel was asked.\n", plain(&report.root));
+        let _ = write!(text, "\nRead from the files below {}; no running kernel was probed.\n", plain(&report.root));
     }
     text
 }
 
-/// Colour for state only.
+/// Colours the state, and nothing else.
 fn paint(works: Works, word: &str, colour: bool) -> String {
     let code = match works {
         _ if !colour => return word.into(),
@@ -110,7 +111,7 @@ fn paint(works: Works, word: &str, colour: bool) -> String {
     format!("\x1b[{code}m{word}\x1b[0m")
 }
 
-/// Names of files are somebody else's text: control characters in them must not reach a terminal.
+/// Escapes control characters, since file names are text from others.
 fn plain(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }

@@ -1,4 +1,4 @@
-//! `omr history`: what sweeps have done, and what groups held and used.
+//! `omr history`: past sweeps, and the memory that groups had and used.
 
 mod export;
 
@@ -22,22 +22,22 @@ use serde::Serialize;
 
 use super::wss::range;
 
-/// Shows what sweeps have done; with --groups, what groups held and used. Times are UTC.
+/// Shows past sweeps; with --groups, the memory that groups had and used. Times are UTC.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// With --groups: of this control group only; * stands for a part of a name, ** for any depth
+    /// With --groups: only this control group; * stands for a part of a name, ** for any depth
     #[arg(value_name = "GROUP", requires = "groups")]
     group: Option<PathBuf>,
 
-    /// Show what groups held and used
+    /// Show the memory that groups had and used
     #[arg(long)]
     groups: bool,
 
-    /// With --groups: not what is older than this, e.g. 2h or 2026-11-21T14:00:00Z
+    /// With --groups: only samples since this time, e.g. 2h (ago) or 2026-11-21T14:00:00Z
     #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "groups")]
     since: Option<Duration>,
 
-    /// Show this many of the last lines
+    /// Show the last N lines
     #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
     lines: usize,
 
@@ -49,7 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "groups", conflicts_with_all = ["json", "lines"])]
     parquet: Option<PathBuf>,
 
-    /// With --groups: a line, or a row in Parquet, for each NUMA node as well, where there are several; JSON has them always
+    /// With --groups: also a line, or a row in Parquet, for each NUMA node, if there are several;
+    /// JSON always has them
     #[arg(long, requires = "groups")]
     per_node: bool,
 }
@@ -129,7 +130,7 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What groups held and used, a line for each group and time.
+/// Prints samples of groups, a line for each group and time.
 fn groups(root: &Path, args: &Args) -> Result<Exit> {
     let wanted = wanted(root, args.group.as_deref())?;
     let mut samples = history::read(&paths::history(root), args.since.unwrap_or_default()..Duration::MAX, wanted)?;
@@ -159,7 +160,7 @@ fn groups(root: &Path, args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Whether a group fits the pattern. One that begins with the mount or a slash means the same without.
+/// Returns a filter for groups that match the pattern. A leading mount point or slash is ignored.
 fn wanted(root: &Path, group: Option<&Path>) -> Result<impl Fn(&Path) -> bool + 'static> {
     let glob = match group {
         None => None,
@@ -178,7 +179,7 @@ fn wanted(root: &Path, group: Option<&Path>) -> Result<impl Fn(&Path) -> bool + 
     })
 }
 
-/// A sample, for machines.
+/// A sample in JSON.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     time: String,
@@ -199,16 +200,16 @@ struct Line<'a> {
     refaults_file: Option<Bytes>,
     swapped_in: Option<Bytes>,
     stalled_ms: Option<u64>,
-    /// What all samples of this time cost together.
+    /// The cost of all samples of this time together.
     agings: Option<u64>,
     cpu_ms: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    nodes: Vec<OfNode>,
+    nodes: Vec<NodeLine>,
 }
 
-/// The same of one node.
+/// The same figures for one node.
 #[derive(Debug, Serialize)]
-struct OfNode {
+struct NodeLine {
     node: u32,
     anon: Bytes,
     file: Bytes,
@@ -249,14 +250,14 @@ impl<'a> Line<'a> {
             stalled_ms: since.and_then(|since| since.stalled).map(millis),
             agings: sample.cost.map(|cost| cost.agings),
             cpu_ms: sample.cost.map(|cost| millis(cost.cpu)),
-            nodes: sample.nodes.iter().map(OfNode::new).collect(),
+            nodes: sample.nodes.iter().map(NodeLine::new).collect(),
         }
     }
 }
 
-impl OfNode {
+impl NodeLine {
     fn new(OnNode { held, idle }: &OnNode) -> Self {
-        OfNode {
+        NodeLine {
             node: held.node,
             anon: held.anon,
             file: held.file,
@@ -277,7 +278,7 @@ fn name(sample: &Sample) -> String {
     format!("/{}", sample.group.to_string_lossy())
 }
 
-/// The age of which the table tells.
+/// The age from which the table calls memory cold.
 const COLD: Duration = Duration::from_secs(120);
 
 fn table(samples: &VecDeque<Sample>, per_node: bool) -> String {

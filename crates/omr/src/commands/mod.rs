@@ -1,6 +1,6 @@
 //! One module for each command.
 
-/// A line on standard output. Where that is a full disk, an error and not a panic.
+/// Prints a line on standard output. A failed write (full disk) is an error, not a panic.
 macro_rules! outln {
     ($($arg:tt)*) => {{
         use std::io::Write as _;

@@ -18,19 +18,21 @@ use rustix::io::Errno;
 
 use crate::mount::{FILE, KIND, Mirror, Reclaimer, detach};
 
-/// Offers memory.swap.reclaim, the file of the original patch, on a kernel that lacks it.
+/// Offers the original patch's file memory.swap.reclaim on a kernel that lacks it.
 ///
-/// DIR becomes a tree of the control groups, each with that file. A size (k, m, g behind it) or "max" written
-/// to it reclaims up to that much from the group and those below it, and from all background groups at the
-/// root; a signal to the writer ends it, and the write has succeeded. What is read is how many bytes the last
-/// write reclaimed, or has so far. Who may write memory.reclaim of a group may write it. Swap is not filled
-/// beyond guard.swap_floor, and memory.min and memory.low hold, at the root too. Writers of one file take turns.
+/// DIR becomes a tree of the control groups, each with that file. Write a size (with k, m or g) or
+/// "max" to reclaim up to that amount from the group and the groups below it; at the root, from all
+/// background groups. A signal to the writer ends the reclaim, and the write still succeeds.
+/// Reading gives the bytes that the last write has reclaimed so far. A user who may write
+/// memory.reclaim of a group may write this file. guard.swap_floor, memory.min and memory.low hold,
+/// at the root, too. Writers of one file take turns.
 ///
-/// It stays until it is told to end or unmounted (umount -l DIR). Unmount it before the machine sleeps, or
-/// use omr-mount.service, which does: processes that wait for a frozen file system cannot be frozen.
+/// The command runs until it gets SIGTERM or DIR is unmounted (umount -l DIR). Unmount DIR before
+/// the machine sleeps, as omr-mount.service does: processes that wait for a frozen file system
+/// cannot be frozen.
 ///
-/// Exit codes: 0 unmounted; 1 it could not be mounted; 2 a mistake in the configuration; 3 this kernel has the
-/// file itself, or no memory.reclaim or no FUSE.
+/// Exit codes: 0 unmounted; 1 the mount failed; 2 a mistake in the configuration; 3 this kernel has
+/// the file itself, or lacks memory.reclaim or FUSE.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An empty directory
@@ -60,7 +62,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         .map_err(|err| Exit::Unsupported.error(format!("{err:#}")))?;
     let dir = free(&kernel, &args.dir)?;
 
-    // Before any thread exists, so that all of them have these signals blocked.
+    // This comes before the first thread, so that all threads block these signals.
     let signals = SignalFd::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     let reclaimer = Reclaimer { kernel: Arc::clone(&kernel), root: root.into(), loaded, backend };
     let mut mirror = Mirror::mount(&dir, kernel, reclaimer).map_err(|err| refused(&dir, err))?;
@@ -78,20 +80,20 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     drop(mirror);
     match unmounted {
-        // ENODEV: by somebody else.
+        // ENODEV: somebody else unmounted it.
         Some(err) if err.raw_os_error() != Some(Errno::NODEV.raw_os_error()) => Err(err).context("/dev/fuse"),
         _ => Ok(Exit::Done),
     }
 }
 
-/// The directory by its real path, without what an omr that was killed has left there.
+/// Returns the real path of the directory, after a mount that a killed omr left there is removed.
 fn free(kernel: &Kernel, dir: &Path) -> Result<PathBuf> {
-    let real = std::fs::canonicalize(dir).with_context(|| format!("look at {}", dir.display()))?;
+    let real = std::fs::canonicalize(dir).with_context(|| format!("read {}", dir.display()))?;
     while mounts::find(&mounts::read(kernel)?, &real, KIND.as_bytes()).is_some() {
         if rustix::fs::stat(&real).err() != Some(Errno::NOTCONN) {
             return Err(Exit::Failed.error(format!("{} is mounted already", real.display())));
         }
-        log::warn!("{}: unmounting what an omr that was killed has left", real.display());
+        log::warn!("{}: unmounting the mount of an omr that was killed", real.display());
         detach(&real).with_context(|| format!("unmount {}", real.display()))?;
     }
     if real.parent().is_none() || !real.is_dir() {
@@ -100,15 +102,13 @@ fn free(kernel: &Kernel, dir: &Path) -> Result<PathBuf> {
     Ok(real)
 }
 
-/// What a mount that failed says about this machine.
+/// Turns the error of a mount into a message with the cause.
 fn refused(dir: &Path, err: std::io::Error) -> anyhow::Error {
     match Errno::from_io_error(&err) {
         Some(Errno::NOENT | Errno::NXIO | Errno::NODEV) => {
             Exit::Unsupported.error("this kernel has no FUSE: modprobe fuse, or CONFIG_FUSE_FS")
         }
-        Some(Errno::PERM | Errno::ACCESS) => {
-            Exit::Failed.error(format!("mount {}: {err}; it takes root", dir.display()))
-        }
+        Some(Errno::PERM | Errno::ACCESS) => Exit::Failed.error(format!("mount {}: {err}; run as root", dir.display())),
         _ => anyhow::Error::new(err).context(format!("mount {}", dir.display())),
     }
 }

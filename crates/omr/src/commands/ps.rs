@@ -17,7 +17,7 @@ use omr_kernel::Kernel;
 use omr_kernel::process::{Process, Status, read_command};
 use omr_machine::groups::tree::{Tree, no_group};
 use omr_machine::inventory::groups_with_statements;
-use omr_machine::processes::{self, Finder, Seen, Which};
+use omr_machine::processes::{self, Finder, ProcessSample, Wanted};
 use omr_machine::statements::StatementStore;
 use omr_policy::age::Bounds;
 use omr_policy::rank::{ProcessId, Score, Verdict};
@@ -25,41 +25,43 @@ use omr_policy::{Class, short};
 use omr_units::{Bytes, millis};
 use serde_json::{Value, json};
 
-/// Shows processes with what they hold, their class and why, and what was done to them. Those in the background come
-/// first, in the order in which they would be given up.
+/// Shows processes with their memory, class, the reason of the class, and the last hint. Background
+/// processes come first, in the order in which they would get hints.
 ///
-/// How long a process is unused, the score and the last hint are known to the daemon only, about processes that a
-/// [[process]] rule fits or of which "omr background" was said. Without the daemon these columns show "?".
+/// Only the daemon knows how long a process is unused, its score and the last hint, and only for
+/// processes that match a [[process]] rule or were set by "omr background". Without the daemon
+/// these columns show "?".
 ///
-/// COLD is how much of the anonymous memory was not used for two minutes when the daemon looked last, between a least and a
-/// most: what is known of the group of the process, and that the rest of the group may have all of it or nothing. "-": not known.
+/// COLD is the anonymous memory that was not used for two minutes at the daemon's last sample, as
+/// lower and upper bound. The sample is of the whole group; the bounds allow for the other
+/// processes in it. "-": not known.
 ///
-/// FREED is what the last hint (LAST) freed, and BACK how much of what was in swap when that ended has left it since: because it
-/// was used again, or its memory was given up.
+/// FREED is the memory that the last hint (LAST) freed. BACK is the memory that has left swap since
+/// then, because it was used again or given up.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// Sort by
+    /// Sort by this column
     #[arg(long, value_enum, default_value_t = Sort::Score)]
     sort: Sort,
 
-    /// Show processes of this class only: foreground, background or protected
+    /// Show only processes of this class: foreground, background or protected
     #[arg(long, value_parser = parse_class, value_name = "CLASS")]
     class: Option<Class>,
 
-    /// Show processes in this control group and those below it only
+    /// Show only processes in this control group and the groups below it
     #[arg(long, value_name = "GROUP")]
     group: Option<PathBuf>,
 
-    /// Show processes of the user with this number only
+    /// Show only processes of the user with this number
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
 
-    /// Show processes that have this text in their command line or name only
+    /// Show only processes with this text in their command line or name
     #[arg(long, value_name = "TEXT")]
     command: Option<String>,
 
-    /// Show the first N only
+    /// Show only the first N
     #[arg(short = 'n', long, value_name = "N")]
     lines: Option<usize>,
 
@@ -70,45 +72,45 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Sort {
-    /// Those that are given up first
+    /// Order in which they would get hints
     Score,
     /// Resident memory
     Resident,
     /// Anonymous memory
     Anon,
-    /// What is in swap
+    /// Memory in swap
     Swapped,
-    /// Those that have been unused for longest
+    /// Time since last use, longest first
     Unused,
-    /// What they have not used for two minutes, at least
+    /// Memory not used for two minutes, lower bound
     Cold,
     /// Process id
     Pid,
 }
 
 fn parse_class(text: &str) -> Result<Class, String> {
-    config::class(text).ok_or_else(|| "expected foreground, background or protected".into())
+    config::parse_class(text).ok_or_else(|| "expected foreground, background or protected".into())
 }
 
-/// A line.
+/// A line of the table.
 struct Row {
-    seen: Seen,
-    /// Whose it is.
+    seen: ProcessSample,
+    /// The effective user; `None`: unknown.
     uid: Option<u32>,
-    /// Its command line.
+    /// The command line; `None`: unknown.
     command: Option<String>,
-    /// What the daemon knows.
+    /// The daemon's view; `None`: the daemon does not know the process.
     view: Option<ProcessView>,
 }
 
-/// Not used for this long is what the table calls cold; the JSON has all ages.
+/// The age from which the table calls memory cold; the JSON has all ages.
 const COLD: Duration = Duration::from_secs(120);
 
-/// So much of a command line is looked at and told: it can be megabytes.
+/// The length to which a command line is cut: it can have megabytes.
 const LONGEST_COMMAND: usize = 4096;
 
 impl Row {
-    fn read(kernel: &Kernel, seen: Seen, view: Option<ProcessView>) -> Row {
+    fn read(kernel: &Kernel, seen: ProcessSample, view: Option<ProcessView>) -> Row {
         let id = seen.process.id;
         let process = Process::open(kernel, id.pid).ok().filter(|process| processes::id(process) == id);
         let dir = process.as_ref().map(Process::dir);
@@ -127,7 +129,7 @@ impl Row {
             && args.command.as_deref().is_none_or(has)
     }
 
-    /// What was not used for [`COLD`]; `None`: nothing is known of it.
+    /// Returns the memory that was not used for [`COLD`]; `None`: unknown.
     fn cold(&self) -> Option<Bounds> {
         let cold = self.view.as_ref()?.cold.as_ref()?;
         let (_, bounds) = *cold.unused.iter().find(|(age, _)| *age == COLD)?;
@@ -145,13 +147,13 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let asked = ask(&paths::socket(root), &Request::Processes);
     let (views, absent) = match asked {
         Ok(value) => {
-            let views: Vec<ProcessView> = serde_json::from_value(value).context("the daemon is of another version")?;
+            let views: Vec<ProcessView> = serde_json::from_value(value).context("the daemon has another version")?;
             (views, None)
         }
         Err(err) => (Vec::new(), Some(format!("{err:#}"))),
     };
     let mut views: HashMap<ProcessId, ProcessView> = views.into_iter().map(|view| (view.id, view)).collect();
-    let (tree, seen) = see(root, &kernel)?;
+    let (tree, seen) = read_processes(root, &kernel)?;
     let group = args.group.as_deref().map(|group| kernel.group_path(group));
     if let Some(group) = group.filter(|group| tree.find(group).is_none()) {
         return Err(no_group(group));
@@ -174,25 +176,25 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     }
     print(&rows, absent.is_none())?;
     if let Some(absent) = absent {
-        eprintln!("omr: {absent}: what only it knows is shown as ?");
+        eprintln!("omr: {absent}: columns that only the daemon knows show ?");
     }
     Ok(Exit::Done)
 }
 
-/// All groups and processes, their classes by the configuration and by what was said.
-fn see(root: &Path, kernel: &Kernel) -> Result<(Tree, Vec<Seen>)> {
+/// Reads all groups and processes with their classes by configuration and statements.
+fn read_processes(root: &Path, kernel: &Kernel) -> Result<(Tree, Vec<ProcessSample>)> {
     let loaded = config::load_or_refuse(root, None)?;
-    // A user who may not know what was said is shown the rest.
+    // A user who may not read the statements sees the rest.
     let statements = StatementStore::read(root, &kernel.read_boot_id().unwrap_or_default()).unwrap_or_else(|err| {
-        eprintln!("omr: {err:#}; shown are the classes without it");
+        eprintln!("omr: {err:#}; classes are shown without statements");
         StatementStore::default()
     });
     let tree = groups_with_statements(kernel, &loaded, false, &statements)?;
-    let seen = Finder::new(&loaded.processes).look(kernel, &tree, &statements, Which::All)?;
+    let seen = Finder::new(&loaded.processes).find(kernel, &tree, &statements, Wanted::All)?;
     Ok((tree, seen))
 }
 
-/// The smallest comes first; what is not known comes last.
+/// Returns the sort key: the smallest comes first, unknown values come last.
 fn key(row: &Row, sort: Sort) -> (Reverse<Option<u64>>, Reverse<Option<u64>>) {
     let bytes = |bytes: Option<Bytes>| Reverse(bytes.map(|bytes| bytes.0));
     let process = &row.seen.process;
@@ -233,7 +235,7 @@ fn print(rows: &[Row], has_daemon: bool) -> Result<()> {
         let last = row.view.as_ref().and_then(|view| view.last.as_ref());
         let or_unknown = |text: Option<String>| text.unwrap_or_else(|| unknown.to_owned());
         let why = match &row.view {
-            Some(view) if view.hinting => format!("{}; being hinted away now", seen.origin),
+            Some(view) if view.hinting => format!("{}; getting a hint now", seen.origin),
             Some(view) => match &view.verdict {
                 Verdict::Hint { kind, reason } => format!("{}; {} hint due: {reason}", seen.origin, kind.name()),
                 Verdict::Hold { reason } => format!("{}; {reason}", seen.origin),
@@ -248,7 +250,7 @@ fn print(rows: &[Row], has_daemon: bool) -> Result<()> {
             bytes(seen.resident),
             bytes(seen.process.anon),
             bytes(seen.process.swapped),
-            or_unknown(row.cold().map(shown)),
+            or_unknown(row.cold().map(range)),
             or_unknown(row.score().map(|score| short(score.unused).to_string())),
             or_unknown(last.map(|last| format!("{} {} ago", last.step.name(), short(last.ago)))),
             or_unknown(last.map(|last| last.freed.to_string())),
@@ -260,7 +262,7 @@ fn print(rows: &[Row], has_daemon: bool) -> Result<()> {
     Ok(())
 }
 
-fn shown(bounds: Bounds) -> String {
+fn range(bounds: Bounds) -> String {
     let (least, most) = (bounds.least.to_string(), bounds.most.to_string());
     if least == most { least } else { format!("{least}-{most}") }
 }

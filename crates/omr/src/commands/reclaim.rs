@@ -25,7 +25,7 @@ use omr_engine::reclaim::regions::Pager;
 use omr_engine::reclaim::{Progress, Report, Worker, job, swap_context};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
-use omr_machine::groups::targets::{self, Candidate, walk};
+use omr_machine::groups::targets::{self, Candidate, find_below};
 use omr_machine::groups::tree::{Tree, no_group};
 use omr_machine::inventory::read_groups;
 use omr_machine::processes;
@@ -106,7 +106,7 @@ pub struct Args {
 }
 
 fn parse_class(text: &str) -> Result<Class, String> {
-    match config::class(text) {
+    match config::parse_class(text) {
         Some(Class::Background) => Ok(Class::Background),
         Some(class) => Err(format!("nothing is taken from {} groups; only background can be reclaimed", class.name())),
         None => Err("expected background".into()),
@@ -171,7 +171,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let (mut tree, _) = read_groups(&kernel, root, &loaded, true)?;
     let find = |tree: &Tree| match target {
         Some(target) => find_target(&kernel, tree, target, args),
-        None => Ok(("class background".to_owned(), walk(tree, None, args.ignore_low))),
+        None => Ok(("class background".to_owned(), find_below(tree, None, args.ignore_low))),
     };
     let (mut name, mut candidates) = find(&tree)?;
     cancel::catch_signals();
@@ -184,7 +184,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     }
     let held: Bytes = candidates.iter().map(|candidate| candidate.current).sum();
     let asked = amount.of(held);
-    targets::sort(&mut candidates);
+    targets::sort_by_gain(&mut candidates);
 
     let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
     let Some(way) = way(&kernel, root, args, loaded.backend, &candidates, looking, &mut *actuator)? else {
@@ -417,13 +417,17 @@ impl Run<'_> {
                     Worker { kernel, actuator, backend, journal: journal.as_ref(), stop }.run(
                         &group,
                         job,
-                        candidate.inner,
+                        candidate.beyond_children,
                         &mut progress,
                     )
                 }
-                Way::Ages { older_than } => {
-                    Evictor::new(kernel, actuator, stop).run(&group, job, candidate.inner, *older_than, &mut progress)
-                }
+                Way::Ages { older_than } => Evictor::new(kernel, actuator, stop).run(
+                    &group,
+                    job,
+                    candidate.beyond_children,
+                    *older_than,
+                    &mut progress,
+                ),
                 Way::Processes { watch, journal, older_than } => {
                     let ignore = Ignore { class: self.args.ignore_class, low: self.args.ignore_low };
                     let (root, loaded, swap_floor) = (self.root, self.loaded, self.args.swap_floor);
@@ -502,14 +506,14 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
     })?;
     let node = tree.nodes().iter().find(|node| node.id == group.id());
     let node = node.with_context(|| format!("group {shown} was made just now; try again"))?;
-    let mut candidates = walk(tree, Some(node.id), args.ignore_low);
+    let mut candidates = find_below(tree, Some(node.id), args.ignore_low);
     if !candidates.is_empty() {
         return Ok((shown, candidates));
     }
-    if node.inner {
+    if node.is_internal {
         return Ok((shown, candidates));
     }
-    candidates.push(targets::one(tree, node, &group, args.ignore_class, args.ignore_low)?);
+    candidates.push(targets::find_named(tree, node, &group, args.ignore_class, args.ignore_low)?);
     Ok((shown, candidates))
 }
 

@@ -79,7 +79,7 @@ pub struct Args {
 }
 
 fn parse_class(text: &str) -> Result<Class, String> {
-    config::class(text).ok_or_else(|| "expected foreground, background or protected".into())
+    config::parse_class(text).ok_or_else(|| "expected foreground, background or protected".into())
 }
 
 /// Runs the command to its end.

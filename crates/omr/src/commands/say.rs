@@ -13,15 +13,16 @@ use omr_machine::{processes, statements};
 use omr_policy::rank::ProcessId;
 use omr_policy::statement::{Presence, Subject};
 
-/// Tells the daemon which processes or groups somebody works with, or does not. For whoever knows: a compositor, a
-/// terminal multiplexer, a script around a game.
+/// Tells the daemon that processes or groups are in use, or not in use. Made for programs that know
+/// this: a compositor, a terminal multiplexer, a script around a game.
 ///
-/// What is in the background is hinted away once it is unused: marked cold after 10 s, paged out after 45 s ([hints]
-/// in omr.toml). What is in the foreground is not, from that moment on, and nothing is taken from its group.
+/// Background memory gets hints once it is unused: it is marked cold after 10 s and paged out after
+/// 45 s ([hints] in omr.toml). Foreground processes get no hints from that moment on, and their
+/// groups are not reclaimed.
 ///
-/// It is true until the process ends or the group is removed, the opposite is said, or --clear. A process is known by
-/// when it started as well: another one that gets its id later is not meant. "background" takes nothing away from
-/// what a rule, or what is built in, makes foreground or protected.
+/// The statement holds until the process ends, the group is removed, the opposite is stated, or
+/// --clear. It does not apply to a later process with the same id. "background" does not change a
+/// group or process that a rule, or a built-in one, makes foreground or protected.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -29,17 +30,17 @@ pub struct Args {
     #[arg(required = true, value_name = "PID|GROUP")]
     targets: Vec<PathBuf>,
 
-    /// Say nothing about them any more
+    /// Withdraw the statement
     #[arg(long)]
     clear: bool,
 }
 
-/// Says `word` of all that are named; those behind one of which it cannot be said are still told.
-pub fn run(root: &Path, word: Presence, args: &Args) -> Result<Exit> {
+/// Runs the command. An error for one target does not keep the others from being stated.
+pub fn run(root: &Path, presence: Presence, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     let mut exit = Exit::Done;
     for target in &args.targets {
-        if let Err(err) = say(root, &kernel, (!args.clear).then_some(word), target) {
+        if let Err(err) = state(root, &kernel, (!args.clear).then_some(presence), target) {
             eprintln!("omr: {err:#}");
             exit = Exit::Failed;
         }
@@ -47,20 +48,20 @@ pub fn run(root: &Path, word: Presence, args: &Args) -> Result<Exit> {
     Ok(exit)
 }
 
-fn say(root: &Path, kernel: &Kernel, word: Option<Presence>, target: &Path) -> Result<()> {
+fn state(root: &Path, kernel: &Kernel, presence: Option<Presence>, target: &Path) -> Result<()> {
     let of = match processes::pid(target) {
         Some(pid) => Subject::Process(identity(kernel, pid?)?),
-        None => Subject::Group(statements::group(target)),
+        None => Subject::Group(statements::group_name(target)),
     };
-    ask(&paths::socket(root), &Request::Say { presence: word, subject: of })?;
+    ask(&paths::socket(root), &Request::Say { presence, subject: of })?;
     Ok(())
 }
 
-/// Read here, and not by the daemon a moment later: the process that the user has seen.
+/// Reads the identity here, and not a moment later in the daemon: the user means this process.
 fn identity(kernel: &Kernel, pid: u32) -> Result<ProcessId> {
     match Process::open(kernel, pid) {
         Ok(process) => Ok(processes::id(&process)),
         Err(err) if err.is_gone() => Err(processes::no_process(&pid.to_string())),
-        Err(err) => Err(err).context("look at the process"),
+        Err(err) => Err(err).context("read the process"),
     }
 }

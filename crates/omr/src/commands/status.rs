@@ -11,6 +11,7 @@ use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_control::status::{Explanation, ImageView, Status};
 use omr_machine::{processes, statements};
+use omr_policy::statement::Presence;
 use omr_policy::{ColdAmount, Decision, Mode, short};
 use omr_units::Bytes;
 
@@ -20,14 +21,15 @@ pub struct StatusArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show it again each second
+    /// Print again each second
     #[arg(long)]
     watch: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// A control group or a process id (a group whose name is a number: ./N); without one, the machine
+    /// A control group or a process id (a group whose name is a number: ./N); without one, the
+    /// machine
     #[arg(value_name = "GROUP|PID")]
     group: Option<PathBuf>,
 
@@ -38,13 +40,13 @@ pub struct ExplainArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct PauseArgs {
-    /// For this long, e.g. 2h; until omr resume without it
+    /// Pause for this time, e.g. 2h; without it, until omr resume
     #[arg(long = "for", value_parser = when::parse_length, value_name = "TIME")]
     time: Option<Duration>,
 
-    /// Until the machine has slept and woken up; five minutes at most if it does not sleep
+    /// Pause until the machine has slept and woken up; if it does not sleep, for five minutes
     ///
-    /// What the package's hook says before every kind of sleep. A pause that was there before stays.
+    /// The package's hook calls this before every kind of sleep. An earlier pause stays.
     #[arg(long, conflicts_with = "time")]
     until_wake: bool,
 }
@@ -57,13 +59,13 @@ pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
     loop {
         let value = ask(&paths::socket(root), &Request::Status)?;
         if args.watch {
-            // Home, and clear to the end: no flicker.
+            // Cursor home and clear to the end: no flicker.
             print!("\x1b[H\x1b[J");
         }
         if args.json {
             outln!("{}", serde_json::to_string_pretty(&value)?);
         } else {
-            let status: Status = serde_json::from_value(value).context("the daemon is of another version")?;
+            let status: Status = serde_json::from_value(value).context("the daemon has another version")?;
             print_status(&status)?;
         }
         if !args.watch {
@@ -86,14 +88,14 @@ fn print_status(status: &Status) -> Result<()> {
             format!("{} freed so far, {left}", preparing.freed)
         }
         (Some(sweep), _) => format!("sweeping {}: {} of {}", printable(&sweep.group), sweep.freed, sweep.asked),
-        (None, _) if let Some(hinting) = &status.hinting => format!("hinting {} away", printable(hinting)),
+        (None, _) if let Some(hinting) = &status.hinting => format!("hinting {}", printable(hinting)),
         (None, Some(Decision::Hold { .. })) => "waiting".to_owned(),
         _ => String::new(),
     };
     let separator = if doing.is_empty() { "" } else { "; " };
     outln!("{}{separator}{doing}", status.reason);
     if status.mode == Mode::Observe {
-        outln!("mode observe: decides and records, and reclaims nothing");
+        outln!("mode observe: decides and records, but reclaims nothing");
     }
     let today = &status.today;
     let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
@@ -115,8 +117,9 @@ fn print_status(status: &Status) -> Result<()> {
     if let Some(line) = status.image.as_ref().and_then(about_image) {
         outln!("{line}");
     }
-    for statements in &status.statements {
-        outln!("{}: {}, as was said", statements.word.class().name(), printable(&statements.what));
+    for statement in &status.statements {
+        let (class, origin) = (statement.word.class().name(), set_by(statement.word));
+        outln!("{}: {class} (set by {origin})", printable(&statement.what));
     }
     outln!("");
     let width =
@@ -127,11 +130,11 @@ fn print_status(status: &Status) -> Result<()> {
         let last = match group.last {
             _ if group.sweeping => "now".to_owned(),
             _ if group.by_age.as_ref().is_some_and(|by_age| matches!(by_age.cold, ColdAmount::Never { .. })) => {
-                "left alone: its ages are not known".to_owned()
+                "not swept: ages not known".to_owned()
             }
             Some(ago) => format!("{} ago", short(ago)),
             None if group.class == omr_policy::Class::Background => "-".to_owned(),
-            None => "never touched".to_owned(),
+            None => "never swept".to_owned(),
         };
         outln!(
             "  {:<11} {:<width$} {:>9} {:>9} {:>9}  {last}",
@@ -148,7 +151,17 @@ fn print_status(status: &Status) -> Result<()> {
     Ok(())
 }
 
-/// What hibernation would take now. Of a machine that cannot hibernate nothing is said, unless it should.
+/// Returns the commands that can make this statement.
+fn set_by(presence: Presence) -> &'static str {
+    match presence {
+        Presence::Background => "omr background",
+        Presence::Foreground => "omr foreground or omr follow",
+        Presence::Present => "omr follow",
+    }
+}
+
+/// Returns a line about hibernation. If the machine cannot hibernate, there is a line only if it
+/// should be able to.
 fn about_image(image: &ImageView) -> Option<String> {
     if let Some(why) = &image.obstacle {
         return image.is_goal.then(|| format!("cannot hibernate: {why}"));
@@ -171,14 +184,14 @@ fn about_image(image: &ImageView) -> Option<String> {
 pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
     let request = match &args.group {
         Some(target) if let Some(pid) = processes::pid(target) => Request::ExplainProcess { pid: pid? },
-        group => Request::Explain { group: group.as_deref().map(statements::group) },
+        group => Request::Explain { group: group.as_deref().map(statements::group_name) },
     };
     let value = ask(&paths::socket(root), &request)?;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(Exit::Done);
     }
-    let explanation: Explanation = serde_json::from_value(value).context("the daemon is of another version")?;
+    let explanation: Explanation = serde_json::from_value(value).context("the daemon has another version")?;
     outln!("{}", printable(&explanation.verdict));
     if let Some(next) = explanation.next {
         outln!("next: {next}");
@@ -198,7 +211,7 @@ pub fn pause(root: &Path, args: &PauseArgs) -> Result<Exit> {
         ask(&paths::socket(root), &Request::FallAsleep)?;
         return Ok(Exit::Done);
     }
-    // Rounded up: a pause of half a second is not none.
+    // Rounded up: half a second is still a pause.
     let seconds = args.time.map(|time| time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)));
     ask(&paths::socket(root), &Request::Pause { seconds })?;
     Ok(Exit::Done)

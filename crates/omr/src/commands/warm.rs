@@ -1,4 +1,4 @@
-//! `omr warm`: what was in memory, back before it is needed.
+//! `omr warm`: brings memory back before it is needed.
 
 use std::collections::HashSet;
 use std::io::IsTerminal;
@@ -24,28 +24,29 @@ use omr_policy::{Class, short};
 use omr_units::{Amount, Bytes, Rate};
 use serde::Serialize;
 
-/// Somebody works for so long: what is wanted now comes back by itself.
+/// The time that foreground work may last before the command ends.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Brings memory back from swap before it is needed, foreground first: after a resume, or any time
-/// instead of swapoff and swapon. What "omr warm --record" has found in memory comes first, then what
-/// else is in swap. It stays in swap too, so it is the first to go again when memory gets scarce.
+/// Brings memory back from swap before it is needed, foreground first: after a resume, or at any
+/// time instead of swapoff and swapon. The pages that "omr warm --record" recorded come first, then
+/// the rest of swap. The copy in swap stays, so these pages are the first to go when memory gets
+/// scarce.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Control groups and process ids; / is the whole machine
     ///
-    /// Without any: all groups but those that are background because somebody said so.
+    /// Without any: all groups except those that are explicitly background.
     #[arg(value_name = "TARGET")]
     targets: Vec<PathBuf>,
 
-    /// Write down what is in memory now, for the next time, and bring nothing back
+    /// Record what is in memory now, for the next run, and bring nothing back
     #[arg(long, conflicts_with_all = ["rate", "timeout", "free_floor", "ignore_busy"])]
     record: bool,
 
     /// Keep a record that was made less than this time ago, e.g. 10m
     ///
-    /// For omr-prepare-hibernate.service: "omr hibernate" has made one before it emptied the groups, and
-    /// what is in memory afterwards is not what was in use.
+    /// For omr-prepare-hibernate.service: "omr hibernate" made a record before it reclaimed the
+    /// groups. Afterwards, memory no longer shows what was in use.
     #[arg(long, value_parser = when::parse_length, value_name = "TIME", requires = "record")]
     unless_newer: Option<Duration>,
 
@@ -61,11 +62,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = warm::FLOOR)]
     free_floor: Amount,
 
-    /// Go on while somebody works; else it waits, and ends after 10 s of that
+    /// Continue while somebody works; without it, wait, and end after 10 s
     #[arg(long)]
     ignore_busy: bool,
 
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -74,24 +75,24 @@ pub struct Args {
     json: bool,
 }
 
-/// What is printed after `--record`.
+/// The output of `--record`.
 #[derive(Serialize)]
 struct Written {
     #[serde(flatten)]
     recorded: Recorded,
-    /// Of the record; none in a dry run.
+    /// The size of the record; `None`: a dry run.
     size: Option<Bytes>,
     dry_run: bool,
 }
 
-/// What is printed when the record that was there is kept.
+/// The output if the earlier record is kept.
 #[derive(Serialize)]
 struct Kept {
     kept: PathBuf,
     age_seconds: u64,
 }
 
-/// What is printed else.
+/// The output of a run that brings memory back.
 #[derive(Serialize)]
 struct Summary {
     dry_run: bool,
@@ -102,7 +103,7 @@ struct Summary {
 }
 
 impl Args {
-    /// As with `--record`, or as without anything.
+    /// Returns the defaults, with or without `--record`.
     pub fn plain(record: bool, json: bool) -> Result<Self> {
         Ok(Args {
             targets: Vec::new(),
@@ -153,7 +154,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     };
     if report.record == Use::OfAnotherBoot {
         let path = paths::warm_record(root);
-        eprintln!("omr: {} is of another boot, and its processes are gone; it is left out", path.display());
+        eprintln!("omr: {} is from another boot, so its processes are gone; it is ignored", path.display());
     }
     let summary = Summary {
         dry_run: args.dry_run,
@@ -165,7 +166,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(exit)
 }
 
-/// The processes of the targets.
+/// Returns the processes of the targets.
 fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject>> {
     let mut subjects = if targets.is_empty() { warm::subjects(kernel, tree, None)? } else { Vec::new() };
     for target in targets {
@@ -181,7 +182,7 @@ fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject
         };
         subjects.extend(found);
     }
-    // One target may lie in another.
+    // One target may be inside another.
     let mut seen = HashSet::new();
     for subject in &mut subjects {
         subject.pids.retain(|&pid| seen.insert(pid));
@@ -195,7 +196,7 @@ fn nobody(target: &Path) -> anyhow::Error {
     Exit::Failed.error(format!("there is no group and no process {}", target.display()))
 }
 
-/// One process as a target.
+/// Returns one process as a target.
 fn process(kernel: &Kernel, tree: &Tree, pid: u32) -> Result<Subject> {
     let group = match omr_kernel::process::read_group(kernel, pid) {
         Ok(group) => group.unwrap_or_default(),
@@ -214,7 +215,7 @@ fn keep(root: &Path, args: &Args, age: Duration) -> Result<Exit> {
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&kept)?);
     } else {
-        outln!("{} was made {} ago and is kept (--unless-newer).", kept.kept.display(), short(age));
+        outln!("{} is {} old and is kept (--unless-newer).", kept.kept.display(), short(age));
     }
     Ok(Exit::Done)
 }
@@ -223,7 +224,7 @@ fn write(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Res
     let (record, recorded) = warm::record(kernel, subjects)?;
     if recorded.processes == 0 && recorded.denied > 0 {
         return Err(Exit::Failed.error(format!(
-            "none of {} processes could be looked at: it needs CAP_SYS_PTRACE, so run it as root",
+            "none of {} processes could be read: this needs CAP_SYS_PTRACE, so run it as root",
             recorded.denied
         )));
     }
@@ -237,10 +238,10 @@ fn write(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Res
     let mut line =
         format!("{processes} processes in {groups} groups: {used} used, {rest} more in memory, {ranges} ranges");
     if denied > 0 {
-        line += &format!("; {denied} processes could not be looked at");
+        line += &format!("; {denied} processes could not be read");
     }
     if cut {
-        line += "; not all of it: a record holds no more";
+        line += "; incomplete: the record is full";
     }
     match size {
         Some(size) => outln!("{line}. Written to {}, {size}.", paths::warm_record(root).display()),
@@ -290,7 +291,7 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
             line += &format!(" {} recorded processes are gone.", report.gone);
         }
         if report.unmapped > Bytes::ZERO {
-            line += &format!(" {} recorded are not mapped any more.", report.unmapped);
+            line += &format!(" {} of recorded memory are no longer mapped.", report.unmapped);
         }
         outln!("{line}");
     }
@@ -303,12 +304,12 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
         eprintln!("omr: {}: more does not fit under its memory.max or memory.high", shown(&group.group));
     }
     if report.denied > 0 {
-        eprintln!("omr: {} processes could not be looked at", report.denied);
+        eprintln!("omr: {} processes could not be read", report.denied);
     }
     Ok(())
 }
 
-/// A group's path for people.
+/// Returns the path of a group, for people.
 fn shown(group: &str) -> String {
     if group.is_empty() { "/".into() } else { printable(group) }
 }

@@ -169,8 +169,8 @@ impl Reclaimer {
         }
         let read = inventory::read_groups(&self.kernel, &self.root, &self.loaded, false);
         let (tree, _) = read.map_err(|err| err.downcast_ref().map_or(Errno::IO, errno))?;
-        let mut groups = targets::walk(&tree, Some(group.id()), false);
-        targets::sort(&mut groups);
+        let mut groups = targets::find_below(&tree, Some(group.id()), false);
+        targets::sort_by_gain(&mut groups);
         let file_only = self.backend.file_only() && request.older_than.is_none();
         let context = swap_context(&self.kernel);
         let mut left = request.amount;
@@ -181,7 +181,7 @@ impl Reclaimer {
             let Some(group) = candidate.open(&self.kernel).map_err(|err| errno(&err))? else { continue };
             let floor = candidate.current - candidate.gain;
             let job = job(&self.loaded.policy, context, file_only, candidate.gain.min(left), floor);
-            let report = self.one(&group, job, candidate.inner, request.older_than, file, stop);
+            let report = self.one(&group, job, candidate.beyond_children, request.older_than, file, stop);
             if !matches!(report.end, End::Gone) {
                 ended(&report)?;
             }

@@ -1,7 +1,7 @@
 //! The FUSE protocol: mounting, reading requests, answering them.
 //!
-//! Why not a library: docs/design/decisions/006-fuse.md. The messages' layout is that of polyfuse-kernel,
-//! which is include/uapi/linux/fuse.h; Documentation/filesystems/fuse.rst has the rest.
+//! docs/design/decisions/006-fuse.md says why this is no library. polyfuse-kernel gives the layout
+//! of messages (include/uapi/linux/fuse.h); Documentation/filesystems/fuse.rst has the rest.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The type that mountinfo and findmnt show.
 pub const KIND: &str = "fuse.omr";
 
-/// A write of more comes in pieces; nothing that makes sense is as long.
+/// The longest write that the kernel sends in one piece. Valid writes are shorter.
 const LONGEST_WRITE: u32 = 4096;
 
 /// A mounted file system.
@@ -33,7 +33,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts at `dir`. Everybody may look, as far as the modes of files say.
+    /// Mounts at `dir`. All users may enter, within the modes of files.
     pub fn mount(dir: &Path) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let device = File::from(rustix::fs::open("/dev/fuse", flags, Mode::empty())?);
@@ -46,16 +46,17 @@ impl Session {
         Ok(Session { device, dir: dir.into() })
     }
 
-    /// Unmounts. Who still has something open in it gets errors.
+    /// Unmounts. Processes with open files in it get errors.
     pub fn unmount(&self) {
         match detach(&self.dir) {
-            // Somebody else has.
+            // Somebody else has unmounted it.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
             Err(err) => log::warn!("unmount {}: {err}", self.dir.display()),
         }
     }
 
-    /// Waits for nothing: `None` when there is no request, an error when it is not mounted any more.
+    /// Reads a request, without waiting. `None`: there is none. The error means that it is no
+    /// longer mounted.
     pub fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<Option<fuse_in_header>> {
         buffer.resize(FUSE_MIN_READ_BUFFER.max(LONGEST_WRITE + 4096) as usize, 0);
         let read = match rustix::io::read(&self.device, &mut **buffer) {
@@ -70,7 +71,8 @@ impl Session {
         Ok(Some(header))
     }
 
-    /// Answers the first request of all: which version of the protocol it is. A kernel of a later one asks again.
+    /// Answers the first request, which agrees on the version of the protocol. A kernel with a
+    /// later version asks again.
     pub fn agree(&self, unique: u64, body: &[u8]) {
         let Some(asked) = argument::<fuse_init_in>(body) else { return self.fail(unique, Errno::PROTO) };
         let answer = fuse_init_out {
@@ -83,7 +85,7 @@ impl Session {
         self.reply(unique, answer.as_bytes());
     }
 
-    /// Answers a request. Nobody may be waiting any more: that is no error.
+    /// Answers a request. If nobody waits for the answer any more, that is no error.
     pub fn reply(&self, unique: u64, body: &[u8]) {
         self.send(unique, 0, body);
     }
@@ -112,22 +114,22 @@ impl AsFd for Session {
     }
 }
 
-/// Takes a mount away, also while somebody uses it.
+/// Removes a mount, even while it is in use.
 pub fn detach(dir: &Path) -> Result<(), Errno> {
     rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
 }
 
-/// What is behind a request's header.
+/// Returns the argument behind a request's header.
 pub fn argument<T: FromBytes + KnownLayout + Immutable>(body: &[u8]) -> Option<T> {
     T::read_from_prefix(body).ok().map(|(argument, _)| argument)
 }
 
-/// The name in a request that is a name and a NUL.
+/// Returns the name in a request that is a name and a NUL.
 pub fn name(body: &[u8]) -> &OsStr {
     OsStr::from_bytes(body.split(|&byte| byte == 0).next().unwrap_or_default())
 }
 
-/// Appends a directory's entry, unless that makes the answer longer than `limit`.
+/// Appends a directory entry. Returns false if that would make the answer longer than `limit`.
 pub fn push_entry(answer: &mut Vec<u8>, limit: usize, ino: u64, next: u64, kind: u32, name: &OsStr) -> bool {
     let size = (size_of::<fuse_dirent>() + name.len()).next_multiple_of(8);
     if answer.len() + size > limit {

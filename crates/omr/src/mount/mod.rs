@@ -1,8 +1,8 @@
-//! The files of the original patch on a kernel that lacks them: a file system whose directories are
-//! the control groups, each with one file, `memory.swap.reclaim`.
+//! A FUSE file system with the original patch's files, for kernels that lack them. Its directories
+//! are the control groups, each with one file, `memory.swap.reclaim`.
 //!
-//! One thread reads requests and answers all that are quick. Each write is a thread of its own: it
-//! lasts as long as the reclaiming, and an interrupt for it arrives as a request.
+//! One thread reads requests and answers the quick ones. Each write has a thread of its own: it
+//! lasts as long as the reclaim, and its interrupt arrives as another request.
 
 mod attempts;
 mod fuse;
@@ -34,21 +34,22 @@ use self::fuse::{Session, argument, name, push_entry};
 
 /// The file that each directory holds.
 pub const FILE: &str = "memory.swap.reclaim";
-/// The kernel's file in whose place it stands: the same owner, and the same may write it.
+/// The kernel's file that gives it owner and permissions.
 const LIKE: &str = "memory.reclaim";
 
-/// The size that files seem to have, as in sysfs: sendfile(2), which some cat use, reads nothing of an empty one.
+/// The size that files show, as in sysfs: sendfile(2), which some versions of cat use, reads
+/// nothing from an empty file.
 const SIZE: u64 = 4096;
 
-/// FUSE's number for the root directory. Others have the group's id.
+/// FUSE's node number of the root directory. Other directories have the group's id.
 const ROOT: u64 = 1;
-/// Set in the numbers of files.
+/// A bit that is set in the node numbers of files.
 ///
-/// Each lookup of a file finds another one: the kernel locks an inode while it is written, and who waits for
-/// that lock to open, close or write it cannot be interrupted before the reclaiming ends.
+/// Each lookup of a file returns a new node. The kernel locks an inode during a write, and a
+/// process that waits for that lock cannot be interrupted until the reclaim ends.
 const IS_FILE: u64 = 1 << 63;
 
-/// A directory or file that the kernel knows, and how often it has looked it up.
+/// A directory or file that the kernel knows, with its lookup count.
 #[derive(Debug)]
 struct Known {
     id: GroupId,
@@ -56,7 +57,7 @@ struct Known {
     lookups: u64,
 }
 
-/// A listing that somebody reads.
+/// An open directory listing.
 type Listing = Vec<(OsString, u64, FileType)>;
 
 /// The mounted tree; unmounted when it is dropped.
@@ -65,19 +66,19 @@ pub struct Mirror {
     kernel: Arc<Kernel>,
     known: HashMap<u64, Known>,
     listings: HashMap<u64, Listing>,
-    /// Makes numbers of files and listings.
+    /// The counter for numbers of files and listings.
     count: u64,
     attempts: Attempts,
     buffer: Vec<u8>,
 }
 
-/// What became of a request.
+/// The answer to a request.
 enum Answer {
-    /// This, at once.
+    /// An answer that is sent at once.
     Body(Vec<u8>),
-    /// Later, by a thread of its own.
+    /// A thread sends the answer later.
     Later,
-    /// Nothing: none is expected.
+    /// No answer is expected.
     Nothing,
 }
 
@@ -91,7 +92,7 @@ impl Answer {
     }
 }
 
-/// A group that cannot be opened: whoever asks by path is told that there is none.
+/// The error for a group that cannot be opened: ENOENT if it is gone.
 fn no_entry(err: &Error) -> Errno {
     if err.is_gone() { Errno::NOENT } else { Errno::IO }
 }
@@ -111,7 +112,7 @@ impl Mirror {
         })
     }
 
-    /// Answers what has been asked so far. An error when it is not mounted any more.
+    /// Answers all pending requests. The error means that it is no longer mounted.
     pub fn serve(&mut self) -> io::Result<()> {
         let mut body = std::mem::take(&mut self.buffer);
         while let Some(header) = self.session.receive(&mut body)? {
@@ -147,18 +148,19 @@ impl Mirror {
                 }
                 Ok(Answer::Nothing)
             }
-            Op::FUSE_GETATTR => self.attributes_of(node),
+            Op::FUSE_GETATTR => self.stat_node(node),
             Op::FUSE_SETATTR => {
                 let asked: fuse_setattr_in = argument(body).ok_or(Errno::INVAL)?;
-                // A shell's ">" cuts the file first; owner and mode are the group's.
+                // A shell's ">" truncates the file first, which is allowed; owner and mode cannot
+                // change.
                 if node & IS_FILE == 0 || asked.valid & FATTR_SIZE == 0 {
                     return Err(Errno::PERM);
                 }
-                self.attributes_of(node)
+                self.stat_node(node)
             }
             Op::FUSE_OPEN => {
                 self.group(node)?;
-                // What is read differs from one moment to the next.
+                // The content changes, so it must not be cached.
                 Answer::of(fuse_open_out { open_flags: FOPEN_DIRECT_IO, ..Default::default() })
             }
             Op::FUSE_READ => {
@@ -211,7 +213,7 @@ impl Mirror {
         }
     }
 
-    /// The group of a node, opened anew: it may be gone, and another have its name.
+    /// Opens the group of a node. It may be gone, and another group may have its name.
     fn group(&self, node: u64) -> Result<Group, Errno> {
         let root = self.kernel.cgroup().map_err(|err| no_entry(&err))?;
         if node == ROOT {
@@ -232,15 +234,15 @@ impl Mirror {
             (above, self.count | IS_FILE)
         } else {
             let root = self.kernel.cgroup().map_err(|err| no_entry(&err))?;
-            // Also for names that are files in a real group: here they are not.
+            // Names of files in a real group do not exist here.
             let group = Group::open(root, &above.path().join(name)).map_err(|_| Errno::NOENT)?;
             let id = group.id();
             (group, id.0)
         };
-        let attr = attributes(&group, node)?;
+        let attr = stat_group(&group, node)?;
         let new = || Known { id: group.id(), path: group.path().into(), lookups: 0 };
         self.known.entry(node).or_insert_with(new).lookups += 1;
-        // No entry is kept: groups come and go, and so do the rights to write to them.
+        // The kernel must not cache entries: groups and their permissions change.
         Answer::of(fuse_entry_out { nodeid: node, attr, ..Default::default() })
     }
 
@@ -253,8 +255,8 @@ impl Mirror {
         }
     }
 
-    fn attributes_of(&self, node: u64) -> Result<Answer, Errno> {
-        let attr = attributes(&self.group(node)?, node)?;
+    fn stat_node(&self, node: u64) -> Result<Answer, Errno> {
+        let attr = stat_group(&self.group(node)?, node)?;
         Answer::of(fuse_attr_out { attr, ..Default::default() })
     }
 
@@ -266,7 +268,7 @@ impl Mirror {
             listing.push((FILE.into(), here | IS_FILE, FileType::RegularFile));
         }
         for child in group.dir().names().map_err(|err| no_entry(&err))? {
-            // One that is gone meanwhile, or a file.
+            // A child that is gone meanwhile, and a file, are left out.
             if let Ok(dir) = group.dir().sub(&child)
                 && let Ok(id) = dir.id()
             {
@@ -281,7 +283,7 @@ impl Mirror {
         let size = asked.size as usize;
         let data = body.get(size_of::<fuse_write_in>()..).and_then(|data| data.get(..size)).ok_or(Errno::INVAL)?;
         let request = request::parse(data)?;
-        // It was there when it was opened.
+        // The group existed when the file was opened.
         let group = self.group(header.nodeid).map_err(|err| if err == Errno::NOENT { Errno::NODEV } else { err })?;
         let (session, unique) = (Arc::clone(&self.session), header.unique);
         let done = move |result: Result<(), Errno>| match result {
@@ -293,7 +295,7 @@ impl Mirror {
     }
 }
 
-/// Ends all reclaiming, which answers those who wait for it, and unmounts.
+/// Ends all reclaim, which answers the waiting writers, and unmounts.
 impl Drop for Mirror {
     fn drop(&mut self) {
         self.attempts.end();
@@ -307,17 +309,18 @@ impl AsFd for Mirror {
     }
 }
 
-/// Attributes of a group's directory, or of its file.
-fn attributes(group: &Group, node: u64) -> Result<fuse_attr, Errno> {
+/// Returns the attributes of a group's directory, or of its file.
+fn stat_group(group: &Group, node: u64) -> Result<fuse_attr, Errno> {
     let stat: Stat = if node & IS_FILE == 0 {
         rustix::fs::fstat(group.dir())?
     } else {
         rustix::fs::statat(group.dir(), LIKE, AtFlags::SYMLINK_NOFOLLOW)?
     };
     let mode = match node & IS_FILE {
-        // Nothing can be made or removed in it.
+        // Files cannot be made or removed in it.
         0 => libc::S_IFDIR | (stat.st_mode & 0o555),
-        // Who may write the one may write the other; the count is no secret, as those of the kernel are not.
+        // Write permission is that of memory.reclaim. Anybody may read the count, as with counters
+        // of the kernel.
         _ => libc::S_IFREG | (stat.st_mode & 0o222) | 0o444,
     };
     let id = group.id().0;

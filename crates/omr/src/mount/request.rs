@@ -1,22 +1,22 @@
-//! What is written to `memory.swap.reclaim`.
+//! Parses writes to `memory.swap.reclaim`.
 
 use std::time::Duration;
 
 use omr_units::Bytes;
 use rustix::io::Errno;
 
-/// What somebody asks for.
+/// A request to reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Up to so much; `Bytes::MAX`: as much as will go.
+    /// The amount, at most; `Bytes::MAX`: as much as possible.
     pub amount: Bytes,
-    /// Only what was not used for so long.
+    /// The minimum age of memory to reclaim; `None`: any age.
     pub older_than: Option<Duration>,
 }
 
-/// Parses a write as the patched kernel does: a number as `memparse()` takes it (decimal, 0x or 0 in
-/// front, k m g t p e behind), or `max`; behind it `older_than=SECONDS`, where 0 is as without; white space
-/// around it. `EINVAL` for everything else.
+/// Parses a write as the patched kernel does: a number for `memparse()` (decimal, or with 0x or 0
+/// in front; k m g t p e behind), or `max`; then `older_than=SECONDS`, where 0 means no minimum
+/// age. White space around it is ignored. Everything else is `EINVAL`.
 pub fn parse(data: &[u8]) -> Result<Request, Errno> {
     let text = std::str::from_utf8(data).map_err(|_| Errno::INVAL)?;
     let mut words = text.split_ascii_whitespace();
@@ -40,7 +40,7 @@ fn amount(text: &str) -> Result<Bytes, Errno> {
         Some(b'g') => 30,
         Some(b't') => 40,
         Some(b'p') => 50,
-        // The last digit of 0x1e is no suffix.
+        // In 0x1e, the "e" is a digit, not a suffix.
         Some(b'e') if !is_hex(text) => 60,
         _ => 0,
     };
@@ -50,12 +50,12 @@ fn amount(text: &str) -> Result<Bytes, Errno> {
         None if digits.len() > 1 && digits.starts_with('0') => (&digits[1..], 8),
         None => (digits, 10),
     };
-    // from_str_radix takes a sign.
+    // from_str_radix would accept a sign.
     if !digits.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Err(Errno::INVAL);
     }
     let number = u64::from_str_radix(digits, radix).map_err(|_| Errno::INVAL)?;
-    // More than there is of anything is all of it.
+    // A larger amount than all memory means all memory.
     Ok(Bytes(number.saturating_mul(1 << shift)))
 }
 

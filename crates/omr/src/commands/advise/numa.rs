@@ -1,4 +1,4 @@
-//! `omr advise --numa`: on which node is what a group uses, and where would it be better?
+//! `omr advise --numa`: the nodes of the memory that a group uses, and better places for it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,34 +21,34 @@ use serde::Serialize;
 
 use super::Args;
 
-/// Of less than this nothing is said.
+/// Groups with less memory are left out.
 const SMALLEST: Bytes = Bytes::mib(16);
 
 #[derive(Serialize)]
 struct Summary {
     /// The nodes of each tier, fastest first.
     tiers: Vec<Vec<u32>>,
-    /// Whether reclaim moves memory to slower tiers first.
+    /// Reclaim moves memory to slower tiers first; `None`: unknown.
     demotion: Option<bool>,
     look_seconds: f64,
-    groups: Vec<OfGroup>,
+    groups: Vec<GroupOnNodes>,
 }
 
 #[derive(Serialize)]
-struct OfGroup {
+struct GroupOnNodes {
     group: String,
     nodes: Vec<Row>,
     hints: Vec<Hint>,
 }
 
-/// A group with all below it on one node.
+/// A group, with all groups below it, on one node.
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
     seen: OnNode,
     /// Anonymous and shared memory there, by memory.numa_stat.
     memory: Bytes,
-    /// Page cache, of which it is not known whether it is used.
+    /// Page cache; its use is unknown.
     page_cache: Bytes,
 }
 
@@ -72,15 +72,16 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     }
     observer.window(&mut Live, args.look, &stop, |_| Ok(()))?;
     if stop.is_set() {
-        return Err(Exit::Partial.error("stopped before it was known what is used"));
+        return Err(Exit::Partial.error("stopped before use was measured"));
     }
-    // Those that were named, or each with memory that has none below it.
+    // The named groups, or each group with memory that has no group below it.
     let named = !args.groups.is_empty();
     let all: Vec<&Path> = observer.groups().iter().map(|group| group.path.as_path()).collect();
     let is_leaf = |path: &Path| !all.iter().any(|other| *other != path && other.starts_with(path));
     let chosen = all.iter().filter(|path| if named { tops.iter().any(|top| top == **path) } else { is_leaf(path) });
-    let mut groups: Vec<OfGroup> = chosen.filter_map(|path| of_group(&kernel, &nodes, &observer, path, args)).collect();
-    let size = |group: &OfGroup| group.nodes.iter().map(|row| row.memory).sum::<Bytes>();
+    let mut groups: Vec<GroupOnNodes> =
+        chosen.filter_map(|path| read_group(&kernel, &nodes, &observer, path, args)).collect();
+    let size = |group: &GroupOnNodes| group.nodes.iter().map(|row| row.memory).sum::<Bytes>();
     groups.retain(|group| named || size(group) >= SMALLEST);
     groups.sort_by_key(|group| (std::cmp::Reverse(size(group)), group.group.clone()));
     let summary =
@@ -92,8 +93,14 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// `None`: the group is gone.
-fn of_group(kernel: &Kernel, nodes: &Nodes, observer: &Observer<'_>, path: &Path, args: &Args) -> Option<OfGroup> {
+/// Returns the figures of a group; `None`: the group is gone.
+fn read_group(
+    kernel: &Kernel,
+    nodes: &Nodes,
+    observer: &Observer<'_>,
+    path: &Path,
+    args: &Args,
+) -> Option<GroupOnNodes> {
     let mut rows: BTreeMap<u32, Row> = BTreeMap::new();
     let row = |node: u32| Row {
         seen: OnNode { node, tier: nodes.tier(node), ..OnNode::default() },
@@ -116,7 +123,7 @@ fn of_group(kernel: &Kernel, nodes: &Nodes, observer: &Observer<'_>, path: &Path
         seen.used += part.memory() - unused;
     }
     let seen: Vec<OnNode> = rows.values().map(|row| row.seen).collect();
-    Some(OfGroup {
+    Some(GroupOnNodes {
         group: format!("/{}", path.to_string_lossy()),
         nodes: rows.into_values().collect(),
         hints: advise(&seen, nodes.demotes(), SMALLEST),
@@ -148,25 +155,25 @@ fn print(summary: &Summary, args: &Args) -> Result<()> {
             );
         }
         for hint in &group.hints {
-            outln!("  {}", words(hint, summary));
+            outln!("  {}", describe(hint, summary));
         }
         outln!("");
     }
-    outln!("looked for {}; used is at most that much", short(args.look));
+    outln!("measured for {}; figures of use are upper bounds", short(args.look));
     Ok(())
 }
 
-fn words(hint: &Hint, summary: &Summary) -> String {
+fn describe(hint: &Hint, summary: &Summary) -> String {
     let list = |nodes: &[u32]| nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let fastest = summary.tiers.first().map(|tier| list(tier)).unwrap_or_default();
     match hint {
         Hint::Promote { bytes } => format!(
-            "at most {bytes} of slower memory are used: write 2 to /proc/sys/kernel/numa_balancing, which moves such pages up, \
+            "up to {bytes} of slower memory are in use: write 2 to /proc/sys/kernel/numa_balancing, which moves such pages up, \
              or AllowedMemoryNodes={fastest}"
         ),
         Hint::Demote { bytes } => format!(
-            "at least {bytes} of fast memory are not used: write 1 to /sys/kernel/mm/numa/demotion_enabled, and omr reclaim moves them down"
+            "at least {bytes} of fast memory are not in use: write 1 to /sys/kernel/mm/numa/demotion_enabled, and omr reclaim moves them down"
         ),
-        Hint::Stay { node } => format!("nearly all that is used is on node {node}: its tasks belong on the CPUs there"),
+        Hint::Stay { node } => format!("nearly all memory in use is on node {node}: run its tasks on that node's CPUs"),
     }
 }

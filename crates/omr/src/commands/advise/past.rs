@@ -1,4 +1,4 @@
-//! `omr advise`: from what groups held and used in the past.
+//! `omr advise` from the history: the memory that groups had and used.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ use super::{Args, is_users, setting, unit};
 /// Groups in the table; `--json` has all.
 const ROWS: usize = 15;
 
-/// A group that is advised, or not.
+/// A group with its advice, or with the reason why there is none.
 struct Group {
     path: Rc<Path>,
     result: Result<Advice, advise::TooLittle>,
@@ -37,7 +37,7 @@ struct Group {
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let groups = read(root, args)?;
     if groups.is_empty() {
-        return Err(nothing(root, args));
+        return Err(no_groups(root, args));
     }
     let advised = groups.iter().any(|group| group.result.is_ok());
     if args.json {
@@ -49,7 +49,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     } else if let Some(container) = &args.kubernetes {
         outln!("{}", patch(&groups, container)?);
     } else if let [group] = groups.as_slice() {
-        outln!("{}", one(group, args));
+        outln!("{}", describe(group, args));
     } else {
         outln!("{}", table(&groups, args));
     }
@@ -60,7 +60,7 @@ fn guard(args: &Args) -> Guard {
     Guard { stall: args.psi, refaults: args.refaults }
 }
 
-/// The groups asked about; without any, those that have no other below them. Largest saving first.
+/// Returns the named groups, or all groups without a group below them. Largest saving first.
 fn read(root: &Path, args: &Args) -> Result<Vec<Group>> {
     let kernel = Kernel::open(root)?;
     let mut globs = Vec::new();
@@ -81,13 +81,13 @@ fn read(root: &Path, args: &Args) -> Result<Vec<Group>> {
     let mut samples: BTreeMap<Rc<Path>, Vec<Sample>> = BTreeMap::new();
     let mut history = history::read(&paths::history(root), from..Duration::MAX, wanted)?;
     for sample in history.by_ref() {
-        samples.entry(Rc::clone(&sample.group)).or_default().push(observed(&sample));
+        samples.entry(Rc::clone(&sample.group)).or_default().push(to_policy(&sample));
     }
     for skipped in history.skipped() {
         eprintln!("omr: {skipped}");
     }
     if all {
-        // In the order of paths what is below a group comes right behind it.
+        // In the order of paths a group below another one comes right behind it.
         let paths: Vec<Rc<Path>> = samples.keys().cloned().collect();
         for pair in paths.windows(2).filter(|pair| pair[1].starts_with(&pair[0])) {
             samples.remove(&pair[0]);
@@ -102,8 +102,8 @@ fn read(root: &Path, args: &Args) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// A sample of the history as the policy sees it.
-fn observed(sample: &history::Sample) -> Sample {
+/// Converts a sample of the history for the policy.
+fn to_policy(sample: &history::Sample) -> Sample {
     let since = sample.since.as_ref();
     let over = since.map(|since| since.over);
     let refaults = since.and_then(|since| {
@@ -122,30 +122,32 @@ fn observed(sample: &history::Sample) -> Sample {
     }
 }
 
-/// What was used since the sample before. Ages of long before the sample say nothing of the time between.
+/// Returns the memory that was used since the previous sample; `None`: unknown, as ages from long
+/// before the sample do not cover this time.
 fn used(idle: &Idle, over: Duration) -> Option<Bounds> {
     let idle_for = idle.of(age(over)?).filter(|_| idle.ago <= over / 8)?;
     Some(Bounds { least: idle.memory - idle_for.most, most: idle.memory - idle_for.least })
 }
 
-/// The age that reaches back to the sample before, or a little less: samples do not come to the second.
+/// Returns the age that reaches back to about the previous sample: samples do not come to the
+/// second.
 fn age(over: Duration) -> Option<Duration> {
     AGES.into_iter().find(|&age| age + age / 8 >= over)
 }
 
-/// Why there is no group.
-fn nothing(root: &Path, args: &Args) -> anyhow::Error {
+/// Error if there is no group.
+fn no_groups(root: &Path, args: &Args) -> anyhow::Error {
     let window = format_duration(args.window);
     match args.groups.as_slice() {
         [] => Exit::Partial.error(format!(
-            "the history has no groups of the last {window}: the daemon writes it ({}); \
+            "the history has no groups in the last {window}: the daemon writes it ({}); \
              omr advise --verify GROUP tries a size without it",
             paths::history(root).display()
         )),
         groups => {
             let names: Vec<String> = groups.iter().map(|group| printable(&group.to_string_lossy())).collect();
             Exit::Partial.error(format!(
-                "the history has nothing of {} in the last {window}: it has the larger groups only, from when the \
+                "the history has no samples of {} in the last {window}: it has only the larger groups, while the \
                  daemon runs; omr history --groups shows them",
                 names.join(" ")
             ))
@@ -153,7 +155,7 @@ fn nothing(root: &Path, args: &Args) -> anyhow::Error {
     }
 }
 
-/// A group, for machines.
+/// A group in JSON.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     group: String,
@@ -183,15 +185,15 @@ fn name(group: &Group) -> String {
     printable(&group.path.to_string_lossy())
 }
 
-/// How good the ground is that an advice stands on.
-fn ground(group: &Group, window: Duration) -> String {
+/// Returns how much history an advice is based on.
+fn basis(group: &Group, window: Duration) -> String {
     match &group.result {
         Ok(advice) if advice.weak => {
             format!("{} of {}: weak", short(advice.covered), format_duration(window))
         }
         Ok(advice) => format!("{} of {}", short(advice.covered), format_duration(window)),
         Err(little) => format!(
-            "{} in {}: too little to advise anything; {LEAST_SAMPLES} samples in {} are the least",
+            "{} in {}: too little for advice, which needs {LEAST_SAMPLES} samples in {}",
             counted(little.samples, "sample"),
             short(little.covered),
             short(LEAST_COVERED)
@@ -205,7 +207,7 @@ fn counted(n: usize, what: &str) -> String {
 
 fn evidence(advice: &Advice) -> String {
     match &advice.evidence {
-        None => "it was never as small as that: omr advise --verify tries it".into(),
+        None => "it was never this small: omr advise --verify tries it".into(),
         Some(seen) => format!(
             "at {} or less for {}: tasks waited {} for memory, {} came back{}",
             advice.high,
@@ -220,11 +222,11 @@ fn evidence(advice: &Advice) -> String {
     }
 }
 
-fn one(group: &Group, args: &Args) -> String {
+fn describe(group: &Group, args: &Args) -> String {
     let name = name(group);
     let advice = match &group.result {
         Ok(advice) => advice,
-        Err(_) => return format!("{name}: {}", ground(group, args.window)),
+        Err(_) => return format!("{name}: {}", basis(group, args.window)),
     };
     let mut text = format!("{name}: memory.high {}", advice.high);
     let _ = match advice.saved {
@@ -235,9 +237,9 @@ fn one(group: &Group, args: &Args) -> String {
     let _ = write!(
         text,
         "\n  working set     half of the time {}, 19 of 20 {}, most {}\
-         \n  request         {}   (19 of 20, and {MARGIN})\
-         \n  memory.high     {}   (most, and {MARGIN})\
-         \n  memory.max      {}   (a quarter above the most it held, {}, and memory.high)\
+         \n  request         {}   (19 of 20, plus {MARGIN})\
+         \n  memory.high     {}   (most, plus {MARGIN})\
+         \n  memory.max      {}   (a quarter above its peak, {}, at least memory.high)\
          \n  seen            {}\
          \n  history         {}, {}",
         set.p50,
@@ -248,20 +250,19 @@ fn one(group: &Group, args: &Args) -> String {
         advice.max,
         advice.peak,
         evidence(advice),
-        ground(group, args.window),
+        basis(group, args.window),
         counted(advice.samples, "sample"),
     );
     if advice.cache.0 > 0 {
-        let _ = write!(text, "\n  page cache      {} of it: counts in full, as its use is not known", advice.cache);
+        let _ = write!(text, "\n  page cache      {} of it: counts in full, as its use is unknown", advice.cache);
     }
     if advice.unaged > 0 {
-        let _ =
-            write!(text, "\n  without ages    {}: all that was held counts as used", counted(advice.unaged, "sample"));
+        let _ = write!(text, "\n  without ages    {}: all its memory counts as used", counted(advice.unaged, "sample"));
     }
     if advice.short > 0 {
         let _ = write!(
             text,
-            "\n  lacked memory   in {}: all that was held counts as used, and more may be",
+            "\n  lacked memory   in {}: all its memory counts as used, and more may be needed",
             counted(advice.short, "sample")
         );
     }
@@ -291,7 +292,7 @@ fn table(groups: &[Group], args: &Args) -> String {
             .join("  "),
             Err(_) => format!("{:82}", ""),
         };
-        let _ = write!(text, "\n{:width$}  {sizes}  {}", name(group), ground(group, args.window));
+        let _ = write!(text, "\n{:width$}  {sizes}  {}", name(group), basis(group, args.window));
     }
     let more = groups.len().saturating_sub(ROWS);
     if more > 0 {
@@ -300,18 +301,18 @@ fn table(groups: &[Group], args: &Args) -> String {
     text
 }
 
-/// Drop-ins for systemd units, each with the path it belongs to.
+/// Returns drop-ins for systemd units, each with its path.
 fn drop_ins(groups: &[Group], window: Duration) -> String {
     let of = |group: &Group| {
-        let Ok(advice) = &group.result else { return format!("# {}: {}\n", name(group), ground(group, window)) };
+        let Ok(advice) = &group.result else { return format!("# {}: {}\n", name(group), basis(group, window)) };
         let Some((unit, section)) = unit(&group.path) else {
-            return format!("# {} is no unit of systemd\n", name(group));
+            return format!("# {} is not a systemd unit\n", name(group));
         };
         let manager = if is_users(&group.path) { "user" } else { "system" };
         format!(
             "# /etc/systemd/{manager}/{}.d/50-omr.conf\n# {}; {}\n[{section}]\nMemoryHigh={}\nMemoryMax={}\n",
             printable(&unit),
-            ground(group, window),
+            basis(group, window),
             evidence(advice),
             advice.high.0,
             advice.max.0,
@@ -320,14 +321,14 @@ fn drop_ins(groups: &[Group], window: Duration) -> String {
     groups.iter().map(of).collect::<Vec<_>>().join("\n").trim_end().to_owned()
 }
 
-/// A strategic-merge patch of the pod template of a Deployment, StatefulSet or DaemonSet.
+/// Returns a strategic-merge patch of the pod template of a Deployment, StatefulSet or DaemonSet.
 fn patch(groups: &[Group], container: &str) -> Result<String> {
     let [group] = groups else {
-        let text = format!("--kubernetes is for one group, and these are {}", groups.len());
+        let text = format!("--kubernetes is for one group, but there are {}", groups.len());
         return Err(Exit::Usage.error(text));
     };
     let Ok(advice) = &group.result else {
-        return Err(Exit::Partial.error(format!("{}: {}", name(group), ground(group, Duration::ZERO))));
+        return Err(Exit::Partial.error(format!("{}: {}", name(group), basis(group, Duration::ZERO))));
     };
     let mib = |bytes: Bytes| format!("{}Mi", bytes.0 >> 20);
     let resources = serde_json::json!({
@@ -339,7 +340,7 @@ fn patch(groups: &[Group], container: &str) -> Result<String> {
     Ok(serde_json::to_string_pretty(&patch)?)
 }
 
-/// The name of a container: a DNS label.
+/// Parses the name of a container: a DNS label.
 pub fn parse_container(text: &str) -> Result<String, String> {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_label =
@@ -347,7 +348,7 @@ pub fn parse_container(text: &str) -> Result<String, String> {
     if is_label {
         Ok(text.into())
     } else {
-        Err("expected the name of a container: a-z, 0-9 and - inside, 63 at most".into())
+        Err("expected the name of a container: a-z, 0-9 and inner -, at most 63 characters".into())
     }
 }
 
@@ -373,7 +374,7 @@ mod tests {
         Words::try_parse_from([&["advise"], words].concat()).expect("a command line").args
     }
 
-    /// A group of 1000 MiB, none of it page cache, of which so much was used in the last ten minutes.
+    /// A group of 1000 MiB, none of it page cache, with `used` MiB used in the last ten minutes.
     fn sample(time: Duration, path: &str, used: u64) -> history::Sample {
         let used = Bytes::mib(used);
         let memory = Bytes::mib(1000);
@@ -402,7 +403,8 @@ mod tests {
         }
     }
 
-    /// A machine whose daemon has looked at these groups every ten minutes for so many hours until now.
+    /// A machine whose daemon took samples of these groups every ten minutes for `hours` hours
+    /// until now.
     fn machine(hours: u64, groups: &[(&str, u64)]) -> FakeRoot {
         let root = FakeRoot::new();
         let now = clock::read_wall();
@@ -423,7 +425,8 @@ mod tests {
     fn the_history_is_where_advice_comes_from() {
         let root = machine(4 * 24, &[("", 900), ("a.slice", 500), ("a.slice/db.service", 200), ("b.scope", 100)]);
         let groups = read(root.path(), &args(&[])).expect("groups");
-        // Those with others below them are left out, unless they are named; the largest saving comes first.
+        // Those with others below them are left out, unless they are named; the largest saving
+        // comes first.
         let names: Vec<String> = groups.iter().map(name).collect();
         assert_eq!(names, ["b.scope", "a.slice/db.service"]);
         assert_eq!(advice(&groups[1]).high, Bytes::mib(230));
@@ -441,14 +444,14 @@ mod tests {
             (96, "7d", "96 h of 7days, 576 samples"),
             (3, "7d", "3 h of 7days: weak, 18 samples"),
             (3, "3h", "3 h of 3h"),
-            (0, "7d", "nothing of b.scope in the last 7days"),
+            (0, "7d", "no samples of b.scope in the last 7days"),
         ] {
             let root = machine(hours, &[("b.scope", 100)]);
             let args = args(&["b.scope", "--window", window]);
             let groups = read(root.path(), &args).expect("groups");
             let text = match groups.as_slice() {
-                [group] => one(group, &args),
-                _ => nothing(root.path(), &args).to_string(),
+                [group] => describe(group, &args),
+                _ => no_groups(root.path(), &args).to_string(),
             };
             assert!(text.contains(expected), "{hours} {text}");
         }
@@ -456,15 +459,15 @@ mod tests {
             path: Path::new("b.scope").into(),
             result: Err(advise::TooLittle { samples: 2, covered: Duration::from_secs(600) }),
         };
-        let text = one(&little, &args(&["b.scope"]));
-        assert!(text.contains("2 samples in 10 min: too little to advise anything"), "{text}");
+        let text = describe(&little, &args(&["b.scope"]));
+        assert!(text.contains("2 samples in 10 min: too little for advice"), "{text}");
         assert!(!text.contains("memory.high") && !text.contains("MiB"), "{text}");
         assert!(drop_ins(&[little], Duration::ZERO).starts_with("# b.scope: 2 samples"));
     }
 
     #[test]
     fn a_time_without_ages_counts_as_used() {
-        let at = |idle: Option<Idle>| observed(&history::Sample { idle, ..sample(Duration::ZERO, "a", 100) });
+        let at = |idle: Option<Idle>| to_policy(&history::Sample { idle, ..sample(Duration::ZERO, "a", 100) });
         let known = sample(Duration::ZERO, "a", 100).idle;
         assert_eq!(at(known).used, Some(Bounds { least: Bytes::mib(100), most: Bytes::mib(100) }));
         assert_eq!(at(None).used, None);
@@ -474,7 +477,7 @@ mod tests {
         assert_eq!((at(old(75)).used.is_some(), at(old(76)).used), (true, None));
         // The first sample of a daemon: since when is not known.
         let first = history::Sample { since: None, ..sample(Duration::ZERO, "a", 100) };
-        assert_eq!((observed(&first).used, observed(&first).over), (None, None));
+        assert_eq!((to_policy(&first).used, to_policy(&first).over), (None, None));
     }
 
     #[test]
@@ -482,11 +485,11 @@ mod tests {
         let root = machine(96, &[("a.slice/db.service", 200), ("docker/4f1e", 100)]);
         let groups = read(root.path(), &args(&[])).expect("groups");
         let text = drop_ins(&groups, Duration::from_secs(7 * 86_400));
-        assert!(text.contains("# docker/4f1e is no unit of systemd"), "{text}");
+        assert!(text.contains("# docker/4f1e is not a systemd unit"), "{text}");
         let begin = text.find("# /etc/systemd/system/db.service.d/50-omr.conf").expect("a path");
         let drop_in = &text[begin..];
         assert!(drop_in.contains("[Service]\nMemoryHigh=241172480\nMemoryMax="), "{text}");
-        // Systemd ends well in any case; what it does not understand it complains about.
+        // systemd succeeds in any case; it complains about lines that it does not understand.
         let verify = |drop_in: &str| {
             let dir = tempfile::tempdir().expect("a directory");
             let unit = dir.path().join("db.service");
@@ -530,7 +533,7 @@ mod tests {
         assert_eq!(container["resources"]["requests"]["memory"], "230Mi");
         assert_eq!(container["resources"]["limits"]["memory"], "1250Mi");
         let err = of(&[]).expect_err("two groups").to_string();
-        assert!(err.contains("for one group, and these are 2"), "{err}");
+        assert!(err.contains("for one group, but there are 2"), "{err}");
     }
 
     #[test]

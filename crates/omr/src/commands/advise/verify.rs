@@ -186,7 +186,7 @@ fn admit(kernel: &Kernel, tree: &Tree, group: &Group, name: &str, args: &Args) -
                 "{name} is {class} ({why}); nothing was tried. --ignore-class tries it all the same."
             )));
         }
-        if !node.clear {
+        if !node.subtree_reclaimable {
             return Err(Exit::Failed.error(format!(
                 "{name} holds the memory of groups that may not be touched; nothing was tried. \
                  --ignore-class tries it all the same."

@@ -1,4 +1,4 @@
-//! What the facts mean: one row for each thing, and the answer. No file is read here.
+//! The meaning of the facts: one row for each ability, and the answer. Reads no files.
 
 use omr_actuate::Outcome;
 use omr_engine::aging::{Missing, NO_SWAP};
@@ -11,15 +11,15 @@ use serde::Serialize;
 
 use super::facts::{Facts, Mglru, ProcessRules, Swap};
 
-/// Whether a thing works here.
+/// The state of an ability on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Works {
     Yes,
-    /// Less than all of it.
+    /// Part of it works.
     Partly,
     No,
-    /// Only the running kernel could tell.
+    /// Unknown: only the running kernel could tell.
     NotProbed,
 }
 
@@ -34,16 +34,16 @@ impl Works {
     }
 }
 
-/// One row.
+/// One row of the table.
 #[derive(Debug, Serialize)]
 pub struct Check {
     pub name: &'static str,
     pub works: Works,
     pub found: String,
-    /// What omr does with it.
+    /// The use that omr makes of it.
     #[serde(rename = "use")]
     pub role: &'static str,
-    /// The kernel version, setting or right that brings what is missing.
+    /// The kernel version, setting or right that adds the missing part; `None`: nothing is missing.
     pub fix: Option<String>,
 }
 
@@ -58,14 +58,14 @@ impl Check {
     }
 }
 
-/// The way memory is reclaimed.
+/// The kernel file by which memory is reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Backend {
     #[serde(rename = "memory.reclaim")]
     Reclaim,
     #[serde(rename = "memory.swap.reclaim")]
     SwapReclaim,
-    /// Never without being told to.
+    /// Only if the user asks for it.
     #[serde(rename = "memory.high")]
     High,
 }
@@ -80,7 +80,7 @@ impl Backend {
     }
 }
 
-/// The best way of reclaiming that works here, or in one sentence why none does.
+/// Returns the best backend that works here, or one sentence that says why none does.
 pub fn backend(facts: &Facts) -> Result<Backend, String> {
     let cgroup = &facts.cgroup;
     if let Some(why) = &cgroup.missing {
@@ -108,10 +108,9 @@ pub fn backend(facts: &Facts) -> Result<Backend, String> {
     Err(format!("no group has memory.reclaim or memory.high; {}", in_groups(facts, (5, 19))))
 }
 
-const NO_MEMORY_CONTROLLER: &str =
-    "there is no memory controller; take cgroup_disable=memory off the kernel command line, or unmount cgroup v1's";
+const NO_MEMORY_CONTROLLER: &str = "there is no memory controller; remove cgroup_disable=memory from the kernel command line, or unmount that of cgroup v1";
 
-/// The answer in one sentence.
+/// Returns the answer in one sentence.
 pub fn answer(facts: &Facts, live: bool) -> String {
     let machine = if live { "this machine" } else { "the machine of these files" };
     let backend = match backend(facts) {
@@ -120,9 +119,9 @@ pub fn answer(facts: &Facts, live: bool) -> String {
     };
     if backend == Backend::High {
         return format!(
-            "omr can reclaim on {machine} only when told to, by --backend memory.high: {}",
+            "omr can reclaim on {machine} only with --backend memory.high: {}",
             if facts.memory_reclaim.file.groups > 0 {
-                "memory.reclaim is there and may not be written"
+                "memory.reclaim exists and may not be written"
             } else {
                 "memory.reclaim came with Linux 5.19"
             }
@@ -137,7 +136,7 @@ pub fn answer(facts: &Facts, live: bool) -> String {
     format!("omr can reclaim on {machine}: {}{how}", backend.name())
 }
 
-/// All rows, in the order in which they matter.
+/// Returns all rows, the most important first.
 pub fn checks(facts: &Facts) -> Vec<Check> {
     let mut rows = vec![cgroup(facts), reclaim(facts), swap_reclaim(facts), high(facts), psi(facts)];
     rows.extend(swap(facts));
@@ -158,7 +157,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     rows
 }
 
-/// `since Linux 5.19, this is 5.10.0-30`; when this kernel is new enough, the build option is what is missing.
+/// Returns `since Linux 5.19, this is 5.10.0-30`, or the build option if this kernel is new enough.
 fn since(facts: &Facts, version: (u32, u32), option: &str) -> String {
     let (major, minor) = version;
     match &facts.kernel {
@@ -170,7 +169,7 @@ fn since(facts: &Facts, version: (u32, u32), option: &str) -> String {
     }
 }
 
-/// As [`since`], for a file of groups.
+/// As [`since`], for a file of control groups.
 fn in_groups(facts: &Facts, version: (u32, u32)) -> String {
     if facts.cgroup.missing.is_some() {
         format!("Linux {}.{} with cgroup v2", version.0, version.1)
@@ -188,7 +187,7 @@ fn parse_version(release: &str) -> Option<(u32, u32)> {
 
 fn cgroup(facts: &Facts) -> Check {
     let cgroup = &facts.cgroup;
-    let role = "what omr watches and reclaims";
+    let role = "the groups that omr reclaims";
     let row = |works, found: String| Check::new("cgroup v2", works, found, role);
     if let Some(why) = &cgroup.missing {
         let (found, fix) = why.split_once("; ").unwrap_or((why, "omr needs cgroup v2"));
@@ -250,8 +249,7 @@ fn swap_reclaim(facts: &Facts) -> Check {
 
 fn high(facts: &Facts) -> Check {
     let file = facts.memory_high;
-    let row =
-        |works, found: String| Check::new("memory.high", works, found, "only when told to: --backend memory.high");
+    let row = |works, found: String| Check::new("memory.high", works, found, "only with --backend memory.high");
     match (file.groups, file.writable) {
         (0, _) => row(Works::No, "not there".into()).fix(format!("{}; not needed", in_groups(facts, (4, 5)))),
         (_, 0) => row(Works::No, "may not be written".into()).fix("run as root; not needed where MGLRU is on"),
@@ -281,8 +279,8 @@ fn psi(facts: &Facts) -> Check {
 
 fn swap(facts: &Facts) -> Vec<Check> {
     if facts.swap.is_empty() {
-        let row = Check::new("swap", Works::No, "none", "takes what is not in files");
-        return vec![row.fix("only file memory can go; swapon a disk, a file or zram")];
+        let row = Check::new("swap", Works::No, "none", "holds anonymous memory");
+        return vec![row.fix("only file memory can be reclaimed; swapon a disk, a file or zram")];
     }
     facts.swap.iter().map(one_swap).collect()
 }
@@ -298,11 +296,11 @@ fn one_swap(swap: &Swap) -> Check {
         if swap.resume { ", resume device" } else { "" }
     );
     let role = match device.kind {
-        SwapKind::Zram => "takes memory, compressed in RAM",
-        SwapKind::Partition | SwapKind::File => "takes memory, at the disk's pace",
+        SwapKind::Zram => "holds memory, compressed in RAM",
+        SwapKind::Partition | SwapKind::File => "holds memory, at the disk's pace",
     };
     if device.free().0 == 0 {
-        return Check::new("swap", Works::No, found, role).fix("full: nothing more goes there");
+        return Check::new("swap", Works::No, found, role).fix("full: it holds no more");
     }
     Check::new("swap", Works::Yes, found, role)
 }
@@ -330,7 +328,7 @@ fn hibernation(facts: &Facts) -> Check {
                 None => row(Works::No, "switched off".into()).fix("by nohibernate, or while a memfd_secret is in use"),
             };
         }
-        Availability::Unknown => return row(Works::No, "could not be told".into()).fix("/sys/power cannot be read"),
+        Availability::Unknown => return row(Works::No, "unknown".into()).fix("/sys/power cannot be read"),
         Availability::Available => {}
     }
     let mut found = match (hibernation.resume, hibernation.resume_offset) {
@@ -345,9 +343,9 @@ fn hibernation(facts: &Facts) -> Check {
         found += ", EC2's agent installed";
         return row(Works::Partly, found).fix(match agent.swapoff_after_resume {
             Some(script) => {
-                format!("after resume /{script} of the agent reads back all its swap; a newer one does not, see docs/use/sleep.md")
+                format!("after resume, /{script} of the agent reads back all its swap; a newer agent does not, see docs/use/sleep.md")
             }
-            None => "the agent switches its swap on right before it hibernates: docs/use/sleep.md says what that means".into(),
+            None => "the agent switches its swap on right before it hibernates, see docs/use/sleep.md".into(),
         });
     }
     if !facts.swap.iter().any(|swap| swap.device.kind.is_disk()) {
@@ -363,11 +361,11 @@ fn page_reporting(facts: &Facts) -> Check {
     let row = |works, found| Check::new("page reporting", works, found, "gives free memory to the host, for migration");
     match facts.page_reporting {
         Some(block) => row(Works::Yes, format!("in blocks of {block}")),
-        None => row(Works::No, "nobody is told".into()).fix("balloon with free-page-reporting=on; not needed"),
+        None => row(Works::No, "off".into()).fix("balloon with free-page-reporting=on; not needed"),
     }
 }
 
-/// What each capability is for.
+/// The capabilities that omr needs.
 const NEEDED: [Capability; 4] =
     [Capability::DacOverride, Capability::SysResource, Capability::SysNice, Capability::SysPtrace];
 
@@ -393,7 +391,7 @@ fn privileges(facts: &Facts) -> Check {
     };
     if inside {
         return row(Works::Partly, format!("{who} of a user namespace{delegated}"))
-            .fix("outside of user namespaces process hints work as well");
+            .fix("outside of user namespaces, process hints work, too");
     }
     match lacking.as_slice() {
         [] => row(Works::Yes, format!("{who}, all capabilities it needs{delegated}")),
@@ -434,7 +432,7 @@ fn damon(facts: &Facts) -> Check {
         Damon::Unknown => row(Works::No, "in an unknown form".into()).fix("not needed where MGLRU is on"),
         Damon::Free => row(Works::Yes, "free".into()),
         Damon::InUse(n) => row(Works::Partly, format!("in use, {n} monitors"))
-            .fix("stop whoever set it up; not needed where MGLRU is on"),
+            .fix("stop the program that uses it; not needed where MGLRU is on"),
     }
 }
 
@@ -470,17 +468,17 @@ fn process_madvise(facts: &Facts) -> Check {
 
 fn process_rules(found: &ProcessRules) -> Check {
     let rules = if found.rules == 1 { "1 rule".to_owned() } else { format!("{} rules", found.rules) };
-    let row = |works, found| Check::new("process rules", works, found, "hints about what is in the background");
+    let row = |works, found| Check::new("process rules", works, found, "hints about background processes");
     match found.daemon_lacks.as_deref() {
         None => row(Works::Partly, format!("{rules}, no answer from the daemon"))
             .fix("systemctl start omr; as root, or in the group omr"),
         Some([]) => row(Works::Yes, rules),
         Some(lacking) => row(Works::No, format!("{rules}, the daemon lacks {}", lacking.join(" and ")))
-            .fix("ln -s /usr/lib/omr/hints.conf /etc/systemd/system/omr.service.d/, and what it says"),
+            .fix("ln -s /usr/lib/omr/hints.conf /etc/systemd/system/omr.service.d/, and follow its comments"),
     }
 }
 
-/// Of a machine with one node there is nothing to say.
+/// Returns the row about memory tiers; `None`: the machine has one node.
 fn tiers(facts: &Facts) -> Option<Check> {
     let nodes = &facts.nodes;
     if nodes.with_memory.len() < 2 {
@@ -495,7 +493,9 @@ fn tiers(facts: &Facts) -> Option<Check> {
             );
         }
         [_] => {
-            return Some(row(Works::No, format!("{} nodes, all as fast", nodes.with_memory.len())).fix("not needed"));
+            return Some(
+                row(Works::No, format!("{} nodes of the same speed", nodes.with_memory.len())).fix("not needed"),
+            );
         }
         tiers => {
             let slower: Vec<String> = tiers[1..].iter().map(|tier| format!("then node {}", listed(tier))).collect();
@@ -509,15 +509,15 @@ fn tiers(facts: &Facts) -> Option<Check> {
     })
 }
 
-/// What rules with `older_than` need.
+/// Returns the row about rules with `older_than`.
 fn age_rules(facts: &Facts, rules: usize) -> Check {
     let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
-    let row = |works, found| Check::new("older_than", works, found, "sweeps that take only what is old");
+    let row = |works, found| Check::new("older_than", works, found, "sweeps that reclaim only cold memory");
     let Mglru { enabled, generations, sees_root } = facts.mglru;
     match Missing::of(enabled, generations, facts.lockdown, sees_root) {
         Some(Missing::Denied) => row(Works::NotProbed, rules).fix("run omr doctor as root"),
-        Some(missing) => row(Works::No, format!("{rules}, MGLRU {}: left alone", missing.found())).fix(missing.fix()),
-        None if facts.swap.is_empty() => row(Works::No, format!("{rules}, no swap: left alone")).fix(NO_SWAP),
+        Some(missing) => row(Works::No, format!("{rules}, MGLRU {}: not swept", missing.found())).fix(missing.fix()),
+        None if facts.swap.is_empty() => row(Works::No, format!("{rules}, no swap: not swept")).fix(NO_SWAP),
         None => row(Works::Yes, rules),
     }
 }

@@ -1,4 +1,4 @@
-//! What is there: read from files, and asked of the running kernel where there is one to ask.
+//! The facts: read from files, and probed on the running kernel if there is one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,7 +24,7 @@ use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
 use omr_units::{Bytes, GroupId};
 use serde::Serialize;
 
-/// Everything omr could use. A field is `None` where it could not be told.
+/// Everything that omr could use. A field is `None` if it is unknown.
 #[derive(Debug, Serialize)]
 pub struct Facts {
     /// The kernel's release, such as `6.12.117+deb12-amd64`.
@@ -41,20 +41,20 @@ pub struct Facts {
     pub psi: Psi,
     /// Highest priority first.
     pub swap: Vec<Swap>,
-    /// `None`: not in this kernel.
+    /// zswap is on; `None`: not in this kernel.
     pub zswap: Option<bool>,
     pub hibernation: Hibernation,
     /// EC2's hibernation agent, where it is installed.
     pub ec2_agent: Option<Ec2Agent>,
-    /// The smallest block of free memory that the host of this machine is told of.
+    /// The smallest block of free memory that is reported to the host; `None`: no reporting.
     pub page_reporting: Option<Bytes>,
     pub nodes: Nodes,
     pub lockdown: Option<Lockdown>,
     pub privileges: Privileges,
-    /// Where there are any.
+    /// The `[[process]]` rules; `None`: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_rules: Option<ProcessRules>,
-    /// `[[group]]` rules with `older_than`, where there are any.
+    /// The number of `[[group]]` rules with `older_than`; `None`: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_rules: Option<usize>,
 }
@@ -63,7 +63,7 @@ pub struct Facts {
 #[derive(Debug, Serialize)]
 pub struct ProcessRules {
     pub rules: usize,
-    /// What the daemon lacks to follow them; `None`: it does not run, or does not answer.
+    /// The capabilities that the daemon lacks for them; `None`: it does not run or answer.
     pub daemon_lacks: Option<Vec<&'static str>>,
 }
 
@@ -76,7 +76,7 @@ impl ProcessRules {
 
 fn read_age_rules(root: &Path) -> Option<usize> {
     let loaded = config::load(root, None).ok()?;
-    Some(loaded.groups.iter().filter(|rule| rule.asks_for_age()).count()).filter(|rules| *rules > 0)
+    Some(loaded.groups.iter().filter(|rule| rule.has_min_age()).count()).filter(|rules| *rules > 0)
 }
 
 fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
@@ -87,15 +87,15 @@ fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
     Some(needed.filter(|needed| !has.has(*needed)).map(Capability::name).collect())
 }
 
-/// Its swap file is switched on right before hibernation only.
+/// EC2's hibernation agent. It switches its swap file on only right before hibernation.
 #[derive(Debug, Serialize)]
 pub struct Ec2Agent {
-    /// The script that switches it off again after resume, which reads back all that is in it; its authors took that out in
-    /// August 2026.
+    /// The script that switches swap off again after resume, which reads back all its content. Its
+    /// authors removed that in August 2026.
     pub swapoff_after_resume: Option<&'static str>,
 }
 
-/// Where that is, by version of the agent: below the root.
+/// The paths of that script in versions of the agent, below the root.
 const HOOKS: [&str; 2] = ["usr/lib/systemd/system-sleep/sleep-handler.sh", "etc/acpi/actions/sleep.sh"];
 
 impl Ec2Agent {
@@ -105,7 +105,7 @@ impl Ec2Agent {
         }
         let has_swapoff = |hook: &str| {
             let hook = root.join(hook);
-            // Whatever bears that name; a pipe would be waited for.
+            // Only a regular file: reading a pipe would block.
             let is_file = fs::metadata(&hook).is_ok_and(|meta| meta.is_file());
             let script = if is_file { fs::read(&hook).unwrap_or_default() } else { Vec::new() };
             runs_swapoff(&String::from_utf8_lossy(&script))
@@ -114,8 +114,9 @@ impl Ec2Agent {
     }
 }
 
-/// Whether one of the agent's scripts switches swap off when all went well. Its messages have the word without saying what is
-/// switched off; and before a pause it is for another try, which the versions that leave swap on after resume do as well.
+/// Returns true if a script of the agent switches swap off after a good resume. The word alone in a
+/// message does not count. A swapoff followed by a sleep is a retry, which the versions that leave
+/// swap on have, too.
 fn runs_swapoff(script: &str) -> bool {
     let mut lines = script.lines().map(str::trim_start).filter(|line| !line.starts_with('#')).peekable();
     while let Some(line) = lines.next() {
@@ -128,19 +129,19 @@ fn runs_swapoff(script: &str) -> bool {
 
 #[derive(Debug, Default, Serialize)]
 pub struct Cgroup {
-    /// Why there is no cgroup v2 hierarchy.
+    /// The reason why there is no cgroup v2 hierarchy; `None`: there is one.
     pub missing: Option<String>,
     pub read_only: bool,
     pub controllers: Vec<String>,
-    /// Without the root.
+    /// The number of groups, without the root.
     pub groups: usize,
     pub groups_with_memory: usize,
     pub own_group: Option<String>,
-    /// Whether `memory.reclaim` of the own group may be written.
+    /// `memory.reclaim` of the own group may be written.
     pub own_group_writable: bool,
 }
 
-/// A file that groups may have, the root too.
+/// A file that groups may have, the root included: how many have it, and how many may be written.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct File {
     pub groups: usize,
@@ -151,16 +152,16 @@ pub struct File {
 pub struct Reclaim {
     #[serde(flatten)]
     pub file: File,
-    /// `None`: not asked, or asked for nothing because no group's may be written.
+    /// The keys that the kernel knows; `None`: not probed, or no group's file may be written.
     pub keys: Option<ReclaimKeys>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Mglru {
-    /// The mask of `enabled`; `None`: not in this kernel.
+    /// The mask in `enabled`; `None`: not in this kernel.
     pub enabled: Option<Enabled>,
     pub generations: Generations,
-    /// Whether groups have the same paths there as here.
+    /// Groups have the same paths in debugfs as in the mounted hierarchy.
     pub sees_root: bool,
 }
 
@@ -175,7 +176,7 @@ pub struct Hints {
 pub struct Psi {
     pub present: bool,
     pub triggers: Support,
-    /// Shortest window of those tried.
+    /// The shortest window that worked, of those tried.
     pub shortest_window_ms: Option<u64>,
 }
 
@@ -183,7 +184,7 @@ pub struct Psi {
 pub struct Swap {
     #[serde(flatten)]
     pub device: SwapDevice,
-    /// Whether the hibernation image goes to this device.
+    /// The hibernation image goes to this device.
     pub resume: bool,
 }
 
@@ -191,12 +192,12 @@ pub struct Swap {
 pub struct Privileges {
     #[serde(flatten)]
     pub status: Status,
-    /// Whether capabilities reach beyond a user namespace.
+    /// The process is in the first user namespace, so capabilities count everywhere.
     pub first_user_namespace: Option<bool>,
 }
 
 impl Facts {
-    /// Reads them; asks the running kernel only if `live`.
+    /// Reads the facts. Probes the running kernel only if `live`.
     pub fn read(kernel: &Kernel, root: &Path, live: bool) -> Self {
         let ask = |question: &dyn Fn() -> Support| if live { question() } else { Support::NotProbed };
         let hint = |advice| ask(&|| omr_actuate::probe::process_madvise(advice));
@@ -247,7 +248,7 @@ fn read_psi(kernel: &Kernel, live: bool) -> Psi {
     let (triggers, window) = match live.then(|| probe::psi_window(kernel)) {
         None => (Support::NotProbed, None),
         Some(Ok(Some(window))) => (Support::Works, Some(window)),
-        // Denied also when no window is let through: 5.10 gives none to whoever lacks the capability.
+        // Linux 5.10 allows no window at all without the capability.
         Some(Ok(None)) => (Support::Denied, None),
         Some(Err(err)) if err.is_denied() => (Support::Denied, None),
         Some(Err(_)) => (Support::Missing, None),
@@ -269,7 +270,7 @@ fn read_swap(kernel: &Kernel, hibernation: &Hibernation) -> Vec<Swap> {
     devices
 }
 
-/// What a walk over all groups finds.
+/// The facts from a walk over all groups.
 #[derive(Default)]
 struct Groups {
     cgroup: Cgroup,
@@ -277,7 +278,8 @@ struct Groups {
     swap_reclaim: File,
     high: File,
     keys: Option<ReclaimKeys>,
-    /// A group whose `memory.reclaim` may be written, in case neither the own nor the root's may.
+    /// A group whose `memory.reclaim` may be written, if neither the own group's nor the root's
+    /// may.
     writable: Option<PathBuf>,
 }
 
@@ -320,7 +322,7 @@ impl Groups {
         !self.cgroup.read_only && dir.may_write(file)
     }
 
-    fn look(&self, dir: &Dir, name: &str, file: &mut File) {
+    fn count(&self, dir: &Dir, name: &str, file: &mut File) {
         file.groups += usize::from(dir.has(name));
         file.writable += usize::from(self.may_write(dir, name));
     }
@@ -334,9 +336,9 @@ impl Visit for Groups {
         }
         let (mut reclaim, mut swap_reclaim, mut high) = (self.reclaim, self.swap_reclaim, self.high);
         let before = reclaim.writable;
-        self.look(dir, "memory.reclaim", &mut reclaim);
-        self.look(dir, "memory.swap.reclaim", &mut swap_reclaim);
-        self.look(dir, "memory.high", &mut high);
+        self.count(dir, "memory.reclaim", &mut reclaim);
+        self.count(dir, "memory.swap.reclaim", &mut swap_reclaim);
+        self.count(dir, "memory.high", &mut high);
         if reclaim.writable > before && self.writable.is_none() {
             self.writable = Some(dir.path().into());
         }

@@ -1,7 +1,7 @@
 //! The history as a Parquet file, which pandas, DuckDB, Spark and the like read.
 //!
-//! One row for each sample, and if that is wanted one for each NUMA node, of which a sample's own row says none. Sizes are bytes; what
-//! is unknown is null.
+//! One row for each sample. On demand also one row for each NUMA node; the node of a sample's own
+//! row is null. Sizes are in bytes; unknown values are null.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,10 +17,10 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
-/// Rows that are held in memory before they are written.
+/// The number of samples that are kept in memory before they are written.
 const ROWS: usize = 20_000;
 
-/// A sample, of all nodes together or of one.
+/// A row: a sample of all nodes together, or of one node.
 #[derive(Clone, Copy)]
 struct Row<'a> {
     sample: &'a Sample,
@@ -28,7 +28,7 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// What is kept of all nodes together only.
+    /// Returns the sample if the row is for all nodes together.
     fn whole(self) -> Option<&'a Sample> {
         self.node.is_none().then_some(self.sample)
     }
@@ -45,13 +45,13 @@ impl<'a> Row<'a> {
 type Text = fn(&Sample) -> String;
 type Number = fn(Row<'_>) -> Option<u64>;
 
-/// What a column holds.
+/// The content of a column.
 enum Column {
     Text(Text),
     /// Milliseconds since 1970, UTC.
     Time(Number),
     Number(Number),
-    /// How much was not used for the age of this number, at least or at most.
+    /// The memory that was not used for the age with this index, lower or upper bound.
     Idle(usize, Side),
 }
 
@@ -65,7 +65,7 @@ fn size(bytes: Bytes) -> Option<u64> {
     Some(bytes.0)
 }
 
-/// All columns by name.
+/// Returns all columns with their names.
 fn columns() -> Vec<(String, Column)> {
     let numbers: [(&str, Number); 10] = [
         ("id", |row| Some(row.sample.id.0)),
@@ -127,8 +127,8 @@ impl Column {
     }
 }
 
-/// Writes the samples to this file, with or without a row for each node, and returns the number of rows. It is there when all of
-/// it is.
+/// Writes the samples to this file and returns the number of rows. The file appears once it is
+/// complete.
 pub fn write(path: &Path, samples: impl Iterator<Item = Sample>, per_node: bool) -> Result<u64> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The file's rows as another reader prints them.
+    /// Returns the rows of the file, read by the library's reader.
     fn rows(path: &Path) -> Vec<HashMap<String, String>> {
         let reader = SerializedFileReader::new(File::open(path).expect("a file")).expect("Parquet");
         let row = |row: parquet::errors::Result<parquet::record::Row>| {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_by_another_and_unknown_is_null() {
+    fn a_reader_finds_all_values_and_unknown_is_null() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.parquet");
         let mut full = bare(1);

@@ -2,8 +2,6 @@
 //! threads of the test; and what the daemon makes of what is held. A real sway and a real GameMode:
 //! lab/tests/test_follow.py.
 
-mod common;
-
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,9 +11,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, ledger, wait_until};
-use common::{add_group, machine, omr, text};
+use crate::common::fake_kernel::FakeKernel;
+use crate::common::running::{Daemon, ledger, wait_until};
+use crate::common::{add_group, machine, omr, text};
 use serde_json::{Value, json};
 
 const LOGIND: &str = "org.freedesktop.login1";
@@ -559,10 +557,16 @@ fn nobody_takes_from_what_is_held_until_its_holder_leaves_or_the_daemon_does() {
     root.write("run/omr/statements.json", "{\"boot\":");
     for what in ["cut off", "a directory"] {
         let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
-        assert!(code == 1 && stderr.starts_with("omr: what is in the foreground cannot be told: read "), "{stderr}");
+        assert!(
+            code == 1 && stderr.starts_with("omr: cannot read which groups and processes are in the foreground: read "),
+            "{stderr}"
+        );
         assert!(stderr.contains("statements.json (remove it, and say again what "), "{what}: {stderr}");
         let (code, _, stderr) = run(&["ps"]);
-        assert!(code == 0 && stderr.contains("what is in the foreground cannot be told"), "{what}: {stderr}");
+        assert!(
+            code == 0 && stderr.contains("cannot read which groups and processes are in the foreground"),
+            "{what}: {stderr}"
+        );
         root.remove("run/omr/statements.json");
         std::fs::create_dir(root.resolve("run/omr/statements.json")).expect("made");
     }

@@ -1,15 +1,13 @@
 //! `omr watch` against metadata servers that speak as the documented ones do, and worse.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::running::wait_until;
-use common::{command, omr, text};
+use crate::common::running::wait_until;
+use crate::common::{command, omr, text};
 use omr_testkit::FakeRoot;
 use serde_json::{Value, json};
 

@@ -1,8 +1,6 @@
 //! `omr wss` and `omr reclaim --older-than` as far as files go: what is refused and why, and what would be taken.
 
-mod common;
-
-use common::{GROUPS, add_group, machine, omr, stat, text};
+use crate::common::{GROUPS, add_group, machine, omr, stat, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 

@@ -1,14 +1,12 @@
 //! `omr daemon` on fake roots, and the commands that ask it.
 
-mod common;
-
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
-use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, ledger, refused, swept, wait_until};
-use common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text};
+use crate::common::fake_kernel::FakeKernel;
+use crate::common::running::{Daemon, ledger, refused, swept, wait_until};
+use crate::common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 
@@ -96,7 +94,7 @@ fn an_idle_machine_is_swept_and_the_daemon_tells_of_it() {
         "{shown}"
     );
     assert!(
-        shown.lines().any(|line| line.starts_with("  foreground  fore.scope ") && line.ends_with("never touched")),
+        shown.lines().any(|line| line.starts_with("  foreground  fore.scope ") && line.ends_with("never swept")),
         "{shown}"
     );
 
@@ -152,7 +150,7 @@ fn observing_writes_nothing_to_the_kernel() {
     let line = swept(&root, "app.scope").expect("a line");
     assert_eq!((&line["observed"], &line["freed"], &line["asked"]), (&true.into(), &0.into(), &(4096 << 10).into()));
     assert_eq!((files("memory.reclaim").as_str(), files("memory.high").as_str()), ("", "max\n"));
-    assert!(ok(&root, &["status"]).contains("mode observe: decides and records, and reclaims nothing"));
+    assert!(ok(&root, &["status"]).contains("mode observe: decides and records, but reclaims nothing"));
     assert_eq!(daemon.status()["today"]["sweeps"], 0);
     assert!(ok(&root, &["history"]).contains("app.scope: observed only, 0 B freed"));
     daemon.end();

@@ -1,17 +1,15 @@
 //! `omr reclaim` where more happens than a transcript shows: signals, time limits, groups that go
 //! away, other users, and the form of its JSON.
 
-mod common;
-
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use common::fake_kernel::FakeKernel;
-use common::running::wait_until;
-use common::{GROUPS, STEADY, add_group, command, machine, omr, replace, stat, text};
+use crate::common::fake_kernel::FakeKernel;
+use crate::common::running::wait_until;
+use crate::common::{GROUPS, STEADY, add_group, command, machine, omr, replace, stat, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 

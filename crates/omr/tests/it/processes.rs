@@ -1,12 +1,10 @@
 //! `omr ps`, `omr foreground` and `omr background` on fake roots. Real processes: lab/tests/test_process.py.
 
-mod common;
-
 use std::os::unix::fs::symlink;
 
-use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, ledger, wait_until};
-use common::{add_group, machine, omr, text};
+use crate::common::fake_kernel::FakeKernel;
+use crate::common::running::{Daemon, ledger, wait_until};
+use crate::common::{add_group, machine, omr, text};
 use omr_testkit::FakeRoot;
 use serde_json::{Value, json};
 
@@ -183,7 +181,7 @@ fn what_is_said_is_known_shown_and_taken_back() {
     let processes = ps(&root);
     assert_eq!(of(&processes, 101)["why"], "omr background");
     assert_eq!((&of(&processes, 102)["asked"], &of(&processes, 103)["asked"]), (&true.into(), &false.into()));
-    common::running::wait_until("it is ranked", || {
+    crate::common::running::wait_until("it is ranked", || {
         say(&["explain", "101"]).1.contains("held: used or in the foreground")
     });
     let (_, explained, _) = say(&["explain", "101"]);
@@ -194,7 +192,7 @@ fn what_is_said_is_known_shown_and_taken_back() {
     // The opposite of one process takes its group out, too.
     assert_eq!(say(&["foreground", "101"]).0, 0);
     assert_eq!(of(&ps(&root), 101)["class"], "foreground");
-    common::running::wait_until("its group is foreground", || {
+    crate::common::running::wait_until("its group is foreground", || {
         say(&["explain", "app.scope"]).1.contains("class: foreground: omr foreground 101, a process in it")
     });
     assert_eq!(say(&["foreground", "--clear", "101", "app.scope"]).0, 0);
@@ -232,7 +230,7 @@ fn rights_that_a_rule_takes_are_named_when_they_are_missing() {
         [("0000000000880000", ""), ("0000000000800000", "CAP_SYS_PTRACE"), ("0", "CAP_SYS_PTRACE and CAP_SYS_NICE")]
     {
         let root = with_processes();
-        common::set_line(&root, "proc/self/status", "CapEff:", capabilities);
+        crate::common::set_line(&root, "proc/self/status", "CapEff:", capabilities);
         let log = Daemon::start(&root, "mode = 'observe'\n[[process]]\nuid = 1\nclass = 'background'\n").end();
         let warned = log.contains("processes of others cannot be hinted away without ");
         assert_eq!(warned, !missing.is_empty(), "{log}");
@@ -251,7 +249,7 @@ fn another_process_that_gets_the_id_is_not_meant() {
     assert_eq!(of(&ps(&root), 101)["asked"], true);
     add_process(&root, 101, "player", "app.scope", 100, 5001);
     assert_eq!(of(&ps(&root), 101)["asked"], false);
-    common::running::wait_until("the daemon has forgotten it", || {
+    crate::common::running::wait_until("the daemon has forgotten it", || {
         daemon.status()["statements"] == Value::Array(Vec::new())
     });
     // Nor is one that has taken its place while the request was on its way.

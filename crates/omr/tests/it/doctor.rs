@@ -87,11 +87,11 @@ fn a_full_6_12() {
         ("cgroup v2", "cgroup v2 yes 3 groups, 2 with the memory controller"),
         ("memory.reclaim", "memory.reclaim yes keys not probed"),
         ("memory.swap.reclaim", "memory.swap.reclaim no not there omr's patches for Linux 6.12"),
-        ("memory.high", "memory.high yes in 2 groups only when told to"),
+        ("memory.high", "memory.high yes in 2 groups only with --backend"),
         ("PSI", "PSI ? there, shortest window not probed"),
         ("swap", "swap yes /dev/vdb (disk), 1.00 GiB of 2.00 GiB free, resume device"),
         ("zswap", "zswap no off"),
-        ("page reporting", "page reporting no nobody is told"),
+        ("page reporting", "page reporting no off"),
         ("hibernation", "hibernation yes resume=254:16, image_size 787 MiB"),
         ("MGLRU", "MGLRU yes on (0x0007), debugfs mounted"),
         ("DAMON", "DAMON yes free"),
@@ -101,7 +101,7 @@ fn a_full_6_12() {
     ] {
         assert!(row(&text, name).starts_with(start), "{name}\n{text}");
     }
-    assert!(text.trim_end().ends_with("; no running kernel was asked."), "{text}");
+    assert!(text.trim_end().ends_with("; no running kernel was probed."), "{text}");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_5_10_has_only_memory_high_and_is_told_the_version_it_needs() {
         (code, first(&text)),
         (
             0,
-            "omr can reclaim on the machine of these files only when told to, by --backend memory.high: \
+            "omr can reclaim on the machine of these files only with --backend memory.high: \
          memory.reclaim came with Linux 5.19"
         )
     );
@@ -381,6 +381,6 @@ fn rules_by_age_have_a_row_that_says_whether_they_can_be_followed() {
     assert!(row(&doctor(&root).1, "older_than").starts_with("older_than yes 1 rule"));
     root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
     let (code, text) = doctor(&root);
-    let expected = "older_than no 1 rule, MGLRU off (0x0000): left alone write \"y\" to /sys/kernel/mm/lru_gen/enabled";
+    let expected = "older_than no 1 rule, MGLRU off (0x0000): not swept write \"y\" to /sys/kernel/mm/lru_gen/enabled";
     assert_eq!((code, row(&text, "older_than").as_str()), (0, expected));
 }

@@ -1,8 +1,6 @@
 //! What disks, clients and other people's groups may do to the daemon: it may do less, and say so,
 //! and never ends by itself.
 
-mod common;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
@@ -14,9 +12,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, can_mount, in_own_mounts, ledger, refused, swept, wait_until};
-use common::{GROUPS, STEADY, add_group, command, machine, omr, replace, stat, text};
+use crate::common::fake_kernel::FakeKernel;
+use crate::common::running::{Daemon, can_mount, in_own_mounts, ledger, refused, swept, wait_until};
+use crate::common::{GROUPS, STEADY, add_group, command, machine, omr, replace, stat, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 

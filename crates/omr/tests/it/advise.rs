@@ -1,8 +1,6 @@
 //! `omr advise` as far as files go: what is refused, and why; and that nothing was touched then.
 
-mod common;
-
-use common::{GROUPS, add_group, machine, omr, stat, text};
+use crate::common::{GROUPS, add_group, machine, omr, stat, text};
 use omr_testkit::FakeRoot;
 
 const DIR: &str = "sys/fs/cgroup/app.scope";
@@ -144,7 +142,8 @@ fn a_group_that_another_omr_is_at_is_left_to_it() {
 #[test]
 fn without_a_history_it_says_what_writes_one() {
     let root = with_group();
-    for (words, part) in [(&[][..], "the daemon writes it"), (&["app.scope"], "nothing of app.scope in the last 7days")]
+    for (words, part) in
+        [(&[][..], "the daemon writes it"), (&["app.scope"], "no samples of app.scope in the last 7days")]
     {
         let (code, stdout, stderr) = text(&omr(&root, &[&["advise"], words].concat()));
         assert_eq!((code, stdout.as_str()), (4, ""), "{stderr}");

@@ -6,11 +6,9 @@
 //! - `groups`: a line for each group, `PATH: anon=KIB file=KIB`, and more, see [`add`]; a line
 //!   `machine: ...` says what is unusual about the machine;
 //! - `root/`: files to lay over the root, such as a configuration;
-//! - `expected`. `OMR_GOLDEN=write cargo test -p omr --test golden` writes it anew: read the difference.
+//! - `expected`. `OMR_GOLDEN=write cargo test -p omr --test it golden::` writes it anew: read the difference.
 //!
-//! The groups' files react, see [`common::fake_kernel`]: without swap only page cache can be had.
-
-mod common;
+//! The groups' files react, see [`crate::common::fake_kernel`]: without swap only page cache can be had.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::fake_kernel::{FakeKernel, Written};
-use common::{GROUPS, STEADY, add_group, command, machine_of, set_line, swaps, text};
+use crate::common::fake_kernel::{FakeKernel, Written};
+use crate::common::{GROUPS, STEADY, add_group, command, machine_of, set_line, swaps, text};
 use omr_testkit::{FakeRoot, Release};
 
 #[test]

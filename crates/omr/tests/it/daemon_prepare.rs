@@ -1,16 +1,14 @@
 //! A daemon that is told to prepare the machine, on fake roots.
 
-mod common;
-
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use common::fake_kernel::FakeKernel;
-use common::running::{Daemon, ledger, wait_until};
-use common::{add_group, machine, omr, replace, text};
+use crate::common::fake_kernel::FakeKernel;
+use crate::common::running::{Daemon, ledger, wait_until};
+use crate::common::{add_group, machine, omr, replace, text};
 use omr_testkit::FakeRoot;
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use omr_testkit::{FakeRoot, Release};
 
-const EXAMPLE: &str = include_str!("../../../packaging/usr-lib-omr.toml");
+const EXAMPLE: &str = include_str!("../../../../packaging/usr-lib-omr.toml");
 
 fn omr(root: &FakeRoot, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_omr")).arg("--root").arg(root.path()).args(args).output().expect("omr runs")
@@ -63,9 +63,9 @@ fn uncomment(line: &str) -> Option<&str> {
 #[test]
 fn without_any_file_everything_is_as_built_in() {
     let root = FakeRoot::new();
-    assert_ok(&root, "no configuration files, so all is as built in");
+    assert_ok(&root, "no configuration files, so all values are built in");
     let shown = show(&root, &["--origin"]);
-    assert_eq!(shown, include_str!("config/built-in.toml"));
+    assert_eq!(shown, include_str!("../config/built-in.toml"));
 }
 
 #[test]
@@ -251,11 +251,11 @@ fn files_that_are_none_are_refused_by_name() {
     assert_refused(
         &root,
         &[
-            "/etc/omr/conf.d/big.toml: larger than 1 MiB, which no configuration is",
+            "/etc/omr/conf.d/big.toml: larger than 1 MiB, too large for a configuration",
             "/etc/omr/conf.d/latin1.toml:2: not UTF-8 text: there is a byte 0xe9",
             "/etc/omr/conf.d/link.toml: a link to nowhere, which does not exist",
             "/etc/omr/conf.d/pipe.toml: not a regular file",
-            "/etc/omr/conf.d/tree.toml: a directory, where a file is expected",
+            "/etc/omr/conf.d/tree.toml: a directory, but a file is expected",
         ],
     );
     let root = FakeRoot::new().file("etc/omr/omr.toml/x", "").file("etc/omr/conf.d", "a file\n");
@@ -263,7 +263,7 @@ fn files_that_are_none_are_refused_by_name() {
         &root,
         &[
             "/etc/omr/conf.d: cannot be listed: Not a directory",
-            "/etc/omr/omr.toml: a directory, where a file is expected",
+            "/etc/omr/omr.toml: a directory, but a file is expected",
         ],
     );
 }
@@ -294,7 +294,7 @@ fn warnings_do_not_refuse() {
     assert_eq!(
         err.lines().collect::<Vec<_>>(),
         [
-            "warning: /etc/omr/conf.d/x.toml: anybody may write to this file, and so tell a root process what to do",
+            "warning: /etc/omr/conf.d/x.toml: anybody may write to this file, and so control a root process",
             "warning: /etc/omr/omr.toml:5: group \"x?\": as specific as \"?x\" in /etc/omr/conf.d/x.toml:2; \
              for groups that match both, the later one wins",
             "warning: /etc/omr/omr.toml:2: group \"**\": every group is protected and none background, so nothing is ever swept",
@@ -321,10 +321,10 @@ fn a_rule_that_needs_ages_is_warned_of_where_there_are_none() {
         (None, "MGLRU not in this kernel; needs Linux 6.1 built with CONFIG_LRU_GEN"),
     ] {
         let place = "/etc/omr/omr.toml:2: group \"a\": older_than";
-        assert_eq!(check(enabled, SWAP, rule), format!("warning: {place}: the groups are left alone here: {why}\n"));
+        assert_eq!(check(enabled, SWAP, rule), format!("warning: {place}: these groups are not swept here: {why}\n"));
         assert_eq!(check(enabled, SWAP, "[[group]]\nmatch = 'a'\nolder_than = '0s'\n"), "", "no age is needed");
     }
-    assert!(check(Some("0x0007\n"), "", rule).contains("left alone here: only what goes to swap is taken by age"));
+    assert!(check(Some("0x0007\n"), "", rule).contains("not swept here: only what goes to swap is taken by age"));
 }
 
 #[test]

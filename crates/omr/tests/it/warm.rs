@@ -1,12 +1,10 @@
 //! `omr warm` on fake roots: what it would ask for, in which order, and what it refuses. What the kernel
 //! makes of it is tested in the VM (lab/tests/test_warm.py).
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use common::{GROUPS, add_group, command, machine, omr, set_line, text};
+use crate::common::{GROUPS, add_group, command, machine, omr, set_line, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 

@@ -1,6 +1,4 @@
-//! What the tests of commands share: running the program, and a kernel that is none.
-
-#![allow(dead_code, reason = "each test program uses its part")]
+//! Shared parts of the tests: running the program, and a fake kernel.
 
 pub mod fake_kernel;
 pub mod running;

@@ -1,9 +1,7 @@
 //! `omr hint` and `omr reclaim PID` on fake roots: what they would hint, and what they refuse. What the
 //! kernel makes of it is tested in the VM (lab/tests/test_hint.py).
 
-mod common;
-
-use common::{GROUPS, add_group, machine, omr, set_line, swaps, text};
+use crate::common::{GROUPS, add_group, machine, omr, set_line, swaps, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 

@@ -1,0 +1,97 @@
+//! A configuration while its files are read, and the checks that concern several keys.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::loaded::Loaded;
+use crate::problem::Problem;
+use crate::process::ProcessRule;
+use crate::rules::{GroupRule, Place};
+use crate::schema::{self, KEYS, Settings};
+
+/// The values of the files that were read so far.
+pub(crate) struct Draft {
+    pub(crate) settings: Settings,
+    pub(crate) origins: Vec<Option<Place>>,
+    pub(crate) groups: Vec<GroupRule>,
+    pub(crate) processes: Vec<ProcessRule>,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        Draft {
+            settings: Settings::default(),
+            origins: vec![None; KEYS.len()],
+            groups: Vec::new(),
+            processes: Vec::new(),
+        }
+    }
+}
+
+impl Draft {
+    /// Checks values that depend on each other. A built-in value yields to a written one: with
+    /// `idle.for = "3s"`, the built-in `idle.again` of 5 s is lowered.
+    pub(crate) fn check_combinations(&mut self, order: &dyn Fn(&Path) -> Option<usize>, problems: &mut Vec<Problem>) {
+        let policy = &mut self.settings.policy;
+        if self.origins[at("idle.again")].is_none() {
+            policy.idle.again = policy.idle.again.min(policy.idle.hold);
+        }
+        if self.origins[at("guard.backoff_max")].is_none() {
+            policy.guard.backoff_max = policy.guard.backoff_max.max(policy.guard.backoff);
+        } else if self.origins[at("guard.backoff")].is_none() {
+            policy.guard.backoff = policy.guard.backoff.min(policy.guard.backoff_max);
+        }
+        if self.origins[at("hints.pageout_after")].is_none() {
+            policy.hints.pageout_after = policy.hints.pageout_after.max(policy.hints.cold_after);
+        } else if self.origins[at("hints.cold_after")].is_none() {
+            policy.hints.cold_after = policy.hints.cold_after.min(policy.hints.pageout_after);
+        }
+        let policy = self.settings.policy.clone();
+        for (short, long, contradiction) in [
+            ("idle.again", "idle.for", policy.idle.again > policy.idle.hold),
+            ("stop.stall", "stop.window", policy.stop.stall > policy.stop.window),
+            ("guard.backoff", "guard.backoff_max", policy.guard.backoff > policy.guard.backoff_max),
+            ("hints.cold_after", "hints.pageout_after", policy.hints.cold_after > policy.hints.pageout_after),
+        ] {
+            if contradiction {
+                let wrong = [(short, "must not be longer than"), (long, "must not be shorter than")];
+                problems.extend(self.contradiction(order, wrong, ""));
+            }
+        }
+        if policy.stop.sample * 2 + policy.sweep.write_time > Duration::from_millis(100) {
+            let wrong = [("stop.sample", "two of these and one"), ("sweep.write_time", "one of these and two")];
+            problems.extend(self.contradiction(order, wrong, ", must fit into the 100ms in which a sweep stops"));
+        }
+    }
+
+    /// Returns a problem about two keys that contradict each other, at the key that is written
+    /// last. The text is the words of that key, the other key, and `end`.
+    fn contradiction(
+        &self,
+        order: &dyn Fn(&Path) -> Option<usize>,
+        mut wrong: [(&str, &str); 2],
+        end: &str,
+    ) -> Option<Problem> {
+        let place = |key| self.origins[at(key)].as_ref();
+        wrong.sort_by_key(|(key, _)| place(key).map(|place| (order(&place.file), place.line)));
+        let [(other, _), (key, words)] = wrong;
+        let text = |key| KEYS[at(key)].text(&self.settings);
+        let elsewhere = place(other).map_or_else(|| "built in".to_owned(), Place::to_string);
+        let (value, other_value) = (text(key), text(other));
+        let text = format!("{key} = \"{value}\": {words} {other}, which is \"{other_value}\" ({elsewhere}){end}");
+        Some(Problem::at(place(key)?, text))
+    }
+
+    pub(crate) fn finish(self, files: Vec<PathBuf>, world_writable: Vec<Arc<Path>>) -> Loaded {
+        let Draft { settings: Settings { policy, backend, cloud }, origins, mut groups, mut processes } = self;
+        groups.shrink_to_fit();
+        processes.shrink_to_fit();
+        Loaded { policy, backend, cloud, groups, processes, files, origins, world_writable }
+    }
+}
+
+/// Returns the index in [`KEYS`] of a key that exists.
+fn at(key: &str) -> usize {
+    schema::index(key).unwrap_or_else(|| unreachable!("{key} is in the schema"))
+}

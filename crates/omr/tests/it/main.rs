@@ -1,0 +1,19 @@
+//! Tests of the program as a whole: each runs `omr` with files of a fake machine.
+
+mod advise;
+mod ages;
+mod bad_input;
+mod common;
+mod config;
+mod daemon;
+mod daemon_prepare;
+mod doctor;
+mod follow;
+mod golden;
+mod hint;
+mod invariants;
+mod processes;
+mod reclaim;
+mod run;
+mod warm;
+mod watch;
