@@ -68,6 +68,8 @@ pub struct Setup {
     pub root: PathBuf,
     /// Every write goes through it.
     pub actuator: Box<dyn Actuator>,
+    /// Makes one more, for a thread of its own.
+    pub new_actuator: Box<dyn Fn() -> Box<dyn Actuator> + Send>,
     /// The configured file of the kernel.
     pub choice: BackendChoice,
     /// The journal of changed limits; `None`: no limit may be changed.
@@ -90,7 +92,12 @@ pub fn start(mut setup: Setup) -> Result<Worker> {
                 Order::Hint(order) => {
                     Outcome::Hinted(setup.session(stop, &mut |_| {}, |session| hinting::give(session, &order)))
                 }
-                Order::HandBack => Outcome::HandedBack(free_page_reporting::run(&setup.kernel, &setup.root, stop)),
+                Order::HandBack => Outcome::HandedBack(free_page_reporting::run(
+                    &setup.kernel,
+                    &setup.root,
+                    &*setup.new_actuator,
+                    stop,
+                )),
             }
         });
     })

@@ -10,4 +10,4 @@ mod stand_in;
 pub mod trial;
 pub mod warm;
 
-pub use session::{Host, Progress, Session, cancelled};
+pub use session::{Host, NewActuator, Progress, Session, cancelled};

@@ -19,6 +19,10 @@ pub struct Host<'a> {
     pub root: &'a Path,
 }
 
+/// Makes actuators, for a thread or a monitor that outlives the call: only the caller knows if writes
+/// may reach the kernel.
+pub type NewActuator<'a> = &'a dyn Fn() -> Box<dyn Actuator>;
+
 /// One run of the engine: where it works, how it writes, and how it is cancelled.
 ///
 /// Every write goes through `actuator`. The engine makes no actuator of its own, so a session with

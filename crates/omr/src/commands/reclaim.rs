@@ -258,7 +258,7 @@ fn reclaim_all(
 
 /// The tracker that knows ages here, for `--older-than`, which reclaims memory that goes to swap.
 fn require_ages(host: Host<'_>) -> Result<Tracker> {
-    let tracker = tracker::choose(host.kernel, host.root)?;
+    let tracker = tracker::choose(host.kernel, host.root, &mut Live)?;
     match SwapSpace::read(host.kernel) {
         Some(swap) if swap.total == Bytes::ZERO => Err(Exit::Unsupported.error(aging::NO_SWAP)),
         _ => Ok(tracker),
@@ -275,7 +275,7 @@ fn look_first(
     actuator: &mut dyn Actuator,
     cancel: &Flag,
 ) -> Result<Option<Watch>> {
-    let Host { kernel, root } = host;
+    let kernel = host.kernel;
     let tracker = require_ages(host)?;
     if candidates.is_empty() {
         return Ok(None);
@@ -286,7 +286,7 @@ fn look_first(
     if tracker == Tracker::Damon {
         let top = Group::open(kernel.cgroup()?, kernel.group_path(target.unwrap_or_else(|| Path::new("/"))))?;
         let is_wanted = |group: &Path| candidates.iter().any(|candidate| candidate.path == group);
-        let mut watch = Watch::start(kernel, root, &top, older_than, is_wanted)?;
+        let mut watch = Watch::start(host, &|| Box::new(Live), &top, older_than, is_wanted)?;
         // If DAMON does not look any more, paging out of each group ends with that.
         watch.wait(older_than, cancel)?;
         return Ok(Some(watch));
