@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use omr_actuate::Live;
 use omr_base::paths;
 use omr_base::signals::SignalFd;
 use omr_config::BackendChoice;
@@ -36,7 +35,7 @@ use crate::preparing::Preparing;
 use crate::processes::{self, Processes};
 use crate::readings::{Readings, Warming};
 use crate::server::{Peer, Server};
-use crate::settings::Settings;
+use crate::settings::{Settings, actuator};
 use crate::sweeps::{self, Begun, Sweeps};
 use crate::timer::Timer;
 use crate::work::Work;
@@ -68,9 +67,11 @@ pub struct Daemon {
 }
 
 /// The journal of changed limits, after left-over limits were restored. `None`: limits cannot be
-/// changed. A disk that is full or read-only takes the records, not the sweeps.
+/// changed. A disk that is full or read-only takes the records, not the sweeps. Restoring is the one
+/// write of mode "observe": it undoes what an earlier omr has changed, and a group must not stay
+/// squeezed.
 fn open_journal(host: &Host, backend: BackendChoice) -> Result<Option<Journal>> {
-    match backend::journal(&host.kernel, &host.state_dir, &mut Live) {
+    match backend::journal(&host.kernel, &host.state_dir, &mut *actuator(Mode::Act)) {
         Ok(journal) => Ok(Some(journal)),
         Err(err) if backend == BackendChoice::High => Err(err.context("memory.high needs a journal")),
         Err(err) => {
@@ -85,11 +86,13 @@ impl Daemon {
     pub fn start(host: Host, settings: Settings) -> Result<Self> {
         let (root, loaded) = (&host.root, &settings.loaded);
         let journal = open_journal(&host, settings.backend)?;
+        let mode = settings.config.mode;
         zram::warn_of_left(&host.kernel, root);
         let work = Work::start(|progress| Setup {
             kernel: Arc::clone(&host.kernel),
             root: root.clone(),
             actuator: settings.actuator(),
+            new_actuator: Box::new(move || actuator(mode)),
             choice: settings.backend,
             journal,
             progress,
@@ -104,7 +107,7 @@ impl Daemon {
         let statements = StatementStore::load(&paths::statements(root), &boot);
         let user = |name: &str| id_of(root, "etc/passwd", name);
         let group = id_of(root, "etc/group", "omr");
-        let looker = looker::start(Arc::clone(&host.kernel), paths::history(root))?;
+        let looker = looker::start(Arc::clone(&host.kernel), paths::history(root), settings.actuator())?;
         let mut daemon = Daemon {
             world: World::new(&host, &settings),
             readings: Readings::new(Notice::new(&paths::warm_lock(root))),

@@ -4,13 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use omr_actuate::{Actuator, Advice};
-use omr_base::cancel::Flag;
+use omr_actuate::Advice;
 use omr_config::Loaded;
-use omr_engine::hint::{Account, Extent, Hinter, Report, Selection, Subject};
-use omr_engine::reclaim;
-use omr_engine::reclaim::limit_journal::Journal;
-use omr_kernel::Kernel;
+use omr_engine::hint::{Account, Extent, Report, Selection, Subject};
+use omr_engine::{Session, reclaim};
 use omr_kernel::maps::Backing;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::{Process, ProcessMemory};
@@ -20,26 +17,26 @@ use omr_policy::End;
 use omr_policy::rank::{HintKind, ProcessId};
 use omr_units::{Amount, Bytes};
 
-/// What is to be hinted.
+/// A hint to be given.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// Which process.
+    /// The process.
     pub id: ProcessId,
-    /// How.
+    /// The kind of hint.
     pub step: HintKind,
-    /// About which of it; `None`: all.
+    /// The address ranges it is about; `None`: all memory of the process.
     pub within: Option<Ranges>,
     /// The group that accounts for its memory, below the mount; `None`: the root.
     pub account: Option<PathBuf>,
-    /// What may be taken from that group.
+    /// How much may be reclaimed from that group.
     pub room: Bytes,
     /// How much is to be paged out; `None`: all.
     pub amount: Option<Bytes>,
-    /// What paces it.
+    /// The configuration, which paces paging out.
     pub loaded: Arc<Loaded>,
 }
 
-/// What came of it.
+/// The outcome of a hint.
 #[derive(Debug)]
 pub enum Given {
     /// The hint was given, if not to the end.
@@ -51,14 +48,8 @@ pub enum Given {
 }
 
 /// Gives the hint.
-pub fn give(
-    kernel: &Kernel,
-    actuator: &mut dyn Actuator,
-    journal: Option<&Journal>,
-    order: &Order,
-    stop: &Flag,
-) -> Given {
-    match try_give(kernel, actuator, journal, order, stop) {
+pub fn give(session: &mut Session<'_>, order: &Order) -> Given {
+    match try_give(session, order) {
         Ok(Some((report, _))) if report.end == End::Gone => Given::Gone,
         Ok(Some((report, holds))) => Given::Hinted(Box::new(report), holds),
         Ok(None) => Given::Gone,
@@ -67,13 +58,8 @@ pub fn give(
     }
 }
 
-fn try_give(
-    kernel: &Kernel,
-    actuator: &mut dyn Actuator,
-    journal: Option<&Journal>,
-    order: &Order,
-    stop: &Flag,
-) -> Result<Option<(Report, ProcessMemory)>> {
+fn try_give(session: &mut Session<'_>, order: &Order) -> Result<Option<(Report, ProcessMemory)>> {
+    let kernel = session.host.kernel;
     let process = Process::open(kernel, order.id.pid)?;
     if processes::id(&process) != order.id {
         return Ok(None);
@@ -90,9 +76,8 @@ fn try_give(
         HintKind::Prefetch => (Advice::WillNeed, Amount::Max),
     };
     let selection = Selection { advice, within: order.within.clone(), backing: Some(Backing::Anonymous) };
-    let config = &order.loaded.policy;
-    let mut hinter = Hinter { kernel, config, actuator, journal, stop, progress: &mut |_| {} };
-    let report = hinter.run(&subject, &selection, Extent { amount, swap_floor: None })?;
+    let extent = Extent { amount, swap_floor: None };
+    let report = session.hint(&order.loaded.policy, &subject, &selection, extent)?;
     let holds = ProcessMemory::read(subject.process.dir(), &mut Vec::new())?;
     Ok(Some((report, holds)))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use omr_actuate::Live;
+use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
 use omr_engine::aging;
 use omr_engine::aging::observe::{Observer, Watched};
@@ -86,11 +86,11 @@ pub struct Report {
 /// The thread.
 pub type Looker = Thread<Order, Report>;
 
-/// Starts it. Samples go to this directory.
-pub fn start(kernel: Arc<Kernel>, dir: PathBuf) -> Result<Looker> {
+/// Starts the thread. Samples go to this directory, agings through this actuator.
+pub fn start(kernel: Arc<Kernel>, dir: PathBuf, actuator: Box<dyn Actuator>) -> Result<Looker> {
     Thread::start("omr-look", move |inbox| {
         let boot = kernel.read_boot_id().unwrap_or_default();
-        let mut eye = Eye::new(&kernel, Store::new(&dir, &boot, Bytes::ZERO), boot.into());
+        let mut eye = Eye::new(&kernel, Store::new(&dir, &boot, Bytes::ZERO), boot.into(), actuator);
         inbox.each(|order, stop| eye.look(order, stop));
     })
 }
@@ -108,6 +108,7 @@ struct Counters {
 /// What the thread knows.
 struct Eye<'a> {
     kernel: &'a Kernel,
+    actuator: Box<dyn Actuator>,
     observer: Observer<'a>,
     store: Store,
     boot: std::rc::Rc<str>,
@@ -122,10 +123,21 @@ struct Eye<'a> {
 }
 
 impl<'a> Eye<'a> {
-    fn new(kernel: &'a Kernel, store: Store, boot: std::rc::Rc<str>) -> Self {
+    fn new(kernel: &'a Kernel, store: Store, boot: std::rc::Rc<str>, actuator: Box<dyn Actuator>) -> Self {
         let observer = Observer::new(kernel);
         let (counters, noted) = (HashMap::new(), Cost::default());
-        Eye { kernel, observer, store, boot, counters, noted, has_nodes: false, missing: None, buffer: Vec::new() }
+        Eye {
+            kernel,
+            actuator,
+            observer,
+            store,
+            boot,
+            counters,
+            noted,
+            has_nodes: false,
+            missing: None,
+            buffer: Vec::new(),
+        }
     }
 
     fn look(&mut self, order: Order, stop: &Flag) -> Report {
@@ -192,7 +204,7 @@ impl<'a> Eye<'a> {
             false => HashSet::new(),
         };
         let is_chosen = |id| by_rule.contains_key(&id) || of_others.contains(&id);
-        self.observer.pass_over(&mut Live, stop, is_chosen)?;
+        self.observer.pass_over(&mut *self.actuator, stop, is_chosen)?;
         // Else that is 9 KiB of a group, and all of it locked in memory.
         self.observer.keep(AGES[AGES.len() - 1]);
         let page = self.kernel.page();

@@ -66,9 +66,14 @@ impl Settings {
 
     /// Where writes to the kernel go: nowhere in mode "observe".
     pub fn actuator(&self) -> Box<dyn Actuator> {
-        match self.config.mode {
-            Mode::Act => Box::new(Live),
-            Mode::Observe => Box::new(DryRun),
-        }
+        actuator(self.config.mode)
+    }
+}
+
+/// The one place of the daemon that makes actuators.
+pub fn actuator(mode: Mode) -> Box<dyn Actuator> {
+    match mode {
+        Mode::Act => Box::new(Live),
+        Mode::Observe => Box::new(DryRun),
     }
 }

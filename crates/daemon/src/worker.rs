@@ -8,13 +8,11 @@ use anyhow::Result;
 use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
 use omr_config::{BackendChoice, Loaded};
-use omr_engine::aging;
 use omr_engine::prepare::free_page_reporting::{self, Blocks};
 use omr_engine::prepare::{Done, Goal, Preparation};
-use omr_engine::reclaim::backend::Backend;
-use omr_engine::reclaim::generations::Evictor;
 use omr_engine::reclaim::limit_journal::Journal;
-use omr_engine::reclaim::{self, Progress, Report};
+use omr_engine::reclaim::{self, Method, Progress, Report, Target, Wish};
+use omr_engine::{Host, Session};
 use omr_kernel::Kernel;
 use omr_kernel::memcg::Group;
 use omr_policy::End;
@@ -24,64 +22,66 @@ use omr_units::{Bytes, GroupId, Limit};
 use super::hinting;
 use super::thread::Thread;
 
-/// What it is to do.
+/// One thing for the worker to do.
 pub enum Order {
     /// Reclaim one group.
     Sweep(Sweep),
     /// Reclaim from one group after the other until a goal is reached, by this configuration.
     Prepare(Goal, Arc<Loaded>),
-    /// Hint a process away.
+    /// Hint one process.
     Hint(hinting::Order),
-    /// Tell this machine's host what is free.
+    /// Tell this machine's host which memory is free.
     HandBack,
 }
 
-/// How that went.
+/// The outcome of an order.
 pub enum Outcome {
-    /// Of a sweep of that group.
+    /// This group was swept.
     Swept(GroupId, Report),
-    /// Of a preparation.
+    /// A preparation has ended.
     Prepared(Result<Done>),
-    /// Of a hint.
+    /// A process was hinted.
     Hinted(hinting::Given),
-    /// Of handing back; `None`: there is no host that could be told.
+    /// The host was told; `None`: there is no host that could be told.
     HandedBack(Result<Option<Blocks>>),
 }
 
 /// One group to reclaim.
 pub struct Sweep {
-    /// Which.
+    /// Its identity.
     pub id: GroupId,
-    /// Where it was at the last scan.
+    /// Its path at the last scan.
     pub path: PathBuf,
-    /// How.
+    /// The amount to free, and its limits.
     pub job: Job,
-    /// See [`reclaim::Worker::run`].
+    /// See [`Target::inner`].
     pub inner: Option<Bytes>,
-    /// Only what was surely not used for so long.
+    /// Only memory that surely was not used for this long; `None`: any memory.
     pub older_than: Option<Duration>,
 }
 
-/// What the thread needs to know.
+/// What the thread needs to begin.
 pub struct Setup {
     /// The machine.
     pub kernel: Arc<Kernel>,
     /// The root of its files.
     pub root: PathBuf,
-    /// Where writes go.
+    /// Every write goes through it.
     pub actuator: Box<dyn Actuator>,
-    /// Which way to ask for memory.
+    /// Makes one more, for a thread of its own.
+    pub new_actuator: Box<dyn Fn() -> Box<dyn Actuator> + Send>,
+    /// The configured file of the kernel.
     pub choice: BackendChoice,
-    /// For limits that are changed.
+    /// The journal of changed limits; `None`: no limit may be changed.
     pub journal: Option<Journal>,
-    /// Told how far it is.
+    /// How far the order is that it carries out.
     pub progress: Arc<Mutex<Progress>>,
 }
 
-/// The thread.
+/// The thread that reclaims.
 pub type Worker = Thread<Order, Outcome>;
 
-/// Starts it.
+/// Starts the thread.
 pub fn start(mut setup: Setup) -> Result<Worker> {
     Thread::start("omr-reclaim", move |inbox| {
         inbox.each(|order, stop| {
@@ -89,25 +89,36 @@ pub fn start(mut setup: Setup) -> Result<Worker> {
             match order {
                 Order::Sweep(sweep) => Outcome::Swept(sweep.id, carry_out(&mut setup, &sweep, stop)),
                 Order::Prepare(goal, loaded) => Outcome::Prepared(prepare(&mut setup, &goal, &loaded, stop)),
-                Order::Hint(order) => Outcome::Hinted(hinting::give(
+                Order::Hint(order) => {
+                    Outcome::Hinted(setup.session(stop, &mut |_| {}, |session| hinting::give(session, &order)))
+                }
+                Order::HandBack => Outcome::HandedBack(free_page_reporting::run(
                     &setup.kernel,
-                    &mut *setup.actuator,
-                    setup.journal.as_ref(),
-                    &order,
+                    &setup.root,
+                    &*setup.new_actuator,
                     stop,
                 )),
-                Order::HandBack => Outcome::HandedBack(free_page_reporting::run(&setup.kernel, &setup.root, stop)),
             }
         });
     })
 }
 
-/// How memory is taken from a group.
-enum Way {
-    /// By a file of the group.
-    File(Backend),
-    /// By generations.
-    Ages { older_than: Duration },
+impl Setup {
+    /// Begins a run of the engine. `tell` changes the progress that the loop sees.
+    fn session<R>(
+        &mut self,
+        cancel: &Flag,
+        tell: &mut dyn FnMut(Progress),
+        work: impl FnOnce(&mut Session<'_>) -> R,
+    ) -> R {
+        work(&mut Session {
+            host: Host { kernel: &self.kernel, root: &self.root },
+            actuator: &mut *self.actuator,
+            journal: self.journal.as_ref(),
+            cancel,
+            progress: tell,
+        })
+    }
 }
 
 fn show(progress: &Mutex<Progress>, change: impl FnOnce(&mut Progress)) {
@@ -116,59 +127,44 @@ fn show(progress: &Mutex<Progress>, change: impl FnOnce(&mut Progress)) {
     }
 }
 
-fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, stop: &Flag) -> Result<Done> {
-    let mut preparation = Preparation {
-        kernel: &setup.kernel,
-        root: &setup.root,
-        config: loaded,
-        actuator: &mut *setup.actuator,
-        journal: setup.journal.as_ref(),
-        stop,
-    };
-    preparation.run(goal, &mut |freed| show(&setup.progress, |progress| progress.freed = freed))
+fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, cancel: &Flag) -> Result<Done> {
+    let progress = Arc::clone(&setup.progress);
+    let mut tell = |now: Progress| show(&progress, |progress| progress.freed = now.freed);
+    setup.session(cancel, &mut tell, |session| Preparation { session, config: loaded }.run(goal))
 }
 
-fn carry_out(setup: &mut Setup, order: &Sweep, stop: &Flag) -> Report {
+fn carry_out(setup: &mut Setup, order: &Sweep, cancel: &Flag) -> Report {
+    let wish = match order.older_than {
+        // An aging cannot be interrupted; the daemon ages groups by a thread of its own.
+        Some(older_than) => Wish::Cold { older_than, may_age: false },
+        None => Wish::Any(setup.choice),
+    };
     let ready = setup.kernel.cgroup().map_err(anyhow::Error::from).and_then(|root| {
         let group = Group::open(root, &order.path)?;
-        let way = match order.older_than {
-            Some(older_than) => aging::require(&setup.kernel).map(|()| Way::Ages { older_than })?,
-            None => Way::File(Backend::probe(setup.choice, &group, &mut *setup.actuator)?),
-        };
-        Ok((group, way))
+        let method = Method::choose(&setup.kernel, wish, &group, &mut *setup.actuator)?;
+        Ok((group, method))
     });
-    let (group, way) = match ready {
+    let (group, mut method) = match ready {
         Ok((group, _)) if group.id() != order.id => return Report::nothing(&order.job, End::Gone, None),
         Ok(ready) => ready,
         Err(err) if reclaim::is_gone(&err) => return Report::nothing(&order.job, End::Gone, None),
         Err(err) => return Report::nothing(&order.job, End::Unsupported, Some(format!("{err:#}"))),
     };
     let charged_to_children = match order.inner {
-        // What the children hold counts towards the protection of the group above them.
+        // The memory of the children counts towards the protection of the group above them.
         Some(own) => group.read_current(&mut Vec::new()).unwrap_or_default() - own,
         None => Bytes::ZERO,
     };
     let mut job = order.job.clone();
-    // The scan's word on what is protected is up to half a minute old.
+    // The scan is up to half a minute old, and protection may have changed since.
     match group.read_protection(&mut Vec::new()) {
         Ok(Limit::Bytes(protected)) => job.floor = job.floor.max(protected - charged_to_children),
         Ok(Limit::Max) => job.floor = Bytes::MAX,
         Err(err) if err.is_gone() => return Report::nothing(&order.job, End::Gone, None),
         Err(err) => return Report::nothing(&order.job, End::Failed, Some(err.to_string())),
     }
-    let Setup { kernel, actuator, journal, progress, .. } = setup;
-    let mut tell = |now| show(progress, |progress| *progress = now);
-    match way {
-        Way::Ages { older_than } => Evictor::new(kernel, &mut **actuator, stop).without_aging().run(
-            &group,
-            job,
-            order.inner,
-            older_than,
-            &mut tell,
-        ),
-        Way::File(backend) => {
-            let (actuator, journal) = (&mut **actuator, journal.as_ref());
-            reclaim::Worker { kernel, actuator, backend, journal, stop }.run(&group, job, order.inner, &mut tell)
-        }
-    }
+    let progress = Arc::clone(&setup.progress);
+    let mut tell = |now| show(&progress, |progress| *progress = now);
+    let target = Target { group: &group, inner: order.inner };
+    setup.session(cancel, &mut tell, |session| session.reclaim(&mut method, target, job))
 }

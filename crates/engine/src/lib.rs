@@ -4,7 +4,10 @@ pub mod aging;
 pub mod hint;
 pub mod prepare;
 pub mod reclaim;
+mod session;
 #[cfg(test)]
 mod stand_in;
 pub mod trial;
 pub mod warm;
+
+pub use session::{Host, NewActuator, Progress, Session, cancelled};

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use omr_actuate::{Actuator, Outcome};
+use omr_actuate::Outcome;
 use omr_base::cancel::{Alarm, Flag};
 use omr_base::exit::Exit;
 use omr_kernel::memcg::Group;
@@ -26,8 +26,9 @@ use crate::aging;
 use crate::aging::observe::Observer;
 use crate::reclaim::backend::Backend;
 use crate::reclaim::generations::{swap_left, with_swap_limit};
-use crate::reclaim::limit_journal::{Borrowed, Guard, Journal};
-use crate::reclaim::{Worker, job, swap_context};
+use crate::reclaim::limit_journal::{Borrowed, Guard};
+use crate::reclaim::{Method, job, swap_context};
+use crate::session::Session;
 
 /// How often the guard is looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -50,16 +51,15 @@ pub enum Ended {
     Theirs(Limit),
 }
 
-/// What a trial needs.
-pub struct Trier<'a> {
-    kernel: &'a Kernel,
+/// Carries out one trial of one group.
+pub struct TrialRunner<'a> {
+    session: Session<'a>,
     group: &'a Group,
     config: &'a Config,
-    actuator: &'a mut dyn Actuator,
     backend: Backend,
-    stop: &'a Flag,
-    /// `memory.high`: what it holds by the user's will, and what it holds now.
+    /// `memory.high` as the user has set it.
     own: Borrowed<'a>,
+    /// `memory.high` as this trial has set it.
     stands: Limit,
     _guard: Guard,
     alarm: Alarm,
@@ -90,32 +90,25 @@ pub fn read_fixed(kernel: &Kernel, group: &Group, config: &Config) -> Result<Byt
     Ok(current - cache - swap_backed.min(room))
 }
 
-impl<'a> Trier<'a> {
-    /// Prepares one; nothing is changed yet but for the note in the journal. While this process has one
-    /// thread: see [`Journal::guard`].
-    pub fn new(
-        kernel: &'a Kernel,
-        group: &'a Group,
-        config: &'a Config,
-        actuator: &'a mut dyn Actuator,
-        backend: Backend,
-        journal: &'a Journal,
-        stop: &'a Flag,
-    ) -> Result<Self> {
+impl<'a> TrialRunner<'a> {
+    /// Prepares a trial: nothing is changed but for the note in the session's journal. To be called while
+    /// this process has one thread: see [`guard`](crate::reclaim::limit_journal::guard).
+    pub fn new(session: Session<'a>, group: &'a Group, config: &'a Config, backend: Backend) -> Result<Self> {
+        let kernel = session.host.kernel;
+        let journal = session.journal.context("memory.high is changed only with a journal")?;
         let before = group.read_limit(HIGH, &mut Vec::new())?;
         let Some(own) = journal.borrow(group, HIGH, before)? else {
             bail!("another omr is changing the limits of this group; nothing was tried");
         };
-        Ok(Trier {
-            kernel,
+        let guard = journal.guard(kernel, group.id(), session.actuator)?;
+        Ok(TrialRunner {
+            session,
             group,
             config,
-            actuator,
             backend,
-            stop,
             own,
             stands: before,
-            _guard: journal.guard(kernel, group.id())?,
+            _guard: guard,
             alarm: Alarm::new(),
             ages: aging::require(kernel).is_ok().then(|| Observer::new(kernel)),
             aged: Monotonic::default(),
@@ -129,7 +122,7 @@ impl<'a> Trier<'a> {
 
     /// Carries it out, and gives the group back what it had. `step` is called with it as it goes.
     pub fn run(&mut self, plan: Plan, step: &mut dyn FnMut(&Trial)) -> Result<(Trial, Ended)> {
-        let mut trial = Trial::new(plan, read(self.kernel, self.group)?);
+        let mut trial = Trial::new(plan, read(self.session.host.kernel, self.group)?);
         let ended = self.steps(&mut trial, step);
         let ended = match ended {
             Err(err) if crate::reclaim::is_gone(&err) => Ok(Ended::Gone),
@@ -143,14 +136,14 @@ impl<'a> Trier<'a> {
     }
 
     fn steps(&mut self, trial: &mut Trial, step: &mut dyn FnMut(&Trial)) -> Result<Ended> {
-        let mut next = trial.next(&read(self.kernel, self.group)?);
+        let mut next = trial.next(&read(self.session.host.kernel, self.group)?);
         loop {
             step(trial);
             let arrived = match next {
                 Next::Limit(size) => Some(self.limit(size, trial)?),
                 Next::Wait => {
                     self.age(trial.plan().watch / 2);
-                    self.stop.sleep(LOOK);
+                    self.session.cancel.sleep(LOOK);
                     None
                 }
                 Next::GiveBack => {
@@ -159,7 +152,7 @@ impl<'a> Trier<'a> {
                 }
                 Next::End => return Ok(Ended::Over),
             };
-            if self.stop.is_set() {
+            if self.session.cancel.is_set() {
                 return Ok(Ended::Stopped);
             }
             if !self.group.read_populated(&mut Vec::new())? {
@@ -169,7 +162,7 @@ impl<'a> Trier<'a> {
             if high != self.stands {
                 return Ok(Ended::Theirs(high));
             }
-            let seen = read(self.kernel, self.group)?;
+            let seen = read(self.session.host.kernel, self.group)?;
             next = match arrived {
                 Some(reached) => trial.arrived(reached, &seen),
                 None => trial.next(&seen),
@@ -188,7 +181,7 @@ impl<'a> Trier<'a> {
         if clock::read_monotonic().since(self.aged) < every {
             return;
         }
-        let aged = ages.add_tree(self.group).and_then(|()| ages.pass(&mut *self.actuator, self.stop));
+        let aged = ages.add_tree(self.group).and_then(|()| ages.pass(&mut *self.session.actuator, self.session.cancel));
         if aged.is_err() {
             // Switched off meanwhile, or the group is gone, which the next look says.
             self.ages = None;
@@ -209,30 +202,34 @@ impl<'a> Trier<'a> {
         {
             bail!("{}: {}", self.backend, end.words());
         }
-        if self.stop.is_set() || self.group.read_current(&mut Vec::new())? > size {
+        if self.session.cancel.is_set() || self.group.read_current(&mut Vec::new())? > size {
             return Ok(false);
         }
         // The kernel rounds down to pages, and what it holds is compared.
-        let page = self.kernel.page().bytes().0;
+        let page = self.session.host.kernel.page().bytes().0;
         self.write(Limit::Bytes(Bytes(size.0 / page * page)))?;
         Ok(true)
     }
 
     /// Reclaims in a thread of its own, and stops that when the guard is broken meanwhile.
     fn reclaim(&mut self, amount: Bytes, floor: Bytes, trial: &Trial) -> End {
-        let (kernel, group, stop) = (self.kernel, self.group, Flag::default());
-        let job = job(self.config, swap_context(kernel), self.backend.file_only(), amount, floor);
-        let mut worker =
-            Worker { kernel, actuator: &mut *self.actuator, backend: self.backend, journal: None, stop: &stop };
+        let (host, group, cancel) = (self.session.host, self.group, Flag::default());
+        let swap_floor = swap_floor(self.config, swap_context(host.kernel), amount);
+        let job = job(self.config, swap_floor, self.backend.file_only(), amount, floor);
+        let (actuator, mut method) = (&mut *self.session.actuator, Method::KernelFile(self.backend));
         thread::scope(|scope| {
-            let report = scope.spawn(move || worker.run(group, job, None, &mut |_| {}));
+            let cancel = &cancel;
+            let report = scope.spawn(move || {
+                let mut session = Session { host, actuator, journal: None, cancel, progress: &mut |_| {} };
+                session.reclaim(&mut method, group.into(), job)
+            });
             let mut looked = clock::read_monotonic();
             while !report.is_finished() {
                 thread::sleep(Duration::from_millis(10));
                 if clock::read_monotonic().since(looked) >= LOOK {
                     looked = clock::read_monotonic();
-                    if read(kernel, group).map_or(true, |seen| trial.breach(&seen).is_some()) {
-                        stop.set();
+                    if read(host.kernel, group).map_or(true, |seen| trial.breach(&seen).is_some()) {
+                        cancel.set();
                     }
                 }
             }
@@ -254,7 +251,7 @@ impl<'a> Trier<'a> {
     }
 
     fn write(&mut self, limit: Limit) -> Result<()> {
-        let (actuator, dir) = (&mut *self.actuator, self.group.dir());
+        let (actuator, dir) = (&mut *self.session.actuator, self.group.dir());
         match self.alarm.limit(WRITE_TIME, || actuator.write(dir, HIGH, &limit.to_string()))? {
             // Gone: the next look says so.
             Outcome::Done | Outcome::Partial | Outcome::Interrupted | Outcome::Gone => {}

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use omr_actuate::Actuator;
 use omr_actuate::damon::{self, Monitor, Refusal, RegionSample, Stamp, Target};
-use omr_actuate::{Actuator, Live};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_base::paths;
@@ -23,6 +23,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::resident::{self, Idle, Mapped, Sums, cut, split};
 use super::tracker::{Look, OfGroup, refusal};
+use crate::session::{Host, NewActuator};
 
 /// A region is no smaller: memory is seldom used in smaller parts than its allocator hands out at once.
 const SMALLEST: Bytes = Bytes::kib(64);
@@ -42,8 +43,8 @@ const TRIES: u32 = 3;
 /// Where looks take longer than they should, this many times the window is waited.
 const PATIENCE: u32 = 4;
 
-/// Whether DAMON is to be had: what an earlier run of this program left there is no reason against it.
-pub fn state(kernel: &Kernel, root: &Path) -> Result<Damon> {
+/// The state of DAMON. A monitor that an earlier run of this program left there is taken down first.
+pub fn state(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Result<Damon> {
     let state = Damon::read(kernel);
     if !matches!(state, Damon::InUse(_)) {
         return Ok(state);
@@ -51,7 +52,7 @@ pub fn state(kernel: &Kernel, root: &Path) -> Result<Damon> {
     // Where another omr has the lock it is in use.
     match Lock::take(kernel, root) {
         Ok(Some(mut lock)) => {
-            lock.clean(kernel)?;
+            lock.clean(kernel, actuator)?;
             Ok(Damon::read(kernel))
         }
         _ => Ok(state),
@@ -80,13 +81,13 @@ impl Lock {
     }
 
     /// Takes down what a run that was killed has left behind.
-    fn clean(&mut self, kernel: &Kernel) -> Result<()> {
+    fn clean(&mut self, kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<()> {
         let mut text = String::new();
         self.file.rewind()?;
         (&mut self.file).take(128).read_to_string(&mut text)?;
         let stamp = text.trim().split_once(' ').filter(|(boot, _)| *boot == self.boot);
         if let Some(stamp) = stamp.and_then(|(_, stamp)| stamp.parse().ok()) {
-            damon::remove_leftover(kernel, &mut Live, Stamp(stamp))?;
+            damon::remove_leftover(kernel, actuator, Stamp(stamp))?;
         }
         Ok(())
     }
@@ -127,16 +128,17 @@ impl Watch {
     /// Begins to look at the processes of a group and of all below it, as far as their groups are wanted, as a window
     /// of this length needs it.
     pub fn start(
-        kernel: &Kernel,
-        root: &Path,
+        host: Host<'_>,
+        new_actuator: NewActuator<'_>,
         top: &Group,
         window: Duration,
         is_wanted: impl Fn(&Path) -> bool,
     ) -> Result<Self> {
+        let Host { kernel, root } = host;
         let Some(mut lock) = Lock::take(kernel, root)? else {
             return Err(Exit::Failed.error("another omr is looking with DAMON; there can be one at a time"));
         };
-        lock.clean(kernel)?;
+        lock.clean(kernel, &mut *new_actuator())?;
         let mut last = Refusal::Refused;
         for _ in 0..TRIES {
             let (mut processes, left_out) = resident::find(kernel, top)?;
@@ -146,8 +148,7 @@ impl Watch {
                 return Err(Exit::Partial.error("no process there has memory that DAMON could look at"));
             }
             let stamp = lock.stamp()?;
-            let actuator: Box<dyn Actuator> = Box::new(Live);
-            match Monitor::start(kernel, actuator, stamp, interval, targets)? {
+            match Monitor::start(kernel, new_actuator(), stamp, interval, targets)? {
                 Ok(monitor) => {
                     let began = clock::read_monotonic();
                     return Ok(Watch { monitor, processes, left_out, began, _lock: lock });

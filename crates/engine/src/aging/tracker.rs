@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use omr_actuate::Actuator;
 use omr_actuate::damon::Refusal;
 use omr_base::exit::Exit;
 use omr_kernel::Kernel;
@@ -116,9 +117,9 @@ pub struct Look {
 }
 
 /// The tracker to use where none was named: MGLRU, else DAMON, else a refusal. Never smaps.
-pub fn choose(kernel: &Kernel, root: &Path) -> Result<Tracker> {
+pub fn choose(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Result<Tracker> {
     let Some(without) = missing(kernel)? else { return Ok(Tracker::LruGen) };
-    match damon::state(kernel, root)? {
+    match damon::state(kernel, root, actuator)? {
         Damon::Free => Ok(Tracker::Damon),
         state => Err(refused(without, state)),
     }

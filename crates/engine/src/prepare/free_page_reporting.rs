@@ -7,12 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use omr_actuate::{Actuator, Live, Outcome, compaction};
+use omr_actuate::{Actuator, Outcome, compaction};
 use omr_base::cancel::Flag;
 use omr_kernel::{Kernel, buddyinfo, clock, page_reporting, zoneinfo};
 use omr_policy::End;
 use omr_units::{Bytes, Pages};
 use serde::Serialize;
+
+use crate::session::NewActuator;
 
 /// Passes of compaction that make no more blocks, before it is over.
 const PASSES_IN_VAIN: u32 = 2;
@@ -77,9 +79,9 @@ pub fn reserve(time: Duration) -> Duration {
 }
 
 /// Compacts what is free and waits until the host was told of it; `None`: no host is told of anything. For the daemon.
-pub fn run(kernel: &Kernel, root: &Path, stop: &Flag) -> Result<Option<Blocks>> {
+pub fn run(kernel: &Kernel, root: &Path, new_actuator: NewActuator<'_>, stop: &Flag) -> Result<Option<Blocks>> {
     let Some(order) = page_reporting::read_order(kernel)? else { return Ok(None) };
-    compact_fully(kernel, root, order, &|| Box::new(Live), stop)?;
+    compact_fully(kernel, root, order, new_actuator, stop)?;
     let (blocks, _) = wait(kernel, order, stop, &mut |_| {})?;
     Ok(Some(blocks))
 }
@@ -120,13 +122,13 @@ pub fn compact_fully(
     kernel: &Kernel,
     root: &Path,
     order: u32,
-    actuator: &dyn Fn() -> Box<dyn Actuator>,
+    new_actuator: NewActuator<'_>,
     stop: &Flag,
 ) -> Result<Option<Outcome>> {
     let (mut most, mut in_vain) = (Bytes::ZERO, 0);
     for _ in 0..MOST_PASSES {
         compaction::drain_per_cpu_lists(kernel);
-        let outcome = compact(root, actuator(), stop)?;
+        let outcome = compact(root, new_actuator(), stop)?;
         let in_blocks = Blocks::read(kernel, order)?.in_blocks;
         in_vain = if in_blocks > most { 0 } else { in_vain + 1 };
         most = most.max(in_blocks);
@@ -171,7 +173,7 @@ pub fn wait(kernel: &Kernel, order: u32, stop: &Flag, progress: &mut dyn FnMut(&
 mod tests {
     use std::path::PathBuf;
 
-    use omr_actuate::Transcript;
+    use omr_actuate::{Live, Transcript};
     use omr_testkit::FakeRoot;
 
     use super::*;

@@ -12,8 +12,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use omr_actuate::Actuator;
-use omr_base::cancel::Flag;
 use omr_config::Loaded;
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
@@ -22,16 +20,15 @@ use omr_machine::groups::targets::{self, Candidate};
 use omr_machine::inventory::read_groups;
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::forecast::Forecast;
-use omr_policy::pace::{Job, WRITEBACK_OVER};
 use omr_policy::{End, SwapContext, swap_floor};
 use omr_units::{Bytes, Pages};
 use serde::Serialize;
 
 use crate::prepare::disk_rate::Measured;
 use crate::prepare::image::{Obstacle, Place};
-use crate::reclaim::backend::Backend;
-use crate::reclaim::limit_journal::Journal;
-use crate::reclaim::{self, DIRTY, Report, Worker};
+use crate::reclaim::writeback::{self, DIRTY, Limits};
+use crate::reclaim::{Report, Target as GroupTarget, Wish, job};
+use crate::session::{Progress, Session};
 
 /// A round over all groups that frees less than this was the last.
 const LITTLE: Bytes = Bytes::mib(1);
@@ -41,8 +38,8 @@ const ROUNDS_IN_VAIN: u32 = 3;
 /// A goal is aimed at with this much to spare: whoever asks for hibernation allocates a little, and what
 /// came back at the last moment must not spoil it.
 const MARGIN: Bytes = Bytes::mib(8);
-/// The longest wait for what is on its way to the disk.
-const WRITEBACK_TIME: Duration = Duration::from_secs(5);
+/// How long the end of a preparation waits for memory on its way to swap.
+const WRITEBACK: Limits = Limits { longest: Duration::from_secs(5), patience: Duration::from_secs(5) };
 
 /// How small an image has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,30 +177,23 @@ pub struct Done {
     pub error: Option<String>,
 }
 
-/// What a preparation needs.
-pub struct Preparation<'a> {
-    /// The machine.
-    pub kernel: &'a Kernel,
-    /// The root of its files.
-    pub root: &'a Path,
+/// Carries out preparations.
+pub struct Preparation<'s, 'a> {
+    /// What every run needs. The deadline is the timeout of its flag.
+    pub session: &'s mut Session<'a>,
     /// Classes, guards and steps.
-    pub config: &'a Loaded,
-    /// Where writes go.
-    pub actuator: &'a mut dyn Actuator,
-    /// See [`crate::reclaim::backend::Step::journal`].
-    pub journal: Option<&'a Journal>,
-    /// When to stop; the deadline is its timeout.
-    pub stop: &'a Flag,
+    pub config: &'s Loaded,
 }
 
-impl Preparation<'_> {
-    /// Reclaims until the goal is reached or it must end. `progress` is told what is freed so far.
-    pub fn run(&mut self, goal: &Goal, progress: &mut dyn FnMut(Bytes)) -> Result<Done> {
+impl Preparation<'_, '_> {
+    /// Reclaims until the goal is reached or the run must end.
+    pub fn run(&mut self, goal: &Goal) -> Result<Done> {
+        let kernel = self.session.host.kernel;
         let began = clock::read_monotonic();
         let mut done = Done {
             end: Reached::Partly,
             why: End::Futile,
-            missing: goal.missing(self.kernel)?,
+            missing: goal.missing(kernel)?,
             freed: Bytes::ZERO,
             freed_anon: Bytes::ZERO,
             freed_file: Bytes::ZERO,
@@ -214,27 +204,27 @@ impl Preparation<'_> {
             error: None,
         };
         let mut measured = Measured::default();
-        if goal.missing(self.kernel)? != Some(Bytes::ZERO) {
+        if goal.missing(kernel)? != Some(Bytes::ZERO) {
             self.flush()?;
             // Page cache that was dirty, what had not arrived in swap yet, and what has grown meanwhile is
             // there for a second round.
             let (mut least, mut in_vain) = (Bytes::MAX, 0);
-            while in_vain < ROUNDS_IN_VAIN && self.round(goal, &mut done, &mut measured, progress)? {
+            while in_vain < ROUNDS_IN_VAIN && self.round(goal, &mut done, &mut measured)? {
                 let left: Bytes = self.candidates()?.iter().map(|candidate| candidate.gain).sum();
                 in_vain = if left + LITTLE <= least { 0 } else { in_vain + 1 };
                 least = least.min(left);
             }
         }
-        if !self.stop.is_set() && self.actuator.is_live() {
+        if !self.session.cancel.is_set() && self.session.actuator.is_live() {
             self.collect(&mut done, &mut measured)?;
         }
-        done.missing = goal.missing(self.kernel)?;
+        done.missing = goal.missing(kernel)?;
         match done.missing {
             Some(Bytes::ZERO) => (done.end, done.why) = (Reached::Reached, End::Complete),
             // As much as will go is what was asked for; but there must be room for what is left.
             None if matches!(done.why, End::Complete | End::Futile | End::Floor | End::Gone) => {
-                match goal.no_room(self.kernel)? {
-                    no_room if no_room > Bytes::ZERO && self.actuator.is_live() => {
+                match goal.no_room(kernel)? {
+                    no_room if no_room > Bytes::ZERO && self.session.actuator.is_live() => {
                         (done.why, done.missing) = (End::SwapFloor, Some(no_room));
                     }
                     _ => done.end = Reached::Reached,
@@ -246,7 +236,7 @@ impl Preparation<'_> {
         }
         done.seconds = clock::read_monotonic().since(began).as_secs_f64();
         // Where some of it went to memory, the time says nothing of the disk.
-        done.disk_rate = measured.rate().filter(|_| disk_rate::is_disk_only(self.kernel));
+        done.disk_rate = measured.rate().filter(|_| disk_rate::is_disk_only(kernel));
         Ok(done)
     }
 
@@ -254,46 +244,40 @@ impl Preparation<'_> {
     /// itself, while the machine waits for it.
     fn flush(&self) -> Result<()> {
         let mut buffer = Vec::new();
-        let mut is_dirty = || {
-            Meminfo::read(self.kernel, &mut buffer).is_ok_and(|memory| memory.dirty.is_some_and(|dirty| dirty > DIRTY))
-        };
-        if self.actuator.is_live() && is_dirty() {
-            reclaim::flush(self.stop, is_dirty);
+        let kernel = self.session.host.kernel;
+        let mut is_dirty =
+            || Meminfo::read(kernel, &mut buffer).is_ok_and(|memory| memory.dirty.is_some_and(|dirty| dirty > DIRTY));
+        if self.session.actuator.is_live() && is_dirty() {
+            writeback::flush(self.session.cancel, is_dirty);
         }
         Ok(())
     }
 
     /// The groups that may be touched, largest benefit first.
     fn candidates(&self) -> Result<Vec<Candidate>> {
-        let (tree, _) = read_groups(self.kernel, self.root, self.config, true)?;
+        let (tree, _) = read_groups(self.session.host.kernel, self.session.host.root, self.config, true)?;
         let mut candidates = targets::find_below(&tree, None, false);
         targets::sort_by_gain(&mut candidates);
         Ok(candidates)
     }
 
-    /// One round over all groups. Whether another is worth it.
-    fn round(
-        &mut self,
-        goal: &Goal,
-        done: &mut Done,
-        measured: &mut Measured,
-        progress: &mut dyn FnMut(Bytes),
-    ) -> Result<bool> {
+    /// One round over all groups. True if another round is worth it.
+    fn round(&mut self, goal: &Goal, done: &mut Done, measured: &mut Measured) -> Result<bool> {
+        let kernel = self.session.host.kernel;
         let before = done.freed;
         let mut failed = None;
         for candidate in self.candidates()? {
-            let missing = match goal.missing(self.kernel)?.map(|missing| missing - done.planned) {
+            let missing = match goal.missing(kernel)?.map(|missing| missing - done.planned) {
                 Some(Bytes::ZERO) => return Ok(false),
                 missing => missing.map(|missing| missing + MARGIN),
             };
             let amount = candidate.gain.min(missing.unwrap_or(Bytes::MAX));
-            let floor = goal.swap_floor(self.kernel, self.config, amount);
-            let freed = done.freed;
-            let report = self.job(&candidate, amount, floor, &mut |now| {
-                progress(freed + now.freed);
-            })?;
+            let floor = goal.swap_floor(kernel, self.config, amount);
+            let before = Progress { freed: done.freed, ..Progress::default() };
+            let config = self.config;
+            let report = self.session.part(before, |session| reclaim(session, config, &candidate, amount, floor))?;
             let Some(report) = report else { continue };
-            if !self.actuator.is_live() {
+            if !self.session.actuator.is_live() {
                 done.planned += amount;
             }
             done.why = report.end;
@@ -309,61 +293,49 @@ impl Preparation<'_> {
             (done.why, done.error) = (end, error);
             return Ok(false);
         }
-        Ok(self.actuator.is_live() && done.freed - before >= LITTLE)
+        Ok(self.session.actuator.is_live() && done.freed - before >= LITTLE)
     }
 
     /// Pages that have arrived in swap since the last write to their group are in memory still, and in
     /// an image: frees them.
     fn collect(&mut self, done: &mut Done, measured: &mut Measured) -> Result<()> {
+        let kernel = self.session.host.kernel;
         let mut buffer = Vec::new();
-        let began = clock::read_monotonic();
-        while !self.stop.is_set()
-            && clock::read_monotonic().since(began) < WRITEBACK_TIME
-            && Meminfo::read(self.kernel, &mut buffer)?.writeback.is_some_and(|bytes| bytes > WRITEBACK_OVER)
-        {
-            self.stop.sleep(Duration::from_millis(10));
-        }
+        writeback::wait(self.session.cancel, WRITEBACK, || {
+            Ok(Meminfo::read(kernel, &mut buffer)?.writeback.unwrap_or_default())
+        })?;
         for candidate in self.candidates()? {
-            let Ok(group) = Group::open(self.kernel.cgroup()?, &candidate.path) else { continue };
+            let Ok(group) = Group::open(kernel.cgroup()?, &candidate.path) else { continue };
             let cached = group.read_stat(&mut buffer).ok().and_then(|stat| stat.swapcached).unwrap_or_default();
             if cached < LITTLE || candidate.beyond_children.is_some() {
                 continue;
             }
             // Swap as good as stays as it is.
-            let free = SwapSpace::read(self.kernel).map(|swap| swap.free).unwrap_or_default();
+            let free = SwapSpace::read(kernel).map(|swap| swap.free).unwrap_or_default();
             let amount = cached.min(candidate.gain);
-            if let Some(report) = self.job(&candidate, amount, free - amount, &mut |_| {})? {
+            let mut silent = |_| {};
+            let mut session = self.session.told(&mut silent);
+            if let Some(report) = reclaim(&mut session, self.config, &candidate, amount, free - amount)? {
                 add(done, measured, &report);
             }
         }
         Ok(())
     }
+}
 
-    /// Reclaims from one group; `None` when it is gone.
-    fn job(
-        &mut self,
-        candidate: &Candidate,
-        amount: Bytes,
-        swap_floor: Bytes,
-        progress: &mut dyn FnMut(reclaim::Progress),
-    ) -> Result<Option<Report>> {
-        let Some(group) = candidate.open(self.kernel)? else { return Ok(None) };
-        let floor = candidate.current - candidate.gain;
-        let mut job = Job { floor, swap_floor, ..Job::new(&self.config.policy.sweep, amount) };
-        let backend = match Backend::probe(self.config.backend, &group, &mut *self.actuator) {
-            Ok(backend) => backend,
-            Err(err) => return Ok(Some(Report::nothing(&job, End::Unsupported, Some(format!("{err:#}"))))),
-        };
-        job.file_only = backend.file_only();
-        let mut worker = Worker {
-            kernel: self.kernel,
-            actuator: &mut *self.actuator,
-            backend,
-            journal: self.journal,
-            stop: self.stop,
-        };
-        Ok(Some(worker.run(&group, job, candidate.beyond_children, progress)))
-    }
+/// Reclaims from one group; `None`: the group does not exist any more.
+fn reclaim(
+    session: &mut Session<'_>,
+    config: &Loaded,
+    candidate: &Candidate,
+    amount: Bytes,
+    swap_floor: Bytes,
+) -> Result<Option<Report>> {
+    let Some(group) = candidate.open(session.host.kernel)? else { return Ok(None) };
+    let floor = candidate.current - candidate.gain;
+    let target = GroupTarget { group: &group, inner: candidate.beyond_children };
+    let job = |file_only| job(&config.policy, swap_floor, file_only, amount, floor);
+    Ok(Some(session.reclaim_by_wish(Wish::Any(config.backend), target, job)))
 }
 
 fn add(done: &mut Done, measured: &mut Measured, report: &Report) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Context, Result, bail};
-use omr_actuate::{Actuator, Live, Outcome, Switch};
+use omr_actuate::{Actuator, Outcome, Switch};
 use omr_base::cancel::{self, Alarm};
 use omr_base::paths;
 use omr_base::storage::write_new;
@@ -138,7 +138,7 @@ impl Plan {
         time: Option<Duration>,
     ) -> Result<Off<'a>, String> {
         let said = |err: anyhow::Error| format!("{err:#}");
-        let off = Off::new(kernel, root, start_unit, self.devices.clone()).map_err(said)?;
+        let off = Off::new(kernel, root, start_unit, self.devices.clone(), actuator).map_err(said)?;
         let alarm = Alarm::new();
         for device in &off.devices {
             let mut call = || omr_actuate::swap::switch(kernel, actuator, &device.path, Switch::Off);
@@ -235,7 +235,13 @@ pub struct Off<'a> {
 
 impl<'a> Off<'a> {
     /// Nothing is off yet, but all is ready to be put back.
-    fn new(kernel: &'a Kernel, root: &'a Path, start_unit: StartUnit, devices: Vec<Device>) -> Result<Self> {
+    fn new(
+        kernel: &'a Kernel,
+        root: &'a Path,
+        start_unit: StartUnit,
+        devices: Vec<Device>,
+        actuator: &mut dyn Actuator,
+    ) -> Result<Self> {
         let state_dir = paths::state_dir(root);
         fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
         let file = paths::zram(&state_dir);
@@ -243,7 +249,7 @@ impl<'a> Off<'a> {
         if !write_new(&file, &serde_json::to_vec(&note)?)? {
             bail!("another omr has switched it off, or could not switch it on again ({})", file.display());
         }
-        let guard = limit_journal::guard(&file, || drop(restore(kernel, root, start_unit, &mut Live)));
+        let guard = limit_journal::guard(&file, || drop(restore(kernel, root, start_unit, actuator)));
         let guard = guard.inspect_err(|_| drop(fs::remove_file(&file)))?;
         Ok(Off { kernel, root, start_unit, devices: note.devices, _guard: guard })
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use std::{fs, io, thread};
 
 use anyhow::{Context, Result, bail};
-use omr_actuate::{Actuator, Live, Outcome};
+use omr_actuate::{Actuator, Outcome};
 use omr_base::storage::write_new;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::ProcessStat;
@@ -139,8 +139,8 @@ impl Journal {
 
     /// Has a process of its own restore what is noted of this group when this one is gone without having
     /// done so: after kill -9 the group would be squeezed until somebody starts omr. See [`guard`].
-    pub fn guard(&self, kernel: &Kernel, id: GroupId) -> Result<Guard> {
-        guard(&self.path(id), || drop(self.restore(kernel, &mut Live)))
+    pub fn guard(&self, kernel: &Kernel, id: GroupId, actuator: &mut dyn Actuator) -> Result<Guard> {
+        guard(&self.path(id), || drop(self.restore(kernel, actuator)))
     }
 
     fn path(&self, id: GroupId) -> PathBuf {

@@ -1,85 +1,69 @@
-//! Reclaiming what was not used for so long where MGLRU does not tell: the processes' own ranges, by what DAMON has seen.
+//! Reclaiming memory that surely was not used for an age where MGLRU does not tell: address ranges of
+//! the processes, by what DAMON has seen.
 //!
-//! Only private memory that goes to swap, and only regions that were surely unused: see [`super::damon`]. The kernel does not
-//! look at accessed bits when it is told to page out, so ages are read anew before each portion.
+//! Only private memory that goes to swap is reclaimed, and only regions that surely were not used: see
+//! [`crate::aging::damon`]. The kernel does not look at accessed bits when it is told to page out, so
+//! ages are read anew before each portion.
 
 use std::collections::HashSet;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use omr_actuate::{Actuator, Advice};
-use omr_base::cancel::Flag;
+use omr_actuate::Advice;
 use omr_config::Loaded;
 use omr_kernel::maps::Backing;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::Process;
 use omr_kernel::ranges::Ranges;
-use omr_kernel::{Kernel, clock};
 use omr_machine::groups::targets::SMALLEST;
 use omr_policy::End;
 use omr_policy::pace::Job;
 use omr_units::{Amount, Bytes};
 
+use super::report::{Report, reported};
 use crate::aging::damon::{Found, Watch};
-use crate::hint::{Extent, Hinter, Ignore, Rules, Selection, Subject};
-use crate::reclaim::limit_journal::Journal;
-use crate::reclaim::{Progress, Report, reported};
+use crate::hint::{self, Extent, Ignore, Rules, Selection, Subject};
+use crate::session::{Progress, Session};
 
-/// What is paged out between two looks at ages: a second's work of a slow disk.
+/// How much is paged out between two readings of ages: a second's work of a slow disk.
 const PORTION: Bytes = Bytes::mib(16);
 
-/// What paging out needs.
-pub struct Pager<'a> {
-    /// The kernel to read from.
-    pub kernel: &'a Kernel,
-    /// The root directory below which files are opened.
-    pub root: &'a Path,
+/// What DAMON has seen, and what decides which processes may be paged out by that.
+pub struct Regions<'a> {
+    /// The processes that DAMON looks at.
+    pub watch: Box<Watch>,
+    /// Only memory that was not used for this long.
+    pub older_than: Duration,
     /// The configuration.
     pub loaded: &'a Loaded,
-    /// Every write goes through it.
-    pub actuator: &'a mut dyn Actuator,
-    /// Where a changed limit is noted first; `None`: no limit may be changed.
-    pub journal: Option<&'a Journal>,
-    /// Ends the run when set.
-    pub stop: &'a Flag,
     /// Protections that the caller chose to ignore.
     pub ignore: Ignore,
-    /// Swap that stays free, where it is not the configuration's.
+    /// Swap that stays free; `None`: as much as the configuration says.
     pub swap_floor: Option<Amount>,
 }
 
-impl Pager<'_> {
-    /// Pages out of the processes of one group, not of groups below it, what was not used for so long. What rules, `memory.min`
-    /// and `memory.low` keep is looked at anew for each portion.
-    pub fn run(
-        &mut self,
-        watch: &mut Watch,
-        group: &Group,
-        job: Job,
-        older_than: Duration,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Report {
-        reported(group, job, None, |job, report| self.portions(watch, group, job, older_than, report, progress))
+/// Pages out cold regions of processes.
+pub(super) struct ColdPager<'s, 'a, 'r> {
+    pub session: &'s mut Session<'a>,
+    pub regions: &'s mut Regions<'r>,
+}
+
+impl ColdPager<'_, '_, '_> {
+    /// Pages cold memory out of the processes of one group, not of groups below it. Rules, `memory.min`
+    /// and `memory.low` are read anew for each portion.
+    pub fn run(&mut self, group: &Group, job: Job) -> Report {
+        reported(group.into(), job, |group, job, report| self.portions(group, &job, report))
     }
 
-    fn portions(
-        &mut self,
-        watch: &mut Watch,
-        group: &Group,
-        job: Job,
-        older_than: Duration,
-        report: &mut Report,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<End> {
-        let page = self.kernel.page();
-        // Processes of which nothing more leaves, or may.
+    fn portions(&mut self, group: &Group, job: &Job, report: &mut Report) -> Result<End> {
+        let page = self.session.host.kernel.page();
+        // Processes that nothing more can, or may, be paged out of.
         let mut over = HashSet::new();
         let mut gone = Bytes::ZERO;
         let mut end = End::NoMoreCold;
         loop {
-            if self.stop.is_set() {
-                end = if self.stop.timed_out() { End::Timeout } else { End::Stopped };
+            if let Some(cancelled) = self.session.cancelled() {
+                end = cancelled;
                 break;
             }
             let left = job.amount - gone;
@@ -87,52 +71,26 @@ impl Pager<'_> {
                 end = End::Complete;
                 break;
             }
-            let found = watch.read(&[older_than], |mapped| mapped.group == *group.path())?;
-            let Some((_, found)) = found else {
-                report.error.get_or_insert_with(|| watch.ended().into());
+            let Some(coldest) = self.coldest(group, &over, report)? else {
                 end = End::NotAged;
                 break;
             };
-            let cold = found.iter().map(|found| (found.mapped.process.stat(), cold(found)));
-            let left_of = cold.filter(|(stat, cold)| cold.bytes() >= SMALLEST && !over.contains(&stat.pid));
-            let Some((stat, cold)) = left_of.max_by_key(|(_, cold)| cold.bytes()) else { break };
-            let pid = stat.pid;
-            let process = Process::open(self.kernel, pid).ok().filter(|now| now.stat().starttime == stat.starttime);
-            let Some(process) = process else {
+            let Some((pid, starttime, cold)) = coldest else { break };
+            let process = Process::open(self.session.host.kernel, pid).ok();
+            let Some(process) = process.filter(|now| now.stat().starttime == starttime) else {
                 over.insert(pid);
                 continue;
             };
-            let rules = Rules::read(self.kernel, self.root, self.loaded)?;
-            let subject = match Subject::permitted(self.kernel, &rules, process, self.ignore) {
-                Ok(subject) => subject,
-                Err(err) => {
-                    report.error.get_or_insert_with(|| format!("{err:#}"));
-                    over.insert(pid);
-                    end = End::Floor;
-                    continue;
-                }
+            let Some(hinted) = self.page_out(process, cold, left.min(PORTION), report)? else {
+                over.insert(pid);
+                end = End::Floor;
+                continue;
             };
-            let selection =
-                Selection { advice: Advice::PageOut, within: Some(cold), backing: Some(Backing::Anonymous) };
-            let extent = Extent { amount: Amount::Bytes(left.min(PORTION)), swap_floor: self.swap_floor };
-            let mut hinter = Hinter {
-                kernel: self.kernel,
-                config: &self.loaded.policy,
-                actuator: &mut *self.actuator,
-                journal: self.journal,
-                stop: self.stop,
-                progress: &mut |_| {},
-            };
-            let hinted = hinter.run(&subject, &selection, extent)?;
             let went = hinted.resident_before - hinted.resident_after.unwrap_or(hinted.resident_before);
             gone += went;
-            report.freed += hinted.freed;
-            report.freed_anon += hinted.freed;
-            report.swapped_out += hinted.swapped_out;
-            report.writes += hinted.calls;
-            report.longest_write = report.longest_write.max(Duration::from_millis(hinted.longest_call_ms));
-            report.last_write_end = clock::read_monotonic();
-            progress(Progress { freed: report.freed, swapped_out: report.swapped_out });
+            report.add_hinted(&hinted);
+            let (freed, swapped_out) = (report.freed, report.swapped_out);
+            (self.session.progress)(Progress { freed, swapped_out, ..Progress::default() });
             match hinted.end {
                 End::Complete | End::Futile | End::Gone | End::Floor => {
                     if hinted.end == End::Floor {
@@ -153,9 +111,55 @@ impl Pager<'_> {
         report.refaults = group.read_stat(&mut buffer)?.refaults().map(|pages| pages.bytes(page));
         Ok(end)
     }
+
+    /// The process with most cold memory, but for those of which there is no more: its id, its start time
+    /// and its cold memory. The outer `None`: DAMON does not look any more.
+    fn coldest(
+        &mut self,
+        group: &Group,
+        over: &HashSet<u32>,
+        report: &mut Report,
+    ) -> Result<Option<Option<(u32, u64, Ranges)>>> {
+        let Regions { watch, older_than, .. } = &mut *self.regions;
+        let found = watch.read(&[*older_than], |mapped| mapped.group == *group.path())?;
+        let Some((_, found)) = found else {
+            report.error.get_or_insert_with(|| watch.ended().into());
+            return Ok(None);
+        };
+        let cold = found.iter().map(|found| {
+            let stat = found.mapped.process.stat();
+            (stat.pid, stat.starttime, cold(found))
+        });
+        let left = cold.filter(|(pid, _, cold)| cold.bytes() >= SMALLEST && !over.contains(pid));
+        Ok(Some(left.max_by_key(|(_, _, cold)| cold.bytes())))
+    }
+
+    /// Pages `amount` out of one process; `None`: that may not be, and the report says why.
+    fn page_out(
+        &mut self,
+        process: Process,
+        cold: Ranges,
+        amount: Bytes,
+        report: &mut Report,
+    ) -> Result<Option<hint::Report>> {
+        let Regions { loaded, ignore, swap_floor, .. } = *self.regions;
+        let host = self.session.host;
+        let rules = Rules::read(host.kernel, host.root, loaded)?;
+        let subject = match Subject::permitted(host.kernel, &rules, process, ignore) {
+            Ok(subject) => subject,
+            Err(err) => {
+                report.error.get_or_insert_with(|| format!("{err:#}"));
+                return Ok(None);
+            }
+        };
+        let selection = Selection { advice: Advice::PageOut, within: Some(cold), backing: Some(Backing::Anonymous) };
+        let extent = Extent { amount: Amount::Bytes(amount), swap_floor };
+        let mut silent = |_| {};
+        self.session.told(&mut silent).hint(&loaded.policy, &subject, &selection, extent).map(Some)
+    }
 }
 
-/// What of a process surely was not used, and is in memory and private.
+/// The memory of a process that surely was not used, and is in memory and private.
 fn cold(found: &Found<'_>) -> Ranges {
     let idle: Ranges = found.idle.iter().filter(|idle| idle.least[0]).map(|idle| idle.range.clone()).collect();
     let private = found.resident.iter().filter(|(mapping, _)| mapping.backing == Backing::Anonymous);

@@ -3,7 +3,6 @@
 mod burst;
 mod migrate;
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_base::when;
 use omr_config as config;
+use omr_engine as engine;
 use omr_engine::prepare::image::{self, Obstacle, Place};
 use omr_engine::prepare::zram::{self, Plan};
 use omr_engine::prepare::{Done, Goal, Preparation, Reached, Target, disk_rate, image_size};
@@ -27,6 +27,8 @@ use omr_units::{Bytes, millis};
 use serde::Serialize;
 
 use crate::bus::start_unit;
+use crate::commands::options::Output;
+use crate::commands::outcome;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -93,12 +95,12 @@ pub struct Hibernate {
 impl Hibernate {
     /// Nothing is to be done, only said.
     pub fn is_dry_run(&self) -> bool {
-        self.common.dry_run
+        self.common.output.dry_run
     }
 
     /// For machines.
     pub fn is_json(&self) -> bool {
-        self.common.json
+        self.common.output.json
     }
 }
 
@@ -109,13 +111,8 @@ struct Common {
     #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     deadline: Option<Duration>,
 
-    /// Say what would be done, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn parse_target(text: &str) -> Result<Target, String> {
@@ -198,7 +195,7 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
     let target = args.target.unwrap_or(Target::Fast);
-    if !common.dry_run {
+    if !common.output.dry_run {
         // The target depends on it.
         match image_size::restore(&kernel, root, &mut Live) {
             Ok(None) => {}
@@ -225,7 +222,7 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     };
     let mut off = None;
     if let Some(Ok(plan)) = &zram
-        && !common.dry_run
+        && !common.output.dry_run
     {
         // The other half is for the disk.
         match plan.switch_off(&kernel, root, &mut *session.actuator, start_unit, common.deadline.map(|time| time / 2)) {
@@ -248,11 +245,11 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     let done = done?;
     let mut after = image::forecast(&kernel).unwrap_or(before);
     if let Some(Ok(plan)) = &zram
-        && common.dry_run
+        && common.output.dry_run
     {
         after = after.without_zram(plan.leaves);
     }
-    if let Some(rate) = done.disk_rate.filter(|_| !common.dry_run) {
+    if let Some(rate) = done.disk_rate.filter(|_| !common.output.dry_run) {
         disk_rate::keep(&kernel, root, rate);
     }
     let rate = done.disk_rate.or(last_disk_rate);
@@ -267,7 +264,7 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
         write_ms_at_most: time.map(millis),
         zram_off: zram.as_ref().and_then(|zram| zram.as_ref().ok()).map(|plan| plan.held),
         notes: notes(&kernel, place, &after, zram.as_ref()),
-        dry_run: common.dry_run,
+        dry_run: common.output.dry_run,
         done,
     };
     print(common, &summary)?;
@@ -276,11 +273,9 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
 
 fn exit(common: &Common, done: &Done) -> Exit {
     match (done.end, done.why) {
-        _ if common.dry_run => Exit::Done,
+        _ if common.output.dry_run => Exit::Done,
         (Reached::Reached, _) => Exit::Done,
-        (Reached::Partly, End::Denied | End::Failed) => Exit::Failed,
-        (Reached::Partly, End::Unsupported) => Exit::Unsupported,
-        (Reached::Partly, _) => Exit::Partial,
+        (Reached::Partly, why) => outcome::exit(why),
     }
 }
 
@@ -316,13 +311,13 @@ impl<'a> Session<'a> {
         common: &'a Common,
         deadline: Option<Duration>,
     ) -> Result<Self> {
-        let mut actuator: Box<dyn Actuator> = if common.dry_run { Box::new(DryRun) } else { Box::new(Live) };
-        let journal = match common.dry_run {
+        let mut actuator: Box<dyn Actuator> = if common.output.dry_run { Box::new(DryRun) } else { Box::new(Live) };
+        let journal = match common.output.dry_run {
             true => None,
             false => backend::open_journal(kernel, root, loaded.backend, &mut *actuator)?,
         };
         cancel::catch_signals();
-        if !common.dry_run {
+        if !common.output.dry_run {
             match zram::restore(kernel, root, start_unit, &mut *actuator) {
                 Ok(None) => {}
                 Ok(Some(names)) => eprintln!("omr: {names} (zram), left off by an omr that was killed, is on again"),
@@ -335,15 +330,14 @@ impl<'a> Session<'a> {
     /// Works towards the goal, with a bar on a terminal.
     fn run(&mut self, goal: &Goal) -> Result<Done> {
         let bar = progress_bar(self.common, goal.missing(self.kernel)?);
-        let mut preparation = Preparation {
-            kernel: self.kernel,
-            root: self.root,
-            config: self.loaded,
+        let mut session = engine::Session {
+            host: engine::Host { kernel: self.kernel, root: self.root },
             actuator: &mut *self.actuator,
             journal: self.journal.as_ref(),
-            stop: &self.stop,
+            cancel: &self.stop,
+            progress: &mut |progress| bar.set_position(progress.freed.0),
         };
-        let done = preparation.run(goal, &mut |freed| bar.set_position(freed.0));
+        let done = Preparation { session: &mut session, config: self.loaded }.run(goal);
         bar.finish_and_clear();
         done
     }
@@ -351,7 +345,7 @@ impl<'a> Session<'a> {
 
 fn refuse(common: &Common, prepared: &'static str, why: impl ToString) -> Result<Exit> {
     let why = why.to_string();
-    if common.json {
+    if common.output.json {
         let refused = Refused { prepared, end: "refused", why: why.clone() };
         outln!("{}", serde_json::to_string_pretty(&refused)?);
     }
@@ -360,8 +354,7 @@ fn refuse(common: &Common, prepared: &'static str, why: impl ToString) -> Result
 
 /// Nobody looks at a bar in a pipe.
 fn bar_target(common: &Common) -> ProgressDrawTarget {
-    let shown = std::io::stderr().is_terminal() && !common.json && !common.dry_run;
-    if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+    if common.output.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
 
 fn progress_bar(common: &Common, missing: Option<Bytes>) -> ProgressBar {
@@ -412,7 +405,7 @@ fn notes(kernel: &Kernel, place: &Place, after: &Forecast, zram: Option<&Result<
 }
 
 fn print(common: &Common, summary: &Summary) -> Result<()> {
-    if common.json {
+    if common.output.json {
         outln!("{}", serde_json::to_string_pretty(summary)?);
         return Ok(());
     }

@@ -16,6 +16,7 @@ use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_base::when;
 use omr_config as config;
+use omr_engine::Host;
 use omr_engine::aging::observe::{Node, Observer};
 use omr_engine::aging::tracker::{self, Tracker};
 use omr_engine::aging::{self, damon, smaps};
@@ -232,7 +233,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 fn tracker(kernel: &Kernel, root: &Path, args: &Args) -> Result<Tracker> {
     let needs_generations = args.watch || args.per_node;
     let tracker = match args.tracker {
-        By::Auto if !needs_generations => return tracker::choose(kernel, root),
+        By::Auto if !needs_generations => return tracker::choose(kernel, root, &mut Live),
         By::Auto | By::LruGen => Tracker::LruGen,
         By::Damon => Tracker::Damon,
         By::Smaps => Tracker::Smaps,
@@ -242,7 +243,7 @@ fn tracker(kernel: &Kernel, root: &Path, args: &Args) -> Result<Tracker> {
         _ if needs_generations => {
             return Err(Exit::Usage.error("--watch and --per-node need MGLRU's generations: --tracker lru-gen"));
         }
-        Tracker::Damon => match damon::state(kernel, root)? {
+        Tracker::Damon => match damon::state(kernel, root, &mut Live)? {
             Damon::Free => {}
             state => {
                 let why = tracker::refusal(Refusal::State(state));
@@ -312,7 +313,8 @@ impl Look<'_> {
                 smaps::look(self.kernel, &rules, &mut Live, &self.top, self.window, stop)?
             }
             _ => {
-                let mut watch = damon::Watch::start(self.kernel, root, &self.top, self.window, |_| true)?;
+                let host = Host { kernel: self.kernel, root };
+                let mut watch = damon::Watch::start(host, &|| Box::new(Live), &self.top, self.window, |_| true)?;
                 let seen = match watch.wait(self.window, stop)? {
                     true => watch.look(self.kernel, &[self.window / 2, self.window])?,
                     false => None,

@@ -9,16 +9,15 @@ use std::time::Duration;
 use omr_actuate::Live;
 use omr_base::cancel::Flag;
 use omr_config::Loaded;
-use omr_engine::aging;
 use omr_engine::reclaim::backend::Backend;
-use omr_engine::reclaim::generations::Evictor;
-use omr_engine::reclaim::{Progress, Report, Worker, job, swap_context};
+use omr_engine::reclaim::{Method, Report, Target, job, swap_context};
+use omr_engine::{Host, Session};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::targets;
 use omr_machine::inventory;
-use omr_policy::End;
 use omr_policy::pace::Job;
+use omr_policy::{End, SwapContext, swap_floor};
 use omr_units::{Bytes, GroupId};
 use rustix::io::Errno;
 
@@ -155,23 +154,23 @@ impl Reclaimer {
             return self.walk(group, request, file, stop);
         }
         let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
-        let file_only = self.backend.file_only();
-        let context = swap_context(&self.kernel);
-        let job = job(&self.loaded.policy, context, file_only, current.min(request.amount), Bytes::ZERO);
-        ended(&self.one(group, job, None, None, file, stop))
+        let mut method = Method::KernelFile(self.backend);
+        let amount = current.min(request.amount);
+        let job = self.job(swap_context(&self.kernel), method.file_only(), amount, Bytes::ZERO);
+        ended(&self.one(&mut method, group.into(), job, file, stop))
     }
 
     /// One group after the other, of those at and below this one that may be touched: the root's own file knows no
     /// protection, and neither do the kernel's generations, which are each group's own.
     fn walk(&self, group: &Group, request: Request, file: &File, stop: &Flag) -> Result<(), Errno> {
-        if request.older_than.is_some() && aging::require(&self.kernel).is_err() {
-            return Err(Errno::OPNOTSUPP);
-        }
+        let mut method = match request.older_than {
+            Some(age) => Method::by_age(&self.kernel, age, true).map_err(|_| Errno::OPNOTSUPP)?,
+            None => Method::KernelFile(self.backend),
+        };
         let read = inventory::read_groups(&self.kernel, &self.root, &self.loaded, false);
         let (tree, _) = read.map_err(|err| err.downcast_ref().map_or(Errno::IO, errno))?;
         let mut groups = targets::find_below(&tree, Some(group.id()), false);
         targets::sort_by_gain(&mut groups);
-        let file_only = self.backend.file_only() && request.older_than.is_none();
         let context = swap_context(&self.kernel);
         let mut left = request.amount;
         for candidate in groups {
@@ -180,8 +179,9 @@ impl Reclaimer {
             }
             let Some(group) = candidate.open(&self.kernel).map_err(|err| errno(&err))? else { continue };
             let floor = candidate.current - candidate.gain;
-            let job = job(&self.loaded.policy, context, file_only, candidate.gain.min(left), floor);
-            let report = self.one(&group, job, candidate.beyond_children, request.older_than, file, stop);
+            let job = self.job(context, method.file_only(), candidate.gain.min(left), floor);
+            let target = Target { group: &group, inner: candidate.beyond_children };
+            let report = self.one(&mut method, target, job, file, stop);
             if !matches!(report.end, End::Gone) {
                 ended(&report)?;
             }
@@ -190,25 +190,26 @@ impl Reclaimer {
         Ok(())
     }
 
-    fn one(
-        &self,
-        group: &Group,
-        job: Job,
-        inner: Option<Bytes>,
-        older_than: Option<Duration>,
-        file: &File,
-        stop: &Flag,
-    ) -> Report {
+    /// Does a job on one group, and counts what it frees.
+    fn one(&self, method: &mut Method<'_>, target: Target<'_>, job: Job, file: &File, cancel: &Flag) -> Report {
         let before = file.freed.load(Ordering::Relaxed);
-        let (kernel, actuator, backend) = (&*self.kernel, &mut Live, self.backend);
         let count = |freed: Bytes| file.freed.store(before + freed.0, Ordering::Relaxed);
-        let mut progress = |progress: Progress| count(progress.freed);
-        let report = match older_than {
-            Some(age) => Evictor::new(kernel, actuator, stop).run(group, job, inner, age, &mut progress),
-            None => Worker { kernel, actuator, backend, journal: None, stop }.run(group, job, inner, &mut progress),
+        let mut session = Session {
+            host: Host { kernel: &self.kernel, root: &self.root },
+            actuator: &mut Live,
+            journal: None,
+            cancel,
+            progress: &mut |progress| count(progress.freed),
         };
+        let report = session.reclaim(method, target, job);
         count(report.freed);
         report
+    }
+
+    /// A job that frees up to `amount` of a group and leaves `floor`.
+    fn job(&self, context: SwapContext, file_only: bool, amount: Bytes, floor: Bytes) -> Job {
+        let config = &self.loaded.policy;
+        job(config, swap_floor(config, context, amount), file_only, amount, floor)
     }
 }
 

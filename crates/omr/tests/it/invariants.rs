@@ -132,6 +132,21 @@ fn files_of_the_kernel_are_never_created() {
     }
 }
 
+/// The engine writes through the actuator that it is given. In the daemon the mode decides which one that
+/// is, in one place: "observe" writes nothing.
+#[test]
+fn the_mode_decides_in_one_place_whether_the_daemon_writes() {
+    let makes = |line: &str| {
+        line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "Live") && !line.starts_with("use ")
+    };
+    assert_none(&offenders("crates/engine/src", &[], makes), "the engine is handed its actuator");
+    let made = offenders("crates/daemon/src", &[], makes);
+    assert!(
+        matches!(made.as_slice(), [one] if one.contains("settings.rs") && one.contains("Mode::Act =>")),
+        "{made:?}"
+    );
+}
+
 /// Every write to a file goes through the one trait. A PSI trigger is a write too, but its file forgets
 /// the trigger when it is closed.
 #[test]

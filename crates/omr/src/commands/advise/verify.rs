@@ -13,7 +13,8 @@ use omr_base::paths;
 use omr_base::text::printable;
 use omr_config as config;
 use omr_engine::reclaim::backend::{self, Backend};
-use omr_engine::trial::{Ended, Trier, read, read_fixed};
+use omr_engine::trial::{Ended, TrialRunner, read, read_fixed};
+use omr_engine::{Host, Session};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::tree::{Tree, no_group};
@@ -114,10 +115,16 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
     let guard = Guard { stall: args.psi, refaults: args.refaults };
     let watch = (args.r#for / LOOKS).max(SHORTEST);
     let plan = Plan { step: args.step, floor, target: args.size, watch, hold: args.r#for, guard };
-    let mut trier = Trier::new(&kernel, &group, &loaded.policy, &mut live, backend, &journal, &stop)
-        .with_context(|| name.clone())?;
-    let own = trier.own();
-    if !trier.knows_ages() {
+    let session = Session {
+        host: Host { kernel: &kernel, root },
+        actuator: &mut live,
+        journal: Some(&journal),
+        cancel: &stop,
+        progress: &mut |_| {},
+    };
+    let mut runner = TrialRunner::new(session, &group, &loaded.policy, backend).with_context(|| name.clone())?;
+    let own = runner.own();
+    if !runner.knows_ages() {
         eprintln!(
             "omr: without ages the kernel takes what is used with what is not, and a smaller size may hold than is \
              found: omr doctor says what brings them (MGLRU)"
@@ -125,7 +132,7 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
     }
     let began = clock::read_monotonic();
     let bar = progress_bar(args.json);
-    let (trial, ended) = trier.run(plan, &mut |trial| {
+    let (trial, ended) = runner.run(plan, &mut |trial| {
         bar.set_message(match trial.size() {
             Some(size) => format!("{name}: {size}"),
             None => format!("{name}: as it is"),

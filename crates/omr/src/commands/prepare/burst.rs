@@ -58,7 +58,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
     let goal = Goal::Free { at_least: size };
     let done = prepare(&kernel, root, &loaded, &goal, common, common.deadline)?;
     let free_after = read_free(&kernel)?;
-    let summary = Summary { prepared: "burst", size, free_before, free_after, dry_run: common.dry_run, done };
+    let summary = Summary { prepared: "burst", size, free_before, free_after, dry_run: common.output.dry_run, done };
     print(common, &summary)?;
     Ok(exit(common, &summary.done))
 }
@@ -71,7 +71,7 @@ fn read_most(kernel: &Kernel) -> Result<Bytes> {
 }
 
 fn print(common: &Common, summary: &Summary) -> Result<()> {
-    if common.json {
+    if common.output.json {
         outln!("{}", serde_json::to_string_pretty(summary)?);
         return Ok(());
     }

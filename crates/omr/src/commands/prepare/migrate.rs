@@ -70,9 +70,9 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
         before,
         after: before,
         notes: Vec::new(),
-        dry_run: common.dry_run,
+        dry_run: common.output.dry_run,
     };
-    if !common.dry_run && cancel::signal().is_none() {
+    if !common.output.dry_run && cancel::signal().is_none() {
         hand_back(&kernel, root, order, common, &stop, &mut summary)?;
     }
     print(common, &summary)?;
@@ -129,7 +129,7 @@ fn read_present(kernel: &Kernel) -> Result<Bytes> {
 }
 
 fn print(common: &Common, summary: &Summary) -> Result<()> {
-    if common.json {
+    if common.output.json {
         outln!("{}", serde_json::to_string_pretty(summary)?);
         return Ok(());
     }

@@ -1,0 +1,121 @@
+//! Freeing the swap cache that paging out to a disk leaves behind.
+//!
+//! Pages that are paged out to a disk stay in memory as swap cache, and the group's `memory.reclaim` has
+//! to free them: it is asked for as many bytes as the hint has put there. The kernel chooses the pages.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_actuate::Outcome;
+use omr_config::BackendChoice;
+use omr_kernel::memcg::Group;
+use omr_machine::groups::targets::SMALLEST;
+use omr_policy::End;
+use omr_units::{Bytes, Limit};
+
+use super::MadviseSession;
+use super::subject::Account;
+use super::work::Work;
+use crate::reclaim::limit_journal::Borrowed;
+use crate::reclaim::writeback::{self, Limits};
+use crate::reclaim::{Method, Report, Wish, job};
+use crate::session::Session;
+
+/// Memory that was paged out must have arrived on the disk after this time.
+const WRITTEN_TIME: Duration = Duration::from_secs(30);
+/// Freeing the swap cache may send this much to swap, however little there is to free.
+const LEAST_EXCESS: Bytes = Bytes::mib(2);
+
+impl MadviseSession<'_, '_> {
+    /// Frees the swap cache that was made: `cached` was there before.
+    pub(super) fn free_cached(&mut self, work: &mut Work<'_>, cached: Bytes) -> Result<()> {
+        let Some(account) = &work.subject.account else { return Ok(()) };
+        if !work.on_disk || work.report.swapped_out < SMALLEST {
+            return Ok(());
+        }
+        let has_arrived = self.wait_until_written(&account.group, &mut work.buffer);
+        let made =
+            |work: &mut Work<'_>| -> Result<Bytes> { Ok((work.cached()? - cached).min(work.report.swapped_out)) };
+        let amount = made(work)?;
+        work.report.left_cached = amount;
+        if amount < SMALLEST || self.session.cancel.is_set() {
+            return Ok(());
+        }
+        if !has_arrived {
+            work.report.notes.push("the swap disk does not keep up, so what went there stays in memory as well".into());
+            return Ok(());
+        }
+        let Some(behind) = self.reclaim_cached(account, amount, work)? else { return Ok(()) };
+        work.report.freed += behind.freed;
+        work.report.freed_behind = behind.freed;
+        work.report.left_cached = made(work)?;
+        if let Some(error) = behind.error {
+            work.report.notes.push(error);
+        } else if matches!(behind.end, End::Denied | End::Unsupported) {
+            work.report.notes.push(format!("memory.reclaim of its group: {}", behind.end.words()));
+        }
+        Ok(())
+    }
+
+    /// Reclaims this much swap cache; `None`: this kernel cannot, and a note says so.
+    fn reclaim_cached(&mut self, account: &Account, amount: Bytes, work: &mut Work<'_>) -> Result<Option<Report>> {
+        let (kernel, group) = (self.session.host.kernel, &account.group);
+        let mut method = match Method::choose(kernel, Wish::Any(BackendChoice::Auto), group, self.session.actuator) {
+            Ok(method) => method,
+            Err(err) => {
+                work.report
+                    .notes
+                    .push(format!("{err:#}, so {amount} of swap cache stay in memory until they are reclaimed"));
+                return Ok(None);
+            }
+        };
+        let excess = Bytes(amount.0 / 16).max(LEAST_EXCESS);
+        let bound = self.bound_swap(group, excess, &mut work.buffer)?;
+        // These pages are in swap already, and as a rule first in the kernel's order. If the kernel sends out
+        // other pages of the group instead, this limit ends the job.
+        let job = job::swap_cache_job(self.config, amount, excess);
+        let mut silent = |_| {};
+        let mut session = Session { journal: None, ..self.session.told(&mut silent) };
+        let behind = session.reclaim(&mut method, group.into(), job);
+        if let Some(borrowed) = bound {
+            borrowed.give_back(self.session.actuator)?;
+        }
+        Ok(Some(behind))
+    }
+
+    /// Waits until no memory of the group is on its way to the disk: `memory.reclaim` cannot free such
+    /// pages, and would send out others instead. False when the disk does not keep up.
+    fn wait_until_written(&self, group: &Group, buffer: &mut Vec<u8>) -> bool {
+        let limits = Limits { longest: WRITTEN_TIME, patience: WRITTEN_TIME };
+        let read = || match group.read_stat(buffer) {
+            Ok(stat) => Ok(stat.file_writeback.unwrap_or(Bytes::MAX)),
+            // Gone, as a rule: nothing of it is left to free.
+            Err(_) => Ok(Bytes::ZERO),
+        };
+        writeback::wait(self.session.cancel, limits, read).unwrap_or(false)
+    }
+
+    /// Lets the group swap out no more than `excess` until its `memory.swap.max` is given back: a single
+    /// write to `memory.reclaim` can send out a whole group, because pages that are on their way do not
+    /// count as freed.
+    fn bound_swap<'g>(&mut self, group: &'g Group, excess: Bytes, buffer: &mut Vec<u8>) -> Result<Option<Borrowed<'g>>>
+    where
+        Self: 'g,
+    {
+        const FILE: &str = "memory.swap.max";
+        let Some(journal) = self.session.journal else { return Ok(None) };
+        if !group.dir().may_write(FILE) {
+            return Ok(None);
+        }
+        let before = group.read_limit(FILE, buffer)?;
+        let low = Limit::Bytes(group.read_swap_current(buffer)? + excess);
+        if low >= before {
+            return Ok(None);
+        }
+        let Some(borrowed) = journal.borrow(group, FILE, before)? else { return Ok(None) };
+        match self.session.actuator.write(group.dir(), FILE, &low.to_string())? {
+            Outcome::Done => Ok(Some(borrowed)),
+            _ => borrowed.give_back(self.session.actuator).map(|()| None),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The readings between two commands, and the groups whose `memory.swap.max` counts.
+
+use anyhow::{Context as _, Result};
+use omr_kernel::memcg::Group;
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::vmstat::Vmstat;
+use omr_kernel::{Kernel, clock};
+use omr_policy::pace::PaceSample;
+use omr_units::{Bytes, Limit, Monotonic, Pages};
+
+use crate::reclaim::report::of_machine;
+
+/// Reads the group and the machine between two commands.
+pub(super) struct Gauge<'a> {
+    pub kernel: &'a Kernel,
+    pub group: &'a Group,
+    /// Groups whose limit of swap counts.
+    pub above: Vec<Group>,
+    pub on_disk: bool,
+    pub swap_floor: Bytes,
+    pub buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Readings {
+    pub at: Monotonic,
+    pub current: Bytes,
+    pub swapcached: Bytes,
+    pub writeback: Bytes,
+    pub swap_free: Bytes,
+    pub pswpout: Pages,
+    pub pgdemote: Pages,
+}
+
+impl Gauge<'_> {
+    pub fn read(&mut self) -> Result<Readings> {
+        let Gauge { kernel, group, on_disk, buffer, .. } = self;
+        let memory = Meminfo::read(kernel, buffer).map_err(of_machine)?;
+        let known = |field: Option<Bytes>, name| field.with_context(|| format!("no {name} in meminfo"));
+        // The floor is of the machine's swap, not of what a group may have of it.
+        let allowed = swap_left(&self.above, buffer)? + self.swap_floor;
+        let current = group.read_current(buffer)?;
+        let vmstat = Vmstat::read(kernel, buffer).map_err(of_machine)?;
+        Ok(Readings {
+            at: clock::read_monotonic(),
+            current,
+            swapcached: match *on_disk {
+                true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
+                false => Bytes::ZERO,
+            },
+            writeback: if *on_disk { known(memory.writeback, "Writeback")? } else { Bytes::ZERO },
+            swap_free: known(memory.swap_free, "SwapFree")?.min(allowed),
+            pswpout: vmstat.pswpout.context("no pswpout in vmstat")?,
+            pgdemote: vmstat.pgdemote.unwrap_or_default(),
+        })
+    }
+}
+
+impl Readings {
+    pub fn seen(&self, swap_written: Bytes) -> PaceSample {
+        PaceSample {
+            at: self.at,
+            current: self.current,
+            swapcached: self.swapcached,
+            writeback: self.writeback,
+            swap_free: Some(self.swap_free),
+            swap_written,
+        }
+    }
+}
+
+/// The group and those above it that have a limit of swap. When one of them has reached it, cold pages
+/// cannot leave, and are made young instead.
+pub fn with_swap_limit(kernel: &Kernel, group: &Group) -> Result<Vec<Group>> {
+    let root = kernel.cgroup()?;
+    let paths = group.path().ancestors().filter(|path| !path.as_os_str().is_empty());
+    let groups = paths.map(|path| Group::open(root, path));
+    let limited = groups.filter(|group| group.as_ref().map_or(true, |group| group.dir().has("memory.swap.max")));
+    Ok(limited.collect::<Result<_, _>>()?)
+}
+
+/// How much more these groups may have in swap.
+pub fn swap_left(groups: &[Group], buffer: &mut Vec<u8>) -> Result<Bytes> {
+    let mut left = Bytes::MAX;
+    for group in groups {
+        if let Limit::Bytes(most) = group.read_limit("memory.swap.max", buffer)? {
+            left = left.min(most - group.read_swap_current(buffer)?);
+        }
+    }
+    Ok(left)
+}

@@ -1,0 +1,402 @@
+//! Reclaiming memory that surely was not used for an age, and nothing else.
+//!
+//! Evicts generations through `lru_gen`, in portions, oldest first, as far as their pages surely were
+//! not used for the age that was asked for. The kernel looks at each page's accessed bit once more
+//! before it evicts the page, so memory that was used since the last aging stays.
+//!
+//! Only memory that goes to swap is evicted: the age of page cache says when it was read in. Kernels
+//! before 6.16 cannot be told so. They evict anonymous memory first and go on with page cache when none
+//! is left in the *oldest* generation, so there a portion is at most half of what is in that, and the
+//! last of it stays. If younger generations are old enough, too, an aging merges them into the oldest.
+
+mod bounds;
+mod gauge;
+mod lists;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use omr_actuate::Outcome;
+use omr_actuate::lru_gen::EvictionOrder;
+use omr_base::cancel::Alarm;
+use omr_kernel::clock;
+use omr_kernel::lru_gen::{self, Enabled, Lists, Reader};
+use omr_kernel::memcg::{Group, MemoryStat};
+use omr_machine::sample::snapshot::SwapSpace;
+use omr_policy::End;
+use omr_policy::pace::{Job, Next, Pace};
+use omr_units::{Bytes, PageSize, Pages};
+
+use self::bounds::{DiskPortion, Evicted, Merges};
+use self::gauge::{Gauge, Readings};
+use self::lists::{Act, act, cache, is_takable, not_aged, reach};
+use super::method::Target;
+use super::report::{Report, reported};
+use crate::aging::no_recency;
+use crate::session::{Progress, Session};
+
+pub use self::gauge::{swap_left, with_swap_limit};
+pub use self::lists::old;
+
+/// Less than this, in a group on a node, is not worth a command.
+const SMALLEST: Bytes = omr_policy::pace::SMALLEST_STEP;
+/// The same for a swap disk and a kernel that goes on with page cache: one command may send this much.
+const SMALLEST_TO_DISK: Bytes = Bytes::mib(1);
+
+/// Agings of one group on one node in one run; two merge whatever is old enough into the oldest.
+const MERGES: u32 = 2;
+
+/// Memory whose use the kernel does not see does not count up to this size, or up to this part of the
+/// memory that goes to swap.
+const LITTLE: Bytes = Bytes::mib(4);
+const LITTLE_PART: u64 = 8;
+
+/// Evicts generations of one group after the other.
+pub(super) struct Evictor<'s, 'a> {
+    session: &'s mut Session<'a>,
+    reader: Reader,
+    /// The order that the kernel is told: the narrower one until the kernel does not know it.
+    order: EvictionOrder,
+    /// The most agings of one group on one node in one run.
+    merges: u32,
+}
+
+/// One run over one group.
+struct Run<'g> {
+    older_than: Duration,
+    write_time: Duration,
+    gauge: Gauge<'g>,
+    pace: Pace,
+    lists: Vec<Lists>,
+    alarm: Alarm,
+    merges: Merges,
+    disk: DiskPortion,
+    evicted: Evicted,
+    unseen: Unseen,
+    first: Readings,
+    last: Readings,
+}
+
+/// Memory whose use the kernel does not see.
+struct Unseen {
+    /// The most of it that does not count.
+    little: Bytes,
+    /// Files in tmpfs that are not mapped.
+    unmapped: Bytes,
+    /// The processes' mappings were looked into.
+    is_looked_into: bool,
+}
+
+impl<'s, 'a> Evictor<'s, 'a> {
+    /// An evictor. Without `may_age` it makes no aging, which nothing can interrupt: for a caller that has
+    /// to end within 100 ms, and ages by other means.
+    pub fn new(session: &'s mut Session<'a>, may_age: bool) -> Self {
+        let merges = if may_age { MERGES } else { 0 };
+        Evictor { session, reader: Reader::default(), order: EvictionOrder::AnonOnly, merges }
+    }
+
+    /// Evicts memory of one group, not of its children, that was not used for `older_than`. The job's
+    /// floor is of the group with its children.
+    pub fn run(&mut self, target: Target<'_>, mut job: Job, older_than: Duration) -> Report {
+        // The kernel is never told to evict page cache here.
+        job.file_only = false;
+        reported(target, job, |group, job, report| self.portions(group, job, older_than, report))
+    }
+
+    fn portions(&mut self, group: &Group, job: Job, older_than: Duration, report: &mut Report) -> Result<End> {
+        let kernel = self.session.host.kernel;
+        let page = kernel.page();
+        let mut buffer = Vec::with_capacity(8192);
+        let stat = group.read_stat(&mut buffer)?;
+        report.size = group.read_current(&mut buffer)?;
+        report.refaults = stat.refaults().map(|pages| pages.bytes(page));
+        let Some(unseen) = Unseen::of(&stat, report) else { return Ok(End::NotSeen) };
+        let swap = SwapSpace::read(kernel).context("the kernel's list of swap devices cannot be read")?;
+        if swap.total == Bytes::ZERO {
+            return Ok(End::SwapFloor);
+        }
+        let above = with_swap_limit(kernel, group)?;
+        let (on_disk, swap_floor, write_time) = (swap.on_disk, job.swap_floor, job.write_time);
+        let mut gauge = Gauge { kernel, group, above, on_disk, swap_floor, buffer };
+        let pace = Pace::new(job);
+        let mut lists = Vec::new();
+        self.reader.read_group(kernel, group, &mut lists)?;
+        let cache_before = cache(&lists);
+        let first = gauge.read()?;
+        let (alarm, merges, disk, evicted) =
+            (Alarm::new(), Merges::default(), DiskPortion::default(), Evicted::default());
+        let mut run = Run {
+            older_than,
+            write_time,
+            gauge,
+            pace,
+            lists,
+            alarm,
+            merges,
+            disk,
+            evicted,
+            unseen,
+            first,
+            last: first,
+        };
+        let end = loop {
+            if let Some(end) = self.portion(&mut run, report)? {
+                break end;
+            }
+        };
+        let Run { mut gauge, pace, mut lists, last, .. } = run;
+        report.freed = pace.freed();
+        report.swapped_out = (last.pswpout - first.pswpout).bytes(page);
+        report.demoted = (last.pgdemote - first.pgdemote).bytes(page);
+        report.size = last.current;
+        // By its own lists: in memory.stat swap cache is a part of "file" or is not, depending on the kernel.
+        self.reader.read_group(kernel, group, &mut lists)?;
+        report.freed_file = (cache_before - cache(&lists)).bytes(page).min(report.freed);
+        report.freed_anon = report.freed - report.freed_file;
+        report.refaults = group.read_stat(&mut gauge.buffer)?.refaults().map(|pages| pages.bytes(page));
+        Ok(end)
+    }
+
+    /// The next portion: a wait, an aging or an eviction. How the run ended, if it did.
+    fn portion(&mut self, run: &mut Run<'_>, report: &mut Report) -> Result<Option<End>> {
+        let (kernel, group) = (run.gauge.kernel, run.gauge.group);
+        let page = kernel.page();
+        if let Some(end) = self.session.cancelled() {
+            return Ok(Some(end));
+        }
+        let bytes = match run.pace.next(&run.last.seen(run.swap_written(page))) {
+            Next::End(end) => return Ok(Some(end)),
+            Next::Wait(time) => {
+                self.session.cancel.sleep(time);
+                run.last = run.gauge.read()?;
+                return Ok(None);
+            }
+            Next::Write { bytes, .. } => bytes,
+        };
+        // Right before each command: numbers move on, and ids of 6.x are given to other groups.
+        self.reader.read_group(kernel, group, &mut run.lists)?;
+        if run.evicted.cache_instead(&run.lists) {
+            return Ok(Some(End::Futile));
+        }
+        let smallest = match self.order {
+            EvictionOrder::AnonFirst if run.gauge.on_disk => SMALLEST_TO_DISK,
+            _ => SMALLEST,
+        };
+        let Some((list, act)) = self.choose(run, pages(smallest, page)) else {
+            return self.nothing_left(run, report).map(Some);
+        };
+        if !self.sees_use(run, report)? {
+            return Ok(Some(End::NotSeen));
+        }
+        if let Act::Evict { up_to, memory } = act {
+            return self.evict(run, &list, (up_to, memory), bytes, report);
+        }
+        run.merges.count(list.node);
+        if self.session.actuator.is_live() {
+            omr_actuate::lru_gen::run_aging(self.session.actuator, kernel, &list)?;
+        }
+        Ok(None)
+    }
+
+    /// Evicts up to a generation, in which there is this much memory. How that ends the run, if it does.
+    fn evict(
+        &mut self,
+        run: &mut Run<'_>,
+        list: &Lists,
+        (up_to, memory): (u64, Pages),
+        bytes: Bytes,
+        report: &mut Report,
+    ) -> Result<Option<End>> {
+        let (kernel, group, order) = (run.gauge.kernel, run.gauge.group, self.order);
+        let page = kernel.page();
+        if !self.session.actuator.is_live() {
+            report.asked = report.asked.min(memory.bytes(page));
+            return Ok(Some(End::Complete));
+        }
+        run.evicted.before = Some(*list).filter(|_| order == EvictionOrder::AnonFirst);
+        let most = match order {
+            EvictionOrder::AnonOnly => memory,
+            EvictionOrder::AnonFirst => Pages(memory.0 / 2),
+        };
+        let amount = Pages(pages(bytes, page).0.min(most.0).max(1));
+        let time = if run.gauge.on_disk { run.disk.time(amount).min(run.write_time) } else { run.write_time };
+        let actuator = &mut *self.session.actuator;
+        let began = clock::read_monotonic();
+        let outcome =
+            run.alarm.limit(time, || omr_actuate::lru_gen::evict(actuator, kernel, list, up_to, order, amount))?;
+        let took = clock::read_monotonic().since(began);
+        report.add_write(took);
+        match outcome {
+            Outcome::Done | Outcome::Partial | Outcome::Interrupted => {}
+            Outcome::Gone => return Ok(Some(End::Gone)),
+            Outcome::Denied => return Ok(Some(End::Denied)),
+            Outcome::Unsupported => {
+                // The numbers had moved on, or the kernel does not know this swappiness.
+                self.reader.read_group(kernel, group, &mut run.lists)?;
+                if run.lists.iter().any(|now| now.id == list.id && is_takable(now, list.node, up_to)) {
+                    self.order = EvictionOrder::AnonFirst;
+                }
+            }
+        }
+        let now = run.gauge.read()?;
+        let sent = now.pswpout - run.last.pswpout;
+        run.disk.learn(sent, took);
+        run.pace.wrote(run.last.current - now.current, took, sent.0 > 0);
+        run.pace.demoted((now.pgdemote - run.last.pgdemote).bytes(page));
+        run.last = now;
+        let (freed, swapped_out) = (run.pace.freed(), run.swap_written(page));
+        (self.session.progress)(Progress { freed, swapped_out, ..Progress::default() });
+        Ok(None)
+    }
+
+    /// The list of which most can be evicted; if there is none, the first that needs an aging.
+    fn choose(&self, run: &Run<'_>, smallest: Pages) -> Option<(Lists, Act)> {
+        let acts = run.lists.iter().map(|list| (*list, act(list, run.older_than, self.order, smallest)));
+        let possible = acts.filter(|(list, act)| match act {
+            Act::Evict { .. } => true,
+            Act::Merge => run.merges.count_of(list.node) < self.merges,
+            Act::Nothing => false,
+        });
+        possible.max_by_key(|(_, act)| match act {
+            Act::Evict { memory, .. } => memory.0,
+            _ => 0,
+        })
+    }
+
+    /// True if the kernel sees the use of nearly all of the group's memory. The processes' mappings are
+    /// looked into once in a run and not before there is something to evict, as that takes some time.
+    fn sees_use(&self, run: &mut Run<'_>, report: &mut Report) -> Result<bool> {
+        let Unseen { little, unmapped, is_looked_into } = &mut run.unseen;
+        if std::mem::replace(is_looked_into, true) {
+            return Ok(true);
+        }
+        let (kernel, group) = (run.gauge.kernel, run.gauge.group);
+        let advised = no_recency::read(kernel, group, *little - *unmapped, self.session.cancel)?;
+        let is_little = *unmapped + advised <= *little;
+        if !is_little {
+            report.error = Some(format!("{advised} or more are under madvise(MADV_RANDOM) or MADV_SEQUENTIAL"));
+        }
+        Ok(is_little)
+    }
+
+    /// Why nothing can be evicted.
+    fn nothing_left(&self, run: &Run<'_>, report: &mut Report) -> Result<End> {
+        if !self.session.actuator.is_live() {
+            report.asked = Bytes::ZERO;
+        }
+        if !lru_gen::read_enabled(run.gauge.kernel)?.is_some_and(Enabled::walks_page_tables) {
+            report.error = Some("MGLRU was switched off".into());
+            return Ok(End::Unsupported);
+        }
+        if run.lists.iter().filter_map(reach).max() >= Some(run.older_than) {
+            return Ok(End::NoMoreCold);
+        }
+        report.error = Some(not_aged(run.gauge.group, &run.lists, run.older_than));
+        Ok(End::NotAged)
+    }
+}
+
+impl Run<'_> {
+    /// Written to swap so far, by the whole machine.
+    fn swap_written(&self, page: PageSize) -> Bytes {
+        (self.last.pswpout - self.first.pswpout).bytes(page)
+    }
+}
+
+impl Unseen {
+    /// `None`: too much of the group is files in tmpfs that are not mapped, or that is not known.
+    fn of(stat: &MemoryStat, report: &mut Report) -> Option<Self> {
+        let little = LITTLE.max(Bytes(stat.swap_backed().unwrap_or_default().0 / LITTLE_PART));
+        // Shared memory beyond all that is mapped of files and shared memory is surely not mapped. It is
+        // used through read and write, if at all.
+        let unmapped = stat.shmem.zip(stat.file_mapped).map(|(shmem, mapped)| shmem - mapped);
+        match unmapped {
+            Some(unmapped) if unmapped <= little => Some(Unseen { little, unmapped, is_looked_into: false }),
+            much => {
+                report.error = much.map(|bytes| format!("{bytes} or more are files in tmpfs that are not mapped"));
+                None
+            }
+        }
+    }
+}
+
+fn pages(bytes: Bytes, page: PageSize) -> Pages {
+    Pages(bytes.0 / page.bytes().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use omr_base::cancel::Flag;
+    use omr_kernel::Kernel;
+    use omr_testkit::{FakeRoot, Release};
+
+    use super::*;
+    use crate::session::Host;
+    use crate::stand_in::Writes;
+
+    const FILE: &str = "sys/kernel/debug/lru_gen";
+
+    /// The text of two groups, of which the second has this name and so many pages in its oldest generation.
+    fn text(name: &str, oldest: u64) -> String {
+        let rows = |oldest| format!(" 3 400000 {oldest} 0 \n 4 180000 0 0 \n 5 60000 0 0 \n 6 1 1 0 \n");
+        format!("memcg     1 /\n node     0\n{}memcg     7 {name}\n node     0\n{}", rows(9), rows(oldest))
+    }
+
+    #[test]
+    fn of_a_group_that_ended_before_the_command_nothing_counts_as_evicted() {
+        let evict = |ends| {
+            let root = FakeRoot::captured(Release::V6_12)
+                .proc("swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 524284 0 -2\n")
+                .file(FILE, text("/a", 1024))
+                .group(
+                    "a",
+                    &[
+                        ("memory.current", "4194304\n"),
+                        ("memory.stat", "anon 4194304\nfile 0\nfile_mapped 0\nshmem 0\n"),
+                    ],
+                );
+            let kernel = Kernel::open(root.path()).expect("a kernel");
+            let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+            let mut commands = 0;
+            // All that is asked for goes, of the group whose id it is when the command comes: "/a", or, where that has ended
+            // by then, another.
+            let mut kernel_side = Writes(|data: &str| {
+                assert!(data.starts_with("- 7 0 3 max "), "{data}");
+                commands += 1;
+                if ends {
+                    root.remove("sys/fs/cgroup/a");
+                    root.write(FILE, text("/b", 0));
+                } else {
+                    root.write("sys/fs/cgroup/a/memory.current", "0\n");
+                    root.write(FILE, text("/a", 0));
+                }
+                Outcome::Done
+            });
+            let job = Job {
+                amount: Bytes::mib(4),
+                floor: Bytes::ZERO,
+                swap_floor: Bytes::ZERO,
+                swap_writes: Bytes::MAX,
+                file_only: false,
+                step: Bytes::mib(4),
+                write_time: Duration::from_secs(10),
+            };
+            let mut session = Session {
+                host: Host { kernel: &kernel, root: root.path() },
+                actuator: &mut kernel_side,
+                journal: None,
+                cancel: &Flag::default(),
+                progress: &mut |_| {},
+            };
+            let report = Evictor::new(&mut session, true).run((&group).into(), job, Duration::from_secs(120));
+            (report.end, report.freed, commands, report.error)
+        };
+        let (end, freed, commands, error) = evict(true);
+        assert_eq!((end, freed, commands), (End::Gone, Bytes::ZERO, 1), "{error:?}");
+        // The control: it has not ended.
+        let (_, freed, commands, error) = evict(false);
+        assert_eq!((freed, commands), (Bytes::mib(4), 1), "{error:?}");
+    }
+}

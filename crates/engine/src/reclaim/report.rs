@@ -1,0 +1,125 @@
+//! The report of a run on one group.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_kernel::clock;
+use omr_kernel::memcg::Group;
+use omr_policy::End;
+use omr_policy::pace::Job;
+use omr_units::{Bytes, Monotonic};
+use serde::Serialize;
+
+use super::method::Target;
+use crate::hint;
+
+/// What a run did to a group. The figures are measured and never taken from what was asked.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What was asked for.
+    pub asked: Bytes,
+    /// What the group's `memory.current` fell by, write by write.
+    pub freed: Bytes,
+    /// The part of `freed` that was anonymous or shared memory.
+    pub freed_anon: Bytes,
+    /// The part of `freed` that was page cache.
+    pub freed_file: Bytes,
+    /// Written to swap meanwhile by the whole machine (`pswpout`).
+    pub swapped_out: Bytes,
+    /// Moved to slower memory meanwhile, on the whole machine (`pgdemote_*`): not freed.
+    pub demoted: Bytes,
+    /// How many writes to the kernel there were.
+    pub writes: u32,
+    /// How long the longest write took.
+    pub longest_write: Duration,
+    /// When the last write returned.
+    pub last_write_end: Monotonic,
+    /// CPU time of the reclaiming thread.
+    pub cpu: Duration,
+    /// How long the run took.
+    pub wall: Duration,
+    /// How the run ended.
+    pub end: End,
+    /// The error, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The size of the group after the run.
+    pub size: Bytes,
+    /// Refaults of the group so far; `None`: the kernel does not count them.
+    pub refaults: Option<Bytes>,
+}
+
+impl Report {
+    /// The report of a job of which nothing was done.
+    pub fn nothing(job: &Job, end: End, error: Option<String>) -> Self {
+        Report {
+            asked: job.amount,
+            freed: Bytes::ZERO,
+            freed_anon: Bytes::ZERO,
+            freed_file: Bytes::ZERO,
+            swapped_out: Bytes::ZERO,
+            demoted: Bytes::ZERO,
+            writes: 0,
+            longest_write: Duration::ZERO,
+            last_write_end: Monotonic(0),
+            cpu: Duration::ZERO,
+            wall: Duration::ZERO,
+            end,
+            error,
+            size: Bytes::ZERO,
+            refaults: None,
+        }
+    }
+
+    /// Adds one write to the kernel that has just returned.
+    pub(super) fn add_write(&mut self, took: Duration) {
+        self.last_write_end = clock::read_monotonic();
+        self.writes += 1;
+        self.longest_write = self.longest_write.max(took);
+    }
+
+    /// Adds what came of paging out a part of one of the group's processes.
+    pub(super) fn add_hinted(&mut self, hinted: &hint::Report) {
+        self.freed += hinted.freed;
+        self.freed_anon += hinted.freed;
+        self.swapped_out += hinted.swapped_out;
+        self.writes += hinted.calls;
+        self.longest_write = self.longest_write.max(Duration::from_millis(hinted.longest_call_ms));
+        self.last_write_end = clock::read_monotonic();
+    }
+}
+
+/// True if an error only says that the group or process does not exist any more.
+pub fn is_gone(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_gone)
+}
+
+/// Does a job on one group, and reports how long it took and how it ended.
+pub(super) fn reported(
+    target: Target<'_>,
+    mut job: Job,
+    work: impl FnOnce(&Group, Job, &mut Report) -> Result<End>,
+) -> Report {
+    let Target { group, inner } = target;
+    let began = clock::read_monotonic();
+    let cpu = clock::read_thread_cpu();
+    let mut report = Report::nothing(&job, End::Failed, None);
+    if let Some(own) = inner {
+        // The job counts what the group holds itself, memory.current its children as well.
+        let current = group.read_current(&mut Vec::new()).unwrap_or_default();
+        job.floor += current - own;
+    }
+    match work(group, job, &mut report) {
+        Ok(end) => report.end = end,
+        Err(err) if is_gone(&err) => report.end = End::Gone,
+        Err(err) => report.error = Some(format!("{err:#}")),
+    }
+    report.wall = clock::read_monotonic().since(began);
+    report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
+    report
+}
+
+/// An error about a file of the machine. It must not look as if the group did not exist any more.
+pub(super) fn of_machine(err: omr_kernel::Error) -> anyhow::Error {
+    anyhow::anyhow!("{err}")
+}

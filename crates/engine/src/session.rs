@@ -1,0 +1,81 @@
+//! What every run of the engine needs, whichever method it uses.
+
+use std::path::Path;
+
+use omr_actuate::Actuator;
+use omr_base::cancel::Flag;
+use omr_kernel::Kernel;
+use omr_policy::End;
+use omr_units::Bytes;
+
+use crate::reclaim::limit_journal::Journal;
+
+/// The machine that the engine works on.
+#[derive(Clone, Copy, Debug)]
+pub struct Host<'a> {
+    /// The interfaces of its kernel.
+    pub kernel: &'a Kernel,
+    /// The directory below which omr's own files are: `/`, but in tests.
+    pub root: &'a Path,
+}
+
+/// Makes actuators, for a thread or a monitor that outlives the call: only the caller knows if writes
+/// may reach the kernel.
+pub type NewActuator<'a> = &'a dyn Fn() -> Box<dyn Actuator>;
+
+/// One run of the engine: where it works, how it writes, and how it is cancelled.
+///
+/// Every write goes through `actuator`. The engine makes no actuator of its own, so a session with
+/// [`DryRun`](omr_actuate::DryRun) writes nothing to the kernel.
+pub struct Session<'a> {
+    /// The machine.
+    pub host: Host<'a>,
+    /// Every write goes through it.
+    pub actuator: &'a mut dyn Actuator,
+    /// The journal of changed limits; `None`: no limit may be changed.
+    pub journal: Option<&'a Journal>,
+    /// Ends the run when it is set.
+    pub cancel: &'a Flag,
+    /// Told how far the run is.
+    pub progress: &'a mut dyn FnMut(Progress),
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Freed so far.
+    pub freed: Bytes,
+    /// Written to swap so far, by the whole machine.
+    pub swapped_out: Bytes,
+    /// Hinted so far, where processes are hinted.
+    pub hinted: Bytes,
+}
+
+impl Session<'_> {
+    /// How a run ends that is cancelled now; `None`: it goes on.
+    pub fn cancelled(&self) -> Option<End> {
+        cancelled(self.cancel)
+    }
+
+    /// The same session with another listener for the progress.
+    pub fn told<'b>(&'b mut self, progress: &'b mut dyn FnMut(Progress)) -> Session<'b> {
+        let Session { host, actuator, journal, cancel, .. } = self;
+        Session { host: *host, actuator: &mut **actuator, journal: *journal, cancel, progress }
+    }
+
+    /// Does one part of a run. Its progress is counted on top of what the parts before it have done.
+    pub fn part<R>(&mut self, before: Progress, work: impl FnOnce(&mut Session<'_>) -> R) -> R {
+        let Session { host, actuator, journal, cancel, progress } = self;
+        let mut sum = |now: Progress| {
+            progress(Progress { freed: before.freed + now.freed, hinted: before.hinted + now.hinted, ..now });
+        };
+        let mut part =
+            Session { host: *host, actuator: &mut **actuator, journal: *journal, cancel, progress: &mut sum };
+        work(&mut part)
+    }
+}
+
+/// How a run ends whose flag is set now; `None`: it goes on.
+pub fn cancelled(flag: &Flag) -> Option<End> {
+    flag.is_set().then(|| if flag.timed_out() { End::Timeout } else { End::Stopped })
+}

@@ -1,0 +1,260 @@
+//! Hinting processes by command, and printing what came of it: for `omr hint`, and for `omr reclaim` of a
+//! process.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use omr_actuate::{Actuator, Advice, DryRun, Live, probe};
+use omr_base::cancel::{self, Flag};
+use omr_base::exit::Exit;
+use omr_config::{BackendChoice, Loaded};
+use omr_engine::hint::{self, Extent, Ignore, Report, Selection, Skipped, Subject};
+use omr_engine::reclaim::backend;
+use omr_engine::{Host, Progress, Session};
+use omr_kernel::clock;
+use omr_kernel::probe::Support;
+use omr_policy::{End, short};
+use omr_units::Bytes;
+use serde::Serialize;
+
+use super::options::Output;
+use super::outcome;
+
+/// Less than this is left behind by any write.
+const MENTIONED: Bytes = Bytes::mib(1);
+
+/// What is printed at the end.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    advice: &'static str,
+    /// The amount that was asked for, of `omr reclaim` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Bytes>,
+    hinted: Bytes,
+    pub resident_before: Bytes,
+    resident_after: Bytes,
+    swapped_out: Bytes,
+    freed: Bytes,
+    skipped: Skipped,
+    seconds: f64,
+    cpu_seconds: f64,
+    pub end: End,
+    dry_run: bool,
+    /// Processes of the tree that may not be hinted, or could not be to the end, and why.
+    pub left_out: Vec<String>,
+    processes: Vec<Report>,
+}
+
+/// What all processes of one command have in common.
+pub struct Order {
+    /// The hint, and the memory it is about.
+    pub selection: Selection,
+    /// How much memory.
+    pub extent: Extent,
+    /// Protections that are ignored.
+    pub ignore: Ignore,
+    /// The run ends after this time.
+    pub timeout: Option<Duration>,
+    /// Whether it acts, and how it prints.
+    pub output: Output,
+}
+
+impl Order {
+    /// Hints these processes, one after the other.
+    pub fn carry_out(&self, host: Host<'_>, loaded: &Loaded, subjects: &[Subject]) -> Result<Summary> {
+        let Host { kernel, root } = host;
+        let dry_run = self.output.dry_run;
+        let advice = self.selection.advice;
+        if !dry_run && root == Path::new("/") && probe::process_madvise(advice) == Support::Missing {
+            let since = if advice == Advice::WillNeed { "Linux 6.1 has it" } else { "since Linux 5.10" };
+            return Err(
+                Exit::Unsupported.error(format!("this kernel takes no such hint about other processes; {since}"))
+            );
+        }
+        let mut actuator: Box<dyn Actuator> = if dry_run { Box::new(DryRun) } else { Box::new(Live) };
+        // Only what frees memory behind a hint changes a limit.
+        let journal = match advice {
+            Advice::PageOut if !dry_run => backend::open_journal(kernel, root, BackendChoice::Auto, &mut *actuator)?,
+            _ => None,
+        };
+        cancel::catch_signals();
+        let stop = Flag::with_timeout(self.timeout);
+        let bar = self.progress_bar();
+        let mut session = Session {
+            host,
+            actuator: &mut *actuator,
+            journal: journal.as_ref(),
+            cancel: &stop,
+            progress: &mut |progress| bar.set_position(progress.hinted.0),
+        };
+        let began = clock::read_monotonic();
+        let cpu = clock::read_thread_cpu();
+        let mut summary = Summary::new(self);
+        for (number, subject) in subjects.iter().enumerate() {
+            let before = Progress { hinted: summary.hinted, ..Progress::default() };
+            let hint = |session: &mut Session<'_>| session.hint(&loaded.policy, subject, &self.selection, self.extent);
+            let report = match session.part(before, hint) {
+                Ok(report) => report,
+                // What was done to others is told all the same.
+                Err(err) if number > 0 => {
+                    summary.left_out.push(format!("{}: {err:#}", hint::name(subject.process.stat())));
+                    continue;
+                }
+                Err(err) => return Err(err),
+            };
+            summary.add(report, subjects.len() == 1);
+            if matches!(summary.end, End::Stopped | End::Timeout | End::SwapFloor) {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        summary.seconds = clock::read_monotonic().since(began).as_secs_f64();
+        summary.cpu_seconds = clock::read_thread_cpu().saturating_sub(cpu).as_secs_f64();
+        Ok(summary)
+    }
+
+    fn progress_bar(&self) -> ProgressBar {
+        let target =
+            if self.output.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        if let Ok(style) = ProgressStyle::with_template("{binary_bytes} hinted   {binary_bytes_per_sec}   ^C stops") {
+            bar.set_style(style);
+        }
+        bar
+    }
+}
+
+impl Summary {
+    fn new(order: &Order) -> Self {
+        Summary {
+            advice: order.selection.advice.name(),
+            asked: None,
+            hinted: Bytes::ZERO,
+            resident_before: Bytes::ZERO,
+            resident_after: Bytes::ZERO,
+            swapped_out: Bytes::ZERO,
+            freed: Bytes::ZERO,
+            skipped: Skipped::default(),
+            seconds: 0.0,
+            cpu_seconds: 0.0,
+            end: End::Complete,
+            dry_run: order.output.dry_run,
+            left_out: Vec::new(),
+            processes: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, report: Report, alone: bool) {
+        self.hinted += report.hinted;
+        self.resident_before += report.resident_before;
+        self.resident_after += report.resident_after.unwrap_or_default();
+        self.swapped_out += report.swapped_out;
+        self.freed += report.freed;
+        self.skipped.add_all(&report.skipped);
+        // One of several that has ended has nothing left to hint.
+        if report.end != End::Complete && (alone || report.end != End::Gone) {
+            self.end = report.end;
+        }
+        self.processes.push(report);
+    }
+
+    /// The exit code.
+    pub fn exit(&self) -> Exit {
+        let not_mapped = self.processes.iter().any(|report| report.not_mapped.0 > 0);
+        match self.end {
+            // Everything was passed over for want of swap.
+            End::Complete if self.skipped.no_swap.0 > 0 && self.hinted.0 == 0 => Exit::Unsupported,
+            End::Complete if self.skipped.no_swap.0 > 0 || not_mapped || !self.left_out.is_empty() => Exit::Partial,
+            end => outcome::exit(end),
+        }
+    }
+
+    /// Prints it.
+    pub fn print(&self, order: &Order) -> Result<()> {
+        if order.output.json {
+            outln!("{}", serde_json::to_string_pretty(self)?);
+            return Ok(());
+        }
+        for report in &self.processes {
+            print_process(report, order)?;
+        }
+        if self.processes.len() > 1 {
+            outln!("{} processes: {}.", self.processes.len(), self.done(order));
+        }
+        for text in &self.left_out {
+            eprintln!("omr: left out: {text}");
+        }
+        Ok(())
+    }
+
+    fn done(&self, order: &Order) -> String {
+        let (before, after) = (self.resident_before, self.resident_after);
+        done(order, self.hinted, (before, Some(after)), self.swapped_out, self.freed)
+    }
+}
+
+/// What was done, in a few words.
+fn done(order: &Order, hinted: Bytes, resident: (Bytes, Option<Bytes>), swapped_out: Bytes, freed: Bytes) -> String {
+    let would = if order.output.dry_run { "would be " } else { "" };
+    match (order.selection.advice, resident) {
+        (Advice::PageOut, (before, Some(after))) if !order.output.dry_run => {
+            format!("{hinted} hinted, {before} -> {after} in memory, {swapped_out} swapped out, {freed} freed")
+        }
+        (Advice::PageOut, _) => format!("{hinted} {would}paged out"),
+        (Advice::Cold, _) => format!("{hinted} {would}marked as cold"),
+        _ => format!("{hinted} {would}asked for"),
+    }
+}
+
+fn print_process(report: &Report, order: &Order) -> Result<()> {
+    for line in &report.mappings {
+        let what = match line.skip {
+            Some(skip) => format!("passed over: {}", skip.words()),
+            None => format!("{} {}", line.hint, order.selection.advice.name()),
+        };
+        let (size, resident) = (line.size.to_string(), line.resident.to_string());
+        outln!("{:33} {size:>9} {resident:>9} in memory  {:9}  {what}  {}", line.range, line.kind, line.name);
+    }
+    let resident = (report.resident_before, report.resident_after);
+    let mut text = format!(
+        "{} ({}): {}",
+        report.pid,
+        report.name,
+        done(order, report.hinted, resident, report.swapped_out, report.freed)
+    );
+    match order.output.dry_run {
+        true => text += "; nothing was done (--dry-run).",
+        false => text += &format!(", {}, CPU {}.", short(report.wall), short(report.cpu)),
+    }
+    let skipped: Vec<_> = report.skipped.each().into_iter().filter(|(_, bytes)| bytes.0 > 0).collect();
+    if !skipped.is_empty() {
+        let words: Vec<_> = skipped.iter().map(|(skip, bytes)| format!("{bytes} {}", skip.words())).collect();
+        text += &format!(" Passed over: {}.", words.join(", "));
+    }
+    if report.not_mapped.0 > 0 {
+        text += &format!(" {} of the range are not mapped.", report.not_mapped);
+    }
+    match report.retried {
+        0 if report.changed => text += " It changed its mappings meanwhile.",
+        0 => {}
+        1 => text += " It changed its mappings meanwhile, and one range was hinted again.",
+        ranges => text += &format!(" It changed its mappings meanwhile, and {ranges} ranges were hinted again."),
+    }
+    match report.end {
+        End::Complete => {}
+        End::Stopped => text += " Stopped by a signal.",
+        End::Gone => text += " Ended: the process is gone.",
+        End::Floor if order.selection.advice == Advice::WillNeed => text += " Ended: no more fits into memory.",
+        end => text += &format!(" Ended: {}.", end.words()),
+    }
+    outln!("{text}");
+    if report.left_cached > MENTIONED {
+        eprintln!("omr: {} are in swap and still in memory as well, until they are reclaimed", report.left_cached);
+    }
+    for note in &report.notes {
+        eprintln!("omr: {} ({}): {note}", report.pid, report.name);
+    }
+    Ok(())
+}

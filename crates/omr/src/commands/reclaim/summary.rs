@@ -1,0 +1,182 @@
+//! What `omr reclaim` has done to groups, and how it is printed.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_base::cancel::Flag;
+use omr_base::text::printable;
+use omr_engine::reclaim::Report;
+use omr_kernel::Kernel;
+use omr_kernel::memcg::Group;
+use omr_machine::groups::targets::Candidate;
+use omr_policy::{End, short};
+use omr_units::{Amount, Bytes, GroupId, millis};
+use serde::Serialize;
+
+use super::Args;
+
+/// What is printed at the end.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    pub target: String,
+    pub backend: &'static str,
+    pub asked: Bytes,
+    pub freed: Bytes,
+    pub freed_anon: Bytes,
+    pub freed_file: Bytes,
+    pub swapped_out: Bytes,
+    /// Moved to slower memory (memory tiers), which is not freed.
+    pub demoted: Bytes,
+    /// Refaults within `--watch`.
+    pub came_back: Option<Bytes>,
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+    pub longest_write_ms: u64,
+    /// When the last write to the kernel returned, `CLOCK_MONOTONIC`.
+    pub last_write_end_ns: u64,
+    pub end: End,
+    pub dry_run: bool,
+    pub groups: Vec<GroupSummary>,
+}
+
+/// One of the groups.
+#[derive(Debug, Serialize)]
+pub struct GroupSummary {
+    #[serde(skip)]
+    pub id: GroupId,
+    pub group: String,
+    #[serde(flatten)]
+    pub report: Report,
+}
+
+impl Summary {
+    /// Nothing was done yet.
+    pub fn new(target: &str, backend: &'static str, asked: Bytes, dry_run: bool) -> Self {
+        Summary {
+            target: target.to_owned(),
+            backend,
+            asked,
+            freed: Bytes::ZERO,
+            freed_anon: Bytes::ZERO,
+            freed_file: Bytes::ZERO,
+            swapped_out: Bytes::ZERO,
+            demoted: Bytes::ZERO,
+            came_back: None,
+            seconds: 0.0,
+            cpu_seconds: 0.0,
+            longest_write_ms: 0,
+            last_write_end_ns: 0,
+            end: End::Futile,
+            dry_run,
+            groups: Vec::new(),
+        }
+    }
+
+    /// Adds what was done to one group, which may be the only one.
+    pub fn add(&mut self, candidate: &Candidate, report: Report, alone: bool) {
+        self.freed += report.freed;
+        self.freed_anon += report.freed_anon;
+        self.freed_file += report.freed_file;
+        self.swapped_out += report.swapped_out;
+        self.demoted += report.demoted;
+        self.cpu_seconds += report.cpu.as_secs_f64();
+        self.longest_write_ms = self.longest_write_ms.max(millis(report.longest_write));
+        self.last_write_end_ns = self.last_write_end_ns.max(report.last_write_end.0);
+        // A group that is gone has given back all it had: no reason to end otherwise than the rest.
+        if report.end != End::Gone || alone {
+            self.end = report.end;
+        }
+        let group = candidate.path.to_string_lossy().into_owned();
+        self.groups.push(GroupSummary { id: candidate.id, group, report });
+    }
+
+    /// Finds out how the whole run ended, after the last group.
+    pub fn conclude(&mut self, amount: Amount, candidates: &[Candidate]) {
+        if amount != Amount::Max && self.freed >= self.asked {
+            self.end = End::Complete;
+        } else if let Some(failed) = self.groups.iter().map(|group| group.report.end).find(|end| end.is_failure()) {
+            self.end = failed;
+        } else if amount != Amount::Max && self.end == End::Complete && !self.dry_run {
+            // Each group gave all that may be reclaimed from it, and that was not enough.
+            let kept = candidates.iter().any(|candidate| candidate.gain < candidate.current);
+            self.end = if kept { End::Floor } else { End::Futile };
+        }
+        if self.end == End::NoMoreCold {
+            // Not all cold memory was reclaimed where it is not known of some groups.
+            let unknown = |group: &&GroupSummary| matches!(group.report.end, End::NotAged | End::NotSeen);
+            self.end = self.groups.iter().find(unknown).map_or(End::NoMoreCold, |group| group.report.end);
+        }
+    }
+}
+
+/// Waits, and counts what came back into the groups that were reclaimed.
+pub fn watch(kernel: &Kernel, candidates: &[Candidate], summary: &Summary, time: Duration) -> Option<Bytes> {
+    // A signal ends the watch as well, and what came back by then is printed.
+    Flag::with_timeout(Some(time)).sleep(time);
+    let mut came_back = Bytes::ZERO;
+    for done in &summary.groups {
+        let candidate = candidates.iter().find(|candidate| candidate.id == done.id)?;
+        // Nothing comes back into a group that is gone.
+        let stat = match Group::open(kernel.cgroup().ok()?, &candidate.path) {
+            Ok(group) if group.id() == done.id => group.read_stat(&mut Vec::new()),
+            Ok(_) => continue,
+            Err(err) => Err(err),
+        };
+        match stat {
+            Ok(stat) => came_back += stat.refaults()?.bytes(kernel.page()) - done.report.refaults?,
+            Err(err) if err.is_gone() => {}
+            Err(_) => return None,
+        }
+    }
+    Some(came_back)
+}
+
+/// Prints the summary.
+pub fn print(args: &Args, summary: &Summary) -> Result<()> {
+    if args.output.json {
+        outln!("{}", serde_json::to_string_pretty(summary)?);
+        return Ok(());
+    }
+    if summary.dry_run {
+        for group in &summary.groups {
+            outln!("{}: would ask for {}", printable(&group.group), group.report.asked);
+        }
+        outln!("{}: nothing was done (--dry-run); backend {}", summary.target, summary.backend);
+        say_what_went_wrong(summary);
+        return Ok(());
+    }
+    let mut line = format!(
+        "{}: {} freed (anon {}, file {}), {} written to swap, {}, CPU {}.",
+        summary.target,
+        summary.freed,
+        summary.freed_anon,
+        summary.freed_file,
+        summary.swapped_out,
+        short(Duration::from_secs_f64(summary.seconds)),
+        short(Duration::from_secs_f64(summary.cpu_seconds)),
+    );
+    if summary.demoted > Bytes::ZERO {
+        line += &format!(" {} moved to slower memory.", summary.demoted);
+    }
+    match summary.end {
+        End::Complete => {}
+        End::Stopped => line += " Stopped by a signal.",
+        end => line += &format!(" Ended: {}.", end.words()),
+    }
+    if let (Some(came_back), Some(time)) = (summary.came_back, args.watch) {
+        line += &format!(" {came_back} came back within {}.", short(time));
+    }
+    outln!("{line}");
+    say_what_went_wrong(summary);
+    Ok(())
+}
+
+fn say_what_went_wrong(summary: &Summary) {
+    for group in &summary.groups {
+        if let Some(error) = &group.report.error {
+            eprintln!("omr: {}: {error}", printable(&group.group));
+        } else if group.report.end.is_failure() && summary.groups.len() > 1 {
+            eprintln!("omr: {}: {}", printable(&group.group), group.report.end.words());
+        }
+    }
+}
