@@ -488,7 +488,7 @@ fn five_thousand_groups() {
     });
     wait_until("it holds", || daemon.status()["decision"]["reason"]["kind"] == "unknown");
     let log = daemon.end();
-    assert!(log.contains("groups have to be looked at, and 136 files may be open (LimitNOFILE=)"), "{log}");
+    assert!(log.contains("groups must be read, and only 136 files may be open (LimitNOFILE=)"), "{log}");
     assert!(ledger(&root).is_empty());
 }
 

@@ -294,7 +294,7 @@ fn warnings_do_not_refuse() {
     assert_eq!(
         err.lines().collect::<Vec<_>>(),
         [
-            "warning: /etc/omr/conf.d/x.toml: anybody may write to this file, and so control a root process",
+            "warning: /etc/omr/conf.d/x.toml: anybody may write to this file and so control a root process",
             "warning: /etc/omr/omr.toml:5: group \"x?\": as specific as \"?x\" in /etc/omr/conf.d/x.toml:2; \
              for groups that match both, the later one wins",
             "warning: /etc/omr/omr.toml:2: group \"**\": every group is protected and none background, so nothing is ever swept",

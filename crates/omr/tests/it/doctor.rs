@@ -180,7 +180,7 @@ fn no_memory_controller() {
     let root = FakeRoot::new().group("", &[("cgroup.controllers", "cpuset cpu io pids\n")]).group::<&str>("a", &[]);
     let (code, text) = doctor(&root);
     assert_eq!(code, 3);
-    assert!(first(&text).contains("no memory controller; take cgroup_disable=memory off"), "{text}");
+    assert!(first(&text).contains("no memory controller; remove cgroup_disable=memory"), "{text}");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_swapoff_after_resume_is_named() {
     for name in ["usr/lib/systemd/system-sleep/sleep-handler.sh", "etc/acpi/actions/sleep.sh"] {
         let hook = |text| doctor(&full().file("etc/hibinit-config.cfg", "").file(name, text)).1;
         let old = hook("#!/bin/bash\nif [ \"$1\" = \"post\" ]; then\n    swapoff /swap\nfi\n");
-        assert!(old.contains(&format!("after resume /{name} of the agent reads back all its swap")), "{old}");
+        assert!(old.contains(&format!("after resume, /{name} of the agent reads back all its swap")), "{old}");
         let quiet = [
             "#!/bin/bash\n# We do not swapoff /swap here.\n",
             "#!/bin/sh\nlogger \"Resuming from sleep to swapoff\"\n",
@@ -240,7 +240,7 @@ fn no_swap_leaves_file_memory() {
     let (code, text) = doctor(&root);
     assert_eq!(code, 0);
     assert!(first(&text).ends_with("memory.reclaim, but only file memory, because there is no swap"), "{text}");
-    assert!(row(&text, "swap").starts_with("swap no none only file memory can go"), "{text}");
+    assert!(row(&text, "swap").starts_with("swap no none only file memory can be reclaimed"), "{text}");
     assert!(row(&text, "hibernation").starts_with("hibernation partly"), "{text}");
 }
 
@@ -256,7 +256,7 @@ fn several_swap_devices_come_in_the_order_of_use() {
     assert!(first(&text).ends_with("memory.reclaim into zram"), "{text}");
     let at = |what| text.find(what).unwrap_or_else(|| panic!("{what} in\n{text}"));
     assert!(at("/dev/zram0 (zram), 4.00 MiB of 4.00 MiB free") < at("/swap file (file), 0 B of 1.00 MiB free"));
-    assert!(at("full: nothing more goes there") > 0);
+    assert!(at("full: it holds no more") > 0);
     assert!(row(&text, "zswap").starts_with("zswap yes on"));
     let (_, text) = doctor(&root.sys("module/page_reporting/parameters/page_reporting_order", "9\n"));
     assert!(row(&text, "page reporting").starts_with("page reporting yes in blocks of 2.00 MiB"), "{text}");

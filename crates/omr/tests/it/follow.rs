@@ -561,7 +561,7 @@ fn nobody_takes_from_what_is_held_until_its_holder_leaves_or_the_daemon_does() {
             code == 1 && stderr.starts_with("omr: cannot read which groups and processes are in the foreground: read "),
             "{stderr}"
         );
-        assert!(stderr.contains("statements.json (remove it, and say again what "), "{what}: {stderr}");
+        assert!(stderr.contains("statements.json (remove it and state again what "), "{what}: {stderr}");
         let (code, _, stderr) = run(&["ps"]);
         assert!(
             code == 0 && stderr.contains("cannot read which groups and processes are in the foreground"),

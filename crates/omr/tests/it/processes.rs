@@ -187,7 +187,7 @@ fn what_is_said_is_known_shown_and_taken_back() {
     let (_, explained, _) = say(&["explain", "101"]);
     assert!(explained.contains("class: background: omr background"), "{explained}");
     let (_, status, _) = say(&["status"]);
-    assert!(status.contains("background: 101 (player)") && status.contains("background: app.scope"), "{status}");
+    assert!(status.contains("101 (player): background") && status.contains("app.scope: background"), "{status}");
 
     // The opposite of one process takes its group out, too.
     assert_eq!(say(&["foreground", "101"]).0, 0);
