@@ -6,6 +6,8 @@
 //!
 //! Reasons: docs/design/decisions/004-dbus.md.
 
+mod private;
+
 use std::fmt;
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
@@ -22,6 +24,8 @@ use omr_kernel::process::count_own_threads;
 use serde::Serialize;
 use zbus::message::Type;
 use zbus::{DBusError, DynamicType, Message, MessageStream, OwnedVariant, Variant};
+
+use self::private::Private;
 
 /// The longest time from a question to its answer, and from connecting to being let in. systemd
 /// answers in milliseconds, unless the machine is in trouble.
@@ -296,7 +300,12 @@ fn refused_entry(err: zbus::Error, is_bus: bool) -> anyhow::Error {
 
 /// A connection to a service manager.
 #[derive(Debug)]
-pub struct Systemd(Connection);
+pub enum Systemd {
+    /// Over a bus, which has services other than systemd, too.
+    Bus(Connection),
+    /// Over systemd's own socket.
+    Private(Private),
+}
 
 impl Systemd {
     /// Connects to the service manager of the machine, or of the user: over the bus, and where
@@ -311,7 +320,8 @@ impl Systemd {
         let mut last = None;
         for (address, is_bus) in tries {
             match UnixStream::connect_addr(&address) {
-                Ok(stream) => return Ok(Systemd(Connection::open(stream, is_bus)?)),
+                Ok(stream) if is_bus => return Ok(Systemd::Bus(Connection::open(stream, true)?)),
+                Ok(stream) => return Ok(Systemd::Private(Private::open(stream)?)),
                 Err(err) => {
                     last.get_or_insert((address, err));
                 }
@@ -321,6 +331,22 @@ impl Systemd {
         match last {
             Some((address, err)) => Err(err).with_context(|| format!("connect to {whose} at {address:?}")),
             None => bail!("no way to {whose}: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set"),
+        }
+    }
+
+    /// Calls the manager, and waits until it has accepted.
+    fn call(&mut self, member: &str, body: &(impl Serialize + DynamicType)) -> Result<()> {
+        match self {
+            Systemd::Bus(bus) => bus.call(&SYSTEMD, member, body).map(drop),
+            Systemd::Private(socket) => socket.call(&SYSTEMD, member, body),
+        }
+    }
+
+    /// The bus, for services other than systemd.
+    fn bus(&self) -> Result<&Connection> {
+        match self {
+            Systemd::Bus(bus) => Ok(bus),
+            Systemd::Private(_) => bail!("there is no bus"),
         }
     }
 
@@ -340,33 +366,35 @@ impl Systemd {
         let others: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();
         // "fail": a unit of that name is an error.
         let body = (scope.name, "fail", properties, others);
-        self.0.call(&SYSTEMD, "StartTransientUnit", &body).with_context(|| format!("start {}", scope.name))?;
+        self.call("StartTransientUnit", &body).with_context(|| format!("start {}", scope.name))?;
         Ok(())
     }
 
     /// Has a unit started. Returns when systemd has accepted it.
     pub fn start(&mut self, unit: &str) -> Result<()> {
         // "replace": instead of a job that waits for the unit already.
-        self.0.call(&SYSTEMD, "StartUnit", &(unit, "replace")).with_context(|| format!("start {unit}"))?;
+        self.call("StartUnit", &(unit, "replace")).with_context(|| format!("start {unit}"))?;
         Ok(())
     }
 
     /// Whether there is a bus, and with it services other than systemd.
     pub fn is_bus(&self) -> bool {
-        self.0.is_bus
+        matches!(self, Systemd::Bus(_))
     }
 
     /// Asks logind to hibernate the machine. Returns when logind has accepted it; the machine
     /// hibernates a moment later.
     pub fn hibernate(&mut self) -> Result<()> {
         // false: there is nobody to ask for a password.
-        self.0.call(&LOGIND, "Hibernate", &false).context("ask logind to hibernate")?;
+        let asked = self.bus().and_then(|bus| bus.call(&LOGIND, "Hibernate", &false));
+        asked.context("ask logind to hibernate")?;
         Ok(())
     }
 
     /// Whether a sleep that logind was asked for is not over yet.
     pub fn is_going_to_sleep(&mut self) -> Result<bool> {
-        match self.0.property(&LOGIND, "PreparingForSleep").context("ask logind whether it is over")? {
+        let asked = self.bus().and_then(|bus| bus.property(&LOGIND, "PreparingForSleep"));
+        match asked.context("ask logind whether it is over")? {
             Some(value) => flag(&value).context("logind answers with something else than yes or no"),
             None => bail!("ask logind whether it is over: it has gone"),
         }
@@ -429,7 +457,7 @@ mod tests {
 
     /// systemd's own socket: answers the handshake, and the first call (by its number) with bytes;
     /// then it ends.
-    fn answering(answer: impl FnOnce(u32) -> Vec<u8> + Send + 'static) -> Connection {
+    fn answering(answer: impl FnOnce(u32) -> Vec<u8> + Send + 'static) -> UnixStream {
         const BEGIN: &[u8] = b"BEGIN\r\n";
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         thread::spawn(move || {
@@ -444,27 +472,30 @@ mod tests {
                 }
                 Some(heard.clone())
             };
-            hear_until(&mut theirs, BEGIN).expect("a handshake");
+            let asked = hear_until(&mut theirs, BEGIN).expect("a handshake");
+            let agree = if String::from_utf8_lossy(&asked).contains("NEGOTIATE") { "AGREE_UNIX_FD\r\n" } else { "" };
             let guid = "0123456789abcdef0123456789abcdef";
-            theirs.write_all(format!("OK {guid}\r\nAGREE_UNIX_FD\r\n").as_bytes()).expect("written");
+            theirs.write_all(format!("OK {guid}\r\n{agree}").as_bytes()).expect("written");
             let Some(heard) = hear_until(&mut theirs, b"replace\0") else { return };
             let call = heard.windows(BEGIN.len()).position(|window| window == BEGIN).expect("begun") + BEGIN.len();
             let serial = heard[call + 8..call + 12].try_into().expect("four bytes");
             let _ = theirs.write_all(&answer(u32::from_ne_bytes(serial)));
         });
-        Connection::open(ours, false).expect("connected")
+        ours
     }
 
     fn ask(answer: impl FnOnce(u32) -> Vec<u8> + Send + 'static) -> Result<()> {
-        Systemd(answering(answer)).start("x.swap")
+        Systemd::Private(Private::open(answering(answer)).expect("connected")).start("x.swap")
     }
 
     /// The bytes of an error's answer.
     fn error_answer(serial: u32) -> Vec<u8> {
         let number = |number: usize| u32::try_from(number).expect("short").to_ne_bytes();
         let string = |text: &str| [&number(text.len()), text.as_bytes(), b"\0"].concat();
-        let fields = [b"\x05\x01u\0", &serial.to_ne_bytes()[..], b"\x08\x01g\0\x01s\0\0\x04\x01s\0", &string(REFUSAL)];
-        let mut fields = fields.concat();
+        // The sender is no unique name, as zbus has it, but what systemd says on its own socket.
+        let sender = [b"\x07\x01s\0", &string("org.freedesktop.systemd1")[..], b"\0\0\0\0\0\0\0"].concat();
+        let kind = [b"\x05\x01u\0", &serial.to_ne_bytes()[..], b"\x08\x01g\0\x01s\0\0"].concat();
+        let mut fields = [kind, sender, [b"\x04\x01s\0", &string(REFUSAL)[..]].concat()].concat();
         let body = string("No such unit");
         let order = if cfg!(target_endian = "little") { b'l' } else { b'B' };
         let head = [&[order, 3, 1, 1], &number(body.len())[..], &number(3), &number(fields.len())].concat();
@@ -519,9 +550,9 @@ mod tests {
         let before = count_own_threads();
         for _ in 0..100 {
             let started = and_end_threads(|| {
-                let connection = answering(error_answer);
+                let connection = Connection::open(answering(error_answer), false).expect("connected");
                 assert!(count_own_threads() > before);
-                Systemd(connection).start("x.swap")
+                Systemd::Bus(connection).start("x.swap")
             });
             assert!(started.is_err());
             assert_eq!(count_own_threads(), before);
