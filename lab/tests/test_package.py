@@ -106,7 +106,7 @@ def test_who_may_ask(guest: DebianGuest, user: str, allowed: bool) -> None:
         asked = guest.run([*as_user, command], check=False)
         assert asked.code == (0 if allowed else 1), asked
         if not allowed:
-            assert "permission denied; root and members of the group omr may" in asked.stderr
+            assert "permission denied; only root and members of the group omr may" in asked.stderr
     paused = guest.run([*as_user, "pause", "--for", "1s"], check=False)
     assert paused.code == (0 if user == "root" else 1)
     if user == "member":

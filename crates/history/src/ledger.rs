@@ -273,7 +273,7 @@ pub fn read(state_dir: &Path, mut each: impl FnMut(Entry)) -> Result<()> {
             }
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-                bail!("read {}: permission denied; root and members of the group omr may", file.display())
+                bail!("read {}: permission denied; only root and members of the group omr may read it", file.display())
             }
             Err(err) => return Err(err).with_context(|| format!("read {}", file.display())),
         }

@@ -146,7 +146,7 @@ pub fn read(dir: &Path, times: Range<Duration>, wanted: impl Fn(&Path) -> bool +
         Ok(segments) => segments,
         Err(err) if err.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-            bail!("read {}: permission denied; root and members of the group omr may", dir.display())
+            bail!("read {}: permission denied; only root and members of the group omr may read it", dir.display())
         }
         Err(err) => return Err(err).with_context(|| format!("read {}", dir.display())),
     };
