@@ -27,11 +27,12 @@ use rustix::event::PollFlags;
 
 use crate::aging::History;
 use crate::books::Books;
+use crate::effects::Effect;
 use crate::events::{Event, Sources};
 use crate::host::Host;
 use crate::looker;
 use crate::mind::Mind;
-use crate::preparing::Preparing;
+use crate::preparing::Preparation;
 use crate::processes::{self, Processes};
 use crate::readings::{Readings, Warming};
 use crate::server::{Peer, Server};
@@ -62,7 +63,7 @@ pub struct Daemon {
     pub books: Books,
     pub processes: Processes,
     pub aging: History,
-    pub preparing: Option<Preparing>,
+    pub preparation: Preparation,
     pub server: Server,
 }
 
@@ -117,7 +118,7 @@ impl Daemon {
             books,
             processes: Processes::new(Finder::new(&loaded.processes), statements),
             aging: History::new(&settings.config.history, looker),
-            preparing: None,
+            preparation: Preparation::default(),
             server: Server::listen(&paths::socket(root), group, user(WATCHER), user(FOLLOWER))?,
             settings,
             host,
@@ -195,7 +196,9 @@ impl Daemon {
         let now = clock::read_monotonic();
         let cpu = clock::read_thread_cpu();
         self.world.allow_collecting();
-        self.look_at_deadline(now);
+        let freed = self.work.progress().freed;
+        let effects = self.preparation.check_deadline(&self.host, &mut self.mind.state, now, freed);
+        self.carry_out(effects);
         self.scan_if_due(now);
         let scanned = clock::read_monotonic();
         let signals = self.readings.take(&self.host, &self.settings, &mut self.world.cpu);
@@ -364,9 +367,14 @@ impl Daemon {
     fn finish(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Swept(id, report) => self.swept(id, report),
-            Outcome::Prepared(result) => self.prepared(result),
+            Outcome::Prepared(result) => {
+                let on_disk = self.readings.swap_is_on_disk().unwrap_or(false);
+                let mode = self.settings.config.mode;
+                let effects = self.preparation.freed(&mut self.mind.state, mode, on_disk, result);
+                self.carry_out(effects);
+            }
             Outcome::Hinted(given) => self.hinted(given),
-            Outcome::HandedBack(result) => self.handed_back(result),
+            Outcome::HandedBack(result) => self.preparation.handed_back(&mut self.mind.state, result),
         }
     }
 
@@ -393,6 +401,38 @@ impl Daemon {
         let refaults = running.refaults.or(report.refaults);
         let line = sweeps::line(wall, self.settings.config.mode, id, &running, report);
         self.books.record_sweep(now, line, refaults, &self.mind.state.writes);
+    }
+
+    /// Carries out what a part asks of the others.
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Act(decision) => self.act(decision),
+                Effect::StopSweep(reason) => self.stop(reason),
+                Effect::StopWork => self.work.stop(),
+                Effect::BeginPreparing if self.work.is_busy() => {}
+                Effect::BeginPreparing => self.begin_to_prepare(),
+                Effect::Order(order) => self.work.order(order),
+                Effect::SpendWrites(bytes) => {
+                    self.mind.state.writes.add(clock::read_wall().as_secs() / 3600, bytes);
+                    self.books.save(&self.mind.state.writes);
+                }
+                Effect::Record(entry) => self.books.record(&entry),
+            }
+        }
+    }
+
+    /// The worker is free: gives it the preparation that waits for it, if one does.
+    fn begin_to_prepare(&mut self) {
+        if let Some(order) = self.preparation.begin(&self.host, &self.settings) {
+            self.work.order(order);
+        }
+    }
+
+    /// Ends the preparation for this reason, if there is one.
+    fn end_preparing(&mut self, why: &'static str) {
+        let effects = self.preparation.end(&mut self.mind.state, why);
+        self.carry_out(effects);
     }
 
     /// Has the running sweep end.
@@ -489,7 +529,11 @@ impl Daemon {
                 done
             }
             Request::Prepare { purpose, deadline_ms, why } => {
-                self.prepare(purpose, deadline_ms, &why).map(|()| serde_json::Value::Null)
+                let asked = self.preparation.request(&mut self.mind.state, purpose, deadline_ms, &why);
+                asked.map(|effects| {
+                    self.carry_out(effects);
+                    serde_json::Value::Null
+                })
             }
             Request::StandDown => {
                 self.end_preparing("not announced any more");

@@ -11,6 +11,7 @@
 mod aging;
 mod books;
 mod daemon;
+mod effects;
 mod events;
 mod hinting;
 mod host;

@@ -1,6 +1,7 @@
-//! Preparing the machine for what somebody has announced: what is wanted, and carrying it out by the
-//! worker. Meanwhile there are no sweeps, and it does not matter whether the machine is idle; what may
-//! be touched is the same as ever.
+//! Preparing the machine for what somebody has announced. The worker carries it out.
+//!
+//! No sweep runs meanwhile, and it does not matter whether the machine is idle. What may be touched is the
+//! same as ever.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,54 +14,71 @@ use omr_engine::prepare::image::Obstacle;
 use omr_engine::prepare::{Done, Goal, Target, zram};
 use omr_history::ledger::{Entry, Prepared};
 use omr_kernel::{Kernel, clock};
-use omr_policy::{Decision, Mode, Purpose, Reason};
+use omr_policy::{Decision, Mode, Purpose, Reason, State};
 use omr_units::{Bytes, Monotonic, millis};
 
-use super::worker::Order;
-use crate::daemon::Daemon;
+use crate::effects::Effect;
+use crate::host::Host;
+use crate::settings::Settings;
+use crate::worker::Order;
 
-/// Without a deadline it ends after this time.
+/// A preparation without a deadline ends after this time.
 const USUAL: Duration = Duration::from_secs(120);
-/// Whoever comes with a longer one comes too early.
+/// A later deadline is cut to this: whoever asks that early asks too early.
 const LONGEST: Duration = Duration::from_secs(900);
-/// The loop looks once a second, and must not look too late.
+/// Deadlines are checked once a second, and the check must not be late.
 const MARGIN: Duration = Duration::from_secs(1);
 /// All the free memory that can be had.
 const EVERYTHING: Goal = Goal::Free { at_least: Bytes::MAX };
-/// So much of a reason is kept.
+/// Characters of a reason that are kept.
 const SHOWN: usize = 200;
 
-/// What is wanted.
+/// One preparation.
 #[derive(Debug)]
-pub struct Preparing {
+struct Preparing {
     purpose: Purpose,
     why: String,
     deadline: Monotonic,
-    /// Of the time until then, what handing back needs.
+    /// The last part of the time, which telling the host of free memory needs.
     reserved: Duration,
     stage: Stage,
-    /// The machine could not hibernate when it began, so what it works towards is not an image.
+    /// The machine could not hibernate when it began, so its goal is not an image.
     makeshift: bool,
-    /// The worker is at this one still, which came before, and ends for this reason.
+    /// The preparation that the worker has not ended yet, and the reason why it ends.
     before: Option<(Purpose, String, &'static str)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The worker is at something else still.
+    /// The worker does something else.
     Waiting,
-    /// It runs.
+    /// The worker frees memory.
     Running,
-    /// What it freed is being handed back to the host, or is to be as soon as the worker has ended freeing.
+    /// The host is told of the freed memory, or will be as soon as the worker has ended freeing.
     HandingBack { freed: Bytes },
-    /// It runs, and was told to stop because its time is up or nobody wants it any more.
+    /// The worker was told to stop, because the time is up or nobody wants the preparation any more.
     Ending(&'static str),
 }
 
-impl Daemon {
+/// The preparation that is wanted, if one is.
+#[derive(Debug, Default)]
+pub struct Preparation(Option<Preparing>);
+
+impl Preparation {
+    /// Whether the machine is being prepared.
+    pub fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Somebody wants the machine prepared. A second request changes the deadline, and begins anew when it
     /// is for something else.
-    pub(super) fn prepare(&mut self, purpose: Purpose, deadline_ms: Option<u64>, why: &str) -> Result<()> {
+    pub fn request(
+        &mut self,
+        state: &mut State,
+        purpose: Purpose,
+        deadline_ms: Option<u64>,
+        why: &str,
+    ) -> Result<Vec<Effect>> {
         let now = clock::read_monotonic();
         let time = deadline_ms.map_or(USUAL, Duration::from_millis).min(LONGEST).saturating_sub(MARGIN);
         if time.is_zero() {
@@ -70,14 +88,15 @@ impl Daemon {
         let why = printable(&shown);
         log::info!("preparing for {}: {why}; {} s", purpose.name(), time.as_secs());
         let what = format!("{}: {why}", purpose.name());
-        self.mind.state.prepare(Some(what.clone()));
-        self.act(Decision::Hold { reason: Reason::Preparing { what: what.clone() } });
+        state.prepare(Some(what.clone()));
+        let reason = Reason::Preparing { what };
+        let act = Effect::Act(Decision::Hold { reason: reason.clone() });
         let deadline = now + time;
         let reserved = if purpose == Purpose::Migrate { free_page_reporting::reserve(time) } else { Duration::ZERO };
-        let before = match self.preparing.take() {
+        let before = match self.0.take() {
             Some(known) if known.purpose == purpose && known.stage == Stage::Running => {
-                self.preparing = Some(Preparing { why, deadline, reserved, ..known });
-                return Ok(());
+                self.0 = Some(Preparing { why, deadline, reserved, ..known });
+                return Ok(vec![act]);
             }
             Some(known) if known.stage != Stage::Waiting => {
                 Some((known.purpose, known.why, "something else is to be prepared for"))
@@ -86,71 +105,70 @@ impl Daemon {
             None => None,
         };
         let stage = Stage::Waiting;
-        self.preparing = Some(Preparing { purpose, why, deadline, reserved, stage, makeshift: false, before });
-        // What the worker is at, be it a sweep or another preparation, ends first.
-        self.stop(Reason::Preparing { what });
-        self.work.stop();
-        if !self.work.is_busy() {
-            self.begin_to_prepare();
-        }
-        Ok(())
+        self.0 = Some(Preparing { purpose, why, deadline, reserved, stage, makeshift: false, before });
+        // A sweep, or another preparation, ends first.
+        Ok(vec![act, Effect::StopSweep(reason), Effect::StopWork, Effect::BeginPreparing])
     }
 
-    /// Once a second.
-    pub(super) fn look_at_deadline(&mut self, now: Monotonic) {
-        let freed = self.work.progress().freed;
-        let Some(preparing) = &mut self.preparing else { return };
+    /// Once a second: is the time up? `freed`: what the worker has freed so far.
+    pub fn check_deadline(&mut self, host: &Host, state: &mut State, now: Monotonic, freed: Bytes) -> Vec<Effect> {
+        let Some(preparing) = &mut self.0 else { return Vec::new() };
         if now >= preparing.deadline {
-            self.end_preparing("time is up");
-        } else if preparing.stage == Stage::Running && preparing.deadline.since(now) < preparing.reserved {
+            return self.end(state, "time is up");
+        }
+        if preparing.stage != Stage::Running {
+            return Vec::new();
+        }
+        if preparing.deadline.since(now) < preparing.reserved {
             preparing.stage = Stage::HandingBack { freed };
-            self.work.stop();
-        } else if preparing.stage == Stage::Running
-            && preparing.makeshift
-            && goal(&self.host.kernel, &self.host.root, preparing.purpose).is_ok()
-        {
-            // Swap came, and what runs would fill it: it knows of no image that needs room there.
+            return vec![Effect::StopWork];
+        }
+        if preparing.makeshift && goal(&host.kernel, &host.root, preparing.purpose).is_ok() {
+            // There is swap now, and the run would fill it: its goal knows of no image that needs room there.
             preparing.stage = Stage::Waiting;
             preparing.before = Some((preparing.purpose, preparing.why.clone(), "the machine can hibernate now"));
-            self.work.stop();
+            return vec![Effect::StopWork];
         }
+        Vec::new()
     }
 
-    pub(super) fn end_preparing(&mut self, why: &'static str) {
-        let Some(preparing) = &mut self.preparing else { return };
+    /// Ends the preparation for this reason, if there is one.
+    pub fn end(&mut self, state: &mut State, why: &'static str) -> Vec<Effect> {
+        let Some(preparing) = &mut self.0 else { return Vec::new() };
         match (preparing.stage, preparing.before.take()) {
             (Stage::Running | Stage::HandingBack { .. }, _) => {
                 preparing.stage = Stage::Ending(why);
-                self.work.stop();
+                return vec![Effect::StopWork];
             }
-            // The one before it is being ended already, and all that is left.
+            // The one before it is being ended already, and is all that is left.
             (Stage::Waiting, Some((purpose, before, _))) => {
                 (preparing.purpose, preparing.why, preparing.stage) = (purpose, before, Stage::Ending(why));
             }
-            (Stage::Waiting, None) => {
-                self.preparing = None;
-                self.mind.state.prepare(None);
-            }
+            (Stage::Waiting, None) => self.forget(state),
             (Stage::Ending(_), _) => {}
         }
+        Vec::new()
     }
 
-    /// The worker is free: is there something to prepare for?
-    pub(super) fn begin_to_prepare(&mut self) {
-        let Some(preparing) = self.preparing.as_mut().filter(|preparing| preparing.stage == Stage::Waiting) else {
-            return;
-        };
+    fn forget(&mut self, state: &mut State) {
+        self.0 = None;
+        state.prepare(None);
+    }
+
+    /// The worker is free. Returns what it is to do, if a preparation waits for it.
+    pub fn begin(&mut self, host: &Host, settings: &Settings) -> Option<Order> {
+        let preparing = self.0.as_mut().filter(|preparing| preparing.stage == Stage::Waiting)?;
         preparing.stage = Stage::Running;
-        let goal = goal(&self.host.kernel, &self.host.root, preparing.purpose);
+        let goal = goal(&host.kernel, &host.root, preparing.purpose);
         preparing.makeshift = goal.is_err();
         let goal = goal.unwrap_or_else(|obstacle| {
-            // Whoever hibernates the machine may be about to mend that: EC2's agent switches its swap file on
-            // a second before.
+            // Whoever hibernates the machine may be about to mend that: EC2's agent switches its swap file
+            // on a second before.
             log::warn!("{obstacle}; what can be freed is freed all the same");
             EVERYTHING
         });
         if let Goal::Image { place, .. } = &goal
-            && !zram::before(&self.host.kernel, place).is_empty()
+            && !zram::before(&host.kernel, place).is_empty()
         {
             log::warn!(
                 "zram is filled before {} and is in the image; \"omr prepare hibernate\" switches it off meanwhile, which \
@@ -158,24 +176,25 @@ impl Daemon {
                 place.name()
             );
         }
-        self.work.order(Order::Prepare(goal, self.settings.loaded.clone()));
+        Some(Order::Prepare(goal, settings.loaded.clone()))
     }
 
-    /// The worker is done with it.
-    pub(super) fn prepared(&mut self, result: Result<Done>) {
-        // A new one may be waiting for the end of this.
-        let waiting = self.preparing.as_mut().filter(|preparing| preparing.stage == Stage::Waiting);
+    /// The worker has freed what it could. `on_disk`: swap is on a disk.
+    pub fn freed(&mut self, state: &mut State, mode: Mode, on_disk: bool, result: Result<Done>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        // A new preparation may be waiting for the end of this one.
+        let waiting = self.0.as_mut().filter(|preparing| preparing.stage == Stage::Waiting);
         let (purpose, why, stop_reason) = match waiting.map(|preparing| preparing.before.take()) {
             Some(Some((purpose, why, reason))) => (purpose, why, Some(reason)),
             _ => {
-                let Some(preparing) = &self.preparing else { return };
+                let Some(preparing) = &self.0 else { return effects };
                 let ended = match preparing.stage {
                     Stage::Ending(why) => Some(why),
                     Stage::HandingBack { .. } => Some("the rest of the time is for telling the host"),
                     Stage::Waiting | Stage::Running => None,
                 };
                 let told = (preparing.purpose, preparing.why.clone(), ended);
-                self.hand_back(result.as_ref().map_or(Bytes::ZERO, |done| done.freed));
+                effects.extend(self.hand_back(state, mode, result.as_ref().map_or(Bytes::ZERO, |done| done.freed)));
                 told
             }
         };
@@ -183,62 +202,37 @@ impl Daemon {
             Ok(done) => done,
             Err(err) => {
                 log::error!("preparing for {}: {err:#}", purpose.name());
-                return;
+                return effects;
             }
         };
-        let wall = clock::read_wall();
-        if self.readings.swap_is_on_disk().unwrap_or(false) {
-            // It was not held back by the allowance, and sweeps pay for that.
-            self.mind.state.writes.add(wall.as_secs() / 3600, done.swapped_out);
-            self.books.save(&self.mind.state.writes);
+        if on_disk {
+            // The budget did not hold it back, and sweeps pay for that.
+            effects.push(Effect::SpendWrites(done.swapped_out));
         }
-        let entry = Prepared {
-            time: wall.as_secs(),
-            purpose,
-            why,
-            observed: self.settings.config.mode == Mode::Observe,
-            freed: done.freed,
-            freed_anon: done.freed_anon,
-            freed_file: done.freed_file,
-            swapped_out: done.swapped_out,
-            wall_ms: millis(Duration::from_secs_f64(done.seconds)),
-            stop_reason: stop_reason.unwrap_or_else(|| done.why.words()).to_owned(),
-            error: done.error,
-        };
-        log::info!(
-            "prepared for {}: {} freed, {} to swap, {} ms, {}",
-            purpose.name(),
-            entry.freed,
-            entry.swapped_out,
-            entry.wall_ms,
-            entry.stop_reason
-        );
-        if let Some(error) = &entry.error {
-            log::warn!("{error}");
-        }
-        self.books.record(&Entry::Prepare(entry));
+        effects.push(Effect::Record(Entry::Prepare(line(purpose, why, mode, stop_reason, done))));
+        effects
     }
 
-    /// The worker has freed what it could; where the machine is to be moved, its host is told.
-    fn hand_back(&mut self, freed: Bytes) {
-        match &mut self.preparing {
+    /// The worker has freed what it could. Where the machine is to be moved, its host is told.
+    fn hand_back(&mut self, state: &mut State, mode: Mode, freed: Bytes) -> Option<Effect> {
+        match &mut self.0 {
             Some(Preparing {
                 purpose: Purpose::Migrate,
                 stage: stage @ (Stage::Running | Stage::HandingBack { .. }),
                 ..
-            }) if self.settings.config.mode == Mode::Act => {
+            }) if mode == Mode::Act => {
                 *stage = Stage::HandingBack { freed };
-                self.work.order(Order::HandBack);
+                Some(Effect::Order(Order::HandBack))
             }
             _ => {
-                self.preparing = None;
-                self.mind.state.prepare(None);
+                self.forget(state);
+                None
             }
         }
     }
 
-    /// The worker is done with that.
-    pub(super) fn handed_back(&mut self, result: Result<Option<Blocks>>) {
+    /// The host was told of the free memory.
+    pub fn handed_back(&mut self, state: &mut State, result: Result<Option<Blocks>>) {
         match result {
             Ok(Some(Blocks { in_blocks, blocks, reported, .. })) => {
                 let reported = reported.map_or_else(|| "an unknown number".to_owned(), |reported| reported.to_string());
@@ -247,21 +241,19 @@ impl Daemon {
             Ok(None) => log::info!("this machine tells no host of its free memory, so a migration sends that as well"),
             Err(err) => log::warn!("handing back to the host: {err:#}"),
         }
-        match &mut self.preparing {
+        match &mut self.0 {
             Some(preparing) if preparing.stage == Stage::Waiting => preparing.before = None,
-            preparing => {
-                *preparing = None;
-                self.mind.state.prepare(None);
-            }
+            _ => self.forget(state),
         }
     }
 
-    pub(super) fn preparing_view(&self, now: Monotonic) -> Option<PreparingView> {
-        let preparing = self.preparing.as_ref()?;
+    /// The preparation as `omr status` shows it. `freed`: what the worker has freed so far.
+    pub fn view(&self, now: Monotonic, freed: Bytes) -> Option<PreparingView> {
+        let preparing = self.0.as_ref()?;
         let freed = match preparing.stage {
             Stage::Waiting => Bytes::ZERO,
             Stage::HandingBack { freed } => freed,
-            Stage::Running | Stage::Ending(_) => self.work.progress().freed,
+            Stage::Running | Stage::Ending(_) => freed,
         };
         let left = preparing.deadline.since(now);
         Some(PreparingView {
@@ -273,10 +265,93 @@ impl Daemon {
     }
 }
 
-/// What is to be reached.
+/// The ledger's line about a preparation, which is logged, too.
+fn line(purpose: Purpose, why: String, mode: Mode, stop_reason: Option<&'static str>, done: Done) -> Prepared {
+    let line = Prepared {
+        time: clock::read_wall().as_secs(),
+        purpose,
+        why,
+        observed: mode == Mode::Observe,
+        freed: done.freed,
+        freed_anon: done.freed_anon,
+        freed_file: done.freed_file,
+        swapped_out: done.swapped_out,
+        wall_ms: millis(Duration::from_secs_f64(done.seconds)),
+        stop_reason: stop_reason.unwrap_or_else(|| done.why.words()).to_owned(),
+        error: done.error,
+    };
+    log::info!(
+        "prepared for {}: {} freed, {} to swap, {} ms, {}",
+        purpose.name(),
+        line.freed,
+        line.swapped_out,
+        line.wall_ms,
+        line.stop_reason
+    );
+    if let Some(error) = &line.error {
+        log::warn!("{error}");
+    }
+    line
+}
+
+/// What a preparation for this purpose is to reach.
 fn goal(kernel: &Kernel, root: &Path, purpose: Purpose) -> Result<Goal, Obstacle> {
     match purpose {
         Purpose::Migrate | Purpose::Preempt => Ok(EVERYTHING),
         Purpose::Hibernate => Goal::hibernate(kernel, root, Target::Fast),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks(effects: &[Effect]) -> Vec<&'static str> {
+        let name = |effect: &Effect| match effect {
+            Effect::Act(_) => "act",
+            Effect::StopSweep(_) => "stop sweep",
+            Effect::StopWork => "stop work",
+            Effect::BeginPreparing => "begin",
+            Effect::Order(_) => "order",
+            Effect::SpendWrites(_) => "spend",
+            Effect::Record(_) => "record",
+        };
+        effects.iter().map(name).collect()
+    }
+
+    /// Without a socket, a clock to wait for, or a thread.
+    #[test]
+    fn a_second_request_for_the_same_changes_only_the_deadline_of_one_that_runs() {
+        let mut state = State::default();
+        let mut preparation = Preparation::default();
+        let all = ["act", "stop sweep", "stop work", "begin"];
+        let effects = preparation.request(&mut state, Purpose::Preempt, Some(60_000), "a notice").expect("time");
+        assert_eq!(asks(&effects), all);
+        preparation.0.as_mut().expect("wanted").stage = Stage::Running;
+        let again = preparation.request(&mut state, Purpose::Preempt, Some(30_000), "a notice").expect("time");
+        assert_eq!(asks(&again), ["act"]);
+        // For something else: the one that runs ends first.
+        let other = preparation.request(&mut state, Purpose::Migrate, Some(30_000), "a move").expect("time");
+        assert_eq!(asks(&other), all);
+        let before = preparation.0.as_ref().expect("wanted").before.as_ref().expect("one ends");
+        assert_eq!((before.0, before.2), (Purpose::Preempt, "something else is to be prepared for"));
+        assert!(preparation.request(&mut state, Purpose::Migrate, Some(1000), "too late").is_err());
+    }
+
+    #[test]
+    fn a_preparation_that_waits_is_forgotten_at_once_and_one_that_runs_is_stopped() {
+        let mut state = State::default();
+        let mut preparation = Preparation::default();
+        assert!(asks(&preparation.end(&mut state, "not announced any more")).is_empty());
+        for (stage, effects, is_wanted) in [(Stage::Waiting, vec![], false), (Stage::Running, vec!["stop work"], true)]
+        {
+            preparation.request(&mut state, Purpose::Preempt, None, "a notice").expect("time");
+            preparation.0.as_mut().expect("wanted").stage = stage;
+            assert_eq!(asks(&preparation.end(&mut state, "not announced any more")), effects, "{stage:?}");
+            assert_eq!(preparation.is_wanted(), is_wanted, "{stage:?}");
+        }
+        // The worker has ended it.
+        let done = preparation.freed(&mut state, Mode::Act, true, Err(anyhow::anyhow!("cancelled")));
+        assert!(asks(&done).is_empty() && !preparation.is_wanted());
     }
 }

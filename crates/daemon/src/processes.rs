@@ -311,7 +311,7 @@ impl Daemon {
 
     /// One that came back, else the first process of the ranking for which a hint is due.
     fn hint_next(&mut self) {
-        if self.work.is_busy() || self.preparing.is_some() {
+        if self.work.is_busy() || self.preparation.is_wanted() {
             return;
         }
         let due = self.processes.ranked.iter().find_map(|ranked| match &ranked.verdict {

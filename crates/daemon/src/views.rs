@@ -68,7 +68,7 @@ impl Daemon {
             decision: self.mind.decision.clone(),
             reason: self.mind.decision.as_ref().map_or_else(|| "just started".into(), |d| d.reason().to_string()),
             sweep,
-            preparing: self.preparing_view(now),
+            preparing: self.preparation.view(now, self.work.progress().freed),
             today: self.books.tally.today.clone(),
             swap: self.swap_view(),
             image: Some(self.image_view()),
