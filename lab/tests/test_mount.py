@@ -80,7 +80,7 @@ def test_it_goes_whatever_happens_and_comes_again(load) -> None:
         omr.wait()
         assert "not connected" in guest.run(["ls", DIR], check=False).stderr
         omr = mount(guest)
-        assert "unmounting what an omr that was killed has left" in omr.stderr()
+        assert "unmounting the mount of an omr that was killed" in omr.stderr()
         assert guest.read("/proc/mounts").count(DIR) == 1
         guest.shell(f"echo 1M > {file('bg')}")
         # Unmounted by somebody else, it ends.

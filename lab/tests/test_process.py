@@ -322,7 +322,7 @@ def test_what_was_said_outlives_the_daemon_and_not_the_process() -> None:
             # The control: it is the process that is another.
             application.say("background")
             assert application.shown()["asked"]
-            said = daemon.status()["said"]
-            assert [word["word"] for word in said] == ["background"]
+            statements = daemon.status()["statements"]
+            assert [word["word"] for word in statements] == ["background"]
             application.say("background", "--clear")
-            assert not application.shown()["asked"] and daemon.status()["said"] == []
+            assert not application.shown()["asked"] and daemon.status()["statements"] == []

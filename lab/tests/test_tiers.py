@@ -67,4 +67,4 @@ def test_advice_says_on_which_node_what_is_used_is_and_where_it_should_be() -> N
         fast = {row["node"]: row for row in groups["/fast"]["nodes"]}
         assert fast[0]["unused"] >= 70 * MIB and fast[0]["used"] >= 18 * MIB
         text = guest.run(["omr", "advise", "--numa", "slow", "--look", "2s"], timeout=60).stdout
-        assert "of slower memory are used" in text and "numa_balancing" in text
+        assert "of slower memory are in use" in text and "numa_balancing" in text
