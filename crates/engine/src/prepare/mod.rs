@@ -38,6 +38,8 @@ const ROUNDS_IN_VAIN: u32 = 3;
 /// A goal is aimed at with this much to spare: whoever asks for hibernation allocates a little, and what
 /// came back at the last moment must not spoil it.
 const MARGIN: Bytes = Bytes::mib(8);
+/// The most rounds that free pages which have arrived in swap.
+const COLLECTIONS: u32 = 10;
 /// How long the end of a preparation waits for memory on its way to swap.
 const WRITEBACK: Limits = Limits { longest: Duration::from_secs(5), patience: Duration::from_secs(5) };
 
@@ -296,11 +298,23 @@ impl Preparation<'_, '_> {
         Ok(self.session.actuator.is_live() && done.freed - before >= LITTLE)
     }
 
-    /// Pages that have arrived in swap since the last write to their group are in memory still, and in
-    /// an image: frees them.
+    /// Frees pages that have arrived in swap since the last write to their group: they are in memory
+    /// still, and would be in an image. Freeing them may send other pages to swap, so there are a
+    /// few rounds.
     fn collect(&mut self, done: &mut Done, measured: &mut Measured) -> Result<()> {
+        for _ in 0..COLLECTIONS {
+            if self.session.cancel.is_set() || !self.collect_once(done, measured)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One round of [`Preparation::collect`]. Returns whether a group had such pages.
+    fn collect_once(&mut self, done: &mut Done, measured: &mut Measured) -> Result<bool> {
         let kernel = self.session.host.kernel;
         let mut buffer = Vec::new();
+        let mut had_some = false;
         writeback::wait(self.session.cancel, WRITEBACK, || {
             Ok(Meminfo::read(kernel, &mut buffer)?.writeback.unwrap_or_default())
         })?;
@@ -310,7 +324,8 @@ impl Preparation<'_, '_> {
             if cached < LITTLE || candidate.beyond_children.is_some() {
                 continue;
             }
-            // Swap as good as stays as it is.
+            had_some = true;
+            // The free swap stays as good as it is.
             let free = SwapSpace::read(kernel).map(|swap| swap.free).unwrap_or_default();
             let amount = cached.min(candidate.gain);
             let mut silent = |_| {};
@@ -319,7 +334,7 @@ impl Preparation<'_, '_> {
                 add(done, measured, &report);
             }
         }
-        Ok(())
+        Ok(had_some)
     }
 }
 
