@@ -1,6 +1,5 @@
 //! The loop: waits, hands each event to the part that it concerns, and carries out what follows.
 
-use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -183,11 +182,12 @@ impl Daemon {
         sources.add(Event::Signal, signal_fd);
         let waiting = self.server.waiting();
         let mut events = sources.wait(waiting.is_empty())?;
-        for index in waiting {
-            if !events.contains(&Event::Client(index)) {
-                events.push(Event::Client(index));
-            }
-        }
+        let more = waiting.into_iter().map(Event::Client).filter(|client| !events.contains(client));
+        let more: Vec<Event> = more.collect();
+        // Whoever connects may take the place of another, so clients come before.
+        let place = events.iter().position(|event| matches!(event, Event::Connect | Event::Signal));
+        let place = place.unwrap_or(events.len());
+        events.splice(place..place, more);
         Ok(events)
     }
 
@@ -226,7 +226,7 @@ impl Daemon {
         self.look_at_groups(now);
         let world = &self.world;
         self.books.record_refaults(now, |id| world.node(id).and_then(|node| node.refaults));
-        self.server.drop_silent(now);
+        self.server.close_silent(now);
         self.note_client_statements();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
     }
@@ -267,9 +267,11 @@ impl Daemon {
     fn discount_refaults(&mut self) {
         let before = self.world.refaults();
         self.scan();
-        let since = |(id, now): (GroupId, Bytes)| Some((id, now - *before.get(&id)?));
-        let since: HashMap<GroupId, Bytes> = self.world.refaults().into_iter().filter_map(since).collect();
-        for (id, bytes) in since.into_iter().filter(|(_, bytes)| *bytes > Bytes::ZERO) {
+        for (id, now) in self.world.refaults() {
+            let bytes = before.get(&id).map_or(Bytes::ZERO, |before| now - *before);
+            if bytes == Bytes::ZERO {
+                continue;
+            }
             self.mind.state.discount_refaults(id, bytes);
             self.books.tally.discount_refaults(id, bytes);
         }

@@ -197,7 +197,7 @@ impl Server {
     /// before the next request, and there is one request at a time: a client that asks without end does
     /// not keep the others, or a sweep, waiting. A request that the client has no right to is refused here.
     pub fn request(&mut self, index: usize, now: Monotonic) -> Option<(Request, Peer)> {
-        let client = &mut self.clients[index];
+        let client = self.clients.get_mut(index).filter(|client| !client.is_closed)?;
         if !client.output.is_empty() {
             client.flush();
             return None;
@@ -234,16 +234,19 @@ impl Server {
     /// The statements that all clients together keep up.
     pub fn statements(&self) -> Statements {
         let mut all = Statements::default();
-        for client in &self.clients {
+        for client in self.clients.iter().filter(|client| !client.is_closed) {
             all.merge(&client.statements);
         }
         all
     }
 
-    /// Once a tick: drops clients that neither ask nor read.
-    pub fn drop_silent(&mut self, now: Monotonic) {
+    /// Once a tick: closes clients that neither ask nor read. They keep their numbers, by which events
+    /// name clients, until [`Server::drop_closed`].
+    pub fn close_silent(&mut self, now: Monotonic) {
         self.deaf = false;
-        self.clients.retain(|client| now.since(client.since) < PATIENCE);
+        for client in &mut self.clients {
+            client.is_closed |= now.since(client.since) >= PATIENCE;
+        }
     }
 }
 
@@ -268,6 +271,25 @@ mod tests {
             requests.map(read).filter(|request| matches!(request, Request::Hold { .. } | Request::Say { .. })).count(),
             5
         );
+    }
+
+    /// The tick may close a client in the turn of the loop in which it, or one behind it, is ready.
+    #[test]
+    fn a_silent_client_keeps_its_number_until_the_turn_is_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let mut server = Server::listen(&path, None, None, None).expect("listening");
+        let _silent = UnixStream::connect(&path).expect("connected");
+        server.accept(Monotonic(0));
+        let later = Monotonic(0) + PATIENCE;
+        let mut asking = UnixStream::connect(&path).expect("connected");
+        server.accept(later);
+        asking.write_all(b"{\"do\":\"status\"}\n").expect("written");
+        server.close_silent(later);
+        assert!(server.request(0, later).is_none());
+        assert!(server.request(1, later).is_some(), "the other is served under its number");
+        server.drop_closed();
+        assert_eq!(server.clients.len(), 1);
     }
 
     #[test]
