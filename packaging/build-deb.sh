@@ -12,7 +12,8 @@ fi
 
 packaging/build.sh >&2
 
-# The files in their places. cargo-deb knows one mode for a tree, so each mode has a tree of its own.
+# The files in their places. cargo-deb knows one mode for a tree, so each mode has a tree of its
+# own.
 tree=target/package/tree
 rm -rf $tree
 packaging/files.sh package /usr | while read -r source destination mode; do

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Installs or removes the files that packaging/build.sh has made: packaging/install.sh [install|uninstall]
+# Installs or removes the files that packaging/build.sh has made: packaging/install.sh
+# [install|uninstall]
 #
 #   DESTDIR  put before every path, for packagers; then the running system is not touched
 #   PREFIX   /usr/local unless given
 #
-# /etc/omr and /var/lib/omr are never touched, except that a missing /etc/omr/omr.toml is made.
+# /etc/omr and /var/lib/omr never change, except that a missing /etc/omr/omr.toml is created.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -32,7 +33,7 @@ live() {
 }
 
 install_all() {
-    if [ ! -x $stage/omr ] || [ ! -d $stage/man ]; then
+    if [ ! -x $stage/omr ] || [ ! -x $stage/omr-daemon ] || [ ! -d $stage/man ]; then
         echo "packaging/install.sh: nothing is built; run packaging/build.sh first (as yourself, not as root)" >&2
         exit 1
     fi
@@ -70,7 +71,7 @@ uninstall_all() {
     done
     # Pages of an earlier version, too.
     rm -f "$root$prefix"/share/man/man1/omr.1 "$root$prefix"/share/man/man1/omr-*.1 "$root$prefix"/share/man/man5/omr.toml.5
-    for directory in lib/omr share/doc/omr; do
+    for directory in lib/omr libexec/omr share/doc/omr; do
         rmdir "$root$prefix/$directory" 2> /dev/null || true
     done
     if live; then

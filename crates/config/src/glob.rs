@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused_with_the_reason() {
+    fn invalid_patterns_are_refused_with_the_reason() {
         for (pattern, reason) in [
             ("", "for all groups"),
             ("/", "for all groups"),
@@ -502,7 +502,7 @@ mod tests {
         }
 
         #[test]
-        fn what_both_match_they_have_in_common(a in "[ab*?/]{1,6}", b in "[ab*?/]{1,6}", path in "[ab]{1,2}(/[ab]{1,2}){0,2}") {
+        fn globs_that_match_one_path_overlap(a in "[ab*?/]{1,6}", b in "[ab*?/]{1,6}", path in "[ab]{1,2}(/[ab]{1,2}){0,2}") {
             if let (Ok(a), Ok(b)) = (Glob::path(&a), Glob::path(&b)) {
                 let path = parts(Path::new(&path));
                 if a.matches(&path) && b.matches(&path) {

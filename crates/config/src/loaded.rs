@@ -24,7 +24,7 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// For each of [`KEYS`](crate::KEYS) the place of its value; `None`: built in.
     pub(crate) origins: Vec<Option<Place>>,
-    /// The files that anybody may write to.
+    /// The files that all users may write to.
     pub(crate) world_writable: Vec<Arc<Path>>,
 }
 
@@ -39,7 +39,7 @@ impl Loaded {
         key.text(&Settings { policy: self.policy.clone(), backend: self.backend, cloud: self.cloud.clone() })
     }
 
-    /// Returns the files that anybody may write to.
+    /// Returns the files that all users may write to.
     pub fn world_writable(&self) -> &[Arc<Path>] {
         &self.world_writable
     }

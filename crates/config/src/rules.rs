@@ -146,7 +146,7 @@ pub struct GroupRule {
     pub class: Option<Class>,
     /// The amount that is never reclaimed; `None`: the rule gives none.
     pub keep: Option<Amount>,
-    /// Sweeps reclaim only memory that was surely not used for this time; zero: memory of any age.
+    /// Sweeps reclaim only memory that is surely unused for this time; zero: memory of any age.
     pub older_than: Option<Duration>,
     /// The place of `match` or `unit`.
     pub place: Place,

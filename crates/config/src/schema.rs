@@ -99,12 +99,9 @@ pub static KEYS: [Key; 43] = [
         table: "",
         name: "goal",
         kind: Kind::Word {
-            words: &["free", "hibernate"],
-            get: |s| match s.policy.goal {
-                Goal::Free => "free",
-                Goal::Hibernate => "hibernate",
-            },
-            set: |s, word| s.policy.goal = if word == "hibernate" { Goal::Hibernate } else { Goal::Free },
+            words: &["auto", "free", "hibernate"],
+            get: |s| s.policy.goal.name(),
+            set: |s, word| s.policy.goal = Goal::from_name(word).unwrap_or_default(),
         },
     },
     Key {

@@ -72,10 +72,10 @@ pub enum Request {
 pub enum Right {
     /// Ask questions.
     Read,
-    /// Ask, and make foreground statements about everything: the right of the user that `omr
-    /// follow` runs as.
+    /// Ask questions, and make foreground statements about everything: the right of the user that
+    /// `omr follow` runs as.
     Follow,
-    /// Ask, and have the machine prepared: the right of the user that `omr watch` runs as.
+    /// Ask questions, and request preparations: the right of the user that `omr watch` runs as.
     Prepare,
     /// Everything.
     Control,

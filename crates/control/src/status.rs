@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use omr_policy::age::Bounds;
 use omr_policy::forecast::Forecast;
+use omr_policy::need::Need;
 use omr_policy::rank::{HintKind, ProcessId, Score, Verdict};
 use omr_policy::statement::Presence;
-use omr_policy::{Class, ColdOnly, Decision, Mode, Purpose, Reason};
+use omr_policy::{Class, ColdOnly, Decision, Goal, Mode, Purpose, Reason};
 use omr_units::{Budget, Bytes};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,9 @@ pub struct Status {
     pub decision: Option<Decision>,
     /// Its reason in words.
     pub reason: String,
+    /// The goal of sweeps.
+    #[serde(default)]
+    pub goal: Option<GoalView>,
     /// The sweep that runs now.
     pub sweep: Option<SweepView>,
     /// The preparation that runs now.
@@ -52,6 +56,17 @@ pub struct Status {
     pub groups_total: usize,
     /// The largest groups with memory of their own.
     pub groups: Vec<GroupView>,
+}
+
+/// The goal of sweeps, and what it needs now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GoalView {
+    /// The goal.
+    pub goal: Goal,
+    /// With `goal = "auto"`: the need of the machine; `None`: nobody gains from memory that leaves.
+    pub need: Option<Need>,
+    /// The same in words; `None`: another goal.
+    pub words: Option<String>,
 }
 
 /// A running sweep.
@@ -154,6 +169,9 @@ pub struct Explanation {
     pub next: Option<String>,
     /// The class and its origin.
     pub class: Option<String>,
+    /// With `goal = "auto"`: the goal and its need, in words.
+    #[serde(default)]
+    pub goal: Option<String>,
     /// The guards, and how near they are to their limits.
     pub guards: Vec<String>,
 }

@@ -1,4 +1,5 @@
-//! The history of what groups hold and use: which groups, when, and what that may cost.
+//! When groups are aged and samples of them are taken, and what is known of their memory by age.
+//! The aging thread does the work ([`aging_thread`](crate::aging_thread)).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,60 +8,63 @@ use omr_base::text::printable;
 use omr_control::status::HistoryView;
 use omr_history::ledger::Entry;
 use omr_history::{MOST_GROUPS, SMALLEST};
-use omr_kernel::clock;
 use omr_machine::groups::tree::Tree;
 use omr_policy::schedule::{Due, RuleSchedule, Schedule};
-use omr_policy::{Class, ColdAmount, Decision, Mode, Reason, Signals};
+use omr_policy::{Class, ColdAmount, Config, Decision, Machine, Mode, Reason};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
-use super::looker::{Looker, Order, Wanted};
-use crate::daemon::Daemon;
+use crate::aging_thread::{AgingThread, Order, Report, Wanted};
+use crate::effects::Effect;
+use crate::own_reclaim::{self, Reclaimed};
+use crate::processes::Processes;
+use crate::world::World;
 
-/// What the loop knows of it.
-pub struct History {
-    looker: Looker,
+/// The schedule of the aging thread, and its results.
+pub struct Aging {
+    thread: AgingThread,
     schedule: Schedule,
-    /// It looks.
-    is_looking: bool,
+    /// The schedule of groups whose rules ask for an age.
+    rule_schedule: RuleSchedule,
+    is_running: bool,
     /// The largest sizes since the last sample, of groups that were in it.
     peaks: HashMap<GroupId, Bytes>,
     agings: u64,
     cost: Duration,
-    /// When groups were aged last.
-    aged: Option<Monotonic>,
-    /// When those are aged of which rules take only what is old.
-    beats: RuleSchedule,
-    /// How much of them is that old.
-    old: HashMap<GroupId, Bytes>,
-    /// Why that is never known.
-    never: Option<String>,
+    last_aging: Option<Monotonic>,
+    /// Memory of groups that is as old as their rules say.
+    cold: HashMap<GroupId, Bytes>,
+    /// The reason why that can never be known.
+    obstacle: Option<String>,
+    /// Memory that the daemon reclaimed since the last order.
+    reclaimed: Vec<Reclaimed>,
 }
 
-impl History {
-    /// Looks with this.
-    pub fn new(config: &omr_policy::History, looker: Looker) -> Self {
-        History {
-            looker,
-            schedule: Schedule::new(config, clock::read_monotonic()),
-            is_looking: false,
+impl Aging {
+    /// Nothing is known yet.
+    pub fn new(config: &omr_policy::History, thread: AgingThread, now: Monotonic) -> Self {
+        Aging {
+            thread,
+            schedule: Schedule::new(config, now),
+            rule_schedule: RuleSchedule::default(),
+            is_running: false,
             peaks: HashMap::new(),
             agings: 0,
             cost: Duration::ZERO,
-            aged: None,
-            beats: RuleSchedule::default(),
-            old: HashMap::new(),
-            never: None,
+            last_aging: None,
+            cold: HashMap::new(),
+            obstacle: None,
+            reclaimed: Vec::new(),
         }
     }
 
-    /// Other times and another budget.
-    pub fn reconfigure(&mut self, config: &omr_policy::History) {
-        self.schedule = Schedule::new(config, clock::read_monotonic());
+    /// The configuration has other times and another budget.
+    pub fn reconfigure(&mut self, config: &omr_policy::History, now: Monotonic) {
+        self.schedule = Schedule::new(config, now);
         // Rules may ask for another age now.
-        self.old.clear();
+        self.cold.clear();
     }
 
-    /// After a scan.
+    /// After a scan: keeps the largest sizes.
     pub fn note_peaks(&mut self, tree: &Tree) {
         for node in tree.nodes() {
             if let (Some(peak), Some(current)) = (self.peaks.get_mut(&node.id), node.current) {
@@ -69,172 +73,175 @@ impl History {
         }
     }
 
-    /// How much of a group is as old as its rule says.
-    pub fn old(&self, id: GroupId) -> ColdAmount {
-        match (&self.never, self.old.get(&id)) {
-            (Some(why), _) => ColdAmount::Never { why: why.clone() },
-            (None, Some(bytes)) => ColdAmount::Known { bytes: *bytes },
-            (None, None) => ColdAmount::NotYet,
+    /// Takes in the thread's report, if there is one.
+    pub fn collect_report(&mut self, now: Monotonic, world: &mut World) -> Option<Collected> {
+        let report = self.thread.report()?;
+        self.is_running = false;
+        let Report { due, ages, old, cost, agings, cold } = report;
+        match ages.is_empty() {
+            true => self.schedule.spent(due, cost),
+            false => self.rule_schedule.spent(now, cost),
+        }
+        self.agings += agings;
+        self.cost += cost;
+        if agings > 0 {
+            self.last_aging = Some(now);
+        }
+        log::debug!("{agings} agings, CPU {} us", cost.as_micros());
+        let obstacle = if ages.is_empty() { None } else { self.set_cold(old) };
+        self.tell_policy(world);
+        Some(Collected { processes: due.aging.then_some(cold), obstacle })
+    }
+
+    /// Keeps how much memory is as old as the rules say. Returns the reason why that is unknown,
+    /// when it is a new one.
+    fn set_cold(&mut self, cold: Result<Vec<(GroupId, Option<Bytes>)>, String>) -> Option<String> {
+        match cold {
+            Ok(cold) => {
+                self.obstacle = None;
+                for (id, bytes) in cold {
+                    match bytes {
+                        Some(bytes) => self.cold.insert(id, bytes),
+                        None => self.cold.remove(&id),
+                    };
+                }
+                None
+            }
+            Err(why) => (self.obstacle.as_ref() != Some(&why)).then_some(why),
         }
     }
 
-    /// After a sweep of that group: what it took is there no more, and the rest only if it was cut short.
+    /// Ages cannot be known for this reason. Groups whose rules ask for an age lose nothing, which
+    /// the log and the ledger say once.
+    pub fn set_obstacle(&mut self, why: String, time: u64, world: &mut World) -> Vec<Effect> {
+        self.cold.clear();
+        let reason = Reason::NoAges { why: why.clone() }.to_string();
+        self.obstacle = Some(why);
+        self.tell_policy(world);
+        let by_age = world.groups.iter().filter(|group| group.cold_only.is_some());
+        let paths = by_age.filter_map(|group| world.tree.path(group.id));
+        let record = |path: std::path::PathBuf| {
+            let group = path.to_string_lossy().into_owned();
+            log::warn!("{}: not swept: {reason}", printable(&group));
+            Effect::Record(Entry::LeftAlone { time, group, reason: reason.clone() })
+        };
+        paths.map(record).collect()
+    }
+
+    /// Tells the policy how much memory of each group is as old as its rule says.
+    pub fn tell_policy(&self, world: &mut World) {
+        for group in &mut world.groups {
+            if let Some(cold_only) = &mut group.cold_only {
+                cold_only.cold = match (&self.obstacle, self.cold.get(&group.id)) {
+                    (Some(why), _) => ColdAmount::Never { why: why.clone() },
+                    (None, Some(bytes)) => ColdAmount::Known { bytes: *bytes },
+                    (None, None) => ColdAmount::NotYet,
+                };
+            }
+        }
+    }
+
+    /// Once a second: has the thread age groups and take samples when it is time. `may_age`: see
+    /// [`may_age`].
+    pub fn order_if_due(&mut self, config: &Config, now: Monotonic, may_age: bool, world: &World, of: &Processes) {
+        if !may_age {
+            self.thread.stop();
+        }
+        if self.is_running {
+            return;
+        }
+        let ages = world.groups.iter().filter_map(|group| Some(group.cold_only.as_ref()?.min_age));
+        let ages = if may_age { self.rule_schedule.due(now, ages) } else { Vec::new() };
+        let size = config.history.size;
+        if !ages.is_empty() {
+            return self.order(Due::default(), ages, size, world, of);
+        }
+        let due = self.schedule.due(&config.history, now, may_age);
+        let sample = due.sample && size > Bytes::ZERO;
+        if due.aging || sample {
+            self.order(Due { sample, ..due }, Vec::new(), size, world, of);
+        }
+    }
+
+    fn order(&mut self, due: Due, ages: Vec<Duration>, size: Bytes, world: &World, of: &Processes) {
+        let by_age = world.groups.iter().filter(|group| group.class == Class::Background);
+        let by_age = by_age.filter_map(|group| Some((group.id, group.cold_only.as_ref()?.min_age))).collect();
+        let mut groups = choose(&world.tree, &by_age);
+        if due.sample {
+            let before = std::mem::take(&mut self.peaks);
+            for group in &mut groups {
+                group.peak = before.get(&group.id).copied().unwrap_or_default();
+                self.peaks.insert(group.id, Bytes::ZERO);
+            }
+        }
+        let processes = if due.aging { of.accounted() } else { Vec::new() };
+        self.is_running = true;
+        let reclaimed = std::mem::take(&mut self.reclaimed);
+        self.thread.order(Order { due, ages, groups, processes, reclaimed, size });
+    }
+
+    /// Keeps what the daemon reclaimed for the next order.
+    pub fn note_reclaimed(&mut self, reclaimed: Reclaimed) {
+        own_reclaim::note(&mut self.reclaimed, reclaimed);
+    }
+
+    /// After a sweep of the group: what was freed is not there any more. A sweep that was not cut
+    /// short has left nothing that is old.
     pub fn swept(&mut self, id: GroupId, freed: Bytes, is_cut_short: bool) {
-        if let Some(old) = self.old.get_mut(&id) {
-            *old = if is_cut_short { *old - freed } else { Bytes::ZERO };
+        if let Some(cold) = self.cold.get_mut(&id) {
+            *cold = if is_cut_short { *cold - freed } else { Bytes::ZERO };
         }
     }
 
     /// Forgets groups that are gone.
     pub fn retain(&mut self, is_there: impl Fn(GroupId) -> bool) {
-        self.old.retain(|id, _| is_there(*id));
+        self.cold.retain(|id, _| is_there(*id));
     }
 
-    /// Has groups left in peace, at once.
-    pub fn stop(&self) {
-        self.looker.stop();
-    }
-
-    /// The end.
+    /// Stops the thread and waits for its end.
     pub fn close(&mut self) {
-        self.looker.close();
-    }
-}
-
-impl Daemon {
-    /// Once a second.
-    pub(super) fn look_at_groups(&mut self, now: Monotonic) {
-        if let Some(report) = self.aging.looker.report() {
-            let history = &mut self.aging;
-            history.is_looking = false;
-            match report.ages.is_empty() {
-                true => history.schedule.spent(report.due, report.cost),
-                false => history.beats.spent(now, report.cost),
-            }
-            history.agings += report.agings;
-            history.cost += report.cost;
-            if report.due.aging {
-                self.processes.learn(report.cold);
-            }
-            if report.agings > 0 {
-                history.aged = Some(now);
-            }
-            log::debug!("looked at groups: {} agings, CPU {} us", report.agings, report.cost.as_micros());
-            if !report.ages.is_empty() {
-                self.take_old(report.old);
-            }
-        }
-        let may_age = self.may_age();
-        if !may_age {
-            self.aging.stop();
-        }
-        if self.aging.is_looking {
-            return;
-        }
-        let ages = self.world.groups.iter().filter_map(|group| Some(group.cold_only.as_ref()?.min_age));
-        let ages = if may_age { self.aging.beats.due(now, ages) } else { Vec::new() };
-        if !ages.is_empty() {
-            return self.order_look(Due::default(), ages);
-        }
-        let due = self.aging.schedule.due(&self.settings.config.history, now, may_age);
-        let is_kept = self.settings.config.history.size > Bytes::ZERO;
-        if due.aging || due.sample && is_kept {
-            self.order_look(Due { sample: due.sample && is_kept, ..due }, Vec::new());
-        }
+        self.thread.close();
     }
 
-    /// What is known of the groups that were aged for their rules.
-    fn take_old(&mut self, old: Result<Vec<(GroupId, Option<Bytes>)>, String>) {
-        let history = &mut self.aging;
-        match old {
-            Ok(old) => {
-                history.never = None;
-                for (id, bytes) in old {
-                    match bytes {
-                        Some(bytes) => history.old.insert(id, bytes),
-                        None => history.old.remove(&id),
-                    };
-                }
-            }
-            Err(why) if history.never.as_ref() != Some(&why) => self.never_old(why),
-            Err(_) => {}
-        }
-        self.note_old();
-    }
-
-    /// Groups that lose only what is old lose nothing, and it is said once why.
-    pub(super) fn never_old(&mut self, why: String) {
-        self.aging.old.clear();
-        let reason = Reason::NoAges { why: why.clone() }.to_string();
-        self.aging.never = Some(why);
-        let time = clock::read_wall().as_secs();
-        for group in self.world.groups.iter().filter(|group| group.cold_only.is_some()) {
-            if let Some(path) = self.world.tree.path(group.id) {
-                let group = path.to_string_lossy().into_owned();
-                log::warn!("{}: left alone: {reason}", printable(&group));
-                self.books.record(&Entry::LeftAlone { time, group, reason: reason.clone() });
-            }
-        }
-    }
-
-    /// Tells the policy.
-    pub(super) fn note_old(&mut self) {
-        for group in &mut self.world.groups {
-            if let Some(cold_only) = &mut group.cold_only {
-                cold_only.cold = self.aging.old(group.id);
-            }
-        }
-    }
-
-    fn order_look(&mut self, due: Due, ages: Vec<Duration>) {
-        let by_age = self.world.groups.iter().filter(|group| group.class == Class::Background);
-        let by_age = by_age.filter_map(|group| Some((group.id, group.cold_only.as_ref()?.min_age))).collect();
-        let mut groups = choose(&self.world.tree, &by_age);
-        if due.sample {
-            let before = std::mem::take(&mut self.aging.peaks);
-            for group in &mut groups {
-                group.peak = before.get(&group.id).copied().unwrap_or_default();
-                self.aging.peaks.insert(group.id, Bytes::ZERO);
-            }
-        }
-        let processes = if due.aging { self.processes.accounted() } else { Vec::new() };
-        self.aging.is_looking = true;
-        self.aging.looker.order(Order { due, ages, groups, processes, size: self.settings.config.history.size });
-    }
-
-    /// Whether groups may be aged now. It need not be idle: what is used while somebody works is what one
-    /// wants to know. But nothing is done to a machine that is short of memory, that is told to hold still,
-    /// or that takes memory from groups or brings it back just now.
-    fn may_age(&self) -> bool {
-        let Some(Decision::Hold { reason }) = &self.mind.decision else { return false };
-        let is_quiet = matches!(
-            reason,
-            Reason::Preparing { .. } | Reason::Paused { .. } | Reason::Warming | Reason::GoingToSleep { .. }
-        );
-        let is_at_ease = |signals: &Signals| {
-            let allowed = self.settings.config.idle.pressure_memory;
-            let stalled = signals.machine.stall_memory.map(|stalled| stalled * 10_000);
-            stalled.is_some_and(|stalled| stalled <= signals.machine.dt * allowed.0)
-        };
-        self.settings.config.mode == Mode::Act
-            && !is_quiet
-            && !self.work.is_busy()
-            && self.readings.signals.as_ref().is_some_and(is_at_ease)
-    }
-
-    pub(super) fn history_view(&self, now: Monotonic) -> HistoryView {
-        let history = &self.aging;
+    /// The figures for `omr status`.
+    pub fn view(&self, now: Monotonic, config: &omr_policy::History) -> HistoryView {
         HistoryView {
-            agings: history.agings,
-            cpu_ms: millis(history.cost),
-            aged_ms_ago: history.aged.map(|aged| millis(now.since(aged))),
-            wait_ms: millis(history.schedule.wait(&self.settings.config.history)),
+            agings: self.agings,
+            cpu_ms: millis(self.cost),
+            aged_ms_ago: self.last_aging.map(|last| millis(now.since(last))),
+            wait_ms: millis(self.schedule.wait(config)),
         }
     }
 }
 
-/// The groups that are looked at: the machine and the largest, with at least so much that it is worth it; and the
-/// largest of those that lose only what is old, with how old that is.
+/// Results for the other parts.
+#[derive(Debug)]
+pub struct Collected {
+    /// The memory that processes have not used; `None`: it was not asked for.
+    pub processes: Option<Vec<(omr_policy::rank::ProcessId, crate::aging_thread::Cold)>>,
+    /// Ages cannot be known for this reason, which is new.
+    pub obstacle: Option<String>,
+}
+
+/// Returns true if groups may be aged now. The machine need not be idle: memory that is used while
+/// somebody works is of interest. But groups are not aged while the machine is short of memory, is
+/// paused, frees memory for an event, or brings memory back.
+pub fn may_age(config: &Config, decision: Option<&Decision>, machine: Option<&Machine>) -> bool {
+    let Some(Decision::Hold { reason }) = decision else { return false };
+    let is_occupied = matches!(
+        reason,
+        Reason::Preparing { .. } | Reason::Paused { .. } | Reason::Warming | Reason::GoingToSleep { .. }
+    );
+    let has_memory = |machine: &Machine| {
+        let allowed = config.idle.pressure_memory;
+        let stalled = machine.stall_memory.map(|stalled| stalled * 10_000);
+        stalled.is_some_and(|stalled| stalled <= machine.dt * allowed.0)
+    };
+    config.mode == Mode::Act && !is_occupied && machine.is_some_and(has_memory)
+}
+
+/// The groups to age: the machine; the largest groups, above the smallest size that is sampled; and
+/// the largest of those whose rules ask for an age, with that age.
 fn choose(tree: &Tree, by_age: &HashMap<GroupId, Duration>) -> Vec<Wanted> {
     let nodes = tree.nodes();
     let size = |index: usize| nodes[index].current.unwrap_or_default();
@@ -254,4 +261,31 @@ fn choose(tree: &Tree, by_age: &HashMap<GroupId, Duration>) -> Vec<Wanted> {
         older_than: by_age.get(&nodes[index].id).copied(),
     };
     chosen.into_iter().map(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_aged_only_in_mode_act_and_while_there_is_memory() {
+        let mut machine =
+            Machine { dt: Duration::from_secs(1), stall_memory: Some(Duration::ZERO), ..Machine::default() };
+        let mut config = Config::default();
+        let hold = |reason| Decision::Hold { reason };
+        let idle = hold(Reason::NothingToGain);
+        assert!(may_age(&config, Some(&idle), Some(&machine)));
+        for occupied in [Reason::Warming, Reason::Preparing { what: "a move".into() }, Reason::Paused { left: None }] {
+            assert!(!may_age(&config, Some(&hold(occupied)), Some(&machine)));
+        }
+        assert!(!may_age(&config, None, Some(&machine)));
+        assert!(!may_age(&config, Some(&idle), None));
+        machine.stall_memory = None;
+        assert!(!may_age(&config, Some(&idle), Some(&machine)), "unknown pressure is not low pressure");
+        machine.stall_memory = Some(Duration::from_millis(900));
+        assert!(!may_age(&config, Some(&idle), Some(&machine)));
+        machine.stall_memory = Some(Duration::ZERO);
+        config.mode = Mode::Observe;
+        assert!(!may_age(&config, Some(&idle), Some(&machine)));
+    }
 }

@@ -1,14 +1,14 @@
-//! What is written down: the ledger, today's figures, and the write budget.
+//! The daemon's records: the ledger, today's figures, and the write budget.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use omr_base::storage::write_atomically;
 use omr_history::ledger::{self, Entry, Ledger, Swept};
-use omr_kernel::clock;
 use omr_policy::Writes;
 use omr_units::{Bytes, GroupId, Monotonic};
 
+use crate::host::Host;
 use crate::tally::Tally;
 
 /// The daemon's books.
@@ -16,7 +16,7 @@ pub struct Books {
     /// Today's figures, and those of each group.
     pub tally: Tally,
     ledger: Ledger,
-    /// Where the write budget is kept.
+    /// The file of the write budget.
     budget: PathBuf,
     /// The write budget as it was saved last.
     saved: Writes,
@@ -26,10 +26,11 @@ pub struct Books {
 
 impl Books {
     /// Opens the books of a state directory. Returns them with the write budget that was saved.
-    pub fn open(state_dir: &Path) -> (Self, Writes) {
-        let writes = read_writes(state_dir);
+    pub fn open(host: &Host) -> (Self, Writes) {
+        let (state_dir, time) = (&host.state_dir, host.wall());
+        let writes = read_writes(state_dir, time);
         let books = Books {
-            tally: Tally::load(state_dir, clock::read_wall().as_secs()),
+            tally: Tally::load(state_dir, time),
             ledger: Ledger::open(state_dir),
             budget: state_dir.join(BUDGET),
             saved: writes.clone(),
@@ -43,8 +44,8 @@ impl Books {
         self.ledger.add(entry);
     }
 
-    /// Writes down the sweep of a group. The write budget comes first: whoever sees the line may rely on
-    /// its being counted.
+    /// Writes down the sweep of a group. The write budget comes first: whoever sees the line may
+    /// rely on its being counted.
     pub fn record_sweep(&mut self, now: Monotonic, swept: Swept, refaults: Option<Bytes>, writes: &Writes) {
         self.tally.add(now, &swept, refaults);
         self.save(writes);
@@ -52,8 +53,8 @@ impl Books {
     }
 
     /// Once a second: writes down what came back after sweeps that ended some minutes ago.
-    pub fn record_refaults(&mut self, now: Monotonic, refaults: impl Fn(GroupId) -> Option<Bytes>) {
-        for line in self.tally.came_back(now, clock::read_wall().as_secs(), refaults) {
+    pub fn record_refaults(&mut self, now: Monotonic, time: u64, refaults: impl Fn(GroupId) -> Option<Bytes>) {
+        for line in self.tally.came_back(now, time, refaults) {
             self.ledger.add(&line);
         }
     }
@@ -83,7 +84,7 @@ const BUDGET: &str = "swap-writes.json";
 
 /// Reads the write budget. Where its file cannot be read, the budget is put together anew from the
 /// ledger, which also knows what went to swap.
-fn read_writes(state_dir: &Path) -> Writes {
+fn read_writes(state_dir: &Path, now: u64) -> Writes {
     let path = state_dir.join(BUDGET);
     let err = match fs::read(&path).map(|text| serde_json::from_slice(&text)) {
         Ok(Ok(writes)) => return writes,
@@ -93,7 +94,6 @@ fn read_writes(state_dir: &Path) -> Writes {
     };
     log::warn!("{}: {err}; the writes to swap are counted anew from the ledger", path.display());
     let mut writes = Writes::default();
-    let now = clock::read_wall().as_secs();
     let _ = ledger::read(state_dir, |entry| {
         let (time, bytes) = match entry {
             Entry::Sweep(swept) => (swept.time, swept.swapped_out),

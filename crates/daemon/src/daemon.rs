@@ -1,56 +1,39 @@
-//! The loop: waits, hands each event to the part that it concerns, and carries out what follows.
+//! The daemon: its parts, and what follows from each event. Nothing here waits, so a test can run
+//! it without the socket, and with threads and clocks of its own.
 
-use std::fs;
-use std::os::fd::AsFd;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use omr_base::paths;
-use omr_base::signals::SignalFd;
-use omr_config::BackendChoice;
-use omr_control::protocol::{Answer, Request};
-use omr_engine::prepare::zram;
 use omr_engine::reclaim::Report;
-use omr_engine::reclaim::backend::{self, Backend};
-use omr_engine::reclaim::limit_journal::Journal;
-use omr_engine::warm::Notice;
-use omr_kernel::clock;
+use omr_engine::reclaim::backend::Backend;
 use omr_machine::processes::Finder;
-use omr_machine::statements::StatementStore;
+use omr_machine::statements::{StatementStore, Statements};
 use omr_policy::pace::Job;
+use omr_policy::statement::Statement;
 use omr_policy::{Decision, End, Finished, Mode, Reason, State};
 use omr_units::{Bytes, GroupId, Monotonic};
-use rustix::event::PollFlags;
 
-use crate::aging::History;
+use crate::aging::{self, Aging};
+use crate::aging_thread::AgingThread;
 use crate::books::Books;
-use crate::effects::Effect;
-use crate::events::{Event, Sources};
+use crate::effects::{Effect, SparedGroup};
+use crate::hint_job::Given;
 use crate::host::Host;
-use crate::looker;
 use crate::mind::Mind;
+use crate::own_reclaim::Reclaimed;
 use crate::preparing::Preparation;
-use crate::processes::{self, Processes};
+use crate::processes::{Processes, is_there};
 use crate::readings::{Readings, Warming};
-use crate::server::{Peer, Server};
-use crate::settings::{Settings, actuator};
-use crate::sweeps::{self, Begun, Sweeps};
-use crate::timer::Timer;
+use crate::server::Peer;
+use crate::settings::Settings;
+use crate::statements;
+use crate::sweeps::{self, Next, Sweeps};
 use crate::work::Work;
-use crate::worker::{Order, Outcome, Setup, Sweep};
+use crate::worker::{Order, Outcome};
 use crate::world::World;
 
-/// The policy is asked once in this time; also the only wake-up of an idle daemon.
-const TICK: Duration = Duration::from_secs(1);
-
-/// The user that `omr watch` runs as.
-const WATCHER: &str = "omr-watch";
-/// The user that `omr follow` runs as, where it follows the sessions of all users.
-const FOLLOWER: &str = "omr-follow";
-
-/// The daemon's parts.
+/// The daemon's parts. Each part owns its data.
 pub struct Daemon {
     pub host: Host,
     pub settings: Settings,
@@ -60,155 +43,60 @@ pub struct Daemon {
     pub work: Work,
     pub sweeps: Sweeps,
     pub books: Books,
+    pub statements: StatementStore,
     pub processes: Processes,
-    pub aging: History,
+    pub aging: Aging,
     pub preparation: Preparation,
-    pub server: Server,
-}
-
-/// The journal of changed limits, after left-over limits were restored. `None`: limits cannot be
-/// changed. A disk that is full or read-only takes the records, not the sweeps. Restoring is the one
-/// write of mode "observe": it undoes what an earlier omr has changed, and a group must not stay
-/// squeezed.
-fn open_journal(host: &Host, backend: BackendChoice) -> Result<Option<Journal>> {
-    match backend::journal(&host.kernel, &host.state_dir, &mut *actuator(Mode::Act)) {
-        Ok(journal) => Ok(Some(journal)),
-        Err(err) if backend == BackendChoice::High => Err(err.context("memory.high needs a journal")),
-        Err(err) => {
-            log::warn!("{err:#}");
-            Ok(None)
-        }
-    }
 }
 
 impl Daemon {
-    /// Starts the threads, opens the socket and scans the groups.
-    pub fn start(host: Host, settings: Settings) -> Result<Self> {
-        let (root, loaded) = (&host.root, &settings.loaded);
-        let journal = open_journal(&host, settings.backend)?;
-        let mode = settings.config.mode;
-        zram::warn_of_left(&host.kernel, root);
-        let work = Work::start(|progress| Setup {
-            kernel: Arc::clone(&host.kernel),
-            root: root.clone(),
-            actuator: settings.actuator(),
-            new_actuator: Box::new(move || actuator(mode)),
-            choice: settings.backend,
-            journal,
-            progress,
-        })?;
-        let (books, writes) = Books::open(&host.state_dir);
+    /// Reads the state of earlier runs and scans the groups. The threads run already.
+    pub fn new(host: Host, settings: Settings, work: Work, aging: AgingThread) -> Result<Self> {
+        let now = host.now();
+        let (books, writes) = Books::open(&host);
         let mut state = State::default();
         state.writes = writes;
-        if !loaded.processes.is_empty() {
-            processes::warn_of_missing_rights(&host.kernel);
-        }
-        let boot = host.kernel.read_boot_id().unwrap_or_default();
-        let statements = StatementStore::load(&paths::statements(root), &boot);
-        let user = |name: &str| id_of(root, "etc/passwd", name);
-        let group = id_of(root, "etc/group", "omr");
-        let looker = looker::start(Arc::clone(&host.kernel), paths::history(root), settings.actuator())?;
         let mut daemon = Daemon {
             world: World::new(&host, &settings),
-            readings: Readings::new(Notice::new(&paths::warm_lock(root))),
+            readings: Readings::new(host.warm_lock()),
             mind: Mind::new(state),
             work,
             sweeps: Sweeps::new()?,
             books,
-            processes: Processes::new(Finder::new(&loaded.processes), statements),
-            aging: History::new(&settings.config.history, looker),
+            statements: host.load_statements(),
+            processes: Processes::new(Finder::new(&settings.loaded.processes), now),
+            aging: Aging::new(&settings.config.history, aging, now),
             preparation: Preparation::default(),
-            server: Server::listen(&paths::socket(root), group, user(WATCHER), user(FOLLOWER))?,
             settings,
             host,
         };
         daemon.scan();
         if daemon.settings.config.mode == Mode::Observe {
-            daemon.never_old("in mode \"observe\" nothing is written to the kernel, so no group is aged".into());
-            daemon.note_old();
+            let why = "in mode \"observe\" nothing is written to the kernel, so no group is aged";
+            daemon.set_ages_obstacle(why.into());
         }
         daemon.probe();
         daemon.sweeps.arm_trigger(&daemon.host, &daemon.settings.config.stop);
         Ok(daemon)
     }
 
-    /// The loop. Returns when a signal asks for the end.
-    pub fn serve(&mut self, signal_fd: &SignalFd) -> Result<()> {
-        let tick = Timer::new()?;
-        tick.every(TICK)?;
-        // The first readings only start the counters.
-        self.tick();
-        loop {
-            for event in self.wait(&tick, signal_fd)? {
-                match event {
-                    Event::Sample => self.sample(),
-                    Event::Stall => self.stalled(),
-                    Event::Worker => self.collect_outcomes(),
-                    Event::Attributes => self.collect_changes(),
-                    Event::Tick => {
-                        tick.clear();
-                        self.tick();
-                    }
-                    Event::Client(index) => self.serve_client(index),
-                    Event::Connect => self.server.accept(clock::read_monotonic()),
-                    Event::Signal => match signal_fd.read() {
-                        Some(libc::SIGHUP) => self.reload(),
-                        Some(_) => return Ok(()),
-                        None => {}
-                    },
-                }
-            }
-            self.server.drop_closed();
-            self.note_client_statements();
-        }
-    }
-
-    /// Waits for events, in the order in which they are to be handled.
-    fn wait(&self, tick: &Timer, signal_fd: &SignalFd) -> Result<Vec<Event>> {
-        let mut sources = Sources::default();
-        sources.add(Event::Sample, &self.sweeps.sampler);
-        // Into zram, paging out is how somebody who waits for memory gets it.
-        let on_disk = self.readings.swap_is_on_disk().unwrap_or(true);
-        let is_in_the_way = self.sweeps.running.is_some() || (on_disk && self.processes.pages_out());
-        if let Some(trigger) = self.sweeps.trigger.as_ref().filter(|_| is_in_the_way) {
-            sources.add_fd(Event::Stall, trigger.as_fd(), PollFlags::PRI);
-        }
-        sources.add(Event::Worker, &self.work);
-        if let Some(changes) = self.world.tree.changes().filter(|_| self.world.may_collect()) {
-            sources.add_fd(Event::Attributes, changes, PollFlags::IN);
-        }
-        sources.add(Event::Tick, tick);
-        self.server.register(&mut sources);
-        sources.add(Event::Signal, signal_fd);
-        let waiting = self.server.waiting();
-        let mut events = sources.wait(waiting.is_empty())?;
-        let more = waiting.into_iter().map(Event::Client).filter(|client| !events.contains(client));
-        let more: Vec<Event> = more.collect();
-        // Whoever connects may take the place of another, so clients come before.
-        let place = events.iter().position(|event| matches!(event, Event::Connect | Event::Signal));
-        let place = place.unwrap_or(events.len());
-        events.splice(place..place, more);
-        Ok(events)
-    }
-
     /// Once a second: read, decide, act.
-    fn tick(&mut self) {
-        let now = clock::read_monotonic();
-        let cpu = clock::read_thread_cpu();
+    pub fn tick(&mut self) {
+        let now = self.host.now();
+        let cpu = self.host.kernel.clock.thread_cpu();
         self.world.allow_collecting();
         let freed = self.work.progress().freed;
         let effects = self.preparation.check_deadline(&self.host, &mut self.mind.state, now, freed);
         self.carry_out(effects);
         self.scan_if_due(now);
-        let scanned = clock::read_monotonic();
-        let signals = self.readings.take(&self.host, &self.settings, &mut self.world.cpu);
-        if let Some(signals) = signals {
+        let scanned = self.host.now();
+        if let Some(signals) = self.readings.take(&self.host, &self.settings, &mut self.world.cpu) {
             if signals.slept {
                 log::info!("the machine was asleep");
-                // What it was for is over, and the clock of its deadline stood still.
+                // The event is over, and the clock of the deadline stood still.
                 self.end_preparing("the machine was asleep");
             }
-            let taken = clock::read_monotonic();
+            let taken = self.host.now();
             let decision = self.mind.decide(&self.settings, &signals, &self.world.groups);
             // lab/omrlab/scenarios/self_cost.py reads this line.
             log::debug!(
@@ -216,28 +104,28 @@ impl Daemon {
                 self.world.tree.nodes().len(),
                 scanned.since(now).as_micros(),
                 taken.since(scanned).as_micros(),
-                clock::read_monotonic().since(taken).as_micros(),
-                clock::read_thread_cpu().saturating_sub(cpu).as_micros()
+                self.host.now().since(taken).as_micros(),
+                self.host.kernel.clock.thread_cpu().saturating_sub(cpu).as_micros()
             );
             self.readings.signals = Some(signals);
             self.act(decision);
         }
-        self.look_at_processes();
-        self.look_at_groups(now);
+        self.check_processes();
+        self.check_aging(now);
         let world = &self.world;
-        self.books.record_refaults(now, |id| world.node(id).and_then(|node| node.refaults));
-        self.server.close_silent(now);
-        self.note_client_statements();
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        let refaults = |id| world.node(id).and_then(|node| node.refaults);
+        self.books.record_refaults(now, self.host.wall(), refaults);
     }
 
-    /// Scans the groups when it is time; else reads the one that is being swept.
+    // Groups.
+
+    /// Scans the groups when it is time. Otherwise reads the one that is being swept.
     fn scan_if_due(&mut self, now: Monotonic) {
         let is_due = now >= self.world.next_scan;
         let warming = self.readings.notice_warming();
         self.mind.state.set_warming(warming != Warming::No);
         match warming {
-            // What came back since the last scan must not be found later.
+            // Refaults since the last scan must not count later.
             Warming::JustEnded => self.discount_refaults(),
             Warming::Running if is_due => self.discount_refaults(),
             Warming::Running => {}
@@ -254,36 +142,36 @@ impl Daemon {
     /// Reads all groups, and forgets those that are gone.
     pub fn scan(&mut self) {
         let Some(ids) = self.world.scan(&self.host) else { return };
-        self.note_old();
+        self.aging.tell_policy(&mut self.world);
         self.aging.note_peaks(&self.world.tree);
         let is_there = |id: GroupId| ids.binary_search(&id).is_ok();
         self.mind.state.retain(&ids);
         self.books.tally.retain(is_there);
         self.aging.retain(is_there);
-        self.processes.statements.retain_groups(is_there);
+        self.statements.retain_groups(is_there);
     }
 
-    /// Scans the groups. All that came back since the last scan is nobody's fault: `omr warm` did that.
+    /// Scans the groups. `omr warm` has caused all refaults since the last scan, so they do not
+    /// count.
     fn discount_refaults(&mut self) {
         let before = self.world.refaults();
         self.scan();
         for (id, now) in self.world.refaults() {
             let bytes = before.get(&id).map_or(Bytes::ZERO, |before| now - *before);
-            if bytes == Bytes::ZERO {
-                continue;
+            if bytes > Bytes::ZERO {
+                self.mind.state.discount_refaults(id, bytes);
+                self.books.tally.discount_refaults(id, bytes);
             }
-            self.mind.state.discount_refaults(id, bytes);
-            self.books.tally.discount_refaults(id, bytes);
         }
     }
 
-    /// Reads the group being swept, so that what comes back into it is noticed between two scans.
+    /// Reads the group being swept, so that its refaults are noticed between two scans.
     fn read_running(&mut self) {
         let (Some(running), Some(id)) = (&self.sweeps.running, self.mind.state.sweeping()) else { return };
         self.world.read_refaults(&self.host, id, &running.path, &mut self.readings.buffer);
     }
 
-    /// Asks the kernel what it can be asked for.
+    /// Asks the kernel what it supports.
     fn probe(&mut self) {
         let Some(group) = self.world.open_background(&self.host) else { return };
         let backend = Backend::probe(self.settings.backend, &group, &mut *self.settings.actuator());
@@ -294,98 +182,109 @@ impl Daemon {
         }
     }
 
-    /// The next group of the sweep, right after one is finished.
-    fn sweep_next(&mut self) {
-        let Some(signals) = self.readings.signals_now(&self.host, &self.settings) else { return };
-        let decision = self.mind.decide_next(&self.settings, &signals, &self.world.groups);
-        self.act(decision);
+    /// Groups have changed attributes: a user has switched to another application.
+    pub fn collect_changes(&mut self) {
+        let cpu = self.host.kernel.clock.thread_cpu();
+        let changed = self.world.collect_changes(&self.host);
+        if !changed.is_empty() {
+            self.reclassified(&changed);
+            if self.processes.may_return() {
+                self.scan_processes();
+            }
+        }
+        self.world.collected(self.host.kernel.clock.thread_cpu().saturating_sub(cpu));
     }
+
+    /// These groups changed their class. Those that are not in the background lose no more memory.
+    fn reclassified(&mut self, changed: &[GroupId]) {
+        self.world.refresh_groups(&self.host);
+        self.aging.tell_policy(&mut self.world);
+        self.carry_out(self.world.not_background(changed).into_iter().map(Effect::SpareGroup));
+        self.processes.scan_soon();
+    }
+
+    // Sweeps.
 
     /// Carries out a decision.
     pub fn act(&mut self, decision: Decision) {
         match &decision {
-            Decision::Sweep { id, job, reason } => self.begin(*id, job, reason),
-            Decision::Stop { reason } => self.stop(reason.clone()),
+            Decision::Sweep { id, job, reason } => self.begin_sweep(*id, job, reason),
+            Decision::Stop { reason } => self.stop_sweep(reason.clone()),
             Decision::Continue { .. } => {}
             Decision::Hold { reason } => {
                 self.sweeps.end_number();
                 // A sweep begins with fresh figures.
                 if let Reason::Settling { idle, needed } = reason {
-                    let begins = clock::read_monotonic() + needed.saturating_sub(*idle);
+                    let begins = self.host.now() + needed.saturating_sub(*idle);
                     self.world.next_scan = self.world.next_scan.min(begins);
                 }
             }
         }
         let reason = decision.reason().clone();
-        if self.mind.keep(decision) {
+        if self.mind.keep(self.host.now(), decision) {
             log::debug!("{reason}");
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Custom(&format!("STATUS={reason}"))]);
         }
     }
 
-    /// Has the worker sweep a group.
-    fn begin(&mut self, id: GroupId, job: &Job, reason: &Reason) {
-        // It was in the list a moment ago; the next scan will tell.
-        let Some(path) = self.world.tree.path(id) else { return self.give_up(id) };
-        let inner = self.world.node(id).filter(|node| node.is_internal);
-        let inner = inner.and_then(|node| node.current.map(|current| current - node.charged_to_children));
-        let group = self.world.group(id);
-        let refaults = group.and_then(|group| group.refaults);
-        let older_than = group.and_then(|group| Some(group.cold_only.as_ref()?.min_age));
-        // What happened before the sweep began is not its business.
-        self.world.cpu.non_background.sample();
-        let begun = Begun {
-            number: self.books.tally.next_sweep(),
-            path: path.clone(),
-            asked: job.amount,
-            refaults,
-            reason: reason.clone(),
-        };
+    fn begin_sweep(&mut self, id: GroupId, job: &Job, reason: &Reason) {
+        let next = Next { number: self.books.tally.next_sweep(), id, job, reason };
         let steady_load = self.mind.state.steady_load();
-        if let Err(err) = self.sweeps.begin(&self.settings.config.stop, steady_load, begun) {
-            log::error!("{err:#}; no sweep without a look at the machine");
-            return self.give_up(id);
+        let stop = &self.settings.config.stop;
+        match self.sweeps.begin(&self.host, stop, &mut self.world, steady_load, next) {
+            Some(order) => self.order(order),
+            None => {
+                let end = End::Failed;
+                let finished = Finished { id, size: Bytes::ZERO, refaults: None, swap_writes: Bytes::ZERO, end };
+                self.mind.state.finished(&self.settings.config, self.host.now(), 0, &finished);
+            }
         }
-        self.work.order(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than }));
     }
 
-    /// A sweep that did not begin.
-    fn give_up(&mut self, id: GroupId) {
-        let finished = Finished { id, size: Bytes::ZERO, refaults: None, swap_writes: Bytes::ZERO, end: End::Failed };
-        self.mind.state.finished(&self.settings.config, clock::read_monotonic(), 0, &finished);
-    }
-
-    /// The worker has done what it was told to.
-    fn collect_outcomes(&mut self) {
+    /// The worker has ended its orders.
+    pub fn collect_outcomes(&mut self) {
         while let Some(outcome) = self.work.outcome() {
             self.finish(outcome);
             self.begin_to_prepare();
-            if !self.work.is_busy() {
-                self.sweep_next();
+            if !self.work.is_busy()
+                && let Some(signals) = self.readings.signals_now(&self.host, &self.settings)
+            {
+                // The next group of the sweep.
+                let decision = self.mind.decide_next(&self.settings, &signals, &self.world.groups);
+                self.act(decision);
             }
         }
     }
 
     fn finish(&mut self, outcome: Outcome) {
+        let on_disk = self.readings.swap_is_on_disk().unwrap_or(false);
         match outcome {
-            Outcome::Swept(id, report) => self.swept(id, report),
+            Outcome::Swept(id, report) => self.finish_sweep(id, report, on_disk),
             Outcome::Prepared(result) => {
-                let on_disk = self.readings.swap_is_on_disk().unwrap_or(false);
-                let mode = self.settings.config.mode;
-                let effects = self.preparation.freed(&mut self.mind.state, mode, on_disk, result);
+                if let Ok(done) = &result {
+                    self.note_reclaimed(PathBuf::new(), done.freed_anon, Duration::ZERO, Monotonic(0));
+                }
+                let (time, mode) = (self.host.wall(), self.settings.config.mode);
+                let effects = self.preparation.freed(&mut self.mind.state, time, mode, on_disk, result);
                 self.carry_out(effects);
             }
-            Outcome::Hinted(given) => self.hinted(given),
+            Outcome::Hinted(given) => {
+                if let Given::Hinted(report, _) = &given {
+                    self.note_reclaimed(PathBuf::from(&report.group), report.freed, Duration::ZERO, Monotonic(0));
+                }
+                let state = &mut self.mind.state;
+                let effects = self.processes.end_hint(&self.host, &self.settings, state, on_disk, given);
+                self.carry_out(effects);
+                self.rank_processes();
+                self.begin_hint();
+            }
             Outcome::HandedBack(result) => self.preparation.handed_back(&mut self.mind.state, result),
         }
     }
 
-    /// The worker is done with a group.
-    fn swept(&mut self, id: GroupId, report: Report) {
+    fn finish_sweep(&mut self, id: GroupId, report: Report, on_disk: bool) {
         let Some(running) = self.sweeps.finish(&self.host, &report) else { return };
-        let now = clock::read_monotonic();
-        let wall = clock::read_wall().as_secs();
-        let on_disk = self.readings.swap_is_on_disk().unwrap_or(false);
+        let (now, time) = (self.host.now(), self.host.wall());
         let finished = Finished {
             id,
             size: report.size,
@@ -393,197 +292,255 @@ impl Daemon {
             swap_writes: if on_disk { report.swapped_out } else { Bytes::ZERO },
             end: report.end,
         };
-        self.mind.state.finished(&self.settings.config, now, wall / 3600, &finished);
-        if let Some(group) = self.world.groups.iter_mut().find(|group| group.id == id) {
-            group.current = Some(report.size);
-            group.refaults = report.refaults.or(group.refaults);
-        }
+        self.mind.state.finished(&self.settings.config, now, time / 3600, &finished);
+        self.world.swept(id, report.size, report.refaults);
         self.aging.swept(id, report.freed, matches!(report.end, End::Stopped | End::Timeout));
-        self.note_old();
+        self.aging.tell_policy(&mut self.world);
+        let unused_for = running.older_than.unwrap_or_default();
+        self.note_reclaimed(running.path.clone(), report.freed_anon, unused_for, running.began);
         let refaults = running.refaults.or(report.refaults);
-        let line = sweeps::line(wall, self.settings.config.mode, id, &running, report);
+        let line = sweeps::line(time, self.settings.config.mode, id, &running, report);
         self.books.record_sweep(now, line, refaults, &self.mind.state.writes);
     }
 
-    /// Carries out what a part asks of the others.
-    fn carry_out(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Act(decision) => self.act(decision),
-                Effect::StopSweep(reason) => self.stop(reason),
-                Effect::StopWork => self.work.stop(),
-                Effect::BeginPreparing if self.work.is_busy() => {}
-                Effect::BeginPreparing => self.begin_to_prepare(),
-                Effect::Order(order) => self.work.order(order),
-                Effect::SpendWrites(bytes) => {
-                    self.mind.state.writes.add(clock::read_wall().as_secs() / 3600, bytes);
-                    self.books.save(&self.mind.state.writes);
-                }
-                Effect::Record(entry) => self.books.record(&entry),
-            }
+    /// Tells the aging thread of memory that will be gone at the next aging without being used.
+    fn note_reclaimed(&mut self, path: PathBuf, bytes: Bytes, unused_for: Duration, began: Monotonic) {
+        if self.settings.config.mode == Mode::Act && bytes > Bytes::ZERO {
+            self.aging.note_reclaimed(Reclaimed { path, bytes, unused_for, began, ended: self.host.now() });
         }
     }
 
-    /// The worker is free: gives it the preparation that waits for it, if one does.
-    fn begin_to_prepare(&mut self) {
-        if let Some(order) = self.preparation.begin(&self.host, &self.settings) {
-            self.work.order(order);
-        }
-    }
-
-    /// Ends the preparation for this reason, if there is one.
-    fn end_preparing(&mut self, why: &'static str) {
-        let effects = self.preparation.end(&mut self.mind.state, why);
-        self.carry_out(effects);
-    }
-
-    /// Has the running sweep end.
-    pub fn stop(&mut self, reason: Reason) {
+    /// Tells the running sweep to end, if there is one.
+    fn stop_sweep(&mut self, reason: Reason) {
         if self.sweeps.stop(reason) {
             self.work.stop();
         }
     }
 
-    /// Somebody needs the machine.
-    fn interrupt(&mut self, reason: Reason) {
-        if self.sweeps.is_unstopped() {
-            log::debug!("{reason}");
-            self.stop(reason);
-            self.mind.state.interrupt(clock::read_monotonic());
-            self.sweeps.end_number();
-        }
+    /// Returns true while omr may be in the way of a task that waits for memory: during a sweep,
+    /// and while a process is paged out to a disk. A page-out to zram is how the task gets memory.
+    pub fn is_in_the_way(&self) -> bool {
+        let on_disk = self.readings.swap_is_on_disk().unwrap_or(true);
+        self.sweeps.running.is_some() || (on_disk && self.processes.is_paging_out())
     }
 
-    fn sample(&mut self) {
+    /// Every 20 ms during a sweep: has foreground work begun?
+    pub fn sample(&mut self) {
         self.sweeps.sampler.clear();
         if let Some(reason) = self.sweeps.sample(&self.host, &self.settings.config, &mut self.world.cpu) {
             self.interrupt(reason);
         }
     }
 
-    fn stalled(&mut self) {
+    /// A task waits for memory.
+    pub fn stalled(&mut self) {
         let stop = &self.settings.config.stop;
         let reason = Reason::Stalled { stall: stop.stall, window: stop.window };
         self.stop_hint(&reason.to_string());
         self.interrupt(reason);
     }
 
-    /// Groups say something else of themselves: somebody has gone from one application to another.
-    fn collect_changes(&mut self) {
-        let cpu = clock::read_thread_cpu();
-        let changed = self.world.collect_changes(&self.host);
-        if !changed.is_empty() {
-            self.reclassified(&changed);
-            self.look_for_returning();
+    /// Somebody needs the machine: ends the sweep.
+    fn interrupt(&mut self, reason: Reason) {
+        if self.sweeps.is_unstopped() {
+            log::debug!("{reason}");
+            self.stop_sweep(reason);
+            self.mind.state.interrupt(self.host.now());
+            self.sweeps.end_number();
         }
-        self.world.collected(clock::read_thread_cpu().saturating_sub(cpu));
     }
 
-    /// SIGHUP: a file that is wrong changes nothing.
-    fn reload(&mut self) {
+    /// Ends the hint and the sweep.
+    pub fn stop_all(&mut self, why: &str, reason: Reason) {
+        self.stop_hint(why);
+        self.stop_sweep(reason);
+        self.sweeps.end_number();
+    }
+
+    // Processes.
+
+    /// Once a second: scans the processes when it is time, and begins the next hint.
+    fn check_processes(&mut self) {
+        let began = self.host.now();
+        let is_slow = self.sweeps.running.is_some() && self.world.is_slow_to_scan();
+        if is_slow || !self.processes.is_scan_due(began, &self.statements) {
+            return;
+        }
+        let cpu = self.host.kernel.clock.thread_cpu();
+        self.scan_processes();
+        self.processes.scanned(began, self.host.kernel.clock.thread_cpu().saturating_sub(cpu));
+        self.begin_hint();
+    }
+
+    /// Finds and ranks the processes.
+    pub fn scan_processes(&mut self) {
+        let kernel = &self.host.kernel;
+        self.statements.retain_processes(|id| is_there(kernel, id));
+        self.apply_statements();
+        self.processes.scan(&self.host.kernel, &self.world.tree, &self.statements);
+        self.rank_processes();
+        if self.processes.returning(&self.settings.config, &self.mind.state, self.host.now()).is_some() {
+            let effect = self.processes.stop_reclaiming("another process came back");
+            self.carry_out(effect);
+            self.begin_hint();
+        }
+    }
+
+    fn rank_processes(&mut self) {
+        // The last hint has changed free memory.
+        let Some(signals) = self.readings.read_memory(&self.host) else { return };
+        let effect = self.processes.rank(&self.settings.config, &self.mind.state, &signals);
+        self.carry_out(effect);
+    }
+
+    fn begin_hint(&mut self) {
+        if self.work.is_busy() || self.preparation.is_wanted() {
+            return;
+        }
+        let (now, signals) = (self.host.now(), self.readings.signals.as_ref());
+        let effect = self.processes.begin_hint(&self.settings, &mut self.mind.state, signals, now);
+        self.carry_out(effect);
+    }
+
+    fn stop_hint(&mut self, why: &str) {
+        let effect = self.processes.stop_hint(why);
+        self.carry_out(effect);
+    }
+
+    // Statements.
+
+    /// Keeps the statements that clients stand for.
+    pub fn set_client_statements(&mut self, statements: Statements) {
+        if self.statements.set_client_statements(statements) {
+            self.apply_statements();
+        }
+    }
+
+    /// Returns those of a client's statements that the client may make, and the number of refused
+    /// ones.
+    pub fn allowed_statements(&self, statements: &[Statement], peer: Peer) -> Result<(Statements, usize)> {
+        statements::allowed(&self.host, &self.world, statements, peer)
+    }
+
+    fn apply_statements(&mut self) {
+        let changed = statements::apply(&self.host, &mut self.world, &self.statements);
+        if !changed.is_empty() {
+            self.reclassified(&changed);
+        }
+    }
+
+    /// Applies a new statement: scans groups, unless that takes too long during a sweep, and
+    /// processes.
+    pub fn rescan(&mut self) {
+        self.apply_statements();
+        if self.sweeps.running.is_none() || !self.world.is_slow_to_scan() {
+            self.scan();
+        }
+        self.scan_processes();
+    }
+
+    // Aging.
+
+    /// Once a second: takes in the results of the aging thread, and gives it the next order.
+    fn check_aging(&mut self, now: Monotonic) {
+        if let Some(collected) = self.aging.collect_report(now, &mut self.world) {
+            if let Some(cold) = collected.processes {
+                self.processes.set_cold(cold);
+            }
+            if let Some(why) = collected.obstacle {
+                self.set_ages_obstacle(why);
+            }
+        }
+        let decision = self.mind.decision.as_ref();
+        let machine = self.readings.signals.as_ref().map(|signals| &signals.machine);
+        let may_age = aging::may_age(&self.settings.config, decision, machine) && !self.work.is_busy();
+        self.aging.order_if_due(&self.settings.config, now, may_age, &self.world, &self.processes);
+    }
+
+    fn set_ages_obstacle(&mut self, why: String) {
+        let effects = self.aging.set_obstacle(why, self.host.wall(), &mut self.world);
+        self.carry_out(effects);
+    }
+
+    // Preparation.
+
+    /// Gives the worker the waiting preparation, if there is one.
+    fn begin_to_prepare(&mut self) {
+        if let Some(order) = self.preparation.begin(&self.host, &self.settings) {
+            self.order(order);
+        }
+    }
+
+    /// Ends the preparation for this reason, if there is one.
+    pub fn end_preparing(&mut self, why: &'static str) {
+        let effects = self.preparation.end(&mut self.mind.state, why);
+        self.carry_out(effects);
+    }
+
+    // All parts.
+
+    /// Carries out what a part asks of the others.
+    pub fn carry_out(&mut self, effects: impl IntoIterator<Item = Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Act(decision) => self.act(decision),
+                Effect::StopSweep(reason) => self.stop_sweep(reason),
+                Effect::StopWork => self.work.stop(),
+                Effect::BeginPreparing if self.work.is_busy() => {}
+                Effect::BeginPreparing => self.begin_to_prepare(),
+                Effect::Order(order) => self.order(order),
+                Effect::SaveWrites => self.books.save(&self.mind.state.writes),
+                Effect::Record(entry) => self.books.record(&entry),
+                Effect::SpareGroup(group) => self.spare_group(&group),
+                Effect::SpareProcess(id) => {
+                    let effect = self.processes.spare(self.host.now(), id, "omr foreground");
+                    self.carry_out(effect);
+                    if self.sweeps.is_of_process(&self.host, id) {
+                        self.stop_sweep(Reason::Class { class: omr_policy::Class::Foreground });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the worker an order. Stalls before that are not its doing.
+    fn order(&mut self, order: Order) {
+        self.sweeps.clear_trigger();
+        self.work.order(order);
+    }
+
+    fn spare_group(&mut self, group: &SparedGroup) {
+        if self.sweeps.concerns(&group.path) {
+            self.stop_sweep(Reason::Class { class: group.class });
+        }
+        let effect = self.processes.spare_group(self.host.now(), &group.path, &group.origin);
+        self.carry_out(effect);
+    }
+
+    /// Reads the configuration again. If a file is wrong, nothing changes.
+    pub fn reload(&mut self) {
         if let Err(errors) = self.settings.reload(&self.host) {
             log::error!("the configuration stays as it was:\n{errors:#}");
             return;
         }
         self.world.reconfigure(&self.host, &self.settings);
         self.processes.reconfigure(Finder::new(&self.settings.loaded.processes));
-        self.stop(Reason::Stopping);
+        self.stop_sweep(Reason::Stopping);
         self.stop_hint("the configuration was read again");
         self.mind.state.reconfigured();
-        self.aging.reconfigure(&self.settings.config.history);
+        self.aging.reconfigure(&self.settings.config.history, self.host.now());
         self.scan();
         self.sweeps.arm_trigger(&self.host, &self.settings.config.stop);
         log::info!("configuration read again");
     }
 
-    /// A client is ready: it asks, or takes its answer.
-    fn serve_client(&mut self, index: usize) {
-        let now = clock::read_monotonic();
-        if let Some((request, peer)) = self.server.request(index, now) {
-            let answer = self.answer(index, request, peer);
-            self.server.answer(index, &answer, now);
-        }
-    }
-
-    fn answer(&mut self, client: usize, request: Request, peer: Peer) -> Answer {
-        let now = clock::read_monotonic();
-        let done = Ok(serde_json::Value::Null);
-        let value = match request {
-            Request::Status => serde_json::to_value(self.status(now)).map_err(Into::into),
-            Request::Explain { group } => self.explain(now, group.as_deref().map(Path::new)).and_then(to_json),
-            Request::ExplainProcess { pid } => self.explain_process(now, pid).and_then(to_json),
-            Request::Processes => to_json(self.process_views(now)),
-            Request::Say { presence, subject } => self.say(presence, &subject).map(|()| serde_json::Value::Null),
-            Request::Hold { statements } => self.own_statements(&statements, peer).and_then(|(own, refused)| {
-                self.server.keep(client, own);
-                to_json(refused)
-            }),
-            Request::Pause { seconds } => {
-                self.pause(now, seconds.map(Duration::from_secs));
-                done
-            }
-            Request::FallAsleep => {
-                self.fall_asleep(now);
-                done
-            }
-            Request::Resume => {
-                self.mind.state.resume();
-                done
-            }
-            Request::Prepare { purpose, deadline_ms, why } => {
-                let asked = self.preparation.request(&mut self.mind.state, purpose, deadline_ms, &why);
-                asked.map(|effects| {
-                    self.carry_out(effects);
-                    serde_json::Value::Null
-                })
-            }
-            Request::StandDown => {
-                self.end_preparing("not announced any more");
-                done
-            }
-        };
-        value.map_or_else(|err| Answer::Error(format!("{err:#}")), Answer::Ok)
-    }
-
-    /// No sweeps for a time, or until resumed.
-    fn pause(&mut self, now: Monotonic, time: Option<Duration>) {
-        self.stop_hint("paused");
-        self.mind.state.pause(now, time);
-        self.stop(Reason::Paused { left: time });
-        self.sweeps.end_number();
-    }
-
-    /// No sweeps until the machine has slept.
-    fn fall_asleep(&mut self, now: Monotonic) {
-        let reason = self.mind.state.fall_asleep(now);
-        // Preparing for hibernation ends as well: omr-prepare-hibernate.service, which runs before, has ended.
-        self.end_preparing("the machine is about to sleep");
-        self.stop_hint(&reason.to_string());
-        self.stop(reason);
-        self.sweeps.end_number();
-    }
-
-    /// Ends a sweep, and leaves nothing behind.
+    /// Ends the sweep and the threads.
     pub fn end(mut self) {
-        self.stop(Reason::Stopping);
+        self.stop_sweep(Reason::Stopping);
         self.aging.close();
         self.work.close();
         while let Some(outcome) = self.work.outcome() {
             self.finish(outcome);
         }
     }
-}
-
-fn to_json(value: impl serde::Serialize) -> Result<serde_json::Value> {
-    Ok(serde_json::to_value(value)?)
-}
-
-/// The third field of the line of that name: the group id in `etc/group`, the user id in `etc/passwd`.
-fn id_of(root: &Path, file: &str, name: &str) -> Option<u32> {
-    let lines = fs::read_to_string(root.join(file)).ok()?;
-    lines.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == name).then_some(())?;
-        fields.nth(1)?.parse().ok()
-    })
 }

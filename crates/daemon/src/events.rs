@@ -1,11 +1,12 @@
-//! Waiting: sources of events are registered with what they mean, in the order in which they are handled.
+//! Waiting for events. Sources are registered with their event, in the order in which events are
+//! handled.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It is time to look whether somebody has begun to work.
@@ -45,8 +46,9 @@ impl<'a> Sources<'a> {
         self.events.push(event);
     }
 
-    /// Waits until something happens, or not at all where `is_waiting` is false. Returns what happened,
-    /// in the order in which the sources were registered; nothing when a signal interrupted it.
+    /// Waits until something happens, or not at all where `is_waiting` is false. Returns what
+    /// happened, in the order in which the sources were registered; nothing when a signal
+    /// interrupted it.
     pub fn wait(mut self, is_waiting: bool) -> Result<Vec<Event>> {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         match poll(&mut self.fds, (!is_waiting).then_some(&none)) {

@@ -1,14 +1,17 @@
-//! The machine that the daemon runs on, and its own place in it. Nothing here changes while it runs.
+//! The machine that the daemon runs on, and its own place in it. Nothing here changes while it
+//! runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use omr_base::paths;
+use omr_engine::warm::Notice;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, process};
-use omr_units::GroupId;
+use omr_machine::statements::StatementStore;
+use omr_units::{GroupId, Monotonic};
 
-/// Where the daemon is.
+/// The machine, and the daemon's group.
 pub struct Host {
     /// The root directory below which all files are opened.
     pub root: PathBuf,
@@ -36,7 +39,28 @@ impl Host {
         }
     }
 
-    /// Whether the daemon's CPU time is part of a group that it shares with other processes.
+    /// The time now on the monotonic clock.
+    pub fn now(&self) -> Monotonic {
+        self.kernel.clock.monotonic()
+    }
+
+    /// Seconds since 1970 on the wall clock.
+    pub fn wall(&self) -> u64 {
+        self.kernel.clock.wall().as_secs()
+    }
+
+    /// The lock that `omr warm` holds while it brings memory back.
+    pub fn warm_lock(&self) -> Notice {
+        Notice::new(&paths::warm_lock(&self.root))
+    }
+
+    /// The statements of this boot.
+    pub fn load_statements(&self) -> StatementStore {
+        let boot = self.kernel.read_boot_id().unwrap_or_default();
+        StatementStore::load(&paths::statements(&self.root), &boot)
+    }
+
+    /// Returns true if the daemon shares its group, and so its CPU time, with other processes.
     pub fn shares_its_group(&self) -> bool {
         self.own_id.is_none() && !self.own_group.as_os_str().is_empty()
     }

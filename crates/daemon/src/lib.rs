@@ -1,28 +1,40 @@
-//! The daemon: one loop, one worker that reclaims, and one thread that samples how groups use memory.
+//! The daemon: one loop, one worker that reclaims, and one thread that samples how groups use
+//! memory.
 //!
-//! The loop waits for its timer, signals, clients, memory pressure and the threads' reports. Once a second
-//! it reads the counters, makes signals of them and asks the policy. While a sweep runs it also looks fifty
-//! times a second whether somebody has begun to work.
+//! The loop waits for its timer, signals, clients, memory pressure and the threads' reports. Once a
+//! second it reads the counters, makes signals of them and asks the policy. While a sweep runs it
+//! also looks fifty times a second whether somebody has begun to work.
 //!
-//! Each part of the daemon owns its data: [`host`] where it runs, [`settings`] what it was told, [`world`]
-//! the groups, [`readings`] the counters, [`mind`] the policy's state, [`work`] the worker, [`sweeps`] the
-//! sweep that runs, [`books`] what is written down. [`daemon`] is the loop.
+//! Each part of the daemon owns its data: [`host`] where it runs, [`settings`] its configuration,
+//! [`world`] the groups, [`readings`] the counters, [`mind`] the policy's state, [`work`] the
+//! worker, [`sweeps`] the running sweep, [`books`] the ledger and figures, [`processes`] the
+//! background processes with their [`hints`], [`aging`] the schedule of the aging thread,
+//! [`preparing`] the preparation for an event. A part returns [`effects`] that concern other parts.
+//! [`daemon`] carries them out; [`event_loop`] waits.
 
 mod aging;
+mod aging_thread;
 mod books;
 mod daemon;
 mod effects;
+mod event_loop;
 mod events;
-mod hinting;
+mod hint_job;
+mod hints;
 mod host;
 mod lock;
-mod looker;
+#[cfg(test)]
+mod loop_tests;
 mod mind;
+mod own_reclaim;
 mod preparing;
+mod process_views;
 mod processes;
 mod readings;
+mod requests;
 mod server;
 mod settings;
+mod statements;
 mod sweeps;
 mod tally;
 mod thread;
@@ -40,14 +52,18 @@ use anyhow::Result;
 use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_base::signals::SignalFd;
+use omr_engine::prepare::zram;
 use omr_kernel::Kernel;
 use omr_kernel::memcg::Group;
 use omr_machine::groups::tree::no_group;
 
 use self::daemon::Daemon;
+use self::event_loop::EventLoop;
 use self::host::Host;
 use self::lock::Lock;
+use self::server::Server;
 use self::settings::{Settings, load};
+use self::work::Work;
 
 pub use self::settings::Args;
 
@@ -72,20 +88,32 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     if let Err(err) = fs::create_dir_all(&host.state_dir) {
         log::warn!("create {}: {err}", host.state_dir.display());
     }
-    let mut daemon = Daemon::start(host, Settings::new(args.clone(), loaded))?;
+    let mut event_loop = start(host, Settings::new(args.clone(), loaded))?;
     lock_memory();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     log::info!("omr {} started", env!("CARGO_PKG_VERSION"));
-    let ended = daemon.serve(&signal_fd);
+    let ended = event_loop.run(&signal_fd);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    daemon.end();
+    event_loop.end();
     ended?;
     log::info!("omr ended");
     Ok(Exit::Done)
 }
 
-/// A descriptor stays open for each group whose CPU time is looked at; 1024, the usual soft limit, is
-/// less than the groups of a large machine.
+/// Starts the threads and opens the socket.
+fn start(host: Host, settings: Settings) -> Result<EventLoop> {
+    let work = Work::start(&host, &settings)?;
+    zram::warn_of_left(&host.kernel, &host.root);
+    if !settings.loaded.processes.is_empty() {
+        processes::warn_of_missing_rights(&host.kernel);
+    }
+    let aging = aging_thread::start(Arc::clone(&host.kernel), paths::history(&host.root), settings.actuator())?;
+    let server = Server::listen(&host.root)?;
+    EventLoop::new(Daemon::new(host, settings, work, aging)?, server)
+}
+
+/// A descriptor stays open for each group whose CPU time is read. The usual soft limit, 1024, is
+/// too low for a large machine.
 fn raise_descriptor_limit() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
@@ -94,8 +122,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Keeps the daemon in memory, so that it cannot be its own victim: what is there now, and each page
-/// from the moment it is first used.
+/// Keeps the daemon in memory, so that it cannot be its own victim: what is there now, and each
+/// page from the moment it is first used.
 fn lock_memory() {
     // SAFETY: mlockall takes flags only and touches no memory of ours.
     let result = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) };

@@ -1,12 +1,11 @@
 //! The policy's state, and what it decided last.
 
-use omr_kernel::clock;
 use omr_policy::{Decision, Signals, State};
 use omr_units::Monotonic;
 
 use crate::settings::Settings;
 
-/// What the policy remembers, and its last decision.
+/// The policy's state and its last decision.
 pub struct Mind {
     /// The policy's own state.
     pub state: State,
@@ -32,11 +31,12 @@ impl Mind {
         omr_policy::next(&settings.config, &mut self.state, signals, groups)
     }
 
-    /// Keeps a decision. Returns whether its reason is of another kind than that of the last one.
-    pub fn keep(&mut self, decision: Decision) -> bool {
+    /// Keeps a decision of this time. Returns true if its reason is of another kind than that of
+    /// the last one.
+    pub fn keep(&mut self, now: Monotonic, decision: Decision) -> bool {
         let kind = |decision: &Decision| std::mem::discriminant(decision.reason());
         let is_new = self.decision.as_ref().map(kind) != Some(kind(&decision));
-        self.decided = clock::read_monotonic();
+        self.decided = now;
         self.decision = Some(decision);
         is_new
     }

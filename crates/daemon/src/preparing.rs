@@ -1,7 +1,7 @@
-//! Preparing the machine for what somebody has announced. The worker carries it out.
+//! Preparing the machine for an announced event. The worker carries it out.
 //!
-//! No sweep runs meanwhile, and it does not matter whether the machine is idle. What may be touched is the
-//! same as ever.
+//! No sweep runs meanwhile, and the machine need not be idle. The same groups may be touched as
+//! ever.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use omr_engine::prepare::free_page_reporting::{self, Blocks};
 use omr_engine::prepare::image::Obstacle;
 use omr_engine::prepare::{Done, Goal, Target, zram};
 use omr_history::ledger::{Entry, Prepared};
-use omr_kernel::{Kernel, clock};
+use omr_kernel::Kernel;
 use omr_policy::{Decision, Mode, Purpose, Reason, State};
 use omr_units::{Bytes, Monotonic, millis};
 
@@ -56,7 +56,8 @@ enum Stage {
     Running,
     /// The host is told of the freed memory, or will be as soon as the worker has ended freeing.
     HandingBack { freed: Bytes },
-    /// The worker was told to stop, because the time is up or nobody wants the preparation any more.
+    /// The worker was told to stop, because the time is up or nobody wants the preparation any
+    /// more.
     Ending(&'static str),
 }
 
@@ -65,21 +66,21 @@ enum Stage {
 pub struct Preparation(Option<Preparing>);
 
 impl Preparation {
-    /// Whether the machine is being prepared.
+    /// Returns true while a preparation runs or waits.
     pub fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Somebody wants the machine prepared. A second request changes the deadline, and begins anew when it
-    /// is for something else.
+    /// Somebody wants the machine prepared. A second request changes the deadline, and begins anew
+    /// when it is for something else.
     pub fn request(
         &mut self,
         state: &mut State,
+        now: Monotonic,
         purpose: Purpose,
         deadline_ms: Option<u64>,
         why: &str,
     ) -> Result<Vec<Effect>> {
-        let now = clock::read_monotonic();
         let time = deadline_ms.map_or(USUAL, Duration::from_millis).min(LONGEST).saturating_sub(MARGIN);
         if time.is_zero() {
             bail!("there is no time left to prepare in");
@@ -124,7 +125,8 @@ impl Preparation {
             return vec![Effect::StopWork];
         }
         if preparing.makeshift && goal(&host.kernel, &host.root, preparing.purpose).is_ok() {
-            // There is swap now, and the run would fill it: its goal knows of no image that needs room there.
+            // There is swap now, and the run would fill it: its goal knows of no image that needs
+            // room there.
             preparing.stage = Stage::Waiting;
             preparing.before = Some((preparing.purpose, preparing.why.clone(), "the machine can hibernate now"));
             return vec![Effect::StopWork];
@@ -162,8 +164,8 @@ impl Preparation {
         let goal = goal(&host.kernel, &host.root, preparing.purpose);
         preparing.makeshift = goal.is_err();
         let goal = goal.unwrap_or_else(|obstacle| {
-            // Whoever hibernates the machine may be about to mend that: EC2's agent switches its swap file
-            // on a second before.
+            // Whoever hibernates the machine may be about to mend that: EC2's agent switches its
+            // swap file on a second before.
             log::warn!("{obstacle}; what can be freed is freed all the same");
             EVERYTHING
         });
@@ -179,8 +181,15 @@ impl Preparation {
         Some(Order::Prepare(goal, settings.loaded.clone()))
     }
 
-    /// The worker has freed what it could. `on_disk`: swap is on a disk.
-    pub fn freed(&mut self, state: &mut State, mode: Mode, on_disk: bool, result: Result<Done>) -> Vec<Effect> {
+    /// The worker has freed memory. `time`: seconds since 1970. `on_disk`: swap is on a disk.
+    pub fn freed(
+        &mut self,
+        state: &mut State,
+        time: u64,
+        mode: Mode,
+        on_disk: bool,
+        result: Result<Done>,
+    ) -> Vec<Effect> {
         let mut effects = Vec::new();
         // A new preparation may be waiting for the end of this one.
         let waiting = self.0.as_mut().filter(|preparing| preparing.stage == Stage::Waiting);
@@ -207,9 +216,10 @@ impl Preparation {
         };
         if on_disk {
             // The budget did not hold it back, and sweeps pay for that.
-            effects.push(Effect::SpendWrites(done.swapped_out));
+            state.writes.add(time / 3600, done.swapped_out);
+            effects.push(Effect::SaveWrites);
         }
-        effects.push(Effect::Record(Entry::Prepare(line(purpose, why, mode, stop_reason, done))));
+        effects.push(Effect::Record(Entry::Prepare(line(time, purpose, why, mode, stop_reason, done))));
         effects
     }
 
@@ -266,9 +276,16 @@ impl Preparation {
 }
 
 /// The ledger's line about a preparation, which is logged, too.
-fn line(purpose: Purpose, why: String, mode: Mode, stop_reason: Option<&'static str>, done: Done) -> Prepared {
+fn line(
+    time: u64,
+    purpose: Purpose,
+    why: String,
+    mode: Mode,
+    stop_reason: Option<&'static str>,
+    done: Done,
+) -> Prepared {
     let line = Prepared {
-        time: clock::read_wall().as_secs(),
+        time,
         purpose,
         why,
         observed: mode == Mode::Observe,
@@ -294,7 +311,7 @@ fn line(purpose: Purpose, why: String, mode: Mode, stop_reason: Option<&'static 
     line
 }
 
-/// What a preparation for this purpose is to reach.
+/// The goal of a preparation for this purpose.
 fn goal(kernel: &Kernel, root: &Path, purpose: Purpose) -> Result<Goal, Obstacle> {
     match purpose {
         Purpose::Migrate | Purpose::Preempt => Ok(EVERYTHING),
@@ -313,8 +330,9 @@ mod tests {
             Effect::StopWork => "stop work",
             Effect::BeginPreparing => "begin",
             Effect::Order(_) => "order",
-            Effect::SpendWrites(_) => "spend",
+            Effect::SaveWrites => "save writes",
             Effect::Record(_) => "record",
+            Effect::SpareGroup(_) | Effect::SpareProcess(_) => "spare",
         };
         effects.iter().map(name).collect()
     }
@@ -325,17 +343,20 @@ mod tests {
         let mut state = State::default();
         let mut preparation = Preparation::default();
         let all = ["act", "stop sweep", "stop work", "begin"];
-        let effects = preparation.request(&mut state, Purpose::Preempt, Some(60_000), "a notice").expect("time");
+        let effects =
+            preparation.request(&mut state, Monotonic(0), Purpose::Preempt, Some(60_000), "a notice").expect("time");
         assert_eq!(asks(&effects), all);
         preparation.0.as_mut().expect("wanted").stage = Stage::Running;
-        let again = preparation.request(&mut state, Purpose::Preempt, Some(30_000), "a notice").expect("time");
+        let again =
+            preparation.request(&mut state, Monotonic(0), Purpose::Preempt, Some(30_000), "a notice").expect("time");
         assert_eq!(asks(&again), ["act"]);
         // For something else: the one that runs ends first.
-        let other = preparation.request(&mut state, Purpose::Migrate, Some(30_000), "a move").expect("time");
+        let other =
+            preparation.request(&mut state, Monotonic(0), Purpose::Migrate, Some(30_000), "a move").expect("time");
         assert_eq!(asks(&other), all);
         let before = preparation.0.as_ref().expect("wanted").before.as_ref().expect("one ends");
         assert_eq!((before.0, before.2), (Purpose::Preempt, "something else is to be prepared for"));
-        assert!(preparation.request(&mut state, Purpose::Migrate, Some(1000), "too late").is_err());
+        assert!(preparation.request(&mut state, Monotonic(0), Purpose::Migrate, Some(1000), "too late").is_err());
     }
 
     #[test]
@@ -345,13 +366,13 @@ mod tests {
         assert!(asks(&preparation.end(&mut state, "not announced any more")).is_empty());
         for (stage, effects, is_wanted) in [(Stage::Waiting, vec![], false), (Stage::Running, vec!["stop work"], true)]
         {
-            preparation.request(&mut state, Purpose::Preempt, None, "a notice").expect("time");
+            preparation.request(&mut state, Monotonic(0), Purpose::Preempt, None, "a notice").expect("time");
             preparation.0.as_mut().expect("wanted").stage = stage;
             assert_eq!(asks(&preparation.end(&mut state, "not announced any more")), effects, "{stage:?}");
             assert_eq!(preparation.is_wanted(), is_wanted, "{stage:?}");
         }
         // The worker has ended it.
-        let done = preparation.freed(&mut state, Mode::Act, true, Err(anyhow::anyhow!("cancelled")));
+        let done = preparation.freed(&mut state, 0, Mode::Act, true, Err(anyhow::anyhow!("cancelled")));
         assert!(asks(&done).is_empty() && !preparation.is_wanted());
     }
 }

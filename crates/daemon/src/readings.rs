@@ -1,29 +1,32 @@
-//! What the daemon measures once a second: counters of the machine, and what two readings tell.
+//! The readings of each second: counters of the machine, and the signals from two readings.
 
-use omr_engine::prepare::image;
+use std::time::Duration;
+
+use omr_engine::prepare::{disk_rate, hibernated, image};
 use omr_engine::warm::Notice;
-use omr_kernel::clock;
 use omr_kernel::meminfo::Meminfo;
+use omr_kernel::page_reporting;
 use omr_machine::sample::cpu::CpuByClass;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use omr_policy::{Goal, Machine, Signals};
+use omr_units::Bytes;
 
 use crate::host::Host;
 use crate::settings::Settings;
 
-/// Whether the machine can hibernate is read again after this many ticks.
+/// Values that seldom change are read again after this many ticks.
 const SLOW_TICKS: u64 = 60;
 
 /// The last readings.
 pub struct Readings {
-    /// What the last two snapshots tell; `None` until there are two.
+    /// The signals from the last two snapshots; `None` until there are two.
     pub signals: Option<Signals>,
     /// Room for the files that are read.
     pub buffer: Vec<u8>,
     snapshot: Option<Snapshot>,
-    hibernates: bool,
-    /// Whether the kernel can be asked for file memory only; `None` until it was asked.
+    seldom: Seldom,
+    /// True if the kernel can reclaim page cache only; `None` until it was probed.
     file_only: Option<bool>,
     ticks: u64,
     warm_lock: Notice,
@@ -37,7 +40,7 @@ impl Readings {
             signals: None,
             buffer: Vec::with_capacity(8192),
             snapshot: None,
-            hibernates: false,
+            seldom: Seldom::default(),
             file_only: None,
             ticks: 0,
             warm_lock,
@@ -45,39 +48,49 @@ impl Readings {
         }
     }
 
-    /// Reads the counters. Returns the signals that they give beside the readings before; `None` for
-    /// the first readings.
+    /// Reads the counters. Returns the signals that they give beside the readings before; `None`
+    /// for the first readings.
     pub fn take(&mut self, host: &Host, settings: &Settings, cpu: &mut CpuByClass) -> Option<Signals> {
         if self.ticks.is_multiple_of(SLOW_TICKS) {
-            self.hibernates = can_hibernate(host, settings, self.swap());
+            self.seldom = Seldom::read(host, settings, self.swap());
         }
         self.ticks += 1;
-        let snapshot = Snapshot::read(&host.kernel, cpu, self.hibernates, &mut self.buffer);
+        let snapshot = Snapshot::read(&host.kernel, cpu, self.seldom.hibernates, &mut self.buffer);
         let signals = self.snapshot.as_ref().map(|before| {
             let mut signals = observation::between(before, &snapshot, self.file_only.unwrap_or(false));
+            self.seldom.tell(&mut signals.machine);
             self.measure_image(host, settings, &mut signals.machine);
             signals
         });
         if signals.is_none() {
             // The device is known once swap is.
-            self.hibernates = can_hibernate(host, settings, snapshot.swap);
+            self.seldom = Seldom::read(host, settings, snapshot.swap);
         }
         self.snapshot = Some(snapshot);
         signals
     }
 
-    /// The signals as of now, for a decision between two ticks.
-    pub fn signals_now(&self, host: &Host, settings: &Settings) -> Option<Signals> {
-        let mut signals = Signals { now: clock::read_monotonic(), slept: false, ..self.signals.clone()? };
+    /// The signals as of now, for a decision between two ticks. The last sweep has changed what is
+    /// available and what an image would hold.
+    pub fn signals_now(&mut self, host: &Host, settings: &Settings) -> Option<Signals> {
+        let mut signals = self.read_memory(host)?;
         self.measure_image(host, settings, &mut signals.machine);
         Some(signals)
     }
 
-    /// Measures the image as the kernel would count it, where the image is the goal. Meminfo alone does
-    /// not tell that.
+    /// Measures the image as the kernel would count it, where the image matters for the goal.
+    /// Meminfo alone does not tell that.
     fn measure_image(&self, host: &Host, settings: &Settings, machine: &mut Machine) {
-        if settings.config.goal == Goal::Hibernate && self.hibernates {
-            machine.image = image::forecast(&host.kernel).map(|forecast| forecast.in_use - forecast.per_cpu);
+        if !self.seldom.hibernates {
+            return;
+        }
+        let measure = || image::forecast(&host.kernel).map(|forecast| forecast.in_use - forecast.per_cpu);
+        match settings.config.goal {
+            Goal::Free => {}
+            Goal::Hibernate => machine.image = measure(),
+            // Without a forecast swap still needs room for an image.
+            Goal::Auto if self.seldom.hibernated.is_some() => machine.image = measure().or(machine.image),
+            Goal::Auto => {}
         }
     }
 
@@ -86,14 +99,14 @@ impl Readings {
         self.snapshot.as_ref().and_then(|snapshot| snapshot.swap)
     }
 
-    /// Whether swap is on a disk; `None` where there is no swap, or nothing was read yet.
+    /// Returns true if swap is on a disk; `None`: there is no swap, or nothing was read yet.
     pub fn swap_is_on_disk(&self) -> Option<bool> {
         self.swap().map(|swap| swap.on_disk)
     }
 
     /// Once a second: whether `omr warm` runs, or did since the last tick.
     pub fn notice_warming(&mut self) -> Warming {
-        let was_warming = std::mem::replace(&mut self.is_warming, self.warm_lock.look());
+        let was_warming = std::mem::replace(&mut self.is_warming, self.warm_lock.poll());
         match (self.is_warming, was_warming) {
             (true, _) => Warming::Running,
             (false, true) => Warming::JustEnded,
@@ -101,7 +114,7 @@ impl Readings {
         }
     }
 
-    /// Whether the kernel was asked for what it can do.
+    /// Returns true if the kernel was probed.
     pub fn is_probed(&self) -> bool {
         self.file_only.is_some()
     }
@@ -116,11 +129,11 @@ impl Readings {
         let signals = self.signals.as_mut()?;
         let memory = Meminfo::read(&host.kernel, &mut self.buffer).ok();
         signals.machine.memory = memory.as_ref().and_then(observation::memory);
-        Some(Signals { now: clock::read_monotonic(), slept: false, ..signals.clone() })
+        Some(Signals { now: host.now(), slept: false, ..signals.clone() })
     }
 }
 
-/// Whether `omr warm` brings memory back.
+/// The state of `omr warm`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warming {
     /// It does not.
@@ -131,11 +144,50 @@ pub enum Warming {
     JustEnded,
 }
 
-/// Whether there could be a hibernation image. Sweeps need to know whether swap is large enough for it;
-/// where the image is the goal, everything that hibernation takes must be there.
+/// Readings that seldom change; `None`: unknown, or the goal does not ask.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seldom {
+    /// There could be a hibernation image.
+    hibernates: bool,
+    /// The time since the machine last hibernated.
+    hibernated: Option<Duration>,
+    /// Bytes that the disk of the image writes in a second.
+    disk_rate: Option<Bytes>,
+    /// Free memory is reported to a host.
+    free_page_reporting: Option<bool>,
+}
+
+impl Seldom {
+    fn read(host: &Host, settings: &Settings, swap: Option<SwapSpace>) -> Self {
+        let hibernates = can_hibernate(host, settings, swap);
+        if settings.config.goal != Goal::Auto {
+            return Seldom { hibernates, ..Seldom::default() };
+        }
+        let (kernel, root) = (&host.kernel, &host.root);
+        let place = image::place(kernel, root).ok();
+        Seldom {
+            hibernates,
+            hibernated: hibernated::ago(kernel, root),
+            disk_rate: place.and_then(|place| disk_rate::load(root, &place.device.path)),
+            free_page_reporting: page_reporting::read_order(kernel).ok().map(|order| order.is_some()),
+        }
+    }
+
+    /// Adds the readings to the signals.
+    fn tell(&self, machine: &mut Machine) {
+        machine.hibernated = self.hibernated;
+        machine.disk_rate = self.disk_rate;
+        machine.free_page_reporting = self.free_page_reporting;
+    }
+}
+
+/// Returns true if there could be a hibernation image. Swap must then be large enough for it. If
+/// the image is the goal, everything that hibernation needs must be there.
 fn can_hibernate(host: &Host, settings: &Settings, swap: Option<SwapSpace>) -> bool {
     match settings.config.goal {
         Goal::Free => read_hibernates(&host.kernel, swap),
         Goal::Hibernate => image::place(&host.kernel, &host.root).is_ok(),
+        // systemd may choose a device where none is set.
+        Goal::Auto => read_hibernates(&host.kernel, swap) || image::place(&host.kernel, &host.root).is_ok(),
     }
 }

@@ -12,6 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use omr_base::paths;
 use omr_control::protocol::{Answer, PATIENCE, Request, Right};
 use omr_machine::statements::Statements;
 use omr_units::Monotonic;
@@ -21,10 +22,16 @@ use crate::events::{Event, Sources};
 
 /// A request is shorter: there is room for more than a hundred statements.
 const LONGEST_REQUEST: usize = 16 << 10;
+/// The group that may ask for the status.
+const GROUP: &str = "omr";
+/// The user that `omr watch` runs as.
+const WATCHER: &str = "omr-watch";
+/// The user that `omr follow` runs as when it follows the sessions of all users.
+const FOLLOWER: &str = "omr-follow";
 /// Clients at a time.
 const MOST_CLIENTS: usize = 16;
 
-/// Who is at the other end of a connection.
+/// The user at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     uid: u32,
@@ -32,7 +39,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether this user owns what belongs to `owner`, or may speak for everybody.
+    /// Returns true if this user is `owner`, or may speak for everybody.
     pub fn owns(&self, owner: u32) -> bool {
         matches!(self.right, Right::Follow | Right::Control) || self.uid == owner
     }
@@ -52,7 +59,7 @@ struct Client {
 }
 
 impl Client {
-    /// Whether a request was read that is not answered yet.
+    /// Returns true if a request was read and is not answered yet.
     fn has_request(&self) -> bool {
         self.output.is_empty() && self.input.contains(&b'\n')
     }
@@ -110,10 +117,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`; only the holder of the lock may call this, so a socket that is there is
-    /// one that a crash left behind. `group`: who may read besides root. `watcher`, `follower`: users of it who may do
-    /// more.
-    pub fn listen(path: &Path, group: Option<u32>, watcher: Option<u32>, follower: Option<u32>) -> Result<Self> {
+    /// Listens at the control socket below `root`. Only the holder of the lock may call this: a
+    /// socket that is already there was left by a crash.
+    pub fn listen(root: &Path) -> Result<Self> {
+        let path = &paths::socket(root);
+        let user = |name: &str| read_id(root, "etc/passwd", name);
+        let (group, watcher, follower) = (read_id(root, "etc/group", GROUP), user(WATCHER), user(FOLLOWER));
         match fs::remove_file(path) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => {
                 return Err(err).with_context(|| format!("remove {}", path.display()));
@@ -193,9 +202,10 @@ impl Server {
         (0..self.clients.len()).filter(|&index| self.clients[index].has_request()).collect()
     }
 
-    /// The next request of a client that is ready, and who it is. An answer that is still to be read comes
-    /// before the next request, and there is one request at a time: a client that asks without end does
-    /// not keep the others, or a sweep, waiting. A request that the client has no right to is refused here.
+    /// The next request of a client that is ready, and who it is. An answer that is still to be
+    /// read comes before the next request, and there is one request at a time: a client that asks
+    /// without end does not keep the others, or a sweep, waiting. A request that the client has no
+    /// right to is refused here.
     pub fn request(&mut self, index: usize, now: Monotonic) -> Option<(Request, Peer)> {
         let client = self.clients.get_mut(index).filter(|client| !client.is_closed)?;
         if !client.output.is_empty() {
@@ -240,14 +250,25 @@ impl Server {
         all
     }
 
-    /// Once a tick: closes clients that neither ask nor read. They keep their numbers, by which events
-    /// name clients, until [`Server::drop_closed`].
+    /// Once a tick: closes clients that neither ask nor read. They keep their numbers, by which
+    /// events name clients, until [`Server::drop_closed`].
     pub fn close_silent(&mut self, now: Monotonic) {
         self.deaf = false;
         for client in &mut self.clients {
             client.is_closed |= now.since(client.since) >= PATIENCE;
         }
     }
+}
+
+/// The third field of the line of that name: the group id in `etc/group`, the user id in
+/// `etc/passwd`.
+fn read_id(root: &Path, file: &str, name: &str) -> Option<u32> {
+    let lines = fs::read_to_string(root.join(file)).ok()?;
+    lines.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then_some(())?;
+        fields.nth(1)?.parse().ok()
+    })
 }
 
 impl Drop for Server {
@@ -277,8 +298,9 @@ mod tests {
     #[test]
     fn a_silent_client_keeps_its_number_until_the_turn_is_over() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("socket");
-        let mut server = Server::listen(&path, None, None, None).expect("listening");
+        let path = paths::socket(dir.path());
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        let mut server = Server::listen(dir.path()).expect("listening");
         let _silent = UnixStream::connect(&path).expect("connected");
         server.accept(Monotonic(0));
         let later = Monotonic(0) + PATIENCE;

@@ -1,4 +1,4 @@
-//! What the daemon was told: by its command line, and by the configuration.
+//! The settings: command line and configuration.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,9 +40,9 @@ pub struct Settings {
     args: Args,
     /// The configuration as it was loaded last.
     pub loaded: Arc<Loaded>,
-    /// What the policy decides by. Its mode is that of the start: it changes with a restart only.
+    /// The configuration of the policy. Its mode changes with a restart only.
     pub config: Config,
-    /// How groups are reclaimed; changes with a restart only.
+    /// The kernel's file to reclaim by; changes with a restart only.
     pub backend: BackendChoice,
 }
 
@@ -64,7 +64,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Where writes to the kernel go: nowhere in mode "observe".
+    /// Returns the way of writes to the kernel: none in mode "observe".
     pub fn actuator(&self) -> Box<dyn Actuator> {
         actuator(self.config.mode)
     }

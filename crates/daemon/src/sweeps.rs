@@ -1,6 +1,6 @@
-//! The sweep that runs: its group, what is watched meanwhile, and what came of it.
+//! The running sweep: its group, the watch for foreground work, and its result.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,55 +8,63 @@ use omr_base::text::printable;
 use omr_engine::prepare::disk_rate;
 use omr_engine::reclaim::Report;
 use omr_history::ledger::Swept;
-use omr_kernel::clock;
+use omr_kernel::process::Process;
 use omr_kernel::psi::Trigger;
 use omr_machine::sample::cpu::CpuByClass;
 use omr_policy::busy::BusyWatch;
+use omr_policy::pace::Job;
+use omr_policy::rank::ProcessId;
 use omr_policy::{Config, End, Mode, Reason, Stop};
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad, millis};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::host::Host;
 use crate::timer::Timer;
+use crate::worker::{Order, Sweep};
+use crate::world::World;
 
-/// One group being swept.
+/// The group being swept.
 pub struct Running {
     /// The number of the sweep.
     pub number: u64,
     /// The group, below the mount.
     pub path: PathBuf,
-    /// How much is asked of the group.
+    /// The amount to free.
     pub asked: Bytes,
-    /// The group's refaults when it began; `None` where they are unknown.
+    /// The group's refaults when it began; `None`: unknown.
     pub refaults: Option<Bytes>,
-    /// Why it began.
+    /// Only memory that was unused for this time is reclaimed.
+    pub older_than: Option<Duration>,
+    /// When it began.
+    pub began: Monotonic,
+    /// The reason for it.
     pub start: Reason,
-    /// Why it was told to stop.
+    /// The reason to stop it.
     pub stop: Option<Reason>,
     watch: BusyWatch,
     sampled: Monotonic,
     own_cpu: Duration,
 }
 
-/// A group whose sweep begins.
-pub struct Begun {
+/// The policy's decision to sweep a group.
+#[derive(Clone, Copy)]
+pub struct Next<'a> {
     /// The number of the sweep, unless one goes on.
     pub number: u64,
-    /// The group, below the mount.
-    pub path: PathBuf,
-    /// How much is asked of the group.
-    pub asked: Bytes,
-    /// The group's refaults; `None` where they are unknown.
-    pub refaults: Option<Bytes>,
-    /// Why it begins.
-    pub reason: Reason,
+    /// The group.
+    pub id: GroupId,
+    /// The amount to free, and its limits.
+    pub job: &'a Job,
+    /// The reason.
+    pub reason: &'a Reason,
 }
 
 /// Sweeps, one group at a time.
 pub struct Sweeps {
     /// The group being swept.
     pub running: Option<Running>,
-    /// The number of the sweep, which goes on with further groups; `None`: the next group begins another.
+    /// The number of the sweep, which goes on with further groups; `None`: the next group begins
+    /// another.
     number: Option<u64>,
     /// Fires while a group is swept.
     pub sampler: Timer,
@@ -77,7 +85,7 @@ impl Sweeps {
         })
     }
 
-    /// Has the kernel tell when tasks wait for memory.
+    /// Arms the pressure trigger, which fires when tasks wait for memory.
     pub fn arm_trigger(&mut self, host: &Host, stop: &Stop) {
         match Trigger::arm(&host.kernel.proc, "pressure/memory", stop.stall, stop.window) {
             Ok(trigger) => self.trigger = Some(trigger),
@@ -88,7 +96,7 @@ impl Sweeps {
         }
     }
 
-    /// Forgets what the trigger has seen so far.
+    /// Clears earlier events of the trigger.
     pub fn clear_trigger(&self) {
         if let Some(trigger) = &self.trigger {
             let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -96,22 +104,57 @@ impl Sweeps {
         }
     }
 
-    /// Begins with a group. An error: nothing runs, as nobody could notice work.
-    pub fn begin(&mut self, stop: &Stop, steady_load: Permyriad, group: Begun) -> Result<()> {
-        self.clear_trigger();
-        self.sampler.every(stop.sample)?;
+    /// Begins to sweep a group. Returns the worker's order; `None`: the group is gone, or
+    /// foreground work could not be noticed meanwhile.
+    pub fn begin(
+        &mut self,
+        host: &Host,
+        stop: &Stop,
+        world: &mut World,
+        steady_load: Permyriad,
+        next: Next<'_>,
+    ) -> Option<Order> {
+        let Next { number, id, job, reason } = next;
+        let path = world.tree.path(id)?;
+        let node = world.node(id).filter(|node| node.is_internal);
+        let inner = node.and_then(|node| node.current.map(|current| current - node.charged_to_children));
+        let group = world.group(id);
+        let refaults = group.and_then(|group| group.refaults);
+        let older_than = group.and_then(|group| Some(group.cold_only.as_ref()?.min_age));
+        // CPU time before the sweep does not count.
+        world.cpu.non_background.sample();
+        if let Err(err) = self.sampler.every(stop.sample) {
+            log::error!("{err:#}; no sweep, because foreground work could not be noticed");
+            return None;
+        }
         self.running = Some(Running {
-            number: *self.number.get_or_insert(group.number),
-            path: group.path,
-            asked: group.asked,
-            refaults: group.refaults,
-            start: group.reason,
+            number: *self.number.get_or_insert(number),
+            path: path.clone(),
+            asked: job.amount,
+            refaults,
+            older_than,
+            began: host.now(),
+            start: reason.clone(),
             stop: None,
             watch: BusyWatch::new(stop, steady_load),
-            sampled: clock::read_monotonic(),
-            own_cpu: clock::read_own_cpu(),
+            sampled: host.now(),
+            own_cpu: host.kernel.clock.own_cpu(),
         });
-        Ok(())
+        Some(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than }))
+    }
+
+    /// Returns true if the group at `path` loses memory by the running sweep: the swept group is
+    /// this one, above it, or below it.
+    pub fn concerns(&self, path: &Path) -> bool {
+        let is_related = |running: &Path| running.starts_with(path) || path.starts_with(running);
+        self.running.as_ref().is_some_and(|running| is_related(&running.path))
+    }
+
+    /// Returns true if the process is in the group being swept.
+    pub fn is_of_process(&self, host: &Host, id: ProcessId) -> bool {
+        let Some(running) = &self.running else { return false };
+        let group = Process::open(&host.kernel, id.pid).ok().and_then(|process| process.read_group().ok().flatten());
+        group.as_ref() == Some(&running.path)
     }
 
     /// The next group begins another sweep.
@@ -119,26 +162,27 @@ impl Sweeps {
         self.number = None;
     }
 
-    /// Notes why the running group is told to stop. Returns whether one runs.
+    /// Notes the reason to stop the running sweep. Returns true if one runs.
     pub fn stop(&mut self, reason: Reason) -> bool {
         let Some(running) = &mut self.running else { return false };
         running.stop.get_or_insert(reason);
         true
     }
 
-    /// Whether a group is swept and was not told to stop yet.
+    /// Returns true if a sweep runs that was not told to stop yet.
     pub fn is_unstopped(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.stop.is_none())
     }
 
-    /// Some fifty times a second while a group is swept: has somebody begun to work?
+    /// Every 20 ms during a sweep: returns the reason to stop if foreground work has begun.
     pub fn sample(&mut self, host: &Host, config: &Config, cpu: &mut CpuByClass) -> Option<Reason> {
         let running = self.running.as_mut()?;
-        let now = clock::read_monotonic();
-        let own_cpu = clock::read_own_cpu();
+        let now = host.now();
+        let own_cpu = host.kernel.clock.own_cpu();
         let dt = now.since(running.sampled);
-        // After a late wake-up the next one is early. The kernel accounts CPU time with a timer tick's
-        // delay, so a few milliseconds may show the time of many (1005 % of a CPU were seen).
+        // After a late wake-up the next one is early. The kernel accounts CPU time with a timer
+        // tick's delay, so a few milliseconds may show the time of many (1005 % of a CPU were
+        // seen).
         if dt < config.stop.sample / 2 {
             return None;
         }
@@ -146,15 +190,15 @@ impl Sweeps {
         running.sampled = now;
         running.own_cpu = own_cpu;
         let mut used = cpu.non_background.sample();
-        // In a group that it shares, the daemon's own time is among that of the others. Its clock is up
-        // to a timer tick ahead of the group's, so a group of its own is the better way.
+        // In a group that it shares, the daemon's own time is among that of the others. Its clock
+        // is up to a timer tick ahead of the group's, so a group of its own is the better way.
         if host.shares_its_group() {
             used = used.map(|used| used.saturating_sub(own));
         }
         running.watch.sample(dt, used)
     }
 
-    /// The worker is done with the group. Returns what ran, and keeps the measured rate of the swap disk.
+    /// The worker has ended the sweep. Returns it, and keeps the measured rate of the swap disk.
     pub fn finish(&mut self, host: &Host, report: &Report) -> Option<Running> {
         let _ = self.sampler.stop();
         let running = self.running.take()?;
@@ -169,7 +213,7 @@ impl Sweeps {
     }
 }
 
-/// The ledger's line about a group that was swept, which is logged, too.
+/// The ledger's line about a swept group. The log gets it, too.
 pub fn line(time: u64, mode: Mode, id: GroupId, running: &Running, report: Report) -> Swept {
     let stop_reason = match &running.stop {
         Some(reason) if report.end == End::Stopped => reason.to_string(),

@@ -1,4 +1,4 @@
-//! What sweeps have done: for each group and for today. Read back from the ledger at start.
+//! Figures of sweeps, for each group and for today. They are read back from the ledger at start.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use omr_history::ledger::{self, Entry, Swept};
 use omr_units::{Bytes, GroupId, Monotonic};
 
 const DAY: u64 = 86_400;
-/// What comes back later is hardly the sweep's doing.
+/// Refaults after this time hardly belong to the sweep.
 const ATTRIBUTION: Duration = Duration::from_secs(300);
 
 /// One group, since the daemon started.
@@ -97,8 +97,8 @@ impl Tally {
         }
     }
 
-    /// What came back after sweeps that ended five minutes ago; called now and then. `refaults` gives
-    /// the counter of a group that is still there.
+    /// Returns the refaults after sweeps that ended five minutes ago. `refaults`
+    /// gives the counter of a group that is still there.
     pub fn came_back(&mut self, now: Monotonic, time: u64, refaults: impl Fn(GroupId) -> Option<Bytes>) -> Vec<Entry> {
         self.roll(time);
         let mut lines = Vec::new();

@@ -1,5 +1,5 @@
-//! A thread that carries out orders, one after the other, can be told to end one early, and is heard from through an
-//! eventfd.
+//! A thread that carries out orders, one after the other, can be told to end one early, and is
+//! heard from through an eventfd.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 /// Deep enough for reading files and printing numbers; all of it may become resident.
 const STACK: usize = 128 << 10;
 
-/// The thread and what goes to and fro.
+/// A thread, and the channels to and from it.
 pub struct Thread<O, R> {
     orders: Option<Sender<O>>,
     reports: Receiver<R>,
@@ -22,7 +22,7 @@ pub struct Thread<O, R> {
     handle: Option<JoinHandle<()>>,
 }
 
-/// The thread's end of it.
+/// The thread's end of the channels.
 pub struct Inbox<O, R> {
     orders: Receiver<O>,
     reports: Sender<R>,
@@ -33,17 +33,24 @@ pub struct Inbox<O, R> {
 impl<O: Send + 'static, R: Send + 'static> Thread<O, R> {
     /// Starts it.
     pub fn start(name: &str, work: impl FnOnce(Inbox<O, R>) + Send + 'static) -> Result<Self> {
+        let (mut thread, inbox) = Thread::pair()?;
+        let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+        let handle = builder.spawn(move || work(inbox)).with_context(|| format!("start the thread {name}"))?;
+        thread.handle = Some(handle);
+        Ok(thread)
+    }
+
+    /// Both ends, without a thread. A test carries out the orders itself.
+    pub fn pair() -> Result<(Self, Inbox<O, R>)> {
         let (orders, inbox) = channel();
         let (outbox, reports) = channel();
         let stop = Arc::new(Flag::default());
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?);
         let inbox = Inbox { orders: inbox, reports: outbox, stop: Arc::clone(&stop), wake: Arc::clone(&wake) };
-        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
-        let handle = thread.spawn(move || work(inbox)).with_context(|| format!("start the thread {name}"))?;
-        Ok(Thread { orders: Some(orders), reports, stop, wake, handle: Some(handle) })
+        Ok((Thread { orders: Some(orders), reports, stop, wake, handle: None }, inbox))
     }
 
-    /// Gives it something to do.
+    /// Gives it an order.
     pub fn order(&self, order: O) {
         self.stop.clear();
         if let Some(orders) = &self.orders {
@@ -52,7 +59,7 @@ impl<O: Send + 'static, R: Send + 'static> Thread<O, R> {
         }
     }
 
-    /// Tells it to end what it does; its report follows.
+    /// Tells it to end its order; its report follows.
     pub fn stop(&self) {
         self.stop.set();
     }
@@ -64,7 +71,7 @@ impl<O: Send + 'static, R: Send + 'static> Thread<O, R> {
         self.reports.try_recv().ok()
     }
 
-    /// Stops it and waits for its end; the report of what it was at can still be had.
+    /// Stops it and waits for its end. The report of its last order is still there.
     pub fn close(&mut self) {
         self.stop.set();
         self.orders = None;
@@ -82,6 +89,24 @@ impl<O, R> AsFd for Thread<O, R> {
 }
 
 impl<O, R> Inbox<O, R> {
+    /// The next order, if there is one, for a test that plays the thread.
+    #[cfg(test)]
+    pub fn try_next(&self) -> Option<O> {
+        self.orders.try_recv().ok()
+    }
+
+    /// Reports the result of an order, for a test that plays the thread.
+    #[cfg(test)]
+    pub fn report(&self, report: R) {
+        self.reports.send(report).expect("the loop is there");
+    }
+
+    /// Returns true if the order is to end, for a test that plays the thread.
+    #[cfg(test)]
+    pub fn is_stopped(&self) -> bool {
+        self.stop.is_set()
+    }
+
     /// Carries out orders until there will be no more.
     pub fn each(self, mut work: impl FnMut(O, &Flag) -> R) {
         while let Ok(order) = self.orders.recv() {

@@ -1,169 +1,191 @@
-//! What the daemon tells about itself: the answers to `omr status` and `omr explain`.
+//! The answers to `omr status`, and to `omr explain` of a group or the machine.
 
 use std::path::Path;
 
 use anyhow::Result;
-use omr_control::status::{Explanation, GroupView, ImageView, Status, SwapView, SweepView};
+use omr_control::status::{Explanation, GoalView, GroupView, ImageView, Status, SwapView, SweepView};
 use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
+use omr_policy::need::need;
 use omr_policy::{Decision, Goal, judge, short, swap_floor};
 use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
-use super::processes::unfocused;
 use crate::daemon::Daemon;
+use crate::statements;
 
-/// Groups shown by `omr status`; the largest.
+/// The number of groups that `omr status` shows: the largest.
 const MOST_GROUPS: usize = 100;
 
-impl Daemon {
-    fn swap_view(&self) -> Option<SwapView> {
-        let signals = self.readings.signals.as_ref()?;
-        let swap = signals.machine.swap?;
-        let budget = self.settings.config.guard.max_swap_writes.filter(|_| swap.on_disk);
-        Some(SwapView {
-            total: swap.total,
-            free: swap.free,
-            floor: swap_floor(&self.settings.config, signals.machine.swap_context(), Bytes::MAX),
-            on_disk: swap.on_disk,
-            written: self.mind.state.writes.within(signals.hour, budget.map_or(24, |budget| budget.hours)),
-            budget,
-        })
-    }
+fn swap_view(daemon: &Daemon) -> Option<SwapView> {
+    let signals = daemon.readings.signals.as_ref()?;
+    let swap = signals.machine.swap?;
+    let budget = daemon.settings.config.guard.max_swap_writes.filter(|_| swap.on_disk);
+    Some(SwapView {
+        total: swap.total,
+        free: swap.free,
+        floor: swap_floor(&daemon.settings.config, signals.machine.swap_context(), Bytes::MAX),
+        on_disk: swap.on_disk,
+        written: daemon.mind.state.writes.within(signals.hour, budget.map_or(24, |budget| budget.hours)),
+        budget,
+    })
+}
 
-    fn image_view(&self) -> ImageView {
-        let forecast = image::forecast(&self.host.kernel);
-        let place = image::place(&self.host.kernel, &self.host.root);
-        let disk_rate = place.as_ref().ok().and_then(|place| disk_rate::load(&self.host.root, &place.device.path));
-        let time = forecast.zip(disk_rate).and_then(|(forecast, rate)| forecast.most_written().time_at(rate));
-        ImageView {
-            forecast,
-            device: place.as_ref().ok().map(image::Place::name),
-            obstacle: place.err().map(|obstacle| obstacle.to_string()),
-            disk_rate,
-            write_ms_at_most: time.map(millis),
-            is_goal: self.settings.config.goal == Goal::Hibernate,
+fn image_view(daemon: &Daemon) -> ImageView {
+    let forecast = image::forecast(&daemon.host.kernel);
+    let place = image::place(&daemon.host.kernel, &daemon.host.root);
+    let disk_rate = place.as_ref().ok().and_then(|place| disk_rate::load(&daemon.host.root, &place.device.path));
+    let time = forecast.zip(disk_rate).and_then(|(forecast, rate)| forecast.most_written().time_at(rate));
+    ImageView {
+        forecast,
+        device: place.as_ref().ok().map(image::Place::name),
+        obstacle: place.err().map(|obstacle| obstacle.to_string()),
+        disk_rate,
+        write_ms_at_most: time.map(millis),
+        is_goal: daemon.settings.config.goal == Goal::Hibernate,
+    }
+}
+
+fn goal_view(daemon: &Daemon) -> GoalView {
+    let config = &daemon.settings.config;
+    let signals = daemon.readings.signals.as_ref().filter(|_| config.goal == Goal::Auto);
+    let need = signals.map(|signals| need(config, &signals.machine));
+    let words = need.as_ref().map(|need| match need {
+        Ok(need) => need.to_string(),
+        Err(reason) => reason.to_string(),
+    });
+    GoalView { goal: config.goal, need: need.and_then(Result::ok), words }
+}
+
+/// The status.
+pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
+    let mut groups: Vec<&omr_policy::Group> = daemon.world.groups.iter().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.current));
+    let sweeping = daemon.mind.state.sweeping();
+    let sweep = daemon.sweeps.running.as_ref().map(|running| {
+        let progress = daemon.work.progress();
+        SweepView {
+            number: running.number,
+            group: running.path.to_string_lossy().into_owned(),
+            asked: running.asked,
+            freed: progress.freed,
+            swapped_out: progress.swapped_out,
         }
+    });
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        mode: daemon.settings.config.mode,
+        backend: daemon.settings.backend.name().to_owned(),
+        config: daemon.settings.loaded.files.clone(),
+        decision: daemon.mind.decision.clone(),
+        reason: daemon.mind.decision.as_ref().map_or_else(|| "just started".into(), |d| d.reason().to_string()),
+        goal: Some(goal_view(daemon)),
+        sweep,
+        preparing: daemon.preparation.view(now, daemon.work.progress().freed),
+        today: daemon.books.tally.today.clone(),
+        swap: swap_view(daemon),
+        image: Some(image_view(daemon)),
+        hinting: daemon.processes.hints().running().map(|hint| daemon.processes.name(hint.id)),
+        statements: statements::views(&daemon.world, &daemon.statements, &daemon.processes),
+        history: Some(daemon.aging.view(now, &daemon.settings.config.history)),
+        groups_total: daemon.world.tree.nodes().len(),
+        groups: groups
+            .into_iter()
+            .take(MOST_GROUPS)
+            .filter_map(|group| group_view(daemon, now, group, sweeping))
+            .collect(),
     }
+}
 
-    pub(super) fn status(&self, now: Monotonic) -> Status {
-        let mut groups: Vec<&omr_policy::Group> = self.world.groups.iter().collect();
-        groups.sort_by_key(|group| std::cmp::Reverse(group.current));
-        let sweeping = self.mind.state.sweeping();
-        let sweep = self.sweeps.running.as_ref().map(|running| {
-            let progress = self.work.progress();
-            SweepView {
-                number: running.number,
-                group: running.path.to_string_lossy().into_owned(),
-                asked: running.asked,
-                freed: progress.freed,
-                swapped_out: progress.swapped_out,
-            }
-        });
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            mode: self.settings.config.mode,
-            backend: self.settings.backend.name().to_owned(),
-            config: self.settings.loaded.files.clone(),
-            decision: self.mind.decision.clone(),
-            reason: self.mind.decision.as_ref().map_or_else(|| "just started".into(), |d| d.reason().to_string()),
-            sweep,
-            preparing: self.preparation.view(now, self.work.progress().freed),
-            today: self.books.tally.today.clone(),
-            swap: self.swap_view(),
-            image: Some(self.image_view()),
-            hinting: self.hinting_view(),
-            statements: self.statement_views(),
-            history: Some(self.history_view(now)),
-            groups_total: self.world.tree.nodes().len(),
-            groups: groups
-                .into_iter()
-                .take(MOST_GROUPS)
-                .filter_map(|group| self.group_view(now, group, sweeping))
-                .collect(),
-        }
-    }
+fn group_view(
+    daemon: &Daemon,
+    now: Monotonic,
+    group: &omr_policy::Group,
+    sweeping: Option<GroupId>,
+) -> Option<GroupView> {
+    let tally = daemon.books.tally.group(group.id);
+    let node = daemon.world.tree.nodes().iter().find(|node| node.id == group.id)?;
+    Some(GroupView {
+        group: daemon.world.tree.path(group.id)?.to_string_lossy().into_owned(),
+        class: group.class,
+        explicit: daemon.world.tree.assignment(node).is_some_and(|assignment| assignment.explicit),
+        current: group.current,
+        freed: tally.map(|tally| tally.freed).unwrap_or_default(),
+        came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
+        last: tally.map(|tally| now.since(tally.last)),
+        sweeping: sweeping == Some(group.id),
+        by_age: group.cold_only.clone(),
+    })
+}
 
-    fn group_view(&self, now: Monotonic, group: &omr_policy::Group, sweeping: Option<GroupId>) -> Option<GroupView> {
-        let tally = self.books.tally.group(group.id);
-        let node = self.world.tree.nodes().iter().find(|node| node.id == group.id)?;
-        Some(GroupView {
-            group: self.world.tree.path(group.id)?.to_string_lossy().into_owned(),
-            class: group.class,
-            explicit: self.world.tree.assignment(node).is_some_and(|assignment| assignment.explicit),
-            current: group.current,
-            freed: tally.map(|tally| tally.freed).unwrap_or_default(),
-            came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
-            last: tally.map(|tally| now.since(tally.last)),
-            sweeping: sweeping == Some(group.id),
-            by_age: group.cold_only.clone(),
-        })
-    }
-
-    pub(super) fn explain(&self, now: Monotonic, group: Option<&Path>) -> Result<Explanation> {
-        let mut explanation = Explanation {
-            group: None,
-            verdict: String::new(),
-            reason: self.mind.decision.as_ref().map(|decision| decision.reason().clone()),
-            next: None,
-            class: None,
-            guards: Vec::new(),
+/// The reason why a group is, or is not, swept; without a group, the last decision.
+pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<Explanation> {
+    let mut explanation = Explanation {
+        group: None,
+        verdict: String::new(),
+        reason: daemon.mind.decision.as_ref().map(|decision| decision.reason().clone()),
+        next: None,
+        class: None,
+        goal: goal_view(daemon).words.map(|words| format!("{}: {words}", Goal::Auto.name())),
+        guards: Vec::new(),
+    };
+    let age = omr_policy::short(now.since(daemon.mind.decided)).to_string();
+    explanation.verdict = match &daemon.mind.decision {
+        None => "just started".into(),
+        Some(Decision::Hold { reason }) => format!("not sweeping: {reason} ({age} ago)"),
+        Some(Decision::Sweep { reason, .. } | Decision::Continue { reason }) => format!("sweeping: {reason}"),
+        Some(Decision::Stop { reason }) => format!("stopped: {reason} ({age} ago)"),
+    };
+    if let Some(swap) = swap_view(daemon) {
+        let share = match daemon.settings.config.guard.swap_floor {
+            Amount::Share(share) => format!(" ({share})"),
+            _ => String::new(),
         };
-        let age = omr_policy::short(now.since(self.mind.decided)).to_string();
-        explanation.verdict = match &self.mind.decision {
-            None => "just started".into(),
-            Some(Decision::Hold { reason }) => format!("held: {reason} ({age} ago)"),
-            Some(Decision::Sweep { reason, .. } | Decision::Continue { reason }) => format!("sweeping: {reason}"),
-            Some(Decision::Stop { reason }) => format!("stopped: {reason} ({age} ago)"),
-        };
-        if let Some(swap) = self.swap_view() {
-            let share = match self.settings.config.guard.swap_floor {
-                Amount::Share(share) => format!(" ({share})"),
-                _ => String::new(),
-            };
-            explanation
-                .guards
-                .push(format!("free swap {} of {}, {}{share} stays free", swap.free, swap.total, swap.floor));
-            if let Some(budget) = swap.budget {
-                explanation.guards.push(format!("swap writes {}, allowance {budget}", swap.written));
-            }
+        explanation.guards.push(format!("free swap {} of {}, {}{share} stays free", swap.free, swap.total, swap.floor));
+        if let Some(budget) = swap.budget {
+            explanation.guards.push(format!("swap writes {}, allowance {budget}", swap.written));
         }
-        let Some(path) = group else { return Ok(explanation) };
-        let path = self.host.kernel.group_path(path);
-        let Some(node) = self.world.tree.find(path) else { return Err(no_group(path)) };
-        explanation.group = Some(path.to_string_lossy().into_owned());
-        if let Some(assignment) = self.world.tree.assignment(node) {
-            explanation.class = Some(format!("{}: {}", assignment.class.name(), assignment.explain(path)));
-            explanation.guards.extend(assignment.unfocused.map(|since| unfocused(now, since)));
-        }
-        let (Some(seen), Some(signals)) =
-            (self.world.groups.iter().find(|group| group.id == node.id), &self.readings.signals)
-        else {
-            explanation.verdict = match node.current {
-                None => "held: it has no memory controller; the group above it accounts for its memory".into(),
-                Some(_) => "held: not all groups below it may be touched, so each is looked at by itself".into(),
-            };
-            return Ok(explanation);
-        };
-        if self.mind.state.sweeping() == Some(node.id) {
-            explanation.verdict = "being swept now".into();
-            return Ok(explanation);
-        }
-        match judge(&self.settings.config, &self.mind.state, signals, seen) {
-            Err(reason) => {
-                explanation.verdict = format!("held: {reason}");
-                explanation.reason = Some(reason);
-            }
-            Ok((job, _)) => {
-                let old = seen.cold_only.as_ref().map(|by_age| format!(", not used for {}", short(by_age.min_age)));
-                let old = old.unwrap_or_default();
-                explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
-            }
-        }
-        if let Some(refaults) = self.mind.state.refaults_this_minute(seen) {
-            let allowed = self.settings.config.guard.refaults_per_minute;
-            explanation.guards.push(format!("{refaults} came back this minute, {allowed} is allowed"));
-        }
-        Ok(explanation)
     }
+    let Some(path) = group else { return Ok(explanation) };
+    let path = daemon.host.kernel.group_path(path);
+    let Some(node) = daemon.world.tree.find(path) else { return Err(no_group(path)) };
+    explanation.group = Some(path.to_string_lossy().into_owned());
+    if let Some(assignment) = daemon.world.tree.assignment(node) {
+        explanation.class = Some(format!("{}: {}", assignment.class.name(), assignment.explain(path)));
+        explanation.guards.extend(assignment.unfocused.map(|since| unfocused(now, since)));
+    }
+    let (Some(seen), Some(signals)) =
+        (daemon.world.groups.iter().find(|group| group.id == node.id), &daemon.readings.signals)
+    else {
+        explanation.verdict = match node.current {
+            None => "not swept: it has no memory controller; its memory is charged to the group above it".into(),
+            Some(_) => "not swept: some groups below it are not in the background, so each is judged by itself".into(),
+        };
+        return Ok(explanation);
+    };
+    if daemon.mind.state.sweeping() == Some(node.id) {
+        explanation.verdict = "being swept now".into();
+        return Ok(explanation);
+    }
+    match judge(&daemon.settings.config, &daemon.mind.state, signals, seen) {
+        Err(reason) => {
+            explanation.verdict = format!("not swept: {reason}");
+            explanation.reason = Some(reason);
+        }
+        Ok((job, _)) => {
+            let old = seen.cold_only.as_ref().map(|by_age| format!(", not used for {}", short(by_age.min_age)));
+            let old = old.unwrap_or_default();
+            explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
+        }
+    }
+    if let Some(refaults) = daemon.mind.state.refaults_this_minute(seen) {
+        let allowed = daemon.settings.config.guard.refaults_per_minute;
+        explanation.guards.push(format!("{refaults} came back this minute, {allowed} is allowed"));
+    }
+    Ok(explanation)
+}
+
+/// The time without the focus, for messages: `without the focus for 22 min`.
+pub fn unfocused(now: Monotonic, since: Monotonic) -> String {
+    format!("without the focus for {}", short(now.since(since)))
 }

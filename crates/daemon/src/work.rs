@@ -4,11 +4,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
+use omr_config::BackendChoice;
 use omr_engine::reclaim::Progress;
+use omr_engine::reclaim::backend;
+use omr_engine::reclaim::limit_journal::Journal;
+use omr_policy::Mode;
 
-use crate::worker::{Order, Outcome, Setup, Worker, start};
+use crate::host::Host;
+use crate::settings::{Settings, actuator};
+use crate::worker::{self, Order, Outcome, Setup, Worker};
 
-/// The worker and what it is doing.
+/// The worker and its state.
 pub struct Work {
     thread: Worker,
     progress: Arc<Mutex<Progress>>,
@@ -16,19 +22,34 @@ pub struct Work {
 }
 
 impl Work {
-    /// Starts the thread. `setup` is told where the thread shows its progress.
-    pub fn start(setup: impl FnOnce(Arc<Mutex<Progress>>) -> Setup) -> Result<Self> {
+    /// Restores limits that an earlier run has left behind, and starts the thread.
+    pub fn start(host: &Host, settings: &Settings) -> Result<Self> {
         let progress = Arc::new(Mutex::new(Progress::default()));
-        Ok(Work { thread: start(setup(Arc::clone(&progress)))?, progress, is_busy: false })
+        let mode = settings.config.mode;
+        let setup = Setup {
+            kernel: Arc::clone(&host.kernel),
+            root: host.root.clone(),
+            actuator: settings.actuator(),
+            new_actuator: Box::new(move || actuator(mode)),
+            choice: settings.backend,
+            journal: open_journal(host, settings.backend)?,
+            progress: Arc::clone(&progress),
+        };
+        Ok(Work::new(worker::start(setup)?, progress))
     }
 
-    /// Gives it something to do.
+    /// A worker that is free.
+    pub fn new(thread: Worker, progress: Arc<Mutex<Progress>>) -> Self {
+        Work { thread, progress, is_busy: false }
+    }
+
+    /// Gives it an order.
     pub fn order(&mut self, order: Order) {
         self.is_busy = true;
         self.thread.order(order);
     }
 
-    /// Tells it to end what it does; the outcome follows.
+    /// Tells it to end its order; the outcome follows.
     pub fn stop(&self) {
         self.thread.stop();
     }
@@ -40,17 +61,17 @@ impl Work {
         outcome
     }
 
-    /// Whether it has an order whose outcome is still to come.
+    /// Returns true while the outcome of an order is still to come.
     pub fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// How far it is with what it does, or did last.
+    /// The progress of the current order, or of the last one.
     pub fn progress(&self) -> Progress {
         self.progress.lock().map(|progress| *progress).unwrap_or_default()
     }
 
-    /// Stops the thread and waits for its end. The outcome of its last order can still be had.
+    /// Stops the thread and waits for its end. The outcome of its last order is still there.
     pub fn close(&mut self) {
         self.thread.close();
     }
@@ -60,5 +81,19 @@ impl AsFd for Work {
     /// Readable when there is an outcome.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.thread.as_fd()
+    }
+}
+
+/// The journal of changed limits, after left-over limits were restored. `None`: limits cannot be
+/// changed; sweeps go on without memory.high. Restoring is the one write of mode "observe": it
+/// undoes what an earlier omr has changed, and a group must not stay squeezed.
+fn open_journal(host: &Host, backend: BackendChoice) -> Result<Option<Journal>> {
+    match backend::journal(&host.kernel, &host.state_dir, &mut *actuator(Mode::Act)) {
+        Ok(journal) => Ok(Some(journal)),
+        Err(err) if backend == BackendChoice::High => Err(err.context("memory.high needs a journal")),
+        Err(err) => {
+            log::warn!("{err:#}");
+            Ok(None)
+        }
     }
 }

@@ -19,7 +19,7 @@ use omr_policy::End;
 use omr_policy::pace::Job;
 use omr_units::{Bytes, GroupId, Limit};
 
-use super::hinting;
+use super::hint_job;
 use super::thread::Thread;
 
 /// One thing for the worker to do.
@@ -29,7 +29,7 @@ pub enum Order {
     /// Reclaim from one group after the other until a goal is reached, by this configuration.
     Prepare(Goal, Arc<Loaded>),
     /// Hint one process.
-    Hint(hinting::Order),
+    Hint(hint_job::Order),
     /// Tell this machine's host which memory is free.
     HandBack,
 }
@@ -41,7 +41,7 @@ pub enum Outcome {
     /// A preparation has ended.
     Prepared(Result<Done>),
     /// A process was hinted.
-    Hinted(hinting::Given),
+    Hinted(hint_job::Given),
     /// The host was told; `None`: there is no host that could be told.
     HandedBack(Result<Option<Blocks>>),
 }
@@ -60,7 +60,7 @@ pub struct Sweep {
     pub older_than: Option<Duration>,
 }
 
-/// What the thread needs to begin.
+/// The parts of the thread.
 pub struct Setup {
     /// The machine.
     pub kernel: Arc<Kernel>,
@@ -74,7 +74,7 @@ pub struct Setup {
     pub choice: BackendChoice,
     /// The journal of changed limits; `None`: no limit may be changed.
     pub journal: Option<Journal>,
-    /// How far the order is that it carries out.
+    /// The progress of its order.
     pub progress: Arc<Mutex<Progress>>,
 }
 
@@ -90,7 +90,7 @@ pub fn start(mut setup: Setup) -> Result<Worker> {
                 Order::Sweep(sweep) => Outcome::Swept(sweep.id, carry_out(&mut setup, &sweep, stop)),
                 Order::Prepare(goal, loaded) => Outcome::Prepared(prepare(&mut setup, &goal, &loaded, stop)),
                 Order::Hint(order) => {
-                    Outcome::Hinted(setup.session(stop, &mut |_| {}, |session| hinting::give(session, &order)))
+                    Outcome::Hinted(setup.session(stop, &mut |_| {}, |session| hint_job::give(session, &order)))
                 }
                 Order::HandBack => Outcome::HandedBack(free_page_reporting::run(
                     &setup.kernel,

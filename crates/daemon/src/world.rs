@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use omr_kernel::clock;
 use omr_kernel::memcg::Group;
 use omr_machine::groups::class::Classifier;
 use omr_machine::groups::tree::{Node, Tree};
@@ -12,17 +11,19 @@ use omr_machine::sample::cpu::CpuByClass;
 use omr_policy::Class;
 use omr_units::{Bytes, GroupId, Monotonic};
 
+use crate::effects::SparedGroup;
 use crate::host::Host;
 use crate::settings::Settings;
 
-/// Groups are scanned this often, or so seldom that a scan takes no more than 1/`SCAN_SHARE` of a CPU.
+/// Groups are scanned this often, or so seldom that a scan takes no more than 1/`SCAN_SHARE` of a
+/// CPU.
 const SCAN: Duration = Duration::from_secs(5);
 const SCAN_SHARE: u32 = 200;
-/// Nothing may keep the loop from noticing work while a sweep runs. A scan of thousands of groups that
-/// takes longer than this waits until the sweep is over; the group being swept is read each second.
+/// Foreground work must be noticed in time during a sweep. A scan that takes longer than this, of
+/// thousands of groups, waits until the sweep has ended; the swept group is read each second.
 const LONGEST_SCAN: Duration = Duration::from_millis(10);
-/// CPU time in each tick for changes of attributes, which any user can make without end. The rest
-/// waits for the next tick.
+/// CPU time in each tick for changed attributes. Any user can change attributes without end; the
+/// rest waits for the next tick.
 const LONGEST_COLLECTING: Duration = Duration::from_millis(5);
 
 /// All groups, their classes, and the CPU time of each class.
@@ -63,15 +64,15 @@ impl World {
         self.tree.reclassify();
     }
 
-    /// Whether a scan would keep the loop from noticing work beside a sweep.
+    /// Returns true if a scan would take so long that foreground work is noticed too late.
     pub fn is_slow_to_scan(&self) -> bool {
         self.scan_took > LONGEST_SCAN
     }
 
-    /// Reads all groups. Returns their identities, sorted; `None` where they cannot be read.
+    /// Reads all groups. Returns their identities, sorted; `None`: they cannot be read.
     pub fn scan(&mut self, host: &Host) -> Option<Vec<GroupId>> {
-        let began = clock::read_monotonic();
-        let cpu = clock::read_thread_cpu();
+        let began = host.now();
+        let cpu = host.kernel.clock.thread_cpu();
         if let Err(err) = self.tree.scan(&host.kernel, &self.classifier, true) {
             log::warn!("{err}");
             self.groups.clear();
@@ -81,14 +82,15 @@ impl World {
         self.refresh_groups(host);
         let mut ids: Vec<GroupId> = self.tree.nodes().iter().map(|node| node.id).collect();
         ids.sort_unstable();
-        // CPU time, not time by the clock: on a busy machine that would put the next scan off for minutes.
-        let took = clock::read_thread_cpu().saturating_sub(cpu);
+        // CPU time, not time by the clock: on a busy machine that would put the next scan off for
+        // minutes.
+        let took = host.kernel.clock.thread_cpu().saturating_sub(cpu);
         self.next_scan = began + SCAN.max(took * SCAN_SHARE);
-        self.scan_took = clock::read_monotonic().since(began);
+        self.scan_took = host.now().since(began);
         Some(ids)
     }
 
-    /// Draws the consequences of the groups' classes.
+    /// Updates the groups for the policy, and the CPU counters, from the groups' classes.
     pub fn refresh_groups(&mut self, host: &Host) {
         self.groups.clear();
         self.groups.extend(self.tree.groups());
@@ -97,22 +99,22 @@ impl World {
         }
     }
 
-    /// A new tick: there is CPU time again for changes of attributes.
+    /// A new tick: there is CPU time again for changed attributes.
     pub fn allow_collecting(&mut self) {
         self.collecting_took = Duration::ZERO;
     }
 
-    /// Whether there is CPU time left in this tick for changes of attributes.
+    /// Returns true if there is CPU time left in this tick for changed attributes.
     pub fn may_collect(&self) -> bool {
         self.collecting_took < LONGEST_COLLECTING
     }
 
-    /// Counts CPU time that changes of attributes have cost.
+    /// Adds CPU time that changed attributes have cost.
     pub fn collected(&mut self, took: Duration) {
         self.collecting_took += took;
     }
 
-    /// Reads changed attributes. Returns the groups whose class is another one now.
+    /// Reads changed attributes. Returns the groups whose class changed.
     pub fn collect_changes(&mut self, host: &Host) -> Vec<GroupId> {
         self.tree.collect_changes(&host.kernel, &self.classifier).unwrap_or_else(|err| {
             log::warn!("{err}");
@@ -134,10 +136,27 @@ impl World {
         }
     }
 
-    /// The refaults of each group at the last scan, where they are known.
+    /// The refaults of each group at the last scan, if known.
     pub fn refaults(&self) -> HashMap<GroupId, Bytes> {
         let refaults = |node: &Node| node.refaults.map(|refaults| (node.id, refaults));
         self.tree.nodes().iter().filter_map(refaults).collect()
+    }
+
+    /// The groups of these that are not in the background.
+    pub fn not_background(&self, ids: &[GroupId]) -> Vec<SparedGroup> {
+        let spared = |id: &GroupId| {
+            let assignment = self.tree.assignment(self.node(*id)?)?;
+            SparedGroup::new(self.tree.path(*id)?, assignment)
+        };
+        ids.iter().filter_map(spared).collect()
+    }
+
+    /// After a sweep of a group: its size and refaults as they are now.
+    pub fn swept(&mut self, id: GroupId, size: Bytes, refaults: Option<Bytes>) {
+        if let Some(group) = self.groups.iter_mut().find(|group| group.id == id) {
+            group.current = Some(size);
+            group.refaults = refaults.or(group.refaults);
+        }
     }
 
     /// The node of a group.
@@ -150,8 +169,8 @@ impl World {
         self.groups.iter().find(|group| group.id == id)
     }
 
-    /// Opens any background group: for asking the kernel what it can do, and not of a group that is
-    /// nobody's business, though the request is for nothing.
+    /// Opens any background group, to ask the kernel what it supports. The request reclaims
+    /// nothing, but other groups are spared even that.
     pub fn open_background(&self, host: &Host) -> Option<Group> {
         let some = self.groups.iter().find(|group| group.class == Class::Background)?;
         Group::open(host.kernel.cgroup().ok()?, &self.tree.path(some.id)?).ok()

@@ -1,4 +1,5 @@
-//! Everything that writes to the kernel: reclaim, aging, hints, bringing back, preparing, trials.
+//! All work that writes to the kernel: reclaim, aging, hints, prefetch (warm), preparations and
+//! trials.
 
 pub mod aging;
 pub mod hint;

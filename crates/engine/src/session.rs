@@ -1,4 +1,4 @@
-//! What every run of the engine needs, whichever method it uses.
+//! The session: the environment of every run of the engine, for all methods.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ use crate::reclaim::limit_journal::Journal;
 pub struct Host<'a> {
     /// The interfaces of its kernel.
     pub kernel: &'a Kernel,
-    /// The directory below which omr's own files are: `/`, but in tests.
+    /// The directory below which omr's own files are: `/`, except in tests.
     pub root: &'a Path,
 }
 
-/// Makes actuators, for a thread or a monitor that outlives the call: only the caller knows if writes
-/// may reach the kernel.
+/// Makes actuators, for a thread or a monitor that outlives the call: only the caller knows if
+/// writes may reach the kernel.
 pub type NewActuator<'a> = &'a dyn Fn() -> Box<dyn Actuator>;
 
 /// One run of the engine: where it works, how it writes, and how it is cancelled.
@@ -34,37 +34,37 @@ pub struct Session<'a> {
     pub actuator: &'a mut dyn Actuator,
     /// The journal of changed limits; `None`: no limit may be changed.
     pub journal: Option<&'a Journal>,
-    /// Ends the run when it is set.
+    /// The flag that ends the run.
     pub cancel: &'a Flag,
-    /// Told how far the run is.
+    /// A function that is called with the progress.
     pub progress: &'a mut dyn FnMut(Progress),
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Freed so far.
     pub freed: Bytes,
     /// Written to swap so far, by the whole machine.
     pub swapped_out: Bytes,
-    /// Hinted so far, where processes are hinted.
+    /// Hinted so far, if processes are hinted.
     pub hinted: Bytes,
 }
 
 impl Session<'_> {
-    /// How a run ends that is cancelled now; `None`: it goes on.
+    /// Returns the end of a run that is cancelled now; `None`: the run continues.
     pub fn cancelled(&self) -> Option<End> {
         cancelled(self.cancel)
     }
 
-    /// The same session with another listener for the progress.
-    pub fn told<'b>(&'b mut self, progress: &'b mut dyn FnMut(Progress)) -> Session<'b> {
+    /// Returns the same session with another function for the progress.
+    pub fn with_progress<'b>(&'b mut self, progress: &'b mut dyn FnMut(Progress)) -> Session<'b> {
         let Session { host, actuator, journal, cancel, .. } = self;
         Session { host: *host, actuator: &mut **actuator, journal: *journal, cancel, progress }
     }
 
-    /// Does one part of a run. Its progress is counted on top of what the parts before it have done.
-    pub fn part<R>(&mut self, before: Progress, work: impl FnOnce(&mut Session<'_>) -> R) -> R {
+    /// Runs one part of a run. Its progress is added to that of the earlier parts, `before`.
+    pub fn run_part<R>(&mut self, before: Progress, work: impl FnOnce(&mut Session<'_>) -> R) -> R {
         let Session { host, actuator, journal, cancel, progress } = self;
         let mut sum = |now: Progress| {
             progress(Progress { freed: before.freed + now.freed, hinted: before.hinted + now.hinted, ..now });
@@ -75,7 +75,7 @@ impl Session<'_> {
     }
 }
 
-/// How a run ends whose flag is set now; `None`: it goes on.
+/// Returns the end of a run with this flag; `None`: the flag is not set.
 pub fn cancelled(flag: &Flag) -> Option<End> {
     flag.is_set().then(|| if flag.timed_out() { End::Timeout } else { End::Stopped })
 }

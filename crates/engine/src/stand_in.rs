@@ -1,4 +1,4 @@
-//! What stands in for the kernel in unit tests.
+//! A fake kernel for unit tests.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use omr_actuate::{Actuator, Advice, AdviseResult, Outcome};
 use omr_kernel::process::Process;
 use omr_kernel::{Dir, Result};
 
-/// A kernel that does with what is written to a file what this says, and is not asked for hints.
+/// A kernel that passes each write to this function, and that gets no hints.
 pub struct Writes<F>(pub F);
 
 impl<F: FnMut(&str) -> Outcome + Send> Actuator for Writes<F> {

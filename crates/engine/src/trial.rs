@@ -1,12 +1,13 @@
-//! Carrying out a trial ([`omr_policy::trial`]): the group is brought down by paced reclaim first, and
-//! limited by `memory.high` then, so that no task of it has to reclaim the difference.
+//! Runs trials ([`omr_policy::trial`]). Paced reclaim first brings the group down to a size, and
+//! `memory.high` then limits it to that size. So no task of the group has to reclaim the
+//! difference.
 //!
-//! Where MGLRU is on, the group is aged twice in each look: reclaim that knows nothing of what is used
-//! takes what is used with what is not (a first step of a fifth of a group of which three fifths were
-//! cold: 22 % of it came back within a minute, against none).
+//! If MGLRU is on, the group is aged twice at each size. Without ages, reclaim takes used memory
+//! with unused memory. (Measured: a first step of a fifth, in a group of which three fifths were
+//! cold. 22 % of the reclaimed memory came back within a minute without ages, and none with them.)
 //!
-//! What `memory.high` held is in the journal of limits before it is touched, and put back in the end,
-//! however that comes: after kill -9 by a process that waits for that.
+//! The old `memory.high` is in the journal of limits before the limit is changed, and it is
+//! restored at the end in any case. After kill -9 a helper process restores it.
 
 use std::thread;
 use std::time::Duration;
@@ -30,44 +31,44 @@ use crate::reclaim::limit_journal::{Borrowed, Guard};
 use crate::reclaim::{Method, job, swap_context};
 use crate::session::Session;
 
-/// How often the guard is looked at.
-const LOOK: Duration = Duration::from_millis(500);
-/// How long a write to `memory.high` may reclaim what has come back since.
+/// The time between two checks of the guard.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// The longest time that a write to `memory.high` may reclaim memory that came back.
 const WRITE_TIME: Duration = Duration::from_millis(50);
 const HIGH: &str = "memory.high";
 
-/// Why a trial ended.
+/// The reason why a trial ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It came to its end.
+    /// The trial was completed.
     Over,
-    /// A signal.
+    /// A signal came.
     Stopped,
     /// The group is gone.
     Gone,
-    /// No process is in it any more: nobody is there who could miss anything.
+    /// The group has no process any more, so a trial would show nothing.
     Empty,
-    /// Somebody else has set `memory.high` meanwhile; that stands.
+    /// Another program set `memory.high` meanwhile; its value stays.
     Theirs(Limit),
 }
 
-/// Carries out one trial of one group.
+/// Runs one trial of one group.
 pub struct TrialRunner<'a> {
     session: Session<'a>,
     group: &'a Group,
     config: &'a Config,
     backend: Backend,
-    /// `memory.high` as the user has set it.
-    own: Borrowed<'a>,
-    /// `memory.high` as this trial has set it.
-    stands: Limit,
+    /// The user's own `memory.high`.
+    user_limit: Borrowed<'a>,
+    /// The `memory.high` that this trial has set.
+    trial_limit: Limit,
     _guard: Guard,
     alarm: Alarm,
     ages: Option<Observer<'a>>,
     aged: Monotonic,
 }
 
-/// The group now.
+/// Reads the group's present state.
 pub fn read(kernel: &Kernel, group: &Group) -> Result<TrialSample> {
     let mut buffer = Vec::with_capacity(8192);
     let current = group.read_current(&mut buffer)?;
@@ -76,12 +77,13 @@ pub fn read(kernel: &Kernel, group: &Group) -> Result<TrialSample> {
     Ok(TrialSample { at: clock::read_monotonic(), current, stall, refaults })
 }
 
-/// What of a group cannot leave memory: all but page cache, and as much of the rest as swap has room for.
+/// Returns the memory of a group that cannot leave: all except page cache and the part that fits
+/// into swap.
 pub fn read_fixed(kernel: &Kernel, group: &Group, config: &Config) -> Result<Bytes> {
     let mut buffer = Vec::with_capacity(8192);
     let current = group.read_current(&mut buffer)?;
     let stat = group.read_stat(&mut buffer)?;
-    let known = |field: Option<Bytes>| field.context("memory.stat lacks what the group's memory consists of");
+    let known = |field: Option<Bytes>| field.context("memory.stat lacks the parts of the group's memory");
     let cache = known(stat.page_cache())?;
     let swap_backed = known(stat.swap_backed())? - stat.unevictable.unwrap_or_default();
     let context = swap_context(kernel);
@@ -91,13 +93,13 @@ pub fn read_fixed(kernel: &Kernel, group: &Group, config: &Config) -> Result<Byt
 }
 
 impl<'a> TrialRunner<'a> {
-    /// Prepares a trial: nothing is changed but for the note in the session's journal. To be called while
-    /// this process has one thread: see [`guard`](crate::reclaim::limit_journal::guard).
+    /// Prepares a trial. Only adds an entry to the session's journal. Call this while the process
+    /// has one thread: see [`guard`](crate::reclaim::limit_journal::guard).
     pub fn new(session: Session<'a>, group: &'a Group, config: &'a Config, backend: Backend) -> Result<Self> {
         let kernel = session.host.kernel;
         let journal = session.journal.context("memory.high is changed only with a journal")?;
         let before = group.read_limit(HIGH, &mut Vec::new())?;
-        let Some(own) = journal.borrow(group, HIGH, before)? else {
+        let Some(user_limit) = journal.borrow(group, HIGH, before)? else {
             bail!("another omr is changing the limits of this group; nothing was tried");
         };
         let guard = journal.guard(kernel, group.id(), session.actuator)?;
@@ -106,36 +108,36 @@ impl<'a> TrialRunner<'a> {
             group,
             config,
             backend,
-            own,
-            stands: before,
+            user_limit,
+            trial_limit: before,
             _guard: guard,
             alarm: Alarm::new(),
-            ages: aging::require(kernel).is_ok().then(|| Observer::new(kernel)),
+            ages: aging::require_mglru(kernel).is_ok().then(|| Observer::new(kernel)),
             aged: Monotonic::default(),
         })
     }
 
-    /// What `memory.high` holds by the user's will.
-    pub fn own(&self) -> Limit {
-        self.own.before()
+    /// Returns the user's own `memory.high`.
+    pub fn user_limit(&self) -> Limit {
+        self.user_limit.before()
     }
 
-    /// Carries it out, and gives the group back what it had. `step` is called with it as it goes.
+    /// Runs the trial, and restores the limit. Calls `step` before each step.
     pub fn run(&mut self, plan: Plan, step: &mut dyn FnMut(&Trial)) -> Result<(Trial, Ended)> {
         let mut trial = Trial::new(plan, read(self.session.host.kernel, self.group)?);
-        let ended = self.steps(&mut trial, step);
+        let ended = self.run_steps(&mut trial, step);
         let ended = match ended {
             Err(err) if crate::reclaim::is_gone(&err) => Ok(Ended::Gone),
             ended => ended,
         };
         if !matches!(ended, Ok(Ended::Theirs(_))) {
-            self.give_back()?;
+            self.restore_limit()?;
         }
-        self.own.leave();
+        self.user_limit.release();
         Ok((trial, ended?))
     }
 
-    fn steps(&mut self, trial: &mut Trial, step: &mut dyn FnMut(&Trial)) -> Result<Ended> {
+    fn run_steps(&mut self, trial: &mut Trial, step: &mut dyn FnMut(&Trial)) -> Result<Ended> {
         let mut next = trial.next(&read(self.session.host.kernel, self.group)?);
         loop {
             step(trial);
@@ -143,11 +145,11 @@ impl<'a> TrialRunner<'a> {
                 Next::Limit(size) => Some(self.limit(size, trial)?),
                 Next::Wait => {
                     self.age(trial.plan().watch / 2);
-                    self.session.cancel.sleep(LOOK);
+                    self.session.cancel.sleep(CHECK_INTERVAL);
                     None
                 }
                 Next::GiveBack => {
-                    self.give_back()?;
+                    self.restore_limit()?;
                     None
                 }
                 Next::End => return Ok(Ended::Over),
@@ -159,7 +161,7 @@ impl<'a> TrialRunner<'a> {
                 return Ok(Ended::Empty);
             }
             let high = self.group.read_limit(HIGH, &mut Vec::new())?;
-            if high != self.stands {
+            if high != self.trial_limit {
                 return Ok(Ended::Theirs(high));
             }
             let seen = read(self.session.host.kernel, self.group)?;
@@ -170,29 +172,30 @@ impl<'a> TrialRunner<'a> {
         }
     }
 
-    /// Whether the kernel is told what is used, before it is asked for what is not.
+    /// Returns true if ages are known, so that reclaim finds unused memory.
     pub fn knows_ages(&self) -> bool {
         self.ages.is_some()
     }
 
-    /// Has the kernel look at what is used, unless it did so just now.
+    /// Ages the group, unless the last aging was less than `every` ago.
     fn age(&mut self, every: Duration) {
         let Some(ages) = &mut self.ages else { return };
         if clock::read_monotonic().since(self.aged) < every {
             return;
         }
-        let aged = ages.add_tree(self.group).and_then(|()| ages.pass(&mut *self.session.actuator, self.session.cancel));
+        let aged =
+            ages.add_tree(self.group).and_then(|()| ages.age_all(&mut *self.session.actuator, self.session.cancel));
         if aged.is_err() {
-            // Switched off meanwhile, or the group is gone, which the next look says.
+            // MGLRU was switched off, or the group is gone, which the next check notices.
             self.ages = None;
         }
         self.aged = clock::read_monotonic();
     }
 
-    /// Brings the group below `size` and limits it to that. False when that much cannot leave, or the
-    /// guard was broken on the way.
+    /// Brings the group below `size` and limits it to that. Returns false if this much memory
+    /// cannot leave, or if the guard was broken meanwhile.
     fn limit(&mut self, size: Bytes, trial: &Trial) -> Result<bool> {
-        // Room for what comes and goes, so that the first page does not meet the limit.
+        // Some room, so that the first new page does not reach the limit.
         let slack = Bytes(size.0 / 64).max(Bytes::kib(256)).min(Bytes::mib(4));
         let low = size - slack;
         let current = self.group.read_current(&mut Vec::new())?;
@@ -205,13 +208,13 @@ impl<'a> TrialRunner<'a> {
         if self.session.cancel.is_set() || self.group.read_current(&mut Vec::new())? > size {
             return Ok(false);
         }
-        // The kernel rounds down to pages, and what it holds is compared.
+        // The kernel rounds down to pages, and the value is compared later.
         let page = self.session.host.kernel.page().bytes().0;
         self.write(Limit::Bytes(Bytes(size.0 / page * page)))?;
         Ok(true)
     }
 
-    /// Reclaims in a thread of its own, and stops that when the guard is broken meanwhile.
+    /// Reclaims in a thread, and cancels it if the guard is broken meanwhile.
     fn reclaim(&mut self, amount: Bytes, floor: Bytes, trial: &Trial) -> End {
         let (host, group, cancel) = (self.session.host, self.group, Flag::default());
         let swap_floor = swap_floor(self.config, swap_context(host.kernel), amount);
@@ -223,11 +226,11 @@ impl<'a> TrialRunner<'a> {
                 let mut session = Session { host, actuator, journal: None, cancel, progress: &mut |_| {} };
                 session.reclaim(&mut method, group.into(), job)
             });
-            let mut looked = clock::read_monotonic();
+            let mut checked = clock::read_monotonic();
             while !report.is_finished() {
                 thread::sleep(Duration::from_millis(10));
-                if clock::read_monotonic().since(looked) >= LOOK {
-                    looked = clock::read_monotonic();
+                if clock::read_monotonic().since(checked) >= CHECK_INTERVAL {
+                    checked = clock::read_monotonic();
                     if read(host.kernel, group).map_or(true, |seen| trial.breach(&seen).is_some()) {
                         cancel.set();
                     }
@@ -237,14 +240,14 @@ impl<'a> TrialRunner<'a> {
         })
     }
 
-    fn give_back(&mut self) -> Result<()> {
-        let own = self.own();
-        if self.stands == own {
+    fn restore_limit(&mut self) -> Result<()> {
+        let own = self.user_limit();
+        if self.trial_limit == own {
             return Ok(());
         }
         match self.write(own) {
             Err(err) if !crate::reclaim::is_gone(&err) => {
-                Err(err.context(format!("{HIGH} could not be set back to {own}; the next start of omr tries again")))
+                Err(err.context(format!("{HIGH} could not be restored to {own}; the next start of omr tries again")))
             }
             _ => Ok(()),
         }
@@ -253,14 +256,14 @@ impl<'a> TrialRunner<'a> {
     fn write(&mut self, limit: Limit) -> Result<()> {
         let (actuator, dir) = (&mut *self.session.actuator, self.group.dir());
         match self.alarm.limit(WRITE_TIME, || actuator.write(dir, HIGH, &limit.to_string()))? {
-            // Gone: the next look says so.
+            // The next check notices a removed group.
             Outcome::Done | Outcome::Partial | Outcome::Interrupted | Outcome::Gone => {}
             Outcome::Denied => return Err(Exit::Failed.error(format!("no permission to write to {HIGH}"))),
             Outcome::Unsupported => {
                 return Err(Exit::Unsupported.error(format!("this kernel refuses {limit} in {HIGH}")));
             }
         }
-        self.stands = limit;
+        self.trial_limit = limit;
         Ok(())
     }
 }

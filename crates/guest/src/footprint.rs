@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_wakes_lies_all_over_the_cold_part() {
+    fn the_pages_to_wake_are_spread_over_the_cold_part() {
         let woken: Vec<usize> = waking(100 * PIECE, 25 * PIECE).collect();
         assert_eq!(woken.len(), 25 * PIECE);
         for quarter in 0..4 {

@@ -31,8 +31,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use omr_kernel::numa;
-use omr_policy::age::Bounds;
+use omr_policy::age::{Bounds, Promotions};
 use omr_units::{Bytes, GroupId};
+
+pub use omr_policy::age::AGES;
 
 use self::segment::Segment;
 pub use self::segment::Skipped;
@@ -42,17 +44,6 @@ pub use self::store::Store;
 pub const SMALLEST: Bytes = Bytes::mib(1);
 /// The largest number of groups in one round; the largest groups are kept.
 pub const MOST_GROUPS: usize = 200;
-
-/// The ages for which a sample tells how much memory reached them.
-pub const AGES: [Duration; 7] = [
-    Duration::from_secs(30),
-    Duration::from_secs(60),
-    Duration::from_secs(120),
-    Duration::from_secs(300),
-    Duration::from_secs(600),
-    Duration::from_secs(1800),
-    Duration::from_secs(3600),
-];
 
 /// A group, with all groups below it, at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +72,9 @@ pub struct Sample {
     pub idle: Option<Idle>,
     /// Counters since the last sample; `None`: the first sample.
     pub since: Option<Since>,
+    /// The promotions of its memory since the agings of the last sample, without memory that omr
+    /// reclaimed; `None`: unknown.
+    pub promotions: Option<Promotions>,
     /// The same for each NUMA node on which it has memory; empty on a machine with one node.
     pub nodes: Vec<OnNode>,
     /// The cost of all samples of this time together; `None`: an older omr wrote the sample.
@@ -112,15 +106,21 @@ pub struct Idle {
     pub ago: Duration,
     /// Anonymous and shared memory at that time.
     pub memory: Bytes,
-    /// The memory that was not used for each of [`AGES`]. Never more for a longer age. Memory that
-    /// was not observed for this long is in no `least` and in every `most`.
-    pub bounds: [Bounds; AGES.len()],
+    /// The memory that was not used for each of [`AGES`]; `None`: an older omr wrote the sample and
+    /// did not record this age. Never more for a longer age. Memory that was not observed for this
+    /// long is in no `least` and in every `most`.
+    pub bounds: [Option<Bounds>; AGES.len()],
 }
 
 impl Idle {
-    /// Returns the memory that was not used for this age, one of [`AGES`].
+    /// Returns the memory that was not used for this age, one of [`AGES`]; `None`: not recorded.
     pub fn of(&self, age: Duration) -> Option<Bounds> {
-        AGES.iter().position(|&known| known == age).map(|index| self.bounds[index])
+        AGES.iter().position(|&known| known == age).and_then(|index| self.bounds[index])
+    }
+
+    /// Returns the recorded ages, with the memory that was not used for each.
+    pub fn ages(&self) -> impl Iterator<Item = (Duration, Bounds)> {
+        AGES.into_iter().zip(self.bounds).filter_map(|(age, bounds)| Some((age, bounds?)))
     }
 }
 
@@ -137,6 +137,9 @@ pub struct Since {
     pub swapped_in: Option<Bytes>,
     /// The time that some task of the group waited for memory (PSI, `some`).
     pub stalled: Option<Duration>,
+    /// Anonymous and shared memory that the daemon's own sweeps reclaimed; `None`: unknown, as a
+    /// group above was swept, or an older omr wrote the sample.
+    pub reclaimed: Option<Bytes>,
 }
 
 /// Reads samples from the history in this directory: those of these times (wall clock, since 1970)

@@ -1,7 +1,7 @@
 //! A file of the history, and its format.
 //!
 //! ```text
-//! omr history 2 BOOT-ID\n      the first line
+//! omr history 3 BOOT-ID\n      the first line
 //! LENGTH CHECKSUM FRAME        32 bits each, little-endian; CRC-32 of the frame
 //! ...
 //! ```
@@ -9,7 +9,8 @@
 //! A frame is a group or a round. Groups are numbered in the order of their frames. A round has the
 //! samples of one moment. Frames are in postcard's format, in which a number has as many bytes as
 //! it needs. Sizes are in blocks of 4 KiB, as every page consists of such blocks. Each file is
-//! complete by itself and of one boot. In files of version 1, rounds have no cost and no nodes.
+//! complete by itself and of one boot. In files of version 2, samples have fewer ages, no promotions
+//! and no own reclaim; in files of version 1, rounds have no cost and no nodes either.
 
 use std::io;
 use std::ops::Range;
@@ -19,17 +20,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use omr_kernel::numa;
-use omr_policy::age::Bounds;
+use omr_policy::age::{Bounds, Promotions};
 use omr_units::{Bytes, GroupId, millis};
 use serde::{Deserialize, Serialize};
 
+use self::bounds::{BoundsRecord, OldBounds};
 use super::{AGES, Cost, Idle, OnNode, Sample, Since};
+
+mod bounds;
 
 /// The beginning of the first line; the version of the format follows.
 const MAGIC: &str = "omr history ";
-const VERSION: &str = "2";
-/// The older version that is also read.
-const VERSION_BEFORE: &str = "1";
+const VERSION: &str = "3";
+/// The older versions that are also read.
+const OLDER_VERSIONS: [&str; 2] = ["1", "2"];
 /// The size of length and checksum.
 const HEAD: usize = 8;
 /// The extension of file names.
@@ -62,18 +66,42 @@ enum Frame {
         path: Vec<u8>,
     },
     /// A round in a file of version 1.
-    Round(Round),
-    CostedRound(CostedRound),
+    Round(Round<OldBounds>),
+    /// A round in a file of version 2.
+    CostedRound(CostedRound<OldBounds>),
+    UsedRound(UsedRound),
 }
 
-/// A round with its cost.
+/// A round with what was used again.
 #[derive(Debug, Serialize, Deserialize)]
-struct CostedRound {
+struct UsedRound {
     /// The first field, as [`round_time`] reads it there.
-    round: Round,
+    round: CostedRound<BoundsRecord>,
+    /// In the order of the records.
+    used: Vec<UsedRecord>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct UsedRecord {
+    reclaimed: Option<u64>,
+    promotions: Option<PromotionsRecord>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct PromotionsRecord {
+    /// Milliseconds.
+    over: u64,
+    bounds: BoundsRecord,
+}
+
+/// A round with its cost. `B`: how its bounds are written.
+#[derive(Debug, Serialize, Deserialize)]
+struct CostedRound<B> {
+    /// The first field, as [`round_time`] reads it there.
+    round: Round<B>,
     cost: Option<CostRecord>,
     /// The nodes of records, by the index of the record in the round.
-    nodes: Vec<(u32, Vec<NodeRecord>)>,
+    nodes: Vec<(u32, Vec<NodeRecord<B>>)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -84,23 +112,23 @@ struct CostRecord {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct NodeRecord {
+struct NodeRecord<B> {
     node: u32,
     anon: u64,
     file: u64,
     shmem: u64,
-    idle: Option<IdleRecord>,
+    idle: Option<IdleRecord<B>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Round {
+struct Round<B> {
     /// Seconds since 1970.
     time: u64,
-    records: Vec<Record>,
+    records: Vec<Record<B>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Record {
+struct Record<B> {
     group: u32,
     current: u64,
     /// The difference to `current`.
@@ -109,20 +137,22 @@ struct Record {
     file: u64,
     shmem: u64,
     swap: Option<u64>,
-    idle: Option<IdleRecord>,
+    idle: Option<IdleRecord<B>>,
     since: Option<SinceRecord>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct IdleRecord {
+struct IdleRecord<B> {
     /// In seconds.
     ago: u64,
     memory: u64,
-    /// The lower bound for the longest age, and for each shorter age the difference to the next
-    /// longer one.
-    least: [u64; AGES.len()],
-    /// The differences between upper and lower bounds.
-    spread: [u64; AGES.len()],
+    bounds: B,
+}
+
+/// How bounds for each age are written.
+trait BoundsFormat {
+    /// Returns the bounds; `None`: the age was not recorded.
+    fn bounds(&self) -> [Option<Bounds>; AGES.len()];
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -148,7 +178,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-impl Record {
+impl Record<BoundsRecord> {
     fn new(group: u32, sample: &Sample) -> Self {
         Record {
             group,
@@ -168,7 +198,9 @@ impl Record {
             }),
         }
     }
+}
 
+impl<B: BoundsFormat> Record<B> {
     fn sample(&self, time: u64, boot: &Rc<str>, named: &Named) -> Sample {
         let current = bytes(self.current);
         Sample {
@@ -189,20 +221,24 @@ impl Record {
                 refaults_file: since.refaults_file.map(bytes),
                 swapped_in: since.swapped_in.map(bytes),
                 stalled: since.stalled.map(Duration::from_micros),
+                reclaimed: None,
             }),
+            promotions: None,
             nodes: Vec::new(),
             cost: None,
         }
     }
 }
 
-impl NodeRecord {
+impl NodeRecord<BoundsRecord> {
     fn new(of: &OnNode) -> Self {
         let numa::OnNode { node, anon, file, shmem } = of.held;
         let idle = of.idle.as_ref().map(IdleRecord::new);
         NodeRecord { node, anon: blocks(anon), file: blocks(file), shmem: blocks(shmem), idle }
     }
+}
 
+impl<B: BoundsFormat> NodeRecord<B> {
     fn on_node(&self) -> OnNode {
         let NodeRecord { node, anon, file, shmem, idle } = self;
         let held = numa::OnNode { node: *node, anon: bytes(*anon), file: bytes(*file), shmem: bytes(*shmem) };
@@ -210,7 +246,7 @@ impl NodeRecord {
     }
 }
 
-impl CostedRound {
+impl CostedRound<BoundsRecord> {
     fn new(time: Duration, samples: &[(u32, &Sample)]) -> Self {
         let records = samples.iter().map(|(group, sample)| Record::new(*group, sample)).collect();
         let cost = samples.first().and_then(|(_, sample)| sample.cost);
@@ -223,33 +259,37 @@ impl CostedRound {
     }
 }
 
-impl IdleRecord {
+impl IdleRecord<BoundsRecord> {
     fn new(idle: &Idle) -> Self {
-        let mut record = IdleRecord {
-            ago: idle.ago.as_secs(),
-            memory: blocks(idle.memory),
-            least: [0; AGES.len()],
-            spread: [0; AGES.len()],
-        };
-        let mut longer = 0;
-        for (index, bounds) in idle.bounds.iter().enumerate().rev() {
-            // Memory that was not used for a longer age was not used for this age, too.
-            let least = blocks(bounds.least).max(longer);
-            record.least[index] = least - longer;
-            record.spread[index] = blocks(bounds.most).saturating_sub(least);
-            longer = least;
-        }
-        record
+        let Idle { ago, memory, bounds } = idle;
+        IdleRecord { ago: ago.as_secs(), memory: blocks(*memory), bounds: BoundsRecord::new(bounds) }
+    }
+}
+
+impl<B: BoundsFormat> IdleRecord<B> {
+    fn idle(&self) -> Idle {
+        Idle { ago: Duration::from_secs(self.ago), memory: bytes(self.memory), bounds: self.bounds.bounds() }
+    }
+}
+
+impl UsedRecord {
+    fn new(sample: &Sample) -> Self {
+        let promotions = sample.promotions.as_ref().map(|promotions| PromotionsRecord {
+            over: millis(promotions.over),
+            bounds: BoundsRecord::new(&promotions.bounds.map(Some)),
+        });
+        UsedRecord { reclaimed: sample.since.as_ref().and_then(|since| since.reclaimed).map(blocks), promotions }
     }
 
-    fn idle(&self) -> Idle {
-        let mut bounds = [Bounds::default(); AGES.len()];
-        let mut least = 0u64;
-        for index in (0..AGES.len()).rev() {
-            least = least.saturating_add(self.least[index]);
-            bounds[index] = Bounds { least: bytes(least), most: bytes(least.saturating_add(self.spread[index])) };
+    /// Completes a sample.
+    fn complete(&self, sample: &mut Sample) {
+        if let Some(since) = &mut sample.since {
+            since.reclaimed = self.reclaimed.map(bytes);
         }
-        Idle { ago: Duration::from_secs(self.ago), memory: bytes(self.memory), bounds }
+        sample.promotions = self.promotions.as_ref().map(|of| Promotions {
+            over: Duration::from_millis(of.over),
+            bounds: of.bounds.bounds().map(Option::unwrap_or_default),
+        });
     }
 }
 
@@ -265,7 +305,8 @@ pub fn put_group(out: &mut Vec<u8>, id: GroupId, path: &Path) {
 
 /// Appends the frame of a round: samples with the numbers of their groups.
 pub fn put_round(out: &mut Vec<u8>, time: Duration, samples: &[(u32, &Sample)]) {
-    put(out, &Frame::CostedRound(CostedRound::new(time, samples)));
+    let used = samples.iter().map(|(_, sample)| UsedRecord::new(sample)).collect();
+    put(out, &Frame::UsedRound(UsedRound { round: CostedRound::new(time, samples), used }));
 }
 
 fn put(out: &mut Vec<u8>, frame: &Frame) {
@@ -325,7 +366,7 @@ impl Segment {
         let line = bytes.split_inclusive(|&c| c == b'\n').next().unwrap_or_default();
         let text = std::str::from_utf8(line).ok().and_then(|line| line.strip_suffix('\n')?.strip_prefix(MAGIC));
         let (why, boot) = match text.and_then(|text| text.split_once(' ')) {
-            Some((VERSION | VERSION_BEFORE, boot)) => (None, boot.into()),
+            Some((version, boot)) if version == VERSION || OLDER_VERSIONS.contains(&version) => (None, boot.into()),
             Some((version, _)) => {
                 (Some(format!("of version {version}, and this omr reads up to version {VERSION}")), "".into())
             }
@@ -364,11 +405,15 @@ impl Segment {
                     self.groups.push(Named { id: GroupId(id), wanted: wanted(&path), path: path.into() });
                 }
                 Frame::Round(round) => {
-                    self.collect(&CostedRound { round, cost: None, nodes: Vec::new() }, samples);
+                    self.collect(&CostedRound { round, cost: None, nodes: Vec::new() }, &[], samples);
                     return Ok(true);
                 }
                 Frame::CostedRound(round) => {
-                    self.collect(&round, samples);
+                    self.collect(&round, &[], samples);
+                    return Ok(true);
+                }
+                Frame::UsedRound(UsedRound { round, used }) => {
+                    self.collect(&round, &used, samples);
                     return Ok(true);
                 }
             }
@@ -376,17 +421,23 @@ impl Segment {
         Ok(false)
     }
 
-    /// Appends the wanted samples of a round.
-    fn collect(&self, CostedRound { round, cost, nodes }: &CostedRound, samples: &mut Vec<Sample>) {
+    /// Appends the wanted samples of a round. `used`: for each record, or none at all.
+    fn collect<B: BoundsFormat>(&self, round: &CostedRound<B>, used: &[UsedRecord], samples: &mut Vec<Sample>) {
+        let CostedRound { round, cost, nodes } = round;
         let cost = cost.as_ref().map(|cost| Cost { agings: cost.agings, cpu: Duration::from_micros(cost.cpu) });
         // The list is in the order of the records.
         let mut nodes = nodes.iter().peekable();
-        for (at, record) in (0..).zip(&round.records) {
-            let nodes = nodes.next_if(|(of, _)| *of == at).map(|(_, nodes)| nodes.as_slice()).unwrap_or_default();
+        for (at, record) in round.records.iter().enumerate() {
+            let of_record = nodes.next_if(|(of, _)| *of as usize == at);
+            let nodes = of_record.map(|(_, nodes)| nodes.as_slice()).unwrap_or_default();
             let named = self.groups.get(record.group as usize);
             if let Some(named) = named.filter(|named| named.wanted) {
                 let nodes = nodes.iter().map(NodeRecord::on_node).collect();
-                samples.push(Sample { nodes, cost, ..record.sample(round.time, &self.boot, named) });
+                let mut sample = Sample { nodes, cost, ..record.sample(round.time, &self.boot, named) };
+                if let Some(used) = used.get(at) {
+                    used.complete(&mut sample);
+                }
+                samples.push(sample);
             }
         }
     }
@@ -411,9 +462,12 @@ fn round_time(payload: &[u8]) -> Option<Duration> {
         Group,
         Round(u64),
         CostedRound(u64),
+        UsedRound(u64),
     }
     match postcard::take_from_bytes(payload) {
-        Ok((Begin::Round(time) | Begin::CostedRound(time), _)) => Some(Duration::from_secs(time)),
+        Ok((Begin::Round(time) | Begin::CostedRound(time) | Begin::UsedRound(time), _)) => {
+            Some(Duration::from_secs(time))
+        }
         Ok((Begin::Group, _)) | Err(_) => None,
     }
 }

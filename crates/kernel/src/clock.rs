@@ -36,3 +36,44 @@ pub fn read_thread_cpu() -> Duration {
 pub fn read_wall() -> Duration {
     Duration::from_nanos(nanos(clock_gettime(ClockId::Realtime)))
 }
+
+/// The clocks that [`Kernel::clock`](crate::Kernel) gives: those of this machine, or those of a
+/// test.
+pub trait Clock: std::fmt::Debug + Send + Sync {
+    /// See [`read_monotonic`].
+    fn monotonic(&self) -> Monotonic;
+    /// See [`read_wall`].
+    fn wall(&self) -> Duration;
+    /// See [`read_asleep`].
+    fn asleep(&self) -> Duration;
+    /// See [`read_own_cpu`].
+    fn own_cpu(&self) -> Duration;
+    /// See [`read_thread_cpu`].
+    fn thread_cpu(&self) -> Duration;
+}
+
+/// The clocks of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn monotonic(&self) -> Monotonic {
+        read_monotonic()
+    }
+
+    fn wall(&self) -> Duration {
+        read_wall()
+    }
+
+    fn asleep(&self) -> Duration {
+        read_asleep()
+    }
+
+    fn own_cpu(&self) -> Duration {
+        read_own_cpu()
+    }
+
+    fn thread_cpu(&self) -> Duration {
+        read_thread_cpu()
+    }
+}

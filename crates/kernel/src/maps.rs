@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_what_is_at_an_address() {
+    fn a_change_is_a_different_mapping_at_an_address() {
         let before = "1000-5000 rw-p 0 00:00 0\n8000-a000 r--p 3000 fe:01 7 /a\n";
         for (now, differs) in [
             (before, vec![]),

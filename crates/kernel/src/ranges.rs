@@ -190,7 +190,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_they_stay_well_formed(pushed in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..20)) {
+        fn ranges_stay_well_formed_after_any_operations(pushed in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..20)) {
             let ranges: Ranges = pushed.into_iter().map(|(start, end)| start..end).collect();
             prop_assert!(is_well_formed(&ranges));
         }

@@ -1,14 +1,17 @@
-//! The directories below which everything is opened: `/proc`, `/sys` and the cgroup2 mount.
+//! The directories below which everything is opened (`/proc`, `/sys` and the cgroup2 mount), and
+//! the clocks.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use omr_units::{GroupId, PageSize};
 use rustix::fs::{Mode, OFlags};
 
+use crate::clock::{Clock, SystemClock};
 use crate::{Error, Result};
 
 /// `CGROUP2_SUPER_MAGIC`, include/uapi/linux/magic.h.
@@ -186,13 +189,15 @@ pub(crate) fn read_all(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> io::Result<(
     }
 }
 
-/// The kernel's file systems, opened once: `/proc`, `/sys` and cgroup2.
+/// The kernel's file systems, opened once (`/proc`, `/sys` and cgroup2), and its clocks.
 #[derive(Debug)]
 pub struct Kernel {
     /// `/proc`.
     pub proc: Dir,
     /// `/sys`.
     pub sys: Dir,
+    /// The clocks.
+    pub clock: Arc<dyn Clock>,
     cgroup: Result<Dir, &'static str>,
     cgroup_path: PathBuf,
     page: PageSize,
@@ -221,7 +226,12 @@ impl Kernel {
             .ok()
             .and_then(PageSize::new)
             .ok_or_else(|| Error::parse("sysconf(_SC_PAGESIZE)", "not a power of two"))?;
-        Ok(Kernel { proc, sys, cgroup, cgroup_path, page })
+        Ok(Kernel { proc, sys, clock: Arc::new(SystemClock), cgroup, cgroup_path, page })
+    }
+
+    /// The same kernel with other clocks, for tests.
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Kernel { clock, ..self }
     }
 
     /// The root of the cgroup v2 hierarchy.

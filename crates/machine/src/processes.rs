@@ -12,7 +12,7 @@ use omr_base::exit::Exit;
 use omr_config::{ProcessRule, parts};
 use omr_kernel::memcg::Group;
 use omr_kernel::process::{self, Process, ProcessMemory, Status};
-use omr_kernel::{Kernel, Result, clock};
+use omr_kernel::{Kernel, Result};
 use omr_policy::Class;
 use omr_policy::rank::{self, ProcessId};
 use omr_policy::statement::Presence;
@@ -194,7 +194,7 @@ impl Finder {
         wanted: Wanted,
     ) -> Result<Vec<ProcessSample>> {
         self.scans = self.scans.wrapping_add(1);
-        let now = clock::read_monotonic();
+        let now = kernel.clock.monotonic();
         let groups: HashMap<PathBuf, usize> =
             (0..tree.nodes().len()).map(|index| (tree.path_at(index), index)).collect();
         let mut relevant = pids_in_background_groups(kernel, tree)?;

@@ -6,9 +6,9 @@
 //!
 //! Reasons: docs/design/decisions/004-dbus.md.
 
+mod call;
 mod private;
 
-use std::fmt;
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -25,11 +25,9 @@ use serde::Serialize;
 use zbus::message::Type;
 use zbus::{DBusError, DynamicType, Message, MessageStream, OwnedVariant, Variant};
 
+use self::call::PATIENCE;
+pub use self::call::{Refused, Target};
 use self::private::Private;
-
-/// The longest time from a question to its answer, and from connecting to being let in. systemd
-/// answers in milliseconds, unless the machine is in trouble.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 const SYSTEMD: Target<'static> = Target {
     destination: "org.freedesktop.systemd1",
@@ -44,17 +42,6 @@ pub const LOGIND: Target<'static> = Target {
 };
 const BUS: Target<'static> =
     Target { destination: "org.freedesktop.DBus", path: "/org/freedesktop/DBus", interface: "org.freedesktop.DBus" };
-
-/// The receiver of a call.
-#[derive(Clone, Copy)]
-pub struct Target<'a> {
-    /// The name on the bus.
-    pub destination: &'a str,
-    /// The path of the object.
-    pub path: &'a str,
-    /// The interface of the object.
-    pub interface: &'a str,
-}
 
 /// A scope that systemd is asked for.
 #[derive(Debug)]
@@ -95,25 +82,6 @@ impl Whose {
 fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
 }
-
-/// An error that the other side answered with.
-#[derive(Debug)]
-pub struct Refused {
-    /// The name of the error, such as `org.freedesktop.DBus.Error.UnknownObject`.
-    pub name: String,
-    words: Option<String>,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.words {
-            Some(words) => write!(f, "{words} ({})", self.name),
-            None => f.write_str(&self.name),
-        }
-    }
-}
-
-impl std::error::Error for Refused {}
 
 /// A connection.
 #[derive(Debug)]
@@ -355,7 +323,7 @@ impl Systemd {
     pub fn start_scope(&mut self, scope: &Scope<'_>) -> Result<()> {
         let mut properties: Vec<(&str, Variant<'_>)> = vec![
             ("Description", scope.description.into()),
-            // A scope whose command failed is removed as well.
+            // A scope whose command failed is removed, too.
             ("CollectMode", "inactive-or-failed".into()),
         ];
         if let Some(slice) = scope.slice {
@@ -377,7 +345,7 @@ impl Systemd {
         Ok(())
     }
 
-    /// Whether there is a bus, and with it services other than systemd.
+    /// Returns true if there is a bus, and with it services other than systemd.
     pub fn is_bus(&self) -> bool {
         matches!(self, Systemd::Bus(_))
     }
@@ -385,13 +353,13 @@ impl Systemd {
     /// Asks logind to hibernate the machine. Returns when logind has accepted it; the machine
     /// hibernates a moment later.
     pub fn hibernate(&mut self) -> Result<()> {
-        // false: there is nobody to ask for a password.
+        // false: no user can enter a password.
         let asked = self.bus().and_then(|bus| bus.call(&LOGIND, "Hibernate", &false));
         asked.context("ask logind to hibernate")?;
         Ok(())
     }
 
-    /// Whether a sleep that logind was asked for is not over yet.
+    /// Returns true if a sleep that logind was asked for is not over yet.
     pub fn is_going_to_sleep(&mut self) -> Result<bool> {
         let asked = self.bus().and_then(|bus| bus.property(&LOGIND, "PreparingForSleep"));
         match asked.context("ask logind whether it is over")? {
@@ -424,7 +392,7 @@ fn address(path: &Path) -> Option<SocketAddr> {
 }
 
 /// The sockets of an address such as `unix:path=/run/user/1000/bus,guid=...;unix:abstract=...`;
-/// other transports are passed over. By hand, as zbus 6.2 leaves `%20` in a path as it is.
+/// other transports are skipped. By hand, as zbus 6.2 does not decode `%20` in a path.
 fn addresses(text: &str) -> Vec<SocketAddr> {
     let socket = |entry: &str| -> Option<SocketAddr> {
         entry.strip_prefix("unix:")?.split(',').find_map(|pair| match pair.split_once('=')? {

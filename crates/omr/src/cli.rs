@@ -10,8 +10,8 @@ use crate::commands::{
     warm, watch, wss,
 };
 
-/// Opportunistic memory reclaim: reclaims memory of groups that nobody uses while the machine is
-/// idle, and stops as soon as somebody works.
+/// Opportunistic memory reclaim: reclaims memory of background groups while the machine is idle,
+/// and stops as soon as a user works.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, disable_help_subcommand = true)]
 pub struct Cli {
@@ -85,7 +85,7 @@ pub enum Command {
     Background(say::Args),
     /// Run a command in a group of a class
     Run(run::Args),
-    /// Tell the daemon what is in the foreground, from logind, GameMode or sway
+    /// Tell the daemon which groups are in the foreground, by logind, GameMode or sway
     Follow(follow::Args),
     /// Prepare the machine when its cloud provider announces an interruption
     Watch(watch::Args),

@@ -1,4 +1,4 @@
-//! How long ranking takes: `cargo run --release -p omr-policy --example rank [PROCESSES]`.
+//! Measures the time of ranking: `cargo run --release -p omr-policy --example rank [PROCESSES]`.
 
 use std::time::{Duration, Instant};
 

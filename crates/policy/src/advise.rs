@@ -72,7 +72,7 @@ impl Sample {
         Bounds { least: used.least.min(all), most: most.min(all) }
     }
 
-    /// Whether the group was short of memory: it waited for memory, or refaulted, more than the
+    /// Returns true if the group was short of memory: its stalls or refaults were more than the
     /// guard allows.
     pub fn is_short(&self, guard: &Guard) -> bool {
         let Some(over) = self.over.filter(|over| !over.is_zero()) else { return false };
@@ -106,7 +106,7 @@ impl Percentiles {
     }
 }
 
-/// How the group did at times when it was no larger than a size.
+/// The group's record at times when it was no larger than a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The number of samples from such times.
@@ -115,7 +115,7 @@ pub struct Evidence {
     pub short: usize,
     /// The length of those times.
     pub time: Duration,
-    /// How long its tasks waited for memory in them.
+    /// The time that its tasks waited for memory in these samples.
     pub stalled: Duration,
     /// Bytes that came back in them.
     pub refaults: Bytes,
@@ -151,9 +151,9 @@ pub struct Advice {
     pub high: Bytes,
     /// A value for `memory.max`.
     pub max: Bytes,
-    /// How much larger than `high` the group is now.
+    /// The amount by which the group is larger than `high` now.
     pub saved: Bytes,
-    /// How the group did at `high` or below; `None`: it was never that small.
+    /// The group's record at `high` or below; `None`: it was never that small.
     pub evidence: Option<Evidence>,
 }
 

@@ -38,7 +38,7 @@ impl Writes {
         self.hours.iter().filter(|(h, _)| hour.saturating_sub(*h) < u64::from(hours)).map(|(_, bytes)| *bytes).sum()
     }
 
-    /// What is left of a budget; `Bytes::MAX` where there is none.
+    /// The remaining part of a budget; `Bytes::MAX`: there is no budget.
     pub fn left(&self, hour: u64, budget: Option<Budget>) -> Bytes {
         budget.map_or(Bytes::MAX, |budget| budget.bytes - self.within(hour, budget.hours))
     }

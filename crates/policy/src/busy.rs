@@ -1,4 +1,4 @@
-//! Whether foreground work has begun while a sweep runs.
+//! Notices foreground work during a sweep.
 //!
 //! The daemon samples the CPU time of everything outside the background groups some fifty times a
 //! second. A load above the one under which the sweep began, by more than `stop.cpu`, ends the
@@ -19,7 +19,7 @@ const STEADY: Duration = Duration::from_secs(1);
 /// Samples the CPU time used outside the background groups while a sweep runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BusyWatch {
-    /// How much of a CPU is allowed on top of the steady load.
+    /// The share of a CPU that is allowed in addition to the steady load.
     above: Permyriad,
     /// The steady load, as a share of one CPU.
     steady: Permyriad,

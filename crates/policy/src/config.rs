@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The whole configuration of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Whether omr carries decisions out.
+    /// The mode: omr acts, or only observes.
     pub mode: Mode,
     /// The goal of sweeps.
     pub goal: Goal,
@@ -24,11 +24,11 @@ pub struct Config {
     pub guard: Guard,
     /// When background processes are hinted.
     pub hints: Hints,
-    /// How often groups are sampled and aged, and how much of that is kept.
+    /// The intervals of samples and agings, and the size of the history.
     pub history: History,
 }
 
-/// Whether omr carries decisions out.
+/// The mode: omr acts, or only observes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -43,6 +43,10 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
+    /// Memory that somebody gains from: available memory where little is available, a small image
+    /// where the machine hibernates in practice, cold memory where a host gets it back. Nothing
+    /// where nobody gains. See [`crate::need`].
+    Auto,
     /// Free memory: as much as background groups may lose.
     #[default]
     Free,
@@ -51,13 +55,28 @@ pub enum Goal {
     Hibernate,
 }
 
+impl Goal {
+    /// The name of the goal in configuration and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Goal::Auto => "auto",
+            Goal::Free => "free",
+            Goal::Hibernate => "hibernate",
+        }
+    }
+
+    /// The goal with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Goal::Auto, Goal::Free, Goal::Hibernate].into_iter().find(|goal| goal.name() == name)
+    }
+}
+
 /// Settings of `Goal::Hibernate`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernate {
     /// An image of this size, before compression, is small enough; zero: no image is.
     pub image: Bytes,
-    /// Whether omr raises `image_size` while the image is made, where little more could leave
-    /// memory.
+    /// True if omr raises `image_size` while the image is made, if little more could leave memory.
     pub raise_image_size: bool,
 }
 
@@ -85,7 +104,7 @@ pub enum IdleRule {
 pub struct Idle {
     /// The rule.
     pub rule: IdleRule,
-    /// How long the rule must hold before the first sweep. 30 s is the value of the seed.
+    /// The time for which the rule must hold before the first sweep. 30 s is the value of the seed.
     #[serde(rename = "for")]
     pub hold: Duration,
     /// After an interruption the rule must hold for as long as the interruption lasted, at least
@@ -160,7 +179,7 @@ pub struct Sweep {
     pub after_boot: Duration,
     /// No sweep runs for this long after the machine woke up from suspend or hibernation.
     pub after_resume: Duration,
-    /// Groups with less than this to gain are left alone.
+    /// Groups with less than this to gain are not swept.
     pub smallest: Bytes,
     /// A group is swept again when it has grown by this much since its last sweep.
     pub growth: Bytes,
@@ -186,17 +205,17 @@ impl Default for Sweep {
 /// Limits that keep sweeps from doing harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
-    /// A group into which more than this comes back in a minute after its sweep is left alone.
+    /// A group with more refaults than this in a minute after its sweep is not swept for a time.
     pub refaults_per_minute: Bytes,
-    /// How long it is left alone the first time; then twice as long, and so on.
+    /// The first such time; then twice as long, and so on.
     pub backoff: Duration,
     /// The longest back-off.
     pub backoff_max: Duration,
     /// Swap that must stay free: a size or a share of all swap. On a machine that can hibernate, at
     /// least the space for the image stays free.
     pub swap_floor: Amount,
-    /// How much omr may write to swap on disk; swap in memory (zram) does not count. `None`: any
-    /// amount.
+    /// The amount that omr may write to swap on disks; swap in memory (zram) does not count.
+    /// `None`: any amount.
     pub max_swap_writes: Option<Budget>,
 }
 
@@ -223,7 +242,7 @@ pub struct Hints {
     pub pageout_after: Duration,
     /// A process that uses no more than this share of one CPU counts as unused: most have timers.
     pub cpu: Permyriad,
-    /// Processes with less anonymous memory than this are left alone. Android uses 12,000 kB.
+    /// Processes with less anonymous memory than this get no hints. Android uses 12,000 kB.
     pub smallest: Bytes,
     /// A process is paged out again when its anonymous memory has changed by this much. Android
     /// uses 8,000 kB.
@@ -233,7 +252,7 @@ pub struct Hints {
     /// Nothing is paged out while more than this share of memory is available, and no more is paged
     /// out than the difference to it.
     pub available: Permyriad,
-    /// Whether the memory of a process is prefetched when the process comes to the foreground.
+    /// True if the memory of a process is prefetched when the process comes to the foreground.
     #[serde(default)]
     pub prefetch: bool,
 }
@@ -253,7 +272,7 @@ impl Default for Hints {
     }
 }
 
-/// How often groups are sampled and aged, and how much of that is kept on disk.
+/// The intervals of samples and agings, and the size of the history on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The time between two samples.
@@ -266,11 +285,11 @@ pub struct History {
 
 impl Default for History {
     fn default() -> Self {
-        History { every: Duration::from_secs(600), size: Bytes::mib(64), budget: Permyriad(20) }
+        History { every: Duration::from_secs(600), size: Bytes::mib(96), budget: Permyriad(20) }
     }
 }
 
-/// What omr may do to a group or a process.
+/// The class of a group or process, which says what omr may do to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {

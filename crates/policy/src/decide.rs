@@ -7,7 +7,7 @@ use alloc::borrow::ToOwned;
 use core::cmp::Reverse;
 use core::time::Duration;
 
-use omr_units::{GroupId, Monotonic};
+use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -18,7 +18,7 @@ use crate::reason::Reason;
 use crate::signals::{Group, Signals};
 use crate::state::State;
 
-/// What is to be done.
+/// The action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 pub enum Decision {
@@ -32,7 +32,7 @@ pub enum Decision {
     Sweep {
         /// The group.
         id: GroupId,
-        /// How much to reclaim, and within which limits.
+        /// The amount to reclaim, with its limits.
         job: Job,
         /// Why now.
         reason: Reason,
@@ -90,7 +90,7 @@ pub fn next(config: &Config, state: &mut State, signals: &Signals, groups: &[Gro
     }
 }
 
-/// How long the machine has been idle, or why no sweep may run now.
+/// The time for which the machine has been idle, or the reason why no sweep may run now.
 fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duration, Reason> {
     let now = signals.now;
     if signals.slept {
@@ -124,10 +124,10 @@ fn watch_groups(config: &Config, state: &mut State, now: Monotonic, groups: &[Gr
 
 /// Begins a sweep of the group with most to gain.
 fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group], idle: Duration) -> Decision {
-    let wanted = match wanted(config, &signals.machine) {
-        Ok(wanted) => wanted,
-        Err(reason) => return Decision::Hold { reason },
-    };
+    // A group of which only cold memory is reclaimed can meet every need.
+    if let Err(reason) = wanted(config, &signals.machine, true) {
+        return Decision::Hold { reason };
+    }
     let best = groups
         .iter()
         .filter_map(|group| judge(config, state, signals, group).ok().map(|(job, id)| (group, job, id)))
@@ -139,6 +139,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
             (job.amount.0.checked_shr(tries), Reverse(*id))
         });
     let Some((group, mut job, id)) = best else { return Decision::Hold { reason: Reason::NothingToGain } };
+    let wanted = wanted(config, &signals.machine, group.cold_only.is_some()).map_or(Bytes::ZERO, |wanted| wanted.bytes);
     let cut_by_goal = wanted < job.amount;
     job.amount = job.amount.min(wanted);
     let swap_short = reclaimable(state, group).is_ok_and(|memory| swap_room(config, state, signals, &memory).is_err());

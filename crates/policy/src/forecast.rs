@@ -1,4 +1,4 @@
-//! How large a hibernation image would be now, and how much memory could leave before.
+//! Forecasts the size of a hibernation image, and the memory that could leave before it is made.
 //!
 //! The kernel computes the same sums when it hibernates (kernel/power/snapshot.c of 6.12). It saves
 //! every page frame in use, including clean page cache, clean swap cache and the pools of zram and
@@ -100,7 +100,7 @@ pub struct Leaving {
     pub clean_file: Bytes,
     /// Dirty page cache: as soon as it is written out.
     pub dirty_file: Bytes,
-    /// Slab: at once, as far as nobody uses it.
+    /// Slab: at once, if it is not in use.
     pub slab: Bytes,
     /// Pages in zram, by the memory that they take now: to the swap of the image, by way of memory,
     /// where zram is switched off meanwhile.
@@ -189,7 +189,7 @@ impl Forecast {
         Forecast { must_stay: self.must_stay - leaves, zram: self.zram - leaves, could_leave, ..self }.with_image()
     }
 
-    /// Whether the kernel would only copy, without reclaiming before.
+    /// Returns true if the kernel would only copy, without reclaiming first.
     pub fn is_fast(&self) -> bool {
         self.in_use <= self.fast
     }
@@ -217,8 +217,8 @@ impl Forecast {
         units + Bytes(units.0 / 511)
     }
 
-    /// How much must still leave memory so that the kernel only copies and the image is at most
-    /// `target`.
+    /// Returns the memory that must still leave, so that the kernel only copies and the image is at
+    /// most `target`.
     pub fn above(&self, target: Bytes) -> Bytes {
         (self.in_use - self.fast).max(self.in_use - self.per_cpu - target)
     }

@@ -1,9 +1,10 @@
-//! What must hold before any memory is reclaimed, for sweeps of groups and hints about processes
-//! alike: no pause, no sleep ahead, enough free swap, and a goal that is not reached yet.
+//! The conditions for any reclaim, both for sweeps of groups and for hints of processes: no pause,
+//! no sleep ahead, enough free swap, and a goal that is not reached yet.
 
 use omr_units::{Bytes, Monotonic};
 
 use crate::config::{Config, Goal};
+use crate::need::need_of_group;
 use crate::reason::Reason;
 use crate::signals::{Machine, SwapContext};
 use crate::state::{Pause, State};
@@ -36,12 +37,32 @@ pub(crate) fn quiet(config: &Config, state: &State, now: Monotonic) -> Result<()
     }
 }
 
-/// How much must still leave memory until the goal is reached; `Bytes::MAX` where the goal is to
-/// free all that may be freed. `Err`: the goal needs nothing.
-pub(crate) fn wanted(config: &Config, machine: &Machine) -> Result<Bytes, Reason> {
-    if config.goal == Goal::Free {
-        return Ok(Bytes::MAX);
+/// What the goal wants of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// How much must still leave memory until the goal is reached; `Bytes::MAX` where the goal is
+    /// to free all that may be freed.
+    pub bytes: Bytes,
+    /// Whether page cache that leaves is a gain.
+    pub page_cache: bool,
+}
+
+/// What the goal wants of a group. `cold_only`: only cold memory of the group would be reclaimed.
+/// `Err`: the goal needs nothing.
+pub(crate) fn wanted(config: &Config, machine: &Machine, cold_only: bool) -> Result<Wanted, Reason> {
+    let all_kinds = |bytes| Wanted { bytes, page_cache: true };
+    match config.goal {
+        Goal::Free => Ok(all_kinds(Bytes::MAX)),
+        Goal::Hibernate => above_target(config, machine).map(all_kinds),
+        Goal::Auto => {
+            let need = need_of_group(config, machine, cold_only)?;
+            Ok(Wanted { bytes: need.bytes, page_cache: need.purpose.gains_from_page_cache() })
+        }
     }
+}
+
+/// How much larger the hibernation image is than it should be.
+fn above_target(config: &Config, machine: &Machine) -> Result<Bytes, Reason> {
     let image = machine.image.ok_or(Reason::CannotHibernate)?;
     let target = config.hibernate.image;
     match image - target {

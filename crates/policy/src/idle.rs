@@ -15,13 +15,13 @@ use crate::config::{Idle, IdleRule, Stop};
 use crate::reason::Reason;
 use crate::signals::Machine;
 
-/// A tick longer than this says nothing about its end.
+/// The longest tick whose rates count. After a longer one the load at its end is unknown.
 const LONGEST_TICK: Duration = Duration::from_secs(10);
 
 /// The window is kept in at most this many parts, however short the ticks are.
 const PARTS: u32 = 64;
 
-/// What the idle rule remembers.
+/// The state of the idle rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleState {
     /// The ticks of the last `idle.window`.
@@ -36,9 +36,9 @@ pub struct IdleState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct IdleSpell {
     since: Monotonic,
-    /// How long the rule must hold before a sweep.
+    /// The time for which the rule must hold before a sweep.
     needed: Duration,
-    /// How long it must at least hold after the next interruption.
+    /// The least such time after the next interruption.
     next: Duration,
 }
 
@@ -152,7 +152,8 @@ impl IdleState {
         *self = IdleState::default();
     }
 
-    /// What the last tick found. `Ok`: how long the machine has been idle, which is long enough.
+    /// Returns the result of the last tick. `Ok`: the time for which the machine has been idle,
+    /// which is long enough.
     pub fn idle_time(&self, now: Monotonic) -> Result<Duration, Reason> {
         let (idle, needed) = match self.idle {
             Some(idle) => (now.since(idle.since), idle.needed),

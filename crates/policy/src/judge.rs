@@ -1,4 +1,4 @@
-//! Whether a group is worth a sweep, and the job for it.
+//! Judges if a group is worth a sweep, and makes the job for it.
 //!
 //! From the group's size, its class and keep rule, the kernel's protection, the swap floor, the
 //! write budget and its earlier sweeps. Where a rule says so, only cold memory counts.
@@ -16,14 +16,14 @@ use crate::signals::{ColdAmount, ColdOnly, Group, Signals};
 use crate::state::State;
 use crate::swept::Swept;
 
-/// A group that was swept to the end is left alone for this long, however fast it grows. Otherwise
-/// a stream of file pages would cause a sweep at every tick.
+/// A group that was swept to the end is not swept again for this time, however fast it grows.
+/// Otherwise a stream of file pages would cause a sweep at every tick.
 const REST: Duration = Duration::from_secs(60);
 
 /// The job of a sweep of this group, or why the group is not worth one.
 pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -> Result<(Job, GroupId), Reason> {
     let memory = reclaimable(state, group)?;
-    wanted(config, &signals.machine)?;
+    let wanted = wanted(config, &signals.machine, group.cold_only.is_some())?;
     let swept = state.swept.get(&group.id);
     if let Some(backoff) = swept.and_then(|swept| swept.backoff)
         && signals.now < backoff.until
@@ -32,7 +32,8 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
     }
     let job = match &group.cold_only {
         Some(cold_only) => judge_cold(config, state, signals, cold_only, &memory, swept),
-        None => judge_all(config, state, signals, &memory, swept),
+        None if wanted.page_cache => judge_all(config, state, signals, &memory, swept),
+        None => judge_swap_backed(config, state, signals, &memory, swept),
     };
     job.map(|job| (job, group.id))
 }
@@ -78,6 +79,28 @@ fn judge_all(
     Ok(Job { floor: current - room, swap_floor, swap_writes, file_only, ..Job::new(&config.sweep, gain) })
 }
 
+/// The job for a group of which anything may be reclaimed, and only memory that leaves to swap is a
+/// gain. The kernel is asked for that memory first.
+fn judge_swap_backed(
+    config: &Config,
+    state: &State,
+    signals: &Signals,
+    memory: &Reclaimable,
+    swept: Option<&Swept>,
+) -> Result<Job, Reason> {
+    let room = memory.room.min(memory.swap_backed);
+    let to_swap = Reclaimable { page_cache: Bytes::ZERO, room, ..*memory };
+    match judge_all(config, state, signals, &to_swap, swept) {
+        Ok(job) => Ok(Job { file_only: false, anon_first: signals.machine.file_only, ..job }),
+        Err(reason @ (Reason::TooSmall { .. } | Reason::NoSwap)) if memory.page_cache >= config.sweep.smallest => {
+            let gain = if let Reason::TooSmall { gain, .. } = reason { gain } else { Bytes::ZERO };
+            let smallest = config.sweep.smallest;
+            Err(Reason::AvailableAlready { page_cache: memory.page_cache, gain, smallest })
+        }
+        Err(reason) => Err(reason),
+    }
+}
+
 /// The job for a group of which only cold memory may be reclaimed. Memory becomes cold without the
 /// group growing, so growth does not matter here.
 fn judge_cold(
@@ -119,7 +142,7 @@ fn rested(now: Monotonic, ended: Monotonic) -> Result<(), Reason> {
     if rested < REST { Err(Reason::JustSwept { left: REST.saturating_sub(rested) }) } else { Ok(()) }
 }
 
-/// How much of a group may be reclaimed, by kind.
+/// The memory of a group that may be reclaimed, by kind.
 pub(crate) struct Reclaimable {
     /// All memory of the group.
     current: Bytes,
@@ -127,11 +150,12 @@ pub(crate) struct Reclaimable {
     swap_backed: Bytes,
     /// Page cache of files.
     page_cache: Bytes,
-    /// What its keep rule and the kernel's protection leave. Not zero, unless the group is empty.
+    /// The amount that its keep rule and the kernel's protection leave. Zero only if the group is
+    /// empty.
     room: Bytes,
 }
 
-/// How much of a group may be reclaimed, or why nothing may.
+/// Returns the memory of a group that may be reclaimed, or the reason why none may.
 pub(crate) fn reclaimable(state: &State, group: &Group) -> Result<Reclaimable, Reason> {
     if group.class != Class::Background {
         return Err(Reason::Class { class: group.class });
@@ -141,7 +165,7 @@ pub(crate) fn reclaimable(state: &State, group: &Group) -> Result<Reclaimable, R
     let page_cache = group.page_cache.ok_or_else(|| unknown("memory.stat"))?;
     let swap_backed = group.swap_backed.ok_or_else(|| unknown("memory.stat"))?;
     let unprotected = group.unprotected.ok_or_else(|| unknown("memory.min or memory.low"))?;
-    // Without the counter nobody would notice the harm that a sweep does.
+    // Without the counter the daemon would not notice the harm of a sweep.
     group.refaults.ok_or_else(|| unknown("the refaults (workingset_refault in memory.stat)"))?;
     let peak = state.swept.get(&group.id).map_or(current, |swept| swept.peak.max(current));
     let keep = group.keep.map_or(Bytes::ZERO, |keep| keep.of(peak));
@@ -155,7 +179,7 @@ pub(crate) fn reclaimable(state: &State, group: &Group) -> Result<Reclaimable, R
     Ok(Reclaimable { current, swap_backed, page_cache, room: room.min(unprotected) })
 }
 
-/// How much of a group may be swapped out now.
+/// The memory of a group that may be swapped out now.
 pub(crate) struct SwapRoom {
     bytes: Bytes,
     /// Swap that must stay free.
@@ -164,7 +188,7 @@ pub(crate) struct SwapRoom {
     writes: Bytes,
 }
 
-/// How much of a group may be swapped out now, or why nothing may.
+/// Returns the memory of a group that may be swapped out now, or the reason why none may.
 pub(crate) fn swap_room(
     config: &Config,
     state: &State,

@@ -4,6 +4,7 @@
 //! them out, and a recorded day can be decided again with another configuration.
 //!
 //! * [`decide`], once a second: is the machine idle, which group gains most, must a sweep end?
+//! * [`need::need`]: how much memory should leave, and who gains from it?
 //! * [`next`], when a sweep of a group has ended: which group is next?
 //! * [`busy::BusyWatch`], fifty times a second during a sweep: has foreground work begun?
 //! * [`pace::Pace`], between two writes to the kernel: how much next, or wait, or end?
@@ -13,6 +14,7 @@
 //! * [`forecast::forecast`]: how large would a hibernation image be now?
 //! * [`zram::Inputs`]: is zram swap better switched off while an image is made small?
 //! * [`advise::advise`]: with which limits could a group live, judging by days of samples?
+//! * [`threshold::Threshold`]: from which age on will memory of a group not be missed?
 //! * [`trial::Trial`]: can a group live with less memory, and with how much less?
 //! * [`numa::advise`]: on which nodes is a group's memory, and where would it be better?
 #![no_std]
@@ -28,6 +30,7 @@ pub mod forecast;
 mod gates;
 mod idle;
 mod judge;
+pub mod need;
 pub mod numa;
 pub mod pace;
 mod purpose;
@@ -38,6 +41,7 @@ mod signals;
 mod state;
 pub mod statement;
 mod swept;
+pub mod threshold;
 pub mod trial;
 pub mod zram;
 

@@ -30,12 +30,12 @@ pub struct OnNode {
 pub enum Hint {
     /// Used memory is in a slower tier.
     Promote {
-        /// How much, at most.
+        /// The largest amount.
         bytes: Bytes,
     },
     /// Unused memory is in the fastest tier, and reclaim would not move it to a slower one.
     Demote {
-        /// How much, at least.
+        /// The least amount.
         bytes: Bytes,
     },
     /// Nearly all used memory is on one of several fast nodes: the tasks belong there.
@@ -45,7 +45,7 @@ pub enum Hint {
     },
 }
 
-/// How many percent are nearly all.
+/// The share that counts as nearly all.
 const NEARLY: u64 = 90;
 
 /// Hints for a group, about amounts of at least `smallest`. `demotes`: reclaim moves memory to

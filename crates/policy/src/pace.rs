@@ -61,7 +61,7 @@ const TELLING: Bytes = Bytes::kib(512);
 /// A request to reclaim from one group, with its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// How much to free.
+    /// The amount to free.
     pub amount: Bytes,
     /// The size below which the group must not be reclaimed.
     pub floor: Bytes,
@@ -69,8 +69,11 @@ pub struct Job {
     pub swap_floor: Bytes,
     /// Bytes that may be written to swap on disk.
     pub swap_writes: Bytes,
-    /// Whether the kernel can be told to reclaim files only.
+    /// True if the kernel can reclaim page cache only.
     pub file_only: bool,
+    /// Whether the kernel is told to reclaim anonymous and shared memory first.
+    #[serde(default)]
+    pub anon_first: bool,
     /// The most that one write may ask for.
     pub step: Bytes,
     /// The time that one write should take at most.
@@ -87,6 +90,7 @@ impl Job {
             swap_floor: Bytes::ZERO,
             swap_writes: Bytes::MAX,
             file_only: false,
+            anon_first: false,
             step: config.step,
             write_time: config.write_time,
         }
@@ -116,7 +120,7 @@ pub struct PaceSample {
 pub enum Next {
     /// Write to `memory.reclaim`.
     Write {
-        /// How much to ask for.
+        /// The amount to ask for.
         bytes: Bytes,
         /// Reclaim nothing that would go to swap.
         file_only: bool,
@@ -135,22 +139,22 @@ pub struct Pace {
     /// Up to this size the step doubles; above, where a write has once taken too long, it grows
     /// slowly.
     known_good: Bytes,
-    /// How much the disk takes in [`DISK_TIME`].
+    /// The amount that the disk writes in [`DISK_TIME`].
     disk: Bytes,
     /// The sample before the last write.
     before: PaceSample,
-    /// How much the last write asked for.
+    /// The amount that the last write asked for.
     asked: Bytes,
     freed: Bytes,
-    /// How much was moved to slower nodes so far.
+    /// The amount that was moved to slower nodes so far.
     demoted: Bytes,
     /// The size of the group at the first sample; `None`: there was none yet.
     size: Option<Bytes>,
     /// Writes in vain, in units of `1 / VAIN`.
     futile: u32,
-    /// How long the job has waited since the last write.
+    /// The time that the job has waited since the last write.
     paused: Duration,
-    /// How long it has waited since writeback last fell.
+    /// The time that the job has waited since writeback last fell.
     stuck: Duration,
     /// The lowest writeback since the last write.
     lowest: Bytes,
@@ -180,7 +184,7 @@ impl Pace {
         }
     }
 
-    /// How much was freed so far.
+    /// The amount that was freed so far.
     pub fn freed(&self) -> Bytes {
         self.freed
     }
@@ -214,7 +218,7 @@ impl Pace {
         self.file_only = (room < SMALLEST_STEP).then_some(limit);
         let bytes = match self.file_only {
             None => bytes.min(room),
-            // Without any swap the kernel leaves anonymous memory alone without being told.
+            // Without any swap the kernel never reclaims anonymous memory.
             Some(_) if self.job.file_only || seen.swap_free.is_none() => bytes,
             Some(end) => return Next::End(end),
         };
@@ -236,8 +240,8 @@ impl Pace {
         }
     }
 
-    /// How much one write may ask for within the swap floor, the write budget and the worth of the
-    /// job, and the end that the nearest of them would bring.
+    /// Returns the amount that one write may ask for within the swap floor, the write budget and
+    /// the worth of the job, and the end of the job if the nearest of these limits is reached.
     fn swap_room(&self, seen: &PaceSample, left: Bytes) -> (Bytes, End) {
         let Some(free) = seen.swap_free else { return (Bytes::ZERO, End::Futile) };
         let mut nearest = (free - self.job.swap_floor, End::SwapFloor);
@@ -255,7 +259,7 @@ impl Pace {
         (Bytes(nearest.0.0 / OVERSHOOT), nearest.1)
     }
 
-    /// How long to wait for the disk; `None`: not at all.
+    /// Returns the time to wait for the disk; `None`: no wait.
     fn pause(&mut self, writeback: Bytes) -> Option<Duration> {
         if writeback + WRITEBACK_FALL <= self.lowest {
             self.lowest = writeback;

@@ -8,6 +8,7 @@ use omr_units::{Budget, Bytes, Permyriad};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Class;
+use crate::need::{Need, whole};
 
 /// Why something is done or not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,13 +16,13 @@ use crate::config::Class;
 pub enum Reason {
     /// The machine is idle: a sweep may run.
     Idle {
-        /// How long it has been idle.
+        /// The time for which it has been idle.
         #[serde(rename = "for")]
         idle: Duration,
     },
     /// `omr pause` was run.
     Paused {
-        /// How long the pause still lasts; `None`: until `omr resume`.
+        /// The remaining time of the pause; `None`: until `omr resume`.
         left: Option<Duration>,
     },
     /// `omr warm` brings memory back.
@@ -33,12 +34,12 @@ pub enum Reason {
     },
     /// The machine has booted only a moment ago.
     AfterBoot {
-        /// How long it still lasts.
+        /// The remaining time.
         left: Duration,
     },
     /// The machine has woken up only a moment ago.
     AfterResume {
-        /// How long it still lasts.
+        /// The remaining time.
         left: Duration,
     },
     /// A signal could not be read, which counts as busy.
@@ -80,15 +81,15 @@ pub enum Reason {
     },
     /// The machine is being prepared for something. Sweeps wait until that is done.
     Preparing {
-        /// What it is being prepared for, and who says so.
+        /// The purpose of the preparation, and its source.
         what: String,
     },
     /// The machine is idle, but not for long enough.
     Settling {
-        /// How long it has been idle.
+        /// The time for which it has been idle.
         #[serde(rename = "held")]
         idle: Duration,
-        /// How long it must be idle.
+        /// The time for which it must be idle.
         needed: Duration,
     },
     /// During a sweep: work outside the background groups began.
@@ -118,14 +119,14 @@ pub enum Reason {
     KernelProtection,
     /// The keep rule covers all memory of the group.
     Keep {
-        /// How much the rule keeps.
+        /// The amount that the rule keeps.
         keep: Bytes,
     },
     /// The group has too little to gain.
     TooSmall {
-        /// How much could be reclaimed.
+        /// The amount that could be reclaimed.
         gain: Bytes,
-        /// How much is worth a sweep.
+        /// The least amount that is worth a sweep.
         smallest: Bytes,
     },
     /// Only cold memory may be reclaimed, and ages cannot be known.
@@ -141,16 +142,16 @@ pub enum Reason {
     /// Only cold memory may be reclaimed, and there is too little of it.
     #[serde(rename = "young")]
     LittleCold {
-        /// How much is cold, at least.
+        /// The least amount that is cold.
         #[serde(rename = "old")]
         cold: Bytes,
         /// The age from which on memory is cold.
         #[serde(rename = "older_than")]
         min_age: Duration,
-        /// How much is worth a sweep.
+        /// The least amount that is worth a sweep.
         smallest: Bytes,
     },
-    /// The group was swept before and has hardly grown since.
+    /// The group was swept before and has grown little since.
     SweptAlready {
         /// By how much it has grown.
         grown: Bytes,
@@ -159,12 +160,12 @@ pub enum Reason {
     },
     /// The group was swept a moment ago.
     JustSwept {
-        /// How long it still lasts.
+        /// The remaining time.
         left: Duration,
     },
     /// Too much came back after the last sweep, or the group could not be written to.
     BackingOff {
-        /// How long it still lasts.
+        /// The remaining time.
         left: Duration,
         /// Bytes that came back in a minute; `None`: the group could not be reclaimed.
         refaults: Option<Bytes>,
@@ -173,7 +174,7 @@ pub enum Reason {
     Refaults {
         /// Bytes that came back in the last minute.
         bytes: Bytes,
-        /// How many are allowed.
+        /// The allowed number.
         allowed: Bytes,
     },
     /// There is no swap, and no page cache worth a sweep.
@@ -187,41 +188,69 @@ pub enum Reason {
         /// The size that is small enough.
         target: Bytes,
     },
+    /// With `goal = "auto"`: enough memory is available, and nobody else gains from memory that
+    /// leaves.
+    NoNeed {
+        /// The share of memory that is available.
+        available: Permyriad,
+        /// The share that should be.
+        wanted: Permyriad,
+    },
+    /// With `goal = "auto"`: there is a need, too small for a sweep.
+    LittleNeed {
+        /// The need.
+        need: Need,
+        /// How much is worth a sweep.
+        smallest: Bytes,
+    },
+    /// With `goal = "auto"`: only the host gains, from cold memory, and no rule says which memory
+    /// of the group is cold.
+    NoMinAge,
+    /// With `goal = "auto"`: available memory is needed, and most of the group's memory is
+    /// available already.
+    AvailableAlready {
+        /// Page cache of the group.
+        page_cache: Bytes,
+        /// How much of its other memory could be reclaimed.
+        gain: Bytes,
+        /// How much is worth a sweep.
+        smallest: Bytes,
+    },
     /// Free swap is at its floor.
     SwapFloor {
-        /// How much swap is free.
+        /// The free swap.
         free: Bytes,
-        /// How much must stay free.
+        /// The amount that must stay free.
         floor: Bytes,
     },
     /// Enough memory is available.
     Available {
-        /// How much is available.
+        /// The available amount.
         available: Bytes,
-        /// How much is enough.
+        /// The amount that is enough.
         enough: Bytes,
     },
     /// The write budget for swap on disk is used up.
     WriteBudget {
-        /// How much was written.
+        /// The amount that was written.
         used: Bytes,
-        /// How much may be written.
+        /// The amount that may be written.
         budget: Budget,
     },
     /// A process is being hinted. No sweep begins meanwhile.
     Hinting,
     /// A background process has been unused for long enough.
     Unused {
-        /// How long it has been unused.
+        /// The time for which it has been unused.
         unused: Duration,
-        /// How long is needed.
+        /// The time that is needed.
         needed: Duration,
     },
     /// A process was used, or was in the foreground, a moment ago.
     InUse {
-        /// How long it has been unused.
+        /// The time for which it has been unused.
         unused: Duration,
-        /// How long is needed.
+        /// The time that is needed.
         needed: Duration,
     },
     /// No rule and no statement says that the process is in the background.
@@ -229,21 +258,21 @@ pub enum Reason {
     NotStated,
     /// A process has little anonymous memory.
     SmallProcess {
-        /// How much it has.
+        /// The amount that it has.
         anon: Bytes,
-        /// How much is worth a hint.
+        /// The least amount that is worth a hint.
         smallest: Bytes,
     },
     /// A process that was paged out is in the foreground.
     CameBack,
     /// The memory of a process is deactivated and will be paged out.
     MarkedCold {
-        /// How long the process has been unused.
+        /// The time for which the process has been unused.
         unused: Duration,
-        /// How long it must be unused to be paged out.
+        /// The time for which it must be unused to be paged out.
         needed: Duration,
     },
-    /// A process was paged out, and its memory has hardly changed since.
+    /// A process was paged out, and its memory has changed little since.
     Unchanged {
         /// By how much its anonymous memory has changed.
         change: Bytes,
@@ -252,17 +281,17 @@ pub enum Reason {
     },
     /// A process was hinted a moment ago.
     JustHinted {
-        /// How long it still lasts.
+        /// The remaining time.
         left: Duration,
     },
     /// The last hint about a process was refused.
     Refused {
-        /// How long it still lasts.
+        /// The remaining time.
         left: Duration,
     },
     /// The keep rule or the protection of the group does not leave all memory of the process.
     GroupKeeps {
-        /// How much may be reclaimed from the group.
+        /// The amount that may be reclaimed from the group.
         room: Bytes,
         /// The anonymous memory of the process.
         anon: Bytes,
@@ -330,11 +359,11 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// The reasons that are about one group, about swap or about the goal.
+    /// The reasons that are about one group or about swap.
     fn fmt_of_group(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::NothingToGain => write!(f, "no group has anything to gain"),
-            Reason::Class { class } => write!(f, "class {}: never touched", class.name()),
+            Reason::Class { class } => write!(f, "class {}: loses no memory", class.name()),
             Reason::KernelProtection => write!(f, "memory.min or memory.low protects all of its memory"),
             Reason::Keep { keep } => write!(f, "its rule keeps {keep}, which covers all of its memory"),
             Reason::TooSmall { gain, smallest } => write!(f, "{gain} to gain, {smallest} is worth a sweep"),
@@ -354,7 +383,7 @@ impl Reason {
             Reason::SweptAlready { grown, needed } => {
                 write!(f, "swept before and grown by {grown} since, {needed} is worth another sweep")
             }
-            Reason::JustSwept { left } => write!(f, "swept a moment ago, left alone for another {}", short(*left)),
+            Reason::JustSwept { left } => write!(f, "swept a moment ago, not swept for another {}", short(*left)),
             Reason::BackingOff { left, refaults: Some(refaults) } => {
                 write!(f, "backing off for another {}: {refaults} came back in a minute", short(*left))
             }
@@ -364,16 +393,38 @@ impl Reason {
             Reason::Refaults { bytes, allowed } => {
                 write!(f, "{bytes} came back in the last minute, {allowed} is allowed")
             }
+            Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to reclaim"),
+            Reason::SwapFloor { free, floor } => write!(f, "{free} of swap is free, {floor} stays free"),
+            Reason::WriteBudget { used, budget } => {
+                write!(f, "{used} was written to swap, the write budget is {budget}")
+            }
+            reason => reason.fmt_of_goal(f),
+        }
+    }
+
+    /// The reasons of one goal.
+    fn fmt_of_goal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Reason::CannotHibernate => {
                 write!(f, "this machine cannot hibernate (goal = \"hibernate\"); omr prepare hibernate says why")
             }
             Reason::SmallImage { image, target } => {
                 write!(f, "an image would hold {image}, and {target} is small enough")
             }
-            Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to reclaim"),
-            Reason::SwapFloor { free, floor } => write!(f, "{free} of swap is free, {floor} stays free"),
-            Reason::WriteBudget { used, budget } => {
-                write!(f, "{used} was written to swap, the write budget is {budget}")
+            Reason::NoNeed { available, wanted } => {
+                write!(f, "nothing to gain: {} of memory is available (auto wants {wanted})", whole(*available))
+            }
+            Reason::LittleNeed { need, smallest } => {
+                write!(f, "little to gain: {need}; {smallest} is worth a sweep")
+            }
+            Reason::NoMinAge => {
+                write!(f, "only the host would gain, from cold memory, and no rule (older_than) says what is cold")
+            }
+            Reason::AvailableAlready { page_cache, gain, smallest } => {
+                write!(
+                    f,
+                    "{gain} to gain, {smallest} is worth a sweep; its page cache, {page_cache}, is available already"
+                )
             }
             reason => reason.fmt_of_process(f),
         }
@@ -403,12 +454,12 @@ impl Reason {
             Reason::Unchanged { change, needed } => {
                 write!(f, "paged out before and changed by {change} since, {needed} is worth another time")
             }
-            Reason::JustHinted { left } => write!(f, "hinted a moment ago, left alone for another {}", short(*left)),
-            Reason::Refused { left } => write!(f, "the last hint was refused, left alone for another {}", short(*left)),
+            Reason::JustHinted { left } => write!(f, "hinted a moment ago, no hint for another {}", short(*left)),
+            Reason::Refused { left } => write!(f, "the last hint was refused, no hint for another {}", short(*left)),
             Reason::GroupKeeps { room, anon } => {
                 write!(f, "its group may lose {room}, and the process has {anon}")
             }
-            // Printed by the functions above. A new reason must get its text in one of the three.
+            // Printed by the functions above. A new reason must get its text in one of the four.
             Reason::Idle { .. }
             | Reason::Paused { .. }
             | Reason::Warming
@@ -440,6 +491,10 @@ impl Reason {
             | Reason::NoSwap
             | Reason::CannotHibernate
             | Reason::SmallImage { .. }
+            | Reason::NoNeed { .. }
+            | Reason::LittleNeed { .. }
+            | Reason::NoMinAge
+            | Reason::AvailableAlready { .. }
             | Reason::SwapFloor { .. }
             | Reason::WriteBudget { .. } => Ok(()),
         }

@@ -26,7 +26,7 @@ use crate::config::History;
 const MOMENTS: [u32; 5] = [10, 16, 18, 19, PARTS];
 const PARTS: u32 = 20;
 
-/// What is to be done now.
+/// The due agings and samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Due {
     /// Age all groups.
@@ -56,8 +56,8 @@ impl Schedule {
         Schedule { began: now, next: moment(config, now, MOMENTS[0]), credit: 0, earned: now, last: Duration::ZERO }
     }
 
-    /// What is to be done now. `may_age`: nothing but the cost speaks against aging. An aging that
-    /// was not possible in time is made up for.
+    /// Returns the due agings and samples. `may_age`: only the cost may prevent agings. An aging
+    /// that was not possible in time is made later.
     pub fn due(&mut self, config: &History, now: Monotonic, may_age: bool) -> Due {
         self.earn(config, now);
         let sample = now.since(self.began) >= config.every;
@@ -121,7 +121,7 @@ const RULES_SHARE: u32 = 100;
 const JIFFIES: Duration = Duration::from_millis(20);
 
 impl RuleSchedule {
-    /// Of the ages that rules ask for, those whose groups must be aged now.
+    /// Returns those of the rules' ages whose groups must be aged now.
     pub fn due(&mut self, now: Monotonic, ages: impl Iterator<Item = Duration>) -> Vec<Duration> {
         let before = core::mem::take(&mut self.next);
         self.next = ages.map(|age| (age, before.get(&age).copied().unwrap_or(now))).collect();

@@ -55,11 +55,20 @@ pub struct Machine {
     /// The largest size that a hibernation image could have if it were made now; `None`: the
     /// machine does not hibernate to swap.
     pub image: Option<Bytes>,
-    /// Whether the kernel can be told to reclaim files only (`swappiness=`, Linux 6.11).
+    /// Time since the machine last hibernated, by omr's own record; `None`: never, or unknown.
+    #[serde(default)]
+    pub hibernated: Option<Duration>,
+    /// Bytes that the disk of the image writes in a second, as last measured; `None`: unknown.
+    #[serde(default)]
+    pub disk_rate: Option<Bytes>,
+    /// True if free memory is reported to a host, which then has it back; `None`: unknown.
+    #[serde(default)]
+    pub free_page_reporting: Option<bool>,
+    /// True if the kernel can reclaim page cache only (`swappiness=`, Linux 6.11).
     pub file_only: bool,
 }
 
-/// How idle a CPU was since the last tick.
+/// The idle share of a CPU since the last tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuIdle {
     /// Number of the CPU.
@@ -73,7 +82,7 @@ pub struct CpuIdle {
 pub struct Memory {
     /// All memory (`MemTotal`).
     pub total: Bytes,
-    /// What programs could get without swapping anything out (`MemAvailable`).
+    /// The memory that programs could get without any swap-out (`MemAvailable`).
     pub available: Bytes,
 }
 
@@ -104,8 +113,8 @@ impl Machine {
 pub struct SwapContext {
     /// Swap space; `None`: unknown.
     pub swap: Option<Swap>,
-    /// The largest size that a hibernation image could have; `None`: the machine does not hibernate to
-    /// swap.
+    /// The largest size that a hibernation image could have; `None`: the machine does not hibernate
+    /// to swap.
     pub image: Option<Bytes>,
 }
 
@@ -128,7 +137,7 @@ pub struct Group {
     pub refaults: Option<Bytes>,
     /// The memory that `memory.min` and `memory.low` of the group and its ancestors do not protect.
     pub unprotected: Option<Bytes>,
-    /// How much its keep rule keeps; `None`: it has no such rule.
+    /// The amount that its keep rule keeps; `None`: it has no such rule.
     pub keep: Option<Amount>,
     /// Only cold memory may be reclaimed, by an `older_than` rule; `None`: it has no such rule.
     #[serde(default)]
@@ -141,12 +150,12 @@ pub struct ColdOnly {
     /// Only memory that was certainly unused for this long may be reclaimed.
     #[serde(rename = "older_than")]
     pub min_age: Duration,
-    /// How much memory that is.
+    /// The amount of memory.
     #[serde(rename = "old")]
     pub cold: ColdAmount,
 }
 
-/// How much memory of a group is cold by its rule.
+/// The memory of a group that is cold by its rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "is")]
 pub enum ColdAmount {
@@ -164,7 +173,7 @@ pub enum ColdAmount {
     },
 }
 
-/// How the sweep of one group ended.
+/// The end of a sweep of one group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
     /// The group.
@@ -215,12 +224,12 @@ pub enum End {
 }
 
 impl End {
-    /// Whether reclaiming failed for a reason that an administrator must remove.
+    /// Returns true if reclaim failed for a reason that an administrator must remove.
     pub fn is_failure(self) -> bool {
         matches!(self, End::Denied | End::Unsupported | End::Failed)
     }
 
-    /// Whether a sweep that ended like this is not finished: it goes on as soon as possible.
+    /// Returns true if a sweep with this end is not finished: it continues as soon as possible.
     pub(crate) fn is_cut_short(self) -> bool {
         match self {
             End::Stopped | End::Timeout | End::Gone | End::Denied | End::Unsupported | End::Failed => true,

@@ -1,4 +1,4 @@
-//! What the policy remembers from tick to tick.
+//! The state of the policy, which is kept from tick to tick.
 //!
 //! The daemon owns one [`State`], passes it to each decision and reports to it what happened in
 //! between: the end of a sweep, work that began, a pause, sleep.
@@ -18,7 +18,7 @@ use crate::reason::Reason;
 use crate::signals::{End, Finished, Group};
 use crate::swept::Swept;
 
-/// What the policy remembers from tick to tick.
+/// The state of the policy, which is kept from tick to tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     pub(crate) idle: IdleState,
@@ -28,7 +28,7 @@ pub struct State {
     pub(crate) paused: Option<Pause>,
     /// `omr warm` brings memory back.
     pub(crate) warming: bool,
-    /// What the machine is being prepared for; `None`: for nothing.
+    /// The purpose of the running preparation; `None`: none runs.
     pub(crate) preparing: Option<String>,
     /// The machine is about to sleep: no sweep begins before this moment or before it has woken up.
     pub(crate) going_to_sleep: Option<Monotonic>,
@@ -43,7 +43,7 @@ pub struct State {
     pub(crate) hinting: bool,
 }
 
-/// How long sweeps are paused.
+/// The length of a pause of sweeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Pause {
     Until(Monotonic),

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use crate::config::Class;
 use crate::rank::processes::ProcessId;
 
-/// Whether somebody works with a process or a group.
+/// The use of a process or a group by its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Presence {
     /// Nobody works with it: its memory may be reclaimed.
     Background,
-    /// Its user is at the machine and may work with any part of it: the group is not reclaimed, but a
-    /// statement may put single processes of it in the background.
+    /// Its user is at the machine and may work with any part of it: the group is not reclaimed, but
+    /// a statement may put single processes of it in the background.
     Present,
     /// Somebody works with it: it is not reclaimed.
     Foreground,
@@ -43,7 +43,7 @@ pub enum Subject {
 /// A statement that stands for as long as its client keeps it up.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Statement {
-    /// What the subject is to its user; never `Background`.
+    /// The use of the subject by its user; never `Background`.
     #[serde(rename = "word")]
     pub presence: Presence,
     /// The process or group that the statement is about.

@@ -1,5 +1,4 @@
-//! What is remembered of a group that was swept: how large it was, whether it is finished, and
-//! whether its pages come back.
+//! The state of a group that was swept: its size, the end of its sweep, and its refaults since.
 //!
 //! The refault guard is here. A group into which more than `guard.refaults_per_minute` comes back
 //! within a minute backs off: each time twice as long, unless a sweep in between did no harm.
@@ -16,7 +15,7 @@ use crate::signals::{End, Finished};
 const ATTRIBUTION: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What is remembered of a group that was swept.
+/// The state of a group that was swept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Swept {
     /// The end of its last sweep; `None` while a sweep of it runs.
@@ -30,7 +29,7 @@ pub(crate) struct Swept {
     pub aim: Bytes,
     /// The last sweep was cut short: it goes on as soon as possible.
     pub unfinished: bool,
-    /// How many sweeps in a row were cut short.
+    /// The number of sweeps in a row that were cut short.
     pub tries: u32,
     /// Swap was short: the next sweep begins when there is some.
     pub swap_short: bool,
@@ -45,7 +44,7 @@ pub(crate) struct Swept {
     pub backoff: Option<Backoff>,
 }
 
-/// The group is left alone for a time.
+/// A time in which the group is not swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Backoff {
     pub until: Monotonic,

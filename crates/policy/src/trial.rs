@@ -3,8 +3,8 @@
 //!
 //! * First the group is watched at its **full size**. A group that breaks the guard without a limit
 //!   tells nothing about sizes.
-//! * Then the size goes **down** in steps, and each size is watched for a while (`Plan::watch`). The
-//!   smallest size within the guard is then **held** for longer (`Plan::hold`).
+//! * Then the size goes **down** in steps, and each size is watched for a while (`Plan::watch`).
+//!   The smallest size within the guard is then **held** for longer (`Plan::hold`).
 //! * A size that breaks the guard is **given back** at once: the group gets its own limit back and
 //!   **rests** for as long as a size is watched. After that no smaller size is tried, and a size
 //!   that was good before is held. If that breaks the guard as well, the next larger one is held.
@@ -29,12 +29,12 @@ pub const LEAST_REFAULTS: Bytes = Bytes::kib(128);
 pub const SMALLEST_STEP: Bytes = Bytes::kib(256);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How much harm a size may do.
+/// The harm that a size may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
     /// The share of time in which some task of the group may wait for memory (PSI some).
     pub stall: Permyriad,
-    /// How much may come back in a minute, as a share of the size.
+    /// The refaults that are allowed in a minute, as a share of the size.
     pub refaults: Permyriad,
 }
 
@@ -47,11 +47,11 @@ pub struct Plan {
     pub floor: Bytes,
     /// The size to find out about; `None`: the smallest size that holds.
     pub target: Option<Bytes>,
-    /// How long each size on the way down is watched.
+    /// The time for which each size on the way down is tried.
     pub watch: Duration,
-    /// How long the last size is held.
+    /// The time for which the last size is tried.
     pub hold: Duration,
-    /// How much harm a size may do.
+    /// The harm that a size may do.
     pub guard: Guard,
 }
 
@@ -68,7 +68,7 @@ pub struct TrialSample {
     pub refaults: Option<Bytes>,
 }
 
-/// How a size broke the guard.
+/// The way in which a size broke the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Breach {
@@ -80,7 +80,7 @@ pub enum Breach {
     Unknown,
 }
 
-/// How the watch of a size ended.
+/// The result of trying a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ended {
@@ -101,13 +101,13 @@ pub struct Tried {
     pub size: Bytes,
     /// The size of the group at the end.
     pub current: Bytes,
-    /// How long it was tried.
+    /// The time for which it was tried.
     pub time: Duration,
     /// The part of that time in which tasks waited for memory.
     pub stall: Duration,
     /// Bytes that came back.
     pub refaults: Bytes,
-    /// How it ended.
+    /// The end.
     pub ended: Ended,
 }
 
@@ -118,8 +118,8 @@ impl Tried {
         Permyriad::ratio(nanos(self.stall), nanos(self.time))
     }
 
-    /// How much came back in a minute, as a share of the size; `None`: no time passed, or the size
-    /// is zero.
+    /// Returns the refaults in a minute, as a share of the size; `None`: no time passed, or the
+    /// size is zero.
     pub fn refault_share(&self) -> Option<Permyriad> {
         let per_second = self.refaults.per_second(self.time)?;
         Bytes(per_second.0.saturating_mul(MINUTE.as_secs())).share_of(self.size)
@@ -237,7 +237,7 @@ impl Trial {
         self.bottom
     }
 
-    /// How the guard is broken; `None`: it is not.
+    /// Returns the way in which the guard is broken; `None`: it is not.
     pub fn breach(&self, seen: &TrialSample) -> Option<Breach> {
         let size = match self.phase {
             Phase::Full => self.began.current,

@@ -1,4 +1,4 @@
-//! Whether zram swap is switched off while a hibernation image is made small, so that memory leaves
+//! Decides if zram swap is switched off during a preparation for hibernation, so that memory goes
 //! to a disk.
 //!
 //! zram is memory, so its pages are part of the image. It usually comes before any disk: the kernel
@@ -28,7 +28,7 @@ pub struct Inputs {
     pub anon: Bytes,
     /// The memory in such groups that could leave without swap: page cache.
     pub cache: Bytes,
-    /// How much must leave memory; `None`: as much as possible.
+    /// The memory that must leave; `None`: as much as possible.
     pub missing: Option<Bytes>,
     /// Free memory that can be allocated before kswapd begins to work.
     pub free: Bytes,
@@ -36,7 +36,7 @@ pub struct Inputs {
     pub in_use: Bytes,
     /// Free space of that swap.
     pub room: Bytes,
-    /// How much that swap can take in the available time; `None`: the time is unlimited.
+    /// The amount that this swap can write in the available time; `None`: the time is unlimited.
     pub writable: Option<Bytes>,
 }
 

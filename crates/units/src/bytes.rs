@@ -187,7 +187,7 @@ impl Add for Pages {
     }
 }
 
-/// How much to reclaim: `512M`, `25%` of the memory of a group, or `max`.
+/// An amount to reclaim: `512M`, `25%` of the memory of a group, or `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Amount {

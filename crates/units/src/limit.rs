@@ -53,6 +53,8 @@ pub enum Swappiness {
 impl Swappiness {
     /// File memory only: nothing is swapped out.
     pub const FILE_ONLY: Swappiness = Swappiness::Value(0);
+    /// Anonymous memory as long as there is some: the largest number.
+    pub const ANON_FIRST: Swappiness = Swappiness::Value(200);
 }
 
 impl fmt::Display for Swappiness {

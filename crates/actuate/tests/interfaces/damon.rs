@@ -118,7 +118,7 @@ fn a_monitor_is_set_up_in_order_and_taken_down_again() {
 }
 
 #[test]
-fn what_others_have_set_up_is_not_touched() {
+fn the_set_up_of_another_program_is_not_changed() {
     for (text, state) in [("1\n", Damon::InUse(1)), ("2\n", Damon::InUse(2)), ("soon\n", Damon::Unknown)] {
         let root = machine();
         root.write(format!("{KDAMONDS}/nr_kdamonds"), text);
@@ -145,7 +145,7 @@ fn what_others_have_set_up_is_not_touched() {
 }
 
 #[test]
-fn whoever_is_in_the_way_for_a_moment_is_waited_for() {
+fn a_short_conflict_is_waited_for() {
     for busy in
         ["nr_kdamonds 1", "0/contexts/nr_contexts 1", "0/state on", "0/state update_schemes_stats", "0/state off"]
     {
@@ -161,7 +161,7 @@ fn whoever_is_in_the_way_for_a_moment_is_waited_for() {
 }
 
 #[test]
-fn what_cannot_be_set_up_is_taken_down_at_once() {
+fn a_failed_set_up_is_removed_at_once() {
     for (fails, outcome, refusal) in [
         ("0/contexts/0/operations", Outcome::Unsupported, Refusal::NoRanges),
         ("0/contexts/0/targets/1/pid_target", Outcome::Denied, Refusal::State(Damon::Denied)),
@@ -184,7 +184,7 @@ fn what_cannot_be_set_up_is_taken_down_at_once() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_known_by_its_stamp() {
+fn the_leftover_of_a_killed_run_is_recognised_by_its_stamp() {
     for (kdamonds, contexts, stamp, state, is_ours) in [
         ("1", "1", "4711000", "on", true),
         ("1", "1", "4711000", "off", true),

@@ -100,7 +100,7 @@ fn behind_a_range_that_is_refused_it_goes_on() {
 
 /// The layout looks the same by then: the mapping that filled the hole is like the one before.
 #[test]
-fn what_had_a_hole_is_asked_for_again_though_it_looks_the_same() {
+fn a_range_that_had_a_hole_is_hinted_again_even_if_it_looks_the_same() {
     let hole = [(0x1000, Outcome::Done), (0, Outcome::Partial), (0x1000, Outcome::Done)];
     let (results, ended, calls) = asked(&[&hole[..], &[(0x1000, Outcome::Done)]].concat());
     assert_eq!((outcomes(&results), ended), (vec![Outcome::Done; 3], None));
@@ -162,7 +162,7 @@ fn a_kernel_that_does_nothing_and_says_nothing() {
 }
 
 #[test]
-fn what_is_refused_once_is_not_asked_for_again_in_the_same_mapping() {
+fn a_refused_mapping_is_not_hinted_again() {
     let mib = 1 << 20;
     let (_root, process) = fake_process(&[0..40 * mib, 40 * mib..41 * mib, 50 * mib..51 * mib]);
     let mut layout = Layout::read(process.dir()).expect("a layout");
@@ -229,7 +229,7 @@ fn moved(
 }
 
 #[test]
-fn what_was_mapped_meanwhile_is_asked_for_and_what_was_unmapped_does_not_count() {
+fn new_mappings_are_hinted_and_unmapped_ranges_do_not_count() {
     let (whole, now) = (0x1000..0x9000, vec![0x2000..0x4000, 0x6000..0x8000]);
     let (results, asked) = moved(&[0x1000..0x5000], vec![now], &[whole.clone(), 0x3000..0x4000]);
     assert_eq!(asked[1], [0x6000..0x8000], "only what is new");
@@ -263,7 +263,7 @@ fn a_process_that_has_no_memory_any_more_is_gone() {
 }
 
 #[test]
-fn who_stops_learns_what_was_done_until_then() {
+fn a_cancelled_batch_reports_its_work() {
     let (_root, process) = fake_process(&[0..64 << 20]);
     let mut layout = Layout::read(process.dir()).expect("a layout");
     let batch = Batch::new(&process, &mut layout, vec![cold(&(0..64 << 20))], CHUNK);

@@ -1,4 +1,5 @@
-//! Looking at processes with DAMON: setting it up so that what is left behind is known again, and what its ages say.
+//! Ages of process memory from DAMON: the set-up, which a later run recognises, and the bounds of
+//! ages.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -21,53 +22,57 @@ use omr_kernel::{Kernel, clock};
 use omr_units::{Bytes, Monotonic, millis};
 use rustix::fs::{FlockOperation, flock};
 
-use super::resident::{self, Idle, Mapped, Sums, cut, split};
-use super::tracker::{Look, OfGroup, refusal};
+use super::measurement::{GroupAges, Measurement};
+use super::resident::{self, Idle, Mapped, Sums, cut_regions, split_range};
 use crate::session::{Host, NewActuator};
 
-/// A region is no smaller: memory is seldom used in smaller parts than its allocator hands out at once.
+/// The smallest region. Allocators rarely hand out memory in smaller parts.
 const SMALLEST: Bytes = Bytes::kib(64);
-/// Regions of one monitor. Each is a directory with files while it is set up and when it is read.
+/// The most regions of one monitor. Each region is a directory with files during set-up and
+/// reading.
 const MOST: usize = 4096;
-/// A look at a region takes some microseconds; with this much time for each, looking takes a few percent of one CPU.
-const FOR_EACH: Duration = Duration::from_micros(100);
-/// So many looks at least in a window.
-const FEWEST_LOOKS: u32 = 20;
-/// No more looks than this in a window: they would not say more.
-const MOST_LOOKS: u32 = 1000;
-/// Between two looks. Reading takes as long and cannot be interrupted.
+/// The time per region between two samples. A sample of a region takes some microseconds, so
+/// sampling takes a few percent of one CPU.
+const TIME_PER_REGION: Duration = Duration::from_micros(100);
+/// The least number of samples in a window.
+const FEWEST_SAMPLES: u32 = 20;
+/// The most samples in a window; further ones would add no precision.
+const MOST_SAMPLES: u32 = 1000;
+/// The longest and shortest time between two samples. Reading takes as long as one sample and
+/// cannot be interrupted.
 const LONGEST: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_millis(20);
-/// Times that it is tried to find processes that are all still there.
+/// The number of attempts to set up a monitor while processes end.
 const TRIES: u32 = 3;
-/// Where looks take longer than they should, this many times the window is waited.
+/// If samples take longer than planned, the wait ends after this many windows.
 const PATIENCE: u32 = 4;
 
-/// The state of DAMON. A monitor that an earlier run of this program left there is taken down first.
+/// Returns the state of DAMON, after removing a monitor that an earlier, killed omr left.
 pub fn state(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Result<Damon> {
     let state = Damon::read(kernel);
     if !matches!(state, Damon::InUse(_)) {
         return Ok(state);
     }
-    // Where another omr has the lock it is in use.
-    match Lock::take(kernel, root) {
+    // If another omr has the lock, its monitor is in use.
+    match Lock::try_acquire(kernel, root) {
         Ok(Some(mut lock)) => {
-            lock.clean(kernel, actuator)?;
+            lock.remove_leftover(kernel, actuator)?;
             Ok(Damon::read(kernel))
         }
         _ => Ok(state),
     }
 }
 
-/// Held by the one omr that uses DAMON. In it is the stamp of the monitor of this boot that was set up last.
+/// The lock file of the one omr that uses DAMON. Contains the boot id and the stamp of the last
+/// monitor.
 struct Lock {
     file: File,
     boot: String,
 }
 
 impl Lock {
-    /// `None`: another has it.
-    fn take(kernel: &Kernel, root: &Path) -> Result<Option<Self>> {
+    /// Acquires the lock; `None`: another omr has it.
+    fn try_acquire(kernel: &Kernel, root: &Path) -> Result<Option<Self>> {
         let path = paths::damon_lock(root);
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
@@ -80,8 +85,8 @@ impl Lock {
         Ok(Some(Lock { file, boot: kernel.read_boot_id()? }))
     }
 
-    /// Takes down what a run that was killed has left behind.
-    fn clean(&mut self, kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<()> {
+    /// Removes the monitor that a killed omr left behind.
+    fn remove_leftover(&mut self, kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<()> {
         let mut text = String::new();
         self.file.rewind()?;
         (&mut self.file).take(128).read_to_string(&mut text)?;
@@ -92,8 +97,9 @@ impl Lock {
         Ok(())
     }
 
-    /// A new stamp, noted before anything is set up. Of this boot only, so it need not reach the disk.
-    fn stamp(&mut self) -> Result<Stamp> {
+    /// Makes a stamp and writes it to the file before any set-up. A stamp is for one boot only, so
+    /// it need not reach the disk.
+    fn write_stamp(&mut self) -> Result<Stamp> {
         let nanos = clock::read_monotonic().0;
         let stamp = Stamp(u32::try_from(nanos % u64::from(u32::MAX)).unwrap_or_default() ^ std::process::id());
         self.file.set_len(0)?;
@@ -103,30 +109,31 @@ impl Lock {
     }
 }
 
-/// Processes that are looked at.
+/// A running DAMON monitor of processes.
 pub struct Watch {
     monitor: Monitor,
-    /// In the order of the monitor's targets; of each what is in no region, as there are too many.
+    /// The processes in the order of the monitor's targets, each with its ranges that are in no
+    /// region.
     processes: Vec<(Mapped, Ranges)>,
     left_out: usize,
     began: Monotonic,
-    /// Let go of when the monitor is taken down.
+    /// Released when the monitor is removed.
     _lock: Lock,
 }
 
-/// What was found of one process.
-pub struct Found<'a> {
+/// The ages of one process.
+pub struct ProcessAges<'a> {
     /// The process.
     pub mapped: &'a mut Mapped,
-    /// What of it is in memory.
+    /// The memory of each mapping that is resident.
     pub resident: Vec<(Mapping, Ranges)>,
-    /// Its regions.
+    /// The ages of each region.
     pub idle: Vec<Idle>,
 }
 
 impl Watch {
-    /// Begins to look at the processes of a group and of all below it, as far as their groups are wanted, as a window
-    /// of this length needs it.
+    /// Starts to monitor the processes of a group and of the groups below it, for a window of this
+    /// length. `is_wanted` chooses the groups.
     pub fn start(
         host: Host<'_>,
         new_actuator: NewActuator<'_>,
@@ -135,25 +142,25 @@ impl Watch {
         is_wanted: impl Fn(&Path) -> bool,
     ) -> Result<Self> {
         let Host { kernel, root } = host;
-        let Some(mut lock) = Lock::take(kernel, root)? else {
-            return Err(Exit::Failed.error("another omr is looking with DAMON; there can be one at a time"));
+        let Some(mut lock) = Lock::try_acquire(kernel, root)? else {
+            return Err(Exit::Failed.error("another omr uses DAMON; only one can at a time"));
         };
-        lock.clean(kernel, &mut *new_actuator())?;
+        lock.remove_leftover(kernel, &mut *new_actuator())?;
         let mut last = Refusal::Refused;
         for _ in 0..TRIES {
-            let (mut processes, left_out) = resident::find(kernel, top)?;
+            let (mut processes, left_out) = resident::find_processes(kernel, top)?;
             processes.retain(|mapped| is_wanted(&mapped.group));
-            let (processes, targets, interval) = plan(processes, kernel.page().bytes(), window);
+            let (processes, targets, interval) = plan_regions(processes, kernel.page().bytes(), window);
             if targets.is_empty() {
-                return Err(Exit::Partial.error("no process there has memory that DAMON could look at"));
+                return Err(Exit::Partial.error("no process has memory that DAMON could sample"));
             }
-            let stamp = lock.stamp()?;
+            let stamp = lock.write_stamp()?;
             match Monitor::start(kernel, new_actuator(), stamp, interval, targets)? {
                 Ok(monitor) => {
                     let began = clock::read_monotonic();
                     return Ok(Watch { monitor, processes, left_out, began, _lock: lock });
                 }
-                // One has ended between listing and looking.
+                // A process ended between listing and set-up.
                 Err(Refusal::Refused) => last = Refusal::Refused,
                 Err(other) => {
                     last = other;
@@ -165,10 +172,11 @@ impl Watch {
         Err(exit.error(format!("DAMON {}", refusal(last))))
     }
 
-    /// Waits until it has looked for as long as the window. Whether it still looks: see [`Watch::ended`].
+    /// Waits until DAMON has sampled for the window. Returns false if the monitor has ended; see
+    /// [`Watch::end_reason`].
     pub fn wait(&mut self, window: Duration, stop: &Flag) -> Result<bool> {
         let began = clock::read_monotonic();
-        let wanted = looks(window, self.monitor.interval()) + 1;
+        let wanted = samples_in(window, self.monitor.interval()) + 1;
         stop.sleep(window);
         while !stop.is_set() {
             let Some(done) = self.monitor.samples()? else { return Ok(false) };
@@ -178,7 +186,7 @@ impl Watch {
             let waited = clock::read_monotonic().since(began);
             if waited > window.saturating_mul(PATIENCE) + LONGEST * PATIENCE {
                 return Err(Exit::Partial.error(format!(
-                    "DAMON has looked {done} times in {waited:.0?} where {wanted} are needed: this machine is too busy for it"
+                    "DAMON made {done} samples in {waited:.0?}, but {wanted} are needed: this machine is too busy"
                 )));
             }
             stop.sleep(self.monitor.interval());
@@ -186,21 +194,21 @@ impl Watch {
         Ok(true)
     }
 
-    /// How often it has looked, and what is known now of each process that is wanted and still there, for these times. `None`:
-    /// it does not look any more.
-    pub fn read(
+    /// Returns the number of samples, and the ages of each wanted process that still runs, for
+    /// these times. `None`: the monitor has ended.
+    pub fn read_ages(
         &mut self,
         times: &[Duration],
         is_wanted: impl Fn(&Mapped) -> bool,
-    ) -> Result<Option<(u64, Vec<Found<'_>>)>> {
+    ) -> Result<Option<(u64, Vec<ProcessAges<'_>>)>> {
         let Watch { monitor, processes, began, .. } = self;
-        let Some(looks) = monitor.samples()? else { return Ok(None) };
+        let Some(samples) = monitor.samples()? else { return Ok(None) };
         let Some(seen) = monitor.read(|place| is_wanted(&processes[place].0))? else { return Ok(None) };
         let interval = monitor.interval();
-        let count = u32::try_from(looks).unwrap_or(u32::MAX).max(1);
+        let count = u32::try_from(samples).unwrap_or(u32::MAX).max(1);
         let taken = (clock::read_monotonic().since(*began) / count).max(interval);
         let mut all = Vec::new();
-        for (((mapped, not_looked), target), seen) in processes.iter_mut().zip(monitor.targets()).zip(seen) {
+        for (((mapped, unsampled), target), seen) in processes.iter_mut().zip(monitor.targets()).zip(seen) {
             if !is_wanted(mapped) {
                 continue;
             }
@@ -209,71 +217,80 @@ impl Watch {
                 Err(err) if err.is_gone() || err.is_denied() => continue,
                 Err(err) => return Err(err.into()),
             };
-            let mut idle = judge(target, &seen, [interval, taken], times, mapped.changed());
-            // Unknown is not cold.
+            let mut idle = bound_ages(target, &seen, [interval, taken], times, mapped.changed());
+            // Ranges in no region have unknown ages, and unknown is not cold.
             let unknown = |range: &Range<u64>| Idle {
                 range: range.clone(),
                 least: vec![false; times.len()],
                 most: vec![true; times.len()],
             };
-            idle.extend(not_looked.as_slice().iter().map(unknown));
+            idle.extend(unsampled.as_slice().iter().map(unknown));
             idle.sort_by_key(|idle| idle.range.start);
-            all.push(Found { mapped, resident, idle });
+            all.push(ProcessAges { mapped, resident, idle });
         }
-        Ok(Some((looks, all)))
+        Ok(Some((samples, all)))
     }
 
-    /// Why it does not look any more.
-    pub fn ended(&self) -> &'static str {
-        // The kernel ends it with the last of them.
+    /// Returns the reason why the monitor has ended.
+    pub fn end_reason(&self) -> &'static str {
+        // The kernel ends the monitor with its last process.
         match self.processes.iter().any(|(mapped, _)| mapped.process.exists()) {
-            true => "another program has taken down DAMON's monitor, so it is not known what was used",
-            false => "all its processes have ended",
+            true => "another program has taken down DAMON's monitor, so ages are not known",
+            false => "all monitored processes have ended",
         }
     }
 
-    /// The same, added up by group. `None`: it does not look any more.
-    pub fn look(&mut self, kernel: &Kernel, times: &[Duration]) -> Result<Option<Look>> {
+    /// Returns the ages added up by group. `None`: the monitor has ended.
+    pub fn measure(&mut self, kernel: &Kernel, times: &[Duration]) -> Result<Option<Measurement>> {
         let thread = self.monitor.thread().and_then(|pid| Process::open(kernel, pid).ok());
         let cpu = thread.map(|thread| thread.stat().cpu()).unwrap_or_default();
         let regions: Vec<_> = self.monitor.targets().iter().flat_map(|target| &target.regions).collect();
         let bytes: Bytes = regions.iter().map(|region| length(region)).sum();
         let region = u64::try_from(regions.len()).ok().and_then(|count| bytes.0.checked_div(count)).map(Bytes);
         let (all, left_out) = (self.processes.len(), self.left_out);
-        let Some((looks, mut found)) = self.read(times, |_| true)? else { return Ok(None) };
+        let Some((samples, mut found)) = self.read_ages(times, |_| true)? else { return Ok(None) };
         let page = kernel.page().bytes();
         let mut sums = Sums::new(times.len(), page);
-        for Found { mapped, resident, idle } in &mut found {
+        for ProcessAges { mapped, resident, idle } in &mut found {
             for (mapping, resident) in resident {
-                // Of a process that has ended by now, all counts as its own.
-                let forked = if mapping.shared { Vec::new() } else { mapped.forked(resident).unwrap_or_default() };
+                // If the process has ended by now, all its memory counts as private.
+                let forked =
+                    if mapping.shared { Vec::new() } else { mapped.pages_shared_by_fork(resident).unwrap_or_default() };
                 let together: Ranges = forked.iter().map(|(at, _)| *at..at + page.0).collect();
                 sums.add(&mapped.group, mapping, &resident.without(&together), idle);
                 sums.add_forked(&mapped.group, &forked, idle);
             }
         }
-        let groups = sums.end().into_iter().map(|(path, (memory, bounds))| OfGroup {
+        let groups = sums.finish().into_iter().map(|(path, (memory, bounds))| GroupAges {
             path,
             memory,
             idle: times.iter().copied().zip(bounds).collect(),
         });
         let processes = found.len();
-        Ok(Some(Look { groups: groups.collect(), looks, region, processes, left_out: left_out + all - processes, cpu }))
+        Ok(Some(Measurement {
+            groups: groups.collect(),
+            samples,
+            region,
+            processes,
+            left_out: left_out + all - processes,
+            cpu,
+        }))
     }
 }
 
-/// How many looks there are in a window.
-fn looks(window: Duration, interval: Duration) -> u64 {
+/// Returns the number of samples in a window.
+fn samples_in(window: Duration, interval: Duration) -> u64 {
     u64::try_from(window.as_micros().div_ceil(interval.as_micros().max(1))).unwrap_or(u64::MAX)
 }
 
-/// Which regions, and how often: as many as are looked at often enough within the window.
-fn plan(found: Vec<Mapped>, page: Bytes, window: Duration) -> (Vec<(Mapped, Ranges)>, Vec<Target>, Duration) {
-    let interval = (window / FEWEST_LOOKS).clamp(SHORTEST, LONGEST);
-    let most = usize::try_from(interval.as_micros() / FOR_EACH.as_micros()).unwrap_or(MOST).clamp(1, MOST);
+/// Returns the regions and the time between two samples: as many regions as are sampled often
+/// enough in the window.
+fn plan_regions(found: Vec<Mapped>, page: Bytes, window: Duration) -> (Vec<(Mapped, Ranges)>, Vec<Target>, Duration) {
+    let interval = (window / FEWEST_SAMPLES).clamp(SHORTEST, LONGEST);
+    let most = usize::try_from(interval.as_micros() / TIME_PER_REGION.as_micros()).unwrap_or(MOST).clamp(1, MOST);
     let mut with_memory = Vec::new();
     for mut mapped in found {
-        // One that has ended meanwhile.
+        // A process that has ended meanwhile has no memory.
         let Ok(resident) = mapped.resident() else { continue };
         let ranges: Ranges = resident.iter().flat_map(|(_, present)| present.as_slice().iter().cloned()).collect();
         if !ranges.is_empty() {
@@ -283,30 +300,33 @@ fn plan(found: Vec<Mapped>, page: Bytes, window: Duration) -> (Vec<(Mapped, Rang
     let total: Bytes = with_memory.iter().map(|(_, ranges)| ranges.bytes()).sum();
     let (mut processes, mut targets) = (Vec::new(), Vec::new());
     for (mapped, ranges) in with_memory {
-        // To each its share.
+        // Each process gets regions in proportion to its memory.
         let share = u128::from(ranges.bytes().0) * most as u128 / u128::from(total.0.max(1));
-        let regions = cut(&ranges, SMALLEST, usize::try_from(share).unwrap_or(MOST).max(1), page);
-        let not_looked = ranges.without(&regions.iter().cloned().collect());
+        let regions = cut_regions(&ranges, SMALLEST, usize::try_from(share).unwrap_or(MOST).max(1), page);
+        let unsampled = ranges.without(&regions.iter().cloned().collect());
         targets.push(Target { pid: mapped.process.stat().pid, regions });
-        processes.push((mapped, not_looked));
+        processes.push((mapped, unsampled));
     }
-    // A region that is alone the kernel would split.
+    // The kernel would split a single region.
     if let [Target { regions, .. }] = targets.as_mut_slice()
         && let [region] = regions.as_slice()
     {
-        *regions = split(region, 2, page).collect();
+        *regions = split_range(region, 2, page).collect();
     }
     let regions: usize = targets.iter().map(|target| target.regions.len()).sum();
-    let interval = FOR_EACH.saturating_mul(u32::try_from(regions).unwrap_or(u32::MAX)).max(window / MOST_LOOKS);
+    let interval =
+        TIME_PER_REGION.saturating_mul(u32::try_from(regions).unwrap_or(u32::MAX)).max(window / MOST_SAMPLES);
     let interval = interval.clamp(SHORTEST, LONGEST);
     (processes, targets, Duration::from_millis(millis(interval)))
 }
 
-/// What the ages of a process's regions say. A region in which nothing was seen to be used is surely unused only where none
-/// beside it is used: where use ends, within a region, is not known. For the same reason a used one may be unused
-/// where one beside it is. A look follows the other after the first of the intervals at least, and the second on average: on a busy
-/// machine the looks themselves take long.
-fn judge(
+/// Returns the bounds of ages of a process's regions.
+///
+/// Use may end anywhere within a region. So an unused region is in the *least* only if its
+/// neighbours are unused, too, and a used region is in the *most* if a neighbour is unused.
+/// `between` is the time between two samples, at least and on average: on a busy machine the
+/// samples themselves take long.
+fn bound_ages(
     target: &Target,
     seen: &[RegionSample],
     between: [Duration; 2],
@@ -314,33 +334,59 @@ fn judge(
     changed: &Ranges,
 ) -> Vec<Idle> {
     let [least, usual] = between;
-    let sure = |seen: &RegionSample, time: Duration| !seen.used && least.saturating_mul(seen.age) >= time;
-    // An age begins within the look before it.
-    let may_be =
+    let is_in_least = |seen: &RegionSample, time: Duration| !seen.used && least.saturating_mul(seen.age) >= time;
+    // An age begins within the sample before it.
+    let is_in_most =
         |seen: &RegionSample, time: Duration| !seen.used && usual.saturating_mul(seen.age.saturating_add(2)) >= time;
     let regions = &target.regions;
-    let beside = |place: usize| {
+    let neighbours = |place: usize| {
         let before = place.checked_sub(1).filter(|&before| regions[before].end == regions[place].start);
         let after =
             Some(place + 1).filter(|&after| regions.get(after).is_some_and(|next| next.start == regions[place].end));
         before.into_iter().chain(after)
     };
-    let of = |place: usize| Idle {
+    let idle_of = |place: usize| Idle {
         range: regions[place].clone(),
         least: times
             .iter()
             .map(|&time| {
-                sure(&seen[place], time)
-                    && beside(place).all(|other| sure(&seen[other], time))
+                is_in_least(&seen[place], time)
+                    && neighbours(place).all(|other| is_in_least(&seen[other], time))
                     && changed.within(&regions[place]).is_empty()
             })
             .collect(),
         most: times
             .iter()
-            .map(|&time| may_be(&seen[place], time) || beside(place).any(|other| may_be(&seen[other], time)))
+            .map(|&time| {
+                is_in_most(&seen[place], time) || neighbours(place).any(|other| is_in_most(&seen[other], time))
+            })
             .collect(),
     };
-    (0..regions.len().min(seen.len())).map(of).collect()
+    (0..regions.len().min(seen.len())).map(idle_of).collect()
+}
+
+/// Describes why DAMON is not available, and how to make it available.
+pub fn refusal(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::State(Damon::NotBuilt) => {
+            "is not in this kernel: needs Linux 6.2 built with CONFIG_DAMON_SYSFS".into()
+        }
+        Refusal::State(Damon::Denied) => "is closed to this user: run as root".into(),
+        Refusal::State(Damon::InUse(n)) => {
+            let monitors = if n == 1 { "a monitor".to_owned() } else { format!("{n} monitors") };
+            format!(
+                "is in use: another program has set up {monitors}, which omr does not change; stop that program, or its monitor"
+            )
+        }
+        Refusal::State(Damon::Free | Damon::Unknown) => "has an interface here that omr does not know".into(),
+        Refusal::NoRanges => "cannot sample processes here: needs Linux 6.2 built with CONFIG_DAMON_VADDR".into(),
+        Refusal::Exclusive => {
+            "is used by the kernel itself: write N to \"enabled\" of the modules damon_stat, damon_reclaim and \
+                               damon_lru_sort, below /sys/module/*/parameters"
+                .into()
+        }
+        Refusal::Refused => "refuses these processes, as they end as fast as they are listed; try again".into(),
+    }
 }
 
 #[cfg(test)]
@@ -350,32 +396,34 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn only_what_is_unused_among_unused_is_sure() {
+    fn a_region_is_surely_unused_only_among_unused_ones() {
         let target = Target { pid: 7, regions: vec![0..4, 4..8, 8..12, 12..16, 20..24, 30..34] };
         let idle = |age| RegionSample { used: false, age };
         let used = RegionSample { used: true, age: 900 };
         let seen = [idle(60), idle(60), used, idle(59), idle(60), idle(10)];
-        let found = judge(&target, &seen, [SECOND; 2], &[60 * SECOND, 30 * SECOND], &Ranges::new());
+        let found = bound_ages(&target, &seen, [SECOND; 2], &[60 * SECOND, 30 * SECOND], &Ranges::new());
         let all = |time: usize| -> Vec<(bool, bool)> {
             found.iter().map(|idle| (idle.least[time], idle.most[time])).collect()
         };
         let (sure, may_be, not) = ((true, true), (false, true), (false, false));
-        // The second is beside the used one. The fourth is a look short, and beside it. The fifth touches none.
+        // The second region is next to the used one. The fourth is too, and one sample short. The
+        // fifth touches no other.
         assert_eq!(all(0), [sure, may_be, may_be, may_be, sure, not]);
         assert_eq!(all(1), [sure, may_be, may_be, may_be, sure, not]);
-        // What has been mapped anew is not known.
+        // A range that was mapped since is not known.
         let changed = Ranges::from_iter([21..22]);
-        let found = judge(&target, &seen, [SECOND; 2], &[60 * SECOND], &changed);
+        let found = bound_ages(&target, &seen, [SECOND; 2], &[60 * SECOND], &changed);
         assert!(!found[4].least[0] && found[0].least[0]);
-        // Where looks take six times as long, an age of ten of them may be a minute.
-        let found = judge(&target, &seen, [SECOND, 6 * SECOND], &[60 * SECOND], &Ranges::new());
+        // If samples take six times as long, an age of ten samples may be a minute.
+        let found = bound_ages(&target, &seen, [SECOND, 6 * SECOND], &[60 * SECOND], &Ranges::new());
         assert!(!found[5].least[0] && found[5].most[0] && found[0].least[0]);
     }
 
     #[test]
-    fn all_that_is_used_is_not_unused() {
+    fn used_regions_are_never_unused() {
         let target = Target { pid: 7, regions: (0..9).map(|n| n * 4..n * 4 + 4).collect() };
-        let found = judge(&target, &[RegionSample { used: true, age: 100 }; 9], [SECOND; 2], &[SECOND], &Ranges::new());
+        let found =
+            bound_ages(&target, &[RegionSample { used: true, age: 100 }; 9], [SECOND; 2], &[SECOND], &Ranges::new());
         assert!(found.iter().all(|idle| !idle.least[0] && !idle.most[0]));
     }
 }

@@ -1,6 +1,7 @@
-//! How long memory was not used: looking at it, by MGLRU's generations or another tracker, and reclaiming by it.
+//! Ages of memory: how trackers (MGLRU, DAMON, smaps) measure them, and if they are available here.
 
 pub mod damon;
+pub mod measurement;
 pub mod no_recency;
 pub mod observe;
 pub mod resident;
@@ -18,48 +19,49 @@ use omr_kernel::lru_gen::{self, Enabled, Generations};
 use omr_policy::age::{Generation, Reading};
 use omr_units::Monotonic;
 
-/// Why nothing can be taken by age where ages are known.
+/// The error for reclaim by age on a machine without swap.
 pub const NO_SWAP: &str =
-    "only what goes to swap is taken by age, as that of page cache is not known, and there is no swap";
+    "only memory that goes to swap is reclaimed by age, as the age of page cache is not known; there is no swap";
 
-/// Shorter times are below what the kernel's counting of time and the agings' own time allow.
+/// The shortest age: the kernel's clock and the time of an aging allow no shorter one.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Longer ones are beyond the 49.7 days that the kernel's milliseconds last, and beyond patience.
+/// The longest age. The kernel's milliseconds overflow after 49.7 days.
 const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
-/// How long memory was not used, as people write it: from 1 s to 7 days.
+/// Parses an age as people write it, from 1 s to 7 days.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = when::parse_length_as(text, "2m")?;
     match time {
-        _ if time < SHORTEST => Err("expected 1s or more: ages are not known more exactly".into()),
+        _ if time < SHORTEST => Err("expected 1s or more, as ages are not exact enough for less".into()),
         _ if time > LONGEST => Err("expected 7days or less".into()),
         _ => Ok(time),
     }
 }
 
-/// Why ages are not to be had.
+/// A reason why MGLRU's ages are not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The kernel has no MGLRU.
     NotBuilt,
-    /// It is off.
+    /// MGLRU is off.
     Off(Enabled),
-    /// It does not look at accessed bits, so what is used looks unused.
+    /// MGLRU does not check accessed bits in page tables, so used memory looks unused.
     NoWalks(Enabled),
     /// debugfs is not mounted.
     NotMounted,
-    /// debugfs has no such file.
+    /// debugfs has no file `lru_gen`.
     NoFile,
     /// The kernel is locked down.
     LockedDown,
-    /// No permission.
+    /// This user may not read debugfs.
     Denied,
-    /// In a control group namespace: groups have other paths there.
+    /// omr runs in a control group namespace, where groups have other paths.
     OtherPaths,
 }
 
 impl Missing {
-    /// From what was read; `None` when nothing is missing. `sees_root`: see [`lru_gen::sees_root`].
+    /// Returns the first obstacle; `None`: ages are available. `sees_root`: see
+    /// [`lru_gen::sees_root`].
     pub fn of(
         enabled: Option<Enabled>,
         generations: Generations,
@@ -79,12 +81,12 @@ impl Missing {
         })
     }
 
-    /// What was found, and what brings it.
-    pub fn says(self) -> String {
+    /// Describes the obstacle and how to remove it.
+    pub fn describe(self) -> String {
         format!("MGLRU {}; {}", self.found(), self.fix())
     }
 
-    /// What was found.
+    /// Describes the obstacle.
     pub fn found(self) -> String {
         match self {
             Missing::NotBuilt => "not in this kernel".into(),
@@ -98,7 +100,7 @@ impl Missing {
         }
     }
 
-    /// What brings it.
+    /// Describes how to remove the obstacle.
     pub fn fix(self) -> &'static str {
         match self {
             Missing::NotBuilt => "needs Linux 6.1 built with CONFIG_LRU_GEN",
@@ -113,7 +115,7 @@ impl Missing {
     }
 }
 
-/// What keeps ages from being known now, if anything does.
+/// Returns the obstacle to MGLRU's ages on this machine; `None`: ages are available.
 pub fn missing(kernel: &Kernel) -> Result<Option<Missing>> {
     Ok(Missing::of(
         lru_gen::read_enabled(kernel)?,
@@ -123,18 +125,18 @@ pub fn missing(kernel: &Kernel) -> Result<Option<Missing>> {
     ))
 }
 
-/// Refuses where ages are not to be had, and says what brings them.
-pub fn require(kernel: &Kernel) -> Result<()> {
+/// Fails if MGLRU's ages are not available; the error says how to get them.
+pub fn require_mglru(kernel: &Kernel) -> Result<()> {
     match missing(kernel)? {
         None => Ok(()),
         Some(missing) => {
-            Err(Exit::Unsupported.error(format!("how long memory was not used is not known here: {}", missing.says())))
+            Err(Exit::Unsupported.error(format!("the age of memory is not known here: {}", missing.describe())))
         }
     }
 }
 
-/// What the policy is told of lists that were read at this moment.
-fn reading(kernel: &Kernel, lists: &lru_gen::Lists, now: Monotonic) -> Option<Reading> {
+/// Converts lists that were read at this moment for the policy.
+fn to_reading(kernel: &Kernel, lists: &lru_gen::Lists, now: Monotonic) -> Option<Reading> {
     let generations = lists.generations().iter().map(|generation| Generation {
         number: generation.number,
         born: now - generation.age,
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_what_brings_it() {
+    fn each_obstacle_is_described_with_its_remedy() {
         let all = Enabled(7);
         let (integrity, none) = (Some(Lockdown::Integrity), Some(Lockdown::None));
         for (enabled, generations, lockdown, sees_root, expected) in [
@@ -159,17 +161,17 @@ mod tests {
             (Some(all), Generations::Missing, None, true, Some((Missing::NoFile, "CONFIG_DEBUG_FS"))),
             (Some(all), Generations::Denied, integrity, true, Some((Missing::LockedDown, "without Secure Boot"))),
             (Some(all), Generations::Denied, none, true, Some((Missing::Denied, "run as root"))),
-            // Whether it is locked down is not known either: securityfs is closed to this user as well.
+            // The lockdown is unknown, as securityfs is also closed to this user.
             (Some(all), Generations::Denied, None, false, Some((Missing::Denied, "run as root"))),
             (Some(all), Generations::Open, integrity, false, Some((Missing::OtherPaths, "outside of this container"))),
-            // A lockdown that has not closed the file is in nobody's way.
+            // A lockdown that has not closed the file is no obstacle.
             (Some(all), Generations::Open, integrity, true, None),
             (Some(Enabled(3)), Generations::Open, None, true, None),
         ] {
             let missing = Missing::of(enabled, generations, lockdown, sees_root);
             assert_eq!(missing, expected.map(|(missing, _)| missing), "{enabled:?} {generations:?} {lockdown:?}");
             if let (Some(missing), Some((_, says))) = (missing, expected) {
-                assert!(missing.says().contains(says), "{}", missing.says());
+                assert!(missing.describe().contains(says), "{}", missing.describe());
             }
         }
     }

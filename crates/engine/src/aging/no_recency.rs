@@ -1,5 +1,5 @@
-//! Memory under `madvise(MADV_RANDOM)` or `MADV_SEQUENTIAL`: agings pass over it and eviction does not look at its accessed bits, so
-//! MGLRU calls it unused however much it is used.
+//! Memory under `madvise(MADV_RANDOM)` or `MADV_SEQUENTIAL`. Agings skip such memory, and eviction
+//! ignores its accessed bits, so MGLRU calls it unused even if it is used all the time.
 
 use std::cmp::Reverse;
 use std::ffi::OsStr;
@@ -13,10 +13,12 @@ use omr_units::{Bytes, GroupId};
 
 use super::resident::is_counted;
 
-/// How much of what the group accounts for is under such advice, in all processes that may be looked into. Ends early where it is
-/// known to be more than `enough`, or to be no more. Memory that processes share since `fork(2)` counts with each.
+/// Returns the group's memory under such advice, in all processes that may be read. Ends early as
+/// soon as the amount is known to be more than `enough`, or not to exceed it. Memory that processes
+/// share since `fork(2)` counts with each of them.
 ///
-/// The kernel walks the page tables for it, some milliseconds for each 100 MiB, and `mmap(2)` of the process waits meanwhile.
+/// The kernel walks page tables for this, some milliseconds per 100 MiB, and `mmap(2)` of the
+/// process waits meanwhile.
 pub fn read(kernel: &Kernel, group: &Group, enough: Bytes, stop: &Flag) -> Result<Bytes> {
     let mut accounted = Accounted::default();
     memcg::walk(group.dir(), &mut accounted)?;
@@ -35,7 +37,7 @@ pub fn read(kernel: &Kernel, group: &Group, enough: Bytes, stop: &Flag) -> Resul
             break;
         }
         rest = rest - resident;
-        // One that has ended, or that this process may not look into.
+        // The process has ended, or this process may not read it.
         let Ok(details) = maps::read_smaps(process.dir()) else { continue };
         let no_recency = details.iter().filter(|detail| detail.no_recency && is_counted(&process, &detail.mapping));
         advised += no_recency.filter_map(|detail| detail.resident).sum();
@@ -43,7 +45,7 @@ pub fn read(kernel: &Kernel, group: &Group, enough: Bytes, stop: &Flag) -> Resul
     Ok(advised)
 }
 
-/// The processes of a group, and of those below it that have no memory controller.
+/// The processes of a group, and of the groups below it without a memory controller.
 #[derive(Default)]
 struct Accounted {
     pids: Vec<u32>,

@@ -1,8 +1,7 @@
-//! Aging groups by ourselves, and remembering what was seen: the kernel keeps four generations only,
-//! and makes them when it needs memory, not when we want to know.
+//! Ages groups and remembers the results. The kernel keeps only four generations, and it makes them
+//! when it needs memory, not when omr needs ages.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::ops::{Add, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,104 +10,120 @@ use anyhow::{Result, bail};
 use omr_actuate::{Actuator, Outcome};
 use omr_base::cancel::Flag;
 use omr_kernel::lru_gen::{self, Lists, Reader};
-use omr_kernel::memcg::{self, Group, Visit};
-use omr_kernel::{Dir, Kernel, clock};
-use omr_policy::age::{Ages, Bounds};
+use omr_kernel::memcg::Group;
+use omr_kernel::{Kernel, clock};
+use omr_machine::groups::below::groups_below;
+use omr_policy::age::{Ages, Bounds, Promotions, Reading};
 use omr_units::{Bytes, GroupId, Monotonic, PageSize};
 
-use super::reading;
+use super::to_reading;
 use crate::reclaim::generations;
 
-/// Ids are read again after this time: a group may be gone meanwhile, and its id another's. To age
-/// that one by mistake does no harm, as what ages say holds whoever has made them.
+/// The time after which ids are read again, as another group may have the id of a removed one.
+/// Aging that other group by mistake does no harm.
 const STALE: Duration = Duration::from_millis(100);
 
-/// Agings are so much farther apart than asked for, because ages are counted in jiffies.
+/// The extra time between two agings, because the kernel counts ages in jiffies.
 const JIFFIES: Duration = Duration::from_millis(20);
 
-/// What is known of a group on one node.
+/// The ages of a group on one NUMA node.
 #[derive(Debug)]
 pub struct Node {
-    /// The node's number.
+    /// The number of the NUMA node.
     pub node: u32,
     /// Page cache.
     pub file: Bytes,
     ages: Ages,
+    /// Since they were last forgotten.
+    promotions: Option<Promotions>,
     lists: Lists,
-    /// Whether the last reading had it.
+    /// True if the last reading had this node.
     listed: bool,
-    /// The youngest generation when this pass asked for a younger one.
-    asked: Option<u64>,
+    /// The youngest generation before the aging of this pass; `None`: not aged in this pass.
+    youngest_before: Option<u64>,
 }
 
-/// A group that is looked at.
+/// A group that is aged.
 #[derive(Debug)]
-pub struct Watched {
-    /// Its identity.
+pub struct ObservedGroup {
+    /// The group's identity.
     pub id: GroupId,
-    /// Its path below the mount.
+    /// The group's path below the mount.
     pub path: PathBuf,
     nodes: Vec<Node>,
 }
 
-impl Watched {
-    /// Its nodes with memory at the last reading.
+impl ObservedGroup {
+    /// Returns the nodes that had memory at the last reading.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| node.listed)
     }
 
-    /// How much can be taken as not used for so long, by what the kernel knew at the last reading; `None`: it did not
-    /// know of any so long ago.
-    pub fn old(&self, older_than: Duration, page: PageSize) -> Option<Bytes> {
+    /// Returns the memory that could be reclaimed as unused for this time at the last reading;
+    /// `None`: the kernel's generations did not reach back this far.
+    pub fn cold(&self, older_than: Duration, page: PageSize) -> Option<Bytes> {
         self.nodes()
-            .filter_map(|node| generations::old(&node.lists, older_than))
-            .map(|old| old.bytes(page))
+            .filter_map(|node| generations::cold(&node.lists, older_than))
+            .map(|cold| cold.bytes(page))
             .reduce(Bytes::add)
     }
 }
 
 impl Node {
-    /// Anonymous and shared memory.
+    fn add(&mut self, reading: Reading) {
+        let Some(later) = self.ages.add(reading) else { return };
+        match &mut self.promotions {
+            Some(promotions) => promotions.add_later(&later),
+            None => self.promotions = Some(later),
+        }
+    }
+
+    /// Returns the promotions since they were last forgotten; `None`: unknown.
+    pub fn promotions(&self) -> Option<&Promotions> {
+        self.promotions.as_ref()
+    }
+
+    /// Returns the anonymous and shared memory.
     pub fn memory(&self) -> Bytes {
         self.ages.memory()
     }
 
-    /// When it was aged last.
+    /// Returns the time of the last aging; `None`: not aged yet.
     pub fn at(&self) -> Option<Monotonic> {
         self.ages.at()
     }
 
-    /// How much of it was not used for so long.
+    /// Returns the memory that was unused for this time.
     pub fn idle(&self, time: Duration) -> Bounds {
         self.ages.idle(time)
     }
 }
 
-/// What agings have cost, and how they went.
+/// The cost and success of agings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
-    /// Generations made.
+    /// The number of generations made.
     pub agings: u64,
-    /// Agings of which nothing came, in the last pass.
+    /// The number of agings in the last pass that made no generation.
     pub missed: u64,
-    /// CPU time, reading included.
+    /// The CPU time, including that of reading.
     pub cpu: Duration,
 }
 
-/// Looks at groups.
+/// Ages groups, and remembers their generations.
 pub struct Observer<'a> {
     kernel: &'a Kernel,
     reader: Reader,
-    groups: Vec<Watched>,
-    /// By their paths in the kernel's file.
+    groups: Vec<ObservedGroup>,
+    /// The places in `groups` by path in the kernel's file.
     places: HashMap<Vec<u8>, usize>,
-    /// When ids were read.
+    /// The time when ids were read.
     read_at: Monotonic,
     cost: Cost,
 }
 
 impl<'a> Observer<'a> {
-    /// Of no group yet.
+    /// Returns an observer of no group.
     pub fn new(kernel: &'a Kernel) -> Self {
         Observer {
             kernel,
@@ -120,9 +135,9 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Looks at this group, too. A group that was made anew under its old name begins anew.
+    /// Adds a group. A new group of the same name replaces the old one.
     pub fn add(&mut self, id: GroupId, path: &Path) {
-        let watched = Watched { id, path: path.into(), nodes: Vec::new() };
+        let watched = ObservedGroup { id, path: path.into(), nodes: Vec::new() };
         match self.places.get(&lru_gen::path_of(path)) {
             Some(&place) if self.groups[place].id == id => {}
             Some(&place) => self.groups[place] = watched,
@@ -133,8 +148,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Looks at all groups with a memory controller at and below this one, those made since the last
-    /// time included.
+    /// Adds all groups with a memory controller at and below this one that are not added yet.
     pub fn add_tree(&mut self, top: &Group) -> Result<()> {
         for (id, path) in groups_below(top)? {
             self.add(id, &path);
@@ -142,10 +156,10 @@ impl<'a> Observer<'a> {
         Ok(())
     }
 
-    /// Looks at these groups from now on, and at no others.
-    pub fn look_at<'g>(&mut self, groups: impl Iterator<Item = (GroupId, &'g Path)>) {
+    /// Observes these groups from now on, and no others.
+    pub fn observe_only<'g>(&mut self, groups: impl Iterator<Item = (GroupId, &'g Path)>) {
         let known = std::mem::take(&mut self.groups);
-        let mut known: HashMap<GroupId, Watched> = known.into_iter().map(|group| (group.id, group)).collect();
+        let mut known: HashMap<GroupId, ObservedGroup> = known.into_iter().map(|group| (group.id, group)).collect();
         self.places.clear();
         for (id, path) in groups {
             self.add(id, path);
@@ -157,42 +171,48 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Remembers nothing that is only of longer times than this.
+    /// Forgets the promotions so far. Later ones are counted from here on.
+    pub fn forget_promotions(&mut self) {
+        self.groups.iter_mut().flat_map(|group| &mut group.nodes).for_each(|node| node.promotions = None);
+    }
+
+    /// Forgets generations that are only needed for longer ages than this.
     pub fn keep(&mut self, time: Duration) {
         self.groups.iter_mut().flat_map(|group| &mut group.nodes).for_each(|node| node.ages.keep(time));
     }
 
-    /// The groups, parents first as long as none was made meanwhile.
-    pub fn groups(&self) -> &[Watched] {
+    /// Returns the groups, parents first unless one was added later.
+    pub fn groups(&self) -> &[ObservedGroup] {
         &self.groups
     }
 
-    /// What it has cost so far.
+    /// Returns the cost so far.
     pub fn cost(&self) -> Cost {
         self.cost
     }
 
-    /// Makes a new generation of each group on each node where it has memory, and reads them all.
-    pub fn pass(&mut self, actuator: &mut dyn Actuator, stop: &Flag) -> Result<()> {
-        self.pass_over(actuator, stop, |_| true)
+    /// Ages each group on each node where it has memory, and reads all generations.
+    pub fn age_all(&mut self, actuator: &mut dyn Actuator, stop: &Flag) -> Result<()> {
+        self.age_chosen(actuator, stop, |_| true)
     }
 
-    /// The same for some of the groups.
-    pub fn pass_over(
+    /// Ages the chosen groups, and reads all generations.
+    pub fn age_chosen(
         &mut self,
         actuator: &mut dyn Actuator,
         stop: &Flag,
         is_chosen: impl Fn(GroupId) -> bool,
     ) -> Result<()> {
         let cpu = clock::read_thread_cpu();
-        let result = self.age(actuator, stop, is_chosen);
+        let result = self.run_pass(actuator, stop, is_chosen);
         self.cost.cpu += clock::read_thread_cpu().saturating_sub(cpu);
         result
     }
 
-    /// Agings now, in the middle and at the end of this time: then what was not used for so long, and
-    /// for half of it, is known. `before_each` is called before each, and may add groups.
-    pub fn window(
+    /// Ages now, in the middle and at the end of this time. Afterwards the memory that was unused
+    /// for this time, and for half of it, is known. Calls `before_each` before each pass, which may
+    /// add groups.
+    pub fn age_over_window(
         &mut self,
         actuator: &mut dyn Actuator,
         window: Duration,
@@ -207,23 +227,28 @@ impl<'a> Observer<'a> {
                 break;
             }
             before_each(self)?;
-            self.pass(actuator, stop)?;
+            self.age_all(actuator, stop)?;
         }
         Ok(())
     }
 
-    /// Waits from one pass to the next.
+    /// Waits until the next pass.
     pub fn wait(&self, time: Duration, stop: &Flag) {
         stop.sleep(time + JIFFIES);
     }
 
-    fn age(&mut self, actuator: &mut dyn Actuator, stop: &Flag, is_chosen: impl Fn(GroupId) -> bool) -> Result<()> {
-        // Of a pass that was stopped.
+    fn run_pass(
+        &mut self,
+        actuator: &mut dyn Actuator,
+        stop: &Flag,
+        is_chosen: impl Fn(GroupId) -> bool,
+    ) -> Result<()> {
+        // An earlier pass may have been cancelled.
         for node in self.groups.iter_mut().flat_map(|group| &mut group.nodes) {
-            node.asked = None;
+            node.youngest_before = None;
         }
-        self.read()?;
-        // Twice: an id may have been stale, or another's aging was in the way.
+        self.read_lists()?;
+        // Two attempts: an id may have been stale, or another program's aging interfered.
         for _ in 0..2 {
             for place in 0..self.groups.len() {
                 if !is_chosen(self.groups[place].id) {
@@ -234,46 +259,47 @@ impl<'a> Observer<'a> {
                         return Ok(());
                     }
                     if clock::read_monotonic().since(self.read_at) > STALE {
-                        self.read()?;
+                        self.read_lists()?;
                     }
                     let node = &mut self.groups[place].nodes[index];
                     if !node.listed || node.is_empty() || node.is_aged() {
                         continue;
                     }
-                    node.asked = Some(node.lists.youngest().number);
-                    // Whether it was done is seen below.
+                    node.youngest_before = Some(node.lists.youngest().number);
+                    // The lists that are read below show if it succeeded.
                     if omr_actuate::lru_gen::run_aging(actuator, self.kernel, &node.lists)? == Outcome::Denied {
                         bail!("debugfs is closed to this user, or was just closed to all");
                     }
                 }
             }
-            self.read()?;
+            self.read_lists()?;
         }
-        self.take_in(is_chosen);
+        self.remember_agings(is_chosen);
         Ok(())
     }
 
-    /// Remembers what the agings have brought.
-    fn take_in(&mut self, is_chosen: impl Fn(GroupId) -> bool) {
+    /// Remembers the generations that the agings made.
+    fn remember_agings(&mut self, is_chosen: impl Fn(GroupId) -> bool) {
         self.cost.missed = 0;
         let chosen = self.groups.iter_mut().filter(|group| is_chosen(group.id));
         for node in chosen.flat_map(|group| &mut group.nodes).filter(|node| node.listed) {
             let aged = node.is_aged();
             if node.is_empty() {
-                // All of it is gone, or MGLRU was switched off.
+                // All memory is gone, or MGLRU was switched off.
                 node.ages = Ages::default();
-            } else if let Some(reading) = reading(self.kernel, &node.lists, self.read_at).filter(|_| aged) {
+                node.promotions = None;
+            } else if let Some(reading) = to_reading(self.kernel, &node.lists, self.read_at).filter(|_| aged) {
                 self.cost.agings += 1;
-                node.ages.add(reading);
+                node.add(reading);
             } else {
                 self.cost.missed += 1;
             }
-            node.asked = None;
+            node.youngest_before = None;
         }
     }
 
-    /// Reads the lists of all groups.
-    fn read(&mut self) -> Result<()> {
+    /// Reads the generations of all groups.
+    fn read_lists(&mut self) -> Result<()> {
         for node in self.groups.iter_mut().flat_map(|group| &mut group.nodes) {
             node.listed = false;
         }
@@ -282,7 +308,7 @@ impl<'a> Observer<'a> {
             if let Some(&place) = places.get(path) {
                 let group = &mut groups[place];
                 if lru_gen::is_group(path, ids, lists, path, group.id) {
-                    group.take(lists, kernel);
+                    group.update(lists, kernel);
                 }
             }
             ControlFlow::Continue(())
@@ -292,9 +318,10 @@ impl<'a> Observer<'a> {
     }
 }
 
-impl Watched {
-    /// Takes in what was read. Of several groups by this name the last is the one that is not gone.
-    fn take(&mut self, lists: &Lists, kernel: &Kernel) {
+impl ObservedGroup {
+    /// Updates a node with lists that were read. If several groups have this name, the last one
+    /// exists.
+    fn update(&mut self, lists: &Lists, kernel: &Kernel) {
         for node in &mut self.nodes {
             node.listed &= node.lists.id == lists.id;
         }
@@ -305,9 +332,10 @@ impl Watched {
                 node: lists.node,
                 file,
                 ages: Ages::default(),
+                promotions: None,
                 lists: *lists,
                 listed: true,
-                asked: None,
+                youngest_before: None,
             }),
         }
     }
@@ -319,35 +347,7 @@ impl Node {
     }
 
     fn is_aged(&self) -> bool {
-        self.asked.is_some_and(|before| self.lists.youngest().number > before)
-    }
-}
-
-/// All groups with a memory controller at and below this one.
-pub fn groups_below(top: &Group) -> Result<Vec<(GroupId, PathBuf)>> {
-    let mut found = Found { top: top.path(), paths: Vec::new() };
-    memcg::walk(top.dir(), &mut found)?;
-    Ok(found.paths)
-}
-
-/// Groups with a memory controller, found by a walk.
-struct Found<'a> {
-    top: &'a Path,
-    paths: Vec<(GroupId, PathBuf)>,
-}
-
-impl Visit for Found<'_> {
-    fn enter(&mut self, dir: &Dir, id: GroupId, name: &OsStr, parent: Option<usize>) -> Option<usize> {
-        let path = match parent {
-            None => self.top.to_path_buf(),
-            Some(parent) => self.paths[parent].1.join(name),
-        };
-        // The root has memory of its own, and no such file.
-        if parent.is_some() && !dir.has("memory.stat") {
-            return None;
-        }
-        self.paths.push((id, path));
-        Some(self.paths.len() - 1)
+        self.youngest_before.is_some_and(|before| self.lists.youngest().number > before)
     }
 }
 
@@ -361,13 +361,13 @@ mod tests {
 
     const FILE: &str = "sys/kernel/debug/lru_gen";
 
-    /// Three generations from this number on, the youngest made just now.
+    /// Returns three generations, numbered from `first`; the youngest was made just now.
     fn lists(first: u64, pages: u64) -> String {
         let row = |number: u64, age: u64| format!(" {number} {age} {pages}  0 \n");
         [row(first, 9000), row(first + 1, 5000), row(first + 2, 1)].concat()
     }
 
-    fn look(root: &FakeRoot, passes: &[String]) -> (Vec<String>, Cost, Vec<(Bytes, Bounds)>) {
+    fn age_and_read(root: &FakeRoot, passes: &[String]) -> (Vec<String>, Cost, Vec<(Bytes, Bounds)>) {
         let kernel = Kernel::open(root.path()).expect("a kernel");
         let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
         let mut observer = Observer::new(&kernel);
@@ -375,9 +375,9 @@ mod tests {
         let mut transcript = Transcript::new(DryRun);
         for text in passes {
             root.write(FILE, text);
-            observer.pass(&mut transcript, &Flag::default()).expect("a pass");
+            observer.age_all(&mut transcript, &Flag::default()).expect("a pass");
         }
-        let figures = observer.groups().iter().flat_map(Watched::nodes);
+        let figures = observer.groups().iter().flat_map(ObservedGroup::nodes);
         let figures = figures.map(|node| (node.memory(), node.idle(Duration::from_secs(4)))).collect();
         (transcript.lines().into_iter().map(|(_, text)| text).collect(), observer.cost(), figures)
     }
@@ -397,8 +397,8 @@ mod tests {
             lists(3, 10),
             lists(3, 0),
         );
-        let (commands, cost, figures) = look(&two_groups(), &[text]);
-        // Nothing comes of them here, so each is asked for twice.
+        let (commands, cost, figures) = age_and_read(&two_groups(), &[text]);
+        // No generation is made here, so each aging is tried twice.
         assert_eq!(commands, ["+ 2 0 5 1 1", "+ 3 1 5 1 1", "+ 2 0 5 1 1", "+ 3 1 5 1 1"]);
         assert_eq!((cost.agings, cost.missed), (0, 2));
         assert!(
@@ -408,18 +408,18 @@ mod tests {
     }
 
     #[test]
-    fn of_two_groups_by_one_name_the_last_is_aged() {
+    fn the_last_of_two_groups_with_one_name_is_aged() {
         let text = format!(
             "memcg     1 /\n node     0\n{0}memcg     2 /a\n node     0\n{0}memcg     9 /a\n node     0\n{0}",
             lists(3, 10)
         );
-        let (commands, _, figures) = look(&two_groups(), &[text]);
+        let (commands, _, figures) = age_and_read(&two_groups(), &[text]);
         assert_eq!(commands, ["+ 9 0 5 1 1"; 2]);
         assert_eq!(figures.len(), 1);
     }
 
     #[test]
-    fn of_a_group_that_ended_before_the_command_nothing_is_counted() {
+    fn an_aging_is_not_counted_if_its_group_was_removed_before() {
         let look = |name| {
             let root = FakeRoot::new().group("a", &[("memory.stat", "")]);
             root.write(FILE, format!("memcg     1 /\n node     0\n{0}memcg     2 /a\n node     0\n{0}", lists(3, 10)));
@@ -427,7 +427,7 @@ mod tests {
             let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
             let mut observer = Observer::new(&kernel);
             observer.add_tree(&top).expect("groups");
-            // When the command comes, its id is that of the group of this name.
+            // When the command arrives, the id belongs to the group of this name.
             let mut given_to = Writes(|data: &str| {
                 assert_eq!(data, "+ 2 0 5 1 1");
                 root.write(
@@ -436,12 +436,12 @@ mod tests {
                 );
                 Outcome::Done
             });
-            observer.pass(&mut given_to, &Flag::default()).expect("a pass");
-            let nodes = observer.groups().iter().flat_map(Watched::nodes);
+            observer.age_all(&mut given_to, &Flag::default()).expect("a pass");
+            let nodes = observer.groups().iter().flat_map(ObservedGroup::nodes);
             (observer.cost().agings, nodes.map(Node::memory).collect::<Vec<_>>())
         };
         assert_eq!(look("/ab"), (0, vec![]));
-        // The control: it has not ended.
+        // The control: the group still exists.
         assert_eq!(look("/a"), (1, vec![Bytes(30 * 4096)]));
     }
 }

@@ -1,4 +1,5 @@
-//! The processes of groups, and what memory of theirs is looked at: private memory that no file backs, and shared memory.
+//! The processes of groups, and the memory of processes whose age is measured: private anonymous
+//! and shared memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -12,28 +13,28 @@ use omr_kernel::memcg::Group;
 use omr_kernel::pagemap::Pagemap;
 use omr_kernel::process::{self, Process};
 use omr_kernel::ranges::{Ranges, length};
+use omr_machine::groups::below::groups_below;
 use omr_policy::age::Bounds;
 use omr_units::Bytes;
-
-use super::observe::groups_below;
 
 /// A file in tmpfs, or shared memory without a name: device and inode.
 type File = ((u32, u32), u64);
 
-/// A process and what it has mapped.
+/// A process and its mappings.
 pub struct Mapped {
     /// The process.
     pub process: Process,
-    /// The group that accounts for its memory: the nearest with a memory controller, below the mount.
+    /// The group that accounts for its memory: the nearest with a memory controller, below the
+    /// mount.
     pub group: PathBuf,
     layout: Layout,
     pagemap: Pagemap,
     changed: Ranges,
 }
 
-/// The processes of a group and of all below it, but this one. Those that end meanwhile are left out, and their number is
-/// told, as is that of those that may not be looked into.
-pub fn find(kernel: &Kernel, top: &Group) -> Result<(Vec<Mapped>, usize)> {
+/// Returns the processes of a group and of the groups below it, without this process, and the
+/// number of processes that could not be read. Processes that end meanwhile are left out.
+pub fn find_processes(kernel: &Kernel, top: &Group) -> Result<(Vec<Mapped>, usize)> {
     let groups: HashSet<PathBuf> = groups_below(top)?.into_iter().map(|(_, path)| path).collect();
     let (mut found, mut left_out) = (Vec::new(), 0);
     for pid in process::read_all(kernel)? {
@@ -52,16 +53,19 @@ pub fn find(kernel: &Kernel, top: &Group) -> Result<(Vec<Mapped>, usize)> {
             Err(err) => return Err(err.into()),
         }
     }
-    // In an order that does not change from run to run.
+    // Sorted, so that the order is the same in each run.
     found.sort_by(|a, b| (&a.group, a.process.stat().pid).cmp(&(&b.group, b.process.stat().pid)));
     Ok((found, left_out))
 }
 
 impl Mapped {
-    /// What of it is in memory now, with the file where it is shared. An error that is gone: it has ended, or runs another
-    /// program.
+    /// Returns the resident ranges of each counted mapping. The error is [`is_gone`] if the process
+    /// has ended or runs another program.
+    ///
+    /// [`is_gone`]: omr_kernel::Error::is_gone
     pub fn resident(&mut self) -> omr_kernel::Result<Vec<(Mapping, Ranges)>> {
-        // Before 6.7 the page map of a process that has ended is empty, as if nothing were in memory: this tells.
+        // Before 6.7 the page map of a process that has ended is empty, as if no memory were
+        // resident. Updating the layout detects that.
         self.changed = self.changed.union(&self.layout.update()?);
         let mappings = self.layout.mappings().iter().filter(|mapping| is_counted(&self.process, mapping));
         let counted: Vec<&Mapping> = mappings.collect();
@@ -70,9 +74,9 @@ impl Mapped {
         Ok(each.filter(|(_, present)| !present.is_empty()).collect())
     }
 
-    /// Of private memory in these ranges, the pages that other processes have as well since `fork(2)`, and their frames where those
-    /// are told.
-    pub fn forked(&mut self, resident: &Ranges) -> omr_kernel::Result<Vec<(u64, Option<u64>)>> {
+    /// Returns the pages of private memory in these ranges that other processes share since
+    /// `fork(2)`, each with its frame; `None`: the kernel does not show frames.
+    pub fn pages_shared_by_fork(&mut self, resident: &Ranges) -> omr_kernel::Result<Vec<(u64, Option<u64>)>> {
         let mut found = Vec::new();
         for range in resident.as_slice() {
             self.pagemap.for_each_shared(range.clone(), |at, frame| found.push((at, frame)))?;
@@ -80,13 +84,13 @@ impl Mapped {
         Ok(found)
     }
 
-    /// Addresses at which something else was mapped, or nothing, since it was found.
+    /// Returns the addresses whose mapping has changed since the process was found.
     pub fn changed(&self) -> &Ranges {
         &self.changed
     }
 }
 
-/// Whether memory of this mapping is counted.
+/// Returns true if the memory of this mapping is counted.
 pub fn is_counted(process: &Process, mapping: &Mapping) -> bool {
     match (mapping.backing, mapping.shared) {
         (Backing::Anonymous, _) => true,
@@ -95,27 +99,28 @@ pub fn is_counted(process: &Process, mapping: &Mapping) -> bool {
     }
 }
 
-/// What of a range of addresses was not used for the times that are asked about: surely, and perhaps.
+/// The unused state of a range of addresses, for each of the requested times.
 pub struct Idle {
-    /// Where.
+    /// The addresses.
     pub range: Range<u64>,
-    /// For each of the times.
+    /// For each time: the range was surely unused.
     pub least: Vec<bool>,
-    /// The same, at most.
+    /// For each time: the range may have been unused.
     pub most: Vec<bool>,
 }
 
-/// Adds up processes by group, and shared memory once.
+/// Sums of the memory of processes by group, in which shared memory counts once.
 pub struct Sums {
     times: usize,
     page: u64,
     groups: BTreeMap<PathBuf, (Bytes, Vec<Bounds>)>,
     shared: HashMap<File, Shared>,
-    /// Pages that processes have had together since `fork(2)`, by frame.
+    /// Pages that processes share since `fork(2)`, by frame.
     forked: HashMap<u64, Forked>,
 }
 
-/// A page, with the first group that has it mapped. For each of the times: whether all call it surely unused, and none used.
+/// A page with the first group that has it mapped. For each time, the page is in the *least* if all
+/// its processes call it surely unused, and in the *most* if none calls it used.
 struct Forked {
     group: Rc<Path>,
     least: Vec<bool>,
@@ -125,19 +130,19 @@ struct Forked {
 struct Shared {
     group: PathBuf,
     present: Vec<Range<u64>>,
-    /// What is not surely unused, and what is used, for each of the times.
+    /// For each time: the ranges that are not surely unused, and those that are used.
     not_least: Vec<Vec<Range<u64>>>,
     not_most: Vec<Vec<Range<u64>>>,
 }
 
 impl Sums {
-    /// For so many times.
+    /// Returns empty sums for this number of times.
     pub fn new(times: usize, page: Bytes) -> Self {
         Sums { times, page: page.0, groups: BTreeMap::new(), shared: HashMap::new(), forked: HashMap::new() }
     }
 
-    /// Adds pages of private memory that other processes have as well: [`Mapped::forked`]. One whose frame is not told may be
-    /// the same as another, and used by whoever has that: it is surely unused for no time.
+    /// Adds pages of [`Mapped::pages_shared_by_fork`]. A page of unknown frame may be one that
+    /// another process uses, so it is never surely unused.
     pub fn add_forked(&mut self, group: &Path, pages: &[(u64, Option<u64>)], idle: &[Idle]) {
         let (times, page) = (self.times, self.page);
         let name: Rc<Path> = group.into();
@@ -162,12 +167,12 @@ impl Sums {
         }
     }
 
-    /// Adds what is resident of a mapping; `idle`: regions, lowest first, of which it is known whether they were used. What is
-    /// in none of them was mapped or read in since, so it was used.
+    /// Adds the resident memory of a mapping. `idle`: the regions with known ages, lowest first.
+    /// Memory in no region was mapped or read in since, so it was used.
     pub fn add(&mut self, group: &Path, mapping: &Mapping, resident: &Ranges, idle: &[Idle]) {
         let first = idle.partition_point(|idle| idle.range.end <= mapping.range.start);
         let idle: Vec<&Idle> = idle[first..].iter().take_while(|idle| idle.range.start < mapping.range.end).collect();
-        // For each of the times: what is surely unused, and what may be.
+        // For one time: the ranges that are surely unused, or that may be.
         let ranges = |of: fn(&Idle) -> &Vec<bool>, time: usize| -> Ranges {
             let known: Ranges = idle.iter().filter(|idle| of(idle)[time]).map(|idle| idle.range.clone()).collect();
             known.intersection(resident)
@@ -206,8 +211,8 @@ impl Sums {
         self.groups.entry(group.into()).or_insert_with(|| (Bytes::ZERO, vec![Bounds::default(); times]))
     }
 
-    /// Each group's memory, and its bounds for each of the times.
-    pub fn end(mut self) -> BTreeMap<PathBuf, (Bytes, Vec<Bounds>)> {
+    /// Returns each group's memory, and the bounds of its unused part for each time.
+    pub fn finish(mut self) -> BTreeMap<PathBuf, (Bytes, Vec<Bounds>)> {
         for (_, shared) in std::mem::take(&mut self.shared) {
             let present = sorted(shared.present);
             let (memory, bounds) = self.of_group(&shared.group);
@@ -237,12 +242,13 @@ fn sorted(mut ranges: Vec<Range<u64>>) -> Ranges {
     ranges.into_iter().collect()
 }
 
-/// Ranges nearer to each other than this are looked at as one. A look at the gap sees nothing, so it must be short.
+/// Ranges nearer to each other than this become one region. A sample in the gap sees no use, so the
+/// gap must be short.
 const NEAR: Bytes = Bytes::kib(16);
 
-/// Cuts ranges into regions of nearly the same size, `most` of them at most and, where the range is not, none smaller than
-/// half of `smallest`. Where there are too many ranges the shortest are left out.
-pub fn cut(ranges: &Ranges, smallest: Bytes, most: usize, page: Bytes) -> Vec<Range<u64>> {
+/// Cuts ranges into at most `most` regions of nearly the same size. No region is smaller than half
+/// of `smallest`, unless its range is. If there are too many ranges, the shortest are left out.
+pub fn cut_regions(ranges: &Ranges, smallest: Bytes, most: usize, page: Bytes) -> Vec<Range<u64>> {
     let mut ranges = ranges.bridged(NEAR).as_slice().to_vec();
     ranges.sort_by_key(|range| std::cmp::Reverse(length(range)));
     ranges.truncate(most);
@@ -250,15 +256,15 @@ pub fn cut(ranges: &Ranges, smallest: Bytes, most: usize, page: Bytes) -> Vec<Ra
     let parts = |size: Bytes| ranges.iter().map(move |range| length(range).0.div_ceil(size.0));
     let most = u64::try_from(most).unwrap_or(u64::MAX);
     let mut size = smallest;
-    // There is an end: with regions as long as the longest range there are as many as ranges.
+    // The loop ends: if regions are as long as the longest range, there is one for each range.
     while parts(size).sum::<u64>() > most.max(1) {
         size = Bytes(size.0.saturating_mul(2));
     }
-    ranges.iter().zip(parts(size)).flat_map(|(range, parts)| split(range, parts, page)).collect()
+    ranges.iter().zip(parts(size)).flat_map(|(range, parts)| split_range(range, parts, page)).collect()
 }
 
-/// Splits a range into so many parts of whole pages, or as many as it has pages.
-pub fn split(range: &Range<u64>, parts: u64, page: Bytes) -> impl Iterator<Item = Range<u64>> + use<> {
+/// Splits a range into this number of parts of whole pages, or into single pages if it has fewer.
+pub fn split_range(range: &Range<u64>, parts: u64, page: Bytes) -> impl Iterator<Item = Range<u64>> + use<> {
     let (start, pages) = (range.start, length(range).0 / page.0);
     let parts = parts.clamp(1, pages.max(1));
     let border = move |part: u64| start + pages / parts * part * page.0 + (pages % parts).min(part) * page.0;
@@ -288,9 +294,9 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_alike_and_not_too_many() {
+    fn regions_have_similar_sizes_and_a_limited_number() {
         let ranges = Ranges::from_iter([0..10 * PAGE, 40 * PAGE..41 * PAGE, 1000 * PAGE..1100 * PAGE]);
-        let all = |most| cut(&ranges, Bytes(4 * PAGE), most, Bytes(PAGE));
+        let all = |most| cut_regions(&ranges, Bytes(4 * PAGE), most, Bytes(PAGE));
         let regions = all(1000);
         assert_eq!(regions.iter().cloned().collect::<Ranges>(), ranges, "nothing is left out");
         assert!(
@@ -301,11 +307,11 @@ mod tests {
         assert_eq!(all(12).iter().cloned().collect::<Ranges>(), ranges);
         assert!(all(12).len() <= 12, "{:?}", all(12));
         assert_eq!(all(2), [0..10 * PAGE, 1000 * PAGE..1100 * PAGE], "the shortest is left out");
-        assert_eq!(split(&(0..5 * PAGE), 2, Bytes(PAGE)).collect::<Vec<_>>(), [0..3 * PAGE, 3 * PAGE..5 * PAGE]);
-        assert_eq!(split(&(0..PAGE), 2, Bytes(PAGE)).count(), 1);
+        assert_eq!(split_range(&(0..5 * PAGE), 2, Bytes(PAGE)).collect::<Vec<_>>(), [0..3 * PAGE, 3 * PAGE..5 * PAGE]);
+        assert_eq!(split_range(&(0..PAGE), 2, Bytes(PAGE)).count(), 1);
         let near = Ranges::from_iter([0..PAGE, 4 * PAGE..5 * PAGE, 10 * PAGE..11 * PAGE]);
-        assert_eq!(cut(&near, Bytes(64 * PAGE), 9, Bytes(PAGE)), [0..5 * PAGE, 10 * PAGE..11 * PAGE]);
-        assert!(cut(&Ranges::new(), Bytes(4 * PAGE), 9, Bytes(PAGE)).is_empty());
+        assert_eq!(cut_regions(&near, Bytes(64 * PAGE), 9, Bytes(PAGE)), [0..5 * PAGE, 10 * PAGE..11 * PAGE]);
+        assert!(cut_regions(&Ranges::new(), Bytes(4 * PAGE), 9, Bytes(PAGE)).is_empty());
     }
 
     #[test]
@@ -313,7 +319,7 @@ mod tests {
         let (a, b) = (Path::new("a"), Path::new("b"));
         let mut sums = Sums::new(1, Bytes(PAGE));
         let resident = Ranges::from_iter([0..8 * PAGE]);
-        // Of eight pages two are surely unused, two may be, two are used, and two are new.
+        // Eight pages: two surely unused, two perhaps unused, two used, and two new.
         let known = [
             idle(0..2 * PAGE, true, true),
             idle(2 * PAGE..4 * PAGE, false, true),
@@ -327,13 +333,13 @@ mod tests {
         let resident = Ranges::from_iter([100 * PAGE..102 * PAGE]);
         let known = [idle(100 * PAGE..101 * PAGE, false, false), idle(101 * PAGE..102 * PAGE, true, true)];
         sums.add(b, &there, &resident, &known);
-        let found = sums.end();
+        let found = sums.finish();
         assert_eq!(found[a], (Bytes(12 * PAGE), pages(2 + 3, 4 + 3)));
         assert_eq!(found[b], (Bytes(8 * PAGE), pages(2, 4)));
     }
 
     #[test]
-    fn what_processes_have_together_since_a_fork_counts_once_and_as_used_by_anybody() {
+    fn memory_shared_since_a_fork_counts_once_and_is_used_if_any_process_uses_it() {
         let (a, b) = (Path::new("a"), Path::new("b"));
         let mut sums = Sums::new(1, Bytes(PAGE));
         let known = [idle(0..2 * PAGE, true, true), idle(2 * PAGE..3 * PAGE, false, true)];
@@ -351,7 +357,7 @@ mod tests {
             &[(0, None), (PAGE, None)],
             &[idle(0..PAGE, true, true), idle(PAGE..2 * PAGE, false, false)],
         );
-        let found = sums.end();
+        let found = sums.finish();
         assert_eq!(found[a], (Bytes(4 * PAGE), pages(1, 2)));
         assert_eq!(found[b], (Bytes(2 * PAGE), pages(0, 1)));
     }

@@ -1,5 +1,5 @@
-//! Hints about the memory of processes: one process at a time, in calls between which the run can be
-//! cancelled, and what came of them, measured.
+//! Hints about the memory of processes, one process at a time. A run can be cancelled between two
+//! calls, and its result is measured.
 
 mod plan;
 mod report;
@@ -27,7 +27,7 @@ use omr_policy::{Config, End};
 use omr_units::{Amount, Bytes, Limit, millis};
 
 use self::plan::{Line, Plan, detail};
-use self::work::Work;
+use self::work::HintState;
 use crate::reclaim::is_gone;
 use crate::reclaim::writeback::{self, Limits};
 use crate::reclaim::{swap_context, swap_floor_of};
@@ -38,28 +38,27 @@ pub use self::plan::{Selection, Skip, Skipped};
 pub use self::report::{Exception, Report, Why};
 pub use self::subject::{Account, Ignore, Rules, Subject, descendants, name, open};
 
-/// How long a call that pages out waits for the swap disk. Writeback that does not fall for 2 s is of
-/// other programs.
+/// The longest wait for the swap disk before a page-out call. Writeback that does not fall for 2 s
+/// belongs to other programs.
 const DISK: Limits = Limits { longest: Duration::from_secs(10), patience: Duration::from_secs(2) };
-/// Rounds of paging out after which nothing has left that could.
+/// The number of rounds without success after which a page-out ends.
 const FUTILE: u32 = 8;
-/// The most memory that one call deactivates. Such a call waits for nothing, but 7.x holds the process's
-/// `mmap_lock` for all of it.
+/// The most memory that one call deactivates. Such a call waits for nothing, but 7.x holds the
+/// process's `mmap_lock` for all of it.
 const DEACTIVATED: Bytes = Bytes::mib(8);
 
-/// How much is to be done to one process.
+/// The amount of memory that a hint is for, and the swap that stays free.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Paging out ends when this much has left. A share is one of the resident memory.
+    /// The amount after which paging out ends. A share refers to the resident memory.
     pub amount: Amount,
-    /// Swap that stays free; `None`: as much as the configuration says.
+    /// Swap that stays free; `None`: by the configuration.
     pub swap_floor: Option<Amount>,
 }
 
-/// Hints processes, one after the other.
+/// Hints processes, one after another.
 pub(crate) struct MadviseSession<'s, 'a> {
-    /// What every run needs. Without a journal the amount that freeing swap cache sends to swap has no
-    /// hard bound.
+    /// The session. Without a journal, freeing swap cache may send any amount to swap.
     pub session: &'s mut Session<'a>,
     /// The configuration of the policy.
     pub config: &'s Config,
@@ -70,7 +69,7 @@ impl MadviseSession<'_, '_> {
     pub fn run(&mut self, subject: &Subject, selection: &Selection, extent: Extent) -> Result<Report> {
         let began = clock::read_monotonic();
         let cpu = clock::read_thread_cpu();
-        let mut report = match self.find(subject, selection, extent) {
+        let mut report = match self.plan(subject, selection, extent) {
             Ok((work, plan)) => self.carry_out(work, &plan, extent)?,
             Err(err) if is_gone(&err) => Report::new(subject, End::Gone),
             Err(err) if err.downcast_ref().is_some_and(omr_kernel::Error::is_denied) => {
@@ -87,15 +86,16 @@ impl MadviseSession<'_, '_> {
         Ok(report)
     }
 
-    /// Finds what is to be hinted.
-    fn find<'a>(&self, subject: &'a Subject, selection: &Selection, extent: Extent) -> Result<(Work<'a>, Plan)> {
+    /// Finds the ranges to hint.
+    fn plan<'a>(&self, subject: &'a Subject, selection: &Selection, extent: Extent) -> Result<(HintState<'a>, Plan)> {
         let dir = subject.process.dir();
-        let swap = SwapSpace::read(self.session.host.kernel).context("what swap there is cannot be told")?;
-        let no_swap = if selection.advice == Advice::PageOut { self.no_swap(subject, swap)? } else { None };
+        let swap =
+            SwapSpace::read(self.session.host.kernel).context("the kernel's list of swap devices cannot be read")?;
+        let no_swap = if selection.advice == Advice::PageOut { self.swap_obstacle(subject, swap)? } else { None };
         let (layout, mut pagemap) = (Layout::read(dir)?, Pagemap::open(dir, self.session.host.kernel.page())?);
         let details = if self.session.actuator.is_live() { Vec::new() } else { maps::read_smaps(dir)? };
         let refusal = |mapping: &maps::Mapping| detail(&details, mapping.range.start)?.refusal;
-        let plan = Plan::find(layout.mappings(), &mut pagemap, selection, no_swap.is_none(), refusal)?;
+        let plan = Plan::new(layout.mappings(), &mut pagemap, selection, no_swap.is_none(), refusal)?;
         let mut report = Report::new(subject, End::Complete);
         report.resident_before = plan.parts.iter().filter(|part| part.skip.is_none()).map(|p| p.present.bytes()).sum();
         report.skipped = plan.skipped();
@@ -106,7 +106,7 @@ impl MadviseSession<'_, '_> {
         }
         let context = swap_context(self.session.host.kernel);
         let amount = extent.amount.of(report.resident_before);
-        let work = Work {
+        let work = HintState {
             subject,
             advice: selection.advice,
             layout,
@@ -120,8 +120,8 @@ impl MadviseSession<'_, '_> {
         Ok((work, plan))
     }
 
-    /// Why anonymous memory of a process cannot be paged out, if so.
-    fn no_swap(&self, subject: &Subject, swap: SwapSpace) -> Result<Option<String>> {
+    /// Returns the reason why anonymous memory of a process cannot be paged out; `None`: it can be.
+    fn swap_obstacle(&self, subject: &Subject, swap: SwapSpace) -> Result<Option<String>> {
         if swap.total == Bytes::ZERO {
             return Ok(Some("this machine has no swap, so anonymous memory cannot be paged out".into()));
         }
@@ -134,7 +134,7 @@ impl MadviseSession<'_, '_> {
                 {
                     let shown = omr_base::text::printable(&path.to_string_lossy());
                     return Ok(Some(format!(
-                        "memory.swap.max of {shown} is {most} and reached, so anonymous memory cannot be paged out"
+                        "memory.swap.max of {shown} is reached ({most}), so anonymous memory cannot be paged out"
                     )));
                 }
                 Ok(_) => {}
@@ -146,32 +146,32 @@ impl MadviseSession<'_, '_> {
         Ok(None)
     }
 
-    fn carry_out(&mut self, mut work: Work<'_>, plan: &Plan, extent: Extent) -> Result<Report> {
+    fn carry_out(&mut self, mut work: HintState<'_>, plan: &Plan, extent: Extent) -> Result<Report> {
         let mut ranges = plan.ranges();
         if !self.session.actuator.is_live() {
             let all = ranges.iter().map(length).sum();
-            let most = if work.advice == Advice::PageOut { self.most(&work, extent) } else { Bytes::MAX };
+            let most = if work.advice == Advice::PageOut { self.most_to_page_out(&work, extent) } else { Bytes::MAX };
             work.report.hinted = most.min(all);
             work.report.resident_after = Some(work.report.resident_before);
             return Ok(work.report);
         }
         let all: Ranges = plan.parts.iter().flat_map(|part| part.hint.as_slice().iter().cloned()).collect();
-        let cached = work.cached()?;
+        let cached = work.read_swap_cache()?;
         work.report.end = match work.advice {
             Advice::PageOut => {
                 work.report.places = all.bridged(NEAR);
                 self.page_out(&mut work, ranges.into(), extent)?
             }
             Advice::WillNeed => {
-                // Somebody may be waiting: first where there is most of it.
+                // A user may be waiting, so the largest ranges come first.
                 ranges.sort_by_key(|range| Reverse(length(range)));
-                self.give(&mut work, &ranges)?.unwrap_or(End::Complete)
+                self.advise(&mut work, &ranges)?.unwrap_or(End::Complete)
             }
-            _ => self.give(&mut work, all.as_slice())?.unwrap_or(End::Complete),
+            _ => self.advise(&mut work, all.as_slice())?.unwrap_or(End::Complete),
         };
         if work.report.end == End::Denied {
-            // The kernel asks for both rights with each call, the right to look into the process first. The
-            // process may have changed its user since.
+            // Each call needs two rights, first the right to read the process. The process may have
+            // changed its user since.
             let process = &work.subject.process;
             let needed = match Layout::read(process.dir()) {
                 Err(err) if err.is_denied() => Capability::SysPtrace,
@@ -198,20 +198,20 @@ impl MadviseSession<'_, '_> {
             }
         }
         let devices = self.find_devices(&work, plan)?;
-        work.name_refused(&devices);
+        work.report_refused(&devices);
         plan.parts.iter().for_each(|part| work.report.add_skipped(part));
         if work.advice == Advice::PageOut {
             self.free_cached(&mut work, cached)?;
         }
         if let Some(after) = work.report.resident_after {
-            // What others of the group gave back meanwhile is not freed by this.
+            // Memory that other processes of the group freed meanwhile is not counted.
             work.report.freed = work.report.freed.min(work.report.resident_before - after);
         }
         Ok(work.report)
     }
 
-    /// The most that may be paged out.
-    fn most(&self, work: &Work<'_>, extent: Extent) -> Bytes {
+    /// Returns the largest amount that may be paged out.
+    fn most_to_page_out(&self, work: &HintState<'_>, extent: Extent) -> Bytes {
         let gain = work.subject.account.as_ref().map_or(Bytes::MAX, |account| account.gain);
         match extent.amount {
             Amount::Max => gain,
@@ -219,10 +219,10 @@ impl MadviseSession<'_, '_> {
         }
     }
 
-    /// Pages out until as much has left as may leave. The page table says how much that is: the kernel
-    /// passes over pages that others have mapped as well, or that are in use, and does not say so.
-    fn page_out(&mut self, work: &mut Work<'_>, mut queue: VecDeque<Range<u64>>, extent: Extent) -> Result<End> {
-        let most = self.most(work, extent);
+    /// Pages out until the amount has left memory. The page table shows the amount that has left:
+    /// the kernel silently skips pages that are in use or that other processes map, too.
+    fn page_out(&mut self, work: &mut HintState<'_>, mut queue: VecDeque<Range<u64>>, extent: Extent) -> Result<End> {
+        let most = self.most_to_page_out(work, extent);
         let page = self.session.host.kernel.page().bytes();
         let (mut gone, mut futile) = (Bytes::ZERO, 0);
         loop {
@@ -232,13 +232,13 @@ impl MadviseSession<'_, '_> {
                     extent.amount != Amount::Max && gone + page > extent.amount.of(work.report.resident_before);
                 return Ok(if is_all { End::Complete } else { End::Floor });
             }
-            let taken = take(&mut queue, Bytes(left.0 / page.0 * page.0));
-            if taken.is_empty() {
+            let part = take_front(&mut queue, Bytes(left.0 / page.0 * page.0));
+            if part.is_empty() {
                 return Ok(if extent.amount == Amount::Max { End::Complete } else { End::Futile });
             }
-            let end = self.give(work, taken.as_slice())?;
-            let went = match work.residency(&taken) {
-                Ok((present, _)) => taken.bytes() - present.bytes(),
+            let end = self.advise(work, part.as_slice())?;
+            let went = match work.residency(&part) {
+                Ok((present, _)) => part.bytes() - present.bytes(),
                 Err(err) if err.is_gone() => return Ok(End::Gone),
                 Err(err) => return Err(err.into()),
             };
@@ -253,8 +253,8 @@ impl MadviseSession<'_, '_> {
         }
     }
 
-    /// Gives the hint about these ranges. What ended it early, if anything.
-    fn give(&mut self, work: &mut Work<'_>, ranges: &[Range<u64>]) -> Result<Option<End>> {
+    /// Gives the hint for these ranges. Returns the reason if it ended early.
+    fn advise(&mut self, work: &mut HintState<'_>, ranges: &[Range<u64>]) -> Result<Option<End>> {
         let advice = work.advice;
         let hints = ranges.iter().map(|range| Hint { range: range.clone(), advice }).collect();
         let subject = work.subject;
@@ -263,7 +263,7 @@ impl MadviseSession<'_, '_> {
         let mut batch = Batch::new(&subject.process, &mut work.layout, hints, CHUNK).in_calls_of(call);
         let (mut sum, mut end) = (work.report.hinted, None);
         while let Some(bytes) = batch.next_call()? {
-            end = self.may_not(subject, advice, bytes, work.floor, work.on_disk, &mut work.buffer)?;
+            end = self.obstacle_to_call(subject, advice, bytes, work.floor, work.on_disk, &mut work.buffer)?;
             if end.is_some() {
                 break;
             }
@@ -285,7 +285,7 @@ impl MadviseSession<'_, '_> {
             Some(_) => Some(End::Gone),
         });
         if end == Some(End::Gone) && subject.process.is_in_other_pid_namespace() {
-            work.report.notes.push("it is in another pid namespace than omr, whose /proc this is not".into());
+            work.report.notes.push("the process is in another pid namespace than omr's /proc".into());
         }
         for (result, range) in batch.end()?.into_iter().zip(ranges) {
             work.report.hinted += result.done.bytes();
@@ -297,9 +297,9 @@ impl MadviseSession<'_, '_> {
         Ok(end)
     }
 
-    /// Mappings that may be of a device and are refused as such: asks for the first page of each, to which
-    /// nothing happens as no page of them is in the page table.
-    fn find_devices(&mut self, work: &Work<'_>, plan: &Plan) -> Result<Ranges> {
+    /// Returns the mappings that the kernel refuses as memory of a device. Hints the first page of
+    /// each mapping, which has no effect, as no page of them is in the page table.
+    fn find_devices(&mut self, work: &HintState<'_>, plan: &Plan) -> Result<Ranges> {
         let mut refused = Ranges::new();
         if work.advice == Advice::WillNeed || matches!(work.report.end, End::Gone | End::Stopped | End::Timeout) {
             return Ok(refused);
@@ -309,13 +309,13 @@ impl MadviseSession<'_, '_> {
         let first: Vec<_> = all.iter().map(|range| range.start..range.start + page).collect();
         let mut at = 0;
         while at < all.len() {
-            let asked = &first[at..first.len().min(at + MOST_RANGES)];
+            let tried = &first[at..first.len().min(at + MOST_RANGES)];
             let AdviseResult { bytes, outcome } =
-                self.session.actuator.advise(&work.subject.process, Advice::Cold, asked)?;
-            let done = usize::try_from(bytes.0 / page).unwrap_or(asked.len()).min(asked.len());
+                self.session.actuator.advise(&work.subject.process, Advice::Cold, tried)?;
+            let done = usize::try_from(bytes.0 / page).unwrap_or(tried.len()).min(tried.len());
             at += done;
             match outcome {
-                // The kernel says why it stopped only when it has done nothing.
+                // The kernel returns the reason only if it has hinted nothing.
                 _ if done > 0 => {}
                 Outcome::Unsupported | Outcome::Partial => {
                     if outcome == Outcome::Unsupported {
@@ -329,8 +329,9 @@ impl MadviseSession<'_, '_> {
         Ok(refused)
     }
 
-    /// Why no call about this many bytes may be made now, if so. Waits for the swap disk first.
-    fn may_not(
+    /// Returns the reason why no call for this number of bytes may be made now; `None`: it may be.
+    /// Waits for the swap disk first.
+    fn obstacle_to_call(
         &self,
         subject: &Subject,
         advice: Advice,
@@ -346,21 +347,21 @@ impl MadviseSession<'_, '_> {
             })?;
         }
         let cancelled = self.session.cancelled();
-        // Memory that is only deactivated takes no room anywhere.
+        // Deactivated memory needs no room.
         if cancelled.is_some() || advice == Advice::Cold {
             return Ok(cancelled);
         }
         let memory = Meminfo::read(self.session.host.kernel, buffer)?;
         let end = match advice {
             Advice::PageOut if memory.swap_total != Some(Bytes::ZERO) => {
-                // The run must not fill swap when it is not known how much is free.
+                // The run must not fill swap if the free swap is unknown.
                 let free = memory.swap_free.context("no SwapFree in meminfo")?;
                 (free < floor + bytes).then_some(End::SwapFloor)
             }
             Advice::WillNeed => {
                 let available = memory.mem_available.context("no MemAvailable in meminfo")?;
                 let floor = warm::FLOOR.parse::<Amount>()?.of(memory.mem_total.unwrap_or_default());
-                let room = warm::room(self.session.host.kernel, &subject.group, buffer)?;
+                let room = warm::read_room(self.session.host.kernel, &subject.group, buffer)?;
                 (available < floor + bytes || room < bytes).then_some(End::Floor)
             }
             _ => None,
@@ -369,8 +370,8 @@ impl MadviseSession<'_, '_> {
     }
 }
 
-/// Takes the first `bytes` of the queue.
-fn take(queue: &mut VecDeque<Range<u64>>, bytes: Bytes) -> Ranges {
+/// Removes the first `bytes` from the queue.
+fn take_front(queue: &mut VecDeque<Range<u64>>, bytes: Bytes) -> Ranges {
     let (mut taken, mut left) = (Ranges::new(), bytes.0);
     while left > 0
         && let Some(range) = queue.pop_front()
@@ -401,7 +402,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A process with these mappings, of which 32 MiB from the start are in memory.
+    /// A process with these mappings, whose first 32 MiB are in memory.
     fn fake_process(mappings: &[Range<u64>]) -> (FakeRoot, Kernel, Subject) {
         let root = FakeRoot::captured(Release::V6_12)
             .proc("7/stat", "7 (a) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0")
@@ -419,15 +420,15 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_taken_from_the_front_and_cut_where_it_is_enough() {
+    fn ranges_are_removed_from_the_front_up_to_the_amount() {
         let mut queue: VecDeque<Range<u64>> = [0x4000..0x6000, 0x1000..0x3000].into();
-        assert_eq!(take(&mut queue, Bytes(0x3000)).as_slice(), [0x1000..0x2000, 0x4000..0x6000]);
+        assert_eq!(take_front(&mut queue, Bytes(0x3000)).as_slice(), [0x1000..0x2000, 0x4000..0x6000]);
         assert_eq!(queue, [0x2000..0x3000]);
-        assert_eq!(take(&mut queue, Bytes(0x9000)).bytes(), Bytes(0x1000));
-        assert!(take(&mut queue, Bytes(0x9000)).is_empty());
+        assert_eq!(take_front(&mut queue, Bytes(0x9000)).bytes(), Bytes(0x1000));
+        assert!(take_front(&mut queue, Bytes(0x9000)).is_empty());
     }
 
-    /// A kernel that does all it is asked, and keeps how much that was: of each call, its ranges.
+    /// A kernel that accepts all hints and records the lengths of the ranges of each call.
     #[derive(Default)]
     struct Keeps(Vec<Vec<Bytes>>);
 
@@ -446,7 +447,7 @@ mod tests {
         }
     }
 
-    /// What comes of such a hint about what lies within, or all of it.
+    /// Hints the memory of a process, or the part of it in `within`, and returns the report.
     fn hinted(
         kernel: &Kernel,
         subject: &Subject,
@@ -475,19 +476,16 @@ mod tests {
             assert_eq!(report.hinted, Bytes::mib(20), "{report:?}");
             let calls: Vec<Bytes> = actuator.0.iter().map(|ranges| ranges.iter().copied().sum()).collect();
             assert_eq!(calls.iter().max(), Some(&most), "{advice:?}");
-            assert!(
-                actuator.0.iter().flatten().all(|range| *range <= CHUNK),
-                "nor for one range, where that is what counts"
-            );
+            assert!(actuator.0.iter().flatten().all(|range| *range <= CHUNK), "no range is longer either");
         }
     }
 
     #[test]
-    fn what_changes_between_the_last_call_and_the_look_at_what_came_of_it_is_told() {
+    fn a_mapping_that_changes_after_the_last_call_is_reported() {
         for (now, changed) in [(2 * MIB..3 * MIB, true), (2 * MIB..4 * MIB, false)] {
             let (root, kernel, subject) = fake_process(&[0..MIB, 2 * MIB..4 * MIB]);
             let dir = subject.process.dir();
-            let mut work = Work {
+            let mut work = HintState {
                 advice: Advice::Cold,
                 layout: Layout::read(dir).expect("a layout"),
                 pagemap: Pagemap::open(dir, kernel.page()).expect("a page table"),
@@ -499,15 +497,16 @@ mod tests {
                 subject: &subject,
             };
             let hinted = Ranges::from_iter([3 * MIB..4 * MIB]);
-            work.residency(&hinted).expect("a look");
+            work.residency(&hinted).expect("readable");
             assert!(!work.report.changed);
             remap(&root, &[now]);
-            work.residency(&hinted).expect("a look");
-            assert_eq!(work.report.changed, changed, "elsewhere is not where it was hinted");
+            work.residency(&hinted).expect("readable");
+            assert_eq!(work.report.changed, changed, "only changes of hinted ranges count");
         }
     }
 
-    /// A kernel that refuses what lies in these mappings. While it is asked for the first time the process changes its own.
+    /// A kernel that refuses these mappings. During the first call the process changes its
+    /// mappings.
     struct Refuses<'a> {
         refused: &'a [Range<u64>],
         root: &'a FakeRoot,
@@ -541,7 +540,8 @@ mod tests {
             let (range, bytes) = (text(range), length(range));
             Exception { range, bytes, why, hinted, retried }
         };
-        // Of both of these nothing is in the page table: a file that nobody has read, and memory of a device.
+        // Neither of these has pages in the page table: a file that was not read, and memory of a
+        // device.
         let (unread, device) = (40 * MIB..41 * MIB, 44 * MIB..45 * MIB);
         let file = |range: &Range<u64>| format!("{:x}-{:x} rw-p 00000000 00:05 9 /a\n", range.start, range.end);
         let before = root.read("proc/7/maps") + &file(&unread) + &file(&device);
@@ -556,7 +556,7 @@ mod tests {
         assert_eq!((report.skipped.locked, report.skipped.device_mapped), (Bytes::mib(1), Bytes::mib(1)));
         assert_eq!((report.hinted, report.changed, report.retried), (Bytes::mib(3), false, 0));
 
-        // The second loses its second half, and the third is a file now.
+        // The second mapping loses its second half, and the third becomes a file.
         let then = head(&(0..MIB)) + &head(&(2 * MIB..3 * MIB)) + &file(&(6 * MIB..7 * MIB));
         let mut kernel_of = Refuses { refused: &[], root: &root, then: Some(then) };
         let report = hinted(&kernel, &subject, Advice::Cold, Some(0..20 * MIB), &mut kernel_of);
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_ranges_are_named() {
+    fn a_report_names_a_limited_number_of_ranges() {
         let (_root, _, subject) = fake_process(&[0..MIB]);
         let mut report = Report::new(&subject, End::Complete);
         for start in 0..150 {

@@ -1,4 +1,4 @@
-//! Which of a process's memory a hint is about, and what is passed over.
+//! The plan of a hint: the memory of a process to hint, and the memory to skip.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -10,36 +10,36 @@ use omr_kernel::ranges::{Ranges, length};
 use omr_units::Bytes;
 use serde::Serialize;
 
-/// What somebody wants hinted.
+/// The memory that a user wants hinted.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// How.
+    /// The hint.
     pub advice: Advice,
-    /// Only these addresses.
+    /// Only these addresses; `None`: all.
     pub within: Option<Ranges>,
-    /// Only this backing.
+    /// Only this backing; `None`: any.
     pub backing: Option<Backing>,
 }
 
-/// Why a mapping is passed over.
+/// The reason why a mapping is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Skip {
-    /// Others may use it, and the kernel passes over what they have mapped, page by page. Whether they
-    /// have is told by no file that is cheap to read, so all that is `MAP_SHARED` is left out.
+    /// Shared with other processes. The kernel skips each page that another process maps, and no
+    /// file that is cheap to read shows these pages, so all `MAP_SHARED` mappings are skipped.
     Shared,
     /// Locked in memory.
     Locked,
     /// Pages of hugetlbfs.
     HugePages,
-    /// Memory of a device. What of it is in the page table is told by no file.
+    /// Memory of a device. No file shows the part of it that is in the page table.
     Device,
-    /// There is no swap for it.
+    /// Anonymous memory without swap.
     NoSwap,
 }
 
 impl Skip {
-    /// For people.
+    /// Returns the reason in a few words, for people.
     pub fn words(self) -> &'static str {
         match self {
             Skip::Shared => "shared",
@@ -61,23 +61,23 @@ impl From<Refusal> for Skip {
     }
 }
 
-/// Bytes that were passed over, by reason: of what is in memory, and of devices what is mapped.
+/// Skipped bytes by reason: resident memory, or mapped memory for devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
-    /// Mapped by other processes as well.
+    /// Mapped by other processes, too.
     pub shared: Bytes,
     /// Locked in memory.
     pub locked: Bytes,
-    /// Of hugetlbfs.
+    /// Pages of hugetlbfs.
     pub huge_pages: Bytes,
     /// Mapped from a device.
     pub device_mapped: Bytes,
-    /// Anonymous, while there is no swap.
+    /// Anonymous memory without swap.
     pub no_swap: Bytes,
 }
 
 impl Skipped {
-    /// Adds some.
+    /// Adds skipped bytes.
     pub fn add(&mut self, skip: Skip, bytes: Bytes) {
         *match skip {
             Skip::Shared => &mut self.shared,
@@ -88,12 +88,12 @@ impl Skipped {
         } += bytes;
     }
 
-    /// Adds those of another process.
+    /// Adds the skipped bytes of another process.
     pub fn add_all(&mut self, other: &Skipped) {
         other.each().into_iter().for_each(|(skip, bytes)| self.add(skip, bytes));
     }
 
-    /// Each reason with its bytes.
+    /// Returns each reason with its bytes.
     pub fn each(&self) -> [(Skip, Bytes); 5] {
         [
             (Skip::Shared, self.shared),
@@ -110,39 +110,39 @@ impl Skipped {
 pub struct Part {
     /// The mapping.
     pub mapping: Mapping,
-    /// What is selected of it.
+    /// The selected part.
     pub selected: Ranges,
-    /// What is in memory of it, as far as it is selected.
+    /// The selected part that is resident.
     pub present: Ranges,
-    /// What the hint is about: for [`Advice::WillNeed`] what is not in memory, else what is. Nothing
-    /// where it is passed over.
+    /// The ranges to hint: for [`Advice::WillNeed`] those that are not resident, else those that
+    /// are. Empty if the mapping is skipped.
     pub hint: Ranges,
-    /// Why.
+    /// The reason to skip the mapping; `None`: it is hinted.
     pub skip: Option<Skip>,
 }
 
 impl Part {
-    /// Bytes that are passed over, and why.
+    /// Returns the skipped bytes with the reason.
     pub fn skipped(&self) -> Option<(Skip, Bytes)> {
         let skip = self.skip?;
         Some((skip, if skip == Skip::Device { &self.selected } else { &self.present }.bytes()))
     }
 }
 
-/// All of a selection.
+/// A selection, mapping by mapping.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Its mappings, lowest first.
+    /// The mappings, lowest address first.
     pub parts: Vec<Part>,
     /// Selected addresses where nothing is mapped.
     pub not_mapped: Bytes,
 }
 
 impl Plan {
-    /// Looks for it. `has_swap`: anonymous memory can be paged out. `refusal` says what the kernel would
-    /// refuse; a real run learns that from the kernel instead, since looking for it means to walk all
-    /// page tables, and what is locked may change before the hint is given.
-    pub fn find(
+    /// Makes a plan. `has_swap`: anonymous memory can be paged out. `refusal` returns the reason
+    /// why the kernel would refuse a mapping. A real run learns the reasons from the kernel
+    /// instead: smaps walks all page tables, and a lock may change before the hint is given.
+    pub fn new(
         mappings: &[Mapping],
         pagemap: &mut Pagemap,
         selection: &Selection,
@@ -163,7 +163,7 @@ impl Plan {
                 meant.push((mapping, selected));
             }
         }
-        // One look for many mappings: each is a system call.
+        // One call for many mappings, as each is a system call.
         let (present, swapped) = pagemap.residency(&all)?;
         for (mapping, selected) in meant {
             let (present, swapped) = (present.within(&mapping.range), swapped.within(&mapping.range));
@@ -187,8 +187,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What the hint is about, in the order in which it is given: private memory of nothing but swap
-    /// first, then files, each by address. Which of it was used last no file tells that is cheap to read.
+    /// Returns the ranges to hint, in their order: anonymous memory first, then files, each by
+    /// address. No file that is cheap to read shows which of them was used last.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         let of = |is_wanted: fn(Backing) -> bool| {
             let parts = self.parts.iter().filter(move |part| is_wanted(part.mapping.backing));
@@ -197,14 +197,15 @@ impl Plan {
         of(|backing| backing == Backing::Anonymous).chain(of(|backing| backing != Backing::Anonymous)).collect()
     }
 
-    /// What is passed over.
+    /// Returns the skipped memory.
     pub fn skipped(&self) -> Skipped {
         let mut skipped = Skipped::default();
         self.parts.iter().filter_map(Part::skipped).for_each(|(skip, bytes)| skipped.add(skip, bytes));
         skipped
     }
 
-    /// What may be memory of a device: all that is selected of mappings of files of which nothing is in the page table.
+    /// Returns the ranges that may be memory of a device: the selected parts of file mappings
+    /// without a page in the page table.
     pub fn without_pages(&self) -> Vec<Range<u64>> {
         let is_without = |part: &&Part| part.mapping.backing == Backing::File && part.present.is_empty();
         self.parts.iter().filter(is_without).flat_map(|part| part.selected.as_slice().iter().cloned()).collect()
@@ -220,15 +221,15 @@ pub struct Line {
     pub resident: Bytes,
     /// `anonymous` or `file`.
     pub kind: &'static str,
-    /// Its file or the kernel's word for it.
+    /// The file, or the kernel's name for the mapping.
     pub name: String,
-    /// What would be hinted.
+    /// The bytes that would be hinted.
     pub hint: Bytes,
     pub skip: Option<Skip>,
 }
 
 impl Line {
-    /// The line of a mapping.
+    /// Returns the line of a mapping.
     pub fn of(part: &Part, details: &[Detail]) -> Self {
         let range = &part.mapping.range;
         Line {
@@ -243,12 +244,12 @@ impl Line {
     }
 }
 
-/// A range as the user names it.
+/// Returns a range as the user writes it.
 pub fn text(range: &Range<u64>) -> String {
     format!("{:x}-{:x}", range.start, range.end)
 }
 
-/// What smaps says of an address.
+/// Returns the smaps entry of an address.
 pub fn detail(details: &[Detail], address: u64) -> Option<&Detail> {
     let at = details.partition_point(|detail| detail.mapping.range.end <= address);
     details.get(at).filter(|detail| detail.mapping.range.contains(&address))
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_memory_comes_first_and_what_is_passed_over_is_counted() {
+    fn anonymous_memory_comes_first_and_skipped_memory_is_counted() {
         let plan = Plan {
             parts: vec![
                 part(0x1000, Backing::File, None),
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(plan.ranges(), [0x10000..0x12000, 0x1000..0x3000]);
         let skipped = plan.skipped();
         assert_eq!((skipped.locked, skipped.shared, skipped.no_swap), (Bytes(0x2000), Bytes(0x2000), Bytes::ZERO));
-        assert_eq!(skipped.device_mapped, Bytes(0x4000), "all of it, as no file tells what is in memory");
+        assert_eq!(skipped.device_mapped, Bytes(0x4000), "all of it, as no file shows the resident part");
         assert_eq!(plan.without_pages(), [0x40000..0x44000]);
     }
 }

@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::plan::{Line, Part, Skip, Skipped, text};
 use super::subject::Subject;
 
-/// A report names this many ranges that were not hinted as asked; a process can have 65,530 mappings.
+/// The most ranges in a report that were not hinted as requested; a process can have 65,530
+/// mappings.
 const MOST_NAMED: usize = 100;
 
 /// The report of hinting one process.
@@ -23,39 +24,39 @@ pub struct Report {
     pub name: String,
     /// Its group.
     pub group: String,
-    /// What the kernel went through, or would in a dry run.
+    /// The memory that the kernel processed, or would process in a dry run.
     pub hinted: Bytes,
-    /// How much of the memory to be hinted was resident before. Memory that is deactivated stays where it
+    /// The resident part of the memory to hint, before the hint. Deactivated memory stays where it
     /// is, and is not measured again.
     pub resident_before: Bytes,
-    /// How much of it was resident when the hint ended; `None`: the process is gone.
+    /// The resident part when the hint ended; `None`: the process is gone.
     pub resident_after: Option<Bytes>,
-    /// How much of it is in swap now.
+    /// The part in swap when the hint ended.
     pub swapped_out: Bytes,
     /// The address ranges that were to be paged out, roughly.
     #[serde(skip)]
     pub places: Ranges,
-    /// What the group's `memory.current` fell by, call by call.
+    /// The decrease of the group's `memory.current` over all calls.
     pub freed: Bytes,
     /// The part of `freed` that was swap cache and that `memory.reclaim` freed in the end.
     pub freed_behind: Bytes,
-    /// Swap cache that this hint made and that is still there.
+    /// The swap cache that this hint made and that was not freed.
     pub left_cached: Bytes,
-    /// The memory that was passed over, by reason.
+    /// The memory that was skipped, by reason.
     pub skipped: Skipped,
-    /// Addresses asked for where nothing is mapped.
+    /// The size of requested addresses where nothing is mapped.
     pub not_mapped: Bytes,
-    /// True if the process changed its mappings meanwhile, where it was hinted.
+    /// True if the process changed hinted mappings meanwhile.
     pub changed: bool,
-    /// How many ranges were hinted again because of that.
+    /// The number of ranges that were hinted again because of that.
     pub retried: u32,
-    /// The ranges that were not hinted as asked, 100 of them at most: first those that changed, then those
-    /// that the kernel refused, then the rest. None in a dry run, which shows all mappings. After an early
-    /// end, ranges that were not reached are not among them.
+    /// The ranges that were not hinted as requested, at most 100: first those that changed, then
+    /// those that the kernel refused, then the others. Empty in a dry run, which shows all
+    /// mappings. Ranges that were not reached before an early end are left out.
     pub ranges: Vec<Exception>,
-    /// How many more such ranges there were.
+    /// The number of further such ranges.
     pub more_ranges: u32,
-    /// How many calls of `process_madvise` there were.
+    /// The number of calls of `process_madvise`.
     pub calls: u32,
     /// The longest call, in milliseconds.
     pub longest_call_ms: u64,
@@ -63,7 +64,7 @@ pub struct Report {
     pub wall: Duration,
     /// CPU time of the calling thread.
     pub cpu: Duration,
-    /// How the run ended.
+    /// The end of the run.
     pub end: End,
     /// Remarks for people.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -73,28 +74,28 @@ pub struct Report {
     pub mappings: Vec<Line>,
 }
 
-/// A range that was not hinted as asked.
+/// A range that was not hinted as requested.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Exception {
     /// Its addresses, in hexadecimal digits.
     pub range: String,
-    /// Bytes that the hint was to be about.
+    /// The bytes that were to be hinted.
     pub bytes: Bytes,
-    /// The reason why it was not hinted as asked.
+    /// The reason.
     pub why: Why,
-    /// The part of it that the kernel went through all the same, as it is mapped now.
+    /// The part that was hinted all the same, as it is mapped now.
     pub hinted: Bytes,
-    /// How many times it was hinted again.
+    /// The number of times that the range was hinted again.
     pub retried: u32,
 }
 
-/// Why a range was not hinted as asked.
+/// The reason why a range was not hinted as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
     /// The process mapped something else there meanwhile, or unmapped the range.
     Changed,
-    /// It was passed over.
+    /// The range was skipped.
     #[serde(untagged)]
     Skipped(Skip),
 }

@@ -1,4 +1,5 @@
-//! The process that is hinted: who it is, whether it may be, and which group accounts for its memory.
+//! The process that is hinted: its identity, the check that it may be hinted, and the group that
+//! accounts for its memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -19,28 +20,28 @@ use omr_policy::Class;
 use omr_policy::rank::ProcessId;
 use omr_units::Bytes;
 
-/// Which rules somebody has set aside.
+/// Protections that the user ignores.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ignore {
-    /// That foreground and protected groups, and the first process, lose nothing.
+    /// Foreground and protected classes, the first process, and keep rules.
     pub class: bool,
-    /// That `memory.min` and `memory.low` protect.
+    /// `memory.min` and `memory.low`.
     pub low: bool,
 }
 
-/// What decides whether a process may be hinted.
+/// The rules by which a process may be hinted.
 #[derive(Debug)]
 pub struct Rules<'a> {
-    /// All groups, with their classes and what they hold.
+    /// All groups, with their classes and memory.
     pub tree: Tree,
-    /// What somebody has said of groups and processes.
+    /// The statements about groups and processes.
     pub statements: StatementStore,
     /// The configuration's rules for processes.
     pub processes: &'a [ProcessRule],
 }
 
 impl<'a> Rules<'a> {
-    /// Reads them.
+    /// Reads the groups and the statements.
     pub fn read(kernel: &Kernel, root: &Path, loaded: &'a Loaded) -> Result<Self> {
         let (tree, statements) = inventory::read_groups(kernel, root, loaded, true)?;
         Ok(Rules { tree, statements, processes: &loaded.processes })
@@ -54,7 +55,7 @@ pub struct Subject {
     pub process: Process,
     /// Its group, below the mount.
     pub group: PathBuf,
-    /// The group that accounts for its memory; `None`: the root, which nobody accounts for, or nobody asked.
+    /// The group that accounts for its memory; `None`: the root group, or the group is not needed.
     pub account: Option<Account>,
 }
 
@@ -63,16 +64,16 @@ pub struct Subject {
 pub struct Account {
     /// The group.
     pub group: Group,
-    /// What may be taken from it; all: [`Bytes::MAX`].
+    /// The memory that may be reclaimed from the group; all: [`Bytes::MAX`].
     pub gain: Bytes,
 }
 
-/// A process as people are told of it: `4711 (firefox)`.
+/// Returns the name of a process for people: `4711 (firefox)`.
 pub fn name(stat: &ProcessStat) -> String {
     format!("{} ({})", stat.pid, printable(&stat.comm.to_string_lossy()))
 }
 
-/// Opens the process with this pid, or says why it is none that could be hinted.
+/// Opens the process with this pid. Fails if it cannot be hinted.
 pub fn open(kernel: &Kernel, pid: u32) -> Result<Process> {
     if pid == std::process::id() {
         return Err(Exit::Failed.error(format!("{pid} is omr itself; nothing was done")));
@@ -81,41 +82,43 @@ pub fn open(kernel: &Kernel, pid: u32) -> Result<Process> {
         true => Exit::Failed.error(format!("there is no process {pid}")),
         false => err.into(),
     })?;
-    match why_not(process.stat()) {
+    match obstacle(process.stat()) {
         Some(why) => Err(Exit::Failed.error(format!("{} {why}; nothing was done", name(process.stat())))),
         None => Ok(process),
     }
 }
 
-/// Why a process has no memory to be hinted.
-fn why_not(stat: &ProcessStat) -> Option<&'static str> {
+/// Returns the reason why a process has no memory to hint.
+fn obstacle(stat: &ProcessStat) -> Option<&'static str> {
     if stat.is_kernel_thread() {
         return Some("is a kernel thread and has no memory of its own");
     }
-    stat.is_zombie().then_some("has ended and has no memory any more: its parent has not taken notice (a zombie)")
+    stat.is_zombie().then_some("has ended and has no memory any more (a zombie: its parent has not waited for it)")
 }
 
-/// The process and all that it has started, and they, and so on, those that could be hinted.
+/// Returns the process and all its descendants that can be hinted.
 pub fn descendants(kernel: &Kernel, pid: u32) -> Result<Vec<Process>> {
     let first = open(kernel, pid)?;
     let children = read_children(kernel)?;
-    Ok(below(kernel, first, children))
+    Ok(collect_descendants(kernel, first, children))
 }
 
-/// All processes by the pid of their parent.
+/// Returns all processes by the pid of their parent.
 fn read_children(kernel: &Kernel) -> Result<HashMap<u32, Vec<ProcessId>>> {
     let mut children: HashMap<u32, Vec<ProcessId>> = HashMap::new();
     for pid in read_all(kernel)? {
-        // One that has ended meanwhile is nobody's child any more. All of a machine would be too many to keep open.
+        // A process that has ended is skipped. Keeping all processes open would take too many
+        // descriptors.
         let Ok(process) = Process::open(kernel, pid) else { continue };
         children.entry(process.stat().ppid).or_default().push(processes::id(&process));
     }
     Ok(children)
 }
 
-/// `first`, which was opened before `children` were read, and those below it. A parent that is still there has had its pid all
-/// the time, so the children that were found by it are its own; those of one that is not may be another's.
-fn below(kernel: &Kernel, first: Process, mut children: HashMap<u32, Vec<ProcessId>>) -> Vec<Process> {
+/// Returns `first`, which was opened before `children` were read, and its descendants. A parent
+/// that still exists has had its pid all the time, so the children with that parent pid are its
+/// own. If the parent has ended, they may belong to another process.
+fn collect_descendants(kernel: &Kernel, first: Process, mut children: HashMap<u32, Vec<ProcessId>>) -> Vec<Process> {
     let own = std::process::id();
     let mut ids = VecDeque::new();
     let mut all: Vec<Process> = Vec::new();
@@ -126,8 +129,8 @@ fn below(kernel: &Kernel, first: Process, mut children: HashMap<u32, Vec<Process
             found.sort_unstable();
             ids.extend(found);
         }
-        // The one that was named is told of in any case.
-        if all.is_empty() || (process.stat().pid != own && why_not(process.stat()).is_none()) {
+        // The named process is always in the result.
+        if all.is_empty() || (process.stat().pid != own && obstacle(process.stat()).is_none()) {
             all.push(process);
         }
         next = std::iter::from_fn(|| ids.pop_front())
@@ -137,33 +140,31 @@ fn below(kernel: &Kernel, first: Process, mut children: HashMap<u32, Vec<Process
 }
 
 impl Subject {
-    /// A process whose memory may come back: nobody is asked.
+    /// Returns a process for a prefetch, which needs no check.
     pub fn any(process: Process) -> Result<Self> {
         let group = process.read_group()?.unwrap_or_default();
         Ok(Subject { process, group, account: None })
     }
 
-    /// A process whose memory may be taken; an error says why it may not. Its class counts, and of the group
-    /// that accounts for its memory what is protected and kept.
+    /// Returns a process whose memory may be reclaimed. Fails if its class forbids it, or if all
+    /// memory of the group that accounts for it is protected or kept.
     pub fn permitted(kernel: &Kernel, rules: &Rules<'_>, process: Process, ignore: Ignore) -> Result<Self> {
         let tree = &rules.tree;
         let ProcessAssignment { class, origin, .. } =
             processes::classify(rules.processes, tree, &rules.statements, &process);
-        // Of what nothing is known is protected: unknown is never cold.
+        // An unknown process is protected: unknown is never cold.
         if class != Class::Background && !ignore.class {
             let (name, class) = (name(process.stat()), class.name());
-            let text = format!(
-                "{name} is {class} ({origin}); nothing was reclaimed. --ignore-class reclaims it all the same."
-            );
+            let text = format!("{name} is {class} ({origin}); nothing was reclaimed. --ignore-class allows it.");
             return Err(Exit::Failed.error(text));
         }
         let group = process.read_group()?.unwrap_or_default();
-        // Where a group has no memory controller, the nearest above it that has one accounts for it.
+        // The nearest group at or above it with a memory controller accounts for its memory.
         for path in group.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             let Some(node) = tree.find(path).filter(|node| node.current.is_some()) else { continue };
             let opened = Group::open(kernel.cgroup()?, path)?;
             let candidate = targets::find_named(tree, node, &opened, ignore.class, ignore.low)?;
-            // Where nothing is kept and protected, what the group held a moment ago is no bound.
+            // Without protected or kept memory there is no bound.
             let gain = if candidate.gain < candidate.current { candidate.gain } else { Bytes::MAX };
             let account = (opened.id() == candidate.id).then_some(Account { group: opened, gain });
             return Ok(Subject { process, group, account });
@@ -172,22 +173,22 @@ impl Subject {
     }
 }
 
-/// What is missing when the kernel refuses to look into a process (`CAP_SYS_PTRACE`) or to take a hint
-/// about it (`CAP_SYS_NICE`). Yama's `ptrace_scope` has no say in either: it is about attaching.
+/// Returns the error if the kernel refuses to read a process (`CAP_SYS_PTRACE`) or to hint it
+/// (`CAP_SYS_NICE`). Yama's `ptrace_scope` matters for neither: it is about attaching.
 pub fn denied(kernel: &Kernel, name: &str, needed: Capability) -> anyhow::Error {
     let what = match needed {
-        Capability::SysNice => "no hint may be given about",
-        _ => "may not look into",
+        Capability::SysNice => "cannot hint",
+        _ => "cannot read",
     };
     let own = Status::read_own(kernel).ok().and_then(|status| status.capabilities);
     let has = own.is_some_and(|own| own.has(needed));
     let needed = needed.name();
     let why = if read_is_first_user_namespace(kernel) == Some(false) {
-        format!("it takes {needed} in the first user namespace, and omr runs in another")
+        format!("needs {needed} in the first user namespace, and omr runs in another")
     } else if has {
-        format!("in spite of {needed}: a security module may forbid it")
+        format!("forbidden in spite of {needed}, perhaps by a security module")
     } else {
-        format!("it takes {needed}, so run it as root")
+        format!("needs {needed}, so run it as root")
     };
     Exit::Failed.error(format!("{what} {name}: {why}"))
 }
@@ -204,23 +205,23 @@ mod tests {
     }
 
     #[test]
-    fn who_got_a_pid_since_is_no_descendant_nor_are_its_children() {
+    fn a_process_with_a_reused_pid_and_its_children_are_no_descendants() {
         let root = FakeRoot::new();
         for (pid, ppid) in [(10, 1), (11, 10), (12, 10), (13, 11), (14, 12), (20, 1)] {
             add(&root, pid, ppid, 500);
         }
         let kernel = Kernel::open(root.path()).expect("a root");
-        // What is below it, when `change` happens after all processes were looked at.
+        // Returns the descendants if `change` happens after all processes were read.
         let found = |change: &dyn Fn()| {
             let first = open(&kernel, 10).expect("a process");
             let children = read_children(&kernel).expect("processes");
             change();
-            let all = below(&kernel, first, children);
+            let all = collect_descendants(&kernel, first, children);
             all.iter().map(|process| process.stat().pid).collect::<Vec<_>>()
         };
         assert_eq!(found(&|| ()), [10, 11, 12, 13, 14]);
         assert_eq!(found(&|| add(&root, 14, 20, 900)), [10, 11, 12, 13]);
         assert_eq!(found(&|| add(&root, 11, 20, 900)), [10, 12], "13 may be a child of the new 11");
-        assert_eq!(found(&|| add(&root, 10, 20, 900)), [10], "which nobody hints any more: it is gone");
+        assert_eq!(found(&|| add(&root, 10, 20, 900)), [10], "the process is gone, so it is not hinted");
     }
 }

@@ -1,7 +1,8 @@
-//! Freeing the swap cache that paging out to a disk leaves behind.
+//! Frees the swap cache that paging out to a disk leaves behind.
 //!
-//! Pages that are paged out to a disk stay in memory as swap cache, and the group's `memory.reclaim` has
-//! to free them: it is asked for as many bytes as the hint has put there. The kernel chooses the pages.
+//! Pages that are paged out to a disk stay in memory as swap cache until the group's
+//! `memory.reclaim` frees them. omr asks for as many bytes as the hint has added. The kernel
+//! chooses the pages.
 
 use std::time::Duration;
 
@@ -15,34 +16,37 @@ use omr_units::{Bytes, Limit};
 
 use super::MadviseSession;
 use super::subject::Account;
-use super::work::Work;
+use super::work::HintState;
 use crate::reclaim::limit_journal::Borrowed;
 use crate::reclaim::writeback::{self, Limits};
 use crate::reclaim::{Method, Report, Wish, job};
 use crate::session::Session;
 
-/// Memory that was paged out must have arrived on the disk after this time.
+/// The longest wait for paged-out memory to arrive on the disk.
 const WRITTEN_TIME: Duration = Duration::from_secs(30);
-/// Freeing the swap cache may send this much to swap, however little there is to free.
+/// Freeing swap cache may always send this amount of other memory to swap.
 const LEAST_EXCESS: Bytes = Bytes::mib(2);
 
 impl MadviseSession<'_, '_> {
-    /// Frees the swap cache that was made: `cached` was there before.
-    pub(super) fn free_cached(&mut self, work: &mut Work<'_>, cached: Bytes) -> Result<()> {
+    /// Frees the swap cache that this hint made. `cached`: the swap cache before the hint.
+    pub(super) fn free_cached(&mut self, work: &mut HintState<'_>, cached: Bytes) -> Result<()> {
         let Some(account) = &work.subject.account else { return Ok(()) };
         if !work.on_disk || work.report.swapped_out < SMALLEST {
             return Ok(());
         }
         let has_arrived = self.wait_until_written(&account.group, &mut work.buffer);
-        let made =
-            |work: &mut Work<'_>| -> Result<Bytes> { Ok((work.cached()? - cached).min(work.report.swapped_out)) };
+        let made = |work: &mut HintState<'_>| -> Result<Bytes> {
+            Ok((work.read_swap_cache()? - cached).min(work.report.swapped_out))
+        };
         let amount = made(work)?;
         work.report.left_cached = amount;
         if amount < SMALLEST || self.session.cancel.is_set() {
             return Ok(());
         }
         if !has_arrived {
-            work.report.notes.push("the swap disk does not keep up, so what went there stays in memory as well".into());
+            work.report
+                .notes
+                .push("the swap disk does not keep up, so memory that was swapped out stays in memory, too".into());
             return Ok(());
         }
         let Some(behind) = self.reclaim_cached(account, amount, work)? else { return Ok(()) };
@@ -57,8 +61,8 @@ impl MadviseSession<'_, '_> {
         Ok(())
     }
 
-    /// Reclaims this much swap cache; `None`: this kernel cannot, and a note says so.
-    fn reclaim_cached(&mut self, account: &Account, amount: Bytes, work: &mut Work<'_>) -> Result<Option<Report>> {
+    /// Reclaims this amount of swap cache; `None`: this kernel cannot, and a note says so.
+    fn reclaim_cached(&mut self, account: &Account, amount: Bytes, work: &mut HintState<'_>) -> Result<Option<Report>> {
         let (kernel, group) = (self.session.host.kernel, &account.group);
         let mut method = match Method::choose(kernel, Wish::Any(BackendChoice::Auto), group, self.session.actuator) {
             Ok(method) => method,
@@ -71,33 +75,33 @@ impl MadviseSession<'_, '_> {
         };
         let excess = Bytes(amount.0 / 16).max(LEAST_EXCESS);
         let bound = self.bound_swap(group, excess, &mut work.buffer)?;
-        // These pages are in swap already, and as a rule first in the kernel's order. If the kernel sends out
-        // other pages of the group instead, this limit ends the job.
+        // These pages are in swap already, and usually first in the kernel's order. If the kernel
+        // swaps out other pages of the group instead, this limit ends the job.
         let job = job::swap_cache_job(self.config, amount, excess);
         let mut silent = |_| {};
-        let mut session = Session { journal: None, ..self.session.told(&mut silent) };
+        let mut session = Session { journal: None, ..self.session.with_progress(&mut silent) };
         let behind = session.reclaim(&mut method, group.into(), job);
         if let Some(borrowed) = bound {
-            borrowed.give_back(self.session.actuator)?;
+            borrowed.restore(self.session.actuator)?;
         }
         Ok(Some(behind))
     }
 
-    /// Waits until no memory of the group is on its way to the disk: `memory.reclaim` cannot free such
-    /// pages, and would send out others instead. False when the disk does not keep up.
+    /// Waits until no memory of the group is on its way to the disk: `memory.reclaim` cannot free
+    /// such pages, and would swap out others instead. Returns false if the disk does not keep up.
     fn wait_until_written(&self, group: &Group, buffer: &mut Vec<u8>) -> bool {
         let limits = Limits { longest: WRITTEN_TIME, patience: WRITTEN_TIME };
         let read = || match group.read_stat(buffer) {
             Ok(stat) => Ok(stat.file_writeback.unwrap_or(Bytes::MAX)),
-            // Gone, as a rule: nothing of it is left to free.
+            // The group is usually gone, so there is nothing to free.
             Err(_) => Ok(Bytes::ZERO),
         };
         writeback::wait(self.session.cancel, limits, read).unwrap_or(false)
     }
 
-    /// Lets the group swap out no more than `excess` until its `memory.swap.max` is given back: a single
-    /// write to `memory.reclaim` can send out a whole group, because pages that are on their way do not
-    /// count as freed.
+    /// Limits the group's further swap to `excess` until its `memory.swap.max` is restored. Without
+    /// the limit a single write to `memory.reclaim` can swap out a whole group, because pages on
+    /// their way to the disk do not count as freed.
     fn bound_swap<'g>(&mut self, group: &'g Group, excess: Bytes, buffer: &mut Vec<u8>) -> Result<Option<Borrowed<'g>>>
     where
         Self: 'g,
@@ -115,7 +119,7 @@ impl MadviseSession<'_, '_> {
         let Some(borrowed) = journal.borrow(group, FILE, before)? else { return Ok(None) };
         match self.session.actuator.write(group.dir(), FILE, &low.to_string())? {
             Outcome::Done => Ok(Some(borrowed)),
-            _ => borrowed.give_back(self.session.actuator).map(|()| None),
+            _ => borrowed.restore(self.session.actuator).map(|()| None),
         }
     }
 }

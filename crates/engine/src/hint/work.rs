@@ -1,4 +1,5 @@
-//! One process while it is hinted: its mappings, its page table, and what the kernel refused.
+//! The state of hinting one process: its mappings, its page table, and the ranges that the kernel
+//! refused.
 
 use anyhow::Result;
 use omr_actuate::Advice;
@@ -11,8 +12,8 @@ use super::plan::Skip;
 use super::report::{Report, Why};
 use super::subject::Subject;
 
-/// One process while it is hinted.
-pub(super) struct Work<'a> {
+/// The state of hinting one process.
+pub(super) struct HintState<'a> {
     pub subject: &'a Subject,
     pub advice: Advice,
     pub layout: Layout,
@@ -27,9 +28,9 @@ pub(super) struct Work<'a> {
     pub buffer: Vec<u8>,
 }
 
-impl Work<'_> {
-    /// Swap cache of the group that accounts for the process.
-    pub fn cached(&mut self) -> Result<Bytes> {
+impl HintState<'_> {
+    /// Returns the swap cache of the group that accounts for the process.
+    pub fn read_swap_cache(&mut self) -> Result<Bytes> {
         let Some(account) = &self.subject.account else { return Ok(Bytes::ZERO) };
         match account.group.read_stat(&mut self.buffer) {
             Ok(stat) => Ok(stat.swapcached.unwrap_or_default()),
@@ -38,7 +39,7 @@ impl Work<'_> {
         }
     }
 
-    /// The part of these ranges that is in memory, and the part that is in swap.
+    /// Returns the part of these ranges that is in memory, and the part that is in swap.
     pub fn residency(&mut self, ranges: &Ranges) -> omr_kernel::Result<(Ranges, Ranges)> {
         let found = self.pagemap.residency(ranges)?;
         // Before 6.7 the file of a process that has ended is empty, as if nothing were in memory.
@@ -47,9 +48,9 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Finds out why the kernel refused ranges, and which of `without_pages`, which it refused as well, are
-    /// devices.
-    pub fn name_refused(&mut self, without_pages: &Ranges) {
+    /// Adds the reasons why the kernel refused ranges to the report. Those of `without_pages` were
+    /// refused as well, if they are memory of a device.
+    pub fn report_refused(&mut self, without_pages: &Ranges) {
         if self.refused.is_empty() && without_pages.is_empty() {
             return;
         }
@@ -61,14 +62,14 @@ impl Work<'_> {
             if *refusal == Refusal::Device {
                 refused = refused.union(&without_pages.within(&mapping.range));
             }
-            self.pass_over(&refused, Skip::from(*refusal));
+            self.skip(&refused, Skip::from(*refusal));
             named.push(mapping.range.clone());
         }
-        // Ranges for which smaps has no reason any more were unlocked since.
-        self.pass_over(&self.refused.without(&named), Skip::Locked);
+        // If smaps has no reason for a range, the range was locked and is unlocked by now.
+        self.skip(&self.refused.without(&named), Skip::Locked);
     }
 
-    fn pass_over(&mut self, ranges: &Ranges, skip: Skip) {
+    fn skip(&mut self, ranges: &Ranges, skip: Skip) {
         for range in ranges.as_slice() {
             self.report.skipped.add(skip, length(range));
             self.report.add(range, length(range), Why::Skipped(skip), Bytes::ZERO, 0);

@@ -1,5 +1,4 @@
-//! How fast the swap disk takes what is written to it, as last measured: the rate at which an image
-//! would be written.
+//! The last measured write rate of the swap disk, at which an image would be written.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,10 +14,10 @@ use crate::reclaim::Report;
 
 const FILE: &str = "disk-rate.json";
 
-/// Less says more about the disk's cache than about the disk.
+/// The least amount for a measurement. Less would measure the disk's cache.
 const ENOUGH: Bytes = Bytes::mib(16);
 
-/// What was written, in what time.
+/// The amount that was written, and the time that it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     written: Bytes,
@@ -26,7 +25,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Takes in a job. One that freed much more than it wrote, or wrote a little, says nothing.
+    /// Adds a job. Skips a job that wrote little, or that freed much more than it wrote.
     pub fn add(&mut self, report: &Report) {
         if report.swapped_out >= Bytes::mib(1) && report.swapped_out.0 >= report.freed.0 / 2 {
             self.written += report.swapped_out;
@@ -34,7 +33,7 @@ impl Measured {
         }
     }
 
-    /// Bytes a second, once enough was written.
+    /// Returns the bytes per second; `None`: too little was written.
     pub fn rate(&self) -> Option<Bytes> {
         if self.written < ENOUGH {
             return None;
@@ -49,15 +48,15 @@ struct Saved {
     device: String,
 }
 
-/// The rate that was last measured of that device.
+/// Returns the last measured rate of this device.
 pub fn load(root: &Path, device: &Path) -> Option<Bytes> {
     let text = std::fs::read(paths::state_dir(root).join(FILE)).ok()?;
     let saved: Saved = serde_json::from_slice(&text).ok()?;
     (saved.device == device.to_string_lossy() && saved.bytes_per_second.0 > 0).then_some(saved.bytes_per_second)
 }
 
-/// Keeps a rate for the next time, as that of the swap that an image goes to; see [`is_disk_only`]. Where
-/// there is no place for an image nobody will ask. That it cannot be kept is nothing to fail for.
+/// Saves a rate as that of the swap for an image; see [`is_disk_only`]. Does nothing if this
+/// machine cannot hibernate. A failed write is only logged.
 pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
     let Ok(place) = image::place(kernel, root) else { return };
     let saved = Saved { bytes_per_second: rate, device: place.device.path.to_string_lossy().into_owned() };
@@ -69,7 +68,7 @@ pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
     }
 }
 
-/// Whether all that is swapped out goes to disks. Where some swap is zram a rate is not the disk's.
+/// Returns true if all swap is on disks. If some swap is zram, a rate is not that of the disk.
 pub fn is_disk_only(kernel: &Kernel) -> bool {
     swap::read(kernel).is_ok_and(|devices| !devices.is_empty() && devices.iter().all(|device| device.kind.is_disk()))
 }

@@ -1,5 +1,5 @@
-//! Handing free memory back to the host of this machine: compact it into blocks large enough to be reported, and wait
-//! until the host was told of them.
+//! Returns free memory to the host of this machine: compacts it into blocks that are large enough
+//! for free page reporting, and waits until the kernel has reported them.
 
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,18 +16,18 @@ use serde::Serialize;
 
 use crate::session::NewActuator;
 
-/// Passes of compaction that make no more blocks, before it is over.
+/// Compaction ends after this number of passes in a row without more blocks.
 const PASSES_IN_VAIN: u32 = 2;
-/// However much each makes.
+/// The most passes of compaction.
 const MOST_PASSES: u32 = 20;
-/// How often is looked.
-const LOOK: Duration = Duration::from_millis(250);
-/// Reports go out 2 s apart: so long without another is the end of it.
+/// The time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// The wait ends after this time without a report. Reports are 2 s apart.
 const STALL: Duration = Duration::from_secs(8);
-/// The host has to know of all for so long: blocks that it is being told of are on no list, so they are missing from what is
-/// free, 32 at a time.
+/// All blocks must be reported for this time: blocks that are being reported, up to 32 at a time,
+/// are on no list, so they are missing from the free ones.
 const SETTLED: Duration = Duration::from_secs(1);
-/// Where nothing can be seen: 17 rounds, as many as the kernel needs when it tells a sixteenth in each.
+/// The wait if reports cannot be seen: 17 rounds, as the kernel reports a sixteenth in each round.
 const UNSEEN: Duration = Duration::from_secs(34);
 
 /// Free memory in the zones that are reported.
@@ -35,16 +35,16 @@ const UNSEEN: Duration = Duration::from_secs(34);
 pub struct Blocks {
     /// Free memory.
     pub free: Bytes,
-    /// Of it, in blocks that are large enough to be reported.
+    /// The part of it in blocks that are large enough to be reported.
     pub in_blocks: Bytes,
-    /// How many those are.
+    /// The number of these blocks.
     pub blocks: u64,
-    /// How many of them the host was told of; `None` where the kernel does not show it.
+    /// The number of reported blocks; `None`: the kernel does not show it.
     pub reported: Option<u64>,
 }
 
 impl Blocks {
-    /// Looks what is free now, in blocks of this order and larger ones.
+    /// Reads the free memory, and its part in blocks of at least this order.
     pub fn read(kernel: &Kernel, order: u32) -> Result<Self> {
         let buffer = &mut Vec::new();
         let free = buddyinfo::read(kernel, buffer)?;
@@ -61,40 +61,42 @@ impl Blocks {
         Ok(sum)
     }
 
-    /// Whether the host knows of all.
+    /// Returns true if all blocks are reported.
     fn is_reported(&self) -> bool {
         self.reported.is_some_and(|reported| reported >= self.blocks)
     }
 
-    /// Whether it knows of nearly all: blocks come and go while the counts are read.
+    /// Returns true if nearly all blocks are reported: blocks come and go while the counts are
+    /// read.
     fn is_nearly_reported(&self) -> bool {
         self.reported.is_some_and(|reported| reported.saturating_mul(10) >= self.blocks.saturating_mul(9))
     }
 }
 
-/// Of the time that there is for preparing, what compacting and reports need: a quarter and no more than 10 s, as reports go
-/// out while memory is reclaimed as well.
+/// Returns the part of a preparation's time that is for compaction and reports: a quarter, at most
+/// 10 s, as the kernel also reports during reclaim.
 pub fn reserve(time: Duration) -> Duration {
     (time / 4).min(Duration::from_secs(10))
 }
 
-/// Compacts what is free and waits until the host was told of it; `None`: no host is told of anything. For the daemon.
+/// Compacts free memory and waits until it is reported, for the daemon; `None`: this machine has no
+/// free page reporting.
 pub fn run(kernel: &Kernel, root: &Path, new_actuator: NewActuator<'_>, stop: &Flag) -> Result<Option<Blocks>> {
     let Some(order) = page_reporting::read_order(kernel)? else { return Ok(None) };
     compact_fully(kernel, root, order, new_actuator, stop)?;
-    let (blocks, _) = wait(kernel, order, stop, &mut |_| {})?;
+    let (blocks, _) = wait_for_reports(kernel, order, stop, &mut |_| {})?;
     Ok(Some(blocks))
 }
 
-/// Size of the smallest block that is reported.
-pub fn block(kernel: &Kernel, order: u32) -> Bytes {
+/// Returns the size of the smallest block that is reported.
+pub fn block_size(kernel: &Kernel, order: u32) -> Bytes {
     Pages(1u64.checked_shl(order).unwrap_or(u64::MAX)).bytes(kernel.page())
 }
 
-/// Compacts all memory; `None` when the time was up before.
+/// Compacts all memory; `None`: cancelled before the end.
 ///
-/// The write returns when all zones are done and nothing but the end of the process ends it before, so it is made in a
-/// thread of its own, which is left behind at a stop.
+/// The write returns when all zones are compacted, and only the end of the process ends it earlier.
+/// So a thread makes the write, and a cancelled run leaves the thread behind.
 pub fn compact(root: &Path, mut actuator: Box<dyn Actuator>, stop: &Flag) -> Result<Option<Outcome>> {
     let kernel = Kernel::open(root)?;
     let (sender, receiver) = mpsc::channel();
@@ -102,7 +104,7 @@ pub fn compact(root: &Path, mut actuator: Box<dyn Actuator>, stop: &Flag) -> Res
         .name("omr-compact".into())
         .stack_size(64 << 10)
         .spawn(move || sender.send(compaction::compact(&kernel, &mut *actuator)))
-        .context("a thread for compaction")?;
+        .context("start a thread for compaction")?;
     loop {
         match receiver.recv_timeout(Duration::from_millis(10)) {
             Ok(outcome) => return Ok(Some(outcome?)),
@@ -113,11 +115,12 @@ pub fn compact(root: &Path, mut actuator: Box<dyn Actuator>, stop: &Flag) -> Res
     }
 }
 
-/// Compacts again and again, until that makes no more blocks; as [`compact`] otherwise.
+/// Compacts as [`compact`] does, repeatedly, until a pass makes no more blocks.
 ///
-/// One pass does not move everything, and what was freed a moment ago is partly on the lists of the CPUs, 7.x keeping more
-/// there. (Of 400 MiB free, 7.3 had 167 MiB in blocks after one pass, as after ten; with the lists drained before each it is
-/// nearly all. 6.12 needs one pass.)
+/// One pass does not move all memory, and memory that was freed just now is partly on the lists of
+/// the CPUs; 7.x keeps more there. (Measured with 400 MiB free: 7.3 had 167 MiB in blocks after one
+/// pass and after ten, and nearly all if the lists were drained before each pass. 6.12 needs one
+/// pass.)
 pub fn compact_fully(
     kernel: &Kernel,
     root: &Path,
@@ -139,8 +142,13 @@ pub fn compact_fully(
     Ok(Some(Outcome::Done))
 }
 
-/// Waits until the host was told of all blocks, until no more are told of, or until it must end.
-pub fn wait(kernel: &Kernel, order: u32, stop: &Flag, progress: &mut dyn FnMut(&Blocks)) -> Result<(Blocks, End)> {
+/// Waits until all blocks are reported, until no more reports come, or until the flag is set.
+pub fn wait_for_reports(
+    kernel: &Kernel,
+    order: u32,
+    stop: &Flag,
+    progress: &mut dyn FnMut(&Blocks),
+) -> Result<(Blocks, End)> {
     let began = clock::read_monotonic();
     let (mut most, mut when) = (0, began);
     let mut knows_since = None;
@@ -165,7 +173,7 @@ pub fn wait(kernel: &Kernel, order: u32, stop: &Flag, progress: &mut dyn FnMut(&
         if let Some(end) = end {
             return Ok((blocks, end));
         }
-        stop.sleep(LOOK);
+        stop.sleep(CHECK_INTERVAL);
     }
 }
 
@@ -182,8 +190,8 @@ mod tests {
     const ORDER: u32 = 3;
     const REPORTED: u64 = 1 << 10 | 1 << 3;
 
-    /// Five free blocks of 8 pages at the beginning of a zone that is large enough to be reported, the first of them
-    /// reported; beside it a zone that is not.
+    /// A machine with five free blocks of 8 pages in a zone that is large enough to be reported, of
+    /// which the first `reported` are reported, and a second zone that is too small.
     fn machine(reported: usize) -> FakeRoot {
         let zone = |name: &str, free: u64, start: u64| {
             format!("Node 0, zone {name}\n  pages free {free}\n  low 10\n  spanned 64\n  start_pfn: {start}\n")
@@ -213,25 +221,25 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_when_the_host_knows_of_all() {
+    fn a_wait_ends_when_all_blocks_are_reported() {
         let root = machine(4);
         let mut seen = Vec::new();
         let (blocks, end) =
-            wait(&kernel(&root), ORDER, &Flag::default(), &mut |blocks| seen.push(*blocks)).expect("it");
+            wait_for_reports(&kernel(&root), ORDER, &Flag::default(), &mut |blocks| seen.push(*blocks)).expect("it");
         assert_eq!((end, blocks.reported), (End::Complete, Some(4)));
         assert_eq!((seen.first(), seen.last()), (Some(&blocks), Some(&blocks)));
     }
 
     #[test]
-    fn blocks_that_the_host_is_being_told_of_are_waited_for() {
+    fn a_wait_includes_blocks_that_are_being_reported() {
         let root = machine(3);
         let told =
             |free: &str| root.write("proc/buddyinfo", format!("Node 0, zone Normal {free}\nNode 0, zone Movable 0\n"));
-        // One is on no list, so three of three are reported.
+        // One block is on no list, so three of three are reported.
         told("9 0 0 2 1");
         let mut looks = 0;
         let stop = Flag::with_timeout(Some(Duration::from_secs(2)));
-        let (blocks, end) = wait(&kernel(&root), ORDER, &stop, &mut |_| {
+        let (blocks, end) = wait_for_reports(&kernel(&root), ORDER, &stop, &mut |_| {
             looks += 1;
             told("9 0 0 3 1");
         })
@@ -241,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_the_time() {
+    fn a_wait_ends_when_the_time_is_up() {
         let root = machine(1);
         let stop = Flag::with_timeout(Some(Duration::ZERO));
-        let (blocks, end) = wait(&kernel(&root), ORDER, &stop, &mut |_| {}).expect("it");
+        let (blocks, end) = wait_for_reports(&kernel(&root), ORDER, &stop, &mut |_| {}).expect("it");
         assert_eq!((end, blocks.reported), (End::Timeout, Some(1)));
         stop.set();
         root.remove("proc/kpageflags");
-        let (blocks, _) = wait(&kernel(&root), ORDER, &stop, &mut |_| {}).expect("it");
+        let (blocks, _) = wait_for_reports(&kernel(&root), ORDER, &stop, &mut |_| {}).expect("it");
         assert_eq!(blocks.reported, None);
     }
 
@@ -271,7 +279,7 @@ mod tests {
         let actuator = || -> Box<dyn Actuator> { Box::new(transcript.clone()) };
         let outcome =
             compact_fully(&kernel(&root), root.path(), ORDER, &actuator, &Flag::default()).expect("compacted");
-        // One that made all there are, and two in vain.
+        // One pass made all blocks, and two made none.
         assert_eq!((outcome, transcript.lines().len()), (Some(Outcome::Done), 3));
         let stop = Flag::default();
         stop.set();
@@ -287,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn compaction_is_left_behind_when_the_time_is_up() {
+    fn a_compaction_thread_is_left_behind_when_the_time_is_up() {
         let root = machine(0);
         let stop = Flag::with_timeout(Some(Duration::from_millis(30)));
         assert_eq!(compact(root.path(), slow(), &stop).expect("no error"), None);

@@ -1,4 +1,5 @@
-//! The hibernation image: how large it would be, where it would go, and what stands in its way.
+//! The hibernation image: its forecast size, the swap it would go to, and the obstacles to
+//! hibernation.
 
 use std::fmt;
 use std::path::Path;
@@ -12,7 +13,7 @@ use omr_policy::forecast::{self, Forecast, Inputs};
 use omr_units::Bytes;
 use serde::Serialize;
 
-/// Reads what a forecast needs and makes it. `None` where a part is unknown.
+/// Reads counters and makes a forecast of the image; `None`: a counter is unknown.
 pub fn forecast(kernel: &Kernel) -> Option<Forecast> {
     let buffer = &mut Vec::new();
     let zones: Vec<forecast::Zone> = zoneinfo::read(kernel, buffer)
@@ -53,19 +54,19 @@ pub fn forecast(kernel: &Kernel) -> Option<Forecast> {
 /// The swap that the image goes to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Place {
-    /// It.
+    /// The swap device.
     #[serde(flatten)]
     pub device: SwapDevice,
-    /// No device is set, and this is the one that systemd will set.
+    /// True if no resume device is set, and systemd will set this one.
     pub chosen_by_systemd: bool,
-    /// Free on swap that is filled before this one.
+    /// Free space on swap that the kernel fills before this one.
     pub free_before: Bytes,
-    /// Free on all swap together.
+    /// Free space on all swap together.
     pub free_in_all: Bytes,
 }
 
 impl Place {
-    /// The same as it is now; `None` when it was switched off.
+    /// Reads the place again; `None`: the swap was switched off.
     pub fn again(&self, kernel: &Kernel) -> Option<Place> {
         let devices = swap::read(kernel).ok()?;
         let device = devices.iter().find(|device| device.path == self.device.path)?;
@@ -81,25 +82,26 @@ impl Place {
         }
     }
 
-    /// The name it was switched on by, fit for printing.
+    /// Returns the path by which the swap was switched on, for printing.
     pub fn name(&self) -> String {
         omr_base::text::printable(&self.device.path.to_string_lossy())
     }
 
-    /// Swap of the whole machine that must stay free so that `image` bytes of this device do.
+    /// Returns the swap of the whole machine that must stay free so that `image` bytes of this
+    /// device stay free.
     pub fn floor(&self, image: Bytes) -> Bytes {
         self.free_in_all - self.free_before - (self.device.free() - image)
     }
 }
 
-/// Why the machine cannot hibernate.
+/// A reason why the machine cannot hibernate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Built without it.
+    /// The kernel was built without hibernation.
     NotBuilt,
-    /// Forbidden by lockdown.
+    /// Lockdown forbids hibernation.
     Lockdown(Lockdown),
-    /// Switched off in another way.
+    /// Hibernation is switched off in another way.
     Disabled,
     /// `/sys/power` or `/proc` cannot be read.
     Unknown,
@@ -107,27 +109,27 @@ pub enum Obstacle {
     NoSwap,
     /// All swap is compressed memory.
     ZramOnly,
-    /// No device is set.
+    /// No resume device is set.
     NoDevice,
-    /// The device that is set is no swap that is on.
+    /// The resume device is not active swap.
     NotSwap(DeviceNumber),
-    /// The swap file's place on its device is not set.
+    /// The offset of the swap file on its device is not set.
     NoOffset(String),
-    /// Swap is too small for what the image must hold.
+    /// Swap is too small for the image.
     TooSmall {
-        /// The least image that can be reached.
+        /// The smallest possible image.
         least: Bytes,
-        /// What there is for it.
+        /// The free space for it.
         free: Bytes,
     },
 }
 
 impl fmt::Display for Obstacle {
-    /// What is wrong and what to do about it, in one sentence.
+    /// Writes the problem and its remedy in one sentence.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Obstacle::NotBuilt => {
-                f.write_str("this kernel cannot hibernate; it takes one that is built with CONFIG_HIBERNATION")
+                f.write_str("this kernel cannot hibernate; use one that is built with CONFIG_HIBERNATION")
             }
             Obstacle::Lockdown(lockdown) => write!(
                 f,
@@ -135,20 +137,20 @@ impl fmt::Display for Obstacle {
                  kernel command line"
             ),
             Obstacle::Disabled => f.write_str(
-                "hibernation is switched off; take nohibernate off the kernel command line, or end the program that \
+                "hibernation is switched off; remove nohibernate from the kernel command line, or end the program that \
                  uses memfd_secret",
             ),
             Obstacle::Unknown => f.write_str(
-                "whether this machine can hibernate could not be told; /sys/power, /proc/swaps, /proc/meminfo and \
+                "cannot find out if this machine can hibernate; /sys/power, /proc/swaps, /proc/meminfo and \
                  /proc/zoneinfo must be readable",
             ),
             Obstacle::NoSwap => f.write_str(
-                "there is no swap for the image; switch on a swap partition or file on a disk, as large as half of \
-                 the memory or more",
+                "there is no swap for the image; switch on a swap partition or file on a disk, of at least half the \
+                 size of memory",
             ),
             Obstacle::ZramOnly => f.write_str(
-                "all swap is zram, which is memory: it cannot hold the image, and what is swapped to it is in the \
-                 image; switch on a swap partition or file on a disk",
+                "all swap is zram, which is memory: it cannot hold the image, and its content is part of the image; \
+                 switch on a swap partition or file on a disk",
             ),
             Obstacle::NoDevice => f.write_str(
                 "no resume device is set; boot with resume=DEVICE (and resume_offset=PAGES for a swap file) on the \
@@ -156,7 +158,7 @@ impl fmt::Display for Obstacle {
             ),
             Obstacle::NotSwap(device) => write!(
                 f,
-                "the resume device {device} is no swap that is on; swapon it, or boot with resume= of the swap that is"
+                "the resume device {device} is not active swap; swapon it, or boot with resume= of active swap"
             ),
             Obstacle::NoOffset(file) => write!(
                 f,
@@ -165,13 +167,13 @@ impl fmt::Display for Obstacle {
             ),
             Obstacle::TooSmall { least, free } => write!(
                 f,
-                "swap is too small: the image takes {least} or more, and {free} is free for it; make the swap larger"
+                "swap is too small: the image needs {least} or more, and {free} is free; make the swap larger"
             ),
         }
     }
 }
 
-/// Where the image would go, or why there would be none.
+/// Returns the swap that the image would go to. Fails if the machine cannot hibernate.
 pub fn place(kernel: &Kernel, root: &Path) -> Result<Place, Obstacle> {
     let hibernation = Hibernation::read(kernel);
     match hibernation.availability {
@@ -194,8 +196,8 @@ pub fn place(kernel: &Kernel, root: &Path) -> Result<Place, Obstacle> {
         return Err(Obstacle::ZramOnly);
     }
     let (device, chosen_by_systemd) = match hibernation.resume {
-        Some(number) => (holder(kernel, root, &disks, number, &hibernation)?, false),
-        None if systemd_chooses(kernel, root) => {
+        Some(number) => (find_resume_swap(kernel, root, &disks, number, &hibernation)?, false),
+        None if systemd_sets_device(kernel, root) => {
             // src/shared/hibernate-util.c: the highest priority, then the most room.
             let chosen = disks.iter().max_by_key(|device| (device.priority, device.free()));
             (*chosen.ok_or(Obstacle::NoSwap)?, true)
@@ -205,8 +207,8 @@ pub fn place(kernel: &Kernel, root: &Path) -> Result<Place, Obstacle> {
     Ok(Place::of(device, &devices, chosen_by_systemd))
 }
 
-/// The swap on the resume device.
-fn holder<'a>(
+/// Returns the swap on the resume device.
+fn find_resume_swap<'a>(
     kernel: &Kernel,
     root: &Path,
     disks: &[&'a SwapDevice],
@@ -216,8 +218,8 @@ fn holder<'a>(
     if let Some(partition) = disks.iter().find(|device| device.read_number(kernel) == Some(number)) {
         return Ok(partition);
     }
-    // The device of a file is its file system's. Of several there only the offset would tell which it is, so the one with
-    // least room is taken.
+    // The device of a file is that of its file system. If a file system has several swap files,
+    // only the offset would identify the right one, so the one with the least room counts.
     let file = disks
         .iter()
         .copied()
@@ -230,22 +232,23 @@ fn holder<'a>(
     }
 }
 
-/// Whether a file with this device number can be on that device. btrfs tells numbers of its own, without a driver's (major 0).
+/// Returns true if a file with this device number can be on that device. btrfs has device numbers
+/// of its own, with major 0.
 fn may_be_on(file_system: Option<DeviceNumber>, device: DeviceNumber) -> bool {
     file_system.is_none_or(|number| number == device || number.major == 0)
 }
 
-/// Whether systemd sets a device when none is set: it does where it can tell the next boot of it, by an
-/// EFI variable.
-fn systemd_chooses(kernel: &Kernel, root: &Path) -> bool {
+/// Returns true if systemd sets a resume device when none is set: it can do so with an EFI
+/// variable.
+fn systemd_sets_device(kernel: &Kernel, root: &Path) -> bool {
     kernel.sys.has("firmware/efi/efivars") && root.join("run/systemd/system").is_dir()
 }
 
-/// Whether swap can have room for the image. What goes to this swap makes the image smaller and takes
-/// its room alike; only what goes elsewhere, or needs no swap, helps. What is left is written
-/// compressed, to half its size or so; where even that has no room, hibernation fails when all the work
-/// is done.
-pub fn room(forecast: &Forecast, place: &Place) -> Result<(), Obstacle> {
+/// Checks that the image can fit into its swap. Memory that is swapped to the same device makes the
+/// image smaller, but takes the same room. Only memory that goes elsewhere, or needs no swap,
+/// helps. The image is written compressed, to about half its size. If even that does not fit,
+/// hibernation would fail after all the work.
+pub fn check_room(forecast: &Forecast, place: &Place) -> Result<(), Obstacle> {
     let elsewhere = forecast.could_leave.without_swap() + place.free_before.min(forecast.could_leave.anon);
     let least = Bytes((forecast.in_use - forecast.per_cpu - elsewhere).max(forecast.must_stay).0 / 2);
     let free = place.device.free();
@@ -261,7 +264,7 @@ mod tests {
         let (disk, other) = (DeviceNumber { major: 253, minor: 1 }, DeviceNumber { major: 253, minor: 2 });
         assert!(may_be_on(Some(disk), disk));
         assert!(!may_be_on(Some(other), disk));
-        // btrfs, and a file that cannot be looked at.
+        // btrfs, and a file that cannot be read.
         assert!(may_be_on(Some(DeviceNumber { major: 0, minor: 37 }), disk) && may_be_on(None, disk));
     }
 }

@@ -1,8 +1,9 @@
-//! `/sys/power/image_size`, raised from right before the kernel makes an image until the machine is back, where what the
-//! kernel could still take would not be worth looking for.
+//! Raises `/sys/power/image_size` from right before the kernel makes an image until resume, if the
+//! kernel could reclaim too little to be worth a search.
 //!
-//! What stood there is on disk before it is changed, and put back after resume by whoever raised it: `omr hibernate`, or the
-//! hook that systemd runs before and after every sleep. Should that be killed in between, the next preparation or sleep does it.
+//! The old value is on disk before it is changed. `omr hibernate`, or the hook that systemd runs
+//! before and after every sleep, restores it after resume. If that program is killed meanwhile, the
+//! next preparation or sleep restores it.
 
 use std::fs;
 use std::path::Path;
@@ -19,25 +20,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::prepare::image;
 
-/// What is noted on disk.
+/// The entry on disk.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     /// The kernel's boot id: the value does not outlive a boot.
     boot: String,
-    /// What stood there.
+    /// The old value.
     before: Bytes,
-    /// What omr has put there. Anything else is somebody else's, and stays.
+    /// The value that omr has set. Any other value is from another program, and stays.
     raised: Bytes,
 }
 
-/// Raises it where that spares the kernel a search for little, unless the configuration says otherwise; to what. See
+/// Raises `image_size` if that saves the kernel a search for little memory, unless the
+/// configuration forbids it. Returns the new value; `None`: not raised. See
 /// [`omr_policy::forecast::Forecast::worth_copying`].
 pub fn raise(kernel: &Kernel, root: &Path, config: &Config, actuator: &mut dyn Actuator) -> Result<Option<Bytes>> {
     restore(kernel, root, actuator)?;
     if !config.hibernate.raise_image_size {
         return Ok(None);
     }
-    let forecast = image::forecast(kernel).context("the kernel does not tell what memory is in use")?;
+    let forecast = image::forecast(kernel).context("the memory in use cannot be read")?;
     let Ok(place) = image::place(kernel, root) else { return Ok(None) };
     let raised = forecast.worth_copying(place.device.free());
     let (Some(raised), Some(before)) = (raised, Hibernation::read(kernel).image_size) else { return Ok(None) };
@@ -53,7 +55,7 @@ pub fn raise(kernel: &Kernel, root: &Path, config: &Config, actuator: &mut dyn A
     Ok(Some(raised))
 }
 
-/// Puts back what stood there before it was raised; that.
+/// Restores the old value, and returns it; `None`: nothing was to be restored.
 pub fn restore(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Result<Option<Bytes>> {
     let file = paths::image_size(&paths::state_dir(root));
     let Ok(text) = fs::read(&file) else { return Ok(None) };
@@ -70,7 +72,7 @@ pub fn restore(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Res
 fn set(kernel: &Kernel, actuator: &mut dyn Actuator, size: Bytes) -> Result<()> {
     match omr_actuate::hibernate::set_image_size(kernel, actuator, size)? {
         Outcome::Done => Ok(()),
-        Outcome::Denied => bail!("image_size could not be set to {}: permission denied; it takes root", size.0),
+        Outcome::Denied => bail!("image_size could not be set to {}: permission denied; run as root", size.0),
         _ => bail!("image_size could not be set to {}", size.0),
     }
 }

@@ -1,9 +1,10 @@
-//! Preparing the machine for what is to come: reclaims from the groups that may be touched until a
-//! goal is reached, the stop flag is set or its time is up. For the command line and for the daemon's
-//! worker alike.
+//! Prepares the machine for hibernation, a burst or a migration. Reclaims from the groups that may
+//! be reclaimed until a goal is reached, the flag is set or the time is up. The command line and
+//! the daemon's worker both use this module.
 
 pub mod disk_rate;
 pub mod free_page_reporting;
+pub mod hibernated;
 pub mod image;
 pub mod image_size;
 pub mod zram;
@@ -30,72 +31,72 @@ use crate::reclaim::writeback::{self, DIRTY, Limits};
 use crate::reclaim::{Report, Target as GroupTarget, Wish, job};
 use crate::session::{Progress, Session};
 
-/// A round over all groups that frees less than this was the last.
+/// A round over all groups that frees less than this is the last.
 const LITTLE: Bytes = Bytes::mib(1);
-/// So was the last of so many in a row after which there is as much to take as before: what is taken comes back as soon,
-/// such as memory of this program, where its own group is one of those.
+/// The rounds end after this number of rounds in a row without progress: memory then comes back as
+/// fast as it leaves, for example this program's own memory if its group is reclaimed, too.
 const ROUNDS_IN_VAIN: u32 = 3;
-/// A goal is aimed at with this much to spare: whoever asks for hibernation allocates a little, and what
-/// came back at the last moment must not spoil it.
+/// Each round aims this far beyond the goal: the program that starts hibernation allocates a
+/// little, and some memory comes back at the last moment.
 const MARGIN: Bytes = Bytes::mib(8);
-/// The most rounds that free pages which have arrived in swap.
-const COLLECTIONS: u32 = 10;
-/// How long the end of a preparation waits for memory on its way to swap.
+/// The most rounds that free swap cache at the end.
+const SWAP_CACHE_ROUNDS: u32 = 10;
+/// The longest wait at the end of a preparation for memory on its way to swap.
 const WRITEBACK: Limits = Limits { longest: Duration::from_secs(5), patience: Duration::from_secs(5) };
 
-/// How small an image has to be.
+/// The size of a hibernation image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// So small that the kernel only has to copy it.
+    /// Small enough that the kernel only has to copy it.
     Fast,
-    /// That, and before compression no larger than this.
+    /// As with `Fast`, and no larger than this before compression.
     AtMost(Bytes),
-    /// As small as will go.
+    /// As small as possible.
     Smallest,
 }
 
-/// What is to be reached.
+/// The goal of a preparation.
 #[derive(Clone, Debug)]
 pub enum Goal {
     /// A hibernation image for which swap has room, and that the kernel only has to copy.
     Image {
-        /// Its size before compression; `None`: as small as will go.
+        /// The size before compression; `None`: as small as possible.
         at_most: Option<Bytes>,
-        /// Where it goes.
+        /// The swap for the image.
         place: Place,
     },
-    /// Free memory above the watermarks up to which kswapd reclaims, and above what zones keep for
-    /// those who can use no other.
+    /// Free memory above the watermarks up to which kswapd reclaims, and above the reserves of each
+    /// zone for allocations that can use no other zone.
     Free {
-        /// This much.
+        /// The amount.
         at_least: Bytes,
     },
-    /// Everything that may be taken: what is in memory is moved with the machine.
+    /// All memory that may be reclaimed, because a migration sends all memory in use.
     All,
 }
 
 impl Goal {
-    /// The goal of a preparation for hibernation, or why there can be none.
+    /// Returns the goal of a preparation for hibernation. Fails if this machine cannot hibernate.
     pub fn hibernate(kernel: &Kernel, root: &Path, target: Target) -> Result<Self, Obstacle> {
         let place = image::place(kernel, root)?;
         let forecast = image::forecast(kernel).ok_or(Obstacle::Unknown)?;
-        image::room(&forecast, &place)?;
+        image::check_room(&forecast, &place)?;
         let at_most = match target {
             Target::AtMost(size) => Some(size),
-            // With image_size 0 nothing is small enough: then as small as will go is what was asked for.
+            // With image_size 0 no image is small enough, so the goal is the smallest possible one.
             Target::Fast => Some(forecast.fast).filter(|&fast| fast > forecast.must_stay),
             Target::Smallest => None,
         };
         Ok(Goal::Image { at_most, place })
     }
 
-    /// What must still leave memory, measured now; zero when the goal is reached. `None` in a goal
-    /// that ends only when nothing more will go.
+    /// Measures the memory that must still leave; zero: the goal is reached. `None`: the goal is to
+    /// reclaim as much as possible.
     pub fn missing(&self, kernel: &Kernel) -> Result<Option<Bytes>> {
         match self {
             Goal::Image { at_most, place, .. } => {
                 let (forecast, no_room) = read_image(kernel, place)?;
-                // Swap it has no room in is no place for an image, however fast it is made.
+                // The image must also fit into its swap.
                 Ok(at_most.map(|size| forecast.above(size).max(no_room)))
             }
             Goal::Free { at_least } => Ok(Some(*at_least - read_free(kernel)?)),
@@ -103,15 +104,15 @@ impl Goal {
         }
     }
 
-    /// What the image is too large for its swap, measured now.
-    fn no_room(&self, kernel: &Kernel) -> Result<Bytes> {
+    /// Measures by how much the image is too large for its swap.
+    fn excess_over_swap(&self, kernel: &Kernel) -> Result<Bytes> {
         match self {
             Goal::Image { place, .. } => Ok(read_image(kernel, place)?.1),
             Goal::Free { .. } | Goal::All => Ok(Bytes::ZERO),
         }
     }
 
-    /// Swap of the whole machine that must stay free when `amount` more leaves memory.
+    /// Returns the swap of the whole machine that must stay free if `amount` more leaves memory.
     fn swap_floor(&self, kernel: &Kernel, config: &Loaded, amount: Bytes) -> Bytes {
         let swap = SwapSpace::read(kernel).map(omr_policy::Swap::from);
         let floor = swap_floor(&config.policy, SwapContext { swap, image: None }, amount);
@@ -128,62 +129,62 @@ impl Goal {
     }
 }
 
-/// The image as it would be now, and what of it has no room in its swap.
+/// Returns the forecast of an image made now, and by how much it is too large for its swap.
 fn read_image(kernel: &Kernel, place: &Place) -> Result<(Forecast, Bytes)> {
-    let forecast = image::forecast(kernel).context("the kernel does not tell any more what memory is in use")?;
+    let forecast = image::forecast(kernel).context("the memory in use can no longer be read")?;
     let place = place.again(kernel).with_context(|| format!("{} is no swap any more", place.name()))?;
     Ok((forecast, forecast.image - place.device.free()))
 }
 
-/// Free memory that can be had before kswapd has to do anything.
+/// Returns the free memory that can be allocated before kswapd reclaims.
 pub fn read_free(kernel: &Kernel) -> Result<Bytes> {
     let zones = zoneinfo::read(kernel, &mut Vec::new())?;
     let free = zones.iter().map(|zone| zone.free - zone.high - zone.protection).fold(Pages(0), |sum, free| sum + free);
     Ok(free.bytes(kernel.page()))
 }
 
-/// How a preparation ended.
+/// The end of a preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reached {
     /// The goal is reached.
     Reached,
-    /// Less than that was to be had.
+    /// The goal is not reached.
     Partly,
 }
 
-/// What a preparation did, measured.
+/// The measured result of a preparation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Done {
-    /// How it ended.
+    /// The end.
     pub end: Reached,
     /// Why it ended.
     pub why: End,
-    /// What is missing still; `None` without a size to reach, where the image has room.
+    /// The memory that still had to leave; `None`: the goal has no size, and the image fits.
     pub missing: Option<Bytes>,
-    /// What groups shrank by.
+    /// The memory by which groups shrank.
     pub freed: Bytes,
-    /// Of it, anonymous and shared memory.
+    /// The part of `freed` that was anonymous or shared memory.
     pub freed_anon: Bytes,
-    /// Of it, page cache.
+    /// The part of `freed` that was page cache.
     pub freed_file: Bytes,
     /// Written to swap meanwhile by the whole machine.
     pub swapped_out: Bytes,
-    /// What a run without `--dry-run` would ask for.
+    /// The amount that a run without `--dry-run` would ask for.
     pub planned: Bytes,
-    /// How long it took.
+    /// The duration.
     pub seconds: f64,
-    /// What the swap disk took in a second, where enough was written to tell.
+    /// The write rate of the swap disk per second; `None`: too little was written to know.
     pub disk_rate: Option<Bytes>,
-    /// The first error, where there was one.
+    /// The first error.
     pub error: Option<String>,
 }
 
-/// Carries out preparations.
+/// Runs preparations.
 pub struct Preparation<'s, 'a> {
-    /// What every run needs. The deadline is the timeout of its flag.
+    /// The session. The deadline is the timeout of its flag.
     pub session: &'s mut Session<'a>,
-    /// Classes, guards and steps.
+    /// The configuration: classes, guards and steps.
     pub config: &'s Loaded,
 }
 
@@ -207,44 +208,44 @@ impl Preparation<'_, '_> {
         };
         let mut measured = Measured::default();
         if goal.missing(kernel)? != Some(Bytes::ZERO) {
-            self.flush()?;
-            // Page cache that was dirty, what had not arrived in swap yet, and what has grown meanwhile is
-            // there for a second round.
+            self.write_out_dirty()?;
+            // A second round finds page cache that was dirty, memory that had not arrived in swap
+            // yet, and memory that groups have allocated meanwhile.
             let (mut least, mut in_vain) = (Bytes::MAX, 0);
-            while in_vain < ROUNDS_IN_VAIN && self.round(goal, &mut done, &mut measured)? {
-                let left: Bytes = self.candidates()?.iter().map(|candidate| candidate.gain).sum();
+            while in_vain < ROUNDS_IN_VAIN && self.reclaim_round(goal, &mut done, &mut measured)? {
+                let left: Bytes = self.find_candidates()?.iter().map(|candidate| candidate.gain).sum();
                 in_vain = if left + LITTLE <= least { 0 } else { in_vain + 1 };
                 least = least.min(left);
             }
         }
         if !self.session.cancel.is_set() && self.session.actuator.is_live() {
-            self.collect(&mut done, &mut measured)?;
+            self.free_swap_cache(&mut done, &mut measured)?;
         }
         done.missing = goal.missing(kernel)?;
         match done.missing {
             Some(Bytes::ZERO) => (done.end, done.why) = (Reached::Reached, End::Complete),
-            // As much as will go is what was asked for; but there must be room for what is left.
+            // The goal is as much as possible, but the image must fit into swap.
             None if matches!(done.why, End::Complete | End::Futile | End::Floor | End::Gone) => {
-                match goal.no_room(kernel)? {
+                match goal.excess_over_swap(kernel)? {
                     no_room if no_room > Bytes::ZERO && self.session.actuator.is_live() => {
                         (done.why, done.missing) = (End::SwapFloor, Some(no_room));
                     }
                     _ => done.end = Reached::Reached,
                 }
             }
-            // Each group gave all that may be taken from it.
+            // Each group gave all memory that may be reclaimed.
             Some(_) if done.why == End::Complete => done.why = End::Futile,
             None | Some(_) => {}
         }
         done.seconds = clock::read_monotonic().since(began).as_secs_f64();
-        // Where some of it went to memory, the time says nothing of the disk.
+        // If some of it went to zram, the time is not that of the disk.
         done.disk_rate = measured.rate().filter(|_| disk_rate::is_disk_only(kernel));
         Ok(done)
     }
 
-    /// Page cache that its file does not have yet cannot be freed, and the kernel would write it out
-    /// itself, while the machine waits for it.
-    fn flush(&self) -> Result<()> {
+    /// Page cache that its file does not have yet cannot be freed, and the kernel would write it
+    /// out itself, while the machine waits for it.
+    fn write_out_dirty(&self) -> Result<()> {
         let mut buffer = Vec::new();
         let kernel = self.session.host.kernel;
         let mut is_dirty =
@@ -255,20 +256,20 @@ impl Preparation<'_, '_> {
         Ok(())
     }
 
-    /// The groups that may be touched, largest benefit first.
-    fn candidates(&self) -> Result<Vec<Candidate>> {
+    /// Returns the groups that may be reclaimed, largest gain first.
+    fn find_candidates(&self) -> Result<Vec<Candidate>> {
         let (tree, _) = read_groups(self.session.host.kernel, self.session.host.root, self.config, true)?;
         let mut candidates = targets::find_below(&tree, None, false);
         targets::sort_by_gain(&mut candidates);
         Ok(candidates)
     }
 
-    /// One round over all groups. True if another round is worth it.
-    fn round(&mut self, goal: &Goal, done: &mut Done, measured: &mut Measured) -> Result<bool> {
+    /// Reclaims one round over all groups. Returns true if another round is worth it.
+    fn reclaim_round(&mut self, goal: &Goal, done: &mut Done, measured: &mut Measured) -> Result<bool> {
         let kernel = self.session.host.kernel;
         let before = done.freed;
         let mut failed = None;
-        for candidate in self.candidates()? {
+        for candidate in self.find_candidates()? {
             let missing = match goal.missing(kernel)?.map(|missing| missing - done.planned) {
                 Some(Bytes::ZERO) => return Ok(false),
                 missing => missing.map(|missing| missing + MARGIN),
@@ -277,7 +278,8 @@ impl Preparation<'_, '_> {
             let floor = goal.swap_floor(kernel, self.config, amount);
             let before = Progress { freed: done.freed, ..Progress::default() };
             let config = self.config;
-            let report = self.session.part(before, |session| reclaim(session, config, &candidate, amount, floor))?;
+            let report =
+                self.session.run_part(before, |session| reclaim(session, config, &candidate, amount, floor))?;
             let Some(report) = report else { continue };
             if !self.session.actuator.is_live() {
                 done.planned += amount;
@@ -286,7 +288,7 @@ impl Preparation<'_, '_> {
             if report.end.is_failure() {
                 failed.get_or_insert_with(|| (report.end, report.error.clone()));
             }
-            add(done, measured, &report);
+            add_report(done, measured, &report);
             if matches!(report.end, End::Stopped | End::Timeout) {
                 return Ok(false);
             }
@@ -298,47 +300,46 @@ impl Preparation<'_, '_> {
         Ok(self.session.actuator.is_live() && done.freed - before >= LITTLE)
     }
 
-    /// Frees pages that have arrived in swap since the last write to their group: they are in memory
-    /// still, and would be in an image. Freeing them may send other pages to swap, so there are a
-    /// few rounds.
-    fn collect(&mut self, done: &mut Done, measured: &mut Measured) -> Result<()> {
-        for _ in 0..COLLECTIONS {
-            if self.session.cancel.is_set() || !self.collect_once(done, measured)? {
+    /// Frees swap cache: pages that have arrived in swap but are still in memory would be in an
+    /// image. Freeing them may send other pages to swap, so there are a few rounds.
+    fn free_swap_cache(&mut self, done: &mut Done, measured: &mut Measured) -> Result<()> {
+        for _ in 0..SWAP_CACHE_ROUNDS {
+            if self.session.cancel.is_set() || !self.free_swap_cache_once(done, measured)? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// One round of [`Preparation::collect`]. Returns whether a group had such pages.
-    fn collect_once(&mut self, done: &mut Done, measured: &mut Measured) -> Result<bool> {
+    /// Runs one round of [`Preparation::free_swap_cache`]. Returns true if a group had such pages.
+    fn free_swap_cache_once(&mut self, done: &mut Done, measured: &mut Measured) -> Result<bool> {
         let kernel = self.session.host.kernel;
         let mut buffer = Vec::new();
         let mut had_some = false;
         writeback::wait(self.session.cancel, WRITEBACK, || {
             Ok(Meminfo::read(kernel, &mut buffer)?.writeback.unwrap_or_default())
         })?;
-        for candidate in self.candidates()? {
+        for candidate in self.find_candidates()? {
             let Ok(group) = Group::open(kernel.cgroup()?, &candidate.path) else { continue };
             let cached = group.read_stat(&mut buffer).ok().and_then(|stat| stat.swapcached).unwrap_or_default();
             if cached < LITTLE || candidate.beyond_children.is_some() {
                 continue;
             }
             had_some = true;
-            // The free swap stays as good as it is.
+            // The free swap stays nearly as it is.
             let free = SwapSpace::read(kernel).map(|swap| swap.free).unwrap_or_default();
             let amount = cached.min(candidate.gain);
             let mut silent = |_| {};
-            let mut session = self.session.told(&mut silent);
+            let mut session = self.session.with_progress(&mut silent);
             if let Some(report) = reclaim(&mut session, self.config, &candidate, amount, free - amount)? {
-                add(done, measured, &report);
+                add_report(done, measured, &report);
             }
         }
         Ok(had_some)
     }
 }
 
-/// Reclaims from one group; `None`: the group does not exist any more.
+/// Reclaims from one group; `None`: the group is gone.
 fn reclaim(
     session: &mut Session<'_>,
     config: &Loaded,
@@ -353,7 +354,7 @@ fn reclaim(
     Ok(Some(session.reclaim_by_wish(Wish::Any(config.backend), target, job)))
 }
 
-fn add(done: &mut Done, measured: &mut Measured, report: &Report) {
+fn add_report(done: &mut Done, measured: &mut Measured, report: &Report) {
     done.freed += report.freed;
     done.freed_anon += report.freed_anon;
     done.freed_file += report.freed_file;

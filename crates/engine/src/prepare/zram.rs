@@ -1,8 +1,10 @@
-//! zram swap that is off while memory leaves for a hibernation image, so that it leaves for the image's disk.
+//! Switches zram swap off during a preparation for hibernation, so that memory goes to the image's
+//! disk.
 //!
-//! Which devices, and the priority that they had, is on disk before one is touched. A process of its own waits for
-//! that of omr to end without having switched them on again, as after kill -9; the next `omr prepare` does it where
-//! that was killed as well. Swap that is off is off until the next boot at most, so a note of another boot is none.
+//! Device names and priorities are saved before any device is switched off. A helper process
+//! outlives omr and switches them on again if omr is killed first. If the helper is killed, too,
+//! the next `omr prepare` does so. A new boot switches all swap on, so an entry of another boot is
+//! ignored.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -31,52 +33,54 @@ use crate::prepare::image::Place;
 use crate::prepare::{disk_rate, read_free};
 use crate::reclaim::limit_journal::{self, Guard};
 
-/// What a disk is taken to write in a second that was not measured yet: a hard disk.
+/// The assumed write rate per second of a disk that was not measured yet: that of a hard disk.
 const USUAL_RATE: Bytes = Bytes::mib(100);
-/// How long systemd may take to set a device up anew.
+/// The longest time for systemd to set up a device again.
 const SET_UP: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A device, and its priority.
+/// A swap device with its priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Device {
     path: PathBuf,
     priority: u16,
 }
 
-/// What is noted on disk.
+/// The entry on disk.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     /// The kernel's boot id.
     boot: String,
-    /// The process that switches them on again. While it lives that is its business.
+    /// The process that switches the devices on again. While it runs, no other process does so.
     pid: u32,
     devices: Vec<Device>,
 }
 
-/// zram that is filled before the swap of the image, or in turn with it.
+/// Returns the zram devices that the kernel fills before the swap of the image, or at the same
+/// priority.
 pub fn before(kernel: &Kernel, place: &Place) -> Vec<SwapDevice> {
     let mut devices = swap::read(kernel).unwrap_or_default();
     devices.retain(|device| device.kind == SwapKind::Zram && device.priority >= place.device.priority);
     devices
 }
 
-/// Has systemd start a unit. The command line hands it in, so that nothing here needs the bus.
+/// Asks systemd to start a unit. The command line passes this function, so this crate needs no
+/// D-Bus.
 pub type StartUnit = fn(unit: &str) -> Result<()>;
 
-/// What can be switched off.
+/// The zram devices that can be switched off.
 #[derive(Debug)]
 pub struct Plan {
     devices: Vec<Device>,
-    /// What they hold, before compression.
+    /// Their content, before compression.
     pub held: Bytes,
-    /// Memory that can leave by that.
+    /// The memory that can leave because they are off.
     pub leaves: Bytes,
 }
 
 impl Plan {
-    /// What is to be switched off, or why not. `missing`: see [`crate::prepare::Goal::missing`]; `time`: how long there
-    /// is.
+    /// Plans which devices to switch off. The inner `Err` is the reason why zram stays on.
+    /// `missing`: see [`crate::prepare::Goal::missing`]; `time`: the time of the whole preparation.
     pub fn new(
         kernel: &Kernel,
         root: &Path,
@@ -90,12 +94,12 @@ impl Plan {
         let mut devices = Vec::new();
         for device in &found {
             if device.deleted {
-                return Ok(Err("its name is gone".into()));
+                return Ok(Err("its device file was removed".into()));
             }
             let Ok(priority) = u16::try_from(device.priority) else {
                 return Ok(Err(format!(
-                    "its priority, {}, is of the kernel's giving, and cannot be given again; switch it on with one of \
-                     its own (swapon --priority)",
+                    "the kernel chose its priority, {}, which cannot be restored; switch it on with a priority of your \
+                     own (swapon --priority)",
                     device.priority
                 )));
             };
@@ -110,25 +114,26 @@ impl Plan {
             missing,
             free: read_free(kernel)?,
             room: place.device.free(),
-            // The other half is for switching it off.
-            writable: time.map(|time| written(rate, time / 2)),
+            // The other half of the time is for switching zram off.
+            writable: time.map(|time| bytes_written(rate, time / 2)),
             ..Inputs::default()
         };
         let (tree, _) = read_groups(kernel, root, config, true)?;
-        if let Err(group) = add_groups(kernel, &tree, &mut inputs)? {
+        if let Err(group) = sum_groups(kernel, &tree, &mut inputs)? {
             let group = printable(&group.to_string_lossy());
-            return Ok(Err(format!("{group} has more in swap than its memory.high or memory.max lets come back")));
+            return Ok(Err(format!("{group} has more in swap than fits under its memory.high or memory.max")));
         }
         inputs.in_use = forecast.in_use - forecast.per_cpu - pool + held - inputs.cache;
         let movable = inputs.movable.min(held);
         Ok(match inputs.stays_on() {
             None => Ok(Plan { devices, held, leaves: pool - (held - movable) }),
-            Some(keep) => Err(words(keep, place)),
+            Some(keep) => Err(describe(keep, place)),
         })
     }
 
-    /// Notes what is on now, and switches it off. An error says why it is on as before. `time`: how long that may take.
-    /// While this process has one thread: see [`limit_journal::guard`].
+    /// Saves the devices and switches them off. On an error they are on as before. `time`: the
+    /// longest time for this. Call this while the process has one thread: see
+    /// [`limit_journal::guard`].
     pub fn switch_off<'a>(
         &self,
         kernel: &'a Kernel,
@@ -137,8 +142,8 @@ impl Plan {
         start_unit: StartUnit,
         time: Option<Duration>,
     ) -> Result<Off<'a>, String> {
-        let said = |err: anyhow::Error| format!("{err:#}");
-        let off = Off::new(kernel, root, start_unit, self.devices.clone(), actuator).map_err(said)?;
+        let to_text = |err: anyhow::Error| format!("{err:#}");
+        let off = Off::new(kernel, root, start_unit, self.devices.clone(), actuator).map_err(to_text)?;
         let alarm = Alarm::new();
         for device in &off.devices {
             let mut call = || omr_actuate::swap::switch(kernel, actuator, &device.path, Switch::Off);
@@ -149,7 +154,7 @@ impl Plan {
             let why = match outcome {
                 Ok(Outcome::Done) => continue,
                 Ok(Outcome::Interrupted) if cancel::signal().is_some() => "interrupted".to_owned(),
-                Ok(Outcome::Interrupted) => "switching it off took half of the time there is".to_owned(),
+                Ok(Outcome::Interrupted) => "switching it off took more than half of the time".to_owned(),
                 Ok(Outcome::Denied) => "no permission to switch it off (CAP_SYS_ADMIN, CAP_SYS_PTRACE)".to_owned(),
                 Ok(Outcome::Gone | Outcome::Partial | Outcome::Unsupported) => "the device cannot be found".to_owned(),
                 Err(err) => err.to_string(),
@@ -163,14 +168,15 @@ impl Plan {
     }
 }
 
-/// What a disk takes in this time.
-fn written(rate: Bytes, time: Duration) -> Bytes {
+/// Returns the bytes that a disk writes in this time.
+fn bytes_written(rate: Bytes, time: Duration) -> Bytes {
     Bytes(u64::try_from(u128::from(rate.0).saturating_mul(time.as_millis()) / 1000).unwrap_or(u64::MAX))
 }
 
-/// Adds up what groups could lose, and what may leave again of what comes back. The path of a group in the way, to
-/// which more would come back than it may have: its tasks would be slowed down or killed, or it lose what it uses.
-fn add_groups(kernel: &Kernel, tree: &Tree, inputs: &mut Inputs) -> Result<Result<(), PathBuf>> {
+/// Adds up the memory that groups could lose, and the part of their swap that may leave again. The
+/// inner `Err` is a group whose swap does not fit under its limits: its tasks would be slowed down
+/// or killed, or lose memory in use.
+fn sum_groups(kernel: &Kernel, tree: &Tree, inputs: &mut Inputs) -> Result<Result<(), PathBuf>> {
     let nodes = tree.nodes();
     let mut buffer = Vec::new();
     let mut own = vec![Bytes::ZERO; nodes.len()];
@@ -199,7 +205,7 @@ fn add_groups(kernel: &Kernel, tree: &Tree, inputs: &mut Inputs) -> Result<Resul
         let gain = (current - kept(current)).min(unprotected);
         inputs.anon += group.swap_backed.unwrap_or_default().min(gain);
         inputs.cache += group.page_cache.unwrap_or_default().min(gain);
-        // What comes back is above what is protected, where what is there is.
+        // If the group's memory exceeds its protection, so does the memory that comes back.
         if unprotected > Bytes::ZERO {
             let swapped = swapped.get(&group.id).copied().unwrap_or_default();
             inputs.movable += (current + swapped - kept(current + swapped)).min(swapped);
@@ -208,22 +214,22 @@ fn add_groups(kernel: &Kernel, tree: &Tree, inputs: &mut Inputs) -> Result<Resul
     Ok(Ok(()))
 }
 
-fn words(keep: StaysOn, place: &Place) -> String {
+fn describe(keep: StaysOn, place: &Place) -> String {
     let disk = place.name();
     match keep {
-        StaysOn::Enough => "what is to leave can leave with it on as well, and less moves".into(),
+        StaysOn::Enough => "the target can be reached with zram on, and less memory moves".into(),
         StaysOn::Memory { needed, free } => {
-            format!("what it holds must fit in memory first, which takes {needed}, and {free} is free")
+            format!("its content must fit in memory first: needs {needed}, {free} is free")
         }
         StaysOn::Room { needed, free } => {
-            format!("{disk} has {free} free, and what it holds and all that is in use would take {needed}")
+            format!("its content and all memory in use would need {needed} on {disk}, which has {free} free")
         }
-        StaysOn::Time => format!("{disk} would not take what it holds in the time there is"),
-        StaysOn::Others(bytes) => format!("{bytes} of what it holds is of groups from which nothing is taken"),
+        StaysOn::Time => format!("{disk} is too slow for its content in this time"),
+        StaysOn::Others(bytes) => format!("{bytes} of its content belongs to groups that are not reclaimed"),
     }
 }
 
-/// zram that is off until this is told to switch it on.
+/// zram devices that are switched off.
 #[must_use]
 pub struct Off<'a> {
     kernel: &'a Kernel,
@@ -234,7 +240,7 @@ pub struct Off<'a> {
 }
 
 impl<'a> Off<'a> {
-    /// Nothing is off yet, but all is ready to be put back.
+    /// Saves the devices and starts the helper process. Switches nothing off yet.
     fn new(
         kernel: &'a Kernel,
         root: &'a Path,
@@ -247,40 +253,44 @@ impl<'a> Off<'a> {
         let file = paths::zram(&state_dir);
         let note = Note { boot: kernel.read_boot_id()?, pid: std::process::id(), devices };
         if !write_new(&file, &serde_json::to_vec(&note)?)? {
-            bail!("another omr has switched it off, or could not switch it on again ({})", file.display());
+            bail!("another omr has switched zram off, or could not switch it on again ({})", file.display());
         }
         let guard = limit_journal::guard(&file, || drop(restore(kernel, root, start_unit, actuator)));
         let guard = guard.inspect_err(|_| drop(fs::remove_file(&file)))?;
         Ok(Off { kernel, root, start_unit, devices: note.devices, _guard: guard })
     }
 
-    /// Switches it on again, with the priority that it had.
+    /// Switches the devices on again, with their old priorities.
     pub fn switch_on(self, actuator: &mut dyn Actuator) -> Result<()> {
         switch_on(self.kernel, self.root, self.start_unit, &self.devices, actuator)
     }
 }
 
-/// Switches on again what a process that is gone has left off; the names of that.
+/// Switches on devices that a killed process left off, and returns their names; `None`: there are
+/// none.
 pub fn restore(
     kernel: &Kernel,
     root: &Path,
     start_unit: StartUnit,
     actuator: &mut dyn Actuator,
 ) -> Result<Option<String>> {
-    let Some(devices) = left(kernel, root)? else { return Ok(None) };
+    let Some(devices) = read_left_off(kernel, root)? else { return Ok(None) };
     switch_on(kernel, root, start_unit, &devices, actuator)?;
     Ok(Some(names(&devices)))
 }
 
-/// Says in the log what is left off: to switch it on is for those who may.
+/// Logs the devices that a killed process left off. The daemon lacks the right to switch them on.
 pub fn warn_of_left(kernel: &Kernel, root: &Path) {
-    if let Ok(Some(devices)) = left(kernel, root) {
-        log::warn!("{} (zram) is off since a preparation was killed; omr prepare restore", names(&devices));
+    if let Ok(Some(devices)) = read_left_off(kernel, root) {
+        log::warn!(
+            "{} (zram) is off since a preparation was killed; to switch it on: omr prepare restore",
+            names(&devices)
+        );
     }
 }
 
-/// What a process that is gone has left off.
-fn left(kernel: &Kernel, root: &Path) -> Result<Option<Vec<Device>>> {
+/// Returns the devices that a killed process left off.
+fn read_left_off(kernel: &Kernel, root: &Path) -> Result<Option<Vec<Device>>> {
     let file = paths::zram(&paths::state_dir(root));
     let Ok(text) = fs::read(&file) else { return Ok(None) };
     let note = serde_json::from_slice::<Note>(&text);
@@ -289,8 +299,8 @@ fn left(kernel: &Kernel, root: &Path) -> Result<Option<Vec<Device>>> {
         let _ = fs::remove_file(&file);
         return Ok(None);
     }
-    let is_at_it = note.pid != std::process::id() && limit_journal::is_omr(kernel, note.pid);
-    Ok((!is_at_it).then_some(note.devices))
+    let is_running = note.pid != std::process::id() && limit_journal::is_omr(kernel, note.pid);
+    Ok((!is_running).then_some(note.devices))
 }
 
 fn names(devices: &[Device]) -> String {
@@ -305,7 +315,8 @@ fn is_on(kernel: &Kernel, device: &Device) -> bool {
     swap::read(kernel).is_ok_and(|devices| devices.iter().any(|on| on.path == device.path))
 }
 
-/// Switches all on that are not, and forgets them; what could be switched on by a later start is kept.
+/// Switches on all devices that are off, and removes the entry, unless a later start could succeed
+/// where this one failed.
 fn switch_on(
     kernel: &Kernel,
     root: &Path,
@@ -316,15 +327,15 @@ fn switch_on(
     let mut errors = Vec::new();
     let mut later = false;
     for device in devices {
-        if is_on(kernel, device) || set_up(kernel, root, start_unit, device) {
+        if is_on(kernel, device) || set_up_by_systemd(kernel, root, start_unit, device) {
             continue;
         }
         let switch = Switch::On { priority: device.priority };
         let why = match omr_actuate::swap::switch(kernel, actuator, &device.path, switch) {
-            // On already.
+            // The device is on already.
             Ok(Outcome::Done | Outcome::Partial) => continue,
             Ok(Outcome::Gone) => "the device is gone".to_owned(),
-            Ok(Outcome::Unsupported) => "it is no swap any more".to_owned(),
+            Ok(Outcome::Unsupported) => "it is no longer swap".to_owned(),
             other => {
                 later = true;
                 match other {
@@ -341,16 +352,17 @@ fn switch_on(
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("; ")) }
 }
 
-/// Has systemd set the device up where it has a unit for it: zram-generator binds what makes the device to the swap's
-/// unit, so that switching it off has reset it. Whether it is on again.
-fn set_up(kernel: &Kernel, root: &Path, start_unit: StartUnit, device: &Device) -> bool {
+/// Asks systemd to set up the device, if systemd has a unit for it. Returns true if the device is
+/// on again. zram-generator binds the service that makes the device to the swap unit, so swapoff
+/// has reset the device.
+fn set_up_by_systemd(kernel: &Kernel, root: &Path, start_unit: StartUnit, device: &Device) -> bool {
     let Some(name) = device.path.strip_prefix("/dev").ok().and_then(Path::to_str) else { return false };
-    // Another root is another machine, whose systemd nobody can ask.
+    // Another root is another machine, whose systemd cannot be asked.
     if root != Path::new("/") || !root.join("run/systemd/system").is_dir() {
         return false;
     }
     let began = clock::read_monotonic();
-    // systemd may not have noticed yet that it is off, and then there is nothing to start.
+    // systemd may not have noticed yet that the swap is off, and then starts nothing.
     while clock::read_monotonic().since(began) < SET_UP {
         if start_unit(&format!("dev-{name}.swap")).is_err() {
             return false;
@@ -359,7 +371,7 @@ fn set_up(kernel: &Kernel, root: &Path, start_unit: StartUnit, device: &Device) 
             if is_on(kernel, device) {
                 return true;
             }
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
     }
     false
@@ -374,7 +386,7 @@ mod tests {
 
     const HEAD: &str = "Filename Type Size Used Priority\n";
 
-    /// A machine on which process 7 has noted two devices, of which the first is on.
+    /// A machine on which process 7 has saved two devices. The first one is on.
     fn machine(boot: &str) -> FakeRoot {
         let note = format!(
             r#"{{"boot":"{boot}","pid":7,"devices":[{{"path":"/dev/zram0","priority":5}},{{"path":"/dev/zram1","priority":5}}]}}"#
@@ -394,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_is_switched_on_with_the_priority_it_had() {
+    fn devices_are_switched_on_with_their_old_priorities() {
         let root = machine("this");
         let device = root.resolve("proc/1/root/dev/zram1");
         let line = format!("{} swapon, priority 5", device.display());
@@ -403,23 +415,25 @@ mod tests {
     }
 
     #[test]
-    fn of_another_boot_nothing_is_off() {
+    fn an_entry_of_another_boot_is_ignored() {
         assert_eq!(restored(&machine("another")), (vec![], false));
     }
 
     #[test]
-    fn what_an_omr_that_runs_has_switched_off_is_its_business() {
+    fn devices_of_a_running_omr_stay_off() {
         let stat = "7 (omr) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0";
         let root = machine("this").proc("7/stat", stat).proc("7/comm", "omr\n");
         assert_eq!(restored(&root), (vec![], true));
-        // The control: one that is something else by now.
+        root.write("proc/7/comm", "omr-daemon\n");
+        assert_eq!(restored(&root), (vec![], true));
+        // The control: the process is another program by now.
         root.write("proc/7/comm", "sh\n");
         assert!(!restored(&root).1);
     }
 
     #[test]
-    fn a_disk_takes_its_rate_times_the_time() {
-        assert_eq!(written(Bytes::mib(100), Duration::from_millis(2500)), Bytes::mib(250));
-        assert_eq!(written(Bytes::MAX, Duration::MAX), Bytes::MAX);
+    fn a_disk_writes_its_rate_times_the_time() {
+        assert_eq!(bytes_written(Bytes::mib(100), Duration::from_millis(2500)), Bytes::mib(250));
+        assert_eq!(bytes_written(Bytes::MAX, Duration::MAX), Bytes::MAX);
     }
 }

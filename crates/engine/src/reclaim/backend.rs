@@ -1,4 +1,4 @@
-//! The ways of asking the kernel for memory, behind one step.
+//! The backends: kernel files by which a group is reclaimed, each write as one step.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,28 +14,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::reclaim::limit_journal::Journal;
 
-/// The longest a lowered `memory.high` stands: tasks of the group that allocate meanwhile are slowed
-/// down by up to 2 s each (mm/memcontrol.c, MEMCG_MAX_HIGH_DELAY_JIFFIES).
+/// The longest time for which `memory.high` is lowered. Tasks of the group that allocate meanwhile
+/// are slowed down by up to 2 s each (mm/memcontrol.c, MEMCG_MAX_HIGH_DELAY_JIFFIES).
 const HIGH_TIME: Duration = Duration::from_millis(50);
 
-/// Which way to use.
+/// A backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Backend {
-    /// `memory.reclaim`, Linux 5.19.
+    /// `memory.reclaim` (Linux 5.19).
     #[serde(rename = "memory.reclaim")]
     MemoryReclaim {
-        /// The kernel takes `swappiness=` with a request (6.11).
+        /// True if the kernel accepts `swappiness=` with a request (6.11).
         swappiness: bool,
     },
-    /// `memory.swap.reclaim`: the file of the patch. It sends to swap what it is asked for and no more, and ends within
-    /// milliseconds; where it is, it comes first.
+    /// `memory.swap.reclaim`, the file of the patch. It swaps out exactly the requested amount and
+    /// ends within milliseconds, so it is preferred if it exists.
     #[serde(rename = "memory.swap.reclaim")]
     SwapReclaim {
-        /// `memory.reclaim` is there, too, and takes `swappiness=`: for file memory only.
+        /// True if `memory.reclaim` exists, too, and accepts `swappiness=`, for page cache only.
         swappiness: bool,
     },
-    /// Lowering `memory.high` for a moment, for kernels 5.4 to 5.18. Never chosen unasked: it slows
-    /// down tasks of the group that allocate meanwhile.
+    /// `memory.high`, which is lowered for a moment, for kernels 5.4 to 5.18. Used only on request,
+    /// as it slows down tasks of the group that allocate meanwhile.
     #[serde(rename = "memory.high")]
     MemoryHigh,
 }
@@ -47,7 +47,7 @@ impl fmt::Display for Backend {
 }
 
 impl Backend {
-    /// The file it writes.
+    /// Returns the name of the kernel file.
     pub fn file(self) -> &'static str {
         match self {
             Backend::MemoryReclaim { .. } => "memory.reclaim",
@@ -56,12 +56,24 @@ impl Backend {
         }
     }
 
-    /// Whether it can be told to take file memory only.
+    /// Returns true if the backend can reclaim page cache only.
     pub fn file_only(self) -> bool {
         matches!(self, Backend::MemoryReclaim { swappiness: true } | Backend::SwapReclaim { swappiness: true })
     }
 
-    /// Finds out what this kernel has, on a group that will be written to anyway.
+    /// The file and the request for `bytes`. A kernel that does not take the swappiness chooses the
+    /// kind of memory itself; `memory.swap.reclaim` takes anonymous memory only.
+    fn request(self, bytes: Bytes, swappiness: Option<Swappiness>) -> (&'static str, String) {
+        let needs_other_file = swappiness == Some(Swappiness::FILE_ONLY);
+        match swappiness {
+            Some(swappiness) if self.file_only() && (needs_other_file || self.file() == "memory.reclaim") => {
+                ("memory.reclaim", format!("{} swappiness={swappiness}", bytes.0))
+            }
+            _ => (self.file(), bytes.0.to_string()),
+        }
+    }
+
+    /// Finds the backend that this kernel has. Probes a group that will be written to anyway.
     pub fn probe(choice: BackendChoice, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
         let has = |file| group.dir().has(file);
         let name = omr_base::text::printable(&group.path().to_string_lossy());
@@ -70,7 +82,8 @@ impl Backend {
             let request = format!("0 swappiness={}", Swappiness::FILE_ONLY);
             Ok(has("memory.reclaim") && actuator.write(group.dir(), "memory.reclaim", &request)? == Outcome::Done)
         };
-        // Who is delegated a group may be given memory.reclaim alone: systemd knows that file by name.
+        // A delegated group may have only memory.reclaim writable: systemd delegates that file by
+        // name.
         let swap_reclaim = match choice {
             BackendChoice::Auto => group.dir().may_write("memory.swap.reclaim"),
             _ => has("memory.swap.reclaim"),
@@ -97,31 +110,38 @@ impl Backend {
     }
 }
 
-/// One write, and what it takes to undo it.
+/// One write to a backend's file.
 pub struct Step<'a> {
-    /// Which way.
+    /// The backend.
     pub backend: Backend,
     /// The group.
     pub group: &'a Group,
-    /// Where changed limits are noted; `memory.high` needs it.
+    /// The journal of changed limits, which `memory.high` needs.
     pub journal: Option<&'a Journal>,
-    /// Ends a write that takes too long. The kernel looks for signals between its batches (a quarter
-    /// of the request each), so a write that waits for a full disk queue ends a batch later.
+    /// Ends a write that takes too long. The kernel checks for signals between its batches (a
+    /// quarter of the request each), so a write that waits for a full disk queue ends one batch
+    /// later.
     pub alarm: &'a Alarm,
-    /// How long a write may take before that.
+    /// The longest time of a write.
     pub write_time: Duration,
 }
 
 impl Step<'_> {
-    /// Asks for `bytes` once. Returns how that ended and how long it took.
-    pub fn ask(&self, actuator: &mut dyn Actuator, bytes: Bytes, file_only: bool) -> Result<(Outcome, Duration)> {
+    /// Requests `bytes` once. Returns the outcome and the duration. `swappiness`: the kind
+    /// of memory to reclaim; `None`: the kernel chooses.
+    pub fn ask(
+        &self,
+        actuator: &mut dyn Actuator,
+        bytes: Bytes,
+        swappiness: Option<Swappiness>,
+    ) -> Result<(Outcome, Duration)> {
         let began = clock::read_monotonic();
         let outcome = match self.backend {
-            Backend::MemoryHigh => self.squeeze(actuator, bytes)?,
-            backend if file_only && backend.file_only() => {
-                self.write(actuator, "memory.reclaim", &format!("{} swappiness={}", bytes.0, Swappiness::FILE_ONLY))?
+            Backend::MemoryHigh => self.lower_high_briefly(actuator, bytes)?,
+            backend => {
+                let (file, request) = backend.request(bytes, swappiness);
+                self.write(actuator, file, &request)?
             }
-            backend => self.write(actuator, backend.file(), &bytes.0.to_string())?,
         };
         Ok((outcome, clock::read_monotonic().since(began)))
     }
@@ -130,38 +150,39 @@ impl Step<'_> {
         Ok(self.alarm.limit(self.write_time, || actuator.write(self.group.dir(), file, request))?)
     }
 
-    /// Lowers `memory.high` by `bytes` below what the group holds, and puts it back.
-    fn squeeze(&self, actuator: &mut dyn Actuator, bytes: Bytes) -> Result<Outcome> {
+    /// Lowers `memory.high` to `bytes` below the group's size, and restores it.
+    fn lower_high_briefly(&self, actuator: &mut dyn Actuator, bytes: Bytes) -> Result<Outcome> {
         let Some(journal) = self.journal else { bail!("memory.high needs a journal") };
         let mut buffer = Vec::new();
         let before = self.group.read_limit("memory.high", &mut buffer)?;
         let current = self.group.read_current(&mut buffer)?;
         let low = Limit::Bytes(current - bytes);
         if low >= before {
-            // Somebody holds the group lower than that already.
+            // The group's own limit is lower than that already.
             return Ok(Outcome::Partial);
         }
         let Some(borrowed) = journal.borrow(self.group, "memory.high", before)? else { return Ok(Outcome::Partial) };
-        // The kernel reclaims inside the write; the signal ends it, and then the write succeeds.
+        // The kernel reclaims during the write. The alarm's signal ends the reclaim, and the write
+        // succeeds.
         let time = HIGH_TIME.min(self.write_time);
         let lowered = self.alarm.limit(time, || actuator.write(self.group.dir(), "memory.high", &low.to_string()));
-        borrowed.give_back(actuator)?;
+        borrowed.restore(actuator)?;
         Ok(lowered?)
     }
 }
 
-/// Opens the journal where the backend needs one, and restores what an earlier run left behind.
+/// Opens the journal, and restores limits that an earlier run left changed.
 pub fn journal(kernel: &Kernel, state_dir: &std::path::Path, actuator: &mut dyn Actuator) -> Result<Journal> {
     let journal = Journal::open(kernel, state_dir)?;
     let restored = journal.restore(kernel, actuator)?;
     if restored > 0 {
         let s = if restored == 1 { "" } else { "s" };
-        log::warn!("restored {restored} limit{s} that an earlier run of omr left behind");
+        log::warn!("restored {restored} limit{s} that an earlier run of omr left changed");
     }
     Ok(journal)
 }
 
-/// As [`journal`], for a command: only `memory.high` needs it.
+/// Opens the journal for a command as [`journal`] does. Only fails if `memory.high` is the backend.
 pub fn open_journal(
     kernel: &Kernel,
     root: &std::path::Path,
@@ -170,8 +191,30 @@ pub fn open_journal(
 ) -> Result<Option<Journal>> {
     match journal(kernel, &omr_base::paths::state_dir(root), actuator) {
         Ok(journal) => Ok(Some(journal)),
-        // Only memory.high needs it; users without rights in /var/lib reclaim their own groups.
+        // Users without rights in /var/lib may reclaim their own groups without a journal.
         Err(err) if choice == BackendChoice::High => Err(err.context("memory.high needs a journal")),
         Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_names_a_kind_of_memory_where_the_kernel_takes_it() {
+        let told = |backend: Backend, swappiness| {
+            let (file, request) = backend.request(Bytes(4096), swappiness);
+            format!("{file} {request}")
+        };
+        let (new, old) = (Backend::MemoryReclaim { swappiness: true }, Backend::MemoryReclaim { swappiness: false });
+        assert_eq!(told(new, None), "memory.reclaim 4096");
+        assert_eq!(told(new, Some(Swappiness::FILE_ONLY)), "memory.reclaim 4096 swappiness=0");
+        assert_eq!(told(new, Some(Swappiness::ANON_FIRST)), "memory.reclaim 4096 swappiness=200");
+        assert_eq!(told(old, Some(Swappiness::ANON_FIRST)), "memory.reclaim 4096");
+        let swap = Backend::SwapReclaim { swappiness: true };
+        assert_eq!(told(swap, Some(Swappiness::FILE_ONLY)), "memory.reclaim 4096 swappiness=0");
+        // This file takes nothing else.
+        assert_eq!(told(swap, Some(Swappiness::ANON_FIRST)), "memory.swap.reclaim 4096");
     }
 }

@@ -7,8 +7,8 @@ use omr_policy::pace::Job;
 use omr_policy::{Config, SwapContext, swap_floor};
 use omr_units::{Amount, Bytes};
 
-/// A job that frees `amount` of a group and leaves `floor`, by the configuration's pace.
-/// `swap_floor`: swap of the machine that stays free. `file_only`: the kernel can be told to
+/// Returns a job that frees `amount` of a group and leaves `floor`, by the configuration's pace.
+/// `swap_floor`: swap of the machine that stays free. `file_only`: the kernel can
 /// reclaim page cache only.
 pub fn job(config: &Config, swap_floor: Bytes, file_only: bool, amount: Bytes, floor: Bytes) -> Job {
     Job { floor, swap_floor, file_only, ..Job::new(&config.sweep, amount) }
@@ -20,7 +20,8 @@ pub fn swap_cache_job(config: &Config, amount: Bytes, excess: Bytes) -> Job {
     Job { swap_writes: excess, ..Job::new(&config.sweep, amount) }
 }
 
-/// Swap of the machine that stays free while `amount` leaves memory: `wanted`, or the configuration's.
+/// Swap of the machine that stays free while `amount` leaves memory: `wanted`, or the
+/// configuration's.
 pub fn swap_floor_of(config: &Config, wanted: Option<Amount>, context: SwapContext, amount: Bytes) -> Bytes {
     let Some(wanted) = wanted else { return swap_floor(config, context, amount) };
     let mut config = Config::clone(config);
@@ -28,7 +29,7 @@ pub fn swap_floor_of(config: &Config, wanted: Option<Amount>, context: SwapConte
     swap_floor(&config, context, amount)
 }
 
-/// What the swap floor depends on, read now.
+/// Reads the values on which the swap floor depends.
 pub fn swap_context(kernel: &Kernel) -> SwapContext {
     let swap = SwapSpace::read(kernel);
     let memory = Meminfo::read(kernel, &mut Vec::new()).ok();

@@ -1,7 +1,7 @@
-//! The journal of limits that omr has changed: written to disk before a limit is touched, read back
-//! at every start, so that a limit is restored whatever happened to the program.
+//! The journal of limits that omr has changed. An entry is written to disk before a limit is
+//! changed, and read at every start, so that the limit is restored even if omr is killed.
 //!
-//! One file a group in `limits/` of the state directory, named by the group's inode number.
+//! Each group has one file in `limits/` of the state directory, named by its inode number.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -19,10 +19,10 @@ use omr_units::{GroupId, Limit};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 
-/// Limits that omr may change. An entry that names another file is not ours.
+/// The limits that omr may change. An entry with another file is not from omr.
 const FILES: [&str; 2] = ["memory.high", "memory.swap.max"];
 
-/// How often, and how far apart, a guard tries.
+/// The number of attempts of a guard, and the time between two.
 const GUARD_TRIES: u32 = 100;
 const GUARD_PAUSE: Duration = Duration::from_millis(100);
 
@@ -31,13 +31,13 @@ const GUARD_PAUSE: Duration = Duration::from_millis(100);
 struct Entry {
     /// The kernel's boot id: groups and their limits do not outlive a boot.
     boot: String,
-    /// The process that changed it. While it lives the limit is its business.
+    /// The process that changed the limit. While it runs, no other process restores the limit.
     pid: u32,
-    /// Path of the group below the mount, for opening; `id` tells whether it is the same group.
+    /// The path of the group below the mount; `id` identifies the group.
     path: OsString,
     id: GroupId,
     file: String,
-    /// What stood there before.
+    /// The old value.
     value: Limit,
 }
 
@@ -49,7 +49,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal in the given state directory.
+    /// Opens the journal in this state directory.
     pub fn open(kernel: &Kernel, state_dir: &Path) -> Result<Self> {
         let dir = state_dir.join("limits");
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
@@ -57,24 +57,24 @@ impl Journal {
         Ok(Journal { dir, boot })
     }
 
-    /// Notes that `file` of `group`, where `before` was read, is going to be changed for a moment. `None`: another
-    /// omr is at this group.
+    /// Adds an entry before `file` of `group` is changed for a time. `before`: the value that was
+    /// read. `None`: another omr is changing this group.
     pub fn borrow<'a>(&'a self, group: &'a Group, file: &'static str, before: Limit) -> Result<Option<Borrowed<'a>>> {
-        if !self.note(group, file, before)? {
+        if !self.add_entry(group, file, before)? {
             return Ok(None);
         }
-        // What was read may have been the value of another omr, which has put it back since.
+        // The value that was read may be that of another omr, which has restored the limit since.
         if group.read_limit(file, &mut Vec::new())? != before {
-            self.forget(group.id());
+            self.remove_entry(group.id());
             return Ok(None);
         }
         Ok(Some(Borrowed { journal: self, group, file, before }))
     }
 
-    /// Notes what `file` of `group` holds now, on disk when this returns. False when there is a note
-    /// already: another omr is at this group, or could not put its limit back, and what the file holds
-    /// now is not what must stand there in the end.
-    fn note(&self, group: &Group, file: &str, value: Limit) -> Result<bool> {
+    /// Adds an entry with the value of `file` of `group`, which is on disk when this returns.
+    /// Returns false if there is an entry already: another omr is changing this group, or could not
+    /// restore its limit. The present value is then not the one to restore.
+    fn add_entry(&self, group: &Group, file: &str, value: Limit) -> Result<bool> {
         let entry = Entry {
             boot: self.boot.clone(),
             pid: std::process::id(),
@@ -86,13 +86,13 @@ impl Journal {
         write_new(&self.path(group.id()), &serde_json::to_vec(&entry)?)
     }
 
-    /// The limit stands as it was: the note is not needed any more.
-    fn forget(&self, id: GroupId) {
-        // A note left behind restores a value that is there already: harmless.
+    /// Removes the entry of a limit that is restored.
+    fn remove_entry(&self, id: GroupId) {
+        // An entry that stays restores the same value again, which is harmless.
         let _ = fs::remove_file(self.path(id));
     }
 
-    /// Restores what processes that are gone have left behind; returns how many limits that were.
+    /// Restores limits that ended processes left changed, and returns their number.
     pub fn restore(&self, kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<usize> {
         let mut restored = 0;
         for file in fs::read_dir(&self.dir).with_context(|| format!("read {}", self.dir.display()))? {
@@ -102,7 +102,7 @@ impl Journal {
                 && (writer == std::process::id() || !is_omr(kernel, writer))
                 && fs::remove_file(&path).is_ok()
             {
-                log::info!("{}: removed, {writer} did not come to the end of writing it", path.display());
+                log::info!("{}: removed, as process {writer} ended while writing it", path.display());
             }
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
@@ -110,7 +110,7 @@ impl Journal {
             let Ok(text) = fs::read(&path) else { continue };
             let entry = serde_json::from_slice::<Entry>(&text).ok();
             let Some(entry) = entry.filter(|entry| FILES.contains(&entry.file.as_str())) else {
-                log::warn!("{}: not a journal entry; left alone", path.display());
+                log::warn!("{}: not a journal entry; ignored", path.display());
                 continue;
             };
             if entry.boot == self.boot {
@@ -120,8 +120,8 @@ impl Journal {
                 match restore_one(kernel.cgroup()?, &entry, actuator) {
                     Ok(Outcome::Done) => restored += 1,
                     Ok(Outcome::Gone) => {}
-                    // Keep the note: a later start may have the permission that this one lacks. And go
-                    // on: one group that cannot be restored must not keep the others from it.
+                    // The entry stays: a later start may have the permission that this one lacks.
+                    // One group that cannot be restored must not prevent the others.
                     Ok(_) => {
                         log::warn!("{}: {} could not be restored", shown(&entry), entry.file);
                         continue;
@@ -137,8 +137,8 @@ impl Journal {
         Ok(restored)
     }
 
-    /// Has a process of its own restore what is noted of this group when this one is gone without having
-    /// done so: after kill -9 the group would be squeezed until somebody starts omr. See [`guard`].
+    /// Starts a helper process that restores this group's limit if this process ends without doing
+    /// so: after kill -9 the group would be limited until omr starts again. See [`guard`].
     pub fn guard(&self, kernel: &Kernel, id: GroupId, actuator: &mut dyn Actuator) -> Result<Guard> {
         guard(&self.path(id), || drop(self.restore(kernel, actuator)))
     }
@@ -148,7 +148,7 @@ impl Journal {
     }
 }
 
-/// A limit that omr may change until it gives it back.
+/// A limit that omr may change until it restores it.
 #[must_use]
 pub struct Borrowed<'a> {
     journal: &'a Journal,
@@ -158,48 +158,51 @@ pub struct Borrowed<'a> {
 }
 
 impl Borrowed<'_> {
-    /// What it was.
+    /// Returns the old value.
     pub fn before(&self) -> Limit {
         self.before
     }
 
-    /// Puts the limit back to what it was.
-    pub fn give_back(self, actuator: &mut dyn Actuator) -> Result<()> {
+    /// Restores the old value.
+    pub fn restore(self, actuator: &mut dyn Actuator) -> Result<()> {
         let Borrowed { group, file, before, .. } = self;
         match actuator.write(group.dir(), file, &before.to_string())? {
-            Outcome::Done | Outcome::Gone => self.leave(),
-            _ => bail!("{file} could not be set back to {before}; the next start of omr tries again"),
+            Outcome::Done | Outcome::Gone => self.release(),
+            _ => bail!("{file} could not be restored to {before}; the next start of omr tries again"),
         }
         Ok(())
     }
 
-    /// Leaves the limit as it is now: it was put back, or somebody else has changed it.
-    pub fn leave(&self) {
-        self.journal.forget(self.group.id());
+    /// Removes the entry and leaves the limit as it is: it is restored, or another program changed
+    /// it.
+    pub fn release(&self) {
+        self.journal.remove_entry(self.group.id());
     }
 }
 
-/// Has a process of its own call `restore` when this one is gone, for as long as `note` is there. Killed as well, it
-/// leaves that to the next start. To be called while this process has one thread.
-pub fn guard(note: &Path, restore: impl FnMut()) -> Result<Guard> {
-    let (end, held) = pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
+/// Starts a helper process that calls `restore` when this process has ended, until the file `entry`
+/// is gone. If the helper is killed, too, the next start of omr restores. Call this while the
+/// process has one thread.
+pub fn guard(entry: &Path, restore: impl FnMut()) -> Result<Guard> {
+    let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
     // SAFETY: this process has one thread, so its child may do anything; it ends with _exit.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()).context("fork"),
         0 => {
-            drop(held);
-            restore_after(&end, note, restore);
-            // SAFETY: ends the process; nothing is to be cleaned up.
+            drop(write_end);
+            restore_after(&read_end, entry, restore);
+            // SAFETY: ends the process, which has nothing to clean up.
             unsafe { libc::_exit(0) };
         }
-        _ => Ok(Guard(held)),
+        _ => Ok(Guard(write_end)),
     }
 }
 
-/// The guard's work: waits for the end of the process that it was forked from.
-fn restore_after(end: &OwnedFd, note: &Path, mut restore: impl FnMut()) {
-    // Not with the terminal's process group, nor holding what somebody reads until its end.
-    // SAFETY: plain system calls on numbers; /dev/null takes the place of the three standard files.
+/// Runs in the helper process: waits for the end of its parent, then restores.
+fn restore_after(read_end: &OwnedFd, entry: &Path, mut restore: impl FnMut()) {
+    // The helper must outlive the terminal's process group, and must not keep its parent's pipes
+    // open. SAFETY: plain system calls on numbers; /dev/null takes the place of the three standard
+    // files.
     unsafe {
         libc::setsid();
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
@@ -207,34 +210,37 @@ fn restore_after(end: &OwnedFd, note: &Path, mut restore: impl FnMut()) {
             libc::dup2(null, standard);
         }
     }
-    // Nothing is ever written: this is the end of it.
-    let _ = rustix::io::retry_on_intr(|| rustix::io::read(end, &mut [0]));
+    // Nothing is ever written to the pipe, so this returns when the parent has ended.
+    let _ = rustix::io::retry_on_intr(|| rustix::io::read(read_end, &mut [0]));
     for _ in 0..GUARD_TRIES {
-        if !note.exists() {
+        if !entry.exists() {
             break;
         }
-        // The process may still be about to end.
+        // The parent may not have ended completely.
         restore();
         thread::sleep(GUARD_PAUSE);
     }
 }
 
-/// See [`guard`]; its process ends when this is dropped.
+/// The pipe to the helper process of [`guard`], which ends when this is dropped.
 #[derive(Debug)]
-pub struct Guard(#[allow(dead_code, reason = "closing it is what it is for")] OwnedFd);
+pub struct Guard(#[allow(dead_code, reason = "its purpose is to be closed")] OwnedFd);
 
-/// The process whose temporary file this is.
+/// Returns the process that wrote this temporary file; `None`: it is no temporary file.
 fn writer(path: &Path) -> Option<u32> {
     let written = path.file_name()?.to_str()?.strip_suffix(".tmp")?;
     written.rsplit_once('.')?.1.parse().ok()
 }
 
-/// Whether that process is still an omr: a pid may have been given to somebody else, and one that has
-/// ended keeps its own until its parent asks.
+/// The names of omr's programs, as `/proc/PID/comm` has them.
+const PROGRAMS: [&str; 2] = ["omr", "omr-daemon"];
+
+/// Returns true if this process is a running omr: the pid may belong to another program by now, or
+/// to a zombie.
 pub fn is_omr(kernel: &Kernel, pid: u32) -> bool {
     let Ok(process) = kernel.proc.sub(pid.to_string()) else { return false };
     !ProcessStat::read(&process).is_ok_and(|stat| stat.is_zombie())
-        && process.read_string("comm").is_ok_and(|comm| comm.trim() == "omr")
+        && process.read_string("comm").is_ok_and(|comm| PROGRAMS.contains(&comm.trim()))
 }
 
 fn restore_one(root: &Dir, entry: &Entry, actuator: &mut dyn Actuator) -> Result<Outcome> {

@@ -10,11 +10,12 @@ use omr_kernel::{Kernel, clock};
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::End;
 use omr_policy::pace::{Job, Next, Pace, PaceSample};
-use omr_units::{Bytes, Pages};
+use omr_units::{Bytes, Pages, Swappiness};
 
 use super::backend::{Backend, Step};
-use super::method::Target;
-use super::report::{Report, of_machine, reported};
+use super::errors::of_machine;
+use super::report::{Report, run_job};
+use super::target::Target;
 use super::writeback::{DIRTY, flush};
 use crate::session::{Progress, Session};
 
@@ -24,7 +25,7 @@ pub(super) struct FileReclaimer<'s, 'a> {
     pub backend: Backend,
 }
 
-/// What is read after each write.
+/// The readings after a write.
 #[derive(Clone, Copy)]
 struct Readings {
     current: Bytes,
@@ -46,7 +47,7 @@ struct Gauge<'a> {
 impl FileReclaimer<'_, '_> {
     /// Reclaims from one group.
     pub fn run(&mut self, target: Target<'_>, job: Job) -> Report {
-        reported(target, job, |group, job, report| self.measured(group, job, report))
+        run_job(target, job, |group, job, report| self.measured(group, job, report))
     }
 
     /// Does the job, and measures the group before and after it.
@@ -84,7 +85,8 @@ impl FileReclaimer<'_, '_> {
         Ok(end)
     }
 
-    /// Writes to the file until the pace or somebody ends it. How it ended, and the last readings.
+    /// Writes to the file until the pace or the flag ends the run. Returns the end and the last
+    /// readings.
     fn writes(
         &mut self,
         gauge: &mut Gauge<'_>,
@@ -107,11 +109,17 @@ impl FileReclaimer<'_, '_> {
                 Next::End(end) => break end,
                 Next::Wait(time) => {
                     self.session.cancel.sleep(time);
-                    // Tasks of the group may have changed its size meanwhile, which was not this run.
+                    // Tasks of the group may have changed its size meanwhile, which was not this
+                    // run.
                     last = gauge.read()?;
                 }
                 Next::Write { bytes, file_only } => {
-                    let (outcome, took) = step.ask(self.session.actuator, bytes, file_only)?;
+                    let swappiness = match (file_only, job.anon_first) {
+                        (true, _) => Some(Swappiness::FILE_ONLY),
+                        (false, true) => Some(Swappiness::ANON_FIRST),
+                        (false, false) => None,
+                    };
+                    let (outcome, took) = step.ask(self.session.actuator, bytes, swappiness)?;
                     report.add_write(took);
                     match outcome {
                         Outcome::Done | Outcome::Partial | Outcome::Interrupted => {}
@@ -137,8 +145,8 @@ impl Gauge<'_> {
     fn read(&mut self) -> Result<Readings> {
         let Gauge { kernel, group, on_disk, buffer } = self;
         let current = group.read_current(buffer)?;
-        // Without swap on disk nothing stays behind in the swap cache, and memory.stat is the dear file:
-        // the kernel collects its counters from all CPUs for it.
+        // Without swap on disk nothing stays behind in the swap cache, and memory.stat is the dear
+        // file: the kernel collects its counters from all CPUs for it.
         let swapcached = match on_disk {
             true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
             false => Bytes::ZERO,
@@ -152,7 +160,7 @@ impl Gauge<'_> {
         })
     }
 
-    /// What the pace has to know: the readings, and the machine as it is now.
+    /// Returns a sample for the pace: the readings, and the machine's present state.
     fn seen(&mut self, last: Readings, swap_written: Bytes) -> Result<PaceSample> {
         let memory = Meminfo::read(self.kernel, &mut self.buffer).map_err(of_machine)?;
         // The run must not go on when it is not known how much swap is free, or on its way to disk.

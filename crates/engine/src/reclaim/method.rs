@@ -13,33 +13,34 @@ use omr_kernel::memcg::Group;
 use omr_machine::groups::targets::Candidate;
 use omr_policy::pace::Job;
 use omr_policy::{Config, End};
-use omr_units::Bytes;
 
 use super::backend::Backend;
 use super::generations::Evictor;
 use super::memcg::FileReclaimer;
 use super::regions::{ColdPager, Regions};
 use super::report::Report;
+use super::target::Target;
 use crate::aging;
 use crate::hint::{self, Extent, MadviseSession, Selection, Subject};
 use crate::session::Session;
 
-/// How memory is reclaimed from a group.
+/// A way to reclaim memory from a group.
 pub enum Method<'a> {
     /// A file of the group in the kernel: any memory, in the kernel's order.
     KernelFile(Backend),
-    /// The generations of `lru_gen`: only what surely was not used for an age.
+    /// The generations of `lru_gen`: only memory that surely was not used for an age.
     Generations {
         /// The age.
         older_than: Duration,
         /// The run may make agings, which nothing can interrupt.
         may_age: bool,
     },
-    /// Hints about the processes of the group, by what DAMON has seen: the same without MGLRU.
+    /// Hints for the group's processes by DAMON's ages: only memory that surely was not used for an
+    /// age.
     Regions(Regions<'a>),
 }
 
-/// What is wanted of a group, which decides the method.
+/// The wish for a group, by which the method is chosen.
 #[derive(Clone, Copy, Debug)]
 pub enum Wish {
     /// Any memory, by this file of the kernel.
@@ -53,23 +54,8 @@ pub enum Wish {
     },
 }
 
-/// The group to reclaim from.
-#[derive(Clone, Copy)]
-pub struct Target<'a> {
-    /// The group.
-    pub group: &'a Group,
-    /// What the group holds beyond its children, where the job is about that only.
-    pub inner: Option<Bytes>,
-}
-
-impl<'a> From<&'a Group> for Target<'a> {
-    fn from(group: &'a Group) -> Self {
-        Target { group, inner: None }
-    }
-}
-
 impl Method<'_> {
-    /// The method for a wish, on a group that will be written to anyway.
+    /// Chooses the method for a wish. Probes a group that will be written to anyway.
     pub fn choose(kernel: &Kernel, wish: Wish, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
         match wish {
             Wish::Any(choice) => Backend::probe(choice, group, actuator).map(Method::KernelFile),
@@ -77,7 +63,8 @@ impl Method<'_> {
         }
     }
 
-    /// The method for a wish, on the first of these groups that still exists; `None`: there is none.
+    /// The method for a wish, on the first of these groups that still exists; `None`: there is
+    /// none.
     pub fn choose_for_any(
         kernel: &Kernel,
         wish: Wish,
@@ -104,12 +91,12 @@ impl Method<'_> {
         Ok(None)
     }
 
-    /// Generations; an error says why this machine has none.
+    /// Returns the method of generations. Fails if this machine has no ages.
     pub fn by_age(kernel: &Kernel, older_than: Duration, may_age: bool) -> Result<Self> {
-        aging::require(kernel).map(|()| Method::Generations { older_than, may_age })
+        aging::require_mglru(kernel).map(|()| Method::Generations { older_than, may_age })
     }
 
-    /// The kernel's name for it.
+    /// Returns the kernel's name for the method.
     pub fn name(&self) -> &'static str {
         match self {
             Method::KernelFile(backend) => backend.file(),
@@ -118,7 +105,7 @@ impl Method<'_> {
         }
     }
 
-    /// True if the kernel can be told to reclaim page cache only.
+    /// Returns true if the kernel can reclaim page cache only.
     pub fn file_only(&self) -> bool {
         matches!(self, Method::KernelFile(backend) if backend.file_only())
     }
@@ -134,8 +121,8 @@ impl Session<'_> {
         }
     }
 
-    /// Chooses the method for a wish on this group, and does a job by it. `make` makes the job for a
-    /// kernel that can, or cannot, be told to reclaim page cache only.
+    /// Chooses the method for a wish on this group, and does a job by it. `make` makes the job for
+    /// a kernel that can, or cannot, reclaim page cache only.
     pub fn reclaim_by_wish(&mut self, wish: Wish, target: Target<'_>, make: impl FnOnce(bool) -> Job) -> Report {
         match Method::choose(self.host.kernel, wish, target.group, self.actuator) {
             Ok(mut method) => {

@@ -1,6 +1,7 @@
-//! Reclaiming memory from groups.
+//! Reclaims memory from groups.
 
 pub mod backend;
+mod errors;
 pub mod generations;
 pub mod job;
 pub mod limit_journal;
@@ -8,9 +9,12 @@ mod memcg;
 pub mod method;
 pub mod regions;
 mod report;
+mod target;
 pub mod writeback;
 
+pub use self::errors::is_gone;
 pub use self::job::{job, swap_context, swap_floor_of};
-pub use self::method::{Method, Target, Wish};
-pub use self::report::{Report, is_gone};
+pub use self::method::{Method, Wish};
+pub use self::report::Report;
+pub use self::target::Target;
 pub use crate::session::Progress;

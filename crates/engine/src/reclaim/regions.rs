@@ -1,9 +1,9 @@
-//! Reclaiming memory that surely was not used for an age where MGLRU does not tell: address ranges of
-//! the processes, by what DAMON has seen.
+//! Reclaims memory that surely was not used for an age, without MGLRU: address ranges of processes,
+//! by DAMON's ages.
 //!
-//! Only private memory that goes to swap is reclaimed, and only regions that surely were not used: see
-//! [`crate::aging::damon`]. The kernel does not look at accessed bits when it is told to page out, so
-//! ages are read anew before each portion.
+//! Only private memory that goes to swap is reclaimed, and only regions that surely were not used:
+//! see [`crate::aging::damon`]. The kernel ignores accessed bits when it pages out on request, so
+//! ages are read again before each portion.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,17 +20,17 @@ use omr_policy::End;
 use omr_policy::pace::Job;
 use omr_units::{Amount, Bytes};
 
-use super::report::{Report, reported};
-use crate::aging::damon::{Found, Watch};
+use super::report::{Report, run_job};
+use crate::aging::damon::{ProcessAges, Watch};
 use crate::hint::{self, Extent, Ignore, Rules, Selection, Subject};
 use crate::session::{Progress, Session};
 
-/// How much is paged out between two readings of ages: a second's work of a slow disk.
+/// The amount that is paged out between two readings of ages: what a slow disk writes in a second.
 const PORTION: Bytes = Bytes::mib(16);
 
-/// What DAMON has seen, and what decides which processes may be paged out by that.
+/// DAMON's ages, and the rules by which processes may be paged out.
 pub struct Regions<'a> {
-    /// The processes that DAMON looks at.
+    /// The monitor of the group's processes.
     pub watch: Box<Watch>,
     /// Only memory that was not used for this long.
     pub older_than: Duration,
@@ -49,15 +49,15 @@ pub(super) struct ColdPager<'s, 'a, 'r> {
 }
 
 impl ColdPager<'_, '_, '_> {
-    /// Pages cold memory out of the processes of one group, not of groups below it. Rules, `memory.min`
-    /// and `memory.low` are read anew for each portion.
+    /// Pages cold memory out of the processes of one group, not of groups below it. Rules,
+    /// `memory.min` and `memory.low` are read anew for each portion.
     pub fn run(&mut self, group: &Group, job: Job) -> Report {
-        reported(group.into(), job, |group, job, report| self.portions(group, &job, report))
+        run_job(group.into(), job, |group, job, report| self.portions(group, &job, report))
     }
 
     fn portions(&mut self, group: &Group, job: &Job, report: &mut Report) -> Result<End> {
         let page = self.session.host.kernel.page();
-        // Processes that nothing more can, or may, be paged out of.
+        // Processes without further memory that can or may be paged out.
         let mut over = HashSet::new();
         let mut gone = Bytes::ZERO;
         let mut end = End::NoMoreCold;
@@ -112,8 +112,8 @@ impl ColdPager<'_, '_, '_> {
         Ok(end)
     }
 
-    /// The process with most cold memory, but for those of which there is no more: its id, its start time
-    /// and its cold memory. The outer `None`: DAMON does not look any more.
+    /// Returns the process with the most cold memory, except those in `over`: its id, start time
+    /// and cold memory. The outer `None`: the monitor has ended.
     fn coldest(
         &mut self,
         group: &Group,
@@ -121,9 +121,9 @@ impl ColdPager<'_, '_, '_> {
         report: &mut Report,
     ) -> Result<Option<Option<(u32, u64, Ranges)>>> {
         let Regions { watch, older_than, .. } = &mut *self.regions;
-        let found = watch.read(&[*older_than], |mapped| mapped.group == *group.path())?;
+        let found = watch.read_ages(&[*older_than], |mapped| mapped.group == *group.path())?;
         let Some((_, found)) = found else {
-            report.error.get_or_insert_with(|| watch.ended().into());
+            report.error.get_or_insert_with(|| watch.end_reason().into());
             return Ok(None);
         };
         let cold = found.iter().map(|found| {
@@ -155,12 +155,12 @@ impl ColdPager<'_, '_, '_> {
         let selection = Selection { advice: Advice::PageOut, within: Some(cold), backing: Some(Backing::Anonymous) };
         let extent = Extent { amount: Amount::Bytes(amount), swap_floor };
         let mut silent = |_| {};
-        self.session.told(&mut silent).hint(&loaded.policy, &subject, &selection, extent).map(Some)
+        self.session.with_progress(&mut silent).hint(&loaded.policy, &subject, &selection, extent).map(Some)
     }
 }
 
 /// The memory of a process that surely was not used, and is in memory and private.
-fn cold(found: &Found<'_>) -> Ranges {
+fn cold(found: &ProcessAges<'_>) -> Ranges {
     let idle: Ranges = found.idle.iter().filter(|idle| idle.least[0]).map(|idle| idle.range.clone()).collect();
     let private = found.resident.iter().filter(|(mapping, _)| mapping.backing == Backing::Anonymous);
     private.flat_map(|(_, present)| present.intersection(&idle).as_slice().to_vec()).collect()

@@ -10,15 +10,16 @@ use omr_policy::pace::Job;
 use omr_units::{Bytes, Monotonic};
 use serde::Serialize;
 
-use super::method::Target;
+use super::errors::is_gone;
+use super::target::Target;
 use crate::hint;
 
-/// What a run did to a group. The figures are measured and never taken from what was asked.
+/// The result of a run on one group. All figures are measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What was asked for.
+    /// The requested amount.
     pub asked: Bytes,
-    /// What the group's `memory.current` fell by, write by write.
+    /// The decrease of the group's `memory.current` over all writes.
     pub freed: Bytes,
     /// The part of `freed` that was anonymous or shared memory.
     pub freed_anon: Bytes,
@@ -28,17 +29,17 @@ pub struct Report {
     pub swapped_out: Bytes,
     /// Moved to slower memory meanwhile, on the whole machine (`pgdemote_*`): not freed.
     pub demoted: Bytes,
-    /// How many writes to the kernel there were.
+    /// The number of writes to the kernel.
     pub writes: u32,
-    /// How long the longest write took.
+    /// The duration of the longest write.
     pub longest_write: Duration,
-    /// When the last write returned.
+    /// The time at which the last write returned.
     pub last_write_end: Monotonic,
     /// CPU time of the reclaiming thread.
     pub cpu: Duration,
-    /// How long the run took.
+    /// The duration of the run.
     pub wall: Duration,
-    /// How the run ended.
+    /// The end of the run.
     pub end: End,
     /// The error, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +51,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of a job of which nothing was done.
+    /// Returns the report of a job without any work.
     pub fn nothing(job: &Job, end: End, error: Option<String>) -> Self {
         Report {
             asked: job.amount,
@@ -78,7 +79,7 @@ impl Report {
         self.longest_write = self.longest_write.max(took);
     }
 
-    /// Adds what came of paging out a part of one of the group's processes.
+    /// Adds the result of paging out a part of one of the group's processes.
     pub(super) fn add_hinted(&mut self, hinted: &hint::Report) {
         self.freed += hinted.freed;
         self.freed_anon += hinted.freed;
@@ -89,13 +90,8 @@ impl Report {
     }
 }
 
-/// True if an error only says that the group or process does not exist any more.
-pub fn is_gone(err: &anyhow::Error) -> bool {
-    err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_gone)
-}
-
-/// Does a job on one group, and reports how long it took and how it ended.
-pub(super) fn reported(
+/// Runs a job on one group by `work`, and returns the report with its end and duration.
+pub(super) fn run_job(
     target: Target<'_>,
     mut job: Job,
     work: impl FnOnce(&Group, Job, &mut Report) -> Result<End>,
@@ -105,7 +101,7 @@ pub(super) fn reported(
     let cpu = clock::read_thread_cpu();
     let mut report = Report::nothing(&job, End::Failed, None);
     if let Some(own) = inner {
-        // The job counts what the group holds itself, memory.current its children as well.
+        // The job is about the group's own memory, but memory.current includes its children.
         let current = group.read_current(&mut Vec::new()).unwrap_or_default();
         job.floor += current - own;
     }
@@ -117,9 +113,4 @@ pub(super) fn reported(
     report.wall = clock::read_monotonic().since(began);
     report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
     report
-}
-
-/// An error about a file of the machine. It must not look as if the group did not exist any more.
-pub(super) fn of_machine(err: omr_kernel::Error) -> anyhow::Error {
-    anyhow::anyhow!("{err}")
 }

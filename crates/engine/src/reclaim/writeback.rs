@@ -14,7 +14,7 @@ pub const DIRTY: Bytes = Bytes::mib(1);
 /// The longest wait for a sync; page cache that is dirty after that stays.
 const SYNC_TIME: Duration = Duration::from_secs(30);
 
-/// How long a wait for writeback may last.
+/// The limits of a wait for writeback.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The longest wait.
@@ -45,8 +45,8 @@ pub fn wait(cancel: &Flag, limits: Limits, mut read: impl FnMut() -> Result<Byte
 }
 
 /// Writes out dirty page cache, which reclaim passes over, and waits while `is_dirty`. Nothing
-/// interrupts sync(2), so it runs in a thread of its own, which is left behind when the run must end
-/// before it is done.
+/// interrupts sync(2), so it runs in a thread of its own, which is left behind when the run must
+/// end before it is done.
 pub fn flush(cancel: &Flag, mut is_dirty: impl FnMut() -> bool) {
     // A sync that hangs, on a dead network file system, is not joined by another with each job.
     static RUNNING: AtomicBool = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Whether somebody works while memory is brought back.
+//! Notices foreground work while memory is brought back.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use omr_units::{Monotonic, Permyriad};
 
 use super::Subject;
 
-/// Groups whose tasks' waiting for memory is looked at.
+/// The most groups whose memory stalls are read.
 const MOST_STALLS: usize = 64;
-/// Nobody works any more after this long without a sign of it.
+/// Foreground work is over after this time without a sign of it.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// Whether somebody works: CPU time outside background groups, as while a sweep runs, and tasks of the
-/// groups that matter most that wait for memory. The machine's own figures say nothing here: bringing
-/// memory back makes this program wait for memory itself.
-pub struct Work {
+/// Notices foreground work by two signs: CPU time outside background groups, as during a sweep, and
+/// memory stalls of the most important groups. The stalls of the whole machine would be no sign, as
+/// this program itself waits for memory while it brings memory back.
+pub struct BusyMonitor {
     sides: CpuByClass,
     watch: BusyWatch,
     stop: Stop,
@@ -35,9 +35,9 @@ pub struct Work {
     buffer: Vec<u8>,
 }
 
-impl Work {
-    /// Begins to look. What the machine does anyway is measured first, for a moment.
-    pub fn watch(kernel: &Kernel, config: &Config, tree: &Tree, subjects: &[Subject]) -> Result<Self> {
+impl BusyMonitor {
+    /// Starts to monitor, after a short measurement of the machine's steady CPU use.
+    pub fn start(kernel: &Kernel, config: &Config, tree: &Tree, subjects: &[Subject]) -> Result<Self> {
         const STEADY: Duration = Duration::from_millis(200);
         let mut sides = CpuByClass::default();
         sides.update(kernel, tree, None)?;
@@ -60,7 +60,7 @@ impl Work {
             let total = psi::read_group_some_total(&dir, Resource::Memory, &mut buffer)?;
             Some((dir, total))
         });
-        Ok(Work {
+        Ok(BusyMonitor {
             stalls: stalls.collect(),
             sides,
             watch: BusyWatch::new(&config.stop, steady),
@@ -74,8 +74,8 @@ impl Work {
         })
     }
 
-    /// Takes a sample when it is time. Why it must end, when somebody has worked for too long.
-    pub fn look(&mut self, patience: Duration) -> Option<String> {
+    /// Takes a sample if it is due. Returns the reason to end if work has lasted for `patience`.
+    pub fn sample(&mut self, patience: Duration) -> Option<String> {
         let now = clock::read_monotonic();
         let dt = now.since(self.sampled);
         if dt < self.stop.sample {
@@ -89,7 +89,7 @@ impl Work {
         let mut reason = self.watch.sample(dt, used);
         if now.since(self.stalls_read) >= self.stop.window {
             self.stalls_read = now;
-            reason = self.stalled().or(reason);
+            reason = self.read_stalls().or(reason);
         }
         match reason {
             Some(reason) => {
@@ -103,12 +103,12 @@ impl Work {
         (now.since(*since) >= patience).then(|| reason.to_string())
     }
 
-    /// Whether somebody works now, or did a moment ago.
+    /// Returns true during foreground work, and shortly after it.
     pub fn is_busy(&self) -> bool {
         self.busy.is_some()
     }
 
-    fn stalled(&mut self) -> Option<Reason> {
+    fn read_stalls(&mut self) -> Option<Reason> {
         let mut longest = Duration::ZERO;
         for (dir, last) in &mut self.stalls {
             if let Some(total) = psi::read_group_some_total(dir, Resource::Memory, &mut self.buffer) {

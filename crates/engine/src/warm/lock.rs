@@ -1,4 +1,4 @@
-//! The lock that is held while memory is brought back.
+//! The lock of the one process that brings memory back.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_base::lock::{Attempt, Lock, is_held};
 
-/// Time between two tries.
+/// The time between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Time between two looks of a process that waits for the lock.
-const LOOK: Duration = Duration::from_millis(200);
-/// Number of tries.
+/// The time between two checks of a process that waits for the lock.
+const WAIT_INTERVAL: Duration = Duration::from_millis(200);
+/// The number of attempts.
 const TRIES: u32 = 10;
 
-/// Takes the lock while memory is brought back. So there is one `omr warm` at a time, and the daemon
-/// knows of it: the daemon does not reclaim this memory, and does not count it as refaults. The
-/// kernel releases the lock when this process ends.
+/// Locks while memory is brought back. So there is one `omr warm` at a time. The daemon sees the
+/// lock: it does not reclaim this memory, and does not count it as refaults. The kernel releases
+/// the lock when this process ends.
 pub fn lock(path: &Path) -> Result<Lock> {
     let mut holder = String::new();
     for again in 0..TRIES {
@@ -32,35 +32,35 @@ pub fn lock(path: &Path) -> Result<Lock> {
             Attempt::Held(pid) => holder = pid,
         }
     }
-    // The other process does the work of this one.
+    // The other process already does the work.
     Err(Exit::Partial.error(format!("omr warm is running already (pid {holder})")))
 }
 
-/// Waits until nobody brings memory back any more, or the flag is set.
+/// Waits until no process brings memory back, or the flag is set.
 pub fn wait(path: &Path, stop: &Flag) {
     while !stop.is_set() && File::open(path).is_ok_and(|file| is_held(&file)) {
-        stop.sleep(LOOK);
+        stop.sleep(WAIT_INTERVAL);
     }
 }
 
-/// Tells a daemon whether memory is brought back.
+/// Shows the daemon if a process brings memory back.
 #[derive(Debug)]
 pub struct Notice {
     path: PathBuf,
-    /// When the lock was taken last.
+    /// The time of the last locking; `None`: never.
     taken: Option<SystemTime>,
 }
 
 impl Notice {
-    /// By the lock at this path; who held it before does not count.
+    /// Watches the lock at this path. Earlier holders do not count.
     pub fn new(path: &Path) -> Self {
         let mut notice = Notice { path: path.into(), taken: None };
-        notice.look();
+        notice.poll();
         notice
     }
 
-    /// Whether it is held, or was since the last look.
-    pub fn look(&mut self) -> bool {
+    /// Returns true if the lock is held, or was held since the last poll.
+    pub fn poll(&mut self) -> bool {
         let Ok(file) = File::open(&self.path) else { return false };
         let held = is_held(&file);
         let taken = file.metadata().and_then(|meta| meta.modified()).ok();
@@ -78,21 +78,21 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("run/warm.lock");
         let mut notice = Notice::new(&path);
-        assert!(!notice.look(), "there was none ever");
+        assert!(!notice.poll(), "no lock file yet");
         let held = lock(&path).expect("the lock");
-        assert!(notice.look() && notice.look());
+        assert!(notice.poll() && notice.poll());
         assert!(lock(&path).expect_err("held").to_string().contains(&std::process::id().to_string()));
         drop(held);
-        assert!(!notice.look());
+        assert!(!notice.poll());
         std::thread::sleep(Duration::from_millis(20));
         drop(lock(&path).expect("the lock"));
-        assert!(notice.look(), "one that began and ended between two looks");
-        assert!(!notice.look());
-        assert!(!Notice::new(&path).look());
+        assert!(notice.poll(), "a run that began and ended between two polls");
+        assert!(!notice.poll());
+        assert!(!Notice::new(&path).poll());
     }
 
     #[test]
-    fn who_waits_for_it_waits_until_it_is_let_go_of_or_the_time_is_up() {
+    fn a_wait_ends_when_the_lock_is_released_or_the_time_is_up() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("warm.lock");
         wait(&path, &Flag::default());
@@ -105,7 +105,7 @@ mod tests {
             drop(held);
         });
         wait(&path, &Flag::default());
-        holder.join().expect("let go of");
+        holder.join().expect("released");
         drop(lock(&path).expect("free"));
     }
 }

@@ -1,10 +1,10 @@
-//! Bringing memory back before it is needed: which pages were in memory is recorded before they leave,
-//! and read back by `process_madvise(MADV_WILLNEED)`, in large requests, foreground first.
+//! Brings memory back before it is needed. A record lists the pages that were in memory before they
+//! left. `process_madvise(MADV_WILLNEED)` reads them back in large requests, foreground first.
 //!
-//! What comes back is in the swap cache: a page that is used is mapped by a minor fault, one that is
-//! not is the first to go again. Not covered: pages of shared memory in swap that no record knows of
-//! (the page table does not tell), and changed pages of privately mapped files (the kernel reads the
-//! file for this hint, not the swap).
+//! Pages come back to the swap cache: a page that is used is mapped by a minor fault, and an unused
+//! page is the first to leave again. Two kinds of pages do not come back: shared memory in swap
+//! that is in no record (the page table does not show it), and changed pages of privately mapped
+//! files (the kernel reads the file for this hint, not the swap).
 
 mod busy;
 mod lock;
@@ -36,33 +36,33 @@ use omr_machine::groups::tree::Tree;
 use omr_policy::Class;
 use omr_units::{Bytes, Limit, Monotonic, Pages, Rate};
 
-use self::busy::Work;
+use self::busy::BusyMonitor;
 use self::record::{Record, RecordedProcess};
 
 pub use self::lock::{Notice, lock, wait};
 pub use self::record::{Recorded, record};
 pub use self::report::{End, GroupReport, Report, Use};
 
-/// Bytes in one call: long enough for a disk, and short enough that a fault of somebody who comes back does
-/// not wait long behind it.
+/// Bytes in one call: enough for a disk to be fast, and few enough that a page fault of a user who
+/// comes back does not wait long behind it.
 const CHUNK: Bytes = Bytes::mib(4);
-/// The next call waits until the disks have no more reads than this to do.
+/// The next call waits until the disks have at most this number of reads in flight.
 const IN_FLIGHT: u64 = 8;
-/// But not for longer than this: they may be others' reads.
+/// The longest such wait: the queue may hold other programs' reads.
 const QUEUE_TIME: Duration = Duration::from_secs(1);
-/// Between two looks at the disks.
-const LOOK: Duration = Duration::from_millis(2);
-/// Between two looks whether somebody still works.
+/// The time between two readings of the disks' queues.
+const QUEUE_INTERVAL: Duration = Duration::from_millis(2);
+/// The time between two checks for foreground work during a pause.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Some processes that are of the same importance.
+/// Processes of one group, which are of the same importance.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Their group, below the mount.
+    /// The group, below the mount.
     pub group: PathBuf,
-    /// Its class.
+    /// The group's class.
     pub class: Class,
-    /// 0 first: foreground, protected, those of which nothing is said, explicit background.
+    /// The order, lowest first: foreground, protected, background by default, explicit background.
     pub rank: u8,
     /// The processes.
     pub pids: Vec<u32>,
@@ -71,8 +71,8 @@ pub struct Subject {
 /// The rank of explicit background groups.
 const BACKGROUND: u8 = 3;
 
-/// All groups with processes, at or below `top`, those that matter most first; `None`: all of the
-/// machine but explicit background groups.
+/// Returns all groups with processes at or below `top`, most important first. `top` is `None`: all
+/// groups of the machine except explicit background groups.
 pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<Subject>> {
     let root = kernel.cgroup()?;
     let mut all = Vec::new();
@@ -91,7 +91,7 @@ pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<
         let pids = Group::open(root, &path).and_then(|group| process::read_pids(group.dir()));
         match pids {
             Ok(mut pids) => {
-                // This process needs nothing brought back.
+                // This process itself is left out.
                 pids.retain(|&pid| pid != std::process::id());
                 all.push(Subject { group: path, class: assignment.class, rank, pids });
             }
@@ -104,14 +104,14 @@ pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<
     Ok(all)
 }
 
-/// Replaces the record; returns its size.
+/// Replaces the record, and returns its size.
 pub fn write(root: &Path, record: &Record) -> Result<Bytes> {
     let dir = paths::state_dir(root);
     std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     record.write(&paths::warm_record(root)).map(Bytes)
 }
 
-/// How long ago the record was made, by the clock on the wall; `None` where there is none of this boot.
+/// Returns the age of the record, by the real-time clock; `None`: there is no record of this boot.
 pub fn record_age(kernel: &Kernel, root: &Path) -> Option<Duration> {
     let record = Record::read(&paths::warm_record(root)).ok()??;
     let boot = kernel.read_boot_id().ok()?;
@@ -119,27 +119,27 @@ pub fn record_age(kernel: &Kernel, root: &Path) -> Option<Duration> {
     record.is_of(&boot, kernel).then_some(Duration::from_secs(age))
 }
 
-/// Of all memory so much stays available.
+/// The default share of memory that stays available.
 pub const FLOOR: &str = "10%";
 
-/// One time of bringing back, from the lock to the report.
+/// One run of `omr warm`, from the lock to the report.
 pub struct Job<'a> {
     /// The machine.
     pub kernel: &'a Kernel,
-    /// The root of the files.
+    /// The root directory of omr's own files.
     pub root: &'a Path,
     /// The configuration.
     pub loaded: &'a Loaded,
     /// All groups.
     pub tree: &'a Tree,
-    /// Whose memory.
+    /// The processes whose memory comes back.
     pub subjects: &'a [Subject],
-    /// What bounds it.
+    /// The limits of the run.
     pub bounds: Bounds,
 }
 
 impl Job<'_> {
-    /// Does it.
+    /// Runs the job.
     pub fn run(&self, actuator: &mut dyn Actuator, stop: &Flag, progress: &mut dyn FnMut(Bytes)) -> Result<Report> {
         let live = actuator.is_live();
         if live && !may_advise(self.kernel) {
@@ -155,7 +155,7 @@ impl Job<'_> {
         }
         let _lock = if live { Some(lock(&paths::warm_lock(self.root))?) } else { None };
         let work = if live && self.bounds.patience.is_some() {
-            Some(Work::watch(self.kernel, &self.loaded.policy, self.tree, self.subjects)?)
+            Some(BusyMonitor::start(self.kernel, &self.loaded.policy, self.tree, self.subjects)?)
         } else {
             None
         };
@@ -168,31 +168,33 @@ impl Job<'_> {
     }
 }
 
-/// Whether this process has the capabilities for it; when that cannot be told, the kernel will say.
+/// Returns true if this process has the needed capabilities, or if they are unknown: the kernel
+/// checks them anyway.
 fn may_advise(kernel: &Kernel) -> bool {
     let own = Status::read_own(kernel).ok().and_then(|status| status.capabilities);
     own.is_none_or(|own| own.has(Capability::SysNice) && own.has(Capability::SysPtrace))
 }
 
-/// What bounds the work.
+/// The limits of a run.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// No more than this.
+    /// The highest rate; `None`: any.
     pub rate: Option<Rate>,
-    /// What stays available of the machine's memory.
+    /// Memory of the machine that stays available.
     pub floor: Bytes,
-    /// When somebody works it waits, and ends when that lasts for this long; `None`: it does not look.
+    /// The run waits during foreground work, and ends after this time of it; `None`: it ignores
+    /// work.
     pub patience: Option<Duration>,
 }
 
-/// Which part of a process's memory comes back.
+/// A part of a process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Recorded, in mappings that were used.
+    /// Recorded pages in mappings that were used.
     Used,
-    /// Recorded, in others.
+    /// Recorded pages in other mappings.
     Rest,
-    /// Whatever else is in swap.
+    /// All other pages in swap.
     Swapped,
 }
 
@@ -202,22 +204,22 @@ struct Task<'a> {
     starttime: Option<u64>,
     group: usize,
     recorded: Option<&'a RecordedProcess>,
-    /// What was asked for already.
+    /// The ranges that were requested already.
     asked: Ranges,
 }
 
-/// What it needs.
+/// The state that is the same for all processes.
 struct Warmer<'a> {
     kernel: &'a Kernel,
     actuator: &'a mut dyn Actuator,
     stop: &'a Flag,
     bounds: Bounds,
-    work: Option<Work>,
+    work: Option<BusyMonitor>,
 }
 
 impl Warmer<'_> {
-    /// Brings back what is in swap of these processes, in their order: what the record says was in
-    /// memory, then the rest. `progress` is told what was asked for so far.
+    /// Brings back the swapped memory of these processes, in their order: first the recorded pages,
+    /// then the rest. Calls `progress` with the bytes requested so far.
     fn run(
         &mut self,
         subjects: &[Subject],
@@ -253,7 +255,7 @@ impl Warmer<'_> {
             report: &mut report,
             progress,
         };
-        if let Err(end) = run.all(subjects, record)? {
+        if let Err(end) = run.bring_back(subjects, record)? {
             report.end = end;
         } else if report.calls == 0 && report.denied > 0 {
             report.end = End::Denied;
@@ -273,31 +275,31 @@ impl Warmer<'_> {
     }
 }
 
-/// One run: the inner result is what ended it early.
+/// One run. The inner `Err` of its functions is the reason for an early end.
 struct Run<'a, 'b> {
     warmer: &'a mut Warmer<'b>,
     disks: SwapDisks,
-    /// When the next call may be made.
+    /// The time of the next call.
     due: Monotonic,
     buffer: Vec<u8>,
     report: &'a mut Report,
     progress: &'a mut dyn FnMut(Bytes),
 }
 
-/// What became of a request.
+/// The result of requests for one process.
 enum Asked {
     Done,
-    /// The group is full.
+    /// No more fits under a limit of the group.
     Full,
     /// The process is gone.
     Gone,
 }
 
 impl Run<'_, '_> {
-    fn all(&mut self, subjects: &[Subject], record: Option<&Record>) -> Result<Result<(), End>> {
+    fn bring_back(&mut self, subjects: &[Subject], record: Option<&Record>) -> Result<Result<(), End>> {
         let mut recorded: HashMap<u32, &RecordedProcess> =
             record.into_iter().flat_map(Record::processes).map(|process| (process.pid, process)).collect();
-        // By rank: all that was used of all of its processes, then the rest of it.
+        // For each rank: the used parts of all its processes, then the other parts.
         let mut ranks: BTreeMap<u8, Vec<Task>> = BTreeMap::new();
         for subject in subjects {
             self.report.groups.push(GroupReport {
@@ -317,12 +319,12 @@ impl Run<'_, '_> {
                 asked: Ranges::new(),
             }));
         }
-        // Those left are gone, or were asked about in another call.
+        // The other recorded processes are gone, or are targets of another run.
         self.report.gone = recorded.keys().filter(|pid| !self.is_there(**pid)).count();
         for mut tasks in ranks.into_values() {
             for part in [Part::Used, Part::Rest, Part::Swapped] {
                 for task in &mut tasks {
-                    let asked = match self.part(task, part, &subjects[task.group]) {
+                    let asked = match self.bring_back_part(task, part, &subjects[task.group]) {
                         Ok(asked) => asked,
                         Err(err) if is_gone(&err) => Ok(Asked::Gone),
                         Err(err) if is_denied(&err) => {
@@ -339,7 +341,7 @@ impl Run<'_, '_> {
                 }
             }
         }
-        self.settle(0);
+        self.wait_for_disks(0);
         Ok(Ok(()))
     }
 
@@ -347,8 +349,8 @@ impl Run<'_, '_> {
         self.warmer.kernel.proc.has(pid.to_string())
     }
 
-    /// One part of one process.
-    fn part(&mut self, task: &mut Task<'_>, part: Part, subject: &Subject) -> Result<Result<Asked, End>> {
+    /// Brings back one part of one process.
+    fn bring_back_part(&mut self, task: &mut Task<'_>, part: Part, subject: &Subject) -> Result<Result<Asked, End>> {
         let page = self.warmer.kernel.page();
         let packed = match part {
             Part::Used => task.recorded.map(|recorded| &recorded.used),
@@ -356,7 +358,7 @@ impl Run<'_, '_> {
             Part::Swapped => None,
         };
         let wanted = packed.and_then(|packed| packed.ranges(page));
-        // What the group holds now is what counts; most groups have nothing in swap.
+        // Most groups have no memory in swap.
         if part != Part::Swapped && wanted.as_ref().is_none_or(Ranges::is_empty) || self.report.groups[task.group].full
         {
             return Ok(Ok(Asked::Done));
@@ -368,13 +370,13 @@ impl Run<'_, '_> {
         }
         task.starttime = Some(starttime);
         if let Some(recorded) = task.recorded.filter(|recorded| recorded.starttime != starttime) {
-            // Another process has the pid of one that is gone.
+            // The recorded process is gone, and another process has its pid.
             log::debug!("{} is not the process that was recorded", recorded.pid);
             self.report.gone += 1;
             task.recorded = None;
             return Ok(Ok(Asked::Done));
         }
-        let mut found = find(&process, page, wanted.as_ref())?;
+        let mut found = find_absent(&process, page, wanted.as_ref())?;
         self.report.unmapped += found.unmapped;
         self.report.uncovered += found.uncovered;
         let mut first = task.asked.is_empty();
@@ -384,7 +386,7 @@ impl Run<'_, '_> {
             let mut batch = Batch::new(&process, &mut found.layout, hints.collect(), CHUNK);
             let mut left = ranges.bytes();
             while let Some(bytes) = batch.next_call()? {
-                match self.wait_for_leave(bytes, subject, task.group)? {
+                match self.wait_for_turn(bytes, subject, task.group)? {
                     Ok(true) => {}
                     Ok(false) => return Ok(Ok(Asked::Full)),
                     Err(end) => return Ok(Err(end)),
@@ -415,18 +417,19 @@ impl Run<'_, '_> {
         Ok(Ok(Asked::Done))
     }
 
-    /// Waits until so much may be asked for. False: there is no room for it in the group.
-    fn wait_for_leave(&mut self, bytes: Bytes, subject: &Subject, group: usize) -> Result<Result<bool, End>> {
+    /// Waits until this number of bytes may be requested. Returns false if the group has no room
+    /// for them.
+    fn wait_for_turn(&mut self, bytes: Bytes, subject: &Subject, group: usize) -> Result<Result<bool, End>> {
         let stop = self.warmer.stop;
         let live = self.warmer.actuator.is_live();
         if live {
-            self.settle(IN_FLIGHT);
+            self.wait_for_disks(IN_FLIGHT);
         }
         loop {
             if stop.is_set() {
                 return Ok(Err(if stop.timed_out() { End::Timeout } else { End::Stopped }));
             }
-            if let Some(reason) = self.look().filter(|_| live) {
+            if let Some(reason) = self.check_busy().filter(|_| live) {
                 self.report.reason = Some(reason);
                 return Ok(Err(End::Busy));
             }
@@ -436,39 +439,39 @@ impl Run<'_, '_> {
             }
             stop.sleep(if left.is_zero() { PAUSE } else { left.min(PAUSE) });
         }
-        // A wait for somebody who works is not caught up by a burst.
+        // The time of a wait is not made up for by a burst.
         if let Some(rate) = self.warmer.bounds.rate.filter(|_| live) {
             self.due = clock::read_monotonic() + rate.time_for(bytes);
         }
         let memory = Meminfo::read(self.warmer.kernel, &mut self.buffer)?;
-        // Not knowing what there is room for is no leave to go on.
+        // Unknown room is no permission to continue.
         let available = memory.mem_available.context("no MemAvailable in meminfo")?;
-        // In a dry run what would have come back by now is not there.
+        // A dry run must count the memory that would have come back by now.
         let planned = if live { Bytes::ZERO } else { self.report.swap + self.report.file };
         if available - planned < self.warmer.bounds.floor + bytes {
             return Ok(Err(End::Headroom));
         }
         let planned = if live { Bytes::ZERO } else { self.report.groups[group].swap };
-        Ok(Ok(room(self.warmer.kernel, &subject.group, &mut self.buffer)? >= planned + bytes))
+        Ok(Ok(read_room(self.warmer.kernel, &subject.group, &mut self.buffer)? >= planned + bytes))
     }
 
-    /// Waits until the disks have no more reads to do than that.
-    fn settle(&mut self, in_flight: u64) {
+    /// Waits until the disks have at most this number of reads in flight.
+    fn wait_for_disks(&mut self, in_flight: u64) {
         let began = clock::read_monotonic();
         while self.warmer.actuator.is_live()
             && self.disks.read_in_flight(self.warmer.kernel, &mut self.buffer).is_some_and(|reads| reads > in_flight)
             && !self.warmer.stop.is_set()
             && clock::read_monotonic().since(began) < QUEUE_TIME
         {
-            std::thread::sleep(LOOK);
-            let _ = self.look();
+            std::thread::sleep(QUEUE_INTERVAL);
+            let _ = self.check_busy();
         }
     }
 
-    /// Looks whether somebody works; why it must end, when that has lasted too long.
-    fn look(&mut self) -> Option<String> {
+    /// Samples foreground work. Returns the reason to end if work has lasted too long.
+    fn check_busy(&mut self) -> Option<String> {
         let patience = self.warmer.bounds.patience?;
-        self.warmer.work.as_mut()?.look(patience)
+        self.warmer.work.as_mut()?.sample(patience)
     }
 
     fn is_busy(&self) -> bool {
@@ -484,20 +487,20 @@ fn is_denied(err: &anyhow::Error) -> bool {
     err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_denied)
 }
 
-/// What there is to ask for of a process.
-struct Found {
+/// The absent memory of a process.
+struct Absent {
     /// Anonymous memory in swap.
     swapped: Ranges,
-    /// Of files and shared memory, not mapped now.
+    /// Pages of files and shared memory that are not in the page table.
     file: Ranges,
     unmapped: Bytes,
     uncovered: Bytes,
-    /// Where that was found.
+    /// The mappings in which the ranges are.
     layout: Layout,
 }
 
-/// Looks for what is wanted, or for all that is in swap, as the process has it mapped now.
-fn find(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -> Result<Found> {
+/// Finds the absent part of `wanted` in the process's present mappings; `None`: all pages in swap.
+fn find_absent(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -> Result<Absent> {
     let mut pagemap = Pagemap::open(process.dir(), page)?;
     let (mut swapped, mut file, mut mapped) = (Ranges::new(), Ranges::new(), Ranges::new());
     let mut uncovered = Bytes::ZERO;
@@ -522,12 +525,13 @@ fn find(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -
         }
     }
     let unmapped = wanted.map_or(Bytes::ZERO, |wanted| wanted.without(&mapped).bytes());
-    Ok(Found { swapped, file, unmapped, uncovered, layout })
+    Ok(Absent { swapped, file, unmapped, uncovered, layout })
 }
 
-/// What fits into a group: the least that `memory.max` and `memory.high` leave of it and of those
-/// above it. Pages come back charged to it, and at its limit others would leave for them.
-pub fn room(kernel: &Kernel, group: &Path, buffer: &mut Vec<u8>) -> Result<Bytes> {
+/// Returns the memory that fits into a group: the least that `memory.max` and `memory.high` of the
+/// group and of those above it leave. Pages that come back are charged to the group, and at its
+/// limit other pages would leave.
+pub fn read_room(kernel: &Kernel, group: &Path, buffer: &mut Vec<u8>) -> Result<Bytes> {
     let mut room = Bytes::MAX;
     for path in group.ancestors().filter(|path| !path.as_os_str().is_empty()) {
         let opened = match Group::open(kernel.cgroup()?, path) {

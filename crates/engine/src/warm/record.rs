@@ -1,8 +1,9 @@
-//! `warm` in the state directory: which pages of which processes were in memory.
+//! The record of `omr warm` (the file `warm` in the state directory): the pages of processes that
+//! were in memory.
 //!
-//! JSON, the version first. Ranges are pages, each as its distance from the end of the one before and
-//! its length: some six bytes a range. Who can read it knows where processes have their memory, so it
-//! is root's alone.
+//! The file is JSON and starts with the version. A range of pages is stored as its distance from
+//! the end of the previous range and its length, which takes some six bytes. Only root may read the
+//! file, because it shows the addresses of processes' memory.
 
 use std::fs::OpenOptions;
 use std::io::Read as _;
@@ -22,66 +23,67 @@ use serde::{Deserialize, Serialize};
 
 use super::Subject;
 
-/// What this program writes and reads.
+/// The version that this program writes and reads.
 const VERSION: u32 = 1;
-/// Ranges in a record; those of the groups that matter least are left out when there are more.
+/// The most ranges in a record. If there are more, those of the least important groups are left
+/// out.
 const MOST_RANGES: usize = 500_000;
-/// No record is larger: of [`MOST_RANGES`], most have short numbers.
+/// The largest size of a record: most of the [`MOST_RANGES`] have short numbers.
 const LARGEST: u64 = 16 << 20;
 
-/// Gaps that a record does not keep: what is in them and in swap comes back as well.
+/// Shorter gaps are not recorded: swapped pages in a gap come back, too.
 const GAP: Bytes = Bytes::kib(64);
 
-/// A record.
+/// A record of the pages that were in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     version: u32,
-    /// The kernel's boot id. Processes do not outlive a boot; hibernation is none.
+    /// The kernel's boot id. Processes do not outlive a boot; resume is no new boot.
     pub boot: String,
-    /// Bytes of a page.
+    /// The page size.
     pub page: PageSize,
-    /// Seconds since 1970.
+    /// The time of the record, in seconds since 1970.
     pub time: u64,
-    /// There were more ranges than a record holds.
+    /// True if there were more ranges than a record can have.
     pub cut: bool,
-    /// Groups, those that matter most first.
+    /// The groups, most important first.
     pub groups: Vec<RecordedGroup>,
 }
 
-/// What was in memory of a group.
+/// The memory of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedGroup {
     /// Its path, for printing.
     pub path: String,
-    /// Its class then.
+    /// Its class at that time.
     pub class: Class,
     /// Its processes.
     pub processes: Vec<RecordedProcess>,
 }
 
-/// What was in memory of a process.
+/// The memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedProcess {
-    /// With the time it started, its identity.
+    /// The process id, which with `starttime` is the identity of the process.
     pub pid: u32,
-    /// In ticks since boot.
+    /// The start time in ticks since boot.
     pub starttime: u64,
-    /// In mappings that were used since the kernel last looked.
+    /// The ranges in mappings that were used since accessed bits were last cleared.
     pub used: Packed,
-    /// In others.
+    /// The ranges in other mappings.
     pub rest: Packed,
 }
 
-/// Ranges as distances and lengths in pages, in turn.
+/// Ranges as alternating distances and lengths, in pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Packed(Vec<u64>);
 
 impl Packed {
-    /// Packs them.
+    /// Packs ranges.
     pub fn new(ranges: &Ranges, page: PageSize) -> Self {
         let page = page.bytes().0;
         let mut end = 0;
@@ -93,12 +95,12 @@ impl Packed {
         Packed(numbers)
     }
 
-    /// How many ranges.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.0.len() / 2
     }
 
-    /// The ranges; `None` where the numbers are none.
+    /// Returns the ranges; `None`: the numbers are not valid ranges.
     pub fn ranges(&self, page: PageSize) -> Option<Ranges> {
         let (page, mut end) = (page.bytes().0, 0u64);
         let mut ranges = Ranges::new();
@@ -113,35 +115,37 @@ impl Packed {
 }
 
 impl Record {
-    /// An empty one.
+    /// Returns an empty record.
     pub fn new(boot: String, page: PageSize, time: u64) -> Self {
         Record { version: VERSION, boot, page, time, cut: false, groups: Vec::new() }
     }
 
-    /// Whether it is of this boot, and its processes may be there.
+    /// Returns true if the record is of this boot, so that its processes may still run.
     pub fn is_of(&self, boot: &str, kernel: &Kernel) -> bool {
         self.boot == boot && self.page == kernel.page()
     }
 
-    /// All processes.
+    /// Returns all processes.
     pub fn processes(&self) -> impl Iterator<Item = &RecordedProcess> {
         self.groups.iter().flat_map(|group| &group.processes)
     }
 
-    /// Writes it; returns its size. A crash at any moment leaves the old one or the new one.
+    /// Writes the record, and returns its size. A crash at any moment leaves the old record or the
+    /// new one.
     pub fn write(&self, path: &Path) -> Result<u64> {
         let text = serde_json::to_vec(self)?;
         let size = text.len() as u64;
         if size > LARGEST {
-            bail!("{}: the record would have {size} bytes; {LARGEST} are the most", path.display());
+            bail!("{}: the record would have {size} bytes, more than {LARGEST}", path.display());
         }
         write_privately(path, &text)?;
         Ok(size)
     }
 
-    /// Reads it; `None` when there is none. What anybody but root could have written is refused.
+    /// Reads the record; `None`: there is none. Fails if another user than root could have written
+    /// it.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        // A pipe somebody put there must not be waited for.
+        // The path may be a pipe, which must not block.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Ok(file) => file,
@@ -151,13 +155,13 @@ impl Record {
         let meta = file.metadata().with_context(|| format!("read {}", path.display()))?;
         let own = rustix::process::geteuid().as_raw();
         let refused = if !meta.is_file() {
-            Some("it is no file".to_owned())
+            Some("it is not a regular file".to_owned())
         } else if meta.uid() != 0 && meta.uid() != own {
             Some(format!("it belongs to user {}", meta.uid()))
         } else if meta.mode() & 0o022 != 0 {
             Some("others may write to it".to_owned())
         } else if meta.len() > LARGEST {
-            Some(format!("it has {} bytes, and {LARGEST} are the most", meta.len()))
+            Some(format!("it has {} bytes, more than {LARGEST}", meta.len()))
         } else {
             None
         };
@@ -171,7 +175,7 @@ impl Record {
         })
     }
 
-    /// Parses the text, or says what is wrong with it.
+    /// Parses a record. The error describes the mistake.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -179,52 +183,54 @@ impl Record {
         }
         match serde_json::from_slice::<Versioned>(text) {
             Ok(Versioned { version: VERSION }) => {}
-            Ok(Versioned { version }) => return Err(format!("version {version}, and this omr knows {VERSION}")),
-            Err(err) => return Err(format!("no record of omr warm, or cut off ({err})")),
+            Ok(Versioned { version }) => {
+                return Err(format!("it has version {version}, but this omr reads version {VERSION}"));
+            }
+            Err(err) => return Err(format!("not a record of omr warm, or cut off ({err})")),
         }
-        let record: Record = serde_json::from_slice(text).map_err(|err| format!("no record of omr warm ({err})"))?;
+        let record: Record = serde_json::from_slice(text).map_err(|err| format!("not a record of omr warm ({err})"))?;
         if PageSize::new(u32::try_from(record.page.bytes().0).unwrap_or(0)).is_none() {
-            return Err("its size of a page is none".into());
+            return Err("its page size is not valid".into());
         }
         let is_broken = |packed: &Packed| packed.ranges(record.page).is_none();
         if record.processes().any(|process| is_broken(&process.used) || is_broken(&process.rest)) {
-            return Err("it has ranges that are none".into());
+            return Err("it has invalid ranges".into());
         }
         Ok(record)
     }
 }
 
-/// What a record holds, in figures.
+/// The figures of a record.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Recorded {
-    /// Groups.
+    /// The number of groups.
     pub groups: usize,
-    /// Processes.
+    /// The number of processes.
     pub processes: usize,
-    /// Ranges.
+    /// The number of ranges.
     pub ranges: usize,
-    /// Bytes in memory, in mappings that were used since the kernel last looked.
+    /// Bytes in mappings that were used since accessed bits were last cleared.
     pub used: Bytes,
-    /// Bytes in memory in others.
+    /// Bytes in other mappings.
     pub rest: Bytes,
-    /// Processes that could not be looked at.
+    /// The number of processes that could not be read.
     pub denied: usize,
-    /// Some were left out: a record holds no more.
+    /// True if processes were left out because the record is full.
     pub cut: bool,
 }
 
-/// Looks at what is in memory of these processes.
+/// Records the resident memory of these processes.
 ///
-/// The page table tells what is there, not when it was used; of a whole mapping smaps tells whether it
-/// was. Mappings that were not come after all that were, and are not left out: an idle machine has not
-/// used much lately that will be wanted.
+/// The page table shows which pages are resident, but not their use; smaps shows if a whole mapping
+/// was used. Unused mappings come after all used ones. They are not left out, because on an idle
+/// machine little of the memory that will be needed was used lately.
 pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded)> {
     let mut record = Record::new(kernel.read_boot_id()?, kernel.page(), clock::read_wall().as_secs());
     let mut figures = Recorded::default();
     for subject in subjects {
         let mut processes = Vec::new();
         for &pid in &subject.pids {
-            let (starttime, used, rest) = match look(kernel, pid) {
+            let (starttime, used, rest) = match read_process(kernel, pid) {
                 Ok(seen) => seen,
                 Err(err) if err.is_gone() => continue,
                 Err(err) if err.is_denied() => {
@@ -260,8 +266,8 @@ pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded
     Ok((record, figures))
 }
 
-/// When a process started, and what of it is in memory: in mappings that were used, and in others.
-fn look(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
+/// Returns a process's start time and its resident memory, in used mappings and in others.
+fn read_process(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
     let process = Process::open(kernel, pid)?;
     let mut details = maps::read_smaps(process.dir())?;
     details.retain(|detail| detail.mapping.backing != Backing::Kernel);
@@ -269,7 +275,7 @@ fn look(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::
     let (present, _) = Pagemap::open(process.dir(), kernel.page())?.residency(&all)?;
     let (mut used, mut rest) = (Ranges::new(), Ranges::new());
     for Detail { mapping, referenced, .. } in details {
-        // Unknown is never cold.
+        // A mapping of unknown use counts as used: unknown is never cold.
         let ranges = if referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
         ranges.append(&present.within(&mapping.range));
     }
@@ -311,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(used in lists(), rest in lists()) {
+        fn a_written_record_reads_back_the_same(used in lists(), rest in lists()) {
             let dir = tempfile::tempdir().expect("a directory");
             let path = dir.path().join("warm");
             let written = record(&used, &rest);
@@ -341,7 +347,7 @@ mod tests {
         }
 
         #[test]
-        fn numbers_that_are_no_ranges_are_told(numbers: Vec<u64>) {
+        fn invalid_numbers_yield_no_ranges(numbers: Vec<u64>) {
             let packed = Packed(numbers.clone());
             if let Some(ranges) = packed.ranges(page()) {
                 prop_assert!(numbers.len() % 2 == 0);
@@ -351,14 +357,14 @@ mod tests {
     }
 
     #[test]
-    fn hostile_files_are_refused_with_a_sentence() {
+    fn hostile_files_are_refused_with_a_reason() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("warm");
         assert!(Record::read(&path).expect("no file is no error").is_none());
         let good = serde_json::to_string(&record(&Ranges::new(), &Ranges::new())).expect("text");
         for (text, why) in [
             (String::new(), "cut off"),
-            ("[]".into(), "no record"),
+            ("[]".into(), "not a record"),
             (good.replace("\"version\":1", "\"version\":2"), "version 2"),
             (good.replace("\"cut\"", "\"cuts\""), "cuts"),
             (good.replace("\"page\":4096", "\"page\":0"), "page"),
@@ -366,8 +372,8 @@ mod tests {
             (good.replace("\"used\":[]", "\"used\":[1,0]"), "ranges"),
             (good.replace("\"used\":[]", "\"used\":[18446744073709551615,1]"), "ranges"),
             (good.replace("\"used\":[]", "\"used\":[9007199254740992,1]"), "ranges"),
-            (good.replace("\"used\":[]", "\"used\":[-1,1]"), "no record"),
-            ("[".repeat(100_000), "no record"),
+            (good.replace("\"used\":[]", "\"used\":[-1,1]"), "not a record"),
+            ("[".repeat(100_000), "not a record"),
         ] {
             assert_ne!(text, good);
             fs::write(&path, text).expect("written");
@@ -385,11 +391,11 @@ mod tests {
         assert!(Record::read(&path).expect_err("refused").to_string().contains("bytes"));
         fs::remove_file(&path).expect("removed");
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-        assert!(Record::read(&path).expect_err("refused").to_string().contains("no file"));
+        assert!(Record::read(&path).expect_err("refused").to_string().contains("not a regular file"));
     }
 
     #[test]
-    fn nobody_else_reads_it() {
+    fn only_the_owner_may_read_the_record() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("warm");
         record(&Ranges::new(), &Ranges::new()).write(&path).expect("written");

@@ -1,4 +1,4 @@
-//! What became of it.
+//! The report of a run that brings memory back.
 
 use std::time::Duration;
 
@@ -6,106 +6,106 @@ use omr_policy::Class;
 use omr_units::Bytes;
 use serde::Serialize;
 
-/// How it ended.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
-    /// All that was to come back was asked for.
+    /// All memory that was to come back was requested.
     Complete,
     /// No more fits into memory.
     Headroom,
-    /// Somebody works.
+    /// Foreground work lasted too long.
     Busy,
     /// A signal came.
     Stopped,
     /// The time was up.
     Timeout,
-    /// No permission.
+    /// omr lacks the capabilities.
     Denied,
-    /// The kernel lacks it.
+    /// The kernel has no such hint.
     Unsupported,
 }
 
 impl End {
-    /// In a few words.
+    /// Describes the end in a few words.
     pub fn words(self) -> &'static str {
         match self {
             End::Complete => "done",
             End::Headroom => "no more fits into memory",
-            End::Busy => "somebody works",
+            End::Busy => "foreground work",
             End::Stopped => "stopped by a signal",
             End::Timeout => "time is up",
             End::Denied => "not permitted: it needs CAP_SYS_NICE and CAP_SYS_PTRACE, so run it as root",
-            End::Unsupported => "this kernel's process_madvise takes no MADV_WILLNEED (6.1 has it)",
+            End::Unsupported => "this kernel's process_madvise has no MADV_WILLNEED (needs Linux 6.1)",
         }
     }
 }
 
-/// What was done for one group.
+/// The result for one group.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupReport {
     /// Its path below the mount.
     pub group: String,
     /// Its class.
     pub class: Class,
-    /// Processes of which anything was asked for.
+    /// The number of processes with requested memory.
     pub processes: usize,
-    /// Asked for from swap.
+    /// Bytes requested from swap.
     pub swap: Bytes,
-    /// Asked for from files and shared memory.
+    /// Bytes requested from files and shared memory.
     pub file: Bytes,
-    /// Left in swap: no more fits under a limit of the group or of one above it.
+    /// True if memory stays in swap: no more fits under a limit of the group or of one above it.
     pub full: bool,
 }
 
-/// Whether a record was of use.
+/// The use of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
-    /// There is none.
+    /// There is no record.
     None,
-    /// It is of this boot.
+    /// The record is of this boot, and was used.
     Used,
-    /// Its processes are gone with their boot.
+    /// The record is of another boot, so its processes are gone.
     OfAnotherBoot,
 }
 
-/// What was done.
+/// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether there was a record to go by.
+    /// The use of the record.
     pub record: Use,
-    /// Asked for from swap. What was in the swap cache already counts too.
+    /// Bytes requested from swap, including pages that were in the swap cache already.
     pub swap: Bytes,
-    /// Asked for from files and shared memory; what was in memory already counts too.
+    /// Bytes requested from files and shared memory, including pages that were in memory already.
     pub file: Bytes,
-    /// Read from swap meanwhile by the whole machine (`pswpin`).
+    /// Bytes that the whole machine read from swap meanwhile (`pswpin`).
     pub swapped_in: Bytes,
-    /// Recorded, and not mapped any more.
+    /// Recorded bytes that are no longer mapped.
     pub unmapped: Bytes,
-    /// Refused by the kernel, or unmapped just then.
+    /// Bytes that the kernel refused, or that were unmapped meanwhile.
     pub skipped: Bytes,
-    /// In swap and out of reach: changed pages of privately mapped files.
+    /// Bytes in swap that cannot be requested: changed pages of privately mapped files.
     pub uncovered: Bytes,
-    /// Recorded processes that are gone.
+    /// The number of recorded processes that are gone.
     pub gone: usize,
-    /// Processes that could not be looked at.
+    /// The number of processes that could not be read.
     pub denied: usize,
-    /// Calls to the kernel.
+    /// The number of calls to the kernel.
     pub calls: u32,
-    /// When the last one returned, `CLOCK_MONOTONIC`.
+    /// The time (`CLOCK_MONOTONIC`) at which the last call returned.
     pub last_call_end_ns: u64,
-    /// How long it took.
+    /// The duration of the run.
     #[serde(skip)]
     pub wall: Duration,
-    /// CPU time of this thread.
+    /// The CPU time of this thread.
     #[serde(skip)]
     pub cpu: Duration,
-    /// How it ended.
+    /// The end of the run.
     pub end: End,
-    /// What somebody did who worked, where that ended it.
+    /// The foreground work that ended the run; `None`: another end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Group by group, in the order in which they came back.
+    /// The groups, in the order in which they came back.
     pub groups: Vec<GroupReport>,
 }

@@ -202,7 +202,7 @@ fn pressure_lines() {
 }
 
 #[test]
-fn what_is_not_understood_is_an_error_and_what_is_not_there_is_no_protection() {
+fn an_unknown_text_is_an_error_and_a_missing_file_is_no_protection() {
     let root = FakeRoot::new()
         .group("a", &[("memory.current", "12 apples\n"), ("memory.low", "-1\n"), ("cpu.stat", "user_usec 1\n")])
         .group("b", &[("memory.min", "4096\n"), ("memory.low", "max\n")])
@@ -299,7 +299,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_parsed_is_what_was_printed(values in any::<[u64; 5]>()) {
+    fn a_printed_value_parses_to_the_same(values in any::<[u64; 5]>()) {
         let [anon, file, refaults, cpu, stall] = values;
         let text = format!("anon {anon}\nfile {file}\nworkingset_refault_anon {refaults}\n");
         let stat = MemoryStat::parse(text.as_bytes());

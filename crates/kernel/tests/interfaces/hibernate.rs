@@ -84,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_log_still_has_after_resume() {
+fn the_log_after_resume_shows_the_image() {
     let messages: Vec<String> = [
         "PM: hibernation: Allocated 76086 pages for snapshot",
         "PM: hibernation: Allocated 304344 kbytes in 3.26 seconds (93.35 MB/s)",

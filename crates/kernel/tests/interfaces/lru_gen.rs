@@ -85,7 +85,7 @@ fn groups_have_their_own_names_whatever_is_in_them() {
 }
 
 #[test]
-fn what_is_not_understood_is_an_error_that_shows_it() {
+fn an_unknown_text_is_an_error_that_shows_the_text() {
     let ok = lists(&[(3, 5, 1, 2)]);
     for (text, shown) in [
         ("rubbish\n".into(), "line \"rubbish\""),
@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_printed_is_what_is_read(
+    fn a_printed_value_reads_back_the_same(
         groups in prop::collection::vec(
             ("[ -~]{0,20}", any::<u16>(), prop::collection::vec((any::<u32>(), 0u64..1 << 40, 0u64..1 << 40), 1..5)),
             1..10,

@@ -82,7 +82,7 @@ fn smaps_tell_what_is_there_and_what_the_kernel_will_refuse() {
 }
 
 #[test]
-fn what_is_no_mapping_is_passed_over() {
+fn addresses_without_a_mapping_are_skipped() {
     for text in ["", "\n", "1000 rw-p 0 00:00 0", "2000-1000 rw-p 0 00:00 0", "x-y rw-p 0 00:00 0", "1000-2000 rw-p"] {
         assert_eq!(parsed(text), [], "{text}");
     }

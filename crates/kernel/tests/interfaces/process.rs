@@ -92,7 +92,7 @@ fn status() {
 }
 
 #[test]
-fn what_a_process_holds() {
+fn the_memory_of_a_process_is_read() {
     let parse = |text: &str| ProcessMemory::parse(text.as_bytes());
     let text = "Name:\tcat\nVmLck:\t       8 kB\nVmHWM:\t    2000 kB\nVmRSS:\t    1892 kB\nRssAnon:\t     120 kB\nVmSwap:\t       4 kB\n";
     let memory = parse(text);
@@ -110,7 +110,7 @@ fn what_a_process_holds() {
 }
 
 #[test]
-fn what_a_process_is() {
+fn the_identity_of_a_process_is_read() {
     let root = FakeRoot::new()
         .proc("7/stat", stat("cat"))
         .proc("7/oom_score_adj", "-900\n")

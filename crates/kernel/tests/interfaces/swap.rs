@@ -117,7 +117,7 @@ fn zswap() {
 }
 
 #[test]
-fn what_a_zram_device_holds_in_memory() {
+fn the_memory_of_a_zram_device_is_read() {
     let root = FakeRoot::new().sys("block/zram0/mm_stat", "  83886080 41975808 42434560        0 42434560 0 0 0 0\n");
     let zram = |name: &str| one(&format!("{name} partition 4 0 5")).expect("a line");
     assert_eq!(swap::read_zram_pool(&open(&root), &zram("/dev/zram0")), Some(Bytes(42_434_560)));

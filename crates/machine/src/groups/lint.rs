@@ -15,7 +15,7 @@ pub fn warnings(loaded: &Loaded) -> Vec<Problem> {
     let mut found: Vec<Problem> = loaded
         .world_writable()
         .iter()
-        .map(|file| Problem::of_file(file, "anybody may write to this file and so control a root process"))
+        .map(|file| Problem::of_file(file, "all users may write to this file and so control a root process"))
         .collect();
     for (n, rule) in loaded.groups.iter().enumerate() {
         let later = loaded.groups.get(n + 1..).unwrap_or_default();

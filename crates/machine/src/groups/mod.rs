@@ -1,5 +1,6 @@
 //! Control groups: the tree, extended attributes, classes, reclaim targets, and lint of rules.
 
+pub mod below;
 pub mod class;
 pub mod lint;
 pub mod targets;

@@ -106,23 +106,20 @@ pub fn find_named(
         && class != Class::Background
         && !ignore_class
     {
-        let text = format!(
-            "{shown} is {} ({why}); nothing was reclaimed. --ignore-class reclaims it all the same.",
-            class.name()
-        );
+        let text = format!("{shown} is {} ({why}); nothing was reclaimed. --ignore-class allows it.", class.name());
         return Err(Exit::Failed.error(text));
     }
     if !node.subtree_reclaimable && !ignore_class {
         let text = format!(
             "{shown} has groups below it that may not be reclaimed; nothing was reclaimed. \
-             --ignore-class reclaims it all the same."
+             --ignore-class allows it."
         );
         return Err(Exit::Failed.error(text));
     }
     if node.unprotected.is_none_or(|bytes| bytes < SMALLEST) && !ignore_low && current >= SMALLEST {
         let text = format!(
             "{shown} is protected ({}, all of its {current} in it); nothing was reclaimed. \
-             --ignore-low reclaims it all the same.",
+             --ignore-low allows it.",
             protected_by(group)?
         );
         return Err(Exit::Failed.error(text));
@@ -134,7 +131,7 @@ pub fn find_named(
     if kept.0 > 0 && current - kept < SMALLEST {
         let text = format!(
             "{shown} keeps {kept} ({why}), all of its {current} in it; nothing was reclaimed. \
-             --ignore-class reclaims it all the same."
+             --ignore-class allows it."
         );
         return Err(Exit::Failed.error(text));
     }

@@ -13,7 +13,7 @@ use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_kernel::inotify::Watches;
 use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
-use omr_kernel::{Dir, Kernel, Result, clock};
+use omr_kernel::{Dir, Kernel, Result};
 use omr_policy::statement::Presence;
 use omr_policy::{Class, ColdAmount, ColdOnly};
 use omr_units::{Bytes, GroupId, Limit, Monotonic};
@@ -155,7 +155,7 @@ impl Visit for Scan<'_> {
 /// Error for a cgroup that does not exist.
 pub fn no_group(path: &Path) -> anyhow::Error {
     let shown = printable(&path.to_string_lossy());
-    Exit::Failed.error(format!("there is no group {shown}; systemd-cgls shows those there are"))
+    Exit::Failed.error(format!("there is no group {shown}; systemd-cgls lists the groups"))
 }
 
 fn push_path(nodes: &[Node], known: &HashMap<GroupId, CachedGroup>, index: usize, path: &mut PathBuf) {
@@ -175,7 +175,7 @@ impl Tree {
     pub fn scan(&mut self, kernel: &Kernel, classifier: &Classifier, memory: bool) -> Result<()> {
         self.nodes.clear();
         self.scan = self.scan.wrapping_add(1);
-        let now = clock::read_monotonic();
+        let now = kernel.clock.monotonic();
         let (when, scan) = self.read_all;
         let all = now.since(when) >= FULL_SCAN_AFTER && self.scan.wrapping_sub(scan) >= FULL_SCAN_EVERY;
         if all || self.scan == 1 {

@@ -59,6 +59,54 @@ impl CpuSum {
     fn ids(&self) -> impl Iterator<Item = (GroupId, bool)> + '_ {
         self.counters.iter().map(|counter| (counter.id, counter.plus))
     }
+
+    /// Makes the sum unknown, as `needed` groups are more than the `most` files that may be open.
+    /// Work that is not seen must not count as idleness.
+    fn close(&mut self, needed: usize, most: usize) {
+        if !self.incomplete {
+            log::warn!(
+                "the CPU time of {needed} groups must be read, and only {most} files may be open (LimitNOFILE=)"
+            );
+        }
+        *self = CpuSum { incomplete: true, ..CpuSum::default() };
+    }
+
+    /// Opens the files of these groups, each to be added (true) or subtracted.
+    ///
+    /// Open files stay open with their last reading. So a change of the list does not make the next
+    /// sample unknown. A new group is counted from now on.
+    fn open(&mut self, root: &Dir, tree: &Tree, terms: Vec<(usize, bool)>) {
+        let nodes = tree.nodes();
+        let wanted = terms.iter().map(|&(index, plus)| (nodes[index].id, plus));
+        if !self.incomplete && self.ids().eq(wanted) {
+            return;
+        }
+        let old = std::mem::take(self);
+        let mut open: HashMap<GroupId, Counter> =
+            old.counters.into_iter().map(|counter| (counter.id, counter)).collect();
+        for (index, plus) in terms {
+            let id = nodes[index].id;
+            if let Some(counter) = open.remove(&id) {
+                self.counters.push(Counter { plus, ..counter });
+                continue;
+            }
+            match Group::open(root, &tree.path_at(index)) {
+                Ok(group) if group.id() == id => {
+                    let last = group.read_cpu(&mut self.buffer).ok();
+                    self.counters.push(Counter { dir: group.into_dir(), id, plus, last });
+                }
+                // The group is gone, or replaced by one of the same name; the next scan finds that.
+                Ok(_) => {}
+                Err(err) if err.is_gone() => {}
+                Err(err) => {
+                    if !old.incomplete && !self.incomplete {
+                        log::warn!("{err}; the machine counts as busy");
+                    }
+                    self.incomplete = true;
+                }
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +114,81 @@ enum Side {
     Background,
     NonBackground,
     Own,
+}
+
+/// The side of each group of a tree, to find the fewest files that tell the CPU time of a side.
+struct Sides<'a> {
+    tree: &'a Tree,
+    own: Option<GroupId>,
+    /// True for a subtree that is all on one side.
+    pure: Vec<bool>,
+}
+
+impl<'a> Sides<'a> {
+    fn new(tree: &'a Tree, own: Option<GroupId>) -> Self {
+        let nodes = tree.nodes();
+        let mut sides = Sides { tree, own, pure: vec![true; nodes.len()] };
+        // Children come after their parents.
+        for index in (1..nodes.len()).rev() {
+            let parent = nodes[index].parent as usize;
+            if parent != 0 {
+                sides.pure[parent] &= sides.pure[index] && sides.side(index) == sides.side(parent);
+            }
+        }
+        sides
+    }
+
+    fn side(&self, index: usize) -> Side {
+        let node = &self.tree.nodes()[index];
+        match self.tree.assignment(node) {
+            _ if Some(node.id) == self.own => Side::Own,
+            Some(assignment) if assignment.class == Class::Background && assignment.explicit => Side::Background,
+            _ => Side::NonBackground,
+        }
+    }
+
+    /// Returns the topmost groups of the subtrees that are all on this side.
+    fn tops(&self, side: Side) -> Vec<usize> {
+        let is_top = |&index: &usize| {
+            let parent = self.tree.nodes()[index].parent as usize;
+            self.pure[index] && (parent == 0 || !self.pure[parent]) && self.side(index) == side
+        };
+        groups(self.tree).filter(is_top).collect()
+    }
+
+    /// Returns the groups whose CPU time is added (true) or subtracted for this side: the side
+    /// itself, or everything minus the other side, whichever needs fewer files.
+    fn terms(&self, side: Side, other: Side) -> Vec<(usize, bool)> {
+        let direct = self.tops(side);
+        let rest = [self.tops(other), self.tops(Side::Own)].concat();
+        let first_level: Vec<usize> = groups(self.tree).filter(|&index| self.tree.nodes()[index].parent == 0).collect();
+        if direct.len() <= first_level.len() + rest.len() {
+            direct.into_iter().map(|index| (index, true)).collect()
+        } else {
+            let everything = first_level.into_iter().map(|index| (index, true));
+            everything.chain(rest.into_iter().map(|index| (index, false))).collect()
+        }
+    }
+}
+
+/// Returns the indices of all groups but the root.
+fn groups(tree: &Tree) -> std::ops::Range<usize> {
+    1..tree.nodes().len()
+}
+
+/// Returns the topmost foreground groups.
+fn foreground_tops(tree: &Tree) -> Vec<(usize, bool)> {
+    let nodes = tree.nodes();
+    let is_foreground =
+        |index: usize| tree.assignment(&nodes[index]).map(|assignment| assignment.class) == Some(Class::Foreground);
+    let is_top = |&index: &usize| is_foreground(index) && !is_foreground(nodes[index].parent as usize);
+    groups(tree).filter(is_top).map(|index| (index, true)).collect()
+}
+
+/// Returns the number of files that may be open for groups.
+fn files_limit() -> usize {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(RESERVED)
 }
 
 /// CPU time by class.
@@ -84,105 +207,19 @@ impl CpuByClass {
     /// counts on neither side.
     pub fn update(&mut self, kernel: &Kernel, tree: &Tree, own: Option<GroupId>) -> Result<()> {
         let root = kernel.cgroup()?;
-        let nodes = tree.nodes();
-        let side_of = |index: usize| {
-            let node = &nodes[index];
-            match tree.assignment(node) {
-                _ if Some(node.id) == own => Side::Own,
-                Some(assignment) if assignment.class == Class::Background && assignment.explicit => Side::Background,
-                _ => Side::NonBackground,
-            }
-        };
-        // True for a subtree that is all on one side. Children come after their parents.
-        let mut pure: Vec<bool> = vec![true; nodes.len()];
-        for index in (1..nodes.len()).rev() {
-            let parent = nodes[index].parent as usize;
-            if parent != 0 {
-                pure[parent] &= pure[index] && side_of(index) == side_of(parent);
-            }
-        }
-        let is_child = |index: usize| index != 0;
-        let top_groups = |side: Side| -> Vec<usize> {
-            let top = |&index: &usize| {
-                let parent = nodes[index].parent as usize;
-                is_child(index) && pure[index] && (parent == 0 || !pure[parent]) && side_of(index) == side
-            };
-            (0..nodes.len()).filter(top).collect()
-        };
-        let all = 0..nodes.len();
-        let first_level: Vec<usize> =
-            all.clone().filter(|&index| is_child(index) && nodes[index].parent == 0).collect();
-        let (background_tops, non_background_tops, own_tops) =
-            (top_groups(Side::Background), top_groups(Side::NonBackground), top_groups(Side::Own));
-        let foreground_tops: Vec<usize> = all
-            .filter(|&index| {
-                let class = |index: usize| tree.assignment(&nodes[index]).map(|assignment| assignment.class);
-                is_child(index)
-                    && class(index) == Some(Class::Foreground)
-                    && class(nodes[index].parent as usize) != Some(Class::Foreground)
-            })
-            .collect();
-        // A side is counted directly, or as everything minus the other side, whichever needs fewer
-        // files.
-        let side = |direct: &[usize], other: &[usize]| -> Vec<(usize, bool)> {
-            let rest = [other, &own_tops].concat();
-            if direct.len() <= first_level.len() + rest.len() {
-                direct.iter().map(|&index| (index, true)).collect()
-            } else {
-                first_level.iter().map(|&index| (index, true)).chain(rest.iter().map(|&index| (index, false))).collect()
-            }
-        };
+        let sides = Sides::new(tree, own);
         let lists = [
-            (&mut self.background, side(&background_tops, &non_background_tops)),
-            (&mut self.non_background, side(&non_background_tops, &background_tops)),
-            (&mut self.foreground, foreground_tops.iter().map(|&index| (index, true)).collect()),
+            (&mut self.background, sides.terms(Side::Background, Side::NonBackground)),
+            (&mut self.non_background, sides.terms(Side::NonBackground, Side::Background)),
+            (&mut self.foreground, foreground_tops(tree)),
         ];
-        // Each file needs an open descriptor.
-        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(RESERVED);
-        let needed: usize = lists.iter().map(|(_, list)| list.len()).sum();
-        for (sum, list) in lists {
+        let most = files_limit();
+        let needed: usize = lists.iter().map(|(_, terms)| terms.len()).sum();
+        for (sum, terms) in lists {
             if needed > most {
-                // Work that is not seen must not count as idleness.
-                if !sum.incomplete {
-                    log::warn!(
-                        "the CPU time of {needed} groups must be read, and only {most} files may be open (LimitNOFILE=)"
-                    );
-                }
-                *sum = CpuSum { incomplete: true, ..CpuSum::default() };
-                continue;
-            }
-            let wanted = list.iter().map(|&(index, plus)| (nodes[index].id, plus));
-            if !sum.incomplete && sum.ids().eq(wanted) {
-                continue;
-            }
-            let old = std::mem::take(sum);
-            // Open files stay open with their last reading. So a change of the list does not make
-            // the next sample unknown. A new group is counted from now on.
-            let mut open: HashMap<GroupId, Counter> =
-                old.counters.into_iter().map(|counter| (counter.id, counter)).collect();
-            for (index, plus) in list {
-                let id = nodes[index].id;
-                if let Some(counter) = open.remove(&id) {
-                    sum.counters.push(Counter { plus, ..counter });
-                    continue;
-                }
-                match Group::open(root, &tree.path_at(index)) {
-                    Ok(group) if group.id() == id => {
-                        let last = group.read_cpu(&mut sum.buffer).ok();
-                        sum.counters.push(Counter { dir: group.into_dir(), id, plus, last });
-                    }
-                    // The group is gone, or replaced by one of the same name; the next scan finds
-                    // that.
-                    Ok(_) => {}
-                    Err(err) if err.is_gone() => {}
-                    Err(err) => {
-                        if !old.incomplete && !sum.incomplete {
-                            log::warn!("{err}; the machine counts as busy");
-                        }
-                        sum.incomplete = true;
-                    }
-                }
+                sum.close(needed, most);
+            } else {
+                sum.open(root, tree, terms);
             }
         }
         Ok(())

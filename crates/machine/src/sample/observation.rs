@@ -39,6 +39,9 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
             } else {
                 None
             },
+            hibernated: None,
+            disk_rate: None,
+            free_page_reporting: None,
             file_only,
         },
     }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use omr_kernel::Kernel;
 use omr_kernel::hibernate::Hibernation;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::stat::Stat;
 use omr_kernel::swap::{self, SwapDevice};
-use omr_kernel::{Kernel, clock};
 use omr_units::{Bytes, Monotonic};
 use serde::{Deserialize, Serialize};
 
@@ -89,10 +89,10 @@ impl Snapshot {
     /// Reads a snapshot. `hibernates` is a parameter because it seldom changes.
     pub fn read(kernel: &Kernel, cpu: &mut CpuByClass, hibernates: bool, buffer: &mut Vec<u8>) -> Self {
         Snapshot {
-            at: clock::read_monotonic(),
-            wall: clock::read_wall(),
-            asleep: clock::read_asleep(),
-            own_cpu: clock::read_own_cpu(),
+            at: kernel.clock.monotonic(),
+            wall: kernel.clock.wall(),
+            asleep: kernel.clock.asleep(),
+            own_cpu: kernel.clock.own_cpu(),
             stat: Stat::read(kernel, buffer).ok(),
             memory: Meminfo::read(kernel, buffer).ok(),
             stall: Resource::ALL.map(|resource| psi::read_some_total(&kernel.proc, resource, buffer)),

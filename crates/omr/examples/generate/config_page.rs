@@ -32,7 +32,7 @@ pub fn render(defaults: &str) -> Result<Vec<u8>> {
     Ok(page.render().into_bytes())
 }
 
-/// What stands together between two blank lines: text, then keys, a table's name or an example.
+/// A paragraph between two blank lines: text, then keys, a table's name or an example.
 fn add_block(page: &mut Roff, block: &[&str]) {
     let text_ends = block.iter().position(|line| !is_text(line)).unwrap_or(block.len());
     let (text, rest) = block.split_at(text_ends);

@@ -1,6 +1,6 @@
-//! Makes what belongs to a program and is not the program: manual pages and completions, from the
-//! command line's definition and the commented defaults. `generate DIR` fills `DIR/man` and
-//! `DIR/completions`. An example, so that what it needs is no part of the shipped program.
+//! Makes manual pages and completions from the definition of the command line and the commented
+//! defaults. `generate DIR` fills `DIR/man` and `DIR/completions`. This is an example, so that the
+//! shipped program does not contain the libraries for it.
 
 mod config_page;
 
@@ -14,7 +14,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 const DEFAULTS: &str = include_str!("../../../../packaging/usr-lib-omr.toml");
-/// What no definition of a command line says: files, exit codes, privileges.
+/// The parts that the definition of the command line lacks: files, exit codes, privileges.
 const MORE: &str = include_str!("../../../../packaging/man/omr.1.in");
 
 fn main() -> Result<()> {

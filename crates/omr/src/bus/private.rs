@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use zbus::{DynamicType, Message};
 
-use super::{PATIENCE, Refused, Target};
+use super::call::{PATIENCE, Refused, Target};
 
 /// An answer of systemd to a call is some hundred bytes long.
 const LONGEST: usize = 1 << 20;

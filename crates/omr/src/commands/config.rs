@@ -100,7 +100,7 @@ fn check(root: &Path, source: &Source) -> Exit {
 fn obstacle(root: &Path) -> Option<String> {
     let kernel = Kernel::open(root).ok()?;
     if let Some(missing) = aging::missing(&kernel).ok()?.filter(|missing| *missing != Missing::Denied) {
-        return Some(missing.says());
+        return Some(missing.describe());
     }
     (SwapSpace::read(&kernel)?.total == Bytes::ZERO).then(|| NO_SWAP.into())
 }

@@ -10,9 +10,9 @@ use omr_base::{logging, paths};
 use omr_policy::statement::Statement;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::follow::{self, DaemonDesk, Desk, Source};
+use crate::follow::{self, DaemonReceiver, Source, StatementReceiver};
 
-/// Tells the daemon what is in the foreground, as logind, GameMode or sway see it.
+/// Tells the daemon which groups and processes are in the foreground, by logind, GameMode or sway.
 ///
 /// logind (on the bus of the machine): while a session is active, and neither idle nor locked,
 /// nothing is reclaimed from the groups of its user. A rule or a statement may still put processes
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(required = true, value_name = "SOURCE", value_enum)]
     sources: Vec<Source>,
 
-    /// Print what the daemon would be told, one line of JSON for each change, and do not tell it
+    /// Print the statements, one line of JSON for each change, and do not send them to the daemon
     #[arg(long)]
     dry_run: bool,
 
@@ -42,7 +42,7 @@ pub struct Args {
 #[derive(Default)]
 struct Printer(Option<BTreeSet<Statement>>);
 
-impl Desk for Printer {
+impl StatementReceiver for Printer {
     fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
         if self.0.as_ref() != Some(statements) {
             outln!("{}", serde_json::to_string(statements)?);
@@ -57,17 +57,17 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     logging::start(args.foreground || args.dry_run);
     // Before any thread exists, so that all of them have these signals blocked.
     let signals = SignalFd::block(&[libc::SIGTERM, libc::SIGINT])?;
-    let mut desk: Box<dyn Desk> = match args.dry_run {
+    let mut receiver: Box<dyn StatementReceiver> = match args.dry_run {
         true => Box::new(Printer::default()),
-        false => Box::new(DaemonDesk::new(paths::socket(root))),
+        false => Box::new(DaemonReceiver::new(paths::socket(root))),
     };
     let (root, mut sources) = (root.to_path_buf(), args.sources.clone());
     sources.sort_unstable();
     sources.dedup();
     let thread = std::thread::Builder::new().name("omr-follow".into());
-    thread.spawn(move || follow::follow(&root, &sources, &mut *desk)).context("start a thread")?;
+    thread.spawn(move || follow::follow(&root, &sources, &mut *receiver)).context("start a thread")?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    // The process ends with this thread, whatever the others wait for.
+    // The process ends with this thread, even if others still wait.
     while signals.read().is_none() {
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
     }

@@ -80,11 +80,11 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     if !args.no_warm && !args.prepare.is_dry_run() {
         tell("record", warm::run(root, &warm::Args::plain(true, args.prepare.is_json())?));
     }
-    // A machine that cannot hibernate is an error. It hibernates all the same where less memory was
-    // reclaimed than wished, or nothing from some group.
+    // A machine that cannot hibernate is an error. If less memory was reclaimed than wished, the
+    // machine hibernates all the same.
     match prepare::hibernate(root, &args.prepare)? {
         Exit::Done | Exit::Partial => {}
-        _ => eprintln!("omr: not every group could be reclaimed from; hibernating all the same"),
+        _ => eprintln!("omr: some groups could not be reclaimed from; hibernating anyway"),
     }
     if cancel::signal().is_some() {
         return Err(Exit::Partial.error("interrupted, so the machine stays awake"));
@@ -104,6 +104,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let back = clock::read_monotonic();
     if asleep < ASLEEP {
         bail!("the machine did not hibernate; journalctl -b -u systemd-hibernate and dmesg say why");
+    }
+    if let Err(err) = omr_engine::prepare::hibernated::record(&kernel, root) {
+        eprintln!("omr: {err:#}");
     }
 
     let warmed = !args.no_warm && {
@@ -137,7 +140,7 @@ fn tell(part: &str, result: Result<Exit>) -> bool {
     }
 }
 
-/// A connection to logind; `None`: there is none, or it is not to be asked.
+/// Opens a connection to logind; `None`: logind does not run, or must not be used.
 fn logind(root: &Path, args: &Args) -> Option<Systemd> {
     // Another root is another machine, whose logind cannot be asked.
     if args.direct || root != Path::new("/") {
@@ -168,7 +171,7 @@ fn straight(kernel: &Kernel, root: &Path) -> Result<(&'static str, Option<Bytes>
         Outcome::Partial => "another sleep is under way, or /dev/snapshot is in use",
         Outcome::Interrupted => "a process could not be frozen",
         Outcome::Gone => "no device to resume from is set (resume=)",
-        Outcome::Denied => "permission denied; it takes root, and a kernel that is not locked down",
+        Outcome::Denied => "permission denied; run as root, on a kernel that is not locked down",
         Outcome::Unsupported => "the kernel cannot",
     };
     bail!("hibernate: {why}")

@@ -1,4 +1,4 @@
-//! `omr hint`: tells the kernel what is expected of a process's memory.
+//! `omr hint`: tells the kernel how the memory of a process will be used.
 
 use std::ops::Range;
 use std::path::Path;
@@ -20,44 +20,45 @@ use omr_units::Amount;
 use super::hinted::Order;
 use super::options::{Output, Safety};
 
-/// Pages out, deactivates or brings back the memory of a process. Nothing is lost: what is used again
-/// comes back. Passed over, and counted: what is shared, locked, of huge pages, or of a device.
+/// Pages out, deactivates or brings back the memory of a process. No data is lost: memory that is
+/// used again comes back. Memory that is shared, locked, in huge pages or of a device is skipped
+/// and counted.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("advice").required(true))]
 #[command(mut_arg("ignore_class", |arg| {
-    arg.help("Also take from a process of a foreground or protected group, and what a rule keeps")
+    arg.help("Also hint a process of a foreground or protected group, and memory that a rule keeps")
 }))]
-#[command(mut_arg("dry_run", |arg| arg.help("Say what would be done, for each mapping, and do nothing")))]
+#[command(mut_arg("dry_run", |arg| arg.help("Print what would be done for each mapping, and do nothing")))]
 pub struct Args {
-    /// The process
+    /// The process id
     #[arg(value_name = "PID", value_parser = parse_pid)]
     pid: u32,
 
-    /// It was not used for a while: take it first when memory gets scarce
+    /// Deactivate: the kernel reclaims this memory first when memory gets scarce
     #[arg(long, group = "advice")]
     cold: bool,
 
-    /// Page it out now, used or not, and free it
+    /// Page out now, whether used or not
     #[arg(long, group = "advice")]
     pageout: bool,
 
-    /// It will be needed soon: read it back from swap, and from files
+    /// Read back from swap and files, as the memory will be needed soon
     #[arg(long, group = "advice")]
     willneed: bool,
 
-    /// Only these addresses, e.g. 7f1200000000-7f1240000000, as /proc/PID/maps has them; more than once
+    /// Only these addresses, as in /proc/PID/maps, e.g. 7f1200000000-7f1240000000; may be repeated
     #[arg(long, value_name = "A-B", value_parser = parse_range)]
     range: Vec<Range<u64>>,
 
-    /// Only memory that no file backs: heap, stack
+    /// Only anonymous memory: heap, stack
     #[arg(long, conflicts_with = "file")]
     anon: bool,
 
-    /// Only files
+    /// Only file pages
     #[arg(long)]
     file: bool,
 
-    /// Also all processes that it has started, and those that they have
+    /// Include all descendants
     #[arg(long)]
     tree: bool,
 
@@ -75,11 +76,11 @@ pub struct Args {
 fn parse_pid(text: &str) -> Result<u32, String> {
     match processes::pid(Path::new(text)) {
         Some(pid) => pid.map_err(|_| "there is no such process".into()),
-        None => Err("expected the number of a process; omr ps shows those there are".into()),
+        None => Err("expected a process id; omr ps shows the processes".into()),
     }
 }
 
-/// `A-B`, in hexadecimal digits.
+/// Parses `A-B`, in hexadecimal digits.
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
     let address = |digits: &str| {
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
@@ -87,7 +88,7 @@ fn parse_range(text: &str) -> Result<Range<u64>, String> {
         u64::from_str_radix(digits, 16).ok().filter(|_| is_hex)
     };
     let expected =
-        "expected two addresses in hexadecimal digits, the second behind the first: 7f1200000000-7f1240000000";
+        "expected two addresses in hexadecimal digits, the second larger than the first: 7f1200000000-7f1240000000";
     let (start, end) = text.split_once('-').ok_or(expected)?;
     let told =
         |digits: &str| address(digits).ok_or_else(|| format!("\"{digits}\" is no address below 2^64; {expected}"));
@@ -131,7 +132,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let loaded = config::load_or_refuse(root, None)?;
     let pids = if args.tree { hint::descendants(&kernel, args.pid)? } else { vec![hint::open(&kernel, args.pid)?] };
     let (mut subjects, mut left_out) = (Vec::new(), Vec::new());
-    // Bringing memory back takes nothing from anybody.
+    // A prefetch takes memory from no group, so no protection applies.
     let rules = match order.selection.advice {
         Advice::WillNeed => None,
         _ => Some(Rules::read(&kernel, root, &loaded)?),
@@ -143,7 +144,8 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         };
         match subject {
             Ok(subject) => subjects.push(subject),
-            // The one that was named; of others it is told in the end.
+            // An error for the named process ends the command. Errors for descendants are printed
+            // at the end.
             Err(err) if number == 0 => return Err(err),
             Err(err) => left_out.push(format!("{err:#}")),
         }

@@ -1,4 +1,4 @@
-//! Hinting processes by command, and printing what came of it: for `omr hint`, and for `omr reclaim` of a
+//! Hints processes by command and prints the result: for `omr hint`, and for `omr reclaim` of a
 //! process.
 
 use std::path::Path;
@@ -22,14 +22,14 @@ use serde::Serialize;
 use super::options::Output;
 use super::outcome;
 
-/// Less than this is left behind by any write.
+/// The least swap cache that is mentioned: any write leaves less than this.
 const MENTIONED: Bytes = Bytes::mib(1);
 
-/// What is printed at the end.
+/// The summary that is printed at the end.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     advice: &'static str,
-    /// The amount that was asked for, of `omr reclaim` only.
+    /// The requested amount; `None` for `omr hint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<Bytes>,
     hinted: Bytes,
@@ -42,22 +42,22 @@ pub struct Summary {
     cpu_seconds: f64,
     pub end: End,
     dry_run: bool,
-    /// Processes of the tree that may not be hinted, or could not be to the end, and why.
+    /// Descendants that were not hinted, or only in part, each with the reason.
     pub left_out: Vec<String>,
     processes: Vec<Report>,
 }
 
-/// What all processes of one command have in common.
+/// The options for all processes of one command.
 pub struct Order {
-    /// The hint, and the memory it is about.
+    /// The hint, and the memory that it is for.
     pub selection: Selection,
-    /// How much memory.
+    /// The amount of memory, and the swap that stays free.
     pub extent: Extent,
     /// Protections that are ignored.
     pub ignore: Ignore,
-    /// The run ends after this time.
+    /// The longest time of the run.
     pub timeout: Option<Duration>,
-    /// Whether it acts, and how it prints.
+    /// The options for a dry run and for JSON.
     pub output: Output,
 }
 
@@ -69,12 +69,10 @@ impl Order {
         let advice = self.selection.advice;
         if !dry_run && root == Path::new("/") && probe::process_madvise(advice) == Support::Missing {
             let since = if advice == Advice::WillNeed { "Linux 6.1 has it" } else { "since Linux 5.10" };
-            return Err(
-                Exit::Unsupported.error(format!("this kernel takes no such hint about other processes; {since}"))
-            );
+            return Err(Exit::Unsupported.error(format!("this kernel has no such hint for other processes; {since}")));
         }
         let mut actuator: Box<dyn Actuator> = if dry_run { Box::new(DryRun) } else { Box::new(Live) };
-        // Only what frees memory behind a hint changes a limit.
+        // Only a page-out changes a limit, where it frees swap cache.
         let journal = match advice {
             Advice::PageOut if !dry_run => backend::open_journal(kernel, root, BackendChoice::Auto, &mut *actuator)?,
             _ => None,
@@ -95,9 +93,9 @@ impl Order {
         for (number, subject) in subjects.iter().enumerate() {
             let before = Progress { hinted: summary.hinted, ..Progress::default() };
             let hint = |session: &mut Session<'_>| session.hint(&loaded.policy, subject, &self.selection, self.extent);
-            let report = match session.part(before, hint) {
+            let report = match session.run_part(before, hint) {
                 Ok(report) => report,
-                // What was done to others is told all the same.
+                // The other processes' results are printed all the same.
                 Err(err) if number > 0 => {
                     summary.left_out.push(format!("{}: {err:#}", hint::name(subject.process.stat())));
                     continue;
@@ -146,15 +144,15 @@ impl Summary {
         }
     }
 
-    fn add(&mut self, report: Report, alone: bool) {
+    fn add(&mut self, report: Report, is_only: bool) {
         self.hinted += report.hinted;
         self.resident_before += report.resident_before;
         self.resident_after += report.resident_after.unwrap_or_default();
         self.swapped_out += report.swapped_out;
         self.freed += report.freed;
         self.skipped.add_all(&report.skipped);
-        // One of several that has ended has nothing left to hint.
-        if report.end != End::Complete && (alone || report.end != End::Gone) {
+        // One of several processes that has ended is no failure.
+        if report.end != End::Complete && (is_only || report.end != End::Gone) {
             self.end = report.end;
         }
         self.processes.push(report);
@@ -164,14 +162,14 @@ impl Summary {
     pub fn exit(&self) -> Exit {
         let not_mapped = self.processes.iter().any(|report| report.not_mapped.0 > 0);
         match self.end {
-            // Everything was passed over for want of swap.
+            // Everything was skipped, as there is no swap.
             End::Complete if self.skipped.no_swap.0 > 0 && self.hinted.0 == 0 => Exit::Unsupported,
             End::Complete if self.skipped.no_swap.0 > 0 || not_mapped || !self.left_out.is_empty() => Exit::Partial,
             end => outcome::exit(end),
         }
     }
 
-    /// Prints it.
+    /// Prints the summary.
     pub fn print(&self, order: &Order) -> Result<()> {
         if order.output.json {
             outln!("{}", serde_json::to_string_pretty(self)?);
@@ -181,7 +179,7 @@ impl Summary {
             print_process(report, order)?;
         }
         if self.processes.len() > 1 {
-            outln!("{} processes: {}.", self.processes.len(), self.done(order));
+            outln!("{} processes: {}.", self.processes.len(), self.describe_result(order));
         }
         for text in &self.left_out {
             eprintln!("omr: left out: {text}");
@@ -189,14 +187,20 @@ impl Summary {
         Ok(())
     }
 
-    fn done(&self, order: &Order) -> String {
+    fn describe_result(&self, order: &Order) -> String {
         let (before, after) = (self.resident_before, self.resident_after);
-        done(order, self.hinted, (before, Some(after)), self.swapped_out, self.freed)
+        describe_result(order, self.hinted, (before, Some(after)), self.swapped_out, self.freed)
     }
 }
 
-/// What was done, in a few words.
-fn done(order: &Order, hinted: Bytes, resident: (Bytes, Option<Bytes>), swapped_out: Bytes, freed: Bytes) -> String {
+/// Returns the result of the hint in a few words.
+fn describe_result(
+    order: &Order,
+    hinted: Bytes,
+    resident: (Bytes, Option<Bytes>),
+    swapped_out: Bytes,
+    freed: Bytes,
+) -> String {
     let would = if order.output.dry_run { "would be " } else { "" };
     match (order.selection.advice, resident) {
         (Advice::PageOut, (before, Some(after))) if !order.output.dry_run => {
@@ -211,7 +215,7 @@ fn done(order: &Order, hinted: Bytes, resident: (Bytes, Option<Bytes>), swapped_
 fn print_process(report: &Report, order: &Order) -> Result<()> {
     for line in &report.mappings {
         let what = match line.skip {
-            Some(skip) => format!("passed over: {}", skip.words()),
+            Some(skip) => format!("skipped: {}", skip.words()),
             None => format!("{} {}", line.hint, order.selection.advice.name()),
         };
         let (size, resident) = (line.size.to_string(), line.resident.to_string());
@@ -222,7 +226,7 @@ fn print_process(report: &Report, order: &Order) -> Result<()> {
         "{} ({}): {}",
         report.pid,
         report.name,
-        done(order, report.hinted, resident, report.swapped_out, report.freed)
+        describe_result(order, report.hinted, resident, report.swapped_out, report.freed)
     );
     match order.output.dry_run {
         true => text += "; nothing was done (--dry-run).",
@@ -231,7 +235,7 @@ fn print_process(report: &Report, order: &Order) -> Result<()> {
     let skipped: Vec<_> = report.skipped.each().into_iter().filter(|(_, bytes)| bytes.0 > 0).collect();
     if !skipped.is_empty() {
         let words: Vec<_> = skipped.iter().map(|(skip, bytes)| format!("{bytes} {}", skip.words())).collect();
-        text += &format!(" Passed over: {}.", words.join(", "));
+        text += &format!(" Skipped: {}.", words.join(", "));
     }
     if report.not_mapped.0 > 0 {
         text += &format!(" {} of the range are not mapped.", report.not_mapped);
@@ -251,7 +255,7 @@ fn print_process(report: &Report, order: &Order) -> Result<()> {
     }
     outln!("{text}");
     if report.left_cached > MENTIONED {
-        eprintln!("omr: {} are in swap and still in memory as well, until they are reclaimed", report.left_cached);
+        eprintln!("omr: {} are in swap and still in memory (swap cache), until they are reclaimed", report.left_cached);
     }
     for note in &report.notes {
         eprintln!("omr: {} ({}): {note}", report.pid, report.name);

@@ -20,7 +20,7 @@ use omr_policy::short;
 use omr_units::{Bytes, millis};
 use serde::Serialize;
 
-use super::wss::range;
+use super::wss::range_text;
 
 /// Shows past sweeps; with --groups, the memory that groups had and used. Times are UTC.
 #[derive(Debug, clap::Args)]
@@ -117,7 +117,7 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 hint.stop_reason,
             ),
             Entry::LeftAlone { time: at, group, reason } => {
-                outln!("{}  {}: left alone: {reason}", time(*at), printable(group))
+                outln!("{}  {}: not swept: {reason}", time(*at), printable(group))
             }
             Entry::Refaults { time: at, group, bytes, after, .. } => outln!(
                 "{}  {}: {bytes} came back within {}",
@@ -200,6 +200,10 @@ struct Line<'a> {
     refaults_file: Option<Bytes>,
     swapped_in: Option<Bytes>,
     stalled_ms: Option<u64>,
+    reclaimed: Option<Bytes>,
+    promoted_over_ms: Option<u64>,
+    /// Memory that was unused for a time and was used again.
+    promoted: Vec<IdleFor>,
     /// The cost of all samples of this time together.
     agings: Option<u64>,
     cpu_ms: Option<u64>,
@@ -207,7 +211,7 @@ struct Line<'a> {
     nodes: Vec<NodeLine>,
 }
 
-/// The same figures for one node.
+/// The figures of one node.
 #[derive(Debug, Serialize)]
 struct NodeLine {
     node: u32,
@@ -248,6 +252,9 @@ impl<'a> Line<'a> {
             refaults_file: since.and_then(|since| since.refaults_file),
             swapped_in: since.and_then(|since| since.swapped_in),
             stalled_ms: since.and_then(|since| since.stalled).map(millis),
+            reclaimed: since.and_then(|since| since.reclaimed),
+            promoted_over_ms: sample.promotions.map(|promotions| millis(promotions.over)),
+            promoted: sample.promotions.map(|of| ages(AGES.into_iter().zip(of.bounds))).unwrap_or_default(),
             agings: sample.cost.map(|cost| cost.agings),
             cpu_ms: sample.cost.map(|cost| millis(cost.cpu)),
             nodes: sample.nodes.iter().map(NodeLine::new).collect(),
@@ -270,8 +277,11 @@ impl NodeLine {
 }
 
 fn idle_for(idle: Option<&Idle>) -> Vec<IdleFor> {
-    let all = idle.iter().flat_map(|idle| AGES.iter().zip(&idle.bounds));
-    all.map(|(age, &bounds)| IdleFor { seconds: age.as_secs_f64(), bounds }).collect()
+    idle.map(|idle| ages(idle.ages())).unwrap_or_default()
+}
+
+fn ages(ages: impl Iterator<Item = (Duration, Bounds)>) -> Vec<IdleFor> {
+    ages.map(|(age, bounds)| IdleFor { seconds: age.as_secs_f64(), bounds }).collect()
 }
 
 fn name(sample: &Sample) -> String {
@@ -284,7 +294,7 @@ const COLD: Duration = Duration::from_secs(120);
 fn table(samples: &VecDeque<Sample>, per_node: bool) -> String {
     let width = samples.iter().map(|sample| printable(&name(sample)).chars().count()).max().unwrap_or(0).clamp(10, 48);
     let mut lines = vec![format!(
-        "{:20}  {:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>7}  NOT USED FOR {}",
+        "{:20}  {:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>7}  UNUSED FOR {}",
         "TIME",
         "GROUP",
         "NOW",
@@ -300,7 +310,7 @@ fn table(samples: &VecDeque<Sample>, per_node: bool) -> String {
         let since = sample.since.as_ref();
         let back = since.and_then(|since| Some(since.refaults_anon? + since.refaults_file?));
         let stalled = since.and_then(|since| since.stalled).map_or_else(|| "?".into(), |time| short(time).to_string());
-        let cold = sample.idle.as_ref().and_then(|idle| idle.of(COLD)).map_or_else(|| "?".into(), range);
+        let cold = sample.idle.as_ref().and_then(|idle| idle.of(COLD)).map_or_else(|| "?".into(), range_text);
         lines.push(format!(
             "{:20}  {:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {stalled:>7}  {cold}",
             when::text(sample.time),
@@ -312,7 +322,7 @@ fn table(samples: &VecDeque<Sample>, per_node: bool) -> String {
             size(back),
         ));
         for OnNode { held, idle } in sample.nodes.iter().filter(|_| per_node) {
-            let cold = idle.as_ref().and_then(|idle| idle.of(COLD)).map_or_else(|| "?".into(), range);
+            let cold = idle.as_ref().and_then(|idle| idle.of(COLD)).map_or_else(|| "?".into(), range_text);
             lines.push(format!(
                 "{:20}  {:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>7}  {cold}",
                 "",

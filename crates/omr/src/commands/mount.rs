@@ -80,7 +80,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     drop(mirror);
     match unmounted {
-        // ENODEV: somebody else unmounted it.
+        // ENODEV: another program unmounted it.
         Some(err) if err.raw_os_error() != Some(Errno::NODEV.raw_os_error()) => Err(err).context("/dev/fuse"),
         _ => Ok(Exit::Done),
     }

@@ -2,14 +2,14 @@
 
 use omr_engine::hint::Ignore;
 
-/// Protections that a command can be told to ignore.
+/// Protections that a command can ignore on request.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Safety {
-    /// Also take what memory.min and memory.low protect
+    /// Also reclaim memory that memory.min and memory.low protect
     #[arg(long)]
     pub ignore_low: bool,
 
-    /// Also take from a foreground or protected group, and what a rule keeps, when it is the target
+    /// Also reclaim from a foreground or protected target, and memory that a rule keeps
     #[arg(long)]
     pub ignore_class: bool,
 }
@@ -20,10 +20,10 @@ impl From<Safety> for Ignore {
     }
 }
 
-/// Whether a command acts, and how it prints what it did.
+/// The options for a dry run and for JSON.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Output {
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long)]
     pub dry_run: bool,
 
@@ -33,7 +33,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// True if a progress bar is of use: somebody watches, and something is done.
+    /// Returns true if a progress bar is useful: on a terminal, and not in a dry run.
     pub fn shows_progress(self) -> bool {
         std::io::IsTerminal::is_terminal(&std::io::stderr()) && !self.json && !self.dry_run
     }

@@ -4,7 +4,7 @@ use omr_base::exit::Exit;
 use omr_policy::End;
 use omr_units::Amount;
 
-/// The exit code for how a run ended.
+/// Returns the exit code for the end of a run.
 pub fn exit(end: End) -> Exit {
     match end {
         End::Complete => Exit::Done,
@@ -23,7 +23,7 @@ pub fn exit(end: End) -> Exit {
     }
 }
 
-/// The same where this amount was asked for: "max" asks for no more than there is.
+/// Returns the exit code for a requested amount: "max" asks for no more than reclaim can find.
 pub fn exit_for(end: End, amount: Amount) -> Exit {
     match end {
         End::Futile | End::Floor | End::NoMoreCold if amount == Amount::Max => Exit::Done,

@@ -1,4 +1,4 @@
-//! `omr prepare`: reclaim now, for what is to come.
+//! `omr prepare`: reclaims before hibernation, a burst of allocations or a migration.
 
 mod burst;
 mod migrate;
@@ -17,7 +17,7 @@ use omr_config as config;
 use omr_engine as engine;
 use omr_engine::prepare::image::{self, Obstacle, Place};
 use omr_engine::prepare::zram::{self, Plan};
-use omr_engine::prepare::{Done, Goal, Preparation, Reached, Target, disk_rate, image_size};
+use omr_engine::prepare::{Done, Goal, Preparation, Reached, Target, disk_rate, hibernated, image_size};
 use omr_engine::reclaim::backend;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_kernel::Kernel;
@@ -40,51 +40,54 @@ pub struct Args {
 enum What {
     /// Make the image small and quick to write, and leave swap free for it
     ///
-    /// Takes from background groups only. Exit code 0: the target is reached; 4: less than that was to
-    /// be had in time; 3: this machine cannot hibernate, and a sentence says why and what to do.
+    /// Reclaims from background groups only. Exit code 0: the target was reached; 4: it was not
+    /// reached in time; 3: this machine cannot hibernate, and a message says why and what to do.
     Hibernate(Hibernate),
-    /// Have this much free memory ready before somebody allocates it at once
+    /// Have this much memory free before a program allocates it at once
     ///
-    /// Free above the watermarks up to which the kernel reclaims by itself, so that the burst neither
-    /// waits for reclaim nor sets it going. Takes from background groups only. Exit code 0: that much is
-    /// free; 4: less was to be had in time.
+    /// Counts memory that is free above the kernel's watermarks, so that the burst neither waits
+    /// for reclaim nor starts it. Reclaims from background groups only. Exit code 0: this much is
+    /// free; 4: it was not reached in time.
     Burst(burst::Args),
     /// Empty this virtual machine before it is moved to another host
     ///
-    /// Reclaims all that may be taken from background groups, compacts what is free into blocks that
-    /// free page reporting can hand back to the host, and waits until the host was told of them: such
-    /// memory is not sent. Exit code 0: done; 4: less was to be had in time; 3: this machine reports no
-    /// free memory to a host.
+    /// Reclaims all memory of background groups that may be reclaimed, compacts free memory into
+    /// blocks that free page reporting can return to the host, and waits until they are reported.
+    /// Reported memory is not sent. Exit code 0: done; 4: not everything was done in time; 3: this
+    /// machine reports no free memory to a host.
     Migrate(migrate::Args),
-    /// Have the kernel copy what is in use where it would look all over the machine for little more to take
+    /// Raise image_size if the kernel would otherwise search for seconds for little more to reclaim
     ///
-    /// Raises image_size when that is set so low (0, say) that all that can leave memory does not get it there, and most of
-    /// that has left: the search takes the kernel seconds. For the moment right before the image is made:
-    /// /usr/lib/systemd/system-sleep/omr runs it before hibernation, and "omr prepare restore" after. Not with
+    /// Run this right before the image is made. image_size is raised if it is so low (e.g. 0) that
+    /// reclaim cannot reach it, and most of the memory that can leave has left. The kernel then
+    /// copies the memory in use and does not search. /usr/lib/systemd/system-sleep/omr runs this
+    /// before hibernation, and "omr prepare restore" afterwards. It does nothing with
     /// raise_image_size = "off" in the configuration.
     Snapshot,
-    /// Put back what was changed for hibernation: image_size, and zram where a preparation was killed with it off
+    /// Restore image_size, and zram that a killed preparation left off
     ///
-    /// The next preparation does so, too, and where omr alone was killed with zram off a process of its own has done it at
-    /// once. Exit code 0: all is as it was.
+    /// The next preparation restores them, too. If omr was killed while zram was off, a helper
+    /// process has switched zram on again at once. Exit code 0: everything is restored.
     Restore,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Hibernate {
-    /// How large the image may be before compression: a size, or min for as small as will go
+    /// The largest size of the image before compression, or min for the smallest possible
     ///
-    /// By default as large as the kernel can copy at once, without reclaiming first: image_size
-    /// (2/5 of the memory, unless set) or about half of the memory, whichever is less. Smaller takes
-    /// longer here, and makes resume faster: what is swapped out before is not read with the image.
+    /// The default is the size that the kernel can copy without reclaiming first: image_size (2/5
+    /// of memory, unless set) or about half of memory, whichever is less. A smaller image takes
+    /// longer to prepare and makes resume faster, as memory that is swapped out is not in the
+    /// image.
     #[arg(long, value_parser = parse_target, value_name = "SIZE")]
     target: Option<Target>,
 
-    /// Leave zram on, and with it in the image what is swapped to it
+    /// Leave zram on; the image then contains its content
     ///
-    /// zram is memory, and usually filled before any disk. By default it is switched off for as long as this takes: what
-    /// it holds comes back to memory and leaves for the disk like the rest. It stays on, and a note says why, where that
-    /// does not fit in memory or on the disk, could not be written in time, or would gain nothing.
+    /// zram keeps its content in memory, and the kernel usually fills it before any disk. By
+    /// default zram is switched off during the preparation: its content comes back to memory and is
+    /// swapped out to the disk. zram stays on, and a note says why, if its content does not fit in
+    /// memory or on the disk, could not be written in time, or would gain nothing.
     #[arg(long)]
     keep_zram: bool,
 
@@ -93,21 +96,21 @@ pub struct Hibernate {
 }
 
 impl Hibernate {
-    /// Nothing is to be done, only said.
+    /// Returns true for a dry run.
     pub fn is_dry_run(&self) -> bool {
         self.common.output.dry_run
     }
 
-    /// For machines.
+    /// Returns true if the output is JSON.
     pub fn is_json(&self) -> bool {
         self.common.output.json
     }
 }
 
-/// What all preparations have.
+/// The options of all preparations.
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// Stop after this time, e.g. 30s, reached or not
+    /// Stop after this time, e.g. 30s, even if the target is not reached
     #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     deadline: Option<Duration>,
 
@@ -139,8 +142,12 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 
 /// `omr prepare snapshot`.
 fn snapshot(root: &Path) -> Result<Exit> {
-    match image_size::raise(&Kernel::open(root)?, root, &config::load_or_refuse(root, None)?.policy, &mut Live)? {
-        Some(size) => outln!("image_size is {size} until the machine is back: what is in use is copied"),
+    let kernel = Kernel::open(root)?;
+    if let Err(err) = hibernated::record(&kernel, root) {
+        eprintln!("omr: {err:#}");
+    }
+    match image_size::raise(&kernel, root, &config::load_or_refuse(root, None)?.policy, &mut Live)? {
+        Some(size) => outln!("image_size is {size} until resume: the kernel copies the memory in use"),
         None => outln!("image_size stays as it is"),
     }
     Ok(Exit::Done)
@@ -159,28 +166,28 @@ fn restore(root: &Path) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What is printed at the end.
+/// The summary that is printed at the end.
 #[derive(Debug, Serialize)]
 struct Summary {
     prepared: &'static str,
     #[serde(flatten)]
     done: Done,
-    /// What the image may hold; `None`: as little as will go.
+    /// The largest size of the image; `None`: the smallest possible.
     target: Option<Bytes>,
     before: Forecast,
     after: Forecast,
     swap: Place,
-    /// Where the rate is not measured in this run: that of an earlier one.
+    /// The write rate of the disk in an earlier run, used if this run measures none.
     last_disk_rate: Option<Bytes>,
-    /// Writing the image, if it does not compress at all.
+    /// The time to write the image if it does not compress at all; `None`: the rate is unknown.
     write_ms_at_most: Option<u64>,
-    /// What zram held that was switched off meanwhile, or would be.
+    /// The content of zram that was switched off during the run, or would be; `None`: it stays on.
     zram_off: Option<Bytes>,
     notes: Vec<String>,
     dry_run: bool,
 }
 
-/// What is printed instead.
+/// The output if this machine cannot prepare.
 #[derive(Debug, Serialize)]
 struct Refused {
     prepared: &'static str,
@@ -197,11 +204,7 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     let target = args.target.unwrap_or(Target::Fast);
     if !common.output.dry_run {
         // The target depends on it.
-        match image_size::restore(&kernel, root, &mut Live) {
-            Ok(None) => {}
-            Ok(Some(size)) => eprintln!("omr: image_size, left raised by an omr that was killed, is {size} again"),
-            Err(err) => eprintln!("omr: {err:#}"),
-        }
+        restore_image_size(&kernel, root);
     }
     let goal = match Goal::hibernate(&kernel, root, target) {
         Ok(goal) => goal,
@@ -212,37 +215,8 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
 
     let mut session = Session::open(&kernel, root, &loaded, common, common.deadline)?;
     let last_disk_rate = disk_rate::load(root, &place.device.path);
-    let mut zram = match zram::before(&kernel, place).is_empty() {
-        true => None,
-        false if args.keep_zram => Some(Err("--keep-zram".to_owned())),
-        false => {
-            let missing = goal.missing(&kernel)?;
-            Some(Plan::new(&kernel, root, &loaded, place, &before, missing, common.deadline)?)
-        }
-    };
-    let mut off = None;
-    if let Some(Ok(plan)) = &zram
-        && !common.output.dry_run
-    {
-        // The other half is for the disk.
-        match plan.switch_off(&kernel, root, &mut *session.actuator, start_unit, common.deadline.map(|time| time / 2)) {
-            Ok(switched) => off = Some(switched),
-            Err(why) => zram = Some(Err(why)),
-        }
-    }
-    // What could leave has changed.
-    let goal = match off.is_some() {
-        true => Goal::hibernate(&kernel, root, target).unwrap_or_else(|_| goal.clone()),
-        false => goal.clone(),
-    };
-    let mut done = session.run(&goal);
-    if let Some(off) = off
-        && let Err(err) = off.switch_on(&mut *session.actuator)
-        && let Ok(done) = &mut done
-    {
-        done.error.get_or_insert_with(|| format!("{err:#}"));
-    }
-    let done = done?;
+    let mut zram = session.plan_zram(&goal, place, &before, args.keep_zram)?;
+    let done = session.run_without_zram(&goal, target, &mut zram)?;
     let mut after = image::forecast(&kernel).unwrap_or(before);
     if let Some(Ok(plan)) = &zram
         && common.output.dry_run
@@ -271,6 +245,15 @@ pub fn hibernate(root: &Path, args: &Hibernate) -> Result<Exit> {
     Ok(exit(common, &summary.done))
 }
 
+/// Restores an image_size that an earlier omr left raised.
+fn restore_image_size(kernel: &Kernel, root: &Path) {
+    match image_size::restore(kernel, root, &mut Live) {
+        Ok(None) => {}
+        Ok(Some(size)) => eprintln!("omr: image_size, left raised by an omr that was killed, is {size} again"),
+        Err(err) => eprintln!("omr: {err:#}"),
+    }
+}
+
 fn exit(common: &Common, done: &Done) -> Exit {
     match (done.end, done.why) {
         _ if common.output.dry_run => Exit::Done,
@@ -279,7 +262,7 @@ fn exit(common: &Common, done: &Done) -> Exit {
     }
 }
 
-/// Carries a preparation out.
+/// Runs a preparation.
 fn prepare(
     kernel: &Kernel,
     root: &Path,
@@ -303,7 +286,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// From now on signals and the deadline count.
+    /// Opens a preparation: signals and the deadline apply from here on.
     fn open(
         kernel: &'a Kernel,
         root: &'a Path,
@@ -325,6 +308,57 @@ impl<'a> Session<'a> {
             }
         }
         Ok(Session { kernel, root, loaded, common, actuator, journal, stop: Flag::with_timeout(deadline) })
+    }
+
+    /// Plans to switch zram off during the run. Returns `None` without zram, and the reason if it
+    /// stays on.
+    fn plan_zram(
+        &self,
+        goal: &Goal,
+        place: &Place,
+        before: &Forecast,
+        keep: bool,
+    ) -> Result<Option<Result<Plan, String>>> {
+        if zram::before(self.kernel, place).is_empty() {
+            return Ok(None);
+        }
+        if keep {
+            return Ok(Some(Err("--keep-zram".to_owned())));
+        }
+        let missing = goal.missing(self.kernel)?;
+        Plan::new(self.kernel, self.root, self.loaded, place, before, missing, self.common.deadline).map(Some)
+    }
+
+    /// Works towards the goal with zram off as planned. If zram cannot be switched off, the plan is
+    /// replaced by the reason.
+    fn run_without_zram(
+        &mut self,
+        goal: &Goal,
+        target: Target,
+        zram: &mut Option<Result<Plan, String>>,
+    ) -> Result<Done> {
+        let Some(Ok(plan)) = zram else { return self.run(goal) };
+        if self.common.output.dry_run {
+            return self.run(goal);
+        }
+        // The other half is for the disk.
+        let time = self.common.deadline.map(|time| time / 2);
+        let off = match plan.switch_off(self.kernel, self.root, &mut *self.actuator, start_unit, time) {
+            Ok(off) => off,
+            Err(why) => {
+                *zram = Some(Err(why));
+                return self.run(goal);
+            }
+        };
+        // What could leave has changed.
+        let goal = Goal::hibernate(self.kernel, self.root, target).unwrap_or_else(|_| goal.clone());
+        let mut done = self.run(&goal);
+        if let Err(err) = off.switch_on(&mut *self.actuator)
+            && let Ok(done) = &mut done
+        {
+            done.error.get_or_insert_with(|| format!("{err:#}"));
+        }
+        done
     }
 
     /// Works towards the goal, with a bar on a terminal.
@@ -352,7 +386,7 @@ fn refuse(common: &Common, prepared: &'static str, why: impl ToString) -> Result
     Err(Exit::Unsupported.error(why))
 }
 
-/// Nobody looks at a bar in a pipe.
+/// Returns a progress bar, which is hidden in a pipe.
 fn bar_target(common: &Common) -> ProgressDrawTarget {
     if common.output.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
@@ -369,7 +403,7 @@ fn progress_bar(common: &Common, missing: Option<Bytes>) -> ProgressBar {
     bar
 }
 
-/// What keeps memory in the image that seems to have left it, and what became of zram.
+/// Returns notes: memory that zram or zswap keeps in the image, and the reason if zram stays on.
 fn notes(kernel: &Kernel, place: &Place, after: &Forecast, zram: Option<&Result<Plan, String>>) -> Vec<String> {
     let mut notes = Vec::new();
     let devices = zram::before(kernel, place);
@@ -378,11 +412,11 @@ fn notes(kernel: &Kernel, place: &Place, after: &Forecast, zram: Option<&Result<
     match zram {
         None => {}
         Some(Ok(plan)) => notes.push(format!(
-            "{names} (zram) is off while this works, so that memory leaves for {disk}, and {} that it held as well",
+            "{names} (zram) is off during the preparation, so that memory goes to {disk}, also the {} that was in zram",
             plan.held
         )),
         Some(Err(why)) => notes.push(format!(
-            "{names} (zram) is filled before {disk}, and what it holds is in the image ({} now); it stays on: {why}",
+            "{names} (zram) is filled before {disk}, and its content ({} now) is in the image; it stays on: {why}",
             after.zram
         )),
     }
@@ -396,7 +430,7 @@ fn notes(kernel: &Kernel, place: &Place, after: &Forecast, zram: Option<&Result<
     let free = place.again(kernel).map_or(Bytes::ZERO, |place| place.device.free());
     if after.most_written() > free {
         notes.push(format!(
-            "{} has {free} free: an image that hardly compresses would take {} and not fit",
+            "{} has {free} free: an image that hardly compresses would need {} and not fit",
             place.name(),
             after.most_written()
         ));
@@ -415,12 +449,12 @@ fn print(common: &Common, summary: &Summary) -> Result<()> {
             let measured = if done.disk_rate.is_some() { "" } else { " as last measured" };
             format!("at most {} to write at {rate}/s{measured}", short(Duration::from_millis(ms)))
         }
-        _ => "time to write it unknown (nothing was swapped out yet to measure the disk by)".to_owned(),
+        _ => "time to write it unknown (no swap-out has measured the disk yet)".to_owned(),
     };
     if summary.dry_run {
         let leave = &after.could_leave;
         outln!("image now: at most {}, {time}", after.image);
-        outln!("  in use       {}; up to {} is copied at once, more is reclaimed first", after.in_use, after.fast);
+        outln!("  in use       {}; up to {} is copied, the kernel reclaims the rest first", after.in_use, after.fast);
         outln!("  must stay    {} (zram {}, zswap {})", after.must_stay, after.zram, after.zswap);
         let zram = if leave.zram > Bytes::ZERO { format!(", zram {}", leave.zram) } else { String::new() };
         outln!(
@@ -433,7 +467,7 @@ fn print(common: &Common, summary: &Summary) -> Result<()> {
             leave.slab
         );
         outln!("  goes to      {}, {} free", summary.swap.name(), summary.swap.device.free());
-        let missing = done.missing.map_or_else(|| "as much as will go".to_owned(), |missing| missing.to_string());
+        let missing = done.missing.map_or_else(|| "as much as possible".to_owned(), |missing| missing.to_string());
         outln!(
             "would ask background groups for {} ({missing} should leave); nothing was done (--dry-run)",
             done.planned
@@ -452,7 +486,7 @@ fn print(common: &Common, summary: &Summary) -> Result<()> {
     Ok(())
 }
 
-/// What was done, and why not more.
+/// Prints the reclaimed memory, and why it is not more.
 fn print_done(done: &Done, should: &str) -> Result<()> {
     let mut line = format!(
         "{} freed (anon {}, file {}), {} written to swap, {}.",

@@ -1,4 +1,4 @@
-//! `omr reclaim`: once, now, this much.
+//! `omr reclaim`: reclaims an amount of memory once.
 
 mod summary;
 
@@ -40,21 +40,22 @@ use super::outcome;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A control group, with or without /sys/fs/cgroup in front, / is the whole machine; or a process id
+    /// A control group (/ is the whole machine) or a process id
     ///
-    /// A number is a process; a group whose name is a number is written ./4711. Of a process the private
-    /// memory leaves first that no file backs, then files, each by address: what of it was used last
-    /// is not known. --backend, --watch and --older-than are for groups.
+    /// A group may be written with or without /sys/fs/cgroup in front. A number is a process id; a
+    /// group whose name is a number is written ./4711. For a process, anonymous memory goes first,
+    /// then file pages, in address order, as the age of its memory is not known. --backend, --watch
+    /// and --older-than are for groups only.
     #[arg(required_unless_present = "class", value_name = "TARGET")]
     target: Option<PathBuf>,
 
-    /// How much: 512M, 25% or max
+    /// The amount: 512M, 25% or max
     #[arg(value_name = "AMOUNT", required_unless_present = "class")]
     amount: Option<Amount>,
 
     /// All groups of this class instead of one target: background
     ///
-    /// With --class the only word on the line is the amount.
+    /// With --class, give the amount and no target.
     #[arg(long, value_parser = parse_class, value_name = "CLASS")]
     class: Option<Class>,
 
@@ -62,26 +63,26 @@ pub struct Args {
     #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     timeout: Option<Duration>,
 
-    /// Then look for this time at how much comes back, e.g. 30s
+    /// Afterwards, count refaults for this time, e.g. 30s
     #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     watch: Option<Duration>,
 
-    /// Only what was surely not used for so long, e.g. 2m
+    /// Reclaim only memory that is known to be unused for this time, e.g. 2m
     ///
-    /// Of memory that goes to swap, by the ages MGLRU knows; page cache stays, as its age is not known.
-    /// Ages are known from agings on: see --wait, and omr wss. Without MGLRU, and with --wait, by what DAMON sees of processes:
-    /// then only private memory is taken.
+    /// Only memory that goes to swap is reclaimed; the age of page cache is not known. MGLRU knows
+    /// the ages if its agings reach back this far: see --wait, and omr wss. Without MGLRU, --wait
+    /// measures ages with DAMON, and only private memory of processes is reclaimed.
     #[arg(long, value_parser = aging::parse_time, value_name = "TIME", conflicts_with = "backend")]
     older_than: Option<Duration>,
 
-    /// Look at the groups first, for as long as --older-than says
+    /// Measure ages first, for the time given by --older-than
     #[arg(long, requires = "older_than", conflicts_with = "dry_run")]
     wait: bool,
 
-    /// Which file of the kernel to use: auto, memory.reclaim, memory.swap.reclaim, memory.high
+    /// The kernel file to use: auto, memory.reclaim, memory.swap.reclaim or memory.high
     ///
-    /// memory.high works from Linux 5.4 on, but slows down tasks of the group that allocate
-    /// meanwhile, so it is never chosen unasked.
+    /// memory.high works since Linux 5.4, but it slows down tasks of the group that allocate
+    /// meanwhile, so auto never chooses it.
     #[arg(long, value_parser = parse_backend, value_name = "FILE")]
     backend: Option<BackendChoice>,
 
@@ -99,7 +100,7 @@ pub struct Args {
 fn parse_class(text: &str) -> Result<Class, String> {
     match config::parse_class(text) {
         Some(Class::Background) => Ok(Class::Background),
-        Some(class) => Err(format!("nothing is taken from {} groups; only background can be reclaimed", class.name())),
+        Some(class) => Err(format!("{} groups are not reclaimed; only background can be", class.name())),
         None => Err("expected background".into()),
     }
 }
@@ -113,7 +114,7 @@ fn parse_backend(text: &str) -> Result<BackendChoice, String> {
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let (target, amount) = match (args.class, &args.target, args.amount) {
         (None, Some(target), Some(amount)) => (Some(target.as_path()), amount),
-        // With --class the first word is the amount.
+        // With --class, the first argument is the amount.
         (Some(_), Some(word), None) => {
             let text = word.to_str().context("the amount is not text")?;
             (None, text.parse().map_err(|err| Exit::Usage.error(format!("{err}")))?)
@@ -121,16 +122,22 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         _ => return Err(Exit::Usage.error("either a target and an amount, or --class and an amount")),
     };
     if let Some(pid) = target.and_then(processes::pid) {
-        return process(root, args, pid?, amount);
+        return reclaim_from_process(root, args, pid?, amount);
     }
     let kernel = Kernel::open(root)?;
     kernel.cgroup()?;
     let loaded = config::load_or_refuse(root, None)?;
-    groups(Host { kernel: &kernel, root }, args, &loaded, target, amount)
+    reclaim_from_groups(Host { kernel: &kernel, root }, args, &loaded, target, amount)
 }
 
-/// Groups as the target: one and all below it, or all of a class.
-fn groups(host: Host<'_>, args: &Args, loaded: &Loaded, target: Option<&Path>, amount: Amount) -> Result<Exit> {
+/// Reclaims from groups: from one and all groups below it, or from all of a class.
+fn reclaim_from_groups(
+    host: Host<'_>,
+    args: &Args,
+    loaded: &Loaded,
+    target: Option<&Path>,
+    amount: Amount,
+) -> Result<Exit> {
     let Host { kernel, root } = host;
     let dry_run = args.output.dry_run;
     let (mut tree, _) = read_groups(kernel, root, loaded, true)?;
@@ -144,27 +151,28 @@ fn groups(host: Host<'_>, args: &Args, loaded: &Loaded, target: Option<&Path>, a
     let mut actuator: Box<dyn Actuator> = if dry_run { Box::new(DryRun) } else { Box::new(Live) };
     let mut watch = None;
     if let (Some(older_than), true) = (args.older_than, args.wait) {
-        watch = look_first(host, target, &candidates, older_than, &mut *actuator, &cancel)?;
+        watch = measure_ages(host, target, &candidates, older_than, &mut *actuator, &cancel)?;
         (tree, _) = read_groups(kernel, root, loaded, true)?;
         (name, candidates) = find(&tree)?;
     }
-    let held: Bytes = candidates.iter().map(|candidate| candidate.current).sum();
-    let asked = amount.of(held);
+    let current: Bytes = candidates.iter().map(|candidate| candidate.current).sum();
+    let asked = amount.of(current);
     targets::sort_by_gain(&mut candidates);
 
     let choice = match args.older_than {
         Some(_) => BackendChoice::Auto,
         None => args.backend.unwrap_or(loaded.backend),
     };
-    // Evicting generations changes no limit. Else limits that an earlier run left behind are put back first.
+    // Evicting generations changes no limit. Any other method first restores limits that an earlier
+    // run left changed.
     let changes_limits = !dry_run && (args.older_than.is_none() || watch.is_some());
     let journal = if changes_limits { backend::open_journal(kernel, root, choice, &mut *actuator)? } else { None };
     let wish = match args.older_than {
         Some(older_than) => Wish::Cold { older_than, may_age: true },
         None => Wish::Any(choice),
     };
-    let Some(mut method) = method(host, args, loaded, wish, watch, &candidates, &mut *actuator)? else {
-        let why = if candidates.is_empty() { "no group there may be touched" } else { "it is gone" };
+    let Some(mut method) = choose_method(host, args, loaded, wish, watch, &candidates, &mut *actuator)? else {
+        let why = if candidates.is_empty() { "it has no group that may be reclaimed" } else { "it is gone" };
         return Err(Exit::Partial.error(format!("{name}: {why}; nothing was reclaimed")));
     };
     let bar = progress_bar(args, &name, amount, asked);
@@ -179,14 +187,14 @@ fn groups(host: Host<'_>, args: &Args, loaded: &Loaded, target: Option<&Path>, a
     reclaim_all(&mut session, &mut method, args, &loaded.policy, amount, &candidates, &mut summary)?;
     bar.finish_and_clear();
     if let Some(time) = args.watch.filter(|_| !dry_run) {
-        summary.came_back = summary::watch(kernel, &candidates, &summary, time);
+        summary.came_back = summary::count_refaults(kernel, &candidates, &summary, time);
     }
-    summary::print(args, &summary)?;
+    summary::print(&summary, args.output.json, args.watch)?;
     Ok(outcome::exit_for(summary.end, amount))
 }
 
-/// The method for these groups; `None`: there is no group any more.
-fn method<'a>(
+/// Returns the method for these groups; `None`: all groups are gone.
+fn choose_method<'a>(
     host: Host<'_>,
     args: &Args,
     loaded: &'a Loaded,
@@ -204,15 +212,15 @@ fn method<'a>(
         if require_ages(host)? == Tracker::Damon {
             let time = humantime::format_duration(older_than);
             return Err(Exit::Partial.error(format!(
-                "nobody has looked for {time} at what is used: MGLRU, which would remember, is not to be had here. \
-                 --wait looks for so long with DAMON first; nothing was reclaimed"
+                "the age of memory is not known, as MGLRU is not available here; nothing was reclaimed. \
+                 --wait first measures ages with DAMON for {time}"
             )));
         }
     }
     Method::choose_for_any(host.kernel, wish, candidates, actuator)
 }
 
-/// Reclaims from one group after the other until the amount is reached.
+/// Reclaims from the groups, one after another, until the amount is reached.
 fn reclaim_all(
     session: &mut Session<'_>,
     method: &mut Method<'_>,
@@ -224,7 +232,7 @@ fn reclaim_all(
 ) -> Result<()> {
     let began = clock::read_monotonic();
     let context = swap_context(session.host.kernel);
-    // How much a dry run would have asked the groups so far for.
+    // The amount that a dry run would have asked for so far.
     let mut planned = Bytes::ZERO;
     for candidate in candidates {
         let left = match amount {
@@ -235,7 +243,7 @@ fn reclaim_all(
             break;
         }
         let Some(group) = candidate.open(session.host.kernel)? else { continue };
-        // "max" ends when nothing more is to be had, not when the counters say that all is gone.
+        // "max" ends when reclaim finds no more, even if the counters still show memory.
         let gain = if amount == Amount::Max { candidate.gain } else { candidate.gain.min(left) };
         let swap_floor = swap_floor_of(config, args.swap_floor, context, gain);
         let job = job(config, swap_floor, method.file_only(), gain, candidate.current - candidate.gain);
@@ -244,7 +252,7 @@ fn reclaim_all(
         }
         let before = Progress { freed: summary.freed, ..Progress::default() };
         let target = Target { group: &group, inner: candidate.beyond_children };
-        let report = session.part(before, |session| session.reclaim(method, target, job));
+        let report = session.run_part(before, |session| session.reclaim(method, target, job));
         let is_stopped = matches!(report.end, End::Stopped | End::Timeout);
         summary.add(candidate, report, candidates.len() == 1);
         if is_stopped {
@@ -256,7 +264,8 @@ fn reclaim_all(
     Ok(())
 }
 
-/// The tracker that knows ages here, for `--older-than`, which reclaims memory that goes to swap.
+/// Returns the tracker for `--older-than`. Fails without swap, as only memory that goes to swap has
+/// an age.
 fn require_ages(host: Host<'_>) -> Result<Tracker> {
     let tracker = tracker::choose(host.kernel, host.root, &mut Live)?;
     match SwapSpace::read(host.kernel) {
@@ -265,9 +274,9 @@ fn require_ages(host: Host<'_>) -> Result<Tracker> {
     }
 }
 
-/// `--wait`: looks first, for as long as the age, at which memory is used. DAMON goes on looking until the
-/// command is done.
-fn look_first(
+/// Measures for `older_than` which memory is used, for `--wait`. Returns DAMON's run, which
+/// measures until the command ends; `None` with MGLRU.
+fn measure_ages(
     host: Host<'_>,
     target: Option<&Path>,
     candidates: &[Candidate],
@@ -281,13 +290,13 @@ fn look_first(
         return Ok(None);
     }
     if std::io::stderr().is_terminal() {
-        eprintln!("looking for {} at what is used; ^C stops", short(older_than));
+        eprintln!("measuring ages for {}; ^C stops", short(older_than));
     }
     if tracker == Tracker::Damon {
         let top = Group::open(kernel.cgroup()?, kernel.group_path(target.unwrap_or_else(|| Path::new("/"))))?;
         let is_wanted = |group: &Path| candidates.iter().any(|candidate| candidate.path == group);
         let mut watch = Watch::start(host, &|| Box::new(Live), &top, older_than, is_wanted)?;
-        // If DAMON does not look any more, paging out of each group ends with that.
+        // If DAMON stops early, reclaim from each group ends with that reason.
         watch.wait(older_than, cancel)?;
         return Ok(Some(watch));
     }
@@ -295,12 +304,12 @@ fn look_first(
     for candidate in candidates {
         observer.add(candidate.id, &candidate.path);
     }
-    observer.window(actuator, older_than, cancel, |_| Ok(()))?;
+    observer.age_over_window(actuator, older_than, cancel, |_| Ok(()))?;
     Ok(None)
 }
 
-/// A process as the target.
-fn process(root: &Path, args: &Args, pid: u32, amount: Amount) -> Result<Exit> {
+/// Reclaims from a process.
+fn reclaim_from_process(root: &Path, args: &Args, pid: u32, amount: Amount) -> Result<Exit> {
     let given = [
         ("--backend", args.backend.is_some()),
         ("--watch", args.watch.is_some()),
@@ -327,13 +336,14 @@ fn process(root: &Path, args: &Args, pid: u32, amount: Amount) -> Result<Exit> {
     summary.asked = Some(amount.of(summary.resident_before));
     summary.print(&order)?;
     Ok(match summary.exit() {
-        // As much as will go is what "max" asks for.
+        // "max" asks for as much as reclaim can find, so less than all is not partial.
         Exit::Partial if matches!(summary.end, End::Futile | End::Floor) => outcome::exit_for(summary.end, amount),
         exit => exit,
     })
 }
 
-/// The target: one group that may be touched, or all below it that may.
+/// Returns the target's name and its groups that may be reclaimed: the target itself or those below
+/// it.
 fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Result<(String, Vec<Candidate>)> {
     let path = kernel.group_path(target);
     let shown = if path.as_os_str().is_empty() { "/".to_owned() } else { printed(path) };
@@ -343,7 +353,7 @@ fn find_target(kernel: &Kernel, tree: &Tree, target: &Path, args: &Args) -> Resu
         false => err.into(),
     })?;
     let node = tree.nodes().iter().find(|node| node.id == group.id());
-    let node = node.with_context(|| format!("group {shown} was made just now; try again"))?;
+    let node = node.with_context(|| format!("group {shown} was created just now; try again"))?;
     let mut candidates = find_below(tree, Some(node.id), args.safety.ignore_low);
     if !candidates.is_empty() || node.is_internal {
         return Ok((shown, candidates));

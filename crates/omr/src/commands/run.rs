@@ -56,9 +56,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// without a rule, it is swept when the machine is idle. To make it background, root adds a rule:
 /// match = "**/background.slice/**".
 ///
-/// Without systemd the group is made directly below the root of the hierarchy, or for a user beside
-/// or in the user's own group, where that is delegated. Processes that the command leaves behind
-/// stay in the group, which is removed when the last of them ends.
+/// Without systemd the group is created directly below the root of the hierarchy. For a user it is
+/// created next to or in the user's own group, if that is delegated. Processes that the command
+/// leaves behind stay in the group, which is removed when the last of them ends.
 ///
 /// Exit codes besides the command's: 125 omr failed, 126 the command cannot be run, 127 there is no
 /// such command.
@@ -169,7 +169,8 @@ fn directly(kernel: &Kernel, args: &Args, pid: u32, user: bool) -> Result<Made> 
     let parents = match &args.below {
         Some(below) => vec![kernel.group_path(below).to_path_buf()],
         None if !user => vec![PathBuf::new()],
-        // First beside the own group: below a group with processes there is no memory controller.
+        // First as a sibling of the own group: a group with processes has no memory controller
+        // below it.
         None => own.parent().map(Path::to_path_buf).into_iter().chain([own.clone()]).collect(),
     };
     let mut first = None;
@@ -400,7 +401,7 @@ impl Running {
                         return Ok(code);
                     }
                 }
-                // The terminal has sent it to the command as well.
+                // The terminal has sent the signal to the command, too.
                 Some((_, true)) | None => {}
                 Some((signal, false)) => {
                     // SAFETY: a system call on numbers. The child is not reaped yet, so its number

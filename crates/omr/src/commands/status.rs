@@ -78,8 +78,9 @@ pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
     }
 }
 
-fn print_status(status: &Status) -> Result<()> {
-    let doing = match (&status.sweep, &status.decision) {
+/// Returns the current activity; empty if there is none.
+fn activity(status: &Status) -> String {
+    match (&status.sweep, &status.decision) {
         (None, _) if let Some(preparing) = &status.preparing => {
             let left = match preparing.left_ms {
                 Some(left) => format!("{} left", short(Duration::from_millis(left))),
@@ -91,29 +92,20 @@ fn print_status(status: &Status) -> Result<()> {
         (None, _) if let Some(hinting) = &status.hinting => format!("hinting {}", printable(hinting)),
         (None, Some(Decision::Hold { .. })) => "waiting".to_owned(),
         _ => String::new(),
-    };
-    let separator = if doing.is_empty() { "" } else { "; " };
-    outln!("{}{separator}{doing}", status.reason);
+    }
+}
+
+fn print_status(status: &Status) -> Result<()> {
+    let activity = activity(status);
+    let separator = if activity.is_empty() { "" } else { "; " };
+    outln!("{}{separator}{activity}", status.reason);
     if status.mode == Mode::Observe {
         outln!("mode observe: decides and records, but reclaims nothing");
     }
-    let today = &status.today;
-    let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
-    let written = match &status.swap {
-        Some(swap) => match swap.budget {
-            Some(budget) => format!(", swap written {} of {budget}", swap.written),
-            None => String::new(),
-        },
-        None => ", no swap".to_owned(),
-    };
-    outln!(
-        "today: {} sweep{}, {} freed, {} came back{back}{written}, own CPU {}",
-        today.sweeps,
-        if today.sweeps == 1 { "" } else { "s" },
-        today.freed,
-        today.came_back,
-        short(Duration::from_millis(today.cpu_ms)),
-    );
+    if let Some(line) = about_goal(status) {
+        outln!("{line}");
+    }
+    print_today(status)?;
     if let Some(line) = status.image.as_ref().and_then(about_image) {
         outln!("{line}");
     }
@@ -122,6 +114,10 @@ fn print_status(status: &Status) -> Result<()> {
         outln!("{}: {class} (set by {origin})", printable(&statement.what));
     }
     outln!("");
+    print_groups(status)
+}
+
+fn print_groups(status: &Status) -> Result<()> {
     let width =
         status.groups.iter().map(|group| printable(&group.group).chars().count()).max().unwrap_or(0).clamp(5, 60);
     outln!("  {:<11} {:<width$} {:>9} {:>9} {:>9}  LAST", "CLASS", "GROUP", "NOW", "FREED", "BACK");
@@ -149,6 +145,35 @@ fn print_status(status: &Status) -> Result<()> {
         outln!("  ({} groups in all)", status.groups_total);
     }
     Ok(())
+}
+
+/// Prints today's figures.
+fn print_today(status: &Status) -> Result<()> {
+    let today = &status.today;
+    let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
+    let written = match &status.swap {
+        Some(swap) => match swap.budget {
+            Some(budget) => format!(", swap written {} of {budget}", swap.written),
+            None => String::new(),
+        },
+        None => ", no swap".to_owned(),
+    };
+    outln!(
+        "today: {} sweep{}, {} freed, {} came back{back}{written}, own CPU {}",
+        today.sweeps,
+        if today.sweeps == 1 { "" } else { "s" },
+        today.freed,
+        today.came_back,
+        short(Duration::from_millis(today.cpu_ms)),
+    );
+    Ok(())
+}
+
+/// Returns a line about a goal that depends on the machine's need, unless the first line says it.
+fn about_goal(status: &Status) -> Option<String> {
+    let goal = status.goal.as_ref()?;
+    let words = goal.words.as_ref().filter(|words| **words != status.reason)?;
+    Some(format!("goal {}: {words}", goal.goal.name()))
 }
 
 /// Returns the commands that can make this statement.
@@ -195,6 +220,9 @@ pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
     outln!("{}", printable(&explanation.verdict));
     if let Some(next) = explanation.next {
         outln!("next: {next}");
+    }
+    if let Some(goal) = explanation.goal {
+        outln!("goal: {goal}");
     }
     if let Some(class) = explanation.class {
         outln!("class: {}", printable(&class));

@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = warm::FLOOR)]
     free_floor: Amount,
 
-    /// Continue while somebody works; without it, wait, and end after 10 s
+    /// Continue during foreground work; without this option, wait, and end after 10 s of it
     #[arg(long)]
     ignore_busy: bool,
 
@@ -126,12 +126,12 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let loaded = config::load_or_refuse(root, None)?;
     let age = args.unless_newer.and_then(|time| warm::record_age(&kernel, root).filter(|&age| age < time));
     if let Some(age) = age {
-        return keep(root, args, age);
+        return print_kept(root, args, age);
     }
     let (tree, _) = read_groups(&kernel, root, &loaded, false)?;
-    let subjects = find(&kernel, &tree, &args.targets)?;
+    let subjects = find_subjects(&kernel, &tree, &args.targets)?;
     if args.record {
-        return write(&kernel, root, args, &subjects);
+        return write_record(&kernel, root, args, &subjects);
     }
     let memory = Meminfo::read(&kernel, &mut Vec::new())?;
     let bounds = Bounds {
@@ -167,7 +167,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 }
 
 /// Returns the processes of the targets.
-fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject>> {
+fn find_subjects(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject>> {
     let mut subjects = if targets.is_empty() { warm::subjects(kernel, tree, None)? } else { Vec::new() };
     for target in targets {
         let path = kernel.group_path(target);
@@ -176,7 +176,7 @@ fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject
             Err(err) if !err.is_gone() => return Err(err.into()),
             Err(_) => match processes::pid(target) {
                 Some(Ok(pid)) => vec![process(kernel, tree, pid)?],
-                Some(Err(_)) => return Err(nobody(target)),
+                Some(Err(_)) => return Err(no_target(target)),
                 None => return Err(no_group(path)),
             },
         };
@@ -192,7 +192,7 @@ fn find(kernel: &Kernel, tree: &Tree, targets: &[PathBuf]) -> Result<Vec<Subject
     Ok(subjects)
 }
 
-fn nobody(target: &Path) -> anyhow::Error {
+fn no_target(target: &Path) -> anyhow::Error {
     Exit::Failed.error(format!("there is no group and no process {}", target.display()))
 }
 
@@ -201,7 +201,7 @@ fn process(kernel: &Kernel, tree: &Tree, pid: u32) -> Result<Subject> {
     let group = match omr_kernel::process::read_group(kernel, pid) {
         Ok(group) => group.unwrap_or_default(),
         Err(err) if err.is_gone() => {
-            return Err(nobody(Path::new(&pid.to_string())));
+            return Err(no_target(Path::new(&pid.to_string())));
         }
         Err(err) => return Err(err.into()),
     };
@@ -210,7 +210,7 @@ fn process(kernel: &Kernel, tree: &Tree, pid: u32) -> Result<Subject> {
     Ok(Subject { group, class, rank: 0, pids: vec![pid] })
 }
 
-fn keep(root: &Path, args: &Args, age: Duration) -> Result<Exit> {
+fn print_kept(root: &Path, args: &Args, age: Duration) -> Result<Exit> {
     let kept = Kept { kept: paths::warm_record(root), age_seconds: age.as_secs() };
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&kept)?);
@@ -220,7 +220,7 @@ fn keep(root: &Path, args: &Args, age: Duration) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn write(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Result<Exit> {
+fn write_record(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Result<Exit> {
     let (record, recorded) = warm::record(kernel, subjects)?;
     if recorded.processes == 0 && recorded.denied > 0 {
         return Err(Exit::Failed.error(format!(
@@ -254,7 +254,7 @@ fn progress_bar(args: &Args) -> ProgressBar {
     let shown = std::io::stderr().is_terminal() && !args.json && !args.dry_run;
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(None, target);
-    if let Ok(style) = ProgressStyle::with_template("{binary_bytes} asked for   {binary_bytes_per_sec}   ^C stops") {
+    if let Ok(style) = ProgressStyle::with_template("{binary_bytes} requested   {binary_bytes_per_sec}   ^C stops") {
         bar.set_style(style);
     }
     bar

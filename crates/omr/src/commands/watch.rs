@@ -13,7 +13,7 @@ use omr_policy::short;
 use omr_units::millis;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::watch::{Desk, Due, Watch};
+use crate::watch::{Due, EventReceiver, Watch};
 
 /// Follows the interruption notices of EC2, Google Compute Engine or Azure, and has the daemon
 /// prepare the machine for the announced event.
@@ -51,7 +51,7 @@ pub struct Args {
 /// Sends requests to the daemon at this socket.
 struct Daemon(PathBuf);
 
-impl Desk for Daemon {
+impl EventReceiver for Daemon {
     fn prepare(&self, due: &Due) -> Result<()> {
         ask(&self.0, &request(due))?;
         log::info!("{}: the daemon prepares ({})", words(due), due.purpose.name());
@@ -68,7 +68,7 @@ struct Printer {
     json: bool,
 }
 
-impl Desk for Printer {
+impl EventReceiver for Printer {
     fn prepare(&self, due: &Due) -> Result<()> {
         match self.json {
             true => outln!("{}", serde_json::to_string(&request(due))?),
@@ -104,12 +104,12 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     logging::start(args.foreground || args.once || args.dry_run);
     let loaded = config::load_or_refuse(root, args.config.as_deref())?;
     let mut watch = Watch::new(root, &loaded.cloud)?;
-    let desk: Box<dyn Desk> = match args.dry_run {
+    let receiver: Box<dyn EventReceiver> = match args.dry_run {
         true => Box::new(Printer { json: args.json }),
         false => Box::new(Daemon(paths::socket(root))),
     };
     if args.once {
-        if watch.once(&*desk)? == 0 && !args.json {
+        if watch.once(&*receiver)? == 0 && !args.json {
             outln!("{}: nothing to prepare for", watch.names());
         }
         return Ok(Exit::Done);
@@ -118,9 +118,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let signals = SignalFd::block(&[libc::SIGTERM, libc::SIGINT])?;
     log::info!("omr {} watches {} at {}", env!("CARGO_PKG_VERSION"), watch.names(), loaded.cloud.endpoint);
     let thread = std::thread::Builder::new().name("omr-watch".into());
-    thread.spawn(move || watch.follow(&*desk)).context("start a thread")?;
+    thread.spawn(move || watch.follow(&*receiver)).context("start a thread")?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    // The process ends with this thread, whatever the others wait for.
+    // The process ends with this thread, even if others still wait.
     while signals.read().is_none() {
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
     }

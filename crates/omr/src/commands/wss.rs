@@ -1,4 +1,4 @@
-//! `omr wss`: how much of a group's memory is used, and how long the rest was not.
+//! `omr wss`: shows the memory that a group uses, and how long the rest was unused.
 
 mod remembered;
 
@@ -19,7 +19,7 @@ use omr_config as config;
 use omr_engine::Host;
 use omr_engine::aging::observe::{Node, Observer};
 use omr_engine::aging::tracker::{self, Tracker};
-use omr_engine::aging::{self, damon, smaps};
+use omr_engine::aging::{self, damon, measurement, smaps};
 use omr_engine::hint::Rules;
 use omr_kernel::damon::Damon;
 use omr_kernel::memcg::{Group, MemoryStat};
@@ -30,106 +30,107 @@ use omr_policy::short;
 use omr_units::{Bytes, Monotonic};
 use serde::Serialize;
 
-/// Shows how much memory is used, and how much was not used for how long: as the daemon has seen it
-/// in the last minutes, if it runs. With --window, or without a daemon, the kernel is made to look at what
-/// is used, by MGLRU when this begins, in the middle and at the end, or by DAMON all the time: it takes the time of the
-/// window. Only use through page tables is seen, so page cache is shown apart.
+/// Shows how much memory is used, and how long the rest was unused. The figures are the daemon's of
+/// the last minutes, if it runs. With --window, or without a daemon, the command measures for the
+/// time of the window: MGLRU at the beginning, in the middle and at the end, or DAMON continuously.
+/// Trackers only see use through page tables, so page cache is shown separately.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A control group, with all below it; without one, the machine
+    /// A control group, with all groups below it; without it, the whole machine
     #[arg(value_name = "GROUP")]
     group: Option<PathBuf>,
 
-    /// How long to look, e.g. 10m; 2m where nothing is said and no daemon has looked
+    /// Measure for this time, e.g. 10m; the default is 2m if there are no figures from a daemon
     #[arg(long, value_parser = aging::parse_time, value_name = "TIME")]
     window: Option<Duration>,
 
-    /// How to look
+    /// The tracker
     ///
-    /// What each sees and what not is said with its answer. --watch and --per-node need lru-gen.
+    /// The output says what the tracker sees and does not see. --watch and --per-node need lru-gen.
     #[arg(long, value_enum, default_value_t = By::Auto, value_name = "TRACKER")]
     tracker: By,
 
-    /// Show what the daemon has seen at a time, e.g. 2h (so long ago) or 2026-11-21T14:00:00Z
+    /// Show the daemon's figures of an earlier time: 2h (2 hours ago) or 2026-11-21T14:00:00Z
     #[arg(long, value_parser = when::parse, value_name = "TIME", conflicts_with_all = ["watch", "tracker"])]
     at: Option<Duration>,
 
-    /// Go on after the window, and show it again twice in each; with time, what was not used for longer
+    /// Continue after the window, and print twice per window; longer ages appear with time
     #[arg(long)]
     watch: bool,
 
-    /// Show each NUMA node
+    /// Show each NUMA node separately
     #[arg(long)]
     per_node: bool,
 
-    /// Print JSON; with --watch, a line each time
+    /// Print JSON; with --watch, one line each time
     #[arg(long)]
     json: bool,
 }
 
-/// How it is found out what is used.
+/// The choice of a tracker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum By {
-    /// lru-gen where the kernel has MGLRU on, else damon
+    /// lru-gen if MGLRU is on, else damon
     Auto,
-    /// MGLRU's generations, of groups: each page, at the beginning, in the middle and at the end
+    /// MGLRU's generations, for groups: each page, at the beginning, in the middle and at the end
     LruGen,
-    /// DAMON, of processes: one page of each region, again and again
+    /// DAMON, for processes: one page of each region, continuously
     Damon,
-    /// Page tables' "referenced", of processes: each page, at the end; disturbs, so for background groups only
+    /// "referenced" in page tables, for processes: each page, at the end; only for background
+    /// groups, as it disturbs them
     Smaps,
 }
 
-/// The time of which most is said, unless another is asked for.
+/// The default of `--window`.
 const WINDOW: Duration = Duration::from_secs(120);
 /// Groups in the table; `--json` has all.
 const ROWS: usize = 15;
-/// Width of a bar.
+/// The width of a bar, in characters.
 const BAR: usize = 32;
 
-/// What is printed.
+/// The output.
 #[derive(Debug, Serialize)]
 struct Summary {
     group: String,
     window_seconds: f64,
     #[serde(flatten)]
     figures: Figures,
-    /// Files in tmpfs that are not mapped, at least: part of `memory`, and their use is not seen.
+    /// The least size of tmpfs files that are not mapped. Part of `memory`; their use is not seen.
     tmpfs_unseen: Option<Bytes>,
-    /// Came back since it was begun to look: what of it was taken again is in no other figure.
+    /// Refaults since the window began. If such memory was reclaimed again, no other figure has it.
     came_back: Option<Bytes>,
     tracker: Tracker,
-    /// Of processes: how often each region was looked at, and how large one is.
+    /// For DAMON: the number of samples of each region; `region` is the size of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     looks: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     region: Option<Bytes>,
-    /// Processes that were looked at, and those that could not be, or not to the end.
+    /// For processes: the number that was measured, and of those that were not, or only in part.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     processes_left_out: Option<usize>,
     agings: u64,
-    /// Groups and nodes that could not be aged at the end.
+    /// The number of groups and nodes that could not be aged at the end.
     not_aged: u64,
     seconds: f64,
     cpu_seconds: f64,
-    /// Time asleep meanwhile, which does not count.
+    /// The time that the machine slept meanwhile, which does not count.
     asleep_seconds: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    nodes: Vec<OfNode>,
-    groups: Vec<OfGroup>,
+    nodes: Vec<NodeFigures>,
+    groups: Vec<GroupFigures>,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
 struct Figures {
-    /// Anonymous and shared memory: what can be seen.
+    /// Anonymous and shared memory, whose use can be seen.
     memory: Bytes,
     page_cache: Bytes,
     idle: Vec<Idle>,
 }
 
-/// What was not used for so long.
+/// The memory that was unused for at least a time.
 #[derive(Clone, Debug, Serialize)]
 struct Idle {
     seconds: f64,
@@ -140,14 +141,14 @@ struct Idle {
 }
 
 #[derive(Debug, Serialize)]
-struct OfNode {
+struct NodeFigures {
     node: u32,
     #[serde(flatten)]
     figures: Figures,
 }
 
 #[derive(Debug, Serialize)]
-struct OfGroup {
+struct GroupFigures {
     group: String,
     #[serde(flatten)]
     figures: Figures,
@@ -167,7 +168,7 @@ impl Figures {
         }
     }
 
-    /// What was not used for this long.
+    /// Returns the memory that was unused for this time.
     fn idle(&self, time: Duration) -> Bounds {
         self.idle.iter().find(|idle| idle.time == time).map(|idle| idle.bounds).unwrap_or_default()
     }
@@ -176,7 +177,7 @@ impl Figures {
 /// Runs the command.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     if let Some(time) = args.at {
-        return remembered::at(root, args, time);
+        return remembered::print_at(root, args, time);
     }
     let kernel = Kernel::open(root)?;
     let path = kernel.group_path(args.group.as_deref().unwrap_or_else(|| Path::new("/")));
@@ -186,51 +187,51 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         false => err.into(),
     })?;
     let is_anew = args.window.is_some() || args.watch || args.tracker != By::Auto;
-    if !is_anew && remembered::latest(&kernel, root, args, &top)? {
+    if !is_anew && remembered::print_latest(&kernel, root, args, &top)? {
         return Ok(Exit::Done);
     }
-    let tracker = tracker(&kernel, root, args)?;
+    let tracker = choose_tracker(&kernel, root, args)?;
     cancel::catch_signals();
     let stop = Flag::default();
     let window = args.window.unwrap_or(WINDOW);
-    let mut look = Look {
+    let mut measurement = Measurement {
         kernel: &kernel,
         args,
         window,
-        came_back: top.read_stat(&mut Vec::new()).ok().and_then(|stat| came_back(&kernel, &stat)),
+        came_back: top.read_stat(&mut Vec::new()).ok().and_then(|stat| refaulted(&kernel, &stat)),
         top,
         began: clock::read_monotonic(),
         asleep: clock::read_asleep(),
     };
     if std::io::stderr().is_terminal() {
-        eprintln!("looking at {} for {}; ^C stops", look.name(), short(window));
+        eprintln!("measuring {} for {}; ^C stops", measurement.name(), short(window));
     }
     if tracker != Tracker::LruGen {
-        return look.at_processes(root, tracker, &stop);
+        return measurement.measure_processes(root, tracker, &stop);
     }
     let mut observer = Observer::new(&kernel);
-    observer.window(&mut Live, window, &stop, |observer| look.groups(observer))?;
+    observer.age_over_window(&mut Live, window, &stop, |observer| measurement.add_groups(observer))?;
     if stop.is_set() && observer.cost().agings == 0 {
-        return Err(Exit::Partial.error("stopped before anything could be seen"));
+        return Err(Exit::Partial.error("stopped before anything was measured"));
     }
-    // It may have been switched off meanwhile.
-    aging::require(&kernel)?;
-    look.print(&observer)?;
+    // MGLRU may have been switched off meanwhile.
+    aging::require_mglru(&kernel)?;
+    measurement.print(&observer)?;
     while args.watch && !stop.is_set() {
         observer.wait(window / 2, &stop);
         if stop.is_set() {
             return Ok(Exit::Done);
         }
-        look.groups(&mut observer)?;
-        observer.pass(&mut Live, &stop)?;
-        aging::require(&kernel)?;
-        look.print(&observer)?;
+        measurement.add_groups(&mut observer)?;
+        observer.age_all(&mut Live, &stop)?;
+        aging::require_mglru(&kernel)?;
+        measurement.print(&observer)?;
     }
     Ok(if stop.is_set() { Exit::Partial } else { Exit::Done })
 }
 
-/// The tracker that was asked for, if it is to be had, or the best there is.
-fn tracker(kernel: &Kernel, root: &Path, args: &Args) -> Result<Tracker> {
+/// Returns the requested tracker, or the best available one. Fails if the requested one is missing.
+fn choose_tracker(kernel: &Kernel, root: &Path, args: &Args) -> Result<Tracker> {
     let needs_generations = args.watch || args.per_node;
     let tracker = match args.tracker {
         By::Auto if !needs_generations => return tracker::choose(kernel, root, &mut Live),
@@ -239,14 +240,14 @@ fn tracker(kernel: &Kernel, root: &Path, args: &Args) -> Result<Tracker> {
         By::Smaps => Tracker::Smaps,
     };
     match tracker {
-        Tracker::LruGen => aging::require(kernel)?,
+        Tracker::LruGen => aging::require_mglru(kernel)?,
         _ if needs_generations => {
             return Err(Exit::Usage.error("--watch and --per-node need MGLRU's generations: --tracker lru-gen"));
         }
         Tracker::Damon => match damon::state(kernel, root, &mut Live)? {
             Damon::Free => {}
             state => {
-                let why = tracker::refusal(Refusal::State(state));
+                let why = damon::refusal(Refusal::State(state));
                 return Err(Exit::Unsupported.error(format!("--tracker damon: DAMON {why}")));
             }
         },
@@ -255,7 +256,8 @@ fn tracker(kernel: &Kernel, root: &Path, args: &Args) -> Result<Tracker> {
     Ok(tracker)
 }
 
-struct Look<'a> {
+/// One measurement of a group, with the groups below it.
+struct Measurement<'a> {
     kernel: &'a Kernel,
     args: &'a Args,
     window: Duration,
@@ -265,19 +267,19 @@ struct Look<'a> {
     came_back: Option<Bytes>,
 }
 
-/// What has come back so far.
-fn came_back(kernel: &Kernel, stat: &MemoryStat) -> Option<Bytes> {
+/// Returns the refaults so far.
+fn refaulted(kernel: &Kernel, stat: &MemoryStat) -> Option<Bytes> {
     stat.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()))
 }
 
-impl Look<'_> {
+impl Measurement<'_> {
     fn name(&self) -> String {
         if self.top.is_root() { "/".into() } else { printable(&self.top.path().to_string_lossy()) }
     }
 
-    /// Has the observer look at all groups there are by now.
-    fn groups(&mut self, observer: &mut Observer<'_>) -> Result<()> {
-        // A group that was made anew under this name is not the one that was asked for.
+    /// Adds all groups that exist now to the observer.
+    fn add_groups(&mut self, observer: &mut Observer<'_>) -> Result<()> {
+        // A new group of the same name is another group.
         let now = Group::open(self.kernel.cgroup()?, self.top.path());
         match now {
             Ok(now) if now.id() == self.top.id() => observer.add_tree(&now),
@@ -295,31 +297,31 @@ impl Look<'_> {
             outln!("{}", serde_json::to_string_pretty(&summary)?);
         } else {
             if self.args.watch && std::io::stdout().is_terminal() {
-                // Home, and clear to the end: no flicker.
+                // Cursor home, then clear to the end, which does not flicker.
                 print!("\x1b[H\x1b[J");
             }
-            outln!("{}", table(&summary, self.window, self.args.per_node));
+            outln!("{}", describe(&summary, self.window, self.args.per_node));
         }
         Ok(std::io::stdout().flush()?)
     }
 
-    /// Looks at processes, and prints what was seen.
-    fn at_processes(&self, root: &Path, tracker: Tracker, stop: &Flag) -> Result<Exit> {
+    /// Measures processes, and prints the result.
+    fn measure_processes(&self, root: &Path, tracker: Tracker, stop: &Flag) -> Result<Exit> {
         let cpu = clock::read_thread_cpu();
         let seen = match tracker {
             Tracker::Smaps => {
                 let loaded = config::load_or_refuse(root, None)?;
                 let rules = Rules::read(self.kernel, root, &loaded)?;
-                smaps::look(self.kernel, &rules, &mut Live, &self.top, self.window, stop)?
+                smaps::measure(self.kernel, &rules, &mut Live, &self.top, self.window, stop)?
             }
             _ => {
                 let host = Host { kernel: self.kernel, root };
                 let mut watch = damon::Watch::start(host, &|| Box::new(Live), &self.top, self.window, |_| true)?;
                 let seen = match watch.wait(self.window, stop)? {
-                    true => watch.look(self.kernel, &[self.window / 2, self.window])?,
+                    true => watch.measure(self.kernel, &[self.window / 2, self.window])?,
                     false => None,
                 };
-                seen.ok_or_else(|| Exit::Partial.error(format!("{}: {}", self.name(), watch.ended())))?
+                seen.ok_or_else(|| Exit::Partial.error(format!("{}: {}", self.name(), watch.end_reason())))?
             }
         };
         let cpu = clock::read_thread_cpu().saturating_sub(cpu) + seen.cpu;
@@ -327,12 +329,12 @@ impl Look<'_> {
         if self.args.json {
             outln!("{}", serde_json::to_string_pretty(&summary)?);
         } else {
-            outln!("{}", table(&summary, self.window, false));
+            outln!("{}", describe(&summary, self.window, false));
         }
         Ok(if stop.is_set() { Exit::Partial } else { Exit::Done })
     }
 
-    fn summary_of_processes(&self, tracker: Tracker, seen: tracker::Look, cpu: Duration) -> Result<Summary> {
+    fn summary_of_processes(&self, tracker: Tracker, seen: measurement::Measurement, cpu: Duration) -> Result<Summary> {
         let times: Vec<Duration> = match seen.groups.first() {
             Some(group) => group.idle.iter().map(|&(time, _)| time).collect(),
             None => vec![self.window],
@@ -346,12 +348,12 @@ impl Look<'_> {
                 of_group.bounds = bounds;
                 of_all.bounds += bounds;
             }
-            groups.push(OfGroup { group: format!("/{}", group.path.to_string_lossy()), figures });
+            groups.push(GroupFigures { group: format!("/{}", group.path.to_string_lossy()), figures });
         }
         let stat = self.top.read_stat(&mut Vec::new())?;
         all.page_cache = stat.page_cache().unwrap_or_default();
         Ok(Summary {
-            looks: Some(seen.looks),
+            looks: Some(seen.samples),
             region: seen.region,
             processes: Some(seen.processes),
             processes_left_out: Some(seen.left_out),
@@ -359,15 +361,16 @@ impl Look<'_> {
         })
     }
 
-    /// Half the window, the window, and twice that and so on as far as the time until now reaches.
-    fn times(&self, elapsed: Duration) -> Vec<Duration> {
+    /// Returns the ages that are shown: half the window, the window, twice the window and so on, up
+    /// to the time since the start.
+    fn shown_ages(&self, elapsed: Duration) -> Vec<Duration> {
         let longer = std::iter::successors(Some(self.window * 2), |time| time.checked_mul(2));
         let longer = longer.take_while(|&time| time <= elapsed);
         [self.window / 2, self.window].into_iter().chain(longer).collect()
     }
 
     fn summary_of_groups(&self, observer: &Observer<'_>) -> Summary {
-        let times = self.times(clock::read_monotonic().since(self.began));
+        let times = self.shown_ages(clock::read_monotonic().since(self.began));
         let mut all = Figures::new(&times);
         let mut nodes: BTreeMap<u32, Figures> = BTreeMap::new();
         let mut groups = Vec::new();
@@ -380,7 +383,7 @@ impl Look<'_> {
             }
             if group.nodes().next().is_some() {
                 let name = format!("/{}", group.path.to_string_lossy());
-                groups.push(OfGroup { group: name, figures: of_group });
+                groups.push(GroupFigures { group: name, figures: of_group });
             }
         }
         let cost = observer.cost();
@@ -388,17 +391,17 @@ impl Look<'_> {
         let mut summary = self.summary(Tracker::LruGen, all, groups, &stat, cost.cpu);
         (summary.agings, summary.not_aged) = (cost.agings, cost.missed);
         if self.args.per_node {
-            summary.nodes = nodes.into_iter().map(|(node, figures)| OfNode { node, figures }).collect();
+            summary.nodes = nodes.into_iter().map(|(node, figures)| NodeFigures { node, figures }).collect();
         }
         summary
     }
 
-    /// What every tracker has; the rest is as if nothing were known of it.
+    /// Returns a summary with the fields that every tracker has; the others are empty.
     fn summary(
         &self,
         tracker: Tracker,
         all: Figures,
-        mut groups: Vec<OfGroup>,
+        mut groups: Vec<GroupFigures>,
         stat: &MemoryStat,
         cpu: Duration,
     ) -> Summary {
@@ -409,7 +412,7 @@ impl Look<'_> {
             window_seconds: window.as_secs_f64(),
             figures: all,
             tmpfs_unseen: stat.shmem.zip(stat.file_mapped).map(|(shared, mapped)| shared - mapped),
-            came_back: came_back(self.kernel, stat).zip(self.came_back).map(|(now, before)| now - before),
+            came_back: refaulted(self.kernel, stat).zip(self.came_back).map(|(now, before)| now - before),
             tracker,
             looks: None,
             region: None,
@@ -426,30 +429,30 @@ impl Look<'_> {
     }
 }
 
-/// The answer, a picture of it, the groups, and what is not seen.
-fn table(summary: &Summary, window: Duration, per_node: bool) -> String {
-    let mut text = picture(&summary.group, &summary.figures, window, true);
+/// Returns the text: figures, bars, groups, and what the tracker does not see.
+fn describe(summary: &Summary, window: Duration, per_node: bool) -> String {
+    let mut text = summary_lines(&summary.group, &summary.figures, window, true);
     if per_node {
-        list_nodes(&mut text, &summary.nodes, window);
+        write_nodes(&mut text, &summary.nodes, window);
     }
-    list_groups(&mut text, &summary.groups, window);
+    write_groups(&mut text, &summary.groups, window);
     text.push('\n');
     if let Some(unseen) = summary.tmpfs_unseen.filter(|&unseen| unseen >= Bytes::mib(1)) {
-        let _ = writeln!(text, "{unseen} or more are files in tmpfs, whose use through read and write is not seen.");
+        let _ = writeln!(text, "At least {unseen} are tmpfs files, whose use through read and write is not seen.");
     }
     if let Some(came_back) = summary.came_back.filter(|&bytes| bytes > Bytes::ZERO) {
-        let _ = writeln!(text, "{came_back} came back meanwhile: what of that was taken again is used, too.");
+        let _ = writeln!(text, "{came_back} refaulted meanwhile; if it was reclaimed again, it is used memory, too.");
     }
     if summary.not_aged > 0 {
         let _ = writeln!(
             text,
-            "{} could not be aged: what is said of them is of earlier.",
+            "{} could not be aged; their figures are from the last aging.",
             counted(summary.not_aged, "group")
         );
     }
     if summary.asleep_seconds >= 1.0 {
         let asleep = short(Duration::from_secs_f64(summary.asleep_seconds));
-        let _ = writeln!(text, "The machine was asleep for {asleep} meanwhile, which does not count.");
+        let _ = writeln!(text, "The machine slept for {asleep} meanwhile; this time does not count.");
     }
     let time = short(Duration::from_secs_f64(summary.seconds));
     let cpu = short(Duration::from_secs_f64(summary.cpu_seconds));
@@ -461,58 +464,55 @@ fn table(summary: &Summary, window: Duration, per_node: bool) -> String {
         (Some(processes), None) => counted(processes as u64, "process"),
     };
     if let Some(left_out @ 1..) = summary.processes_left_out {
-        let _ = writeln!(
-            text,
-            "Of {} nothing is known: ended meanwhile, or closed to omr.",
-            counted(left_out as u64, "process")
-        );
+        let _ =
+            writeln!(text, "No figures of {}: ended meanwhile, or not readable.", counted(left_out as u64, "process"));
     }
     let tracker = summary.tracker;
-    let _ = writeln!(text, "looked for {time} by {tracker}: {how}, CPU {cpu}");
+    let _ = writeln!(text, "measured for {time} by {tracker}: {how}, CPU {cpu}");
     let _ = writeln!(text, "sees:         {}", tracker.sees());
     let _ = writeln!(text, "does not see: {}", tracker.does_not_see());
     let _ = write!(text, "disturbs:     {}", tracker.disturbs());
     text
 }
 
-/// The answer and a picture of it. `known`: somebody has looked.
-fn picture(name: &str, all: &Figures, window: Duration, known: bool) -> String {
+/// Appends the figures and their bars. `known`: ages are known.
+fn summary_lines(name: &str, all: &Figures, window: Duration, known: bool) -> String {
     let mut text = String::new();
     let cold = all.idle(window);
     let _ = match known {
         true => writeln!(
             text,
-            "{name}: {} of {} were not used for {}{}\n",
-            range(cold),
+            "{name}: {} of {} were unused for {}{}\n",
+            range_text(cold),
             all.memory,
             short(window),
-            share(cold, all.memory).map(|share| format!(" ({share})")).unwrap_or_default(),
+            share_text(cold, all.memory).map(|share| format!(" ({share})")).unwrap_or_default(),
         ),
-        false => writeln!(text, "{name}: how much of {} was not used is not known\n", all.memory),
+        false => writeln!(text, "{name}: {} in memory, ages not known\n", all.memory),
     };
     let whole = all.memory.max(all.page_cache);
     if let Some(first) = all.idle.first().filter(|_| known) {
         let used = Bounds { least: all.memory - first.bounds.most, most: all.memory - first.bounds.least };
-        row(&mut text, &format!("used within {}", short(first.time)), used, all.memory, whole);
+        write_row(&mut text, &format!("used within {}", short(first.time)), used, all.memory, whole);
     }
     for idle in all.idle.iter().filter(|_| known) {
-        row(&mut text, &format!("not used for {}", short(idle.time)), idle.bounds, all.memory, whole);
+        write_row(&mut text, &format!("unused for {}", short(idle.time)), idle.bounds, all.memory, whole);
     }
     let cache = Bounds { least: all.page_cache, most: all.page_cache };
-    row(&mut text, "page cache, age unknown", cache, Bytes::ZERO, whole);
+    write_row(&mut text, "page cache, age unknown", cache, Bytes::ZERO, whole);
     text
 }
 
-fn list_nodes(text: &mut String, nodes: &[OfNode], window: Duration) {
-    figures(text, "NODE", nodes.iter().map(|node| (node.node.to_string(), &node.figures)), window);
+fn write_nodes(text: &mut String, nodes: &[NodeFigures], window: Duration) {
+    write_table(text, "NODE", nodes.iter().map(|node| (node.node.to_string(), &node.figures)), window);
 }
 
-/// The groups with most that was not used.
-fn list_groups(text: &mut String, groups: &[OfGroup], window: Duration) {
+/// Appends the groups with the most unused memory.
+fn write_groups(text: &mut String, groups: &[GroupFigures], window: Duration) {
     let with_memory = groups.iter().filter(|group| group.figures.memory.0 > 0);
     if with_memory.clone().nth(1).is_some() {
         let rows = with_memory.clone().take(ROWS).map(|group| (printable(&group.group), &group.figures));
-        figures(text, "GROUP", rows, window);
+        write_table(text, "GROUP", rows, window);
         let more = with_memory.count().saturating_sub(ROWS);
         if more > 0 {
             let _ = writeln!(text, "  and {more} more; --json has all");
@@ -529,49 +529,55 @@ fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{end}")
 }
 
-fn row(text: &mut String, name: &str, bounds: Bounds, memory: Bytes, whole: Bytes) {
-    let share = share(bounds, memory).unwrap_or_default();
-    let _ = writeln!(text, "{}", format!("  {name:24}{}  {:20}{share}", bar(bounds, whole), range(bounds)).trim_end());
+fn write_row(text: &mut String, name: &str, bounds: Bounds, memory: Bytes, whole: Bytes) {
+    let share = share_text(bounds, memory).unwrap_or_default();
+    let _ =
+        writeln!(text, "{}", format!("  {name:24}{}  {:20}{share}", bar(bounds, whole), range_text(bounds)).trim_end());
 }
 
-fn figures<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (String, &'a Figures)>, window: Duration) {
+fn write_table<'a>(
+    text: &mut String,
+    title: &str,
+    rows: impl Iterator<Item = (String, &'a Figures)>,
+    window: Duration,
+) {
     let rows: Vec<_> = rows.collect();
     let width =
         rows.iter().map(|(name, _)| name.chars().count()).chain([title.len()]).max().unwrap_or_default().min(48);
     let _ = writeln!(
         text,
-        "\n  {title:width$}  {:>10}  NOT USED FOR {:14}  {:>10}",
+        "\n  {title:width$}  {:>10}  UNUSED FOR {:14}  {:>10}",
         "MEMORY",
         short(window).to_string(),
         "CACHE"
     );
     for (name, figures) in rows {
         let idle = figures.idle(window);
-        let share = share(idle, figures.memory).unwrap_or_default();
+        let share = share_text(idle, figures.memory).unwrap_or_default();
         let _ = writeln!(
             text,
             "  {name:width$}  {:>10}  {:18}{share:>9}  {:>10}",
             figures.memory.to_string(),
-            range(idle),
+            range_text(idle),
             figures.page_cache.to_string()
         );
     }
 }
 
-/// One amount where the two bounds are printed alike, else both.
-pub fn range(bounds: Bounds) -> String {
+/// Returns one amount if both bounds have the same text, else both.
+pub fn range_text(bounds: Bounds) -> String {
     let (least, most) = (bounds.least.to_string(), bounds.most.to_string());
     if least == most { least } else { format!("{least} to {most}") }
 }
 
-/// The same as a share.
-fn share(bounds: Bounds, of: Bytes) -> Option<String> {
+/// Returns the bounds as a share of `all`.
+fn share_text(bounds: Bounds, of: Bytes) -> Option<String> {
     let whole_percent = |bytes: Bytes| Some((bytes.share_of(of)?.0 + 50) / 100);
     let (least, most) = (whole_percent(bounds.least)?, whole_percent(bounds.most)?);
     Some(if least == most { format!("{least} %") } else { format!("{least} to {most} %") })
 }
 
-/// What is sure, and what may be, as parts of the whole.
+/// Returns a bar with the least and the most as parts of the whole.
 fn bar(bounds: Bounds, whole: Bytes) -> String {
     let length = |bytes: Bytes| {
         let cells = u128::from(bytes.0) * BAR as u128 / u128::from(whole.0.max(1));

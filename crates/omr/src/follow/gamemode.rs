@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use omr_kernel::Kernel;
 use zbus::OwnedObjectPath;
 
-use super::{Tell, in_foreground};
+use super::tell::{Tell, in_foreground};
 use crate::bus::{Connection, Target, Whose};
 
 const NAME: &str = "com.feralinteractive.GameMode";

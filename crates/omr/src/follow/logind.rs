@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use omr_policy::statement::{Presence, Statement, Subject};
 use zbus::OwnedObjectPath;
 
-use super::Tell;
+use super::tell::Tell;
 use crate::bus::{Connection, LOGIND, Refused, Target, Whose, flag};
 
 /// logind is asked again after this time even without a signal.
@@ -51,7 +51,7 @@ fn present(bus: &Connection) -> Result<BTreeSet<Statement>> {
     Ok(present)
 }
 
-/// Whether somebody may be at this session. At a session that has ended there is nobody. A missing
+/// Returns true if a user may be at this session. A session that has ended has no user. A missing
 /// property does not count as absence.
 fn is_used(bus: &Connection, path: &str) -> Result<bool> {
     let session = Target { path, interface: "org.freedesktop.login1.Session", ..LOGIND };
@@ -65,7 +65,7 @@ fn is_used(bus: &Connection, path: &str) -> Result<bool> {
     Ok(active && is("IdleHint")? != Some(true) && is("LockedHint")? != Some(true))
 }
 
-/// Whether logind knows no such session, or no such property.
+/// Returns true if logind knows no such session, or no such property.
 fn is_unknown(err: &anyhow::Error) -> bool {
     let name = err.downcast_ref::<Refused>().map_or("", |refused| refused.name.as_str());
     name.starts_with("org.freedesktop.DBus.Error.Unknown") || name.contains("NoSuchSession")

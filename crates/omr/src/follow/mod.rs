@@ -9,6 +9,7 @@
 mod gamemode;
 mod logind;
 mod sway;
+mod tell;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,11 +21,12 @@ use omr_base::text::printable;
 use omr_control::client::Link;
 use omr_control::protocol::Request;
 use omr_kernel::Kernel;
-use omr_kernel::process::Process;
-use omr_machine::processes;
 use omr_policy::statement::{Presence, Statement, Subject};
 
-/// The daemon is told again after this time, since it takes silence of 10 s for absence.
+use self::tell::Tell;
+
+/// The statements are repeated after this time, because the daemon drops a client that is silent
+/// for 10 s.
 const REFRESH: Duration = Duration::from_secs(3);
 /// The pause after the first failure of a source. It doubles with each further one.
 const BACKOFF: Duration = Duration::from_secs(1);
@@ -33,7 +35,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// The most statements that are sent: a request to the daemon has a limit.
 const MOST: usize = 100;
 
-/// A program that knows something about the foreground.
+/// A source of statements about the foreground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Source {
     /// logind: the users whose session is active, neither idle nor locked, are present
@@ -53,8 +55,8 @@ impl Source {
         }
     }
 
-    /// Passes on the statements of this source after each change, until that fails or nobody
-    /// listens.
+    /// Passes on the statements of this source after each change, until that fails or the receiver
+    /// has ended.
     fn follow(self, kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
         match self {
             Source::Logind => logind::follow(tell),
@@ -64,31 +66,28 @@ impl Source {
     }
 }
 
-/// Takes all statements of a source; false: nobody listens any more.
-type Tell<'a> = &'a mut dyn FnMut(BTreeSet<Statement>) -> bool;
-
 /// The receiver of statements.
-pub trait Desk: Send {
+pub trait StatementReceiver: Send {
     /// Replaces all earlier statements by these.
     fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()>;
 }
 
 /// Sends statements to the daemon. Connects with the first ones, and again after a failure.
-pub struct DaemonDesk {
+pub struct DaemonReceiver {
     socket: PathBuf,
     link: Option<Link>,
     /// The number of statements in the last request that the daemon refused.
     refused: u64,
 }
 
-impl DaemonDesk {
+impl DaemonReceiver {
     /// For the daemon at this socket.
-    pub fn new(socket: PathBuf) -> DaemonDesk {
-        DaemonDesk { socket, link: None, refused: 0 }
+    pub fn new(socket: PathBuf) -> DaemonReceiver {
+        DaemonReceiver { socket, link: None, refused: 0 }
     }
 }
 
-impl Desk for DaemonDesk {
+impl StatementReceiver for DaemonReceiver {
     fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
         let mut link = match self.link.take() {
             Some(link) => link,
@@ -106,7 +105,7 @@ impl Desk for DaemonDesk {
 }
 
 /// Follows the sources and passes their statements on until the process ends.
-pub fn follow(root: &Path, sources: &[Source], desk: &mut dyn Desk) -> Result<()> {
+pub fn follow(root: &Path, sources: &[Source], receiver: &mut dyn StatementReceiver) -> Result<()> {
     let (sender, seen) = channel();
     for (index, source) in sources.iter().copied().enumerate() {
         let (sender, kernel) = (sender.clone(), Kernel::open(root)?);
@@ -132,7 +131,7 @@ pub fn follow(root: &Path, sources: &[Source], desk: &mut dyn Desk) -> Result<()
             continue;
         }
         due = Instant::now() + REFRESH;
-        match desk.replace(&all) {
+        match receiver.replace(&all) {
             Ok(()) => {
                 tell_changes(&told, &all);
                 told = all;
@@ -188,14 +187,6 @@ fn tell_changes(before: &BTreeSet<Statement>, now: &BTreeSet<Statement>) {
     }
 }
 
-/// The statements that these processes are in the foreground. Processes that have ended are left
-/// out. An id stands for the process that has it now.
-fn in_foreground(kernel: &Kernel, pids: impl IntoIterator<Item = u32>) -> BTreeSet<Statement> {
-    let process = |pid| Process::open(kernel, pid).ok().map(|process| processes::id(&process));
-    let statement = |id| Statement { presence: Presence::Foreground, subject: Subject::Process(id) };
-    pids.into_iter().filter_map(process).map(statement).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,7 +194,7 @@ mod tests {
     /// Fails with every second call.
     struct Moody(Vec<Option<BTreeSet<Statement>>>, std::sync::mpsc::Sender<usize>);
 
-    impl Desk for Moody {
+    impl StatementReceiver for Moody {
         fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
             let fails = self.0.len().is_multiple_of(2);
             self.0.push((!fails).then(|| statements.clone()));

@@ -10,7 +10,7 @@ use omr_kernel::Kernel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
-use super::{Tell, in_foreground};
+use super::tell::{Tell, in_foreground};
 
 const MAGIC: &[u8; 6] = b"i3-ipc";
 const SUBSCRIBE: u32 = 2;
@@ -98,7 +98,7 @@ impl Sway {
     }
 }
 
-/// Whether a message is an event that may have moved the focus. Titles, marks and calls for
+/// Returns true if a message is an event that may have moved the focus. Titles, marks and calls for
 /// attention change often and move no focus.
 fn is_news(kind: u32, payload: &[u8]) -> bool {
     let change = serde_json::from_slice::<Value>(payload).ok();
@@ -128,6 +128,6 @@ mod tests {
         assert!(is_news(EVENT | 3, br#"{"change":"focus"}"#));
         assert!(!is_news(EVENT | 3, br#"{"change":"title"}"#));
         assert!(!is_news(GET_TREE, br#"{"change":"focus"}"#), "an answer, though a late one");
-        assert!(is_news(EVENT | 3, b"\xff"), "look, rather than not");
+        assert!(is_news(EVENT | 3, b"\xff"), "an unreadable message counts as news");
     }
 }

@@ -1,4 +1,4 @@
-//! Writes to `memory.swap.reclaim`: each an attempt to reclaim, in a thread of its own.
+//! Attempts to reclaim: one thread for each write to `memory.swap.reclaim`.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -23,37 +23,37 @@ use rustix::io::Errno;
 
 use super::request::Request;
 
-/// More at a time are refused (`EAGAIN`): each is a thread.
+/// The most attempts at a time, as each is a thread. Further ones are refused (`EAGAIN`).
 const MOST: usize = 64;
-/// So many counts are kept before those of groups that are gone are looked for.
+/// The number of counts at which those of removed groups are dropped.
 const KEPT: usize = 1024;
-/// Who waits for a turn looks so often whether it was interrupted.
-const LOOK: Duration = Duration::from_millis(10);
-/// How long attempts have to end when the file system is unmounted.
+/// The time between two checks for an interrupt or for an end, while a thread waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// The longest wait for attempts to end when the file system is unmounted.
 const END_TIME: Duration = Duration::from_secs(1);
 
-/// What reclaiming takes.
+/// The environment of an attempt.
 pub struct Reclaimer {
     /// The machine.
     pub kernel: Arc<Kernel>,
-    /// The root of its files.
+    /// The root of the machine's files.
     pub root: PathBuf,
-    /// Swap floor, step and write time; the classes of groups.
+    /// The configuration: swap floor, step, write time, and classes of groups.
     pub loaded: Loaded,
-    /// The way to the kernel.
+    /// The kernel file by which groups are reclaimed.
     pub backend: Backend,
 }
 
-/// A group's file.
+/// The state of one group's file.
 #[derive(Debug, Default)]
 struct File {
-    /// Freed by the last attempt, or so far by the one that runs.
+    /// The memory in bytes that the last attempt freed, or that the running one has freed so far.
     freed: AtomicU64,
-    /// Who reclaims holds it: attempts on one file take turns.
+    /// The lock of the running attempt: attempts on one file take turns.
     turn: Mutex<()>,
 }
 
-/// All attempts.
+/// All running attempts, and the counts of all files.
 pub struct Attempts {
     reclaimer: Arc<Reclaimer>,
     files: HashMap<GroupId, (PathBuf, Arc<File>)>,
@@ -65,12 +65,12 @@ impl Attempts {
         Attempts { reclaimer: Arc::new(reclaimer), files: HashMap::new(), running: Arc::default() }
     }
 
-    /// Freed by the last attempt on a group's file.
+    /// Returns the memory that the last attempt on a group's file freed.
     pub fn freed(&self, id: GroupId) -> Bytes {
         Bytes(self.files.get(&id).map_or(0, |(_, file)| file.freed.load(Ordering::Relaxed)))
     }
 
-    /// Begins one. `done` is told how it ended.
+    /// Begins an attempt, and calls `done` with its result.
     pub fn begin(
         &mut self,
         unique: u64,
@@ -94,7 +94,7 @@ impl Attempts {
         let (reclaimer, all) = (Arc::clone(&self.reclaimer), Arc::clone(&self.running));
         let thread = std::thread::Builder::new().name("omr-mount-write".into()).spawn(move || {
             done(reclaimer.attempt(&group, request, &file, &stop));
-            // Answered first: at the end, all that is not in the list has its answer.
+            // The answer comes first, so an attempt that is not in the list has its answer.
             lock(&all).remove(&unique);
         });
         if thread.is_err() {
@@ -104,14 +104,14 @@ impl Attempts {
         Ok(())
     }
 
-    /// A signal came for who waits for this one. One that has ended meanwhile is no concern.
+    /// Cancels the attempt of this request. Does nothing if the attempt has ended.
     pub fn interrupt(&self, unique: u64) {
         if let Some(stop) = lock(&self.running).get(&unique) {
             stop.set();
         }
     }
 
-    /// Interrupts all and waits for them.
+    /// Cancels all attempts and waits for them.
     pub fn end(&self) {
         let began = clock::read_monotonic();
         loop {
@@ -121,28 +121,28 @@ impl Attempts {
                 return;
             }
             drop(running);
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// Nothing that is done under these locks can leave things half done.
+/// Locks, also after a panic: no code under these locks leaves data half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Reclaimer {
-    /// Reclaims; success also when there was less, or when a signal ended it.
+    /// Reclaims. Also succeeds if less was reclaimed, or a signal ended the attempt.
     fn attempt(&self, group: &Group, request: Request, file: &File, stop: &Flag) -> Result<(), Errno> {
         let _turn = loop {
             if let Ok(turn) = file.turn.try_lock() {
                 break turn;
             }
             if stop.is_set() {
-                // Nothing was done, and the count is another's.
+                // This attempt did nothing, and the count is that of another one.
                 return Err(Errno::INTR);
             }
-            stop.sleep(LOOK);
+            stop.sleep(POLL_INTERVAL);
         };
         file.freed.store(0, Ordering::Relaxed);
         let page = self.kernel.page().bytes().0;
@@ -151,18 +151,18 @@ impl Reclaimer {
             return Ok(());
         }
         if group.is_root() || request.older_than.is_some() {
-            return self.walk(group, request, file, stop);
+            return self.reclaim_below(group, request, file, stop);
         }
         let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
         let mut method = Method::KernelFile(self.backend);
         let amount = current.min(request.amount);
         let job = self.job(swap_context(&self.kernel), method.file_only(), amount, Bytes::ZERO);
-        ended(&self.one(&mut method, group.into(), job, file, stop))
+        result_of(&self.reclaim_group(&mut method, group.into(), job, file, stop))
     }
 
-    /// One group after the other, of those at and below this one that may be touched: the root's own file knows no
-    /// protection, and neither do the kernel's generations, which are each group's own.
-    fn walk(&self, group: &Group, request: Request, file: &File, stop: &Flag) -> Result<(), Errno> {
+    /// Reclaims from the groups at and below this one that may be reclaimed, one after another. The
+    /// root's own file respects no protection, and generations belong to single groups.
+    fn reclaim_below(&self, group: &Group, request: Request, file: &File, stop: &Flag) -> Result<(), Errno> {
         let mut method = match request.older_than {
             Some(age) => Method::by_age(&self.kernel, age, true).map_err(|_| Errno::OPNOTSUPP)?,
             None => Method::KernelFile(self.backend),
@@ -181,17 +181,24 @@ impl Reclaimer {
             let floor = candidate.current - candidate.gain;
             let job = self.job(context, method.file_only(), candidate.gain.min(left), floor);
             let target = Target { group: &group, inner: candidate.beyond_children };
-            let report = self.one(&mut method, target, job, file, stop);
+            let report = self.reclaim_group(&mut method, target, job, file, stop);
             if !matches!(report.end, End::Gone) {
-                ended(&report)?;
+                result_of(&report)?;
             }
             left = left - report.freed;
         }
         Ok(())
     }
 
-    /// Does a job on one group, and counts what it frees.
-    fn one(&self, method: &mut Method<'_>, target: Target<'_>, job: Job, file: &File, cancel: &Flag) -> Report {
+    /// Does a job on one group, and counts the freed memory.
+    fn reclaim_group(
+        &self,
+        method: &mut Method<'_>,
+        target: Target<'_>,
+        job: Job,
+        file: &File,
+        cancel: &Flag,
+    ) -> Report {
         let before = file.freed.load(Ordering::Relaxed);
         let count = |freed: Bytes| file.freed.store(before + freed.0, Ordering::Relaxed);
         let mut session = Session {
@@ -206,15 +213,15 @@ impl Reclaimer {
         report
     }
 
-    /// A job that frees up to `amount` of a group and leaves `floor`.
+    /// Returns a job that frees up to `amount` of a group and leaves `floor`.
     fn job(&self, context: SwapContext, file_only: bool, amount: Bytes, floor: Bytes) -> Job {
         let config = &self.loaded.policy;
         job(config, swap_floor(config, context, amount), file_only, amount, floor)
     }
 }
 
-/// What a write to a real file would say.
-fn ended(report: &Report) -> Result<(), Errno> {
+/// Returns the result that a write to a real kernel file would have.
+fn result_of(report: &Report) -> Result<(), Errno> {
     match report.end {
         End::Gone => Err(Errno::NODEV),
         End::Denied => Err(Errno::PERM),

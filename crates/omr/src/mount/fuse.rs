@@ -46,16 +46,16 @@ impl Session {
         Ok(Session { device, dir: dir.into() })
     }
 
-    /// Unmounts. Processes with open files in it get errors.
+    /// Unmounts. Processes that have files open get errors.
     pub fn unmount(&self) {
         match detach(&self.dir) {
-            // Somebody else has unmounted it.
+            // Another program has unmounted it.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
             Err(err) => log::warn!("unmount {}: {err}", self.dir.display()),
         }
     }
 
-    /// Reads a request, without waiting. `None`: there is none. The error means that it is no
+    /// Reads a request, without waiting. `None`: there is none. Fails if the file system is no
     /// longer mounted.
     pub fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<Option<fuse_in_header>> {
         buffer.resize(FUSE_MIN_READ_BUFFER.max(LONGEST_WRITE + 4096) as usize, 0);
@@ -85,7 +85,7 @@ impl Session {
         self.reply(unique, answer.as_bytes());
     }
 
-    /// Answers a request. If nobody waits for the answer any more, that is no error.
+    /// Answers a request. Succeeds if the caller no longer waits for the answer.
     pub fn reply(&self, unique: u64, body: &[u8]) {
         self.send(unique, 0, body);
     }
@@ -114,7 +114,7 @@ impl AsFd for Session {
     }
 }
 
-/// Removes a mount, even while it is in use.
+/// Removes a mount, even while files in it are open.
 pub fn detach(dir: &Path) -> Result<(), Errno> {
     rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
 }

@@ -112,7 +112,7 @@ impl Mirror {
         })
     }
 
-    /// Answers all pending requests. The error means that it is no longer mounted.
+    /// Answers all pending requests. Fails if the file system is no longer mounted.
     pub fn serve(&mut self) -> io::Result<()> {
         let mut body = std::mem::take(&mut self.buffer);
         while let Some(header) = self.session.receive(&mut body)? {
@@ -141,11 +141,7 @@ impl Mirror {
                 Ok(Answer::Nothing)
             }
             Op::FUSE_BATCH_FORGET => {
-                let mut rest = body.get(size_of::<fuse_batch_forget_in>()..).unwrap_or_default();
-                while let Some(one) = argument::<fuse_forget_one>(rest) {
-                    self.forget(one.nodeid, one.nlookup);
-                    rest = &rest[size_of::<fuse_forget_one>()..];
-                }
+                self.forget_all(body);
                 Ok(Answer::Nothing)
             }
             Op::FUSE_GETATTR => self.stat_node(node),
@@ -163,14 +159,7 @@ impl Mirror {
                 // The content changes, so it must not be cached.
                 Answer::of(fuse_open_out { open_flags: FOPEN_DIRECT_IO, ..Default::default() })
             }
-            Op::FUSE_READ => {
-                let asked: fuse_read_in = argument(body).ok_or(Errno::INVAL)?;
-                let known = self.known.get(&node).ok_or(Errno::NOENT)?;
-                let text = format!("{}\n", self.attempts.freed(known.id).0);
-                let from = usize::try_from(asked.offset).unwrap_or(usize::MAX).min(text.len());
-                let to = from.saturating_add(asked.size as usize).min(text.len());
-                Ok(Answer::Body(text.as_bytes()[from..to].to_vec()))
-            }
+            Op::FUSE_READ => self.read(node, body),
             Op::FUSE_WRITE => self.write(header, body),
             Op::FUSE_INTERRUPT => {
                 let asked: fuse_interrupt_in = argument(body).ok_or(Errno::INVAL)?;
@@ -183,20 +172,7 @@ impl Mirror {
                 self.listings.insert(self.count, listing);
                 Answer::of(fuse_open_out { fh: self.count, ..Default::default() })
             }
-            Op::FUSE_READDIR => {
-                let asked: fuse_read_in = argument(body).ok_or(Errno::INVAL)?;
-                let listing = self.listings.get(&asked.fh).ok_or(Errno::BADF)?;
-                let mut answer = Vec::new();
-                let from = usize::try_from(asked.offset).unwrap_or(usize::MAX);
-                for (place, (name, ino, kind)) in listing.iter().enumerate().skip(from) {
-                    let kind = if *kind == FileType::Directory { libc::DT_DIR } else { libc::DT_REG };
-                    let next = place as u64 + 1;
-                    if !push_entry(&mut answer, asked.size as usize, *ino, next, u32::from(kind), name) {
-                        break;
-                    }
-                }
-                Ok(Answer::Body(answer))
-            }
+            Op::FUSE_READDIR => self.read_listing(body),
             Op::FUSE_RELEASEDIR => {
                 let asked: fuse_release_in = argument(body).ok_or(Errno::INVAL)?;
                 self.listings.remove(&asked.fh);
@@ -255,6 +231,14 @@ impl Mirror {
         }
     }
 
+    fn forget_all(&mut self, body: &[u8]) {
+        let mut rest = body.get(size_of::<fuse_batch_forget_in>()..).unwrap_or_default();
+        while let Some(one) = argument::<fuse_forget_one>(rest) {
+            self.forget(one.nodeid, one.nlookup);
+            rest = &rest[size_of::<fuse_forget_one>()..];
+        }
+    }
+
     fn stat_node(&self, node: u64) -> Result<Answer, Errno> {
         let attr = stat_group(&self.group(node)?, node)?;
         Answer::of(fuse_attr_out { attr, ..Default::default() })
@@ -276,6 +260,31 @@ impl Mirror {
             }
         }
         Ok(listing)
+    }
+
+    fn read_listing(&self, body: &[u8]) -> Result<Answer, Errno> {
+        let asked: fuse_read_in = argument(body).ok_or(Errno::INVAL)?;
+        let listing = self.listings.get(&asked.fh).ok_or(Errno::BADF)?;
+        let mut answer = Vec::new();
+        let from = usize::try_from(asked.offset).unwrap_or(usize::MAX);
+        for (place, (name, ino, kind)) in listing.iter().enumerate().skip(from) {
+            let kind = if *kind == FileType::Directory { libc::DT_DIR } else { libc::DT_REG };
+            let next = place as u64 + 1;
+            if !push_entry(&mut answer, asked.size as usize, *ino, next, u32::from(kind), name) {
+                break;
+            }
+        }
+        Ok(Answer::Body(answer))
+    }
+
+    /// Reads the amount that was freed through the file.
+    fn read(&self, node: u64, body: &[u8]) -> Result<Answer, Errno> {
+        let asked: fuse_read_in = argument(body).ok_or(Errno::INVAL)?;
+        let known = self.known.get(&node).ok_or(Errno::NOENT)?;
+        let text = format!("{}\n", self.attempts.freed(known.id).0);
+        let from = usize::try_from(asked.offset).unwrap_or(usize::MAX).min(text.len());
+        let to = from.saturating_add(asked.size as usize).min(text.len());
+        Ok(Answer::Body(text.as_bytes()[from..to].to_vec()))
     }
 
     fn write(&mut self, header: &fuse_in_header, body: &[u8]) -> Result<Answer, Errno> {
@@ -317,7 +326,7 @@ fn stat_group(group: &Group, node: u64) -> Result<fuse_attr, Errno> {
         rustix::fs::statat(group.dir(), LIKE, AtFlags::SYMLINK_NOFOLLOW)?
     };
     let mode = match node & IS_FILE {
-        // Files cannot be made or removed in it.
+        // Files cannot be created or removed in the directory.
         0 => libc::S_IFDIR | (stat.st_mode & 0o555),
         // Write permission is that of memory.reclaim. Anybody may read the count, as with counters
         // of the kernel.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::http::{Answer, Request, Server};
 use super::notice::Notice;
-use super::{Source, word};
+use super::source::{Source, word};
 
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
@@ -95,7 +95,7 @@ fn notice(event: Event) -> Notice {
     let purpose = match event.event_type.as_str() {
         // The machine stands still already, or is being ended.
         _ if event.event_status == "Started" => None,
-        // It will stand still and be somewhere else afterwards, with all its memory.
+        // The machine will be paused and moved to another host with all its memory.
         "Freeze" => Some(Purpose::Migrate),
         // "Preempt", "Terminate", "Reboot", "Redeploy", and a word that is new: its memory is gone.
         _ => Some(Purpose::Preempt),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_started_is_only_told() {
+    fn a_started_event_is_only_logged() {
         let started = PREEMPT.replace("\"Scheduled\"", "\"Started\"");
         assert_eq!(parse(started.as_bytes(), "vm_1").expect("events")[0].purpose, None);
     }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_list_of_events_is_an_error() {
+    fn an_answer_without_a_list_of_events_is_an_error() {
         for text in ["", "[]", "{}", "<html>", r#"{"Events":[{}]}"#] {
             assert!(parse(text.as_bytes(), "vm_1").is_err(), "{text}");
         }

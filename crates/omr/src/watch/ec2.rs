@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::http::{Answer, Request, Server};
 use super::notice::Notice;
-use super::{Source, word};
+use super::source::{Source, word};
 
 const TOKEN: &str = "/latest/api/token";
 const TTL: &str = "X-aws-ec2-metadata-token-ttl-seconds";
@@ -21,7 +21,7 @@ const HIBERNATION: &str = "/latest/meta-data/hibernation/configured";
 /// As the documentation recommends.
 const INTERVAL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest there is: six hours.
+/// The requested life of a token, in seconds: six hours, the longest that EC2 allows.
 const TOKEN_LIFE: u64 = 21_600;
 /// A token that has less time left is not used any more.
 const TOKEN_MARGIN: Duration = Duration::from_secs(30);
@@ -43,8 +43,8 @@ pub enum Item {
 pub struct Ec2 {
     item: Item,
     token: Option<Token>,
-    /// Whether the instance was launched so that it can hibernate, which never changes; `None`: not
-    /// known yet.
+    /// True if the instance was launched so that it can hibernate, which never changes; `None`:
+    /// unknown yet.
     hibernates: Option<bool>,
 }
 
@@ -101,7 +101,7 @@ impl Ec2 {
         Ec2 { item, token: None, hibernates: None }
     }
 
-    /// Whether the instance can hibernate; asked until it is known.
+    /// Returns true if the instance can hibernate. Asks until the answer is known.
     fn hibernates(&mut self, server: &Server) -> Result<bool> {
         if let Some(known) = self.hibernates {
             return Ok(known);
@@ -125,7 +125,7 @@ impl Ec2 {
             }
             self.token = None;
         }
-        bail!("{path}: a new token is refused as well (401)")
+        bail!("{path}: a new token is refused, too (401)")
     }
 
     fn token(&mut self, server: &Server) -> Result<&str> {
@@ -169,7 +169,7 @@ fn parse_action(body: &[u8]) -> Result<Notice> {
     Ok(match action.as_str() {
         // Hibernation begins at once, without the two minutes of the others.
         "hibernate" => Notice { id, what, purpose: Some(Purpose::Hibernate), at: None },
-        // "stop" and "terminate"; a word that is new is an interruption all the same.
+        // "stop" and "terminate"; an unknown word is an interruption, too.
         _ => Notice { id, what, purpose: Some(Purpose::Preempt), at: Some(at) },
     })
 }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_notice_is_an_error() {
+    fn an_invalid_notice_is_an_error() {
         for text in ["", "<html>", "[]", r#"{"action":"stop"}"#, r#"{"action":"stop","time":"soon"}"#] {
             assert!(parse_action(text.as_bytes()).is_err(), "{text}");
         }

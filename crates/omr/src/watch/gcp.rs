@@ -8,7 +8,7 @@ use omr_policy::Purpose;
 
 use super::http::{Request, Server};
 use super::notice::Notice;
-use super::{Source, word};
+use super::source::{Source, word};
 
 /// The server answers after this many seconds if nothing has changed.
 const WAIT: u64 = 60;

@@ -74,7 +74,7 @@ impl Answer {
 pub struct Server {
     address: SocketAddr,
     agent: Agent,
-    /// How far its clock is ahead of ours, in seconds.
+    /// The seconds by which the server's clock is ahead of ours.
     ahead: AtomicI64,
 }
 
@@ -111,8 +111,8 @@ impl Server {
         Server { address, agent, ahead: AtomicI64::new(0) }
     }
 
-    /// The time by the server's clock, as of its last answer. Deadlines are told in that: a machine
-    /// that has just woken up may be hours behind, and would think that all of them have passed.
+    /// Returns the time by the server's clock, as of its last answer. Deadlines are in this time.
+    /// The own clock of a machine that has just woken up may be hours off.
     pub fn now(&self) -> SystemTime {
         let now = SystemTime::now();
         let ahead = self.ahead.load(Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Server {
             Ok(ahead) => seconds(ahead),
             Err(behind) => -seconds(behind.duration()),
         };
-        // A date has whole seconds, and takes its time to get here.
+        // A date has whole seconds, and arrives with a delay.
         self.ahead.store(if ahead.abs() < 3 { 0 } else { ahead }, Ordering::Relaxed);
     }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_answer_is_an_error() {
+    fn an_invalid_answer_is_an_error() {
         let long = format!("HTTP/1.1 200 OK\r\nContent-Length: {0}\r\n\r\n{1}", LARGEST + 1, "x".repeat(LARGEST + 1));
         for text in [
             "garbage\r\n\r\n",

@@ -8,6 +8,7 @@ mod ec2;
 mod gcp;
 mod http;
 mod notice;
+mod source;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use omr_kernel::dmi::Dmi;
 
 use self::http::Server;
 use self::notice::{Announced, Change, Notice};
+use self::source::Source;
 
 pub use self::notice::Due;
 
@@ -33,21 +35,6 @@ const AZURE_CHASSIS: &str = "7783-7084-3265-9085-8269-3286-77";
 const BACKOFF: Duration = Duration::from_secs(1);
 /// The longest pause after a failure.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// The most characters of a word from the network that are shown.
-const SHOWN: usize = 60;
-
-/// A part of a metadata server that announces events.
-trait Source: Send {
-    /// Its name in messages.
-    fn name(&self) -> &'static str;
-
-    /// The time between two polls.
-    fn interval(&self) -> Duration;
-
-    /// The notices that are announced now. Returns at once the first time; later it may wait for a
-    /// change.
-    fn poll(&mut self, server: &Server) -> Result<Vec<Notice>>;
-}
 
 /// All sources of this machine's provider.
 pub struct Watch {
@@ -56,7 +43,7 @@ pub struct Watch {
 }
 
 /// The receiver of requests.
-pub trait Desk: Send {
+pub trait EventReceiver: Send {
     /// Has the machine prepared.
     fn prepare(&self, due: &Due) -> Result<()>;
 
@@ -96,7 +83,7 @@ impl Watch {
     /// Polls each source once and sends the requests that follow. Returns the number of requests.
     /// When a source fails, the requests that follow from the others are sent before the error is
     /// returned.
-    pub fn once(&mut self, desk: &dyn Desk) -> Result<usize> {
+    pub fn once(&mut self, receiver: &dyn EventReceiver) -> Result<usize> {
         let mut announced = Announced::default();
         let mut failed = Ok(());
         for (index, source) in self.sources.iter_mut().enumerate() {
@@ -108,7 +95,7 @@ impl Watch {
         }
         let mut told = 0;
         while let Some(due) = announced.due(self.server.now()) {
-            desk.prepare(&due)?;
+            receiver.prepare(&due)?;
             announced.told(&due.id);
             told += 1;
         }
@@ -116,7 +103,7 @@ impl Watch {
     }
 
     /// Polls the sources and sends requests until the process ends.
-    pub fn follow(self, desk: &dyn Desk) -> Result<()> {
+    pub fn follow(self, receiver: &dyn EventReceiver) -> Result<()> {
         let Watch { server, sources } = self;
         let (sender, seen) = channel();
         for (index, source) in sources.into_iter().enumerate() {
@@ -137,7 +124,7 @@ impl Watch {
                     tell_changes(announced.update(source, notices));
                     if before
                         && !announced.any_told()
-                        && let Err(err) = desk.stand_down()
+                        && let Err(err) = receiver.stand_down()
                     {
                         log::warn!("{err:#}");
                     }
@@ -147,7 +134,7 @@ impl Watch {
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             while let Some(due) = announced.due(server.now()) {
-                match desk.prepare(&due) {
+                match receiver.prepare(&due) {
                     Ok(()) => announced.told(&due.id),
                     Err(err) => {
                         log::error!("{}: {err:#}", due.why);
@@ -215,12 +202,6 @@ fn detect(dmi: &Dmi) -> Option<Provider> {
     }
 }
 
-/// Text from the network, fit for a log.
-fn word(text: &str) -> String {
-    let shown: String = text.chars().take(SHOWN).collect();
-    printable(&shown)
-}
-
 #[cfg(test)]
 mod tests {
     use omr_testkit::FakeRoot;
@@ -248,11 +229,5 @@ mod tests {
         assert_eq!(detected(&[microsoft, ("chassis_asset_tag", "0000")]), None, "Hyper-V at home");
         assert_eq!(detected(&[("sys_vendor", "QEMU")]), None);
         assert_eq!(detected(&[]), None);
-    }
-
-    #[test]
-    fn what_came_from_the_network_does_nothing_to_a_terminal() {
-        assert!(!word("\u{1b}[31m\n").contains(char::is_control));
-        assert_eq!(word(&"x".repeat(1000)).len(), SHOWN);
     }
 }

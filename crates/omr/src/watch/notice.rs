@@ -1,10 +1,10 @@
-//! The announced events, and those that the daemon has still to be told.
+//! The announced events, and those that must still be sent to the daemon.
 
 use std::time::{Duration, SystemTime};
 
 use omr_policy::Purpose;
 
-/// The daemon is told of an event at most this long before it: preparing for an event of next week
+/// An event is sent to the daemon at most this long before it: preparing for an event of next week
 /// would only slow the machine down. EC2 gives its spot instances this much.
 const LEAD: Duration = Duration::from_secs(120);
 /// The pause before a daemon that did not answer is asked again. It doubles each time.
@@ -27,13 +27,13 @@ pub struct Notice {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// The daemon has still to be told, not before that moment (`None`: now).
+    /// The event must still be sent to the daemon, not before that moment (`None`: now).
     Waiting {
         not_before: Option<SystemTime>,
         retry: Duration,
     },
     Told,
-    /// The time of the event passed before the daemon was told, or there is nothing to tell.
+    /// The event passed before it was sent, or it is not for the daemon.
     Done,
 }
 
@@ -47,7 +47,7 @@ struct Event {
     source: usize,
     notice: Notice,
     state: State,
-    /// The daemon has been told of the event, perhaps with another deadline.
+    /// The event was sent to the daemon, perhaps with another deadline.
     told: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Due {
     pub id: String,
     /// The purpose of the preparation.
     pub purpose: Purpose,
-    /// The time until the event; `None`: nobody knows.
+    /// The time until the event; `None`: unknown.
     pub left: Option<Duration>,
     /// The reason, in the provider's words.
     pub why: String,
@@ -102,8 +102,8 @@ impl Announced {
         changes
     }
 
-    /// An event that the daemon is to be told of now. Call [`Announced::told`] or
-    /// [`Announced::refused`] afterwards.
+    /// Returns an event that must be sent to the daemon now. Afterwards, call [`Announced::told`]
+    /// or [`Announced::refused`].
     pub fn due(&mut self, now: SystemTime) -> Option<Due> {
         for Event { notice, state, .. } in &mut self.0 {
             let (State::Waiting { not_before, .. }, Some(purpose)) = (*state, notice.purpose) else { continue };
@@ -133,14 +133,14 @@ impl Announced {
         moments.min().map(|moment| moment.duration_since(now).unwrap_or_default())
     }
 
-    /// Notes that the daemon has been told of an event.
+    /// Notes that an event was sent to the daemon.
     pub fn told(&mut self, id: &str) {
         for event in self.0.iter_mut().filter(|event| event.notice.id == id) {
             (event.state, event.told) = (State::Told, true);
         }
     }
 
-    /// Notes that the daemon could not be told of an event.
+    /// Notes that an event could not be sent to the daemon.
     pub fn refused(&mut self, id: &str, now: SystemTime) {
         for event in self.0.iter_mut().filter(|event| event.notice.id == id) {
             if let State::Waiting { not_before, retry } = &mut event.state {
@@ -150,7 +150,7 @@ impl Announced {
         }
     }
 
-    /// Whether the daemon prepares for an event that is still announced.
+    /// Returns true if the daemon prepares for an event that is still announced.
     pub fn any_told(&self) -> bool {
         self.0.iter().any(|event| event.told)
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_passed_is_not_told() {
+    fn an_event_that_has_passed_is_not_sent() {
         let mut announced = Announced::default();
         announced.update(0, vec![notice("a", Some(0))]);
         assert_eq!(announced.due(at(0)), None);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_at_once_has_no_deadline() {
+    fn an_immediate_event_has_no_deadline() {
         let mut announced = Announced::default();
         announced.update(0, vec![notice("a", None)]);
         assert_eq!(announced.due(at(0)).map(|due| due.left), Some(None));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_worth_a_line_is_never_due() {
+    fn an_event_that_is_only_logged_is_never_due() {
         let mut announced = Announced::default();
         let only = Notice { purpose: None, ..notice("a", None) };
         assert_eq!(announced.update(0, vec![only.clone()]), [Change::New(only)]);

@@ -18,7 +18,7 @@ fn with_group() -> FakeRoot {
     root
 }
 
-/// What `omr advise --verify app.scope` says; the group must be as it was.
+/// The output of `omr advise --verify app.scope`; the group must be unchanged.
 #[track_caller]
 fn refused(root: &FakeRoot, words: &[&str]) -> (i32, String) {
     let before = root.resolve(DIR).exists().then(|| root.read(format!("{DIR}/memory.high")));
@@ -65,7 +65,7 @@ fn words_that_mean_nothing_are_named() {
 }
 
 #[test]
-fn what_cannot_or_must_not_be_tried_is_left_alone() {
+fn a_trial_that_is_impossible_or_forbidden_changes_nothing() {
     let changed = |change: &dyn Fn(&FakeRoot)| {
         let root = with_group();
         change(&root);

@@ -1,4 +1,5 @@
-//! `omr wss` and `omr reclaim --older-than` as far as files go: what is refused and why, and what would be taken.
+//! `omr wss` and `omr reclaim --older-than` as far as files go: what is refused and why, and what
+//! would be taken.
 
 use crate::common::{GROUPS, add_group, machine, omr, stat, text};
 use omr_testkit::FakeRoot;
@@ -25,7 +26,7 @@ fn aged() -> FakeRoot {
     with_generations(&[(3, 400, 2560, 99), (4, 180, 1024, 0), (5, 60, 5120, 0), (6, 1, 1, 0)])
 }
 
-/// How much a dry run would take, and how it ends.
+/// The amount that a dry run would reclaim, and its end.
 fn would_take(root: &FakeRoot, amount: &str, options: &[&str]) -> (u64, String, i32) {
     let args = [&["reclaim", "app.scope", amount, "--dry-run", "--json"], options].concat();
     let (code, stdout, stderr) = text(&omr(root, &args));
@@ -35,7 +36,7 @@ fn would_take(root: &FakeRoot, amount: &str, options: &[&str]) -> (u64, String, 
 }
 
 #[test]
-fn what_is_surely_old_enough_would_be_taken() {
+fn memory_that_is_surely_old_enough_would_be_reclaimed() {
     for (age, pages) in [("2m", 2560), ("3m", 2560), ("1m", 2560 + 1024), ("30s", 2560 + 1024)] {
         let (asked, end, code) = would_take(&aged(), "max", &["--older-than", age]);
         assert_eq!((asked, end.as_str(), code), (pages * 4096, "complete", 0), "{age}");
@@ -46,13 +47,13 @@ fn what_is_surely_old_enough_would_be_taken() {
 }
 
 #[test]
-fn what_nobody_has_looked_at_for_so_long_is_left_and_that_is_said() {
+fn memory_of_unknown_age_stays_and_the_message_says_so() {
     // The oldest generation is 400 s old, but that was merged: sure is the birth of the next.
     let (asked, end, code) = would_take(&aged(), "max", &["--older-than", "5m"]);
     assert_eq!((asked, end.as_str(), code), (0, "not-aged", 4));
     let (_, _, stderr) = text(&omr(&aged(), &["reclaim", "app.scope", "max", "--dry-run", "--older-than", "5m"]));
     for part in
-        ["known for the last 3 min only", "not for 5 min", "--wait looks first", "omr wss app.scope --window 5m"]
+        ["known for the last 3 min only", "not for 5 min", "--wait ages it first", "omr wss app.scope --window 5m"]
     {
         assert!(stderr.contains(part), "{stderr}");
     }
@@ -134,15 +135,15 @@ fn where_ages_are_not_to_be_had_both_refuse_and_say_what_brings_them() {
 }
 
 #[test]
-fn damon_is_used_where_it_is_free_and_what_others_have_set_up_is_left_alone() {
+fn damon_is_used_if_free_and_the_set_up_of_another_program_stays() {
     const DAMON: &str = "sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
     let reclaim = ["reclaim", "app.scope", "max", "--older-than", "2m"];
     for (state, code, part) in [
-        // It has not looked yet, and taking anything would be a guess.
-        ("0\n", 4, "--wait looks for so long with DAMON first; nothing was reclaimed"),
-        ("1\n", 3, "DAMON is in use: another program has set up a monitor, which omr leaves alone"),
+        // DAMON has not measured yet, so any reclaim would be a guess.
+        ("0\n", 4, "nothing was reclaimed. --wait first measures ages with DAMON"),
+        ("1\n", 3, "DAMON is in use: another program has set up a monitor, which omr does not change"),
         ("3\n", 3, "another program has set up 3 monitors"),
-        ("soon\n", 3, "in a form that omr does not know"),
+        ("soon\n", 3, "has an interface here that omr does not know"),
     ] {
         let root = aged();
         root.write(ENABLED, "0x0000\n");
@@ -162,7 +163,11 @@ fn damon_is_used_where_it_is_free_and_what_others_have_set_up_is_left_alone() {
 #[test]
 fn wrong_words_and_wrong_text_are_named() {
     for (args, code, part) in [
-        (&["wss", "app.scope", "--window", "10ms"][..], 2, "expected 1s or more: ages are not known more exactly"),
+        (
+            &["wss", "app.scope", "--window", "10ms"][..],
+            2,
+            "expected 1s or more, as ages are not exact enough for less",
+        ),
         (&["wss", "app.scope", "--window", "8days"], 2, "expected 7days or less"),
         (&["reclaim", "app.scope", "max", "--older-than", "8days"], 2, "expected 7days or less"),
         (

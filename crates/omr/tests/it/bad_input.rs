@@ -1,5 +1,5 @@
-//! What disks, clients and other people's groups may do to the daemon: it may do less, and say so,
-//! and never ends by itself.
+//! Faults of disks, clients and other users' groups: the daemon may do less, and says so, and never
+//! ends by itself.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -55,7 +55,8 @@ fn sweeps_without_a_disk(mount: impl Fn(*const libc::c_char) -> i32 + Send + Syn
 fn a_full_disk_costs_the_records_only() {
     // SAFETY: mount(2) with constants and the directory that is handed in.
     let full = |dir: *const libc::c_char| unsafe {
-        // One page, which the directory itself does not need, and no more files than `limits` and one.
+        // One page, which the directory itself does not need, and no more files than `limits` and
+        // one.
         libc::mount(c"none".as_ptr(), dir, c"tmpfs".as_ptr(), 0, c"size=4096,nr_inodes=3".as_ptr().cast())
     };
     sweeps_without_a_disk(full, "No space left on device");
@@ -123,11 +124,12 @@ fn corrupt_records_are_passed_over() {
     let daemon = Daemon::start(&root, "");
     let log = daemon.log();
     for file in ["limits/1.json", "limits/2.json", "limits/3.json"] {
-        assert!(log.contains(&format!("{file}: not a journal entry; left alone")), "{log}");
+        assert!(log.contains(&format!("{file}: not a journal entry; ignored")), "{log}");
     }
     assert!(log.contains("swap-writes.json: ") && log.contains("counted anew from the ledger"), "{log}");
     wait_until("a sweep", || swept(&root, "app.scope").is_some());
-    // Two of them this hour, and one from the end of time, which counts as now: doubt means fewer writes.
+    // Two of them this hour, and one from the end of time, which counts as now: doubt means fewer
+    // writes.
     assert_eq!(daemon.status()["swap"]["written"], 6 << 20);
     assert_eq!(root.read(format!("{GROUPS}/app.scope/memory.max")), "max\n");
     daemon.end();
@@ -135,7 +137,8 @@ fn corrupt_records_are_passed_over() {
     assert!(ledger(&root).iter().any(|line| line["group"] == "app.scope"));
 }
 
-/// A limit stands lowered, its old value is in the journal, and the process is gone: the worst moment.
+/// A limit stands lowered, its old value is in the journal, and the process is gone: the worst
+/// moment.
 #[test]
 fn a_limit_that_kill_9_left_behind_is_restored_by_whatever_comes_next() {
     for next in ["daemon", "reclaim"] {
@@ -158,7 +161,7 @@ fn a_limit_that_kill_9_left_behind_is_restored_by_whatever_comes_next() {
         match next {
             "daemon" => {
                 let log = Daemon::start(&root, "mode = 'observe'").end();
-                assert!(log.contains("restored 1 limit that an earlier run of omr left behind"), "{log}");
+                assert!(log.contains("restored 1 limit that an earlier run of omr left changed"), "{log}");
             }
             _ => {
                 omr(&root, &["reclaim", "--backend", "memory.reclaim", "app.scope", "128K"]);
@@ -169,8 +172,8 @@ fn a_limit_that_kill_9_left_behind_is_restored_by_whatever_comes_next() {
     }
 }
 
-/// Lets `memory.high` be lowered, and makes the program wait when it wants to put it back: the file is
-/// a pipe then that nobody reads. Returns the low value.
+/// Lets `memory.high` be lowered, and makes the program wait when it wants to put it back: the file
+/// is a pipe then that nobody reads. Returns the low value.
 fn hold_before_restore(high: &Path) -> std::thread::JoinHandle<String> {
     use std::os::fd::AsRawFd;
     let file = fs::File::open(high).expect("memory.high");
@@ -238,7 +241,7 @@ fn clients_of_every_kind() {
     both.read_to_string(&mut answers).expect("answers");
     let answers: Vec<Value> = answers.lines().map(|line| line.parse().expect("JSON")).collect();
     assert_eq!(answers.len(), 2, "{answers:?}");
-    assert_eq!(answers[0]["error"], "there is no group nobody; systemd-cgls shows those there are");
+    assert_eq!(answers[0]["error"], "there is no group nobody; systemd-cgls lists the groups");
     assert_eq!(answers[1]["ok"]["pid"], daemon.pid());
 
     // One that asks and goes away before it has its answer.
@@ -346,7 +349,7 @@ fn names_that_are_no_text() {
         let output = command(root.path(), &["explain"]).arg(OsStr::from_bytes(name)).output().expect("omr runs");
         let (code, stdout, stderr) = text(&output);
         assert_eq!(code, 0, "{stderr}");
-        assert!(stdout.contains("held: 0 B to gain"), "{stdout}");
+        assert!(stdout.contains("not swept: 0 B to gain"), "{stdout}");
         let mut command = command(root.path(), &["reclaim", "--dry-run"]);
         let (code, stdout, stderr) = text(&command.arg(OsStr::from_bytes(name)).arg("max").output().expect("omr runs"));
         assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
@@ -381,7 +384,7 @@ fn a_group_that_cannot_be_looked_at_holds_back_those_above_it() {
 // The machine's files.
 
 #[test]
-fn what_cannot_be_read_counts_as_busy() {
+fn an_unreadable_counter_counts_as_busy() {
     let truncated = |text: &str| text[..text.len() / 3].to_owned();
     let root = with_group();
     let daemon = Daemon::start(&root, "guard.swap_floor = '0%'\nmode = 'observe'");

@@ -141,7 +141,7 @@ fn later_layers_win_by_key_and_rules_are_added() {
 }
 
 #[test]
-fn what_is_shown_loads_to_the_same() {
+fn a_shown_configuration_loads_to_the_same() {
     let root = FakeRoot::new().file("etc/omr/omr.toml", uncommented()).file(
         "etc/omr/conf.d/odd.toml",
         r#"
@@ -294,7 +294,7 @@ fn warnings_do_not_refuse() {
     assert_eq!(
         err.lines().collect::<Vec<_>>(),
         [
-            "warning: /etc/omr/conf.d/x.toml: anybody may write to this file and so control a root process",
+            "warning: /etc/omr/conf.d/x.toml: all users may write to this file and so control a root process",
             "warning: /etc/omr/omr.toml:5: group \"x?\": as specific as \"?x\" in /etc/omr/conf.d/x.toml:2; \
              for groups that match both, the later one wins",
             "warning: /etc/omr/omr.toml:2: group \"**\": every group is protected and none background, so nothing is ever swept",
@@ -324,7 +324,9 @@ fn a_rule_that_needs_ages_is_warned_of_where_there_are_none() {
         assert_eq!(check(enabled, SWAP, rule), format!("warning: {place}: these groups are not swept here: {why}\n"));
         assert_eq!(check(enabled, SWAP, "[[group]]\nmatch = 'a'\nolder_than = '0s'\n"), "", "no age is needed");
     }
-    assert!(check(Some("0x0007\n"), "", rule).contains("not swept here: only what goes to swap is taken by age"));
+    assert!(
+        check(Some("0x0007\n"), "", rule).contains("not swept here: only memory that goes to swap is reclaimed by age")
+    );
 }
 
 #[test]

@@ -61,9 +61,49 @@ fn with_hibernation_as_its_goal_it_leaves_a_machine_alone_that_cannot_hibernate(
     daemon.wait_for_reason("cannot-hibernate");
     let shown = ok(&root, &["status"]);
     assert!(shown.contains("cannot hibernate: this kernel cannot hibernate"), "{shown}");
-    assert!(ok(&root, &["explain", "app.scope"]).contains("held: this machine cannot hibernate"));
+    assert!(ok(&root, &["explain", "app.scope"]).contains("not swept: this machine cannot hibernate"));
     daemon.end();
     assert!(kernel.end().iter().all(|write| write.data.starts_with('0')), "nothing was asked for");
+}
+
+/// Checks `omr status` after one sweep of app.scope.
+fn assert_status_tells_of_a_sweep(root: &FakeRoot, daemon: &Daemon) {
+    let status = daemon.wait_for_reason("nothing-to-gain");
+    assert_eq!(status["pid"], daemon.pid());
+    assert_eq!(status["mode"], "act");
+    assert_eq!((&status["today"]["sweeps"], &status["today"]["freed"]), (&1.into(), &(5120 << 10).into()));
+    assert_eq!(status["groups_total"], 4, "the root is one of them");
+    assert_eq!(ok(root, &["status", "--json"]).parse::<Value>().expect("JSON")["pid"], daemon.pid());
+    let shown = ok(root, &["status"]);
+    assert!(
+        shown.contains("today: 1 sweep, 5.00 MiB freed, 0 B came back (0 %), swap written 4.00 MiB of 20.0 GiB"),
+        "{shown}"
+    );
+    assert!(
+        shown.lines().any(|line| line.starts_with("  foreground  fore.scope ") && line.ends_with("never swept")),
+        "{shown}"
+    );
+}
+
+/// Checks `omr explain` after one sweep of app.scope.
+fn assert_groups_are_explained(root: &FakeRoot) {
+    let machine_explained = ok(root, &["explain"]);
+    assert!(machine_explained.starts_with("not sweeping: no group has anything to gain"), "{machine_explained}");
+    assert!(machine_explained.contains("guards: free swap 512 MiB of 512 MiB"), "{machine_explained}");
+    let explained = ok(root, &["explain", "/sys/fs/cgroup/fore.scope/"]);
+    assert!(
+        explained
+            .starts_with("not swept: class foreground: loses no memory\nclass: foreground: matched \"fore.scope\""),
+        "{explained}"
+    );
+    let explained: Value = ok(root, &["explain", "--json", "app.scope"]).parse().expect("JSON");
+    assert_eq!(
+        (&explained["group"], &explained["reason"]["kind"]),
+        (&"app.scope".into(), &"too-small".into()),
+        "{explained}"
+    );
+    let (code, _, stderr) = text(&omr(root, &["explain", "nobody"]));
+    assert_eq!((code, stderr.as_str()), (1, "omr: there is no group nobody; systemd-cgls lists the groups\n"));
 }
 
 #[test]
@@ -82,38 +122,8 @@ fn an_idle_machine_is_swept_and_the_daemon_tells_of_it() {
     assert_eq!(line["swapped_out"], 4096 << 10);
     assert!(line["start_reason"].as_str().unwrap().starts_with("idle for "), "{line}");
 
-    let status = daemon.wait_for_reason("nothing-to-gain");
-    assert_eq!(status["pid"], daemon.pid());
-    assert_eq!(status["mode"], "act");
-    assert_eq!((&status["today"]["sweeps"], &status["today"]["freed"]), (&1.into(), &(5120 << 10).into()));
-    assert_eq!(status["groups_total"], 4, "the root is one of them");
-    assert_eq!(ok(&root, &["status", "--json"]).parse::<Value>().expect("JSON")["pid"], daemon.pid());
-    let shown = ok(&root, &["status"]);
-    assert!(
-        shown.contains("today: 1 sweep, 5.00 MiB freed, 0 B came back (0 %), swap written 4.00 MiB of 20.0 GiB"),
-        "{shown}"
-    );
-    assert!(
-        shown.lines().any(|line| line.starts_with("  foreground  fore.scope ") && line.ends_with("never swept")),
-        "{shown}"
-    );
-
-    let machine_explained = ok(&root, &["explain"]);
-    assert!(machine_explained.starts_with("held: no group has anything to gain"), "{machine_explained}");
-    assert!(machine_explained.contains("guards: free swap 512 MiB of 512 MiB"), "{machine_explained}");
-    let explained = ok(&root, &["explain", "/sys/fs/cgroup/fore.scope/"]);
-    assert!(
-        explained.starts_with("held: class foreground: never touched\nclass: foreground: matched \"fore.scope\""),
-        "{explained}"
-    );
-    let explained: Value = ok(&root, &["explain", "--json", "app.scope"]).parse().expect("JSON");
-    assert_eq!(
-        (&explained["group"], &explained["reason"]["kind"]),
-        (&"app.scope".into(), &"too-small".into()),
-        "{explained}"
-    );
-    let (code, _, stderr) = text(&omr(&root, &["explain", "nobody"]));
-    assert_eq!((code, stderr.as_str()), (1, "omr: there is no group nobody; systemd-cgls shows those there are\n"));
+    assert_status_tells_of_a_sweep(&root, &daemon);
+    assert_groups_are_explained(&root);
 
     let history = ok(&root, &["history"]);
     assert!(
@@ -210,7 +220,7 @@ fn pause_and_resume() {
     assert!(status["reason"].as_str().unwrap().starts_with("paused for another "), "{status}");
     ok(&root, &["pause"]);
     wait_until("for good", || daemon.status()["reason"] == "paused until omr resume");
-    assert!(ok(&root, &["explain"]).starts_with("held: paused until omr resume"));
+    assert!(ok(&root, &["explain"]).starts_with("not sweeping: paused until omr resume"));
     ok(&root, &["resume"]);
     daemon.wait_for_reason("nothing-to-gain");
     daemon.end();
@@ -322,7 +332,7 @@ fn a_group_that_gets_the_focus_is_left_at_once() {
         swept(&root, "app.scope").is_some()
     });
     let line = swept(&root, "app.scope").expect("a line");
-    assert_eq!((&line["end"], &line["stop_reason"]), (&"stopped".into(), &"class foreground: never touched".into()));
+    assert_eq!((&line["end"], &line["stop_reason"]), (&"stopped".into(), &"class foreground: loses no memory".into()));
     assert!(line["freed"].as_u64().unwrap() < 64 << 20, "{line}");
     let explained = ok(&root, &["explain", "app.scope"]);
     assert!(explained.contains("class: foreground: it has the focus"), "{explained}");
@@ -336,7 +346,7 @@ fn a_group_that_gets_the_focus_is_left_at_once() {
 }
 
 #[test]
-fn what_went_to_swap_today_survives_a_restart() {
+fn todays_swap_writes_survive_a_restart() {
     let root = machine();
     add_group(&root, "app.scope", 4096, 0);
     let kernel = FakeKernel::start(&root);
@@ -377,7 +387,7 @@ fn protection_that_came_after_the_last_look_is_respected() {
 }
 
 #[test]
-fn what_warm_brings_back_is_no_harm() {
+fn memory_that_warm_brings_back_is_no_refault() {
     for warm in [true, false] {
         let root = machine();
         add_group(&root, "app.scope", 4096, 1024);

@@ -211,7 +211,7 @@ fn swap_that_comes_after_the_notice_makes_the_image_the_goal() {
         let expected = (&json!("hibernate"), &json!("notice"), &json!(reason));
         assert_eq!((&line["for"], &line["why"], &line["stop_reason"]), expected);
     }
-    // Free memory was not the goal any more: there is more to be had.
+    // The goal was no longer free memory, so more could have been reclaimed.
     assert_ne!(root.read("sys/fs/cgroup/app.scope/memory.current").trim(), "0");
     wait_until("that is all", || daemon.status()["preparing"] == Value::Null);
     let log = daemon.end();
@@ -237,7 +237,7 @@ fn a_running_sweep_makes_way() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn senseless_requests_are_refused() {
     let root = machine();
     let daemon = start(&root, "");
     let answer = daemon.ask(&prepare("preempt", Some(500), "late"));
@@ -261,7 +261,8 @@ fn what_makes_no_sense_is_refused() {
     daemon.end();
 }
 
-/// Asks as the user and group of these numbers. Only this thread's are changed, by the bare system calls.
+/// Asks as the user and group of these numbers. Only this thread's are changed, by the bare system
+/// calls.
 fn ask_as(socket: &Path, uid: u32, gid: u32, request: &str) -> Value {
     let (socket, request) = (socket.to_owned(), request.to_owned());
     let thread = std::thread::spawn(move || {

@@ -219,7 +219,8 @@ fn a_swapoff_after_resume_is_named() {
     }
 }
 
-/// A pipe that nobody writes to must not be waited for, nor bytes that are no text keep the answer away.
+/// A pipe that nobody writes to must not be waited for, nor bytes that are no text keep the answer
+/// away.
 #[test]
 fn a_hook_that_is_no_script_is_no_obstacle() {
     let name = "usr/lib/systemd/system-sleep/sleep-handler.sh";
@@ -263,7 +264,7 @@ fn several_swap_devices_come_in_the_order_of_use() {
 }
 
 #[test]
-fn what_is_locked_down_or_taken_is_no_plain_yes() {
+fn a_locked_down_or_used_interface_is_not_a_plain_yes() {
     let root = full()
         .sys("power/disk", "[disabled]\n")
         .sys("power/state", "freeze mem\n")

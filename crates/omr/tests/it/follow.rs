@@ -1,5 +1,5 @@
 //! `omr follow` on a bus of the test's own, dbus-daemon's, with a logind and a GameMode that are
-//! threads of the test; and what the daemon makes of what is held. A real sway and a real GameMode:
+//! threads of the test. The daemon's part: hold.rs. A real sway and a real GameMode:
 //! lab/tests/test_follow.py.
 
 use std::collections::HashMap;
@@ -11,9 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::fake_kernel::FakeKernel;
-use crate::common::running::{Daemon, ledger, wait_until};
-use crate::common::{add_group, machine, omr, text};
+use crate::common::running::wait_until;
 use serde_json::{Value, json};
 
 const LOGIND: &str = "org.freedesktop.login1";
@@ -68,7 +66,7 @@ impl Drop for Bus {
     }
 }
 
-/// What a service answers to a call, by the called object's path, the member and the body.
+/// The answer of a service to a call, by the called object's path, the member and the body.
 type Answers = Arc<Mutex<HashMap<String, Option<(&'static str, Vec<u8>)>>>>;
 
 /// A service on the bus that answers as `answers` says, under "member" or "member/property path";
@@ -291,7 +289,7 @@ fn flag(value: bool) -> Option<(&'static str, Vec<u8>)> {
     Some(("v", [vec![1, b'b', 0, 0], u32::from(value).to_ne_bytes().to_vec()].concat()))
 }
 
-/// `omr follow --dry-run`, ended with the value.
+/// A running `omr follow --dry-run`, which ends when this is dropped.
 struct Follow {
     process: Child,
     lines: Receiver<String>,
@@ -347,7 +345,7 @@ fn user(uid: u32) -> Value {
     json!({"word": "present", "of": {"group": format!("user.slice/user-{uid}.slice")}})
 }
 
-/// That the test itself is in the foreground.
+/// The statement that the test itself is in the foreground.
 fn this_process() -> Value {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("its stat");
     let start: u64 = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(19)?.parse().ok()).expect("a number");
@@ -425,7 +423,7 @@ fn games_are_in_the_foreground_while_they_are_registered() {
 }
 
 #[test]
-fn who_does_not_answer_is_asked_again_and_until_then_nothing_is_known() {
+fn a_silent_source_is_asked_again_and_unknown_until_then() {
     let directory = tempfile::tempdir().expect("a directory");
     let bus = Bus::start(directory.path());
     let answers = Answers::default();
@@ -439,137 +437,4 @@ fn who_does_not_answer_is_asked_again_and_until_then_nothing_is_known() {
     follow.tells(&json!([]));
     set(games(&[std::process::id()]));
     follow.tells(&json!([this_process()]));
-}
-
-/// A client of the daemon that stays.
-struct Holder(UnixStream);
-
-impl Holder {
-    fn connect(root: &Path) -> Holder {
-        Holder(UnixStream::connect(root.join("run/omr/omr.sock")).expect("the daemon"))
-    }
-
-    fn hold(&mut self, statements: &Value) -> Value {
-        let request = json!({"do": "hold", "statements": statements});
-        self.0.write_all(format!("{request}\n").as_bytes()).expect("written");
-        let mut answer = String::new();
-        BufReader::new(&self.0).read_line(&mut answer).expect("an answer");
-        answer.parse().expect("JSON")
-    }
-}
-
-#[test]
-fn what_is_held_is_true_until_its_holder_leaves() {
-    let root = machine();
-    add_group(&root, "app.scope", 200 << 10, 0);
-    let _kernel = FakeKernel::start(&root);
-    let _daemon = Daemon::start(&root, "mode = 'observe'\n");
-    let class = || text(&omr(&root, &["explain", "app.scope"])).1;
-    let statement = |word: &str, group: &str| json!([{"word": word, "of": {"group": group}}]);
-    assert!(class().contains("no rule matched"), "{}", class());
-    let mut holder = Holder::connect(root.path());
-    assert_eq!(holder.hold(&statement("present", "app.scope")), json!({"ok": 0}));
-    assert!(class().contains("foreground: its user is at the machine (omr follow)"), "{}", class());
-    // Two say so: it is true until the last of them leaves.
-    let mut other = Holder::connect(root.path());
-    assert_eq!(other.hold(&statement("foreground", "app.scope")), json!({"ok": 0}));
-    assert!(class().contains("foreground: omr foreground"), "{}", class());
-    drop(other);
-    wait_until("the first one's word", || class().contains("its user is at the machine"));
-    // What is gone is passed over; less care cannot be held.
-    assert_eq!(holder.hold(&statement("present", "other.scope")), json!({"ok": 0}));
-    assert!(class().contains("no rule matched"), "{}", class());
-    let refused = holder.hold(&statement("background", "app.scope"));
-    assert!(refused["error"].as_str().is_some_and(|error| error.contains("cannot be held")), "{refused}");
-    holder.hold(&statement("foreground", "app.scope"));
-    assert!(class().contains("omr foreground"), "{}", class());
-    drop(holder);
-    wait_until("its end", || class().contains("no rule matched"));
-}
-
-/// In the foreground because somebody holds it, as GameMode's game and sway's window: for other
-/// commands and for what the daemon's worker takes on demand, too.
-#[test]
-fn nobody_takes_from_what_is_held_until_its_holder_leaves_or_the_daemon_does() {
-    let root = machine();
-    let start = 5000;
-    for (group, pid) in [("game.scope", 101), ("held.scope", 102), ("other.scope", 103)] {
-        add_group(&root, group, 0, 8 << 10);
-        let stat = format!("{pid} (game) S 1 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 {start} 3133440 390 1\n");
-        root.write(format!("proc/{pid}/stat"), stat);
-        root.write(format!("proc/{pid}/status"), "Uid:\t0\t0\t0\t0\nVmRSS:\t8192 kB\nRssAnon:\t0 kB\nVmSwap:\t0 kB\n");
-        root.write(format!("proc/{pid}/cgroup"), format!("0::/{group}\n"));
-    }
-    let kernel = FakeKernel::start(&root);
-    root.write("run/omr/conf.d/later.toml", "[idle]\nfor = '1d'\n");
-    let mut daemon = Daemon::start(&root, "");
-    let mut holder = Holder::connect(root.path());
-    let held = json!([
-        {"word": "foreground", "of": {"process": {"pid": 101, "start": start}}},
-        {"word": "present", "of": {"group": "held.scope"}},
-    ]);
-    assert_eq!(holder.hold(&held), json!({"ok": 0}));
-    let run = |args: &[&str]| text(&omr(&root, args));
-    let left =
-        |group: &str| root.read(format!("sys/fs/cgroup/{group}/memory.current")).trim().parse::<u64>().expect("bytes");
-
-    for (args, why) in [
-        (&["hint", "101", "--pageout"][..], "101 (game) is foreground (omr foreground 101, a process in it)"),
-        (&["reclaim", "101", "max"], "101 (game) is foreground (omr foreground 101, a process in it)"),
-        (&["hint", "102", "--cold"], "102 (game) is foreground (its user is at the machine (omr follow))"),
-        (&["reclaim", "game.scope", "1M"], "game.scope is foreground (omr foreground 101, a process in it)"),
-        (&["reclaim", "held.scope", "1M"], "held.scope is foreground (its user is at the machine (omr follow))"),
-    ] {
-        let (code, _, stderr) = run(args);
-        assert!(code == 1 && stderr.contains(why), "{args:?}: {code} {stderr}");
-    }
-    let (_, shown, _) = run(&["ps", "--json"]);
-    let shown: Value = shown.parse().expect("JSON");
-    let classes: HashMap<u64, &str> = shown["processes"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|process| (process["pid"].as_u64().expect("a pid"), process["class"].as_str().expect("a class")))
-        .collect();
-    assert_eq!(classes, HashMap::from([(101, "foreground"), (102, "foreground"), (103, "background")]));
-    let (code, _, stderr) = run(&["reclaim", "--class", "background", "1M"]);
-    assert_eq!(code, 0, "{stderr}");
-    daemon.ask(&json!({"do": "prepare", "for": "preempt", "why": "event"}).to_string());
-    wait_until("it is prepared", || ledger(&root).iter().any(|line| line["kind"] == "prepare"));
-    assert_eq!(["game.scope", "held.scope", "other.scope"].map(left), [8 << 20, 8 << 20, 0]);
-
-    // The controls: it was what is held, and by whom it is held.
-    assert_eq!(holder.hold(&json!([held[0]])), json!({"ok": 0}));
-    let (code, _, stderr) = run(&["reclaim", "held.scope", "1M"]);
-    assert_eq!(code, 0, "{stderr}");
-    assert_eq!(run(&["reclaim", "game.scope", "1M"]).0, 1);
-    daemon.signal(libc::SIGKILL);
-    daemon.wait();
-    let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
-    assert_eq!(code, 0, "{stderr}");
-    // What was held of a daemon that is gone is nothing to the next one.
-    let daemon = Daemon::start(&root, "");
-    wait_until("it knows better", || daemon.status()["statements"] == json!([]));
-    let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
-    assert_eq!(code, 0, "{stderr}");
-    // What was said and cannot be read is no leave to take anything.
-    daemon.end();
-    root.write("run/omr/statements.json", "{\"boot\":");
-    for what in ["cut off", "a directory"] {
-        let (code, _, stderr) = run(&["reclaim", "game.scope", "1M"]);
-        assert!(
-            code == 1 && stderr.starts_with("omr: cannot read which groups and processes are in the foreground: read "),
-            "{stderr}"
-        );
-        assert!(stderr.contains("statements.json (remove it and state again what "), "{what}: {stderr}");
-        let (code, _, stderr) = run(&["ps"]);
-        assert!(
-            code == 0 && stderr.contains("cannot read which groups and processes are in the foreground"),
-            "{what}: {stderr}"
-        );
-        root.remove("run/omr/statements.json");
-        std::fs::create_dir(root.resolve("run/omr/statements.json")).expect("made");
-    }
-    drop(holder);
-    kernel.end();
 }

@@ -6,9 +6,11 @@
 //! - `groups`: a line for each group, `PATH: anon=KIB file=KIB`, and more, see [`add`]; a line
 //!   `machine: ...` says what is unusual about the machine;
 //! - `root/`: files to lay over the root, such as a configuration;
-//! - `expected`. `OMR_GOLDEN=write cargo test -p omr --test it golden::` writes it anew: read the difference.
+//! - `expected`. `OMR_GOLDEN=write cargo test -p omr --test it golden::` writes it anew: read the
+//!   difference.
 //!
-//! The groups' files react, see [`crate::common::fake_kernel`]: without swap only page cache can be had.
+//! The groups' files react, see [`crate::common::fake_kernel`]: without swap only page cache can be
+//! had.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -45,8 +47,8 @@ fn each_tree_gives_what_is_expected() {
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// What is wrong, if anything. On a busy machine the fake kernel may take longer than omr lets a write take, and
-/// then one write less is seen: such a run says nothing, so there are three.
+/// Returns the difference; `None`: there is none. On a busy machine the fake kernel may be slower
+/// than omr's limit for a write, and then misses one write. So there are three runs.
 fn compare(case: &Path) -> Option<String> {
     let file = case.join("expected");
     if std::env::var_os("OMR_GOLDEN").is_some_and(|value| value == "write") {
@@ -108,7 +110,7 @@ fn run(case: &Path) -> String {
     shown
 }
 
-/// What is unusual about the machine.
+/// The peculiarity of the machine.
 fn set_machine(root: &FakeRoot, word: &str) {
     let swap_free = |total: u64, free: u64| {
         root.write(
@@ -147,9 +149,9 @@ fn set_machine(root: &FakeRoot, word: &str) {
     }
 }
 
-/// A group: KiB for `anon`, `file`, `low`, `min`, and for `children`, what its children hold. `reclaim=`
-/// `none` (a kernel before 5.19), `denied` (the file cannot be opened for writing) or `plain` (it takes
-/// a number and no key, as in 6.1); `memory=none`: no memory controller.
+/// A group: KiB for `anon`, `file`, `low`, `min`, and for `children`, what its children hold.
+/// `reclaim=` `none` (a kernel before 5.19), `denied` (the file cannot be opened for writing) or
+/// `plain` (it takes a number and no key, as in 6.1); `memory=none`: no memory controller.
 fn add(root: &FakeRoot, path: &str, words: &str) {
     let words: BTreeMap<&str, &str> = words.split_whitespace().filter_map(|word| word.split_once('=')).collect();
     let kib = |name: &str| words.get(name).map_or(0, |value| value.parse::<u64>().expect("KiB"));
@@ -197,8 +199,8 @@ fn overlay(dir: &Path, top: &Path, root: &FakeRoot) {
     }
 }
 
-/// All files that must not be left changed: those of the groups, but what the fake kernel changes, and
-/// what omr keeps itself.
+/// All files that must not be left changed: those of the groups, but what the fake kernel changes,
+/// and what omr keeps itself.
 fn contents(root: &FakeRoot) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     for top in [GROUPS, "var", "run", "etc"] {
@@ -233,7 +235,7 @@ fn in_runs(writes: &[Written]) -> Vec<String> {
     lines.into_iter().map(|(line, times)| if times > 1 { format!("{line} ({times} times)") } else { line }).collect()
 }
 
-/// How long it took is not compared.
+/// Durations are not compared.
 fn without_times(line: &str) -> String {
     let mut words: Vec<&str> = line.split(' ').collect();
     for index in 1..words.len() {

@@ -1,5 +1,5 @@
-//! `omr hint` and `omr reclaim PID` on fake roots: what they would hint, and what they refuse. What the
-//! kernel makes of it is tested in the VM (lab/tests/test_hint.py).
+//! `omr hint` and `omr reclaim PID` on fake roots: what they would hint, and what they refuse. What
+//! the kernel makes of it is tested in the VM (lab/tests/test_hint.py).
 
 use crate::common::{GROUPS, add_group, machine, omr, set_line, swaps, text};
 use omr_testkit::FakeRoot;
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 const PAGE: u64 = 4096;
 
-/// Mappings of a process: a heap, a file, shared memory, locked memory, the kernel's own; 16 pages each,
-/// of which the first 8 are in memory, and of the heap 4 more in swap.
+/// Mappings of a process: a heap, a file, shared memory, locked memory, the kernel's own; 16 pages
+/// each, of which the first 8 are in memory, and of the heap 4 more in swap.
 const SMAPS: &str = "\
 10000-20000 rw-p 00000000 00:00 0                          [heap]
 Rss:                  32 kB
@@ -89,9 +89,9 @@ fn each_mapping_and_what_is_passed_over() {
 
     let (code, stdout, _) = text(&omr(&root, &["hint", "101", "--cold", "--dry-run"]));
     assert_eq!(code, 0);
-    assert!(stdout.contains("passed over: shared  /dev/zero (deleted)"), "{stdout}");
+    assert!(stdout.contains("skipped: shared  /dev/zero (deleted)"), "{stdout}");
     assert!(stdout.contains("101 (a b): 64.0 KiB would be marked as cold; nothing was done (--dry-run)."), "{stdout}");
-    assert!(stdout.contains("Passed over: 32.0 KiB shared, 32.0 KiB locked."), "{stdout}");
+    assert!(stdout.contains("Skipped: 32.0 KiB shared, 32.0 KiB locked."), "{stdout}");
 }
 
 #[test]
@@ -100,7 +100,8 @@ fn a_part_of_it() {
     for (args, hinted) in [
         (&["--pageout", "--anon"][..], 8),
         (&["--pageout", "--file"], 8),
-        // What is in swap of the heap and the locked memory, and what is not in memory of the two files.
+        // What is in swap of the heap and the locked memory, and what is not in memory of the two
+        // files.
         (&["--willneed"], 4 + 2 * 8),
         (&["--willneed", "--anon"], 4),
         (&["--cold", "--range", "12000-14000"], 2),
@@ -120,7 +121,7 @@ fn a_part_of_it() {
 }
 
 #[test]
-fn what_others_rely_on_is_refused_and_bringing_back_is_not() {
+fn protected_processes_may_be_prefetched_but_not_paged_out() {
     let root = with_processes();
     add_group(&root, "init.scope", 4096, 0);
     add_process(&root, 1, 0, 'S', 0, "init.scope");
@@ -163,7 +164,7 @@ fn processes_that_have_no_memory() {
     let (code, _, stderr) = text(&omr(&root, &["reclaim", "99999999999", "max"]));
     assert!(code == 1 && stderr == "omr: there is no process 99999999999; a group of that name is ./99999999999\n");
     let (code, _, stderr) = text(&omr(&root, &["reclaim", "-1", "max"]));
-    assert!(code == 1 && stderr == "omr: there is no group -1; systemd-cgls shows those there are\n", "{stderr}");
+    assert!(code == 1 && stderr == "omr: there is no group -1; systemd-cgls lists the groups\n", "{stderr}");
 }
 
 #[test]
@@ -207,7 +208,7 @@ fn without_swap_only_files_can_leave() {
     set_line(&root, "proc/meminfo", "SwapFree:", "0 kB");
     let (code, summary) = dry(&root, &["hint", "101", "--pageout"]);
     assert_eq!((code, &summary["hinted"]), (4, &(8 * PAGE).into()), "{summary}");
-    assert_eq!(summary["skipped"]["no_swap"], 16 * PAGE, "not known to be locked, as it is not looked at twice");
+    assert_eq!(summary["skipped"]["no_swap"], 16 * PAGE, "not known to be locked, as it is not checked twice");
     let (code, stdout, stderr) = text(&omr(&root, &["hint", "101", "--pageout", "--anon", "--dry-run"]));
     assert!(code == 3 && stderr.contains("no swap") && stdout.contains("without swap"), "{stdout} {stderr}");
     assert_eq!(dry(&root, &["hint", "101", "--cold"]).1["hinted"], 16 * PAGE);
@@ -221,8 +222,8 @@ fn words_that_are_none() {
         (&["hint", "101", "--cold", "--pageout"], "--pageout"),
         (&["hint", "101", "--cold", "--anon", "--file"], "--file"),
         (&["hint", "firefox", "--cold"], "firefox"),
-        (&["hint", "-1", "--cold"], "invalid value '-1' for '<PID>': expected the number of a process"),
-        (&["hint", "+101", "--cold"], "expected the number of a process; omr ps shows"),
+        (&["hint", "-1", "--cold"], "invalid value '-1' for '<PID>': expected a process id"),
+        (&["hint", "+101", "--cold"], "expected a process id; omr ps shows"),
         (&["hint", "99999999999", "--cold"], "invalid value '99999999999' for '<PID>': there is no such process"),
         (&["hint", "101", "--cold", "--timeout", "-5s"], "'--timeout <TIME>': expected a time such as 30s, 10m or 2h"),
         (&["hint", "101", "--cold", "--timeout", "5"], "time unit needed"),

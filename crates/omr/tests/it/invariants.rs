@@ -1,5 +1,6 @@
-//! What the architecture promises and no compiler checks.
+//! Promises of the architecture that no compiler checks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,11 @@ fn sources(dir: &str) -> Vec<(PathBuf, String)> {
                 dirs.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).expect("text");
-                found.push((path, text));
+                // A file of tests: its parent declares it behind cfg(test), or it would not
+                // compile, because it needs crates that are there for tests only.
+                if !path.ends_with("loop_tests.rs") {
+                    found.push((path, text));
+                }
             }
         }
     }
@@ -36,9 +41,9 @@ fn sources(dir: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The lines of code: comments left out, and a module of tests, which ends its file.
+/// The lines of code, without comments and without the module of tests at the end of the file.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     let lines = text[..end].lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     lines.filter(|(_, line)| !line.starts_with("//"))
 }
@@ -49,7 +54,8 @@ fn offenders_in_crates(but: &[&str], but_in: &[&str], is_wrong: impl Fn(&str) ->
     crates.flat_map(|name| offenders(&format!("crates/{name}/src"), but_in, &is_wrong)).collect()
 }
 
-/// Every line of code in `dir` for which `is_wrong`, but in files whose path contains one of `but_in`.
+/// Every line of code in `dir` for which `is_wrong`, but in files whose path contains one of
+/// `but_in`.
 fn offenders(dir: &str, but_in: &[&str], is_wrong: impl Fn(&str) -> bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for (path, text) in sources(dir) {
@@ -67,16 +73,16 @@ fn assert_none(wrong: &[String], why: &str) {
     assert!(wrong.is_empty(), "{why}:\n{}", wrong.join("\n"));
 }
 
-/// Whether a line has a string that is a path below `/proc` or `/sys`. Texts for people name them in the
-/// middle of a sentence.
+/// Returns true if a line has a string that is a path below `/proc` or `/sys`. Texts for people
+/// name such paths in the middle of a sentence.
 fn names_a_kernel_path(line: &str) -> bool {
     ["\"/proc", "\"/sys", "\"proc/", "\"sys/"].iter().any(|start| line.contains(start))
 }
 
 #[test]
 fn kernel_paths_are_in_two_crates_only() {
-    // What doctor says about files is text, and it is the larger part of it. In rules people may write
-    // the mount in front of a group, which is taken off there.
+    // What doctor says about files is text, and it is the larger part of it. In rules people may
+    // write the mount in front of a group, which is taken off there.
     let text = ["commands/doctor", "config/glob.rs", "config/src/glob.rs"];
     let wrong = offenders_in_crates(&["actuate", "kernel"], &text, names_a_kernel_path);
     assert_none(&wrong, "paths below the root belong into crates/kernel and crates/actuate");
@@ -85,7 +91,12 @@ fn kernel_paths_are_in_two_crates_only() {
 #[test]
 fn nothing_runs_other_programs() {
     let is_command = |line: &str| line.contains("process::Command") || line.contains("Command::new");
-    assert_none(&offenders_in_crates(&[], &[], is_command), "omr runs no other programs");
+    let becomes = "omr/src/commands/daemon.rs";
+    assert_none(&offenders_in_crates(&[], &[becomes], is_command), "omr runs no other programs");
+    // `omr daemon` becomes the daemon's program and starts no process.
+    let text = fs::read_to_string(workspace().join("crates").join(becomes)).expect("the command");
+    let commands: Vec<&str> = code(&text).map(|(_, line)| line).filter(|line| line.contains("Command::new")).collect();
+    assert!(matches!(commands.as_slice(), [one] if one.contains(".exec()")), "{commands:?}");
 }
 
 /// Seconds for people may be floats; nothing that is counted is one.
@@ -132,8 +143,8 @@ fn files_of_the_kernel_are_never_created() {
     }
 }
 
-/// The engine writes through the actuator that it is given. In the daemon the mode decides which one that
-/// is, in one place: "observe" writes nothing.
+/// The engine writes through the actuator that it is given. In the daemon the mode decides which
+/// one that is, in one place: "observe" writes nothing.
 #[test]
 fn the_mode_decides_in_one_place_whether_the_daemon_writes() {
     let makes = |line: &str| {
@@ -147,8 +158,8 @@ fn the_mode_decides_in_one_place_whether_the_daemon_writes() {
     );
 }
 
-/// Every write to a file goes through the one trait. A PSI trigger is a write too, but its file forgets
-/// the trigger when it is closed.
+/// Every write to a file goes through the one trait. A PSI trigger is a write too, but its file
+/// forgets the trigger when it is closed.
 #[test]
 fn one_place_writes_to_the_kernel() {
     let writes = |line: &str| line.contains("io::write(") || line.contains("write_all(");
@@ -156,15 +167,64 @@ fn one_place_writes_to_the_kernel() {
     assert_none(&offenders("crates/actuate/src", &["actuator.rs"], writes), "writes go through the Actuator");
 }
 
+/// The names in the `[dependencies]` of a crate of the workspace.
+fn dependencies(name: &str) -> Vec<String> {
+    let manifest = fs::read_to_string(workspace().join(format!("crates/{name}/Cargo.toml"))).expect("a manifest");
+    let section = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    let names = section.lines().filter_map(|line| line.split([' ', '.', '=']).next());
+    names.filter(|name| !name.is_empty() && !name.starts_with('#')).map(str::to_owned).collect()
+}
+
+/// The names of all crates that a program of the workspace is built from. Those of the workspace
+/// are read from their manifests, because Cargo.lock does not tell the dependencies of tests apart;
+/// all others are read from Cargo.lock.
+fn crates_of(program: &str) -> BTreeSet<String> {
+    let lock = fs::read_to_string(workspace().join("Cargo.lock")).expect("Cargo.lock");
+    let mut locked: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for package in lock.split("\n[[package]]\n").skip(1) {
+        let name = package.split('"').nth(1).expect("a name");
+        let listed = package.split("\ndependencies = [\n").nth(1).unwrap_or_default();
+        let listed = listed.split(']').next().unwrap_or_default().lines();
+        let names = listed.filter_map(|line| line.split(['"', ' ']).find(|word| !word.is_empty())).map(str::to_owned);
+        // A crate may be there in two versions.
+        locked.entry(name).or_default().extend(names);
+    }
+    let ours = shipped_crates();
+    let mut found = BTreeSet::new();
+    let mut open = vec![program.to_owned()];
+    while let Some(name) = open.pop() {
+        if !found.insert(name.clone()) {
+            continue;
+        }
+        let own = name.strip_prefix("omr-").unwrap_or(&name);
+        open.extend(match ours.iter().any(|ours| ours == own) && name.starts_with("omr") {
+            true => dependencies(own),
+            false => locked.get(name.as_str()).unwrap_or_else(|| panic!("{name} is not in Cargo.lock")).clone(),
+        });
+    }
+    found
+}
+
+/// The daemon runs as root and is locked in memory.
+#[test]
+fn the_daemons_program_has_the_daemons_crates_only() {
+    let outside = ["clap", "futures-core", "httparse", "indicatif", "parquet", "polyfuse-kernel", "ureq", "zbus"];
+    let daemon = crates_of("omr-daemon");
+    let found: Vec<&str> = outside.into_iter().filter(|name| daemon.contains(*name)).collect();
+    assert!(found.is_empty(), "omr-daemon is built from {found:?}");
+    assert!(["omr-engine", "omr-policy", "libc", "serde_json", "serde_core"].iter().all(|name| daemon.contains(*name)));
+    // The control: omr is built from all of them.
+    let omr = crates_of("omr");
+    let missing: Vec<&str> = outside.into_iter().filter(|name| !omr.contains(*name)).collect();
+    assert!(missing.is_empty(), "{missing:?} are not seen");
+    assert!(!omr.contains("omr-daemon") && !daemon.contains("omr"), "neither program contains the other");
+}
+
 /// The other crates cannot name the Actuator, so they cannot write.
 #[test]
 fn three_crates_can_write_to_the_kernel() {
-    let can_write = |name: &String| {
-        let manifest = fs::read_to_string(workspace().join(format!("crates/{name}/Cargo.toml"))).expect("a manifest");
-        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
-        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
-        dependencies.lines().any(|line| line.starts_with("omr-actuate"))
-    };
+    let can_write = |name: &String| dependencies(name).iter().any(|name| name == "omr-actuate");
     let names: Vec<String> = shipped_crates().into_iter().filter(can_write).collect();
     assert_eq!(names, ["daemon", "engine", "omr"]);
 }

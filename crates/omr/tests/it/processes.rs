@@ -1,4 +1,5 @@
-//! `omr ps`, `omr foreground` and `omr background` on fake roots. Real processes: lab/tests/test_process.py.
+//! `omr ps`, `omr foreground` and `omr background` on fake roots. Real processes:
+//! lab/tests/test_process.py.
 
 use std::os::unix::fs::symlink;
 
@@ -127,7 +128,7 @@ fn processes_of_a_group_a_user_or_a_command_and_the_first_few() {
     assert_eq!((&daemon["uid"], &daemon["command"]), (&0.into(), &"".into()));
     assert_eq!(of(&ps(&root), 101)["command"], "/usr/bin/player --type=renderer");
     for (args, code, why) in [
-        (&["--group", "app"][..], 1, "there is no group app; systemd-cgls shows those there are"),
+        (&["--group", "app"][..], 1, "there is no group app; systemd-cgls lists the groups"),
         (&["--uid", "root"], 2, "--uid"),
         (&["--uid", "-1"], 2, "--uid"),
         (&["-n", "many"], 2, "--lines"),
@@ -170,7 +171,7 @@ fn rules_go_by_all_that_they_name_and_the_last_one_wins() {
 }
 
 #[test]
-fn what_is_said_is_known_shown_and_taken_back() {
+fn statements_apply_are_shown_and_can_be_withdrawn() {
     let root = with_processes();
     let daemon = Daemon::start(
         &root,
@@ -182,7 +183,7 @@ fn what_is_said_is_known_shown_and_taken_back() {
     assert_eq!(of(&processes, 101)["why"], "omr background");
     assert_eq!((&of(&processes, 102)["asked"], &of(&processes, 103)["asked"]), (&true.into(), &false.into()));
     crate::common::running::wait_until("it is ranked", || {
-        say(&["explain", "101"]).1.contains("held: used or in the foreground")
+        say(&["explain", "101"]).1.contains("no hint: used or in the foreground")
     });
     let (_, explained, _) = say(&["explain", "101"]);
     assert!(explained.contains("class: background: omr background"), "{explained}");
@@ -201,18 +202,18 @@ fn what_is_said_is_known_shown_and_taken_back() {
     assert_eq!(code, 1);
     assert_eq!(
         stderr,
-        "omr: no rule for processes fits process 101, and nobody has said that it is in the background\n"
+        "omr: process 101 matches no rule for processes, and there is no statement that it is in the background\n"
     );
 
     for (target, why) in [
-        ("103", "omr: process 103 is foreground, which omr background does not take away: matched \"fore.scope\" in "),
+        ("103", "omr: process 103 is foreground, which omr background does not change: matched \"fore.scope\" in "),
         (
             "fore.scope",
-            "omr: fore.scope is foreground, which omr background does not take away: matched \"fore.scope\" in ",
+            "omr: fore.scope is foreground, which omr background does not change: matched \"fore.scope\" in ",
         ),
         ("104", "omr: there is no process 104; a group of that name is ./104\n"),
-        ("nobody", "omr: there is no group nobody; systemd-cgls shows"),
-        ("./101", "omr: there is no group 101; systemd-cgls shows"),
+        ("nobody", "omr: there is no group nobody; systemd-cgls lists"),
+        ("./101", "omr: there is no group 101; systemd-cgls lists"),
     ] {
         let (code, _, stderr) = say(&["background", target]);
         assert_eq!(code, 1, "{target}");
@@ -232,12 +233,12 @@ fn rights_that_a_rule_takes_are_named_when_they_are_missing() {
         let root = with_processes();
         crate::common::set_line(&root, "proc/self/status", "CapEff:", capabilities);
         let log = Daemon::start(&root, "mode = 'observe'\n[[process]]\nuid = 1\nclass = 'background'\n").end();
-        let warned = log.contains("processes of others cannot be hinted away without ");
+        let warned = log.contains("hints to processes of other users need ");
         assert_eq!(warned, !missing.is_empty(), "{log}");
         assert!(log.contains(missing), "{log}");
         // Without a rule it is nobody's business.
         let log = Daemon::start(&root, "mode = 'observe'\n").end();
-        assert!(!log.contains("cannot be hinted away"), "{log}");
+        assert!(!log.contains("hints to processes of other users need"), "{log}");
     }
 }
 

@@ -91,7 +91,7 @@ fn the_summary_as_json() {
 }
 
 #[test]
-fn what_comes_back_is_watched_for() {
+fn refaults_are_counted_afterwards() {
     let root = with_group(512);
     add_group(&root, "gone.scope", 1024, 0);
     let kernel = FakeKernel::start(&root);
@@ -153,7 +153,8 @@ fn another_user_is_refused_by_the_file() {
     fs::copy(env!("CARGO_BIN_EXE_omr"), &program).expect("a copy");
     let mut command = std::process::Command::new(program);
     command.arg("--root").arg(root.path()).args(["reclaim", "app.scope", "512K"]).uid(65534).gid(65534);
-    // A process that another test forks just now has the copy open for writing, until it is another program.
+    // A process that another test forks just now has the copy open for writing, until it is another
+    // program.
     let mut output = command.output();
     while output.as_ref().is_err_and(|err| err.kind() == std::io::ErrorKind::ExecutableFileBusy) {
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -166,15 +167,14 @@ fn another_user_is_refused_by_the_file() {
     assert!(!root.resolve("var").exists());
 }
 
-/// Two at one group: what the first noted is what must stand there in the end, not what the second sees.
+/// Two at one group: what the first noted is what must stand there in the end, not what the second
+/// sees.
 #[test]
 fn a_limit_that_another_omr_holds_lowered_is_left_to_it() {
     let root = with_group(1024);
     let dir = format!("{GROUPS}/app.scope");
     let id = fs::metadata(root.resolve(&dir)).expect("the group").ino();
     let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
-    // The other one lives, as far as this machine's /proc tells.
-    root.write("proc/4242/comm", "omr\n");
     let note = |file| {
         format!(
             r#"{{"boot":"{boot}","pid":4242,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"{file}","value":"Max"}}"#
@@ -183,10 +183,14 @@ fn a_limit_that_another_omr_holds_lowered_is_left_to_it() {
     let file = format!("var/lib/omr/limits/{id}.json");
     root.write(&file, note("memory.high"));
     root.write(format!("{dir}/memory.high"), "1000000\n");
-    let (code, stdout, stderr) = text(&omr(&root, &["reclaim", "--backend", "memory.high", "app.scope", "512K"]));
-    assert!(code == 4 && stdout.contains("nothing more to free"), "{stdout}{stderr}");
-    assert_eq!(root.read(format!("{dir}/memory.high")), "1000000\n");
-    assert_eq!(root.read(&file), note("memory.high"));
+    for program in ["omr", "omr-daemon"] {
+        // The other one lives, as far as this machine's /proc tells.
+        root.write("proc/4242/comm", format!("{program}\n"));
+        let (code, stdout, stderr) = text(&omr(&root, &["reclaim", "--backend", "memory.high", "app.scope", "512K"]));
+        assert!(code == 4 && stdout.contains("nothing more to free"), "{program}: {stdout}{stderr}");
+        assert_eq!(root.read(format!("{dir}/memory.high")), "1000000\n");
+        assert_eq!(root.read(&file), note("memory.high"));
+    }
     // It ended without putting the limit back: now that is everybody's business.
     root.remove("proc/4242");
     for limit in ["memory.high", "memory.swap.max"] {

@@ -35,14 +35,14 @@ fn with_systemd() -> FakeRoot {
     FakeRoot::new().file("run/systemd/system/.keep", "").proc("self/cgroup", "0::/user.slice\n")
 }
 
-/// What the fake systemd does when it is asked for a scope.
+/// The reaction of the fake systemd to a request for a scope.
 #[derive(Clone, Copy)]
 enum Systemd {
     Moves,
     Refuses,
 }
 
-/// What it was asked for.
+/// The requests that it got.
 #[derive(Debug, PartialEq)]
 struct Asked {
     unit: String,
@@ -195,7 +195,7 @@ fn a_background_command_goes_to_the_background_slice() {
 }
 
 #[test]
-fn what_systemd_refuses_is_told_and_the_command_not_run() {
+fn a_refusal_of_systemd_is_an_error_and_the_command_does_not_run() {
     let root = with_systemd();
     let systemd = Systemd::Refuses.serve(&root);
     let output = omr(root.path(), &["echo", "ran"]);

@@ -1,5 +1,5 @@
-//! `omr warm` on fake roots: what it would ask for, in which order, and what it refuses. What the kernel
-//! makes of it is tested in the VM (lab/tests/test_warm.py).
+//! `omr warm` on fake roots: what it would ask for, in which order, and what it refuses. What the
+//! kernel makes of it is tested in the VM (lab/tests/test_warm.py).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 const PAGE: u64 = 4096;
 
-/// A process with mappings of 16 pages at 0x10000, 0x40000 (not used lately) and 0x80000 (a file), and
-/// its pages from address 0 on: `p` present, `s` swapped.
+/// A process with mappings of 16 pages at 0x10000, 0x40000 (not used lately) and 0x80000 (a file),
+/// and its pages from address 0 on: `p` present, `s` swapped.
 fn add_process(root: &FakeRoot, pid: u32, starttime: u64, group: &str, pages: &str) {
     let dir = format!("proc/{pid}");
     root.write(
@@ -44,7 +44,7 @@ fn pages(heap: &str, idle: &str, file: &str) -> String {
     format!("{:16}{heap:16}{:32}{idle:16}{:48}{file:16}", "", "", "").replace(' ', "-")
 }
 
-/// A machine with a foreground, a background and a group of which nothing is said.
+/// A machine with a foreground group, a background group and one without a rule.
 fn with_groups() -> FakeRoot {
     let root = machine();
     root.write(
@@ -170,7 +170,8 @@ fn a_record_that_was_just_made_is_kept_where_that_is_asked_for() {
     assert_eq!(root.read("var/lib/omr/warm"), record);
     let (_, stdout, _) = text(&omr(&root, &[&keep[..], &["--json"]].concat()));
     assert!(json(&stdout)["age_seconds"].as_u64().is_some_and(|age| age < 600), "{stdout}");
-    // The controls: one that is older, of a time to come, of another boot, broken; and who does not ask.
+    // The controls: one that is older, of a time to come, of another boot, broken; and who does not
+    // ask.
     let time = json(&record)["time"].as_u64().expect("a time");
     let other = |from: String, to: String| {
         assert_ne!(record.replace(&from, &to), record);

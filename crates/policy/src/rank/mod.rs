@@ -1,6 +1,6 @@
 //! Background processes: in which order they are expendable, and which hint is due.
 //!
-//! A process that nobody uses is hinted twice: first its memory is deactivated, so that the kernel
+//! An unused process is hinted twice: first its memory is deactivated, so that the kernel
 //! reclaims it first when memory is short; later it is paged out. Both happen only where a rule or
 //! a statement says that the process is in the background. The machine need not be idle, since
 //! nobody waits for that memory. [`rank()`] decides every few seconds, from CPU time, class, size
@@ -26,7 +26,7 @@ use processes::LastHint;
 pub use processes::{HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords};
 pub use score::Score;
 
-/// What is to be done with a process.
+/// The action for a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "do")]
 pub enum Verdict {
@@ -61,12 +61,12 @@ pub struct Ranked {
     pub id: ProcessId,
     /// `None`: the process is no candidate, or too little is known about it.
     pub score: Option<Score>,
-    /// What is to be done.
+    /// The action.
     pub verdict: Verdict,
 }
 
-/// Ranks all processes of a sample, the most expendable first. `records` forgets processes that are not
-/// in the list.
+/// Ranks all processes of a sample, the most expendable first. `records` forgets processes that are
+/// not in the list.
 pub fn rank(
     config: &Config,
     state: &State,
@@ -99,7 +99,7 @@ pub fn rank(
     ranked
 }
 
-/// How expendable a process is, or why it is no candidate.
+/// The score of a process, or the reason why it is no candidate.
 fn score(records: &ProcessRecords, now: Monotonic, process: &Process) -> Result<Score, Reason> {
     if process.class != Class::Background {
         return Err(Reason::Class { class: process.class });
@@ -215,8 +215,8 @@ fn page_out(
     Ok(())
 }
 
-/// How much must be paged out so that enough memory is available; at least the size from which on a
-/// process is worth a hint. The next ranking asks for what is lacking then.
+/// Returns the amount that must be paged out so that enough memory is available; at least the
+/// smallest size that is worth a hint. The next ranking computes the amount again.
 pub fn lacking(config: &Config, machine: &Machine) -> Bytes {
     let missing = machine.memory.map(|memory| memory.total.share(config.hints.available) - memory.available);
     missing.unwrap_or_default().max(config.hints.smallest)
@@ -240,15 +240,15 @@ fn calm(config: &Config, machine: &Machine) -> Result<(), Reason> {
 }
 
 impl ProcessRecords {
-    /// Takes in that a hint was given, or was refused. `hour` counts the hours of the wall clock since
-    /// 1970; what the hint wrote to swap on disk counts against the write budget in `state`.
+    /// Takes in that a hint was given, or was refused. `hour` counts the hours of the wall clock
+    /// since 1970; what the hint wrote to swap on disk counts against the write budget in `state`.
     pub fn hinted(&mut self, state: &mut State, now: Monotonic, hour: u64, id: ProcessId, report: &HintReport) {
         state.writes.add(hour, report.swap_writes);
         self.record_hint(now, id, report);
     }
 }
 
-/// Whether memory that was paged out may be prefetched now, for a process that came back to the
+/// Returns true if paged-out memory may be prefetched now, for a process that came back to the
 /// foreground.
 pub fn may_prefetch(config: &Config, state: &State, now: Monotonic) -> bool {
     config.hints.prefetch && quiet(config, state, now).is_ok()

@@ -29,7 +29,7 @@ pub struct Process {
     /// A rule for processes or a statement says that the process is in the background. A group of
     /// class background is not enough: it says nothing about how soon its processes are expendable.
     pub stated: bool,
-    /// How expendable the process is to the kernel, -1000 to 1000.
+    /// The kernel's `oom_score_adj`, -1000 to 1000: a higher one is more expendable.
     pub oom_score_adj: Option<i16>,
     /// CPU time it has used since it started.
     pub cpu: Option<Duration>,
@@ -37,10 +37,12 @@ pub struct Process {
     pub anon: Option<Bytes>,
     /// Its memory in swap.
     pub swapped: Option<Bytes>,
-    /// When its application lost the focus; `None`: it has the focus, or nobody reports the focus.
+    /// When its application lost the focus; `None`: it has the focus, or no source reports the
+    /// focus.
     #[serde(default)]
     pub unfocused: Option<Monotonic>,
-    /// How much the kernel's protection and the keep rule of its group leave to be reclaimed.
+    /// The amount that the kernel's protection and the keep rule of its group allow to be
+    /// reclaimed.
     pub room: Option<Bytes>,
 }
 
@@ -80,7 +82,7 @@ impl HintKind {
     }
 }
 
-/// What a hint has done.
+/// The result of a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HintReport {
     /// The kind of the hint.
@@ -90,11 +92,11 @@ pub struct HintReport {
     pub anon: Bytes,
     /// Bytes written to swap on disk.
     pub swap_writes: Bytes,
-    /// How it ended.
+    /// The end.
     pub end: HintEnd,
 }
 
-/// How a hint ended.
+/// The end of a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HintEnd {
@@ -108,7 +110,7 @@ pub enum HintEnd {
     Failed,
 }
 
-/// What is remembered of a process.
+/// The state of a process that is kept from ranking to ranking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// The last sample of it.
@@ -139,14 +141,14 @@ pub(super) struct LastHint {
     pub end: HintEnd,
 }
 
-/// What is remembered of all processes.
+/// The states of all processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessRecords(BTreeMap<ProcessId, Record>);
 
 /// CPU time counts against at most this long a time, so that a burst at the end of a long rest
 /// counts as use.
 const LONGEST: Duration = Duration::from_secs(10);
-/// A process that could not be hinted is left alone for this long.
+/// A process that could not be hinted gets no hint for this time.
 const REFUSED: Duration = Duration::from_secs(600);
 
 impl ProcessRecords {
@@ -212,7 +214,7 @@ impl ProcessRecords {
     }
 }
 
-/// Whether a process that used this much CPU time counts as unused.
+/// Returns true if a process that used this CPU time counts as unused.
 fn is_rest(used: Duration, dt: Duration, config: &Hints) -> bool {
     used.is_zero() || (!dt.is_zero() && Permyriad::of_time(used, dt) <= config.cpu)
 }

@@ -1,4 +1,4 @@
-//! How expendable a process is, as a number that explains itself.
+//! The score of a process: a number that explains itself.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::reason::short;
 
-/// How expendable a process is, and why: the highest total goes first.
+/// The score of a process, with its parts: the highest total goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Score {
     /// The kernel's own figure, -1000 (never killed) to 1000 (killed first).

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use omr_policy::age::{Ages, Bounds, Generation, Reading};
+use omr_policy::age::{AGES, Ages, Bounds, Generation, Promotions, Reading};
 use omr_units::{Bytes, Monotonic};
 use proptest::prelude::*;
 
@@ -24,7 +24,9 @@ fn reading(first: u64, generations: &[(u64, u64)]) -> Reading {
 
 fn ages(readings: impl IntoIterator<Item = Reading>) -> Ages {
     let mut ages = Ages::default();
-    readings.into_iter().for_each(|reading| ages.add(reading));
+    for reading in readings {
+        ages.add(reading);
+    }
     ages
 }
 
@@ -104,17 +106,59 @@ fn readings_are_forgotten_for_longer_times_only() {
     assert!(little.idle(seconds(240)).least < all.idle(seconds(240)).least, "something was forgotten");
 }
 
+/// The times of the daemon's agings in this many rounds of ten minutes, in seconds.
+fn agings_in(rounds: u64) -> Vec<u64> {
+    (1..=rounds).flat_map(|round| [10, 16, 18, 19, 20].map(|part| (round * 20 + part) * 30)).collect()
+}
+
 #[test]
-fn twelve_rounds_of_the_history_are_remembered() {
-    // Twenty minutes in parts of one, of which the daemon ages in these.
-    let moments: Vec<u64> =
-        (1..=30).flat_map(|round| [10, 16, 18, 19, 20].map(|part| (round * 20 + part) * 60)).collect();
+fn sixteen_hours_of_the_history_are_remembered() {
+    let moments = agings_in(120);
     let agings = (0..).zip(moments.windows(4));
-    let all =
+    let mut all =
         ages(agings.map(|(first, born)| reading(first, &[(born[0], 7), (born[1], 0), (born[2], 0), (born[3], 0)])));
-    let round = seconds(1200);
-    assert_eq!(all.idle(12 * round), bounds(7, 7));
-    assert_eq!(all.idle(14 * round), bounds(0, 7));
+    assert_eq!(all.idle(seconds(16 * 3600)), bounds(7, 7));
+    assert_eq!(all.idle(seconds(20 * 3600)), bounds(0, 7));
+    all.keep(seconds(8 * 3600));
+    assert_eq!(all.idle(seconds(8 * 3600)), bounds(7, 7));
+    assert_eq!(all.idle(seconds(10 * 3600)), bounds(0, 7));
+}
+
+/// Memory of which one byte a second becomes unused, for all time from then on: the bounds show
+/// how old the nearest births are that are remembered.
+fn known_births(rounds: u64) -> Ages {
+    let agings = agings_in(rounds);
+    let mut ages = Ages::default();
+    for (first, born) in (0..).zip(agings.windows(4)) {
+        ages.add(reading(
+            first,
+            &[(born[0], born[1]), (born[1], born[2] - born[1]), (born[2], born[3] - born[2]), (born[3], 0)],
+        ));
+        ages.keep(AGES[AGES.len() - 1]);
+    }
+    ages
+}
+
+#[test]
+fn what_is_forgotten_of_eight_hours_makes_the_bounds_little_wider() {
+    for rounds in 100..120 {
+        let ages = known_births(rounds);
+        let last = ages.at().expect("an aging").0 / SECOND;
+        for age in AGES {
+            let known = ages.idle(age);
+            let unused = last - age.as_secs();
+            let late = last - (age + age / 32).as_secs();
+            assert!(known.least.0 <= unused && known.most.0 >= late, "{age:?}");
+            let spread = known.most.0 - known.least.0;
+            // Four, eight and fifteen minutes are between two agings.
+            let allowed = match age.as_secs() {
+                240 | 480 | 900 => 300,
+                0..=3600 => 0,
+                age => age / 5,
+            };
+            assert!(spread <= allowed, "{rounds} {age:?} {spread}");
+        }
+    }
 }
 
 #[test]
@@ -231,6 +275,125 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// One unit of the model's time, so that its times reach the longest of [`AGES`].
+const UNIT: u64 = 7 * SECOND;
+
+impl Model {
+    /// A reading, in units of time.
+    fn reading_in_units(&self) -> Reading {
+        let generations = self.births.iter().zip(self.oldest..).map(|(&born, number)| {
+            let memory = self.pages.iter().filter(|page| page.generation == number).count() as u64;
+            Generation { number, born: Monotonic(born * UNIT), memory: Bytes(memory) }
+        });
+        Reading::new(generations.collect()).expect("generations")
+    }
+
+    /// The number of pages that were unused for an age at an aging, and still are.
+    fn unused_since(&self, aging: u64, age: Duration) -> u64 {
+        let moment = Monotonic(aging * UNIT) - age;
+        self.pages.iter().filter(|page| page.used * UNIT <= moment.0).count() as u64
+    }
+
+    /// Reclaims pages that were unused for this age at the last aging, oldest first.
+    fn reclaim(&mut self, count: usize, aging: u64, age: Duration) -> u64 {
+        let moment = (Monotonic(aging * UNIT) - age).0;
+        let before = self.pages.len();
+        let mut left = count;
+        self.pages.retain(|page| {
+            let goes = left > 0 && !page.accessed && page.used * UNIT <= moment;
+            left -= usize::from(goes);
+            !goes
+        });
+        (before - self.pages.len()) as u64
+    }
+}
+
+/// Ages in the model, with what they say and what is true.
+struct Watched {
+    model: Model,
+    ages: Ages,
+    /// The time of the last reading.
+    last: u64,
+    /// The true number of pages of each age at the last reading, and at an age longer by a 32nd.
+    unused: Vec<(u64, u64)>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let mut model = Model { births: vec![0; 4], ..Model::default() };
+        model.happen(&Event::Allocate(40));
+        Watched { model, ages: Ages::default(), last: 0, unused: vec![(0, 0); AGES.len()] }
+    }
+
+    fn unused(&self) -> Vec<(u64, u64)> {
+        let of = |age: Duration| self.model.unused_since(self.last, age);
+        AGES.iter().map(|&age| (of(age), of(age + age / 32))).collect()
+    }
+
+    /// After the event that is our aging: the promotions, with the true least and most numbers.
+    fn read(&mut self) -> Option<(Promotions, Vec<(u64, u64)>)> {
+        let left = self.unused();
+        let truth = self.unused.iter().zip(left).map(|(before, now)| (before.0 - now.0, before.1 - now.1)).collect();
+        let known = self.ages.add(self.model.reading_in_units());
+        self.last = self.model.now;
+        self.unused = self.unused();
+        Some((known?, truth))
+    }
+}
+
+/// The true number lies within the bounds; `reclaimed`: pages that only omr took.
+fn check(known: &Promotions, truth: &[(u64, u64)], reclaimed: &[u64]) -> Result<(), TestCaseError> {
+    for (index, age) in AGES.iter().enumerate() {
+        let Bounds { least, most } = known.bounds[index];
+        let (all, late) = (truth[index].0 - reclaimed[index], truth[index].1);
+        prop_assert!(least <= most);
+        prop_assert!(least.0 <= all, "{age:?}: {least} of {all}");
+        prop_assert!(most.0 >= late.saturating_sub(reclaimed[index]), "{age:?}: {most} of {late}");
+        prop_assert!(index == 0 || most <= known.bounds[index - 1].most, "more for a longer age");
+        prop_assert!(index == 0 || least <= known.bounds[index - 1].least, "more for a longer age");
+    }
+    Ok(())
+}
+
+/// The pages that were unused for this time, by the model, are between the bounds of `ages`.
+fn truth_is_between_the_bounds(ages: &Ages, model: &Model, time: u64) -> Result<(), TestCaseError> {
+    let unused = |time: u64| {
+        let moment = model.now.saturating_sub(time);
+        model.pages.iter().filter(|page| page.used <= moment).count() as u64
+    };
+    let known = ages.idle(Duration::from_nanos(time));
+    prop_assert!(known.least <= known.most);
+    let idle = unused(time);
+    prop_assert!(known.least.0 <= idle, "{known:?}, {idle} idle for {time}");
+    let idle = unused(time + time / 32);
+    prop_assert!(known.most.0 >= idle, "{known:?}, {idle} idle for {time} and more");
+    Ok(())
+}
+
+proptest! {
+    // Each case is long, as something must be forgotten in it.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn the_truth_is_between_the_bounds_of_what_is_not_forgotten(
+        events in prop::collection::vec(event(), 300..500),
+    ) {
+        let mut model = Model { births: vec![0; 4], ..Model::default() };
+        let mut ages = Ages::default();
+        model.happen(&Event::Allocate(40));
+        for event in &events {
+            model.happen(event);
+            if !matches!(event, Event::Read) {
+                continue;
+            }
+            ages.add(model.reading());
+            for time in [10, 100, 1000, 3001, 10_000] {
+                truth_is_between_the_bounds(&ages, &model, time)?;
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn the_truth_is_between_the_bounds(events in prop::collection::vec(event(), 1..120)) {
@@ -244,14 +407,61 @@ proptest! {
             }
             ages.add(model.reading());
             for time in [1, 3, 10, 31, 100, 301, 1000, 3001] {
-                let moment = model.now.saturating_sub(time);
-                let idle = model.pages.iter().filter(|page| page.used <= moment).count() as u64;
-                let said = ages.idle(Duration::from_nanos(time));
-                prop_assert!(said.least <= said.most);
-                prop_assert!(said.least.0 <= idle, "{said:?}, {idle} idle for {time}");
-                let longer = model.now.saturating_sub(time + time / 32);
-                let idle = model.pages.iter().filter(|page| page.used <= longer).count() as u64;
-                prop_assert!(said.most.0 >= idle, "{said:?}, {idle} idle for {time} and more");
+                truth_is_between_the_bounds(&ages, &model, time)?;
+            }
+        }
+    }
+
+    #[test]
+    fn true_promotions_are_between_the_bounds_at_each_aging_and_in_the_sum(
+        events in prop::collection::vec(event(), 1..200),
+    ) {
+        let mut watched = Watched::new();
+        let mut sum: Option<(Promotions, Vec<(u64, u64)>)> = None;
+        for event in &events {
+            watched.model.happen(event);
+            if !matches!(event, Event::Read) {
+                continue;
+            }
+            let before = watched.last;
+            let Some((known, truth)) = watched.read() else { continue };
+            prop_assert_eq!(known.over, Duration::from_nanos((watched.last - before) * UNIT));
+            check(&known, &truth, &[0; AGES.len()])?;
+            match &mut sum {
+                Some((all, true_sum)) => {
+                    all.add_later(&known);
+                    true_sum.iter_mut().zip(truth).for_each(|(sum, more)| *sum = (sum.0 + more.0, sum.1 + more.1));
+                }
+                None => sum = Some((known, truth)),
+            }
+        }
+        if let Some((all, truth)) = sum {
+            check(&all, &truth, &[0; AGES.len()])?;
+        }
+    }
+
+    #[test]
+    fn memory_that_omr_reclaimed_is_not_promoted_and_hides_no_promotion(
+        events in prop::collection::vec((event(), 0usize..10, 0..AGES.len()), 1..200),
+    ) {
+        let mut watched = Watched::new();
+        for (event, count, of) in &events {
+            watched.model.happen(event);
+            if !matches!(event, Event::Read) {
+                continue;
+            }
+            // After this aging, omr reclaims; some time later is the next aging.
+            let _ = watched.read();
+            let (known, min_age) = (watched.last, AGES[*of]);
+            let before: Vec<u64> = AGES.iter().map(|&age| watched.model.unused_since(known, age)).collect();
+            let reclaimed = watched.model.reclaim(*count, known, min_age);
+            let of_age: Vec<u64> =
+                AGES.iter().zip(before).map(|(&age, before)| before - watched.model.unused_since(known, age)).collect();
+            watched.model.happen(&Event::Use(3, 20));
+            watched.model.happen(&Event::Age);
+            if let Some((mut promotions, truth)) = watched.read() {
+                promotions.subtract_reclaimed(Bytes(reclaimed), min_age);
+                check(&promotions, &truth, &of_age)?;
             }
         }
     }
@@ -269,4 +479,84 @@ proptest! {
             prop_assert!(long.least <= short.least && long.most <= short.most);
         }
     }
+}
+
+/// Pages that are used at random, each with a mean distance of its own.
+struct Load {
+    pages: Vec<(u64, u64)>,
+    random: u64,
+}
+
+impl Load {
+    /// Half of the pages are used about each half minute, a fifth each 4 and each 45 min, the rest
+    /// never.
+    fn new(pages: u64) -> Self {
+        let mean = |page: u64| match page % 20 {
+            0..9 => 30,
+            9..13 => 240,
+            13..17 => 2700,
+            _ => u64::MAX,
+        };
+        Load { pages: (0..pages).map(|page| (mean(page), 0)).collect(), random: 1 }
+    }
+
+    /// Lets a second go by, at whose end it is `now`.
+    fn second(&mut self, now: u64) {
+        let Load { pages, random } = self;
+        for (mean, used) in pages.iter_mut().filter(|(mean, _)| *mean < u64::MAX) {
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if (*random >> 33).is_multiple_of(*mean) {
+                *used = now;
+            }
+        }
+    }
+
+    fn unused_since(&self, moment: u64) -> u64 {
+        self.pages.iter().filter(|(_, used)| *used <= moment).count() as u64
+    }
+}
+
+/// With an aging each two minutes the promotions at two minutes are exact. The control: samples
+/// each ten minutes tell far too few.
+#[test]
+fn promotions_are_exact_at_the_distance_of_agings_and_too_few_if_derived_from_samples() {
+    const DISTANCE: u64 = 120;
+    const SAMPLE: u64 = 600;
+    let mut load = Load::new(600);
+    let mut model = Model { births: vec![0; 4], ..Model::default() };
+    model.pages = vec![Page { generation: 3, accessed: true, used: 0 }; load.pages.len()];
+    let (mut ages, mut known, mut truth, mut from_samples) = (Ages::default(), Bounds::default(), 0, 0);
+    let mut cohorts = (0, 0);
+    for now in 1..=6 * 3600 {
+        load.second(now);
+        for (page, (_, used)) in model.pages.iter_mut().zip(&load.pages) {
+            (page.accessed, page.used) = (page.accessed || *used == now, *used);
+        }
+        if now % DISTANCE == 0 {
+            if now > 3600 {
+                truth += cohorts.0 - load.unused_since(now - 2 * DISTANCE);
+            }
+            model.now = now;
+            model.age();
+            let generations = model.births.iter().zip(model.oldest..).map(|(&born, number)| Generation {
+                number,
+                born: Monotonic(born * SECOND),
+                memory: Bytes(model.pages.iter().filter(|page| page.generation == number).count() as u64),
+            });
+            let promotions = ages.add(Reading::new(generations.collect()).expect("generations"));
+            if let Some(promotions) = promotions.filter(|_| now > 3600) {
+                known += promotions.at(seconds(DISTANCE)).expect("one of the ages");
+            }
+            cohorts.0 = load.unused_since(now - DISTANCE);
+        }
+        if now % SAMPLE == 0 {
+            if now > 3600 {
+                from_samples += cohorts.1 - load.unused_since(now - SAMPLE - DISTANCE);
+            }
+            cohorts.1 = load.unused_since(now - DISTANCE);
+        }
+    }
+    assert!(truth > 1000, "{truth}");
+    assert_eq!(known, bounds(truth, truth));
+    assert!(from_samples * 2 < truth, "{from_samples} {truth}");
 }

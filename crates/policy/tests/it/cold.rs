@@ -45,7 +45,7 @@ fn a_group_under_a_rule_loses_only_cold_memory_that_goes_to_swap() {
     desk.group(1).keep = Some(Amount::Bytes(Bytes::mib(140)));
     assert_eq!(judged(&desk), Ok(10));
     desk.group(1).class = Class::Foreground;
-    assert_eq!(judged(&desk), Err("class foreground: never touched".into()));
+    assert_eq!(judged(&desk), Err("class foreground: loses no memory".into()));
     // Page cache is no way out where nothing may be swapped.
     let mut desk = desk_cold_only(known(30));
     desk.machine.swap =

@@ -36,6 +36,9 @@ pub fn quiet() -> Machine {
         }),
         memory: Some(Memory { total: Bytes::mib(8192), available: Bytes::mib(1024) }),
         image: None,
+        hibernated: None,
+        disk_rate: None,
+        free_page_reporting: None,
         file_only: true,
     }
 }

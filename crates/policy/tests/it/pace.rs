@@ -1,4 +1,4 @@
-//! How one group is reclaimed, write by write.
+//! Reclaim of one group, write by write.
 
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ fn job(mib: u64) -> Job {
         swap_floor: Bytes::ZERO,
         swap_writes: Bytes::MAX,
         file_only: true,
+        anon_first: false,
         step: Bytes::mib(4),
         write_time: 20 * MS,
     }
@@ -223,7 +224,7 @@ fn a_disk_that_was_slow_for_a_while_is_tried_again() {
 }
 
 #[test]
-fn somebody_elses_writeback_slows_a_job_down_and_does_not_stop_it() {
+fn foreign_writeback_slows_a_job_down_but_does_not_stop_it() {
     for fall in [0, 1, 300_000] {
         let mut pace = Pace::new(job(1000));
         let (mut writeback, mut waited) = (1_000_000_000, Duration::ZERO);

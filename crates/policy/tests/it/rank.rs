@@ -147,7 +147,7 @@ fn without_a_rule_or_a_statement_nothing_is_hinted() {
 fn foreground_and_protected_processes_are_never_hinted() {
     for class in [Class::Foreground, Class::Protected] {
         let mut desk = Desk::new([Process { class, ..process(1, 100) }]);
-        assert_eq!(desk.reason_to_hold(3600), format!("class {}: never touched", class.name()));
+        assert_eq!(desk.reason_to_hold(3600), format!("class {}: loses no memory", class.name()));
         assert_eq!(desk.sample(0)[0].score, None);
     }
 }
@@ -279,7 +279,7 @@ fn between_two_hints_there_is_androids_time() {
         desk.end(last, 100, HintEnd::Stopped);
         let given = desk.now;
         desk.now = given + millis(millis_between - 1);
-        assert_eq!(desk.reason_to_hold(0), "hinted a moment ago, left alone for another 1 ms", "{last:?} {next:?}");
+        assert_eq!(desk.reason_to_hold(0), "hinted a moment ago, no hint for another 1 ms", "{last:?} {next:?}");
         desk.now = given + millis(millis_between);
         assert_eq!(desk.due(0), next);
     }
@@ -414,7 +414,7 @@ fn a_hint_that_is_refused_is_not_given_again_for_ten_minutes() {
     let mut desk = Desk::new([process(1, 100)]);
     desk.due(45);
     desk.end(HintKind::PageOut, 100, HintEnd::Failed);
-    assert_eq!(desk.reason_to_hold(599), "the last hint was refused, left alone for another 1.0 s");
+    assert_eq!(desk.reason_to_hold(599), "the last hint was refused, no hint for another 1.0 s");
     assert_eq!(desk.due(1), HintKind::PageOut);
 }
 

@@ -1,4 +1,4 @@
-//! The refault guard: groups whose pages come back are left alone.
+//! The refault guard: groups whose pages come back are not swept.
 
 use std::time::Duration;
 
@@ -7,6 +7,21 @@ use omr_units::{Bytes, GroupId};
 
 use crate::desk::{Desk, group, quiet, seconds};
 
+/// A machine after the sweep of its one group, of which nothing is left.
+fn swept() -> Desk {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.until_sweep(60);
+    desk.finish(End::Complete, 0);
+    desk
+}
+
+/// Half of the group's memory comes back.
+fn come_back(desk: &mut Desk) {
+    desk.refault(1, 50);
+    desk.hold(1, 50);
+    desk.tick();
+}
+
 #[test]
 fn a_group_whose_pages_come_back_backs_off_twice_as_long_each_time() {
     let mut desk = Desk::new([group(1, 100, 0)]);
@@ -14,9 +29,7 @@ fn a_group_whose_pages_come_back_backs_off_twice_as_long_each_time() {
     for length in [600, 1200, 2400, 4800] {
         desk.finish(End::Complete, 0);
         desk.ticks(10);
-        desk.refault(1, 50);
-        desk.hold(1, 50);
-        desk.tick();
+        come_back(&mut desk);
         assert_eq!(desk.state.backing_off(desk.now), [GroupId(1)]);
         assert_eq!(desk.until_sweep(10_000).0, length);
     }
@@ -47,30 +60,20 @@ fn the_longest_back_off_is_a_day_and_no_configuration_makes_it_overflow() {
 
 #[test]
 fn a_sweep_that_did_no_harm_ends_the_doubling() {
-    let mut desk = Desk::new([group(1, 100, 0)]);
-    desk.until_sweep(60);
-    desk.finish(End::Complete, 0);
-    desk.refault(1, 50);
-    desk.hold(1, 50);
-    desk.tick();
+    let mut desk = swept();
+    come_back(&mut desk);
     desk.until_sweep(600);
     desk.finish(End::Complete, 0);
     // Ten minutes without harm, then somebody comes back to it.
     desk.ticks(600);
-    desk.refault(1, 50);
-    desk.hold(1, 50);
-    desk.tick();
+    come_back(&mut desk);
     assert_eq!(desk.until_sweep(10_000).0, 600);
 }
 
 #[test]
 fn harm_during_a_sweep_long_after_the_last_one_begins_anew() {
-    let mut desk = Desk::new([group(1, 100, 0)]);
-    desk.until_sweep(60);
-    desk.finish(End::Complete, 0);
-    desk.refault(1, 50);
-    desk.hold(1, 50);
-    desk.tick();
+    let mut desk = swept();
+    come_back(&mut desk);
     desk.until_sweep(600);
     desk.finish(End::Complete, 0);
     desk.ticks(1000);
@@ -84,28 +87,20 @@ fn harm_during_a_sweep_long_after_the_last_one_begins_anew() {
 
 #[test]
 fn time_in_which_nothing_was_swept_does_not_end_the_doubling() {
-    let mut desk = Desk::new([group(1, 100, 0)]);
-    desk.until_sweep(60);
-    desk.finish(End::Complete, 0);
-    desk.refault(1, 50);
-    desk.hold(1, 50);
-    desk.tick();
+    let mut desk = swept();
+    come_back(&mut desk);
     desk.machine.load = Some(seconds(2));
     desk.ticks(3000);
     desk.machine = quiet();
     desk.until_sweep(60);
     desk.finish(End::Complete, 0);
-    desk.refault(1, 50);
-    desk.hold(1, 50);
-    desk.tick();
+    come_back(&mut desk);
     assert_eq!(desk.until_sweep(10_000).0, 1200);
 }
 
 #[test]
 fn pages_of_the_same_sweep_that_come_back_later_do_not_double() {
-    let mut desk = Desk::new([group(1, 100, 0)]);
-    desk.until_sweep(60);
-    desk.finish(End::Complete, 0);
+    let mut desk = swept();
     desk.refault(1, 50);
     desk.tick();
     desk.ticks(700);
@@ -170,9 +165,7 @@ fn refaults_count_by_the_minute_and_for_an_hour() {
 
 #[test]
 fn refaults_during_a_later_sweep_count_as_well() {
-    let mut desk = Desk::new([group(1, 100, 0)]);
-    desk.until_sweep(60);
-    desk.finish(End::Complete, 0);
+    let mut desk = swept();
     desk.ticks(2 * 3600);
     desk.hold(1, 100);
     desk.until_sweep(1);

@@ -1,4 +1,4 @@
-//! The schedule of looking at groups: when, and never for more CPU time than allowed.
+//! The schedule of agings and samples: when they are due, and never for more CPU time than allowed.
 
 use std::time::Duration;
 

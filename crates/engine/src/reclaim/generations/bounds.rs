@@ -1,4 +1,5 @@
-//! The bounds of a run: how many agings, how long a command may take, and when page cache goes instead.
+//! The bounds of a run: the number of agings, the time of a command, and the end if page cache is
+//! evicted instead.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl Merges {
     }
 }
 
-/// How long a command may take, so that it sends no more than a number of pages to a disk.
+/// The longest time of a command, so that it sends at most a number of pages to a disk.
 #[derive(Default)]
 pub(super) struct DiskPortion {
     per_page: Option<Duration>,
@@ -49,8 +50,8 @@ impl DiskPortion {
     }
 }
 
-/// Notices that page cache goes where anonymous memory should, because that cannot leave: for example,
-/// zswap is full and may not write to its disk.
+/// Notices that page cache goes where anonymous memory should, because that cannot leave: for
+/// example, zswap is full and may not write to its disk.
 #[derive(Default)]
 pub(super) struct Evicted {
     /// The list before the last command, where the kernel goes on with page cache.
@@ -88,11 +89,11 @@ mod tests {
             evicted.cache_instead(&[*now])
         };
         let mut evicted = Evicted::default();
-        assert!(!write(&mut evicted, &cache_went), "once may be somebody else's doing");
+        assert!(!write(&mut evicted, &cache_went), "once may be the work of another program");
         assert!(!write(&mut evicted, &anon_went));
         assert!(!write(&mut evicted, &cache_went));
         assert!(write(&mut evicted, &cache_went));
-        // Where the kernel was told to leave it alone, it is somebody else's doing.
+        // If the command excluded page cache, another program has evicted it.
         assert!(!Evicted::default().cache_instead(&[cache_went]));
     }
 

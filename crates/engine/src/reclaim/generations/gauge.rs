@@ -8,7 +8,7 @@ use omr_kernel::{Kernel, clock};
 use omr_policy::pace::PaceSample;
 use omr_units::{Bytes, Limit, Monotonic, Pages};
 
-use crate::reclaim::report::of_machine;
+use crate::reclaim::errors::of_machine;
 
 /// Reads the group and the machine between two commands.
 pub(super) struct Gauge<'a> {
@@ -69,8 +69,8 @@ impl Readings {
     }
 }
 
-/// The group and those above it that have a limit of swap. When one of them has reached it, cold pages
-/// cannot leave, and are made young instead.
+/// Returns the group and those above it that have a limit of swap. At such a limit cold pages
+/// cannot leave, and the kernel makes them young instead.
 pub fn with_swap_limit(kernel: &Kernel, group: &Group) -> Result<Vec<Group>> {
     let root = kernel.cgroup()?;
     let paths = group.path().ancestors().filter(|path| !path.as_os_str().is_empty());
@@ -79,7 +79,7 @@ pub fn with_swap_limit(kernel: &Kernel, group: &Group) -> Result<Vec<Group>> {
     Ok(limited.collect::<Result<_, _>>()?)
 }
 
-/// How much more these groups may have in swap.
+/// Returns the amount by which these groups' swap may grow.
 pub fn swap_left(groups: &[Group], buffer: &mut Vec<u8>) -> Result<Bytes> {
     let mut left = Bytes::MAX;
     for group in groups {

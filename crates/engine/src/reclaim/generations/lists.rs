@@ -1,4 +1,4 @@
-//! What the generations of a list say about the age of its memory, and what can be evicted of it.
+//! Ages of memory from the generations of a list, and the part of it that can be evicted.
 
 use std::time::Duration;
 
@@ -8,49 +8,52 @@ use omr_kernel::memcg::Group;
 use omr_policy::short;
 use omr_units::Pages;
 
-/// What to do next with one of the lists.
+/// The next step for one of the lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
-    /// This much can be evicted, up to this generation.
+pub(super) enum NextStep {
+    /// This amount can be evicted, up to this generation.
     Evict { up_to: u64, memory: Pages },
     /// Some memory is cold, and can be evicted after an aging.
     Merge,
-    /// All that is left is younger, or too little.
+    /// The remaining memory is younger, or too little.
     Nothing,
 }
 
-pub(super) fn act(list: &Lists, older_than: Duration, order: EvictionOrder, smallest: Pages) -> Act {
+/// Returns the next step for a list.
+pub(super) fn next_step(list: &Lists, older_than: Duration, order: EvictionOrder, smallest: Pages) -> NextStep {
     let generations = list.generations();
     let old = (0..generations.len()).take_while(|&index| idle(generations, index) >= Some(older_than)).count();
     // The kernel evicts nothing of the youngest two.
-    let takable = match order {
+    let evictable = match order {
         EvictionOrder::AnonOnly => old.min(generations.len().saturating_sub(2)),
         EvictionOrder::AnonFirst => old.min(generations.len().saturating_sub(2)).min(1),
     };
     let sum = |count: usize| Pages(generations[..count].iter().map(|generation| generation.anon.0).sum());
-    let memory = sum(takable);
-    if takable > 0 && memory >= smallest {
-        Act::Evict { up_to: generations[takable - 1].number, memory }
+    let memory = sum(evictable);
+    if evictable > 0 && memory >= smallest {
+        NextStep::Evict { up_to: generations[evictable - 1].number, memory }
     } else if sum(old) >= smallest {
-        Act::Merge
+        NextStep::Merge
     } else {
-        Act::Nothing
+        NextStep::Nothing
     }
 }
 
-/// How long ago the first aging was: everything in the oldest generation was not used since then.
+/// Returns the time since the first aging: all memory in the oldest generation is unused since
+/// then.
 pub(super) fn reach(list: &Lists) -> Option<Duration> {
     list.generations().get(1).map(|next| next.age)
 }
 
-/// How long the generation at this place was surely not used: since the next younger one was made.
+/// Returns the time for which this generation was surely unused: since the next younger one was
+/// made.
 fn idle(generations: &[Generation], index: usize) -> Option<Duration> {
     generations.get(index + 1).map(|next| next.age)
 }
 
-/// How much of the memory that goes to swap was surely not used for an age; `None`: no aging was that
-/// long ago.
-pub fn old(list: &Lists, older_than: Duration) -> Option<Pages> {
+/// Returns the memory, of that which goes to swap, that is surely unused for an age; `None`: no
+/// aging was this long ago.
+pub fn cold(list: &Lists, older_than: Duration) -> Option<Pages> {
     reach(list).filter(|reach| *reach >= older_than)?;
     let generations = list.generations();
     let old = (0..generations.len()).take_while(|&index| idle(generations, index) >= Some(older_than));
@@ -58,7 +61,7 @@ pub fn old(list: &Lists, older_than: Duration) -> Option<Pages> {
 }
 
 /// True if the kernel evicts up to this generation.
-pub(super) fn is_takable(list: &Lists, node: u32, up_to: u64) -> bool {
+pub(super) fn can_evict(list: &Lists, node: u32, up_to: u64) -> bool {
     list.node == node && up_to.saturating_add(2) <= list.youngest().number
 }
 
@@ -67,7 +70,7 @@ pub(super) fn cache(lists: &[Lists]) -> Pages {
     Pages(lists.iter().map(|list| list.file().0).sum())
 }
 
-/// Says that no aging was long enough ago, and what to do about it.
+/// Returns the message that no aging was long enough ago, with the remedy.
 pub(super) fn not_aged(group: &Group, lists: &[Lists], older_than: Duration) -> String {
     let (group, time) = (omr_base::text::printable(&group.path().to_string_lossy()), short(older_than));
     let reach = match lists.iter().filter_map(reach).max() {
@@ -76,7 +79,7 @@ pub(super) fn not_aged(group: &Group, lists: &[Lists], older_than: Duration) -> 
     };
     let window = humantime::format_duration(older_than);
     format!(
-        "{reach}, not for {time}: --wait looks first, as does omr wss {group} --window {}",
+        "{reach}, not for {time}: --wait ages it first, as does omr wss {group} --window {}",
         window.to_string().replace(' ', "")
     )
 }
@@ -106,8 +109,8 @@ pub(super) mod tests {
         found.expect("lists")
     }
 
-    fn evict(up_to: u64, memory: u64) -> Act {
-        Act::Evict { up_to, memory: Pages(memory) }
+    fn evict(up_to: u64, memory: u64) -> NextStep {
+        NextStep::Evict { up_to, memory: Pages(memory) }
     }
 
     #[test]
@@ -115,27 +118,28 @@ pub(super) mod tests {
         let full: &[_] = &[(400, 100, 7), (180, 200, 7), (60, 400, 7), (1, 800, 7)];
         let emptied: &[_] = &[(400, 0, 7), (180, 200, 7), (60, 400, 7), (1, 800, 7)];
         let young: &[_] = &[(9, 100, 7), (9, 200, 7), (9, 400, 7), (1, 800, 7)];
-        // After one aging, long ago: all but the youngest is old, and the kernel wants two younger ones.
+        // After one aging, long ago: all but the youngest is old, and the kernel wants two younger
+        // ones.
         let once: &[_] = &[(400, 0, 7), (400, 0, 7), (400, 100, 7), (300, 5, 7)];
         for (what, generations, seconds, only, first) in [
             ("oldest only", full, 120, evict(3, 100), evict(3, 100)),
             ("exactly as old", full, 180, evict(3, 100), evict(3, 100)),
             ("two are old enough", full, 60, evict(4, 300), evict(3, 100)),
-            ("nothing as old", full, 181, Act::Nothing, Act::Nothing),
+            ("nothing as old", full, 181, NextStep::Nothing, NextStep::Nothing),
             ("of three the third is of the youngest two", full, 1, evict(4, 300), evict(3, 100)),
-            ("page cache stands in the way", emptied, 60, evict(4, 200), Act::Merge),
-            ("all is young", young, 10, Act::Nothing, Act::Nothing),
-            ("aged once", once, 120, Act::Merge, Act::Merge),
-            ("two generations", &[(400, 100, 7), (300, 5, 7)], 120, Act::Merge, Act::Merge),
-            ("one generation", &[(400, 100, 7)], 120, Act::Nothing, Act::Nothing),
+            ("page cache stands in the way", emptied, 60, evict(4, 200), NextStep::Merge),
+            ("all is young", young, 10, NextStep::Nothing, NextStep::Nothing),
+            ("aged once", once, 120, NextStep::Merge, NextStep::Merge),
+            ("two generations", &[(400, 100, 7), (300, 5, 7)], 120, NextStep::Merge, NextStep::Merge),
+            ("one generation", &[(400, 100, 7)], 120, NextStep::Nothing, NextStep::Nothing),
         ] {
-            let act = |order| act(&list(generations), Duration::from_secs(seconds), order, Pages(32));
+            let act = |order| next_step(&list(generations), Duration::from_secs(seconds), order, Pages(32));
             assert_eq!(act(EvictionOrder::AnonOnly), only, "{what}");
             assert_eq!(act(EvictionOrder::AnonFirst), first, "{what}");
         }
         assert_eq!(
-            act(&list(full), Duration::from_secs(120), EvictionOrder::AnonFirst, Pages(101)),
-            Act::Nothing,
+            next_step(&list(full), Duration::from_secs(120), EvictionOrder::AnonFirst, Pages(101)),
+            NextStep::Nothing,
             "too little"
         );
     }

@@ -1,13 +1,14 @@
-//! Reclaiming memory that surely was not used for an age, and nothing else.
+//! Reclaims only memory that surely was not used for an age.
 //!
-//! Evicts generations through `lru_gen`, in portions, oldest first, as far as their pages surely were
-//! not used for the age that was asked for. The kernel looks at each page's accessed bit once more
-//! before it evicts the page, so memory that was used since the last aging stays.
+//! Evicts generations through `lru_gen`, in portions, oldest first, if their pages surely were not
+//! used for the requested age. The kernel checks each page's accessed bit once more before it
+//! evicts the page, so memory that was used since the last aging stays.
 //!
-//! Only memory that goes to swap is evicted: the age of page cache says when it was read in. Kernels
-//! before 6.16 cannot be told so. They evict anonymous memory first and go on with page cache when none
-//! is left in the *oldest* generation, so there a portion is at most half of what is in that, and the
-//! last of it stays. If younger generations are old enough, too, an aging merges them into the oldest.
+//! Only memory that goes to swap is evicted, because the age of page cache only shows when it was
+//! read in. Kernels before 6.16 cannot exclude page cache. They evict anonymous memory first, and
+//! then page cache if the *oldest* generation has no anonymous memory left. On these kernels a
+//! portion is at most half of that generation's anonymous memory, and the last of it stays. If
+//! younger generations are old enough, too, an aging merges them into the oldest.
 
 mod bounds;
 mod gauge;
@@ -29,25 +30,27 @@ use omr_units::{Bytes, PageSize, Pages};
 
 use self::bounds::{DiskPortion, Evicted, Merges};
 use self::gauge::{Gauge, Readings};
-use self::lists::{Act, act, cache, is_takable, not_aged, reach};
-use super::method::Target;
-use super::report::{Report, reported};
+use self::lists::{NextStep, cache, can_evict, next_step, not_aged, reach};
+use super::report::{Report, run_job};
+use super::target::Target;
 use crate::aging::no_recency;
 use crate::session::{Progress, Session};
 
 pub use self::gauge::{swap_left, with_swap_limit};
-pub use self::lists::old;
+pub use self::lists::cold;
 
 /// Less than this, in a group on a node, is not worth a command.
 const SMALLEST: Bytes = omr_policy::pace::SMALLEST_STEP;
-/// The same for a swap disk and a kernel that goes on with page cache: one command may send this much.
+/// The same for a swap disk and a kernel that evicts page cache, too: one command may send this
+/// much.
 const SMALLEST_TO_DISK: Bytes = Bytes::mib(1);
 
-/// Agings of one group on one node in one run; two merge whatever is old enough into the oldest.
+/// The most agings of one group on one node in one run; two merge all old enough generations into
+/// the oldest.
 const MERGES: u32 = 2;
 
-/// Memory whose use the kernel does not see does not count up to this size, or up to this part of the
-/// memory that goes to swap.
+/// Memory whose use the kernel does not see does not count up to this size, or up to this part of
+/// the memory that goes to swap.
 const LITTLE: Bytes = Bytes::mib(4);
 const LITTLE_PART: u64 = 8;
 
@@ -55,7 +58,7 @@ const LITTLE_PART: u64 = 8;
 pub(super) struct Evictor<'s, 'a> {
     session: &'s mut Session<'a>,
     reader: Reader,
-    /// The order that the kernel is told: the narrower one until the kernel does not know it.
+    /// The order of eviction: the narrower one, unless the kernel does not know it.
     order: EvictionOrder,
     /// The most agings of one group on one node in one run.
     merges: u32,
@@ -83,24 +86,24 @@ struct Unseen {
     little: Bytes,
     /// Files in tmpfs that are not mapped.
     unmapped: Bytes,
-    /// The processes' mappings were looked into.
-    is_looked_into: bool,
+    /// The processes' mappings were checked.
+    is_checked: bool,
 }
 
 impl<'s, 'a> Evictor<'s, 'a> {
-    /// An evictor. Without `may_age` it makes no aging, which nothing can interrupt: for a caller that has
-    /// to end within 100 ms, and ages by other means.
+    /// An evictor. Without `may_age` it makes no aging, which nothing can interrupt: for a caller
+    /// that has to end within 100 ms, and ages by other means.
     pub fn new(session: &'s mut Session<'a>, may_age: bool) -> Self {
         let merges = if may_age { MERGES } else { 0 };
         Evictor { session, reader: Reader::default(), order: EvictionOrder::AnonOnly, merges }
     }
 
-    /// Evicts memory of one group, not of its children, that was not used for `older_than`. The job's
-    /// floor is of the group with its children.
+    /// Evicts memory of one group, not of its children, that was not used for `older_than`. The
+    /// job's floor is of the group with its children.
     pub fn run(&mut self, target: Target<'_>, mut job: Job, older_than: Duration) -> Report {
-        // The kernel is never told to evict page cache here.
+        // Page cache is never evicted here.
         job.file_only = false;
-        reported(target, job, |group, job, report| self.portions(group, job, older_than, report))
+        run_job(target, job, |group, job, report| self.portions(group, job, older_than, report))
     }
 
     fn portions(&mut self, group: &Group, job: Job, older_than: Duration, report: &mut Report) -> Result<End> {
@@ -149,7 +152,8 @@ impl<'s, 'a> Evictor<'s, 'a> {
         report.swapped_out = (last.pswpout - first.pswpout).bytes(page);
         report.demoted = (last.pgdemote - first.pgdemote).bytes(page);
         report.size = last.current;
-        // By its own lists: in memory.stat swap cache is a part of "file" or is not, depending on the kernel.
+        // By its own lists: in memory.stat swap cache is a part of "file" or is not, depending on
+        // the kernel.
         self.reader.read_group(kernel, group, &mut lists)?;
         report.freed_file = (cache_before - cache(&lists)).bytes(page).min(report.freed);
         report.freed_anon = report.freed - report.freed_file;
@@ -183,12 +187,12 @@ impl<'s, 'a> Evictor<'s, 'a> {
             _ => SMALLEST,
         };
         let Some((list, act)) = self.choose(run, pages(smallest, page)) else {
-            return self.nothing_left(run, report).map(Some);
+            return self.end_without_cold(run, report).map(Some);
         };
         if !self.sees_use(run, report)? {
             return Ok(Some(End::NotSeen));
         }
-        if let Act::Evict { up_to, memory } = act {
+        if let NextStep::Evict { up_to, memory } = act {
             return self.evict(run, &list, (up_to, memory), bytes, report);
         }
         run.merges.count(list.node);
@@ -198,7 +202,8 @@ impl<'s, 'a> Evictor<'s, 'a> {
         Ok(None)
     }
 
-    /// Evicts up to a generation, in which there is this much memory. How that ends the run, if it does.
+    /// Evicts up to a generation, in which there is this much memory. How that ends the run, if it
+    /// does.
     fn evict(
         &mut self,
         run: &mut Run<'_>,
@@ -233,7 +238,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
             Outcome::Unsupported => {
                 // The numbers had moved on, or the kernel does not know this swappiness.
                 self.reader.read_group(kernel, group, &mut run.lists)?;
-                if run.lists.iter().any(|now| now.id == list.id && is_takable(now, list.node, up_to)) {
+                if run.lists.iter().any(|now| now.id == list.id && can_evict(now, list.node, up_to)) {
                     self.order = EvictionOrder::AnonFirst;
                 }
             }
@@ -249,25 +254,27 @@ impl<'s, 'a> Evictor<'s, 'a> {
         Ok(None)
     }
 
-    /// The list of which most can be evicted; if there is none, the first that needs an aging.
-    fn choose(&self, run: &Run<'_>, smallest: Pages) -> Option<(Lists, Act)> {
-        let acts = run.lists.iter().map(|list| (*list, act(list, run.older_than, self.order, smallest)));
+    /// Returns the list with the most memory to evict; if there is none, the first that needs an
+    /// aging.
+    fn choose(&self, run: &Run<'_>, smallest: Pages) -> Option<(Lists, NextStep)> {
+        let acts = run.lists.iter().map(|list| (*list, next_step(list, run.older_than, self.order, smallest)));
         let possible = acts.filter(|(list, act)| match act {
-            Act::Evict { .. } => true,
-            Act::Merge => run.merges.count_of(list.node) < self.merges,
-            Act::Nothing => false,
+            NextStep::Evict { .. } => true,
+            NextStep::Merge => run.merges.count_of(list.node) < self.merges,
+            NextStep::Nothing => false,
         });
         possible.max_by_key(|(_, act)| match act {
-            Act::Evict { memory, .. } => memory.0,
+            NextStep::Evict { memory, .. } => memory.0,
             _ => 0,
         })
     }
 
-    /// True if the kernel sees the use of nearly all of the group's memory. The processes' mappings are
-    /// looked into once in a run and not before there is something to evict, as that takes some time.
+    /// Returns true if the kernel sees the use of nearly all of the group's memory. The processes'
+    /// mappings are checked once in a run, and only if there is something to evict, as that takes
+    /// some time.
     fn sees_use(&self, run: &mut Run<'_>, report: &mut Report) -> Result<bool> {
-        let Unseen { little, unmapped, is_looked_into } = &mut run.unseen;
-        if std::mem::replace(is_looked_into, true) {
+        let Unseen { little, unmapped, is_checked } = &mut run.unseen;
+        if std::mem::replace(is_checked, true) {
             return Ok(true);
         }
         let (kernel, group) = (run.gauge.kernel, run.gauge.group);
@@ -279,8 +286,8 @@ impl<'s, 'a> Evictor<'s, 'a> {
         Ok(is_little)
     }
 
-    /// Why nothing can be evicted.
-    fn nothing_left(&self, run: &Run<'_>, report: &mut Report) -> Result<End> {
+    /// Returns the reason why nothing can be evicted.
+    fn end_without_cold(&self, run: &Run<'_>, report: &mut Report) -> Result<End> {
         if !self.session.actuator.is_live() {
             report.asked = Bytes::ZERO;
         }
@@ -297,7 +304,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
 }
 
 impl Run<'_> {
-    /// Written to swap so far, by the whole machine.
+    /// Returns the memory that the whole machine has written to swap so far.
     fn swap_written(&self, page: PageSize) -> Bytes {
         (self.last.pswpout - self.first.pswpout).bytes(page)
     }
@@ -307,11 +314,11 @@ impl Unseen {
     /// `None`: too much of the group is files in tmpfs that are not mapped, or that is not known.
     fn of(stat: &MemoryStat, report: &mut Report) -> Option<Self> {
         let little = LITTLE.max(Bytes(stat.swap_backed().unwrap_or_default().0 / LITTLE_PART));
-        // Shared memory beyond all that is mapped of files and shared memory is surely not mapped. It is
-        // used through read and write, if at all.
+        // Shared memory beyond all that is mapped of files and shared memory is surely not mapped.
+        // It is used through read and write, if at all.
         let unmapped = stat.shmem.zip(stat.file_mapped).map(|(shmem, mapped)| shmem - mapped);
         match unmapped {
-            Some(unmapped) if unmapped <= little => Some(Unseen { little, unmapped, is_looked_into: false }),
+            Some(unmapped) if unmapped <= little => Some(Unseen { little, unmapped, is_checked: false }),
             much => {
                 report.error = much.map(|bytes| format!("{bytes} or more are files in tmpfs that are not mapped"));
                 None
@@ -338,14 +345,15 @@ mod tests {
 
     const FILE: &str = "sys/kernel/debug/lru_gen";
 
-    /// The text of two groups, of which the second has this name and so many pages in its oldest generation.
+    /// The text of two groups, of which the second has this name and so many pages in its oldest
+    /// generation.
     fn text(name: &str, oldest: u64) -> String {
         let rows = |oldest| format!(" 3 400000 {oldest} 0 \n 4 180000 0 0 \n 5 60000 0 0 \n 6 1 1 0 \n");
         format!("memcg     1 /\n node     0\n{}memcg     7 {name}\n node     0\n{}", rows(9), rows(oldest))
     }
 
     #[test]
-    fn of_a_group_that_ended_before_the_command_nothing_counts_as_evicted() {
+    fn nothing_counts_as_evicted_if_the_group_ended_before_the_command() {
         let evict = |ends| {
             let root = FakeRoot::captured(Release::V6_12)
                 .proc("swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 524284 0 -2\n")
@@ -360,8 +368,8 @@ mod tests {
             let kernel = Kernel::open(root.path()).expect("a kernel");
             let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
             let mut commands = 0;
-            // All that is asked for goes, of the group whose id it is when the command comes: "/a", or, where that has ended
-            // by then, another.
+            // All that is asked for goes, of the group whose id it is when the command comes: "/a",
+            // or, where that has ended by then, another.
             let mut kernel_side = Writes(|data: &str| {
                 assert!(data.starts_with("- 7 0 3 max "), "{data}");
                 commands += 1;
@@ -380,6 +388,7 @@ mod tests {
                 swap_floor: Bytes::ZERO,
                 swap_writes: Bytes::MAX,
                 file_only: false,
+                anon_first: false,
                 step: Bytes::mib(4),
                 write_time: Duration::from_secs(10),
             };

@@ -19,7 +19,7 @@ use omr_policy::short;
 use omr_units::Bytes;
 use serde::Serialize;
 
-use super::Args;
+use super::args::Args;
 
 /// Groups with less memory are left out.
 const SMALLEST: Bytes = Bytes::mib(16);
@@ -56,7 +56,7 @@ struct Row {
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     let nodes = Nodes::read(&kernel)?;
-    aging::require(&kernel)?;
+    aging::require_mglru(&kernel)?;
     cancel::catch_signals();
     let stop = Flag::default();
     let mut observer = Observer::new(&kernel);
@@ -70,7 +70,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
             Group::open(hierarchy, path).map_err(|err| if err.is_gone() { no_group(path) } else { err.into() })?;
         observer.add_tree(&top)?;
     }
-    observer.window(&mut Live, args.look, &stop, |_| Ok(()))?;
+    observer.age_over_window(&mut Live, args.look, &stop, |_| Ok(()))?;
     if stop.is_set() {
         return Err(Exit::Partial.error("stopped before use was measured"));
     }

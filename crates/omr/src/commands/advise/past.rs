@@ -13,7 +13,7 @@ use omr_base::paths;
 use omr_base::text::printable;
 use omr_config::{Glob, parts};
 use omr_history as history;
-use omr_history::{AGES, Idle};
+use omr_history::Idle;
 use omr_kernel::{Kernel, clock};
 use omr_policy::advise::{self, Advice, LEAST_COVERED, LEAST_SAMPLES, MARGIN, Sample};
 use omr_policy::age::Bounds;
@@ -22,7 +22,8 @@ use omr_policy::trial::Guard;
 use omr_units::{Bytes, Permyriad};
 use serde::Serialize;
 
-use super::{Args, is_users, setting, unit};
+use super::args::Args;
+use super::unit::{is_users, limit_command, unit};
 
 /// Groups in the table; `--json` has all.
 const ROWS: usize = 15;
@@ -125,14 +126,14 @@ fn to_policy(sample: &history::Sample) -> Sample {
 /// Returns the memory that was used since the previous sample; `None`: unknown, as ages from long
 /// before the sample do not cover this time.
 fn used(idle: &Idle, over: Duration) -> Option<Bounds> {
-    let idle_for = idle.of(age(over)?).filter(|_| idle.ago <= over / 8)?;
+    let (_, idle_for) = idle.ages().find(|&(age, _)| reaches_back(age, over)).filter(|_| idle.ago <= over / 8)?;
     Some(Bounds { least: idle.memory - idle_for.most, most: idle.memory - idle_for.least })
 }
 
-/// Returns the age that reaches back to about the previous sample: samples do not come to the
+/// Returns true if this age reaches back to about the previous sample: samples do not come to the
 /// second.
-fn age(over: Duration) -> Option<Duration> {
-    AGES.into_iter().find(|&age| age + age / 8 >= over)
+fn reaches_back(age: Duration, over: Duration) -> bool {
+    age + age / 8 >= over
 }
 
 /// Error if there is no group.
@@ -266,7 +267,7 @@ fn describe(group: &Group, args: &Args) -> String {
             counted(advice.short, "sample")
         );
     }
-    let _ = write!(text, "\n\nTo limit it: {}", setting(&group.path, advice.high));
+    let _ = write!(text, "\n\nTo limit it: {}", limit_command(&group.path, advice.high));
     text
 }
 
@@ -340,18 +341,6 @@ fn patch(groups: &[Group], container: &str) -> Result<String> {
     Ok(serde_json::to_string_pretty(&patch)?)
 }
 
-/// Parses the name of a container: a DNS label.
-pub fn parse_container(text: &str) -> Result<String, String> {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let is_label =
-        (1..=63).contains(&text.len()) && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-');
-    if is_label {
-        Ok(text.into())
-    } else {
-        Err("expected the name of a container: a-z, 0-9 and inner -, at most 63 characters".into())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -362,7 +351,7 @@ mod tests {
     use omr_units::GroupId;
 
     use super::*;
-    use omr_history::{Since, Store};
+    use omr_history::{AGES, Since, Store};
 
     #[derive(Debug, Parser)]
     struct Words {
@@ -390,14 +379,16 @@ mod tests {
             file: Bytes::ZERO,
             shmem: Bytes::ZERO,
             swap: None,
-            idle: Some(Idle { ago: Duration::ZERO, memory, bounds: [idle; AGES.len()] }),
+            idle: Some(Idle { ago: Duration::ZERO, memory, bounds: [Some(idle); AGES.len()] }),
             since: Some(Since {
                 over: Duration::from_secs(600),
                 refaults_anon: Some(Bytes::ZERO),
                 refaults_file: Some(Bytes::ZERO),
                 swapped_in: None,
                 stalled: Some(Duration::ZERO),
+                reclaimed: Some(Bytes::ZERO),
             }),
+            promotions: None,
             nodes: Vec::new(),
             cost: None,
         }
@@ -538,21 +529,32 @@ mod tests {
 
     #[test]
     fn the_age_reaches_back_to_the_sample_before() {
-        for (over, seconds) in
-            [(600.02, Some(600)), (660.0, Some(600)), (700.0, Some(1800)), (30.0, Some(30)), (5000.0, None)]
-        {
+        for (over, seconds) in [
+            (600.02, Some(600)),
+            (660.0, Some(600)),
+            (700.0, Some(900)),
+            (30.0, Some(30)),
+            (5000.0, Some(7200)),
+            (40_000.0, None),
+        ] {
             let over = Duration::from_secs_f64(over);
-            assert_eq!(age(over), seconds.map(Duration::from_secs), "{over:?}");
+            let age = AGES.into_iter().find(|&age| reaches_back(age, over));
+            assert_eq!(age, seconds.map(Duration::from_secs), "{over:?}");
         }
     }
 
     #[test]
-    fn a_container_has_a_name_that_kubernetes_takes() {
-        for (name, is_one) in
-            [("db", true), ("my-db-2", true), ("", false), ("-a", false), ("A", false), ("a.b", false)]
-        {
-            assert_eq!(parse_container(name).is_ok(), is_one, "{name}");
+    fn of_a_sample_of_an_older_omr_the_next_age_that_it_has_counts() {
+        let mut sample = sample(Duration::ZERO, "a", 100);
+        let idle = sample.idle.as_mut().expect("ages");
+        for (age, bounds) in AGES.iter().zip(&mut idle.bounds) {
+            *bounds = match age.as_secs() {
+                240 | 480 | 900 | 7200.. => None,
+                600 => Some(Bounds { least: Bytes::mib(800), most: Bytes::mib(800) }),
+                _ => Some(Bounds { least: Bytes::mib(900), most: Bytes::mib(900) }),
+            };
         }
-        assert!(parse_container(&"a".repeat(64)).is_err());
+        let used = used(idle, Duration::from_secs(500));
+        assert_eq!(used, Some(Bounds { least: Bytes::mib(200), most: Bytes::mib(200) }));
     }
 }

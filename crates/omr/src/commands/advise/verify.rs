@@ -1,8 +1,9 @@
-//! `omr advise --verify`: tries it.
+//! `omr advise --verify`: tries sizes of a group under a guard.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -24,37 +25,39 @@ use omr_policy::{Class, Config, short};
 use omr_units::{Bytes, Limit, Permyriad};
 use serde::Serialize;
 
-use super::{Args, SHORTEST, setting};
+use super::args::{Args, SHORTEST};
+use super::unit::limit_command;
 
-/// Each size on the way is watched for this part of the time that the last one is held.
+/// Each size before the last is tried for this part of the last one's time.
 const LOOKS: u32 = 20;
 
-/// What is printed.
+/// The output.
 #[derive(Debug, Serialize)]
 struct Summary {
     group: String,
-    /// What memory.high held before, and holds again.
+    /// The group's own memory.high, which is restored at the end.
     own_limit: String,
     guard: Guard,
-    /// Nothing below this was to be tried.
+    /// The lowest size that may be tried.
     floor: Bytes,
-    /// The size asked about.
+    /// The requested size; `None`: the smallest is searched for.
     asked: Option<Bytes>,
     /// The smallest size that was within the guard for the whole time.
     held: Option<Bytes>,
     held_for_seconds: f64,
-    /// The smallest that was so for a look.
+    /// The smallest size that was within the guard for the shorter time of the sizes before the
+    /// last.
     good: Option<Bytes>,
-    /// How much lower that is than what the group held by itself.
+    /// The difference between that size and the group's memory before the trial.
     saved: Option<Bytes>,
-    /// Why nothing lower was tried.
+    /// The reason why no lower size was tried.
     bottom: Option<Bottom>,
     ended: &'static str,
     tried: Vec<Step>,
     seconds: f64,
 }
 
-/// What was seen at a size.
+/// The measurements at one size.
 #[derive(Debug, Serialize)]
 struct Step {
     size: Bytes,
@@ -89,6 +92,34 @@ impl Step {
     }
 }
 
+impl Summary {
+    /// Sums up a trial of a group that had the limit `own` and the size `before`.
+    fn new(group: String, own: Limit, plan: &Plan, before: Bytes, trial: &Trial, ended: Ended, time: Duration) -> Self {
+        let held = trial.held();
+        Summary {
+            group,
+            own_limit: own.to_string(),
+            guard: plan.guard,
+            floor: plan.floor,
+            asked: plan.target,
+            held,
+            held_for_seconds: plan.hold.as_secs_f64(),
+            good: trial.good(),
+            saved: held.map(|size| before - size),
+            bottom: trial.bottom(),
+            ended: match ended {
+                Ended::Over => "over",
+                Ended::Stopped => "stopped",
+                Ended::Gone => "gone",
+                Ended::Empty => "empty",
+                Ended::Theirs(_) => "theirs",
+            },
+            tried: trial.tried().iter().map(Step::new).collect(),
+            seconds: time.as_secs_f64(),
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
@@ -100,11 +131,11 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
     let name = printable(&path.to_string_lossy());
     let loaded = config::load_or_refuse(root, None)?;
     let (tree, _) = read_groups(&kernel, root, &loaded, false)?;
-    let seen = admit(&kernel, &tree, &group, &name, args)?;
+    let seen = check_group(&kernel, &tree, &group, &name, args)?;
     let mut live = Live;
     let journal = backend::journal(&kernel, &paths::state_dir(root), &mut live)
-        .context("memory.high is changed, so what it holds must be written down first")?;
-    let floor = floor(&kernel, &tree, &group, &name, &loaded.policy, args.size, seen.current)?;
+        .context("memory.high is changed, so its value must be saved first")?;
+    let floor = lowest_size(&kernel, &tree, &group, &name, &loaded.policy, args.size, seen.current)?;
     let backend = Backend::probe(loaded.backend, &group, &mut live)
         .ok()
         .filter(|backend| *backend != Backend::MemoryHigh)
@@ -123,11 +154,11 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
         progress: &mut |_| {},
     };
     let mut runner = TrialRunner::new(session, &group, &loaded.policy, backend).with_context(|| name.clone())?;
-    let own = runner.own();
+    let own = runner.user_limit();
     if !runner.knows_ages() {
         eprintln!(
-            "omr: without ages the kernel takes what is used with what is not, and a smaller size may hold than is \
-             found: omr doctor says what brings them (MGLRU)"
+            "omr: without ages (MGLRU) the kernel also reclaims memory in use, so a smaller size may pass than is \
+             found: omr doctor shows how to get ages"
         );
     }
     let began = clock::read_monotonic();
@@ -135,52 +166,32 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
     let (trial, ended) = runner.run(plan, &mut |trial| {
         bar.set_message(match trial.size() {
             Some(size) => format!("{name}: {size}"),
-            None => format!("{name}: as it is"),
+            None => format!("{name}: current size"),
         });
         bar.tick();
     })?;
     bar.finish_and_clear();
 
-    let held = trial.held();
-    let summary = Summary {
-        group: name,
-        own_limit: own.to_string(),
-        guard,
-        floor,
-        asked: args.size,
-        held,
-        held_for_seconds: args.r#for.as_secs_f64(),
-        good: trial.good(),
-        saved: held.map(|size| seen.current - size),
-        bottom: trial.bottom(),
-        ended: match ended {
-            Ended::Over => "over",
-            Ended::Stopped => "stopped",
-            Ended::Gone => "gone",
-            Ended::Empty => "empty",
-            Ended::Theirs(_) => "theirs",
-        },
-        tried: trial.tried().iter().map(Step::new).collect(),
-        seconds: clock::read_monotonic().since(began).as_secs_f64(),
-    };
+    let time = clock::read_monotonic().since(began);
+    let summary = Summary::new(name, own, &plan, seen.current, &trial, ended, time);
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&summary)?);
     } else {
-        outln!("{}", text(&summary, &trial, &group, seen.current, ended, plan).trim_end());
+        outln!("{}", describe(&summary, &trial, &group, seen.current, ended, plan).trim_end());
     }
     Ok(match ended {
-        Ended::Over if args.size.is_none() || held.is_some() && held == args.size => Exit::Done,
+        Ended::Over if args.size.is_none() || summary.held.is_some() && summary.held == args.size => Exit::Done,
         _ => Exit::Partial,
     })
 }
 
-/// What is refused before anything is touched; else the group as it is.
-fn admit(kernel: &Kernel, tree: &Tree, group: &Group, name: &str, args: &Args) -> Result<TrialSample> {
+/// Checks the group before anything is changed, and returns its current state.
+fn check_group(kernel: &Kernel, tree: &Tree, group: &Group, name: &str, args: &Args) -> Result<TrialSample> {
     if group.is_root() {
         return Err(Exit::Usage.error("the machine as a whole has no memory.high; name a group"));
     }
     let node = tree.nodes().iter().find(|node| node.id == group.id());
-    let node = node.with_context(|| format!("group {name} was made just now; try again"))?;
+    let node = node.with_context(|| format!("group {name} was created just now; try again"))?;
     if !group.dir().has("memory.high") {
         let text =
             format!("{name} has no memory controller; enable it in cgroup.subtree_control of the group above it");
@@ -189,36 +200,37 @@ fn admit(kernel: &Kernel, tree: &Tree, group: &Group, name: &str, args: &Args) -
     if let Some(assignment) = tree.assignment(node).filter(|_| !args.ignore_class) {
         if assignment.class != Class::Background {
             let (class, why) = (assignment.class.name(), assignment.explain(group.path()));
-            return Err(Exit::Failed.error(format!(
-                "{name} is {class} ({why}); nothing was tried. --ignore-class tries it all the same."
-            )));
+            return Err(
+                Exit::Failed.error(format!("{name} is {class} ({why}); nothing was tried. --ignore-class allows it."))
+            );
         }
         if !node.subtree_reclaimable {
             return Err(Exit::Failed.error(format!(
-                "{name} holds the memory of groups that may not be touched; nothing was tried. \
-                 --ignore-class tries it all the same."
+                "{name} has groups below it that may not be reclaimed; nothing was tried. \
+                 --ignore-class allows it."
             )));
         }
     }
     if !group.read_populated(&mut Vec::new())? {
-        return Err(Exit::Failed.error(format!("no process is in {name}: there is nobody who could miss memory")));
+        return Err(Exit::Failed.error(format!("no process is in {name}, so a trial would show nothing")));
     }
     let seen = read(kernel, group)?;
     if seen.stall.is_none() {
         return Err(Exit::Unsupported.error(format!(
-            "{name} has no memory.pressure, so whether its tasks wait for memory is not known: \
+            "{name} has no memory.pressure, which shows if its tasks wait for memory: \
              PSI (CONFIG_PSI) is not in this kernel, or off (psi=0, cgroup.pressure)"
         )));
     }
     if seen.refaults.is_none() {
-        let text = format!("memory.stat of {name} does not say what came back (workingset_refault_*, Linux 5.9)");
+        let text = format!("memory.stat of {name} does not count refaults (workingset_refault_*, Linux 5.9)");
         return Err(Exit::Unsupported.error(text));
     }
     Ok(seen)
 }
 
-/// The lowest size that is tried: what cannot leave, what is protected, what a rule keeps.
-fn floor(
+/// Returns the lowest size that may be tried: memory that cannot leave, is protected, or is kept by
+/// a rule.
+fn lowest_size(
     kernel: &Kernel,
     tree: &Tree,
     group: &Group,
@@ -251,7 +263,7 @@ fn floor(
     }
 }
 
-/// A line on a terminal while it runs.
+/// Returns a line on the terminal that shows the progress.
 fn progress_bar(json: bool) -> ProgressBar {
     let shown = std::io::stderr().is_terminal() && !json;
     let bar = ProgressBar::with_draw_target(
@@ -273,54 +285,54 @@ fn row(tried: &Tried) -> String {
         tried.current.to_string(),
         share(tried.stall_share()),
         share(tried.refault_share()),
-        words(tried.ended),
+        describe_end(tried.ended),
     )
 }
 
-fn words(ended: trial::Ended) -> &'static str {
+fn describe_end(ended: trial::Ended) -> &'static str {
     match ended {
         trial::Ended::Good => "good",
-        trial::Ended::Held => "held",
+        trial::Ended::Held => "good to the end",
         trial::Ended::Broken(Breach::Stall) => "its tasks waited for memory",
-        trial::Ended::Broken(Breach::Refaults) => "what was taken came back",
+        trial::Ended::Broken(Breach::Refaults) => "reclaimed memory came back",
         trial::Ended::Broken(Breach::Unknown) => "pressure or refaults could not be read",
         trial::Ended::Unreached => "could not be reached",
     }
 }
 
-/// The answer, what was seen, and what to do.
-fn text(summary: &Summary, trial: &Trial, group: &Group, before: Bytes, ended: Ended, plan: Plan) -> String {
+/// Returns the text: the answer, the measurements, and how to set the limit.
+fn describe(summary: &Summary, trial: &Trial, group: &Group, before: Bytes, ended: Ended, plan: Plan) -> String {
     let name = &summary.group;
     let mut text = String::new();
     let answer = match (summary.held, summary.good) {
         (Some(size), _) => {
             let saved = summary.saved.unwrap_or_default();
             let share = saved.share_of(before).unwrap_or_default();
-            format!("{size} held for {}. It had {before}: {saved} less ({share})", short(plan.hold))
+            format!("{size} was enough for {}. It had {before}: {saved} less ({share})", short(plan.hold))
         }
-        (None, Some(size)) => format!("{size} was good for {}, and was not held for longer", short(plan.watch)),
+        (None, Some(size)) => format!("{size} was enough for {}, but was not tried for longer", short(plan.watch)),
         (None, None) if summary.bottom == Some(Bottom::Full) => {
-            "it waits for memory, or reads it back, as it is: no size was tried".into()
+            "its tasks wait for memory or refault at its current size: no size was tried".into()
         }
-        (None, None) => format!("no size below {before} held"),
+        (None, None) => format!("no size below {before} was enough"),
     };
     let _ = writeln!(text, "{name}: {answer}.");
     match ended {
         Ended::Over => {}
         Ended::Stopped => text += "Stopped by a signal.\n",
         Ended::Gone => text += "The group is gone.\n",
-        Ended::Empty => text += "No process is in it any more.\n",
+        Ended::Empty => text += "The group has no process any more.\n",
         Ended::Theirs(limit) => {
-            let _ = writeln!(text, "Somebody else set memory.high to {limit} meanwhile; that stands.");
+            let _ = writeln!(text, "Another program set memory.high to {limit} meanwhile; this value stays.");
         }
     }
-    let _ = writeln!(text, "\n  {:>10}  {:>8}  {:>10}  {:>8}  {:>8}", "SIZE", "TIME", "IT HELD", "WAITED", "BACK/MIN");
+    let _ = writeln!(text, "\n  {:>10}  {:>8}  {:>10}  {:>8}  {:>8}", "SIZE", "TIME", "MEMORY", "WAITED", "BACK/MIN");
     for tried in trial.tried() {
         let _ = writeln!(text, "{}", row(tried));
     }
     let _ = write!(text, "\nmemory.high is {} as before.", summary.own_limit);
     if let Some(size) = summary.held {
-        let _ = write!(text, " To limit it: {}", setting(group.path(), size));
+        let _ = write!(text, " To limit it: {}", limit_command(group.path(), size));
     }
     text
 }

@@ -230,7 +230,7 @@ impl Facts {
             page_reporting: page_reporting::read_order(kernel)
                 .ok()
                 .flatten()
-                .map(|order| free_page_reporting::block(kernel, order)),
+                .map(|order| free_page_reporting::block_size(kernel, order)),
             nodes: Nodes::read(kernel).unwrap_or_default(),
             lockdown: Lockdown::read(kernel),
             privileges: Privileges {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use omr_history::{AGES, Idle, OnNode, Sample, Since};
+use omr_policy::age::Bounds;
 use omr_units::{Bytes, millis};
 use parquet::basic::{ConvertedType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
@@ -53,12 +54,20 @@ enum Column {
     Number(Number),
     /// The memory that was not used for the age with this index, lower or upper bound.
     Idle(usize, Side),
+    /// The memory of the age with this index that was used again, lower or upper bound.
+    Promoted(usize, Side),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Least,
     Most,
+}
+
+impl Side {
+    fn of(self, bounds: Bounds) -> Option<u64> {
+        size(if self == Side::Least { bounds.least } else { bounds.most })
+    }
 }
 
 fn size(bytes: Bytes) -> Option<u64> {
@@ -79,12 +88,14 @@ fn columns() -> Vec<(String, Column)> {
         ("ages_ms_ago", |row| row.idle().map(|idle| millis(idle.ago))),
         ("memory", |row| size(row.idle()?.memory)),
     ];
-    let since: [(&str, Number); 7] = [
+    let since: [(&str, Number); 9] = [
         ("over_ms", |row| row.since().map(|since| millis(since.over))),
         ("refaults_anon", |row| row.since()?.refaults_anon.and_then(size)),
         ("refaults_file", |row| row.since()?.refaults_file.and_then(size)),
         ("swapped_in", |row| row.since()?.swapped_in.and_then(size)),
         ("stalled_ms", |row| row.since()?.stalled.map(millis)),
+        ("reclaimed", |row| row.since()?.reclaimed.and_then(size)),
+        ("promoted_over_ms", |row| row.whole()?.promotions.map(|promotions| millis(promotions.over))),
         ("agings", |row| Some(row.whole()?.cost?.agings)),
         ("cpu_ms", |row| Some(millis(row.whole()?.cost?.cpu))),
     ];
@@ -95,12 +106,16 @@ fn columns() -> Vec<(String, Column)> {
         ("group".into(), Column::Text(|sample| format!("/{}", sample.group.to_string_lossy()))),
     ];
     columns.extend(numbers.map(named));
-    for (index, age) in AGES.iter().enumerate() {
-        for (name, side) in [("least", Side::Least), ("most", Side::Most)] {
-            columns.push((format!("idle_{}s_{name}", age.as_secs()), Column::Idle(index, side)));
+    let add_ages = |columns: &mut Vec<(String, Column)>, prefix: &str, column: fn(usize, Side) -> Column| {
+        for (index, age) in AGES.iter().enumerate() {
+            for (name, side) in [("least", Side::Least), ("most", Side::Most)] {
+                columns.push((format!("{prefix}_{}s_{name}", age.as_secs()), column(index, side)));
+            }
         }
-    }
+    };
+    add_ages(&mut columns, "idle", Column::Idle);
     columns.extend(since.map(named));
+    add_ages(&mut columns, "promoted", Column::Promoted);
     columns
 }
 
@@ -109,7 +124,9 @@ impl Column {
         let (physical, meaning, repetition) = match self {
             Column::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8, Repetition::REQUIRED),
             Column::Time(_) => (Physical::INT64, ConvertedType::TIMESTAMP_MILLIS, Repetition::OPTIONAL),
-            Column::Number(_) | Column::Idle(..) => (Physical::INT64, ConvertedType::UINT_64, Repetition::OPTIONAL),
+            Column::Number(_) | Column::Idle(..) | Column::Promoted(..) => {
+                (Physical::INT64, ConvertedType::UINT_64, Repetition::OPTIONAL)
+            }
         };
         let column = Type::primitive_type_builder(name, physical);
         column.with_converted_type(meaning).with_repetition(repetition).build()
@@ -119,10 +136,8 @@ impl Column {
         match self {
             Column::Text(_) => None,
             Column::Time(number) | Column::Number(number) => number(row),
-            Column::Idle(index, side) => {
-                let bounds = row.idle()?.bounds[*index];
-                size(if *side == Side::Least { bounds.least } else { bounds.most })
-            }
+            Column::Idle(index, side) => side.of(row.idle()?.bounds[*index]?),
+            Column::Promoted(index, side) => side.of(row.whole()?.promotions.as_ref()?.bounds[*index]),
         }
     }
 }
@@ -190,7 +205,7 @@ mod tests {
     use std::time::Duration;
 
     use omr_kernel::numa;
-    use omr_policy::age::Bounds;
+    use omr_policy::age::Promotions;
     use omr_units::GroupId;
     use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
@@ -211,6 +226,7 @@ mod tests {
             swap: None,
             idle: None,
             since: None,
+            promotions: None,
             nodes: Vec::new(),
             cost: None,
         }
@@ -231,8 +247,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.parquet");
         let mut full = bare(1);
-        let mut bounds = [Bounds::default(); AGES.len()];
-        bounds[2] = Bounds { least: Bytes(7), most: Bytes(8) };
+        let mut bounds = [None; AGES.len()];
+        bounds[2] = Some(Bounds { least: Bytes(7), most: Bytes(8) });
         full.idle = Some(Idle { ago: Duration::from_secs(9), memory: Bytes(10), bounds });
         full.since = Some(Since {
             over: Duration::from_secs(600),
@@ -240,7 +256,11 @@ mod tests {
             refaults_file: Some(Bytes(0)),
             swapped_in: None,
             stalled: Some(Duration::from_micros(2500)),
+            reclaimed: Some(Bytes(12)),
         });
+        let mut promoted = [Bounds::default(); AGES.len()];
+        promoted[AGES.len() - 1] = Bounds { least: Bytes(13), most: Bytes(14) };
+        full.promotions = Some(Promotions { over: Duration::from_secs(570), bounds: promoted });
         assert_eq!(write(&path, [full, bare(2)].into_iter(), false).expect("written"), 2);
         let rows = rows(&path);
         let of = |row: usize, names: &[&str]| -> Vec<String> {
@@ -251,6 +271,16 @@ mod tests {
         let time = "2026-11-18 11:06:41.000 +00:00";
         assert_eq!(of(0, &names), [time, "\"/a/\u{e9}\"", "18446744073709551614", "1", "7", "8", "0", "2"]);
         assert_eq!(of(0, &["swap", "swapped_in"]), ["null", "null"]);
+        // An age that is not recorded is unknown, and not zero.
+        assert_eq!(of(0, &["idle_240s_least", "idle_240s_most"]), ["null", "null"]);
+        let promotions =
+            ["promoted_28800s_least", "promoted_28800s_most", "promoted_30s_most", "promoted_over_ms", "reclaimed"];
+        assert_eq!(of(0, &promotions), ["13", "14", "0", "570000", "12"]);
+        assert_eq!(of(1, &promotions), ["null"; 5]);
+        // The names that scripts knew before there were ages beyond an hour.
+        for seconds in [30, 60, 120, 300, 600, 1800, 3600] {
+            assert!(rows[0].contains_key(&format!("idle_{seconds}s_least")), "{seconds}");
+        }
         assert_eq!(of(1, &names[1..]), ["\"/\"", "18446744073709551613", "2", "null", "null", "null", "null"]);
         assert_eq!(std::fs::read_dir(dir.path()).expect("files").count(), 1, "nothing else is left");
     }
@@ -260,8 +290,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.parquet");
         let mut sample = bare(1);
-        let mut bounds = [Bounds::default(); AGES.len()];
-        bounds[2] = Bounds { least: Bytes(7), most: Bytes(8) };
+        let mut bounds = [None; AGES.len()];
+        bounds[2] = Some(Bounds { least: Bytes(7), most: Bytes(8) });
         let held = |node, anon| numa::OnNode { node, anon: Bytes(anon), file: Bytes(4), shmem: Bytes(0) };
         let idle = Idle { ago: Duration::from_secs(9), memory: Bytes(2), bounds };
         sample.nodes = vec![OnNode { held: held(0, 1), idle: None }, OnNode { held: held(2, 2), idle: Some(idle) }];

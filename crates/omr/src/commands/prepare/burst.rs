@@ -1,4 +1,4 @@
-//! `omr prepare burst`: free memory before somebody needs much of it at once.
+//! `omr prepare burst`: frees memory before a program allocates much of it at once.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::{Common, exit, prepare, print_done};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// How much is going to be allocated: 4G, or 40% of the memory
+    /// The amount that will be allocated: 4G, or 40% of memory
     #[arg(value_parser = parse_size, value_name = "SIZE")]
     size: Amount,
 
@@ -30,7 +30,7 @@ fn parse_size(text: &str) -> Result<Amount, String> {
     }
 }
 
-/// What is printed at the end.
+/// The summary that is printed at the end.
 #[derive(Debug, Serialize)]
 struct Summary {
     prepared: &'static str,
@@ -51,7 +51,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
     let size = args.size.of(memory);
     let most = read_most(&kernel)?;
     if size > most {
-        let text = format!("{size} is more than this machine can ever have free; {most} is the most");
+        let text = format!("{size} is more than this machine can ever have free: {most} is the most");
         return Err(Exit::Usage.error(text));
     }
     let free_before = read_free(&kernel)?;
@@ -63,7 +63,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(exit(common, &summary.done))
 }
 
-/// What were free above the watermarks if nothing at all were in use.
+/// Returns the memory that would be free above the watermarks if none were in use.
 fn read_most(kernel: &Kernel) -> Result<Bytes> {
     let zones = zoneinfo::read(kernel, &mut Vec::new())?;
     let most = zones.iter().map(|zone| zone.managed - zone.high - zone.protection);

@@ -1,4 +1,5 @@
-//! `omr prepare migrate`: empty a virtual machine before it is moved, and tell its host.
+//! `omr prepare migrate`: reclaims in a virtual machine and reports its free memory before it is
+//! moved.
 
 use std::path::Path;
 
@@ -23,19 +24,19 @@ pub(super) struct Args {
     common: Common,
 }
 
-/// What is printed at the end.
+/// The summary that is printed at the end.
 #[derive(Debug, Serialize)]
 struct Summary {
     prepared: &'static str,
     #[serde(flatten)]
     done: Done,
-    /// Size of the smallest block that is reported.
+    /// The size of the smallest block that is reported.
     block: Bytes,
-    /// Whether compaction ran to its end.
+    /// True if compaction was completed.
     compacted: bool,
-    /// From the end of compaction until the last report.
+    /// The time from the end of compaction to the last report.
     reporting_ms: u64,
-    /// All memory of the machine, as its host counts it.
+    /// The memory of the machine, as the host counts it.
     memory: Bytes,
     before: Blocks,
     after: Blocks,
@@ -52,7 +53,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
         return refuse(
             common,
             "migrate",
-            "this machine tells no host of its free memory, so a migration sends that as well; it takes a virtual machine \
+            "this machine has no free page reporting, so a migration sends free memory, too; it needs a virtual machine \
              with free page reporting (QEMU: -device virtio-balloon-pci,free-page-reporting=on; libvirt: <memballoon \
              freePageReporting='on'>) and Linux 5.14",
         );
@@ -63,7 +64,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
     let mut summary = Summary {
         prepared: "migrate",
         done: prepare(&kernel, root, &loaded, &Goal::All, common, reclaiming)?,
-        block: free_page_reporting::block(&kernel, order),
+        block: free_page_reporting::block_size(&kernel, order),
         compacted: false,
         reporting_ms: 0,
         memory: read_present(&kernel)?,
@@ -79,7 +80,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(exit(common, &summary.done))
 }
 
-/// Compacts what is free, and waits until the host was told of it.
+/// Compacts free memory, and waits until it is reported to the host.
 fn hand_back(
     kernel: &Kernel,
     root: &Path,
@@ -101,7 +102,7 @@ fn hand_back(
     if let Ok(style) = ProgressStyle::with_template("{bar:28}  {pos} of {len} free blocks reported   ^C stops") {
         bar.set_style(style.progress_chars("█░"));
     }
-    let (after, end) = free_page_reporting::wait(kernel, order, stop, &mut |blocks| {
+    let (after, end) = free_page_reporting::wait_for_reports(kernel, order, stop, &mut |blocks| {
         bar.set_length(blocks.blocks);
         bar.set_position(blocks.reported.unwrap_or_default());
     })?;
@@ -111,10 +112,12 @@ fn hand_back(
     summary.reporting_ms = millis(waited);
     match (after.reported, end) {
         (None, _) => summary.notes.push(format!(
-            "this kernel does not show which blocks were reported (/proc/kpageflags); waited {} for it",
+            "this kernel does not show which blocks were reported (/proc/kpageflags); waited {} for reports",
             short(waited)
         )),
-        (Some(0), End::Futile) => summary.notes.push("no report was seen: whether the host was told is unknown".into()),
+        (Some(0), End::Futile) => {
+            summary.notes.push("no report was seen: it is unknown if the host received any".into())
+        }
         _ => {}
     }
     if end != End::Complete && summary.done.end == Reached::Reached {
@@ -155,8 +158,8 @@ fn print(common: &Common, summary: &Summary) -> Result<()> {
         summary.memory - before.in_blocks
     );
     let told = match after.reported {
-        Some(reported) => format!("the host was told of {reported} of {}", after.blocks),
-        None => "whether the host was told of them is not to be seen".to_owned(),
+        Some(reported) => format!("{reported} of {} reported to the host", after.blocks),
+        None => "reports to the host cannot be seen".to_owned(),
     };
     outln!(
         "{} free, {} of it in {} blocks of {} or more; {told}.",
@@ -165,7 +168,7 @@ fn print(common: &Common, summary: &Summary) -> Result<()> {
         after.blocks,
         summary.block
     );
-    print_done(done, "to leave")?;
+    print_done(done, "to reclaim")?;
     for note in &summary.notes {
         outln!("note: {note}");
     }

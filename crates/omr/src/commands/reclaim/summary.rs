@@ -1,4 +1,4 @@
-//! What `omr reclaim` has done to groups, and how it is printed.
+//! The summary of `omr reclaim` for groups, and its output.
 
 use std::time::Duration;
 
@@ -13,9 +13,7 @@ use omr_policy::{End, short};
 use omr_units::{Amount, Bytes, GroupId, millis};
 use serde::Serialize;
 
-use super::Args;
-
-/// What is printed at the end.
+/// The summary that is printed at the end.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     pub target: String,
@@ -25,21 +23,21 @@ pub struct Summary {
     pub freed_anon: Bytes,
     pub freed_file: Bytes,
     pub swapped_out: Bytes,
-    /// Moved to slower memory (memory tiers), which is not freed.
+    /// Memory that moved to slower memory (memory tiers), which is not freed.
     pub demoted: Bytes,
     /// Refaults within `--watch`.
     pub came_back: Option<Bytes>,
     pub seconds: f64,
     pub cpu_seconds: f64,
     pub longest_write_ms: u64,
-    /// When the last write to the kernel returned, `CLOCK_MONOTONIC`.
+    /// The time (`CLOCK_MONOTONIC`) at which the last write to the kernel returned.
     pub last_write_end_ns: u64,
     pub end: End,
     pub dry_run: bool,
     pub groups: Vec<GroupSummary>,
 }
 
-/// One of the groups.
+/// The result for one group.
 #[derive(Debug, Serialize)]
 pub struct GroupSummary {
     #[serde(skip)]
@@ -50,7 +48,7 @@ pub struct GroupSummary {
 }
 
 impl Summary {
-    /// Nothing was done yet.
+    /// Returns a summary of no work.
     pub fn new(target: &str, backend: &'static str, asked: Bytes, dry_run: bool) -> Self {
         Summary {
             target: target.to_owned(),
@@ -72,8 +70,8 @@ impl Summary {
         }
     }
 
-    /// Adds what was done to one group, which may be the only one.
-    pub fn add(&mut self, candidate: &Candidate, report: Report, alone: bool) {
+    /// Adds the report of one group. `is_only`: there is no other group.
+    pub fn add(&mut self, candidate: &Candidate, report: Report, is_only: bool) {
         self.freed += report.freed;
         self.freed_anon += report.freed_anon;
         self.freed_file += report.freed_file;
@@ -82,41 +80,41 @@ impl Summary {
         self.cpu_seconds += report.cpu.as_secs_f64();
         self.longest_write_ms = self.longest_write_ms.max(millis(report.longest_write));
         self.last_write_end_ns = self.last_write_end_ns.max(report.last_write_end.0);
-        // A group that is gone has given back all it had: no reason to end otherwise than the rest.
-        if report.end != End::Gone || alone {
+        // The memory of a removed group is free, so the other groups decide how the run ended.
+        if report.end != End::Gone || is_only {
             self.end = report.end;
         }
         let group = candidate.path.to_string_lossy().into_owned();
         self.groups.push(GroupSummary { id: candidate.id, group, report });
     }
 
-    /// Finds out how the whole run ended, after the last group.
+    /// Sets how the whole run ended. Called after the last group.
     pub fn conclude(&mut self, amount: Amount, candidates: &[Candidate]) {
         if amount != Amount::Max && self.freed >= self.asked {
             self.end = End::Complete;
         } else if let Some(failed) = self.groups.iter().map(|group| group.report.end).find(|end| end.is_failure()) {
             self.end = failed;
         } else if amount != Amount::Max && self.end == End::Complete && !self.dry_run {
-            // Each group gave all that may be reclaimed from it, and that was not enough.
+            // All that may be reclaimed from the groups was less than the amount.
             let kept = candidates.iter().any(|candidate| candidate.gain < candidate.current);
             self.end = if kept { End::Floor } else { End::Futile };
         }
         if self.end == End::NoMoreCold {
-            // Not all cold memory was reclaimed where it is not known of some groups.
+            // If the ages of some groups are not known, some cold memory may remain.
             let unknown = |group: &&GroupSummary| matches!(group.report.end, End::NotAged | End::NotSeen);
             self.end = self.groups.iter().find(unknown).map_or(End::NoMoreCold, |group| group.report.end);
         }
     }
 }
 
-/// Waits, and counts what came back into the groups that were reclaimed.
-pub fn watch(kernel: &Kernel, candidates: &[Candidate], summary: &Summary, time: Duration) -> Option<Bytes> {
-    // A signal ends the watch as well, and what came back by then is printed.
+/// Waits, and counts the refaults of the groups that were reclaimed.
+pub fn count_refaults(kernel: &Kernel, candidates: &[Candidate], summary: &Summary, time: Duration) -> Option<Bytes> {
+    // A signal ends the wait; the refaults until then are printed.
     Flag::with_timeout(Some(time)).sleep(time);
     let mut came_back = Bytes::ZERO;
     for done in &summary.groups {
         let candidate = candidates.iter().find(|candidate| candidate.id == done.id)?;
-        // Nothing comes back into a group that is gone.
+        // A removed group has no refaults.
         let stat = match Group::open(kernel.cgroup().ok()?, &candidate.path) {
             Ok(group) if group.id() == done.id => group.read_stat(&mut Vec::new()),
             Ok(_) => continue,
@@ -131,9 +129,9 @@ pub fn watch(kernel: &Kernel, candidates: &[Candidate], summary: &Summary, time:
     Some(came_back)
 }
 
-/// Prints the summary.
-pub fn print(args: &Args, summary: &Summary) -> Result<()> {
-    if args.output.json {
+/// Prints the summary. `watched`: the time for which refaults were counted.
+pub fn print(summary: &Summary, json: bool, watched: Option<Duration>) -> Result<()> {
+    if json {
         outln!("{}", serde_json::to_string_pretty(summary)?);
         return Ok(());
     }
@@ -163,7 +161,7 @@ pub fn print(args: &Args, summary: &Summary) -> Result<()> {
         End::Stopped => line += " Stopped by a signal.",
         end => line += &format!(" Ended: {}.", end.words()),
     }
-    if let (Some(came_back), Some(time)) = (summary.came_back, args.watch) {
+    if let (Some(came_back), Some(time)) = (summary.came_back, watched) {
         line += &format!(" {came_back} came back within {}.", short(time));
     }
     outln!("{line}");

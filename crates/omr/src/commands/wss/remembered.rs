@@ -1,5 +1,4 @@
-//! What the daemon saw, a moment ago or at a time before: `omr wss --at`, and `omr wss` where there is a
-//! daemon that has looked.
+//! Figures from the daemon's history: for `omr wss --at`, and for `omr wss` while a daemon runs.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,47 +19,48 @@ use omr_policy::short;
 use omr_units::{Bytes, millis};
 use serde::Serialize;
 
-use super::{Args, Figures, Idle, OfGroup, OfNode, WINDOW};
+use super::{Args, Figures, GroupFigures, Idle, NodeFigures, WINDOW};
 
-/// So near to a moment a sample is of that moment. It is taken every ten minutes, or as configured.
+/// The largest distance of a sample from the requested time. Samples are ten minutes apart by
+/// default.
 const NEAR: Duration = Duration::from_secs(3600);
-/// No older than this is what the daemon saw last; it looks at intervals of up to five minutes.
+/// The largest age of the daemon's last figures. Its agings are at most five minutes apart.
 const FRESH: Duration = Duration::from_secs(900);
 
-/// What is printed.
+/// The output.
 #[derive(Debug, Serialize)]
 struct Summary {
     group: String,
-    /// When the daemon wrote it down.
+    /// The time at which the daemon recorded the sample.
     time: String,
-    /// And so long before, it had looked.
+    /// The time from the last aging to the sample; `None`: no aging.
     ages_ms_ago: Option<u64>,
     window_seconds: f64,
     #[serde(flatten)]
     figures: Figures,
-    /// What all groups together cost since the samples before.
-    cost: Option<CostOf>,
+    /// The cost of measuring all groups since the previous samples.
+    cost: Option<AgingCost>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    nodes: Vec<OfNode>,
-    groups: Vec<OfGroup>,
+    nodes: Vec<NodeFigures>,
+    groups: Vec<GroupFigures>,
 }
 
 #[derive(Debug, Serialize)]
-struct CostOf {
+struct AgingCost {
     agings: u64,
     cpu_ms: u64,
-    /// In this time; `None`: the daemon had just begun.
+    /// The time that the cost is for; `None`: the daemon had just started.
     over_ms: Option<u64>,
 }
 
-/// What was at this time.
-pub fn at(root: &Path, args: &Args, time: Duration) -> Result<Exit> {
+/// Prints the figures of this time.
+pub fn print_at(root: &Path, args: &Args, time: Duration) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     let window = args.window.unwrap_or(WINDOW);
     if !AGES.contains(&window) {
         let known: Vec<String> = AGES.iter().map(|&age| short(age).to_string()).collect();
         return Err(Exit::Usage.error(format!(
-            "--window {}: of times before, what was not used is known for {}",
+            "--window {}: the history only has the ages {}",
             humantime::format_duration(window),
             known.join(", ")
         )));
@@ -68,25 +68,27 @@ pub fn at(root: &Path, args: &Args, time: Duration) -> Result<Exit> {
     let path = kernel.group_path(args.group.as_deref().unwrap_or_else(|| Path::new("/")));
     let now = clock::read_wall();
     let around = time.saturating_sub(NEAR)..time.saturating_add(NEAR);
-    let (round, skipped) = nearest(root, path, around, |sample| sample.time.abs_diff(time))?;
+    let (round, skipped) = nearest_round(root, path, around, |sample| sample.time.abs_diff(time))?;
     if round.is_empty() {
         skipped.iter().for_each(|skipped| eprintln!("omr: {skipped}"));
         return Err(Exit::Failed.error(format!(
-            "nothing is known of {} within an hour of {}{}",
+            "no figures of {} within an hour of {}{}",
             name(path),
             when::text(time),
-            known(root, path)?
+            known_times(root, path)?
         )));
     }
     print(&round, path, window, args, now)?;
     Ok(Exit::Done)
 }
 
-/// What the daemon saw last, if that is not too old and of this group. Whether it is printed.
-pub fn latest(kernel: &Kernel, root: &Path, args: &Args, top: &Group) -> Result<bool> {
+/// Prints the daemon's last figures of this group. Returns false if there are none, or only old
+/// ones.
+pub fn print_latest(kernel: &Kernel, root: &Path, args: &Args, top: &Group) -> Result<bool> {
     let now = clock::read_wall();
     let boot = kernel.read_boot_id().unwrap_or_default();
-    let Ok((round, _)) = nearest(root, top.path(), now.saturating_sub(FRESH)..now, |sample| now.abs_diff(sample.time))
+    let Ok((round, _)) =
+        nearest_round(root, top.path(), now.saturating_sub(FRESH)..now, |sample| now.abs_diff(sample.time))
     else {
         return Ok(false);
     };
@@ -95,7 +97,7 @@ pub fn latest(kernel: &Kernel, root: &Path, args: &Args, top: &Group) -> Result<
         *sample.boot == *boot && sample.id == top.id() && seen.is_some_and(|seen| seen <= FRESH)
     };
     let sample = round.iter().find(|sample| *sample.group == *top.path());
-    // On a machine with one node, that is all there is: looking anew says so.
+    // The history has no nodes on a machine with one node. A new measurement shows its only node.
     let has_nodes = |sample: &&Sample| !args.per_node || !sample.nodes.is_empty();
     if !sample.filter(has_nodes).is_some_and(is_good) {
         return Ok(false);
@@ -104,8 +106,8 @@ pub fn latest(kernel: &Kernel, root: &Path, args: &Args, top: &Group) -> Result<
     Ok(true)
 }
 
-/// The samples of the round that is the nearest and has this group: of that, and of those below it.
-fn nearest(
+/// Returns the samples of the group and those below it, from the nearest round that has the group.
+fn nearest_round(
     root: &Path,
     path: &Path,
     times: std::ops::Range<Duration>,
@@ -115,7 +117,7 @@ fn nearest(
     let mut samples = history::read(&paths::history(root), times, move |group| group.starts_with(&top))?;
     let mut best: Vec<Sample> = Vec::new();
     let mut round: Vec<Sample> = Vec::new();
-    // A round's samples follow each other.
+    // The samples of one round follow each other in the file.
     let mut keep = |round: &mut Vec<Sample>| {
         let has = round.iter().find(|sample| *sample.group == *path);
         let is_nearer = |sample: &Sample| best.first().is_none_or(|best| distance(sample) <= distance(best));
@@ -134,13 +136,13 @@ fn nearest(
     Ok((best, samples.skipped().to_vec()))
 }
 
-/// From when to when something is known of the group.
-fn known(root: &Path, path: &Path) -> Result<String> {
+/// Returns the times of the group's history, as part of a message.
+fn known_times(root: &Path, path: &Path) -> Result<String> {
     let wanted = path.to_path_buf();
     let samples = history::read(&paths::history(root), Duration::ZERO..Duration::MAX, move |group| group == wanted)?;
     let mut times = samples.map(|sample| sample.time);
     Ok(match times.next() {
-        None => "; there is no history of it, which is what a running daemon writes".into(),
+        None => "; it has no history, which a running daemon writes".into(),
         Some(first) => {
             let last = times.last().unwrap_or(first);
             format!("; its history is from {} to {}", when::text(first), when::text(last))
@@ -159,26 +161,28 @@ fn figures(sample: &Sample) -> Figures {
 fn figures_of(anon: Bytes, file: Bytes, shmem: Bytes, idle: Option<&history::Idle>) -> Figures {
     let unknown = anon + shmem;
     let memory = idle.map_or(unknown, |idle| idle.memory);
-    let bounds = idle.map_or([Bounds { least: Bytes::ZERO, most: unknown }; AGES.len()], |idle| idle.bounds);
+    // Of an age that is not recorded, anything may be true.
+    let unrecorded = Bounds { least: Bytes::ZERO, most: memory };
+    let bounds = idle.map_or([None; AGES.len()], |idle| idle.bounds).map(|bounds| bounds.unwrap_or(unrecorded));
     let idle = AGES.iter().zip(bounds).map(|(&time, bounds)| Idle { seconds: time.as_secs_f64(), bounds, time });
     Figures { memory, page_cache: file - shmem, idle: idle.collect() }
 }
 
-/// Each node, where there are several and that was asked for.
-fn nodes(sample: &Sample, args: &Args) -> Vec<OfNode> {
+/// Returns each node, if requested and if there are several.
+fn nodes(sample: &Sample, args: &Args) -> Vec<NodeFigures> {
     let nodes = sample.nodes.iter().filter(|_| args.per_node);
     let of = nodes.map(|of| (of.held, figures_of(of.held.anon, of.held.file, of.held.shmem, of.idle.as_ref())));
-    of.map(|(held, figures)| OfNode { node: held.node, figures }).collect()
+    of.map(|(held, figures)| NodeFigures { node: held.node, figures }).collect()
 }
 
 fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Duration) -> Result<()> {
-    // Of two that had a group's name in turn the last one counts.
+    // If two groups had the same name in turn, the last one counts.
     let by_group: HashMap<&Rc<Path>, &Sample> = round.iter().map(|sample| (&sample.group, sample)).collect();
     let Some(top) = round.iter().rev().find(|sample| *sample.group == *path) else { return Ok(()) };
-    let mut groups: Vec<OfGroup> = by_group
+    let mut groups: Vec<GroupFigures> = by_group
         .values()
         .filter(|sample| sample.group != top.group)
-        .map(|sample| OfGroup { group: format!("/{}", sample.group.to_string_lossy()), figures: figures(sample) })
+        .map(|sample| GroupFigures { group: format!("/{}", sample.group.to_string_lossy()), figures: figures(sample) })
         .collect();
     groups.sort_by_key(|group| (std::cmp::Reverse(group.figures.idle(window).least), group.group.clone()));
     let ages = top.idle.as_ref().map(|idle| idle.ago);
@@ -189,7 +193,7 @@ fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Dura
         ages_ms_ago: ages.map(millis),
         window_seconds: window.as_secs_f64(),
         figures: figures(top),
-        cost: top.cost.map(|Cost { agings, cpu }| CostOf { agings, cpu_ms: millis(cpu), over_ms: over.map(millis) }),
+        cost: top.cost.map(|Cost { agings, cpu }| AgingCost { agings, cpu_ms: millis(cpu), over_ms: over.map(millis) }),
         nodes: nodes(top, args),
         groups,
     };
@@ -197,35 +201,35 @@ fn print(round: &[Sample], path: &Path, window: Duration, args: &Args, now: Dura
         outln!("{}", serde_json::to_string_pretty(&summary)?);
         return Ok(());
     }
-    let mut text = super::picture(&summary.group, &summary.figures, window, ages.is_some());
+    let mut text = super::summary_lines(&summary.group, &summary.figures, window, ages.is_some());
     if args.per_node && summary.nodes.is_empty() {
-        text.push_str("\nof single nodes nothing is known of then: there was one, or they were not kept apart\n");
+        text.push_str("\nno figures of single nodes: the machine had one node, or the history did not separate them\n");
     } else if args.per_node {
-        super::list_nodes(&mut text, &summary.nodes, window);
+        super::write_nodes(&mut text, &summary.nodes, window);
     }
-    super::list_groups(&mut text, &summary.groups, window);
+    super::write_groups(&mut text, &summary.groups, window);
     let ago = short(now.saturating_sub(top.time));
     let _ = match ages {
         Some(ages) if ages < Duration::from_secs(5) => {
-            write!(text, "\nas the daemon saw it {ago} ago, at {}", summary.time)
+            write!(text, "\nmeasured by the daemon {ago} ago, at {}", summary.time)
         }
         Some(ages) => write!(
             text,
-            "\nas the daemon noted it {ago} ago, at {}; it had looked at what is used {} before",
+            "\nrecorded by the daemon {ago} ago, at {}; the last aging was {} before",
             summary.time,
             short(ages)
         ),
         None => {
-            write!(text, "\nas the daemon noted it {ago} ago, at {}, without looking at what is used", summary.time)
+            write!(text, "\nrecorded by the daemon {ago} ago, at {}, without ages", summary.time)
         }
     };
     if args.at.is_none() {
-        text.push_str("; --window 2m looks anew");
+        text.push_str("; --window 2m measures anew");
     }
     if let Some(Cost { agings, cpu }) = top.cost {
         let over = over.map(|over| format!(" in {}", short(over))).unwrap_or_default();
         let agings = super::counted(agings, "aging");
-        let _ = write!(text, "\nlooking at all groups cost{over}: {agings}, CPU {}", short(cpu));
+        let _ = write!(text, "\ncost of measuring all groups{over}: {agings}, CPU {}", short(cpu));
     }
     outln!("{text}");
     Ok(())
@@ -250,6 +254,7 @@ mod tests {
             swap: None,
             idle: None,
             since: None,
+            promotions: None,
             nodes: Vec::new(),
             cost: None,
         }
@@ -273,8 +278,8 @@ mod tests {
         let found = |group: &str, time: u64| -> Vec<(u64, String)> {
             let time = Duration::from_secs(time);
             let around = time.saturating_sub(NEAR)..time + NEAR;
-            let (round, _) =
-                nearest(root.path(), Path::new(group), around, |sample| sample.time.abs_diff(time)).expect("a history");
+            let (round, _) = nearest_round(root.path(), Path::new(group), around, |sample| sample.time.abs_diff(time))
+                .expect("a history");
             round.iter().map(|sample| (sample.time.as_secs(), sample.group.to_string_lossy().into_owned())).collect()
         };
         let both = |time| vec![(time, "a".to_owned()), (time, "a/b".to_owned())];

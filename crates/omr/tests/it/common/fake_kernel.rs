@@ -1,9 +1,10 @@
-//! A kernel that is none: it sees each write to `memory.reclaim` and `memory.high` of a fake root and
-//! makes the group smaller, before the program looks what came of it.
+//! A kernel that is none: it sees each write to `memory.reclaim` and `memory.high` of a fake root
+//! and makes the group smaller, before the program looks what came of it.
 //!
-//! That works by file leases. Who opens a file on which a lease is held waits until the holder lets
-//! go: a lease on `memory.reclaim` tells that a write is coming, one on `memory.current`, taken while
-//! the writer waits, that it is over. Each write is seen, however loaded the machine is.
+//! The fake kernel works by file leases: a program that opens a leased file waits until the lease
+//! is released. A lease on `memory.reclaim` shows that a write is coming. A lease on
+//! `memory.current`, which begins while the writer waits, shows that the write is over. So each
+//! write is seen, even on a busy machine.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -26,7 +27,7 @@ pub struct Written {
     pub group: PathBuf,
     /// Name of the file.
     pub file: &'static str,
-    /// What was written.
+    /// The text that was written.
     pub data: String,
 }
 
@@ -40,8 +41,8 @@ pub struct FakeKernel {
 impl FakeKernel {
     /// Looks after all groups that there are now.
     pub fn start(root: &FakeRoot) -> Self {
-        // SAFETY: SIG_IGN is a valid disposition. The kernel sends SIGIO when a lease is broken; the
-        // thread looks by itself.
+        // SAFETY: SIG_IGN is a valid disposition. The kernel sends SIGIO when a lease is broken;
+        // the thread looks by itself.
         unsafe { libc_signal_ignore_sigio() };
         let machine = Machine { root: root.path().to_owned(), swap: swap_left(root) };
         let mut groups = Vec::new();
@@ -148,7 +149,8 @@ impl Watch {
         }
     }
 
-    /// Somebody waits for leave to open the file for writing, and cannot have `memory.current` open.
+    /// Somebody waits for leave to open the file for writing, and cannot have `memory.current`
+    /// open.
     fn writer_waits(&mut self) {
         self.size = lease_when_free(&self.dir.join("memory.current"), true);
         let request = self.request.take();
@@ -195,7 +197,7 @@ impl Watch {
         self.size = None;
     }
 
-    /// What was written to `memory.reclaim`; an open that was interrupted has written nothing.
+    /// The text that was written to `memory.reclaim`; an interrupted open has written nothing.
     fn take_in(&mut self, machine: &mut Machine, all: &mut Vec<Written>) {
         let text = fs::read_to_string(self.dir.join(self.file)).unwrap_or_default();
         if text.is_empty() {
@@ -352,7 +354,7 @@ fn unlock(file: &File) {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
-/// Whether somebody waits for the lease to be let go.
+/// True if a process waits for the lease to be released.
 fn is_broken(file: &File, kind: i32) -> bool {
     // SAFETY: as above. F_GETLEASE tells the kind that the lease has to be turned into.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) != kind }

@@ -43,8 +43,8 @@ pub fn machine() -> FakeRoot {
 
 /// As [`machine`], of another release.
 pub fn machine_of(release: Release) -> FakeRoot {
-    // In memory where that is possible: a disk that others keep busy would have the fake kernel answer
-    // later than a write may take.
+    // In memory where that is possible: a disk that others keep busy would have the fake kernel
+    // answer later than a write may take.
     let memory = Path::new("/dev/shm");
     if tempfile::tempdir_in(memory).is_ok() {
         let _ = tempfile::env::override_temp_dir(memory);
@@ -86,7 +86,7 @@ pub fn set_line(root: &FakeRoot, file: &str, key: &str, value: &str) {
     replace(&root.resolve(file), &(lines.join("\n") + "\n"));
 }
 
-/// Replaces a file as a whole: whoever reads it finds the old text or the new one.
+/// Replaces a file as a whole: a reader finds the old text or the new one.
 pub fn replace(path: &Path, text: &str) {
     let temporary = path.with_extension("being-made");
     std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)).unwrap_or_else(|err| {

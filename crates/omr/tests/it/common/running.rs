@@ -13,6 +13,13 @@ use serde_json::Value;
 
 use super::{STEADY, command};
 
+/// Fails where `omr-daemon` was not built: cargo builds the programs of the packages that it tests.
+fn assert_daemon_is_built() {
+    let program = Path::new(env!("CARGO_BIN_EXE_omr")).with_file_name("omr-daemon");
+    let fix = "build it with: cargo build -p omr-daemon, or test the workspace: cargo test --workspace";
+    assert!(program.is_file(), "{} is missing; {fix}", program.display());
+}
+
 /// Far beyond what anything takes, on the slowest machine.
 const DEADLINE: Duration = Duration::from_secs(100);
 
@@ -56,6 +63,7 @@ impl Daemon {
 
     /// Starts it with the configuration that there is, and does not wait for anything.
     pub fn spawn(root: &FakeRoot, change: impl FnOnce(&mut Command)) -> Self {
+        assert_daemon_is_built();
         let mut command = command(root.path(), &["daemon", "--foreground"]);
         change(&mut command);
         let mut child =
@@ -195,7 +203,8 @@ pub fn in_own_mounts(
     use std::os::unix::process::CommandExt;
     let dir = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).expect("no NUL");
     let set_up = move || {
-        // SAFETY: system calls with pointers to constants and to `dir`, which lives as long as this.
+        // SAFETY: system calls with pointers to constants and to `dir`, which lives as long as
+        // this.
         let result = unsafe {
             let none = std::ptr::null();
             if libc::unshare(libc::CLONE_NEWNS) != 0

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use omr_policy::{
-    Class, ColdAmount, ColdOnly, Config, CpuIdle, Decision, End, Finished, Group, IdleRule, Machine, Swap, judge,
+    Class, ColdAmount, ColdOnly, Config, CpuIdle, Decision, End, Finished, Goal, Group, IdleRule, Machine, Memory,
+    Swap, judge,
 };
 use omr_units::{Amount, Budget, Bytes, GroupId, Permyriad};
 use proptest::collection::vec;
@@ -47,6 +48,7 @@ prop_compose! {
             memory: None,
             image: image.map(Bytes::mib),
             file_only,
+            ..Machine::default()
         }
     }
 }
@@ -87,7 +89,7 @@ pub fn groups() -> impl Strategy<Value = Vec<Group>> {
 #[derive(Clone, Debug)]
 pub struct Event {
     pub machine: Machine,
-    /// How the sweep ends that runs, if one does.
+    /// The end of the running sweep, if one runs.
     pub end: Option<(End, u64, u64)>,
     pub refaults: u64,
     pub slept: bool,
@@ -156,7 +158,7 @@ pub fn happen(desk: &mut Desk, event: &Event) -> Decision {
     desk.tick()
 }
 
-/// Whether memory is being reclaimed.
+/// True while memory is reclaimed.
 pub fn reclaims(decision: &Decision) -> bool {
     matches!(decision, Decision::Sweep { .. } | Decision::Continue { .. })
 }
@@ -167,7 +169,7 @@ pub fn decided(desk: &Desk, machine: &Machine) -> Decision {
     desk.tick()
 }
 
-/// How much would be reclaimed from each group.
+/// The amounts that would be reclaimed from each group.
 pub fn amounts(desk: &Desk, machine: &Machine, groups: &[Group]) -> Vec<Bytes> {
     let mut desk = desk.clone();
     desk.machine = machine.clone();
@@ -198,6 +200,9 @@ prop_compose! {
         times in proptest::array::uniform5(option::of(wild_duration())),
         swap in option::of((wild_bytes(), wild_bytes(), any::<bool>(), wild_bytes())),
         image in option::of(wild_bytes()),
+        memory in option::of((wild_bytes(), wild_bytes())),
+        hibernation in (option::of(wild_duration()), option::of(wild_bytes())),
+        free_page_reporting in option::of(any::<bool>()),
         file_only: bool,
     ) -> Machine {
         Machine {
@@ -210,8 +215,11 @@ prop_compose! {
             stall_io: times[3],
             stall_memory: times[4],
             swap: swap.map(|(total, free, on_disk, free_outside_image)| Swap { total, free, on_disk, free_outside_image }),
-            memory: None,
+            memory: memory.map(|(total, available)| Memory { total, available }),
             image,
+            hibernated: hibernation.0,
+            disk_rate: hibernation.1,
+            free_page_reporting,
             file_only,
         }
     }
@@ -240,8 +248,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    pub fn wild_config()(times in vec(wild_duration(), 8), bytes in vec(wild_bytes(), 5), strict: bool, share in 0u32..20_000) -> Config {
-        let mut config = Config::default();
+    pub fn wild_config()(times in vec(wild_duration(), 8), bytes in vec(wild_bytes(), 5), strict: bool, share in 0u32..20_000, goal in select(vec![Goal::Auto, Goal::Free, Goal::Hibernate])) -> Config {
+        let mut config = Config { goal, ..Config::default() };
         config.idle.rule = if strict { IdleRule::Strict } else { IdleRule::Headroom };
         config.idle.strict = Permyriad(share);
         (config.idle.hold, config.idle.again, config.idle.window) = (times[0], times[1], times[2]);

@@ -17,7 +17,7 @@ use super::model::{Cell, MIB, Model};
 const MOST_WRITES: u32 = 10_000;
 const BUDGET: Bytes = Bytes::mib(1500);
 
-/// How the loop is broken on purpose.
+/// The way in which the loop is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Broken {
     No,
@@ -272,6 +272,7 @@ impl Loop {
             }),
             image: None,
             file_only: !model.old,
+            ..Machine::default()
         };
         self.last = (now, model.used, model.foreground, came_back);
         if !self.is(Broken::UnknownIsZero) {

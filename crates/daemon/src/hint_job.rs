@@ -28,9 +28,9 @@ pub struct Order {
     pub within: Option<Ranges>,
     /// The group that accounts for its memory, below the mount; `None`: the root.
     pub account: Option<PathBuf>,
-    /// How much may be reclaimed from that group.
+    /// The memory that may be reclaimed from that group.
     pub room: Bytes,
-    /// How much is to be paged out; `None`: all.
+    /// The amount to page out; `None`: all.
     pub amount: Option<Bytes>,
     /// The configuration, which paces paging out.
     pub loaded: Arc<Loaded>,

@@ -1,6 +1,6 @@
-//! The thread that looks at groups: makes the kernel note what they use, reads what they hold, and writes
-//! samples of that to the history. A thread of its own, because nothing interrupts an aging, and a
-//! disk may be slow: neither is to delay the loop or a sweep.
+//! The aging thread: ages groups, reads their counters, and adds samples to the history. It is a
+//! thread of its own because nothing interrupts an aging, and a disk may be slow. Neither may delay
+//! the loop or a sweep.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use anyhow::Result;
 use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
 use omr_engine::aging;
-use omr_engine::aging::observe::{Observer, Watched};
+use omr_engine::aging::observe::{Node, ObservedGroup, Observer};
 use omr_history::{AGES, Cost, Idle, OnNode, Sample, Since, Store};
 use omr_kernel::memcg::Group;
 use omr_kernel::numa::{self, Nodes};
@@ -20,78 +20,82 @@ use omr_kernel::psi::{self, Resource};
 use omr_kernel::{Kernel, clock};
 use omr_machine::processes;
 use omr_machine::sample::snapshot::SwapSpace;
-use omr_policy::age::Bounds;
+use omr_policy::age::{Bounds, Promotions};
 use omr_policy::rank::ProcessId;
 use omr_policy::schedule::Due;
 use omr_units::{Bytes, GroupId, Monotonic, Pages};
 
+use super::own_reclaim::{OwnReclaim, Reclaimed};
 use super::thread::Thread;
 
-/// A group to look at.
+/// A group to age or to sample.
 #[derive(Debug)]
 pub struct Wanted {
     /// Its identity.
     pub id: GroupId,
-    /// Where it was at the last scan; empty: the machine.
+    /// Its path at the last scan; empty: the machine.
     pub path: PathBuf,
-    /// The largest size that was seen since the last sample.
+    /// Its largest size since the last sample.
     pub peak: Bytes,
-    /// It is aged for its rule and not with the others.
+    /// The age that its rule asks for. It is then aged for its rule, and not with the others.
     pub older_than: Option<Duration>,
 }
 
-/// What is to be done.
+/// An order to the thread.
 pub struct Order {
-    /// Ages those without a rule, takes a sample of all, or both.
+    /// Age the groups without a rule, take a sample of all groups, or both.
     pub due: Due,
-    /// Ages those whose rules say so.
+    /// Age the groups whose rules ask for one of these ages.
     pub ages: Vec<Duration>,
-    /// Of these groups.
+    /// The groups.
     pub groups: Vec<Wanted>,
-    /// Processes of which is wanted what they have not used, and the groups that account for them.
+    /// The processes whose unused memory is wanted, and the groups to which their memory is
+    /// charged.
     pub processes: Vec<(ProcessId, PathBuf)>,
-    /// As large as the history may be; zero: no sample is kept.
+    /// Memory that the daemon reclaimed since the last order.
+    pub reclaimed: Vec<Reclaimed>,
+    /// The largest size of the history; zero: samples are not kept.
     pub size: Bytes,
 }
 
-/// What a process had not used when its group was looked at.
+/// Memory that a process had not used when its group was aged.
 #[derive(Clone, Copy, Debug)]
 pub struct Cold {
-    /// When.
+    /// The time of the aging.
     pub at: Monotonic,
-    /// Its anonymous memory then, without as much as it had locked.
+    /// The anonymous memory of the process then, less the amount that it had locked.
     pub memory: Bytes,
-    /// How much of it was not used for as long as [`AGES`] say.
+    /// The part of it that was not used for each age of [`AGES`].
     pub bounds: [Bounds; AGES.len()],
 }
 
-/// What came of it.
+/// The result of an order.
 #[derive(Debug)]
 pub struct Report {
-    /// What was to be done.
+    /// As in the order.
     pub due: Due,
-    /// The same.
+    /// As in the order.
     pub ages: Vec<Duration>,
-    /// How much of the groups that were aged for their rules is as old as those say, as far as that is known; or why
-    /// it never is.
+    /// For each group that was aged for its rule, the memory that is as old as the rule says;
+    /// `None`: unknown. The error is the reason why it can never be known.
     pub old: Result<Vec<(GroupId, Option<Bytes>)>, String>,
     /// CPU time of this thread.
     pub cost: Duration,
-    /// Generations made.
+    /// The number of generations made.
     pub agings: u64,
-    /// The processes of which is known what they have not used.
+    /// The processes whose unused memory is known.
     pub cold: Vec<(ProcessId, Cold)>,
 }
 
 /// The thread.
-pub type Looker = Thread<Order, Report>;
+pub type AgingThread = Thread<Order, Report>;
 
-/// Starts the thread. Samples go to this directory, agings through this actuator.
-pub fn start(kernel: Arc<Kernel>, dir: PathBuf, actuator: Box<dyn Actuator>) -> Result<Looker> {
-    Thread::start("omr-look", move |inbox| {
+/// Starts the thread. It writes samples to `dir`, and ages groups through `actuator`.
+pub fn start(kernel: Arc<Kernel>, dir: PathBuf, actuator: Box<dyn Actuator>) -> Result<AgingThread> {
+    Thread::start("omr-age", move |inbox| {
         let boot = kernel.read_boot_id().unwrap_or_default();
-        let mut eye = Eye::new(&kernel, Store::new(&dir, &boot, Bytes::ZERO), boot.into(), actuator);
-        inbox.each(|order, stop| eye.look(order, stop));
+        let mut ager = Ager::new(&kernel, Store::new(&dir, &boot, Bytes::ZERO), boot.into(), actuator);
+        inbox.each(|order, stop| ager.carry_out(order, stop));
     })
 }
 
@@ -105,63 +109,67 @@ struct Counters {
     stalled: Option<Duration>,
 }
 
-/// What the thread knows.
-struct Eye<'a> {
+/// The state of the thread.
+struct Ager<'a> {
     kernel: &'a Kernel,
     actuator: Box<dyn Actuator>,
     observer: Observer<'a>,
     store: Store,
     boot: std::rc::Rc<str>,
     counters: HashMap<GroupId, Counters>,
-    /// What everything had cost at the samples before.
-    noted: Cost,
-    /// The machine has several nodes with memory.
+    own_reclaim: OwnReclaim,
+    /// The total cost at the last samples.
+    last_cost: Cost,
+    /// The machine has several NUMA nodes with memory.
     has_nodes: bool,
-    /// What was said last of why ages are not known.
-    missing: Option<String>,
+    /// The reason in the log why ages are not known.
+    obstacle: Option<String>,
     buffer: Vec<u8>,
 }
 
-impl<'a> Eye<'a> {
+impl<'a> Ager<'a> {
     fn new(kernel: &'a Kernel, store: Store, boot: std::rc::Rc<str>, actuator: Box<dyn Actuator>) -> Self {
         let observer = Observer::new(kernel);
-        let (counters, noted) = (HashMap::new(), Cost::default());
-        Eye {
+        let (counters, last_cost) = (HashMap::new(), Cost::default());
+        Ager {
             kernel,
             actuator,
             observer,
             store,
             boot,
             counters,
-            noted,
+            own_reclaim: OwnReclaim::default(),
+            last_cost,
             has_nodes: false,
-            missing: None,
+            obstacle: None,
             buffer: Vec::new(),
         }
     }
 
-    fn look(&mut self, order: Order, stop: &Flag) -> Report {
+    fn carry_out(&mut self, mut order: Order, stop: &Flag) -> Report {
+        let reclaimed = std::mem::take(&mut order.reclaimed);
+        self.own_reclaim.add(reclaimed, |group| last_agings(&self.observer, group));
         let cpu = clock::read_thread_cpu();
         let agings = self.observer.cost().agings;
         let (mut old, mut cold) = (Ok(Vec::new()), Vec::new());
         if order.due.aging || !order.ages.is_empty() {
-            let held: Vec<_> = order.processes.iter().map(|(id, _)| self.held(*id)).collect();
+            let before: Vec<_> = order.processes.iter().map(|(id, _)| self.unlocked(*id)).collect();
             old = self.age(&order, stop).map_err(|err| format!("{err:#}"));
             if let Err(why) = &old {
-                // What was known may not hold any more.
-                self.observer.look_at(std::iter::empty());
-                if self.missing.as_ref() != Some(why) {
-                    log::info!("how long memory was not used is not known: {why}");
+                // Earlier ages may be wrong now.
+                self.observer.observe_only(std::iter::empty());
+                if self.obstacle.as_ref() != Some(why) {
+                    log::info!("ages of memory are not known: {why}");
                 }
             }
-            self.missing = old.as_ref().err().cloned();
-            // A group with a rule was not looked at just now.
+            self.obstacle = old.as_ref().err().cloned();
+            // A group with a rule was not aged just now.
             let by_rule = |group: &Path| order.groups.iter().any(|of| of.older_than.is_some() && of.path == group);
-            let processes = order.processes.iter().zip(held).filter(|((_, group), _)| !by_rule(group));
-            cold.extend(processes.filter_map(|((id, group), held)| Some((*id, self.cold(*id, group, held?)?))));
+            let processes = order.processes.iter().zip(before).filter(|((_, group), _)| !by_rule(group));
+            cold.extend(processes.filter_map(|((id, group), before)| Some((*id, self.cold(*id, group, before?)?))));
         }
         if order.due.sample {
-            let samples = self.samples(&order.groups);
+            let samples = self.take_samples(&order.groups);
             if order.size > Bytes::ZERO {
                 self.store.resize(order.size);
                 self.store.add(clock::read_wall(), &samples);
@@ -172,16 +180,18 @@ impl<'a> Eye<'a> {
         Report { due: order.due, ages: order.ages, old, cost, agings, cold }
     }
 
-    /// Anonymous memory of a process that is on the kernel's lists: surely all that is not locked.
-    fn held(&mut self, id: ProcessId) -> Option<Bytes> {
+    /// Anonymous memory of a process, less the amount that it has locked. All of it is on the
+    /// kernel's lists.
+    fn unlocked(&mut self, id: ProcessId) -> Option<Bytes> {
         let process = Process::open(self.kernel, id.pid).ok().filter(|process| processes::id(process) == id)?;
-        let holds = ProcessMemory::read(process.dir(), &mut self.buffer).ok()?;
-        Some(holds.anon? - holds.locked?)
+        let memory = ProcessMemory::read(process.dir(), &mut self.buffer).ok()?;
+        Some(memory.anon? - memory.locked?)
     }
 
-    /// What a process had not used, of what its group had not. `before`: what it held before the group was looked at.
+    /// The part of its group's unused memory that belongs to the process. `before`: memory of the
+    /// process before the group was aged.
     fn cold(&mut self, id: ProcessId, group: &Path, before: Bytes) -> Option<Cold> {
-        let memory = self.held(id)?.min(before);
+        let memory = self.unlocked(id)?.min(before);
         let watched = self.observer.groups().iter().find(|watched| watched.path == group)?;
         let nodes = watched.nodes().map(|node| (node.at(), node.memory(), AGES.map(|age| node.idle(age))));
         let now = clock::read_monotonic();
@@ -190,12 +200,12 @@ impl<'a> Eye<'a> {
         Some(Cold { at: now - idle.ago, memory, bounds })
     }
 
-    /// What is old of the groups that are aged for their rules.
+    /// Ages the groups. Returns how much memory is as old as their rules say.
     fn age(&mut self, order: &Order, stop: &Flag) -> Result<Vec<(GroupId, Option<Bytes>)>> {
         if let Some(missing) = aging::missing(self.kernel)? {
-            anyhow::bail!(missing.says());
+            anyhow::bail!(missing.describe());
         }
-        self.observer.look_at(order.groups.iter().map(|group| (group.id, group.path.as_path())));
+        self.observer.observe_only(order.groups.iter().map(|group| (group.id, group.path.as_path())));
         let by_rule = |wanted: &&Wanted| wanted.older_than.is_some_and(|age| order.ages.contains(&age));
         let by_rule: HashMap<GroupId, Option<Duration>> =
             order.groups.iter().filter(by_rule).map(|wanted| (wanted.id, wanted.older_than)).collect();
@@ -204,35 +214,37 @@ impl<'a> Eye<'a> {
             false => HashSet::new(),
         };
         let is_chosen = |id| by_rule.contains_key(&id) || of_others.contains(&id);
-        self.observer.pass_over(&mut *self.actuator, stop, is_chosen)?;
-        // Else that is 9 KiB of a group, and all of it locked in memory.
+        self.observer.age_chosen(&mut *self.actuator, stop, is_chosen)?;
+        // All of it is locked in memory: up to 1.9 KiB of each group and node.
         self.observer.keep(AGES[AGES.len() - 1]);
         let page = self.kernel.page();
-        let old = |group: &Watched| Some((group.id, group.old((*by_rule.get(&group.id)?)?, page)));
+        let old = |group: &ObservedGroup| Some((group.id, group.cold((*by_rule.get(&group.id)?)?, page)));
         Ok(self.observer.groups().iter().filter_map(old).collect())
     }
 
-    fn samples(&mut self, groups: &[Wanted]) -> Vec<Sample> {
+    fn take_samples(&mut self, groups: &[Wanted]) -> Vec<Sample> {
         let time = Duration::from_secs(clock::read_wall().as_secs());
-        // One may be added to a machine that runs.
+        // Memory may be added to a running machine.
         self.has_nodes = Nodes::read(self.kernel).is_ok_and(|nodes| nodes.with_memory.len() > 1);
         let mut samples: Vec<Sample> = groups.iter().filter_map(|group| self.sample(time, group)).collect();
         let cost = self.cost();
         samples.iter_mut().for_each(|sample| sample.cost = Some(cost));
         let mut ids: Vec<GroupId> = groups.iter().map(|group| group.id).collect();
         ids.sort_unstable();
+        self.own_reclaim.forget_seen(|group| last_agings(&self.observer, group));
+        self.observer.forget_promotions();
         self.counters.retain(|id, _| ids.binary_search(id).is_ok());
         samples
     }
 
-    /// Since the samples before.
+    /// The cost since the last samples.
     fn cost(&mut self) -> Cost {
         let now = Cost { agings: self.observer.cost().agings, cpu: clock::read_thread_cpu() };
-        let before = std::mem::replace(&mut self.noted, now);
+        let before = std::mem::replace(&mut self.last_cost, now);
         Cost { agings: now.agings - before.agings, cpu: now.cpu.saturating_sub(before.cpu) }
     }
 
-    /// `None`: the group is gone.
+    /// Takes a sample of a group; `None`: the group is gone.
     fn sample(&mut self, time: Duration, wanted: &Wanted) -> Option<Sample> {
         let group = Group::open(self.kernel.cgroup().ok()?, &wanted.path).ok()?;
         if group.id() != wanted.id {
@@ -257,6 +269,11 @@ impl<'a> Eye<'a> {
             stalled,
         };
         let before = self.counters.insert(wanted.id, counters);
+        let over = before.map(|before| counters.at.since(before.at));
+        let parts = parts_of(&self.observer, &wanted.path);
+        let mut promotions = sum_promotions(parts.filter_map(Node::promotions), over);
+        let agings = |group: &Path| last_agings(&self.observer, group);
+        let reclaimed = self.own_reclaim.subtract(&wanted.path, &mut promotions, agings);
         Some(Sample {
             time,
             boot: std::rc::Rc::clone(&self.boot),
@@ -269,13 +286,14 @@ impl<'a> Eye<'a> {
             shmem: stat.shmem.unwrap_or_default(),
             swap,
             idle: self.idle(wanted, None, stat.swap_backed().unwrap_or_default(), counters.at),
-            since: before.map(|before| self.since(before, counters)),
+            since: before.map(|before| Since { reclaimed, ..self.since(before, counters) }),
+            promotions,
             nodes: self.nodes(wanted, &group, counters.at),
             cost: None,
         })
     }
 
-    /// What is known of the group and those below it on each node where they hold something, where there are several.
+    /// The memory of the group and those below it on each NUMA node, if there are several.
     fn nodes(&self, wanted: &Wanted, group: &Group, now: Monotonic) -> Vec<OnNode> {
         if !self.has_nodes {
             return Vec::new();
@@ -296,34 +314,80 @@ impl<'a> Eye<'a> {
             refaults_file: pages(before.refaults_file, now.refaults_file),
             swapped_in: pages(before.swapped_in, now.swapped_in),
             stalled: now.stalled.zip(before.stalled).map(|(now, before)| now.saturating_sub(before)),
+            reclaimed: None,
         }
     }
 
-    /// What is known of the group and those below it, which hold so much: on this node, or on all.
+    /// The ages of the memory of the group and those below it, on one NUMA node or on all. `held`:
+    /// its size.
     fn idle(&self, wanted: &Wanted, node: Option<u32>, held: Bytes, now: Monotonic) -> Option<Idle> {
-        let is_part = |group: &&Watched| group.path.starts_with(&wanted.path);
-        let parts = self.observer.groups().iter().filter(is_part).flat_map(Watched::nodes);
-        let parts = parts.filter(|part| node.is_none_or(|node| node == part.node));
+        let parts = parts_of(&self.observer, &wanted.path).filter(|part| node.is_none_or(|node| node == part.node));
         sum(parts.map(|part| (part.at(), part.memory(), AGES.map(|age| part.idle(age)))), now)
-            .map(|idle| of_all(idle, held))
+            .map(|aged| of_all(aged, held).into())
     }
 }
 
-/// Of what generations had, the same of all that a group and those below it hold. Of the rest nothing is known: it is
-/// locked, was allocated after the aging, or is in groups that are too small or too many and were not looked at.
-fn of_all(mut idle: Idle, held: Bytes) -> Idle {
-    let unseen = held - idle.memory;
-    idle.memory += unseen;
-    idle.bounds.iter_mut().for_each(|bounds| bounds.most += unseen);
-    idle
+/// The ages of memory, of one group or several.
+#[derive(Debug, PartialEq, Eq)]
+struct Aged {
+    ago: Duration,
+    memory: Bytes,
+    bounds: [Bounds; AGES.len()],
 }
 
-/// Of several groups or nodes together; `None` when none of them was ever aged.
-fn sum(parts: impl Iterator<Item = (Option<Monotonic>, Bytes, [Bounds; AGES.len()])>, now: Monotonic) -> Option<Idle> {
-    let mut idle: Option<Idle> = None;
+impl From<Aged> for Idle {
+    fn from(Aged { ago, memory, bounds }: Aged) -> Self {
+        Idle { ago, memory, bounds: bounds.map(Some) }
+    }
+}
+
+/// Returns what was observed of the group and those below it, for each group and node.
+fn parts_of<'o>(observer: &'o Observer<'_>, path: &Path) -> impl Iterator<Item = &'o Node> {
+    let is_part = move |group: &&ObservedGroup| group.path.starts_with(path);
+    observer.groups().iter().filter(is_part).flat_map(ObservedGroup::nodes)
+}
+
+/// Returns when each part of the group was aged.
+fn last_agings<'o>(observer: &'o Observer<'_>, path: &Path) -> impl Iterator<Item = Monotonic> + use<'o> {
+    let agings: Vec<Monotonic> = parts_of(observer, path).filter_map(Node::at).collect();
+    agings.into_iter()
+}
+
+/// Adds up the promotions of several groups or nodes; `None`: they are unknown of all of them.
+/// `since`: the time since the last sample.
+///
+/// Parts may have been aged at different times: a new group for a shorter time, and one that has a
+/// rule for a longer time. Where the times differ, the sum is not spread over a longer time than
+/// that between the samples. So a rate is not too low.
+fn sum_promotions<'p>(parts: impl Iterator<Item = &'p Promotions>, since: Option<Duration>) -> Option<Promotions> {
+    let mut all: Option<Promotions> = None;
+    let (mut shortest, mut longest) = (Duration::MAX, Duration::ZERO);
+    for part in parts {
+        (shortest, longest) = (shortest.min(part.over), longest.max(part.over));
+        match &mut all {
+            Some(all) => all.add_bounds(part),
+            None => all = Some(*part),
+        }
+    }
+    all.map(|all| Promotions { over: longest.min(since.unwrap_or(longest).max(shortest)), ..all })
+}
+
+/// Extends the ages of the memory in generations to all memory of a group and those below it. The
+/// age of the rest is unknown: that memory is locked, was allocated after the aging, or is in
+/// groups that were not aged.
+fn of_all(mut aged: Aged, held: Bytes) -> Aged {
+    let unseen = held - aged.memory;
+    aged.memory += unseen;
+    aged.bounds.iter_mut().for_each(|bounds| bounds.most += unseen);
+    aged
+}
+
+/// Adds up the ages of several groups or nodes; `None`: none of them was ever aged.
+fn sum(parts: impl Iterator<Item = (Option<Monotonic>, Bytes, [Bounds; AGES.len()])>, now: Monotonic) -> Option<Aged> {
+    let mut aged: Option<Aged> = None;
     for (at, memory, bounds) in parts {
         let Some(at) = at else { continue };
-        let all = idle.get_or_insert_with(|| Idle {
+        let all = aged.get_or_insert_with(|| Aged {
             ago: Duration::ZERO,
             memory: Bytes::ZERO,
             bounds: [Bounds::default(); AGES.len()],
@@ -334,7 +398,7 @@ fn sum(parts: impl Iterator<Item = (Option<Monotonic>, Bytes, [Bounds; AGES.len(
             *sum += bounds;
         }
     }
-    idle
+    aged
 }
 
 #[cfg(test)]
@@ -342,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_aged_is_unknown_and_the_oldest_look_counts() {
+    fn a_group_that_was_never_aged_is_unknown_and_the_oldest_aging_counts() {
         let bounds = |least, most| [Bounds { least: Bytes(least), most: Bytes(most) }; AGES.len()];
         let now = Monotonic(9_000_000_000);
         assert_eq!(sum([(None, Bytes(5), bounds(1, 2))].into_iter(), now), None);
@@ -352,15 +416,37 @@ mod tests {
             (Some(Monotonic(4_000_000_000)), Bytes(20), bounds(3, 5)),
         ];
         let idle = sum(parts.into_iter(), now).expect("ages");
-        assert_eq!(idle, Idle { ago: Duration::from_secs(5), memory: Bytes(30), bounds: bounds(4, 7) });
+        assert_eq!(idle, Aged { ago: Duration::from_secs(5), memory: Bytes(30), bounds: bounds(4, 7) });
     }
 
     #[test]
-    fn what_a_group_holds_beyond_its_generations_may_be_used() {
+    fn memory_beyond_the_generations_may_be_in_use() {
         let bounds = |least, most| [Bounds { least: Bytes(least), most: Bytes(most) }; AGES.len()];
-        let idle = |memory, bounds| Idle { ago: Duration::ZERO, memory: Bytes(memory), bounds };
+        let idle = |memory, bounds| Aged { ago: Duration::ZERO, memory: Bytes(memory), bounds };
         assert_eq!(of_all(idle(30, bounds(4, 7)), Bytes(50)), idle(50, bounds(4, 27)));
         // Freed since the aging, or in swap cache without a process that has it mapped.
         assert_eq!(of_all(idle(30, bounds(4, 7)), Bytes(20)), idle(30, bounds(4, 7)));
+    }
+
+    #[test]
+    fn promotions_of_parts_are_summed_and_their_rate_is_not_too_low() {
+        let part = |over, bytes| Promotions {
+            over: Duration::from_secs(over),
+            bounds: [Bounds { least: Bytes(bytes), most: Bytes(2 * bytes) }; AGES.len()],
+        };
+        let since = Some(Duration::from_secs(600));
+        for (parts, since, over) in [
+            (vec![part(600, 5)], since, 600),
+            // A rule with a long age: it was aged long ago.
+            (vec![part(14_400, 5)], since, 14_400),
+            (vec![part(14_400, 3), part(600, 2)], since, 600),
+            // A new group.
+            (vec![part(30, 1), part(600, 4)], since, 600),
+            (vec![part(30, 1), part(300, 4)], since, 300),
+            (vec![part(600, 5)], None, 600),
+        ] {
+            assert_eq!(sum_promotions(parts.iter(), since), Some(part(over, 5)));
+        }
+        assert_eq!(sum_promotions([].into_iter(), since), None);
     }
 }

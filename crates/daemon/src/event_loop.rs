@@ -1,0 +1,114 @@
+//! The loop: waits for events, in the order of their urgency, and hands each one to the daemon or
+//! to the server.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_base::signals::SignalFd;
+use omr_control::protocol::{Answer, Request};
+use rustix::event::PollFlags;
+
+use crate::daemon::Daemon;
+use crate::events::{Event, Sources};
+use crate::requests;
+use crate::server::Server;
+use crate::timer::Timer;
+
+/// The policy is asked once in this time. An idle daemon wakes up for nothing else.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The daemon and what wakes it up.
+pub struct EventLoop {
+    daemon: Daemon,
+    server: Server,
+    tick: Timer,
+}
+
+impl EventLoop {
+    /// A loop that does not run yet.
+    pub fn new(daemon: Daemon, server: Server) -> Result<Self> {
+        Ok(EventLoop { daemon, server, tick: Timer::new()? })
+    }
+
+    /// Runs until a signal asks for the end.
+    pub fn run(&mut self, signals: &SignalFd) -> Result<()> {
+        self.tick.every(TICK)?;
+        // The first readings only start the counters.
+        self.daemon.tick();
+        loop {
+            for event in self.wait(signals)? {
+                match event {
+                    Event::Sample => self.daemon.sample(),
+                    Event::Stall => self.daemon.stalled(),
+                    Event::Worker => self.daemon.collect_outcomes(),
+                    Event::Attributes => self.daemon.collect_changes(),
+                    Event::Tick => self.tick(),
+                    Event::Client(client) => self.serve(client),
+                    Event::Connect => self.server.accept(self.daemon.host.now()),
+                    Event::Signal => match signals.read() {
+                        Some(libc::SIGHUP) => self.daemon.reload(),
+                        Some(_) => return Ok(()),
+                        None => {}
+                    },
+                }
+            }
+            self.server.drop_closed();
+            self.daemon.set_client_statements(self.server.statements());
+        }
+    }
+
+    /// Ends what runs.
+    pub fn end(self) {
+        self.daemon.end();
+    }
+
+    /// Waits for events, in the order in which they are to be handled.
+    fn wait(&self, signals: &SignalFd) -> Result<Vec<Event>> {
+        let daemon = &self.daemon;
+        let mut sources = Sources::default();
+        sources.add(Event::Sample, &daemon.sweeps.sampler);
+        if let Some(trigger) = daemon.sweeps.trigger.as_ref().filter(|_| daemon.is_in_the_way()) {
+            sources.add_fd(Event::Stall, trigger.as_fd(), PollFlags::PRI);
+        }
+        sources.add(Event::Worker, &daemon.work);
+        if let Some(changes) = daemon.world.tree.changes().filter(|_| daemon.world.may_collect()) {
+            sources.add_fd(Event::Attributes, changes, PollFlags::IN);
+        }
+        sources.add(Event::Tick, &self.tick);
+        self.server.register(&mut sources);
+        sources.add(Event::Signal, signals);
+        let waiting = self.server.waiting();
+        let mut events = sources.wait(waiting.is_empty())?;
+        let more = waiting.into_iter().map(Event::Client).filter(|client| !events.contains(client));
+        let more: Vec<Event> = more.collect();
+        // A new client may take the place of another one, so clients come before.
+        let place = events.iter().position(|event| matches!(event, Event::Connect | Event::Signal));
+        let place = place.unwrap_or(events.len());
+        events.splice(place..place, more);
+        Ok(events)
+    }
+
+    fn tick(&mut self) {
+        self.tick.clear();
+        let now = self.daemon.host.now();
+        self.daemon.tick();
+        self.server.close_silent(now);
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+    }
+
+    /// A client is ready: it sends a request, or takes its answer.
+    fn serve(&mut self, client: usize) {
+        let now = self.daemon.host.now();
+        let Some((request, peer)) = self.server.request(client, now) else { return };
+        let value = match request {
+            Request::Hold { statements } => self.daemon.allowed_statements(&statements, peer).map(|(own, refused)| {
+                self.server.keep(client, own);
+                refused.into()
+            }),
+            request => requests::answer(&mut self.daemon, request),
+        };
+        let answer = value.map_or_else(|err| Answer::Error(format!("{err:#}")), Answer::Ok);
+        self.server.answer(client, &answer, now);
+    }
+}

@@ -1,0 +1,335 @@
+//! The daemon on a fake root, without the socket, with a clock that a test moves on, and with a
+//! test in the place of both threads.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use omr_control::protocol::Request;
+use omr_engine::reclaim::{Progress, Report};
+use omr_kernel::Kernel;
+use omr_kernel::clock::Clock;
+use omr_policy::rank::ProcessId;
+use omr_policy::statement::{Presence, Subject};
+use omr_policy::{Decision, End, Purpose, Reason};
+use omr_testkit::{FakeRoot, Release};
+use omr_units::{Bytes, Monotonic};
+use serde_json::Value;
+
+use crate::daemon::Daemon;
+use crate::host::Host;
+use crate::requests;
+use crate::settings::{Args, Settings, load};
+use crate::thread::{Inbox, Thread};
+use crate::work::Work;
+use crate::worker::{Order, Outcome, Sweep};
+
+/// Nanoseconds since boot.
+#[derive(Debug, Default)]
+struct TestClock(AtomicU64);
+
+impl Clock for TestClock {
+    fn monotonic(&self) -> Monotonic {
+        Monotonic(self.0.load(Relaxed))
+    }
+
+    fn wall(&self) -> Duration {
+        Duration::from_secs(1_700_000_000) + Duration::from_nanos(self.0.load(Relaxed))
+    }
+
+    fn asleep(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn own_cpu(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn thread_cpu(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// A machine of two CPUs with a group of 64 MiB. All CPU time is used in another group, which is
+/// too small to sweep.
+struct Machine {
+    root: FakeRoot,
+    clock: Arc<TestClock>,
+    daemon: Daemon,
+    worker: Inbox<Order, Outcome>,
+    _aging: Inbox<crate::aging_thread::Order, crate::aging_thread::Report>,
+    /// Ticks of 10 ms that each CPU was busy, and idle.
+    ticks: (u64, u64),
+}
+
+const GROUP: &str = "app.scope";
+const MEMORY_STAT: &str = "anon 67108864\nfile 0\nshmem 0\nfile_dirty 0\nswapcached 0\n\
+    workingset_refault_anon 0\nworkingset_refault_file 0\n";
+
+impl Machine {
+    fn new() -> Self {
+        Self::with_config("")
+    }
+
+    /// The same with this text at the top of the configuration.
+    fn with_config(top: &str) -> Self {
+        let mut root = FakeRoot::captured(Release::V6_12)
+            .proc("self/cgroup", "0::/system.slice/omr.service\n")
+            .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
+            .file("run/omr/lock", "")
+            .file("var/lib/omr/ledger.jsonl", "")
+            .file("etc/omr/omr.toml", format!("{top}\n[sweep]\nafter_boot = '0s'\n"))
+            .group(
+                GROUP,
+                &[
+                    ("memory.current", "67108864\n"),
+                    ("memory.stat", MEMORY_STAT),
+                    ("memory.reclaim", ""),
+                    ("memory.min", "0\n"),
+                    ("memory.low", "0\n"),
+                    ("cpu.stat", "usage_usec 1000\n"),
+                    ("cgroup.procs", ""),
+                ],
+            );
+        root = root.group("busy.scope", &[("memory.current", "0\n"), ("cpu.stat", "usage_usec 0\n")]);
+        root = root.proc("swaps", "Filename Type Size Used Priority\n/dev/vda partition 524284 0 -2\n");
+        for resource in ["cpu", "io", "memory"] {
+            let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+            root = root.proc(format!("pressure/{resource}"), text);
+        }
+        root.remove("sys/power");
+        let clock = Arc::new(TestClock(AtomicU64::new(3_600_000_000_000)));
+        let kernel = Kernel::open(root.path()).expect("a kernel").with_clock(Arc::<TestClock>::clone(&clock));
+        let kernel = Arc::new(kernel);
+        let args = Args::default();
+        let settings = Settings::new(args.clone(), load(root.path(), &args, &kernel).expect("a configuration"));
+        let (thread, worker) = Thread::pair().expect("channels");
+        let work = Work::new(thread, Arc::new(Mutex::new(Progress::default())));
+        let (aging, _aging) = Thread::pair().expect("channels");
+        let host = Host::new(root.path(), kernel);
+        let daemon = Daemon::new(host, settings, work, aging).expect("a daemon");
+        let mut machine = Machine { root, clock, daemon, worker, _aging, ticks: (0, 0) };
+        machine.use_cpus(0, 0);
+        machine
+    }
+
+    /// This much memory of 473,136 kB is available.
+    fn set_available(&self, kb: u64) {
+        let text = self.root.read("proc/meminfo");
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:")).expect("a line");
+        self.root.write("proc/meminfo", text.replace(line, &format!("MemAvailable: {kb} kB")));
+    }
+
+    /// Both CPUs were busy and idle for so many ticks of 10 ms.
+    fn use_cpus(&mut self, busy: u64, idle: u64) {
+        self.ticks.0 += busy;
+        self.ticks.1 += idle;
+        let (busy, idle) = self.ticks;
+        let line = |name: &str| format!("{name} {busy} 0 0 {idle} 0 0 0 0 0 0\n");
+        self.root.write("proc/stat", [line("cpu "), line("cpu0"), line("cpu1")].concat());
+        self.root.write("sys/fs/cgroup/busy.scope/cpu.stat", format!("usage_usec {}\n", busy * 20_000));
+    }
+
+    /// Lets this many seconds pass, in which the CPUs are busy for `percent` of the time.
+    fn pass(&mut self, seconds: u64, percent: u64) {
+        for _ in 0..seconds {
+            self.clock.0.fetch_add(1_000_000_000, Relaxed);
+            self.use_cpus(percent, 100 - percent);
+            self.daemon.tick();
+        }
+    }
+
+    /// Lets an idle minute pass, after which the sweep has begun.
+    fn begin_sweep(&mut self) -> Sweep {
+        self.pass(60, 0);
+        match self.worker.try_next() {
+            Some(Order::Sweep(sweep)) => sweep,
+            _ => panic!("no sweep: {}", self.ask(Request::Explain { group: Some(GROUP.into()) })),
+        }
+    }
+
+    /// The worker has ended the sweep like this.
+    fn end_sweep(&mut self, sweep: &Sweep, end: End) {
+        let mut report = Report::nothing(&sweep.job, end, None);
+        report.freed = Bytes::mib(8);
+        report.size = Bytes::mib(56);
+        self.worker.report(Outcome::Swept(sweep.id, report));
+        self.daemon.collect_outcomes();
+    }
+
+    fn ask(&mut self, request: Request) -> Value {
+        requests::answer(&mut self.daemon, request).expect("an answer")
+    }
+
+    fn ledger(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.root.resolve("var/lib/omr/ledger.jsonl")).unwrap_or_default();
+        text.lines().map(|line| line.parse().expect("JSON")).collect()
+    }
+
+    fn reason(&self) -> &Reason {
+        self.daemon.mind.decision.as_ref().map(Decision::reason).expect("a decision")
+    }
+}
+
+#[test]
+fn an_idle_machine_is_swept_and_a_busy_one_is_not() {
+    let mut machine = Machine::new();
+    machine.pass(600, 60);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    let sweep = machine.begin_sweep();
+    assert_eq!(sweep.path.to_str(), Some(GROUP));
+    machine.end_sweep(&sweep, End::Complete);
+    let ledger = machine.ledger();
+    assert_eq!((ledger.len(), &ledger[0]["end"], &ledger[0]["group"]), (1, &"complete".into(), &GROUP.into()));
+    let status = machine.ask(Request::Status);
+    assert_eq!(status["today"]["freed"], 8 << 20, "{status}");
+}
+
+#[test]
+fn with_the_goal_auto_an_idle_machine_is_swept_only_where_memory_lacks() {
+    let mut machine = Machine::with_config("goal = 'auto'");
+    machine.set_available(288_700);
+    machine.pass(600, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    let why = "nothing to gain: 61 % of memory is available (auto wants 50 %)";
+    assert_eq!(machine.reason().to_string(), why);
+    let status = machine.ask(Request::Status);
+    assert_eq!(
+        (&status["goal"]["goal"], &status["goal"]["need"], &status["goal"]["words"]),
+        (&"auto".into(), &Value::Null, &why.into())
+    );
+
+    // 35.7 MiB less than half.
+    machine.set_available(200_000);
+    let sweep = machine.begin_sweep();
+    assert_eq!(sweep.job.amount, Bytes::kib(473_136 / 2 - 200_000));
+    assert!(!sweep.job.file_only, "files are available already");
+    let words = "35.7 MiB more should be available: 42 % of memory is (auto wants 50 %)";
+    let status = machine.ask(Request::Status);
+    assert_eq!((&status["goal"]["need"]["for"], &status["goal"]["words"]), (&Value::Null, &words.into()));
+    assert_eq!(status["goal"]["need"]["purpose"]["for"], "available");
+    let explained = machine.ask(Request::Explain { group: None });
+    assert_eq!(explained["goal"], format!("auto: {words}"));
+
+    // What the sweep has gained counts at once, also for the next group of the sweep.
+    machine.set_available(240_000);
+    machine.end_sweep(&sweep, End::Complete);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    assert!(matches!(machine.reason(), Reason::NoNeed { .. }), "{:?}", machine.reason());
+    // Unknown is no need.
+    machine.root.remove("proc/meminfo");
+    machine.pass(600, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    assert!(matches!(machine.reason(), Reason::Unknown { .. }), "{:?}", machine.reason());
+}
+
+#[test]
+fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_happened() {
+    // The kernel reports free memory to a host, but no rule says what is cold.
+    let mut machine = Machine::with_config("goal = 'auto'");
+    machine.set_available(288_700);
+    machine.root.write("sys/module/page_reporting/parameters/page_reporting_order", "9\n");
+    machine.pass(120, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    assert_eq!(machine.ask(Request::Status)["goal"]["need"]["purpose"]["for"], "footprint");
+    let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) });
+    assert!(explained["verdict"].as_str().is_some_and(|text| text.contains("only the host would gain")), "{explained}");
+
+    // A machine that can hibernate, with a disk that writes 4 MiB in a second.
+    let mut machine = Machine::with_config("goal = 'auto'");
+    machine.set_available(288_700);
+    for (file, text) in [
+        ("sys/power/state", "freeze mem disk\n"),
+        ("sys/power/disk", "[platform] shutdown\n"),
+        ("sys/power/resume", "254:0\n"),
+        ("sys/power/resume_offset", "0\n"),
+        ("sys/power/image_size", "188059648\n"),
+        ("sys/class/block/vda/dev", "254:0\n"),
+        ("var/lib/omr/disk-rate.json", r#"{"bytes_per_second":4194304,"device":"/dev/vda"}"#),
+    ] {
+        machine.root.write(file, text);
+    }
+    machine.pass(120, 0);
+    assert!(matches!(machine.reason(), Reason::NoNeed { .. }), "it never did: {:?}", machine.reason());
+    machine.root.write("var/lib/omr/hibernated.json", r#"{"time":1700000000}"#);
+    machine.pass(60, 0);
+    let Some(Order::Sweep(sweep)) = machine.worker.try_next() else { panic!("{:?}", machine.reason()) };
+    let need = machine.ask(Request::Status)["goal"]["need"].clone();
+    assert_eq!(
+        (&need["purpose"]["for"], &need["purpose"]["small"]),
+        (&"hibernate".into(), &(20 << 20).into()),
+        "{need}"
+    );
+    assert_eq!(sweep.job.amount, Bytes::mib(64), "all that the group has");
+}
+
+#[test]
+fn foreground_work_ends_a_sweep_at_its_second_sample() {
+    let mut machine = Machine::new();
+    let sweep = machine.begin_sweep();
+    let sample = |machine: &mut Machine, busy| {
+        machine.clock.0.fetch_add(20_000_000, Relaxed);
+        machine.use_cpus(busy, 2 - busy);
+        machine.daemon.sample();
+    };
+    // The control: an idle machine.
+    for _ in 0..50 {
+        sample(&mut machine, 0);
+        assert!(!machine.worker.is_stopped());
+    }
+    sample(&mut machine, 2);
+    sample(&mut machine, 2);
+    assert!(machine.worker.is_stopped());
+    machine.end_sweep(&sweep, End::Stopped);
+    let stop_reason = machine.ledger()[0]["stop_reason"].to_string();
+    assert!(stop_reason.contains("work began"), "{stop_reason}");
+    assert!(machine.worker.try_next().is_none(), "no group follows");
+}
+
+#[test]
+fn a_statement_a_pause_and_a_waiting_task_end_a_sweep() {
+    let foreground = Request::Say { presence: Some(Presence::Foreground), subject: Subject::Group(GROUP.into()) };
+    let other = Request::Say { presence: None, subject: Subject::Group(GROUP.into()) };
+    for (request, stops) in [
+        (foreground, true),
+        (other, false),
+        (Request::Pause { seconds: None }, true),
+        (Request::FallAsleep, true),
+        (Request::Resume, false),
+        (Request::Status, false),
+    ] {
+        let mut machine = Machine::new();
+        machine.begin_sweep();
+        machine.ask(request.clone());
+        assert_eq!(machine.worker.is_stopped(), stops, "{request:?}");
+    }
+    let mut machine = Machine::new();
+    machine.begin_sweep();
+    machine.daemon.stalled();
+    assert!(machine.worker.is_stopped());
+}
+
+#[test]
+fn a_preparation_begins_after_the_sweep_that_it_stops_and_ends_at_its_deadline() {
+    let mut machine = Machine::new();
+    let sweep = machine.begin_sweep();
+    machine.ask(Request::Prepare { purpose: Purpose::Preempt, deadline_ms: Some(60_000), why: "a notice".into() });
+    assert!(machine.worker.is_stopped() && machine.worker.try_next().is_none(), "the sweep is still there");
+    machine.end_sweep(&sweep, End::Stopped);
+    assert!(matches!(machine.worker.try_next(), Some(Order::Prepare(..))));
+    assert!(!machine.worker.is_stopped());
+    machine.pass(58, 0);
+    assert!(!machine.worker.is_stopped());
+    machine.pass(1, 0);
+    assert!(machine.worker.is_stopped(), "a second before the deadline");
+}
+
+#[test]
+fn a_statement_about_a_process_that_has_ended_is_an_error() {
+    let mut machine = Machine::new();
+    let subject = Subject::Process(ProcessId { pid: 4711, start: 1 });
+    let request = Request::Say { presence: Some(Presence::Foreground), subject };
+    let err = requests::answer(&mut machine.daemon, request).expect_err("no such process");
+    assert_eq!(err.to_string(), "process 4711 has ended");
+    assert!(machine.daemon.statements.processes().is_empty());
+}

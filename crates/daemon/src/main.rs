@@ -1,0 +1,159 @@
+//! The program `omr-daemon`: the daemon and nothing else. `omr daemon` has the same options, checks
+//! them, and becomes this program.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use lexopt::{Arg, Parser};
+use omr_base::exit::Exit;
+use omr_config::Profile;
+use omr_daemon::Args;
+
+const HELP: &str = "\
+Run the daemon of omr, which reclaims memory while the machine is idle
+
+Usage: omr-daemon [OPTIONS] [GROUP]
+
+Arguments:
+  [GROUP]           With a profile: reclaim only from this control group, whatever the rules say
+
+Options:
+  --foreground      Log to standard error instead of the journal
+  --config FILE     Read this file instead of the configuration of the system
+  --profile NAME    Replace values of the configuration with those of a profile: seed
+  --root DIR        Read /proc, /sys and the configuration below this directory
+  -h, --help        Print help
+  -V, --version     Print version
+";
+
+/// The work that the command line asks for.
+#[derive(Debug)]
+enum Request {
+    Help,
+    Version,
+    Run { root: PathBuf, args: Args },
+}
+
+fn main() -> ExitCode {
+    let ended = match parse(Parser::from_env()) {
+        Ok(Request::Help) => print(HELP),
+        Ok(Request::Version) => print(concat!("omr-daemon ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(Request::Run { root, args }) => omr_daemon::run(&root, &args),
+        Err(err) => {
+            eprintln!("omr-daemon: {err:#}; see omr-daemon --help");
+            return Exit::of(&err).into();
+        }
+    };
+    match ended {
+        Ok(exit) => exit.into(),
+        Err(err) => {
+            eprintln!("omr: {err:#}");
+            Exit::of(&err).into()
+        }
+    }
+}
+
+/// Prints text. A reader that has closed the pipe has read enough.
+fn print(text: &str) -> Result<Exit> {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(Exit::Done)
+}
+
+/// Parses a command line. Every error has the exit code of a wrong command line.
+fn parse(mut parser: Parser) -> Result<Request> {
+    let (mut root, mut config, mut profile, mut target) = (None, None, None, None);
+    let mut foreground = false;
+    while let Some(arg) = parser.next().map_err(wrong)? {
+        match arg {
+            Arg::Short('h') | Arg::Long("help") => return Ok(Request::Help),
+            Arg::Short('V') | Arg::Long("version") => return Ok(Request::Version),
+            Arg::Long("foreground") => foreground = true,
+            Arg::Long("config") => set(&mut config, "--config", value(&mut parser, "--config", "a file")?)?,
+            Arg::Long("root") => set(&mut root, "--root", value(&mut parser, "--root", "a directory")?)?,
+            Arg::Long("profile") => {
+                let name = value(&mut parser, "--profile", "seed")?;
+                if name != "seed" {
+                    return Err(wrong(format!("--profile {}: expected seed", name.display())));
+                }
+                set(&mut profile, "--profile", Profile::Seed)?;
+            }
+            Arg::Value(group) if target.is_none() && !group.is_empty() => target = Some(group),
+            Arg::Value(group) => {
+                return Err(wrong(format!("{:?}: expected one group", group.display().to_string())));
+            }
+            Arg::Short(_) | Arg::Long(_) => return Err(wrong(arg.unexpected())),
+        }
+    }
+    if target.is_some() && profile.is_none() {
+        return Err(wrong("GROUP: expected --profile with it"));
+    }
+    let root = root.map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    let args = Args { foreground, config: config.map(PathBuf::from), profile, target: target.map(PathBuf::from) };
+    Ok(Request::Run { root, args })
+}
+
+/// The value of an option. `expected` is named in the error if it is missing or empty.
+fn value(parser: &mut Parser, option: &str, expected: &str) -> Result<OsString> {
+    let value = parser.value().ok().filter(|value| !value.is_empty());
+    value.ok_or_else(|| wrong(format!("{option}: expected {expected}")))
+}
+
+/// Keeps the value of an option, which may be given once.
+fn set<T>(slot: &mut Option<T>, option: &str, value: T) -> Result<()> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(wrong(format!("{option}: expected once"))),
+    }
+}
+
+fn wrong(message: impl ToString) -> anyhow::Error {
+    Exit::Usage.error(message.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<Request> {
+        parse(Parser::from_args(words))
+    }
+
+    #[test]
+    fn every_option_is_kept() {
+        let words = ["--root", "/r", "--foreground", "--config=/c", "--profile", "seed", "--", "-g"];
+        let Ok(Request::Run { root, args }) = parsed(&words) else { panic!("{words:?} is refused") };
+        assert_eq!((root, args.foreground, args.profile), ("/r".into(), true, Some(Profile::Seed)));
+        assert_eq!((args.config, args.target), (Some("/c".into()), Some("-g".into())));
+    }
+
+    #[test]
+    fn without_options_it_runs_on_this_machine_and_logs_to_the_journal() {
+        let Ok(Request::Run { root, args }) = parsed(&[]) else { panic!("no words are refused") };
+        assert_eq!((root, args.foreground, args.profile), ("/".into(), false, None));
+        assert_eq!((args.config, args.target), (None, None));
+    }
+
+    #[test]
+    fn a_mistake_names_the_option_and_what_is_expected() {
+        for (words, expected) in [
+            (&["--forground"][..], "invalid option '--forground'"),
+            (&["-x"], "invalid option '-x'"),
+            (&["--config"], "--config: expected a file"),
+            (&["--config="], "--config: expected a file"),
+            (&["--config", "a", "--config", "b"], "--config: expected once"),
+            (&["--root"], "--root: expected a directory"),
+            (&["--profile"], "--profile: expected seed"),
+            (&["--profile", "sed"], "--profile sed: expected seed"),
+            (&["bg"], "GROUP: expected --profile with it"),
+            (&["--profile", "seed", "a", "b"], "\"b\": expected one group"),
+            (&["--profile", "seed", ""], "\"\": expected one group"),
+            (&["--foreground=no"], "unexpected argument for option '--foreground': \"no\""),
+        ] {
+            let err = parsed(words).expect_err("a mistake");
+            assert_eq!((err.to_string().as_str(), Exit::of(&err)), (expected, Exit::Usage), "{words:?}");
+        }
+    }
+}

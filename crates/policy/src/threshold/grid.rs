@@ -1,0 +1,77 @@
+//! The ages that a threshold can have.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The number of ages on the grid.
+pub const STEPS: usize = 15;
+
+/// Seconds. Each age is 1.5 times the one before, from 2 min on; the last one is 8 h.
+///
+/// MGLRU keeps four generations. A group that is aged every third of its threshold is known at the
+/// threshold and at two thirds of it, the next shorter age. A group that is aged every half is
+/// known at the half, which bounds the next shorter age only loosely: in a simulated load the
+/// threshold then stayed at 8 h, and came down otherwise.
+const SECONDS: [u16; STEPS] =
+    [120, 180, 270, 405, 608, 911, 1367, 2050, 3075, 4613, 6920, 10_380, 15_570, 23_354, 28_800];
+
+/// One age on the grid from 2 min to 8 h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Step(u8);
+
+impl Step {
+    /// 2 min: the age from which on Google counts memory as cold.
+    pub const LEAST: Step = Step(0);
+    /// 8 h: the age at which Google's one byte of 2 min steps ends.
+    pub const MOST: Step = Step(14);
+
+    /// All ages, the shortest first.
+    pub fn all() -> impl DoubleEndedIterator<Item = Step> {
+        (Step::LEAST.0..=Step::MOST.0).map(Step)
+    }
+
+    /// The age.
+    pub fn age(self) -> Duration {
+        Duration::from_secs(u64::from(SECONDS[self.index()]))
+    }
+
+    /// The next shorter age; `None`: this is the shortest.
+    pub fn shorter(self) -> Option<Step> {
+        self.0.checked_sub(1).map(Step)
+    }
+
+    /// The next longer age; `None`: this is the longest.
+    pub fn longer(self) -> Option<Step> {
+        (self < Step::MOST).then_some(Step(self.0 + 1))
+    }
+
+    /// The shortest age on the grid that is at least this long; 8 h where there is none.
+    pub fn not_below(age: Duration) -> Step {
+        Step::all().find(|step| step.age() >= age).unwrap_or(Step::MOST)
+    }
+
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The bit of this age in a mask.
+    pub(super) fn bit(self) -> u16 {
+        1 << self.0
+    }
+}
+
+impl TryFrom<u8> for Step {
+    type Error = &'static str;
+
+    fn try_from(number: u8) -> Result<Self, Self::Error> {
+        (number <= Step::MOST.0).then_some(Step(number)).ok_or("a threshold outside of the grid")
+    }
+}
+
+impl From<Step> for u8 {
+    fn from(step: Step) -> u8 {
+        step.0
+    }
+}

@@ -1,0 +1,200 @@
+//! The age from which on memory of a group may be taken, controlled by what comes back.
+//!
+//! A **promotion** at an age T is memory that was unused for at least T and is used again. Had all
+//! memory older than T been taken, it would have come back. The controller finds the shortest T
+//! whose promotions stay within the objective P, a share of the working set per minute. Promotions
+//! at each age are known without taking anything, so a shorter T is judged before it is used.
+//!
+//! * A new group has the longest T and is observed for a **warm-up** of 10 min.
+//! * T goes **down** by one step of the [grid](Step) when the next shorter age kept P in this
+//!   interval, in K = 98 % of the last day (or of what is known of it), and has not broken P for an
+//!   hour.
+//! * T goes **up** at once when it broke P, to the shortest age that kept P in that interval, or to
+//!   the longest if none did. The ages below broke P, so T stays for an hour. The hour begins anew
+//!   each time the next shorter age breaks P. So the controller is monotonic: more promotions
+//!   never lead to a lower T, at any later time. If the hour began only when T itself broke P, an
+//!   earlier rise would let T go down earlier. (Of what the best fixed T holds in the simulated
+//!   loads, that would hold 0 to 3 % more.)
+//! * Stalls of the group, a used-up write budget and swap at its floor are **brakes**: T does not
+//!   go down.
+//! * Always the *most* of the promotions and the *least* of the working set count. An interval in
+//!   which either is **unknown** never lowers T, and counts neither as kept nor as broken.
+//!
+//! Groups below [`SMALL`] are judged over [`SMALL_TIME`], with [`SMALL_PAGES`] promotions free.
+//! Where the sum is above what the whole time allows, T goes up before its end.
+//!
+//! Sources: the objective, K, the warm-up and the rule for spikes are Google's (Lagar-Cavilla et
+//! al., "Software-Defined Far Memory in Warehouse-Scale Computers", ASPLOS'19); there T is the
+//! larger of a percentile of the best ages so far and the best age of the last minute. Here T moves
+//! by steps, as the four generations of MGLRU tell exactly only about ages near T (`lru_gen`, Linux
+//! 6.1 and later).
+
+mod evidence;
+mod grid;
+mod interval;
+mod reason;
+mod saved;
+mod slo;
+
+use core::time::Duration;
+
+use omr_units::{Permyriad, millis};
+use serde::{Deserialize, Serialize};
+
+use evidence::Evidence;
+pub use grid::{STEPS, Step};
+pub use interval::{Interval, Promoted, SMALL, SMALL_PAGES, SMALL_TIME};
+use interval::{Verdict, Verdicts, Window};
+pub use reason::{Brake, Figures, Move, Reason};
+pub use saved::Refused;
+pub use slo::{PromotionRate, Slo};
+
+/// T does not go down to an age that broke P less than this time ago.
+pub const STAY: Duration = Duration::from_secs(3600);
+/// T does not go down while tasks of the group wait for memory in more than 0.1 % of the time.
+pub const STALL: Permyriad = Permyriad(10);
+/// After an absence of this length, the group is observed for the warm-up again.
+pub const ABSENCE: Duration = Duration::from_secs(600);
+
+/// The threshold of one group: what the controller remembers. A plain value of less than 672 bytes
+/// with nothing on the heap. Its saved form has a version. A saved form with another version or an
+/// impossible value is refused as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "saved::Saved", into = "saved::Saved")]
+pub struct Threshold {
+    step: Step,
+    /// The time since the group was new or came back, in milliseconds.
+    observed: u64,
+    /// The time since each age last broke P, in milliseconds, up to [`STAY`].
+    calm: [u32; STEPS],
+    evidence: Evidence,
+    window: Window,
+}
+
+impl Threshold {
+    /// The threshold of a group about which nothing is known: the longest.
+    pub fn new(slo: &Slo) -> Self {
+        let calm = u32::try_from(millis(STAY)).unwrap_or(u32::MAX);
+        Threshold {
+            step: slo.most,
+            observed: 0,
+            calm: [calm; STEPS],
+            evidence: Evidence::default(),
+            window: Window::default(),
+        }
+    }
+
+    /// The threshold in force.
+    pub fn step(&self) -> Step {
+        self.step
+    }
+
+    /// The share of the last day in which an age kept P; `None`: nothing is known.
+    pub fn kept(&self, step: Step) -> Option<Permyriad> {
+        self.evidence.kept(step)
+    }
+
+    /// Takes in that nobody observed the group for this time, or that it is a new group under the
+    /// same name, as after a boot. T stays, and the last day counts half as much for each day of
+    /// absence. After [`ABSENCE`] or more, the group is observed for the warm-up again. A time of
+    /// zero changes nothing.
+    pub fn absent(&mut self, time: Duration) {
+        if time.is_zero() {
+            return;
+        }
+        self.evidence.decay(time);
+        if time < ABSENCE {
+            self.window.lose();
+        } else {
+            (self.window, self.observed) = (Window::default(), 0);
+        }
+    }
+
+    /// Takes in an interval and moves the threshold.
+    pub fn observe(&mut self, slo: &Slo, seen: &Interval) -> Move {
+        self.step = self.step.min(slo.most).max(slo.least);
+        let from = self.step;
+        if millis(seen.length) == 0 {
+            return Move { from, to: from, reason: Reason::Unknown };
+        }
+        let left = slo.warm_up.saturating_sub(Duration::from_millis(self.observed));
+        self.observed = self.observed.saturating_add(millis(seen.length));
+        self.window.add(seen);
+        let small = seen.size < SMALL;
+        let full = !small || self.window.length >= millis(SMALL_TIME);
+        let verdicts = self.window.judge(slo, small, full);
+        self.pass(seen.length, &verdicts);
+        if full && left.is_zero() {
+            self.evidence.add(Duration::from_millis(self.window.length), &verdicts);
+        }
+        let (to, reason) = if verdicts.at(from) == Verdict::Broken {
+            let best = verdicts.best().unwrap_or(slo.most).min(slo.most);
+            (best.max(from), Reason::Broke(self.figures(slo, from)))
+        } else if !full {
+            let left = SMALL_TIME.saturating_sub(Duration::from_millis(self.window.length));
+            (from, Reason::Gathering { left })
+        } else if !left.is_zero() {
+            (from, Reason::WarmingUp { left })
+        } else {
+            self.lower(slo, seen, &verdicts)
+        };
+        if full {
+            self.window = Window::default();
+        }
+        self.step = to;
+        Move { from, to, reason }
+    }
+
+    /// Time passes, and some ages break P.
+    fn pass(&mut self, time: Duration, verdicts: &Verdicts) {
+        let time = u32::try_from(millis(time)).unwrap_or(u32::MAX);
+        let stay = u32::try_from(millis(STAY)).unwrap_or(u32::MAX);
+        for step in Step::all() {
+            let calm = &mut self.calm[step.index()];
+            *calm = if verdicts.at(step) == Verdict::Broken { 0 } else { calm.saturating_add(time).min(stay) };
+        }
+    }
+
+    /// Goes down by one step if nothing speaks against it.
+    fn lower(&self, slo: &Slo, seen: &Interval, verdicts: &Verdicts) -> (Step, Reason) {
+        let stay = |reason| (self.step, reason);
+        let Some(next) = self.step.shorter().filter(|&next| next >= slo.least) else {
+            return stay(Reason::Shortest);
+        };
+        let figures = self.figures(slo, next);
+        let Some(stalled) = seen.stalled else { return stay(Reason::Unknown) };
+        match verdicts.at(next) {
+            Verdict::Unknown => return stay(Reason::Unknown),
+            Verdict::Broken => return stay(Reason::WouldBreak(figures)),
+            Verdict::Kept => {}
+        }
+        let calm = Duration::from_millis(u64::from(self.calm[next.index()]));
+        if calm < STAY {
+            return stay(Reason::BrokeLately { left: STAY - calm, figures });
+        }
+        if figures.kept.is_none_or(|kept| kept < slo.kept) {
+            return stay(Reason::BrokeOften { needed: slo.kept, figures });
+        }
+        let brake = if stalled > STALL {
+            Some(Brake::Stall { share: stalled, allowed: STALL })
+        } else if seen.write_budget_used {
+            Some(Brake::WriteBudget)
+        } else {
+            seen.swap_at_floor.then_some(Brake::SwapFloor)
+        };
+        match brake {
+            Some(brake) => stay(Reason::Braked { brake, figures }),
+            None => (next, Reason::Kept(figures)),
+        }
+    }
+
+    fn figures(&self, slo: &Slo, step: Step) -> Figures {
+        Figures {
+            age: step.age(),
+            promoted: self.window.per_minute(step),
+            working_set: self.window.working_set(),
+            allowed: slo.promotions,
+            kept: self.evidence.kept(step),
+        }
+    }
+}
