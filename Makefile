@@ -10,7 +10,7 @@ help: ## Show this
 setup: ## Install what building and testing need (root, or sudo is used)
 	@tools/setup
 
-build: setup ## Build the program, its manual pages and completions: target/package
+build: setup ## Build the programs, their manual pages and completions: target/package
 	packaging/build.sh
 
 demo: setup ## Hibernate and load a VM with and without omr, and show before and after (6 minutes)

@@ -1,7 +1,7 @@
 """The host's end of the agent's serial port (the guest's end: crates/guest/src/agent.rs).
 
-A message is a line `@CRC32 JSON`; lines that are none are dropped. A request without an answer is
-sent again under the same id: the agent does it once and answers as often as asked. Bytes travel as
+A message is a line `@CRC32 JSON`, and all other lines are dropped. A request without an answer is
+sent again under the same id. The agent executes it once and answers each time. Bytes travel as
 latin-1 text.
 """
 
@@ -19,7 +19,7 @@ HELLO = 0
 
 
 class AgentError(Exception):
-    """The guest could not do what was asked."""
+    """The guest could not execute a request."""
 
     def __init__(self, message: str, errno: int | None = None) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The message in a line, None where it is no intact frame."""
+    """The message in a line. None where the line is no intact frame."""
     mark, _, data = line.strip().partition(b" ")
     if len(mark) != 9 or not mark.startswith(b"@"):
         return None
@@ -57,7 +57,7 @@ class Pending:
         self.answered_at = 0.0
 
     def result(self, timeout: float = 60, resend: float = 5) -> dict[str, Any]:
-        """The answer; asks again every `resend` seconds."""
+        """Waits for the answer, and sends the request again every `resend` seconds."""
         sent = time.monotonic()
         deadline = sent + timeout
         while not self.agent.wait(self.answered, min(deadline, sent + resend)):
@@ -73,14 +73,15 @@ class Pending:
 
 
 class Agent:
-    """Talks to one guest, over as many connections as it has boots.
+    """Talks to one guest, over one connection per boot.
 
-    `check_on` raises where no answer can come any more, so that nobody waits for one.
+    `check_on` raises when no answer can come any more, so that no request waits in vain.
     """
 
     def __init__(self, check_on: Callable[[], None]) -> None:
         self.check_on = check_on
-        # Ids grow over the guest's life: an agent must not take a new request for an old one.
+        # Ids grow over the guest's life. Otherwise an agent could take a new request for an old
+        # one.
         self.last_id = HELLO
         self.pending: dict[int, Pending] = {}
         self.lock = threading.Lock()
@@ -101,7 +102,7 @@ class Agent:
             self.socket = None
 
     def wait(self, event: threading.Event, deadline: float) -> bool:
-        """Whether it came before `deadline`."""
+        """True when the event came before `deadline`."""
         while not event.wait(min(1.0, max(0.0, deadline - time.monotonic()))):
             self.check_on()
             if time.monotonic() >= deadline:
@@ -153,4 +154,4 @@ class Agent:
             if self.socket:
                 self.socket.sendall(encode(message))
         except OSError:
-            pass  # between two boots; it is sent again
+            pass  # Between two boots. The request is sent again later.

@@ -1,4 +1,4 @@
-"""The static programs of the guest: omr, omr-guest and busybox."""
+"""The static programs of the guest: omr, omr-daemon, omr-guest and busybox."""
 
 import functools
 import os
@@ -9,6 +9,9 @@ from pathlib import Path
 from .paths import REPOSITORY
 
 TARGET = "x86_64-unknown-linux-gnu"
+
+PROGRAMS = ("omr", "omr-daemon", "omr-guest")
+"""The programs of the workspace that a guest has."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""omr's daemon in a guest: its configuration for short runs, its ledger."""
+"""omr's daemon in a guest: its ledger, and its configuration for short runs."""
 
 import json
 import signal
@@ -36,8 +36,8 @@ after_resume = "1h"
 
 
 class Daemon:
-    """A running `omr daemon`, started through another command if that is said; a context manager
-    that ends it the civil way.
+    """A running `omr daemon`, as a context manager that ends it with SIGTERM. `through`: a command
+    that starts the daemon.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Daemon:
         return status
 
     def sweeps(self, group: str) -> list[dict[str, Any]]:
-        """The ledger's entries of one group's sweeps."""
+        """The ledger's entries about sweeps of one group."""
         return [entry for entry in self.ledger() if entry["kind"] == "sweep" and entry["group"].strip("/") == group]
 
     def ledger(self) -> list[dict[str, Any]]:
-        """One entry per sweep and group, oldest first."""
+        """All entries of the ledger, oldest first."""
         try:
             text = self.guest.read(LEDGER)
         except AgentError:

@@ -1,8 +1,8 @@
-"""A guest that is a whole Debian 12: systemd, D-Bus, logind, udev, journald, dpkg. For what the
-mini guest has not.
+"""A guest with a whole Debian 12: systemd, D-Bus, logind, udev, journald, dpkg. Tests use it for
+features that the mini guest lacks.
 
-Its image is made once, by root or by anybody, and kept in the cache under a name made of its
-recipe; each guest works on a copy. Kernel, swap and the agent are those of the mini guest.
+Any user can make its image. The image is made once and kept in the cache, under a name made of its
+recipe. Each guest works on a copy. Kernel, swap and agent are those of the mini guest.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ PACKAGES = ("systemd-sysv", "libpam-systemd", "dbus", "udev", "man-db", "bash-co
 IMAGE_MIB = 1024
 
 LAB = "/run/lab"
-"""Where the initramfs leaves the programs and files of a test."""
+"""The directory into which the initramfs puts the programs and files of a test."""
 
 AGENT_UNIT = f"""\
 [Unit]
@@ -44,7 +44,8 @@ Restart=always
 WantedBy=multi-user.target
 """
 
-# They would work in the background for minutes, and a test would not know whose load it sees.
+# These timers would start work that lasts for minutes, and a test could not tell that load from its
+# own.
 QUIET = (
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -53,12 +54,12 @@ QUIET = (
     "fstrim.timer",
     "man-db.timer",
 )
-# At each boot and each reload they look for what this image has not: half of the time that a reload
-# takes.
+# At each boot and each reload, generators search for units that this image does not need. That
+# takes half of the time of a reload.
 NO_GENERATORS = 'cd "$1" && mkdir -p etc/systemd/system-generators && for path in lib/systemd/system-generators/*; ' + (
     'do ln -s /dev/null "etc/systemd/system-generators/${{path##*/}}"; done'
 )
-# Nobody logs in there; the serial port is the kernel's.
+# No user logs in there, and the serial port belongs to the kernel.
 NO_LOGIN = ("serial-getty@ttyS0.service", "getty@tty1.service")
 
 DPKG = """\
@@ -72,9 +73,7 @@ MODULES = ("virtio_pci", "virtio_blk", "ext4", "crc32c_generic", "lz4", "zram", 
 
 
 def sources() -> list[str]:
-    """The suite's lines from this machine's own apt configuration; without any, mmdebstrap's
-    default.
-    """
+    """The apt sources of this suite on this machine. Without any, mmdebstrap uses its default."""
     targets = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages"],
         capture_output=True,
@@ -89,7 +88,7 @@ def sources() -> list[str]:
 
 
 def image() -> Path:
-    """The root file system's image, made where the cache has none."""
+    """The image of the root file system. Made when the cache has none."""
     with alone("debian"):
         return find_or_make()
 
@@ -117,28 +116,29 @@ def find_or_make() -> Path:
             ],
             check=True,
         )
-        # Owners and device nodes need root, or somebody who pretends.
+        # Owners and device nodes need root, or fakeroot.
         pretend = [] if os.getuid() == 0 else ["fakeroot"]
         made = directory / "root.ext4"
         script = (
             f"mkdir root && tar -x -f root.tar -C root && mke2fs -q -t ext4 -d root -L root {made.name} {IMAGE_MIB}M"
         )
         subprocess.run([*pretend, "sh", "-c", script], cwd=directory, check=True)
-        # The name appears with the last byte.
+        # The image gets its final name when it is complete.
         unfinished = path.with_suffix(".unfinished")
         copy(made, unfinished)
         unfinished.rename(path)
     return path
 
 
-# Lines for mmdebstrap; in each, $1 is the new root.
+# Hooks for mmdebstrap. In each, $1 is the new root.
 CUSTOMIZE = (
     'copy-in "{directory}/agent.service" /etc/systemd/system',
     'mv "$1/etc/systemd/system/agent.service" "$1/etc/systemd/system/omr-lab-agent.service"',
     'chroot "$1" systemctl --quiet enable omr-lab-agent.service',
     'chroot "$1" systemctl --quiet mask ' + " ".join(QUIET + NO_LOGIN),
     'echo guest > "$1/etc/hostname"',
-    # Empty: made at each boot, and no preset is applied as at a first boot.
+    # An empty machine-id is made anew at each boot. Presets are not applied, as they would be at a
+    # first boot.
     ': > "$1/etc/machine-id"',
     ': > "$1/etc/fstab"',
     NO_GENERATORS,
@@ -147,8 +147,8 @@ CUSTOMIZE = (
 )
 
 
-# What asks returns at once; logind knows when it is over. Seldom looked: the machine is to be idle
-# meanwhile.
+# The command returns at once, and logind knows when the sleep is over. The checks are rare, because
+# the machine is to be idle meanwhile.
 SYSTEMCTL_SLEEP = """
 {ask} || exit
 logind=org.freedesktop.login1
@@ -161,8 +161,9 @@ ZRAM = Zram(512)
 
 
 class DebianGuest(Guest):
-    """A Guest with systemd as its process 1. `files` are in `LAB` under their names; `root` is what
-    another such guest has left.
+    """A guest with systemd as its process 1.
+
+    `files` are in `LAB` under their names. `root` is a root file system that `shut_down` has kept.
     """
 
     def __init__(
@@ -210,34 +211,36 @@ class DebianGuest(Guest):
         return f"{root} {root.stat().st_mtime_ns}"
 
     def settle(self) -> None:
-        """Waits until all that belongs to a boot is done."""
+        """Waits until the boot is complete."""
         state = self.run(["systemctl", "is-system-running", "--wait"], timeout=180, check=False).stdout.strip()
         if state != "running":
             failed = self.run(["systemctl", "list-units", "--failed", "--plain", "--no-legend"], check=False).stdout
             raise AssertionError(f"the guest is {state}: {failed}")
 
     def shut_down(self, left: Path) -> None:
-        """Switches it off, and keeps its root file system: checked, or it could not be grown."""
+        """Switches the guest off and keeps its root file system. The file system is checked,
+        because only a checked one can grow.
+        """
         self.agent.submit("run", argv=["systemctl", "poweroff"])
         self.wait_off(120)
         copy(self.directory / "root", left)
-        # 1: something was put in order.
+        # Code 1: e2fsck has repaired something.
         if subprocess.run(["e2fsck", "-f", "-p", left], stdout=subprocess.DEVNULL).returncode > 1:
-            raise GuestError(f"what it left is broken: e2fsck {left}")
+            raise GuestError(f"the kept root file system is broken: e2fsck {left}")
 
     def systemctl_hibernate(self, timeout: float = 600, ask: str = "systemctl hibernate") -> Hibernation:
-        """As a user does it, or a script: logind, then all that systemd does before and after."""
+        """Hibernates as a user or a script does: through logind and systemd, with all hooks."""
         return self.hibernate_and_resume(timeout, ("sh", "-c", SYSTEMCTL_SLEEP.format(ask=ask)))
 
     def systemctl_suspend(self, kind: str = "suspend") -> None:
-        """Everything but the sleep itself: the kernel freezes all and thaws it 5 s later (pm_test).
-        QEMU's emulated sleep does not end.
+        """Does everything but the sleep itself: the kernel freezes all processes and thaws them 5 s
+        later (pm_test). QEMU's emulated sleep does not end.
         """
         self.write("/sys/power/pm_test", "freezer")
         self.shell(SYSTEMCTL_SLEEP.format(ask=f"systemctl {kind}"), timeout=120)
 
     def journal(self, unit: str) -> str:
-        """What a unit has logged in this boot."""
+        """The messages that a unit has logged in this boot."""
         return self.run(["journalctl", "--boot", "--quiet", "--unit", unit, "--output", "cat", "--no-pager"]).stdout
 
     def active(self, unit: str) -> str:

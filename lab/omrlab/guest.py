@@ -1,4 +1,6 @@
-"""A guest: a mini Linux in QEMU with throttled swap, and what a script can ask its agent for."""
+"""A guest: a mini Linux in QEMU with throttled swap, and the requests that a script can send to its
+agent.
+"""
 
 import json
 import signal
@@ -8,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .agent import AgentSilent
+from .binaries import PROGRAMS
 from .kernels import kernel
 from .machine import (
     BOOT_TIMEOUT,
@@ -53,7 +56,7 @@ class Completed:
     stderr: str
 
     def json(self) -> Any:
-        """The output as one value, or its last line as one."""
+        """The whole output as one JSON value, or else its last line as one."""
         try:
             return json.loads(self.stdout)
         except json.JSONDecodeError:
@@ -61,7 +64,7 @@ class Completed:
 
 
 class Process:
-    """A command running in the guest."""
+    """A command that runs in the guest."""
 
     def __init__(self, guest: "Guest", pid: int, stdout: str, stderr: str) -> None:
         self.guest = guest
@@ -81,7 +84,7 @@ class Process:
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def line_with(self, key: str, number: int = 1, timeout: float = 60) -> dict[str, Any]:
-        """Waits until `number` lines with that key are printed and returns the last of them."""
+        """Waits until `number` lines with this key are printed; returns the last of them."""
         line: dict[str, Any] = self.guest.wait_for(
             lambda: (
                 found[number - 1] if len(found := [line for line in self.lines() if key in line]) >= number else None
@@ -100,7 +103,7 @@ class Process:
 
 
 class Guest(Machine):
-    """A booted guest as a context manager; QEMU and every temporary file are gone when it ends."""
+    """A booted guest, as a context manager. At its end QEMU and all temporary files are gone."""
 
     def __init__(
         self,
@@ -109,7 +112,7 @@ class Guest(Machine):
         swap: Swap | None = None,
         data_mib: int = 0,
         smp: int = 2,
-        programs: tuple[str, ...] = ("omr", "omr-guest"),
+        programs: tuple[str, ...] = PROGRAMS,
         append: str = "",
         accelerator: Accelerator | None = None,
         boot_timeout: float = BOOT_TIMEOUT,
@@ -145,20 +148,20 @@ class Guest(Machine):
         return self.run(["sh", "-c", script], timeout=timeout).stdout
 
     def spawn(self, argv: list[str], group: str | None = None) -> Process:
-        """Starts a command and leaves it running."""
+        """Starts a command and does not wait for its end."""
         started = self.call("spawn", argv=argv, group=group)
         return Process(self, started["pid"], started["stdout"], started["stderr"])
 
     def spawn_as(self, pid: int, argv: list[str], group: str) -> None:
-        """Starts a command as the process with this id, which nobody has now; its output goes
-        nowhere.
+        """Starts a command under this process id, which no process has now. The output is
+        discarded.
         """
         start = f"echo {pid - 1} > /proc/sys/kernel/ns_last_pid; {' '.join(argv)} > /dev/null & echo $!"
         for _ in range(20):
             started = int(self.run(["sh", "-c", start], group=group).stdout)
             if started == pid:
                 return
-            # Somebody else was faster.
+            # Another process took the id first.
             self.shell(f"kill {started}")
         raise GuestError(f"{pid} was always taken")
 
@@ -169,7 +172,7 @@ class Guest(Machine):
         return str(self.call("read", path=path)["data"]).encode("latin-1")
 
     def write(self, path: str, text: str, create: bool = False) -> None:
-        """One write(2); AgentError has the errno."""
+        """One write(2). An AgentError has its errno."""
         self.call("write", path=path, data=text.encode().decode("latin-1"), create=create)
 
     def call(self, operation: str, timeout: float = 60, **fields: Any) -> dict[str, Any]:
@@ -180,11 +183,11 @@ class Guest(Machine):
             raise GuestError(f"{error}; the console ends: {self.console_end()}") from error
 
     def wait_for(self, condition: Callable[[], Any], timeout: float, what: str, every: float | None = None) -> Any:
-        """The condition's first true value.
+        """Waits for a condition; returns its first true value.
 
-        It is asked again after `every` seconds; by default the more seldom the longer it lasts: to
-        ask is work in the guest, and a daemon that waits for an idle one would never see it on a
-        slow host.
+        The condition is checked every `every` seconds. By default the checks become rarer with
+        time. Each check is work in the guest, and frequent checks would keep a daemon on a slow
+        host from ever seeing an idle machine.
         """
         began = time.monotonic()
         while not (value := condition()):
@@ -220,5 +223,5 @@ class Guest(Machine):
 
 
 def decode(text: str) -> str:
-    """Text from the wire's latin-1."""
+    """Decodes text from the wire, where each byte is a latin-1 character."""
     return text.encode("latin-1").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The host's own CPU time, and when its hypervisor gives it to others."""
+"""The host's own CPU time, and the part of it that its hypervisor gives to other machines."""
 
 import threading
 import time
@@ -7,31 +7,33 @@ from pathlib import Path
 from .guest import Guest
 
 CALM = 3.0
-"""Percent of its CPU time that a host may lose in a second, and times measured in it still mean
-something.
+"""Percent of its CPU time. A host that loses more in a second disturbs the times measured in that
+second.
 """
 
 EVERY = 0.25
-"""Seconds between two looks."""
+"""Seconds between two readings."""
 
 
 def cpu_time() -> list[int]:
-    """The host's, in ticks by what it was used for (/proc/stat): user, nice, system, idle, iowait,
-    irq, softirq, steal.
+    """The host's CPU time in ticks, by use (/proc/stat): user, nice, system, idle, iowait, irq,
+    softirq, steal.
     """
     return [int(ticks) for ticks in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
 def stolen(before: list[int], after: list[int]) -> float:
-    """Percent of the time in between that the host's own host gave to others while this one had
-    work.
+    """Percent of the time between two readings that the hypervisor gave to others while this host
+    had work.
     """
     ticks = [now - then for then, now in zip(before, after)]
     return 100 * ticks[-1] / max(1, sum(ticks))
 
 
 class Calm:
-    """Reads the host's CPU time while it is open, and knows afterwards when nothing was taken."""
+    """Reads the host's CPU time while it is open. Afterwards it knows the seconds in which the host
+    lost none.
+    """
 
     def __init__(self) -> None:
         self.looks: list[tuple[float, list[int]]] = []
@@ -51,16 +53,18 @@ class Calm:
             self.looks.append((time.monotonic(), cpu_time()))
 
     def seconds(self, guest: Guest, zero_ns: int) -> list[float]:
-        """When calm seconds began, by the guest's monotonic clock from `zero_ns` on."""
+        """The starts of the calm seconds, as seconds of the guest's monotonic clock since
+        `zero_ns`.
+        """
         asked = time.monotonic()
         guest_ns = guest.monotonic_ns()
-        # The guest read its clock in between.
+        # The guest read its clock between these two times.
         offset = (guest_ns - zero_ns) / 1e9 - (asked + time.monotonic()) / 2
         return [round(at + offset, 3) for at in calm_seconds(self.looks)]
 
 
 def calm_seconds(looks: list[tuple[float, list[int]]]) -> list[float]:
-    """When seconds began, one after another, in which no more than that was taken."""
+    """The starts of the seconds, one after another, in which the host lost no more than `CALM`."""
     found = []
     begin = 0
     for number, (at, ticks) in enumerate(looks):

@@ -1,11 +1,11 @@
-"""The mini guest's file system: busybox, omr, omr-guest, a few modules and an init script."""
+"""The mini guest's file system: busybox, the programs, a few modules and an init script."""
 
 import functools
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from . import packages
-from .binaries import build, busybox
+from .binaries import PROGRAMS, build, busybox
 from .kernels import Kernel
 from .paths import GUEST
 
@@ -60,8 +60,8 @@ def pad(data: bytes) -> bytes:
 
 
 @functools.cache
-def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-guest"), debian: tuple[str, ...] = ()) -> bytes:
-    """The archive for one kernel; `debian`: packages whose programs are in it as well."""
+def initramfs(kernel: Kernel, programs: tuple[str, ...] = PROGRAMS, debian: tuple[str, ...] = ()) -> bytes:
+    """The archive for one kernel. `debian`: packages whose programs it also contains."""
     archive = Archive()
     for path in (
         "bin",
@@ -97,7 +97,7 @@ def initramfs(kernel: Kernel, programs: tuple[str, ...] = ("omr", "omr-guest"), 
     archive.directory("modules")
     for name in modules.load_order(*present):
         archive.file(f"modules/{name}.ko", modules.read(name))
-    # One line per module: what to load for it, in order.
+    # One line per module: the modules to load for it, in order.
     archive.directory("modules/order")
     for name in present:
         archive.file(f"modules/order/{name}", "\n".join(modules.load_order(name)).encode() + b"\n")

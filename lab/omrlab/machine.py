@@ -1,5 +1,5 @@
-"""The life of a machine: QEMU's process, its console and control socket, hibernation, migration,
-the end of it all.
+"""The life of a machine: QEMU's process with its console and control socket, boots, snapshots,
+hibernation, migration.
 """
 
 import ctypes
@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from . import images
 from .agent import Agent, AgentSilent
+from .binaries import PROGRAMS
 from .initramfs import initramfs
 from .kernels import Kernel, kernel
 from .paths import CACHE, alone
@@ -30,23 +31,23 @@ PANIC = re.compile(r"Kernel panic|Oops|kernel BUG at|BUG: unable to handle|gener
 BOOT_TIMEOUT = 90.0
 
 UNLIMITED = 1 << 40
-"""Bytes per second that no link has."""
+"""Bytes per second. No link is as fast."""
 
 
 class GuestError(Exception):
-    """The guest did something that no scenario asked for."""
+    """The guest failed in a way that no scenario wanted."""
 
 
 class GuestPanicked(GuestError):
-    """The console shows a panic or an oops: emulation is not perfect, such a run says nothing."""
+    """The console shows a panic or an oops. Emulation is not perfect: such a run is no result."""
 
 
 @dataclass(frozen=True)
 class Hibernation:
-    """One round; times on the host's clock."""
+    """One hibernation and resume. Times are of the host's clock."""
 
     hibernate_s: float
-    """From asking for it until the machine was off."""
+    """From the request until the machine was off."""
     resume_s: float
     """From switching on until the process that asked had its answer out."""
     image: dict[str, float]
@@ -58,23 +59,23 @@ class Migration:
 
     total_s: float
     downtime_s: float
-    """How long the guest stood still."""
+    """The time for which the guest stood still."""
     sent: int
-    """Bytes over the link, all pages and devices."""
+    """Bytes over the link, for all pages and devices."""
     normal_pages: int
     """Pages sent whole."""
     zero_pages: int
-    """Pages of which only that they are zero was sent."""
+    """Pages of zeros. QEMU sends no contents for them."""
     progress: list[tuple[float, int]]
-    """Seconds since the beginning, bytes sent until then."""
+    """Pairs: seconds since the beginning, and the bytes sent until then."""
 
 
 @functools.cache
 def accelerator() -> Accelerator:
-    """KVM where a guest really boots on it: the device alone proves nothing."""
+    """KVM where a guest really boots with it, else TCG. The device alone proves nothing."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return TCG
-    # Asked once per boot of the host.
+    # The check runs once per boot of the host.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     answer = CACHE / "accelerator" / boot
     with alone("accelerator"):
@@ -92,28 +93,26 @@ def accelerator() -> Accelerator:
 
 
 class Machine:
-    """A machine that is on, as a context manager; QEMU and every temporary file are gone when it
-    ends.
-    """
+    """A running machine, as a context manager. At its end QEMU and all temporary files are gone."""
 
     snapshots: Path | None = None
-    """Where snapshots are kept, of which machines go on that are not to be fresh; None: each
-    machine is booted.
+    """The directory of snapshots, from which all machines start that are not `fresh`. None: each
+    machine boots.
     """
 
     def __init__(
         self,
         hardware: Hardware,
-        programs: tuple[str, ...] = ("omr", "omr-guest"),
+        programs: tuple[str, ...] = PROGRAMS,
         debian: tuple[str, ...] = (),
         accelerator: Accelerator | None = None,
         boot_timeout: float = BOOT_TIMEOUT,
         fresh: bool = False,
         prepare: Callable[[Any], None] | None = None,
     ) -> None:
-        """`programs`: those of the workspace in the first file system. `debian`: packages whose
-        programs are there, too. `fresh`: it is booted in any case. `prepare`: a function that does
-        with the booted machine what many tests begin with; it has a name of its own.
+        """`programs`: programs of the workspace in the first file system. `debian`: packages whose
+        programs are there, too. `fresh`: the machine boots in any case. `prepare`: a named function
+        that prepares the booted machine; its name is part of the snapshot's name.
         """
         self.hardware = hardware
         self.programs = programs
@@ -163,16 +162,16 @@ class Machine:
         if panic and not isinstance(error, GuestPanicked):
             raise GuestPanicked(panic) from error
 
-    # What it is made of
+    # The files of the machine
 
     def initramfs(self) -> bytes:
         """The first file system, as the kernel unpacks it."""
         return initramfs(self.kernel, self.programs, self.debian)
 
     def write_initramfs(self) -> None:
-        """For the next boot."""
+        """Writes the first file system for the next boot."""
         path = self.directory / "initramfs"
-        # It may be a link to that of a snapshot.
+        # The file may be a link to the initramfs of a snapshot.
         path.unlink(missing_ok=True)
         path.write_bytes(self.initramfs())
 
@@ -192,11 +191,11 @@ class Machine:
             images.make_file_system(self.directory / "data", self.hardware.data_mib)
 
     def make_file_system(self, swap: SwapFile, path: Path) -> None:
-        """The one that the swap file is to be put into."""
+        """Makes the file system for the swap file."""
         images.make_file_system(path, swap.mib + swap.room_mib, "-b", str(images.BLOCK))
 
     def throttle_swap(self, mb_s: float | None) -> None:
-        """Changes the swap disk's speed; None takes all limits off, and is nothing where there is
+        """Changes the swap disk's speed. None removes all limits, and does nothing where there is
         no such disk.
         """
         if mb_s is None and not isinstance(self.hardware.swap, Disk | SwapFile):
@@ -223,12 +222,12 @@ class Machine:
         self.boot_s = time.monotonic() - started
 
     def settle(self) -> None:
-        """Waits until all that belongs to a boot is done: here there is nothing but the agent."""
+        """Waits until the boot is complete. In the mini guest it is complete when the agent
+        answers.
+        """
 
     def cut_power(self) -> None:
-        """Off at once; what was written to the disks is there, what the guest still had in memory
-        is not.
-        """
+        """Cuts the power. Synced data is on the disks, and all other data is lost."""
         assert self.qemu
         self.qemu.kill()
         self.qemu.wait()
@@ -236,16 +235,18 @@ class Machine:
         self.unplug()
 
     def socket(self, name: str) -> Path:
-        """One of QEMU's sockets; while a guest migrates there are two of each."""
+        """One of QEMU's sockets. During a migration there are two of each."""
         return self.directory / f"{name}-{self.boots}"
 
     def switch_on(self, *more: str) -> float:
-        """Starts QEMU with these further options and connects; returns the host's time of it."""
+        """Starts QEMU with these further options and connects. Returns the host's time of the
+        start.
+        """
         assert self.accelerator
         self.boots += 1
         started = time.monotonic()
         command = [*self.hardware.command(self.accelerator, self.directory, self.boots), *more]
-        # QEMU's own complaints; the guest's console has a file of its own.
+        # QEMU's own messages. The guest's console has a file of its own.
         with open(self.directory / "qemu.log", "ab") as log:
             self.qemu = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
@@ -259,7 +260,7 @@ class Machine:
         return started
 
     def wait_off(self, timeout: float) -> float:
-        """Waits until the guest has switched itself off; returns when."""
+        """Waits until the guest has switched itself off. Returns the time of that."""
         assert self.qemu
         deadline = time.monotonic() + timeout
         while self.qemu.poll() is None:
@@ -285,7 +286,7 @@ class Machine:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def host_resident(self) -> int:
-        """Bytes of the host's memory that QEMU has in use."""
+        """Bytes of the host's memory that QEMU uses."""
         assert self.qemu
         lines = Path(f"/proc/{self.qemu.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
@@ -296,7 +297,7 @@ class Machine:
         return self.directory / f"console-{boot}"
 
     def console(self, boot: int | None = None) -> str:
-        """What the kernel printed in one boot, or in all of them."""
+        """The kernel's messages of one boot, or of all boots."""
         boots = range(1, self.boots + 1) if boot is None else [boot]
         paths = [self.console_path(number) for number in boots]
         return "".join(path.read_text(errors="replace") for path in paths if path.exists())
@@ -305,7 +306,7 @@ class Machine:
         return "\n".join(self.console().splitlines()[-5:])
 
     def panic(self) -> str | None:
-        """The line where the kernel gave up, if it did."""
+        """The line with the panic. None where there was no panic."""
         return next((line for line in self.console().splitlines() if PANIC.search(line)), None)
 
     def check(self) -> None:
@@ -321,14 +322,14 @@ class Machine:
     # Snapshots
 
     def origin(self) -> str:
-        """What else makes this machine differ from others after its boot: a file system that it
-        begins with.
+        """Identifies the file system that this machine begins with, for the name of its snapshot.
+        Empty: none.
         """
         return ""
 
     def snapshot(self, directory: Path, prepare: Callable[[Any], None] | None) -> Snapshot:
-        """The snapshot of a machine like this one; where there is none yet, this one is booted for
-        it and ends.
+        """The snapshot of a machine like this one. If there is none yet, this machine makes it and
+        ends.
         """
         assert self.accelerator
         like_this = (self.accelerator, self.hardware.at_any_speed(), self.origin(), prepare and prepare.__qualname__)
@@ -351,14 +352,14 @@ class Machine:
         self.qmp.execute("migrate-set-parameters", **{"max-bandwidth": UNLIMITED})
         self.qmp.execute("migrate", uri=f"exec:cat > {kept.memory}")
         self.wait_migrated(self.qmp, 60, every=0.01)
-        # The disks are complete: QEMU has written everything when it has stopped.
+        # The disks are complete, because a stopped QEMU has written everything.
         self.cut_power()
         files = [self.directory / name for name in ("initramfs", *self.hardware.disks())]
         kept.keep(files, self.agent.last_id, self.hardware.resume_offset)
 
     def restore(self, kept: Snapshot) -> None:
-        """Goes on where a snapshot was taken, with disks and sockets of its own. For the guest no
-        time has passed.
+        """Continues from a snapshot, with disks and sockets of its own. For the guest no time has
+        passed.
         """
         state = kept.bring(self.directory)
         self.hardware.resume_offset = state.resume_offset
@@ -376,9 +377,9 @@ class Machine:
     def hibernate_and_resume(
         self, timeout: float = 600, argv: tuple[str, ...] = ("omr-guest", "hibernate")
     ) -> Hibernation:
-        """Hibernates, switches on again, and comes back when the same processes run on.
+        """Hibernates, switches on again, and returns when the same processes run on.
 
-        The command asks for hibernation and ends after it.
+        `argv` is a command that asks for hibernation and ends after it.
         """
         hellos = self.agent.hellos
         asked = time.monotonic()
@@ -386,7 +387,7 @@ class Machine:
         off = self.wait_off(timeout)
         started = self.switch_on()
         try:
-            # Never sent again: a guest that booted afresh would hibernate once more.
+            # The request is not sent again: a guest that booted afresh would hibernate once more.
             request.result(timeout, resend=timeout)
         except AgentSilent as error:
             self.check()
@@ -395,7 +396,7 @@ class Machine:
         return Hibernation(off - asked, request.answered_at - started, hibernation_figures(self.console()))
 
     def migrate(self, mb_s: float, timeout: float = 600) -> Migration:
-        """Moves the running guest to a second QEMU over a link of that speed; both use the same
+        """Moves the running guest to a second QEMU, over a link of this speed. Both use the same
         disks.
         """
         source, link = self.qemu, self.qmp
@@ -426,7 +427,7 @@ class Machine:
 
 
 def try_qmp(path: Path) -> Qmp | None:
-    """None until QEMU listens: its socket is there before that, and then refuses."""
+    """Connects to QEMU. None until QEMU listens: its socket exists before, and then refuses."""
     try:
         return Qmp(path)
     except (FileNotFoundError, ConnectionRefusedError):
@@ -436,7 +437,7 @@ def try_qmp(path: Path) -> Qmp | None:
 
 
 def die_with_parent() -> None:
-    """Runs in the child: QEMU must not outlive a killed lab."""
+    """Runs in the child. QEMU must not outlive a killed lab."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -452,6 +453,6 @@ FIGURES = {
 
 
 def hibernation_figures(console: str) -> dict[str, float]:
-    """What the kernel says about the last image; 6.1 does not say its compressed size."""
+    """The kernel's figures about the last image. 6.1 does not print the compressed size."""
     found = {name: re.findall(pattern, console) for name, pattern in FIGURES.items()}
     return {name: float(values[-1]) for name, values in found.items() if values}

@@ -9,8 +9,8 @@ FILE = "memory.swap.reclaim"
 
 
 def prepare(guest: Guest) -> None:
-    """What it needs: FUSE, its directory, and classes for groups."""
-    # Debian's 6.12 has it built in.
+    """Prepares a guest for omr mount: FUSE, the directory, and classes for groups."""
+    # FUSE is built into Debian's 6.12.
     guest.shell(f"mkdir -p {DIR} /etc/omr; [ ! -f /modules/fuse.ko ] || insmod /modules/fuse.ko")
     guest.write(CONFIG, CLASSES, create=True)
 

@@ -1,6 +1,6 @@
 """The kernel with omr's patches, built from Debian's source of 6.12 and a small configuration.
 
-The cache keeps a kernel under a name that is made of what went into it.
+The cache keeps a kernel under a name made of its patches and its configuration.
 """
 
 import functools
@@ -28,7 +28,7 @@ STORE = CACHE / "kernels"
 
 SELFTESTS = "tools/testing/selftests/cgroup"
 SELFTEST = "test_swap_reclaim"
-"""The series' own test, in the guest's /bin."""
+"""The selftest of the patches, in the guest's /bin."""
 
 
 def patches() -> list[Path]:
@@ -61,10 +61,10 @@ def key(release: str) -> str:
 
 
 def built(release: str) -> Kernel:
-    """The kernel that was built last, of any version of the source."""
+    """The kernel that was built last with these patches, from any version of the source."""
     roots = sorted(STORE.glob(f"{release}_*_{key(release)}"), key=lambda root: root.stat().st_mtime)
     if not roots:
-        raise KernelMissing(f"no kernel {release} has been built of what is in patches/: make kernel")
+        raise KernelMissing(f"no kernel {release} has been built from patches/: make kernel")
     return Kernel(release, SOURCE, f"{roots[-1].name.split('_')[1]} with {len(patches())} patches", roots[-1])
 
 

@@ -16,7 +16,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "omr-la
 
 @contextlib.contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Holds a lock, so that two labs or test processes fill the cache one after the other."""
+    """Holds a lock, so that only one lab or test process at a time fills this part of the cache."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / f"{what}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""One look for all plots."""
+"""The common look of all plots."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +65,9 @@ def bar(
 
 
 def name_bars(axes: Axes, names: Sequence[str], unit: str, title: str, room: float = 1.05) -> None:
-    """Names the bars and their unit. `room`: how high the plot is, of its highest value."""
+    """Names the bars and their unit. `room`: the height of the plot, as a multiple of its highest
+    value.
+    """
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel(unit)
     axes.set_title(title)

@@ -6,7 +6,7 @@ from typing import TypedDict
 from .guest import Guest, GuestError
 
 PARTIAL = 4
-"""omr's exit code when it did less than it was asked for. A scenario measures that, too."""
+"""omr's exit code when it did less than asked. A scenario measures that, too."""
 
 
 class Prepared(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""QEMU's command line: what a machine consists of, and the options that say so."""
+"""The hardware of a machine, and the QEMU command line for it."""
 
 import os
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class SwapFile:
-    """Swap in a file on an ext4 file system of its own, mounted on /swap; the disk is of limited
+    """Swap in a file on an ext4 file system of its own, mounted on /swap. The disk has limited
     speed.
     """
 
@@ -29,7 +29,7 @@ class SwapFile:
     room_mib: int = 64
     """Space left beside the swap file for other files and for the file system itself."""
     iops: int | None = None
-    """Requests a second, however large: the cost of a seek on a real disk."""
+    """Requests of any size per second: the cost of a seek on a real disk."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,15 @@ Swap = Disk | SwapFile | Zram
 
 @dataclass(frozen=True)
 class Node:
-    """A NUMA node; those with CPUs come first. Their memory is that of the guest."""
+    """A NUMA node. Nodes with CPUs come first. The guest's memory is the sum of the nodes."""
 
     mib: int
-    """0: a node without memory, which the kernel only knows of when it has a CPU."""
+    """0 is a node without memory. The kernel knows such a node only if it has a CPU."""
     cpus: str = ""
-    """The CPUs of the node, e.g. `0-1`; none: memory that belongs to no CPU."""
+    """The CPUs of the node, e.g. `0-1`. Empty: the memory belongs to no CPU."""
     slow: bool = False
-    """Ten times slower than the others, as the firmware says (HMAT): a lower tier since Linux 6.10.
+    """The firmware describes the node as ten times slower (HMAT). Linux 6.10 and newer put it in a
+    lower tier.
     """
 
 
@@ -61,16 +62,16 @@ class Accelerator:
     options: tuple[str, ...]
 
 
-# TCG's cmpxchg16b with several threads has made 6.12's slab allocator oops; without it the kernel
-# takes another path.
+# TCG's cmpxchg16b with several threads has caused oopses in 6.12's slab allocator. Without that
+# instruction the kernel takes another path.
 TCG = Accelerator("tcg", ("-accel", "tcg,thread=multi", "-cpu", "max,-cx16"))
 KVM = Accelerator("kvm", ("-accel", "kvm", "-cpu", "host"))
 
 
 @dataclass
 class Hardware:
-    """A machine on paper. The files of its disks are in a directory under the disks' names: swap,
-    data, root.
+    """The description of a machine. The disks' files are in one directory and are named after the
+    disks: swap, data, root.
     """
 
     kernel: Kernel
@@ -78,10 +79,10 @@ class Hardware:
     smp: int = 2
     swap: Swap | None = None
     data_mib: int = 0
-    """Size of an ext4 file system on /data; 0: none."""
+    """Size of an ext4 file system on /data. 0: none."""
     own_root: bool = False
-    """The root file system is on a disk of its own. It is thrown away with the guest: nothing has
-    to reach the disk.
+    """The root file system is on a disk of its own. The disk is thrown away with the guest, so no
+    write has to reach the host's disk.
     """
     append: str = ""
     """More words for the kernel's command line."""
@@ -89,13 +90,14 @@ class Hardware:
     balloon: bool = False
     """The host takes back the memory that the guest reports free."""
     prealloc: bool = False
-    """The host has touched all of the guest's memory before the guest does."""
+    """The host touches all of the guest's memory before the guest starts."""
     resume_offset: int = 0
     """The first block of the swap file."""
 
     def command(self, accelerator: Accelerator, directory: Path, number: int) -> list[str]:
-        """QEMU's command line for the boot with this number; otherwise the same for each boot, as a
-        resume wants the same machine.
+        """QEMU's command line for the boot with this number.
+
+        The hardware is the same for each boot, because a resume needs the same machine.
         """
         command = [
             *("qemu-system-x86_64", *accelerator.options, "-nodefaults", "-no-user-config", "-no-reboot"),
@@ -116,14 +118,14 @@ class Hardware:
         return [*command, "-append", " ".join(self.words())]
 
     def disks(self) -> list[str]:
-        """Their names, in the order of vda, vdb and so on."""
+        """The names of the disks, in the order of vda, vdb and so on."""
         swap, data = isinstance(self.swap, Disk | SwapFile), bool(self.data_mib)
         return ["swap"] * swap + ["data"] * data + ["root"] * self.own_root
 
     def words(self) -> list[str]:
-        """The kernel's command line; lab/guest/init reads what begins with `omr.`."""
-        # Printing costs time on an emulated port: a boot is quiet, init turns the messages on that
-        # hibernation is read from.
+        """The kernel's command line. lab/guest/init reads the words that begin with `omr.`."""
+        # Printing costs time on an emulated port, so a boot is quiet. init switches on the messages
+        # from which the lab reads figures of hibernation.
         words = ["console=ttyS0", "quiet", "panic=1", "oops=panic", self.append]
         device = {name: f"vd{letter}" for name, letter in zip(self.disks(), "abc")}
         if self.balloon:
@@ -142,7 +144,7 @@ class Hardware:
         return words
 
     def drive(self, path: Path) -> list[str]:
-        """A disk whose name is that of the file."""
+        """The options for a disk. The disk is named after its file."""
         options = "cache=unsafe" if path.name == "root" else cache(path)
         if isinstance(self.swap, Disk | SwapFile) and path.name == "swap":
             if self.swap.mb_s:
@@ -155,7 +157,7 @@ class Hardware:
         ]
 
     def at_any_speed(self) -> Self:
-        """The same without the disk's speed, which is the host's to change at any time."""
+        """The same hardware without the disk's speed, which the host can change at any time."""
         match self.swap:
             case Disk():
                 return replace(self, swap=replace(self.swap, mb_s=None))
@@ -169,7 +171,7 @@ class Hardware:
 
 
 def cache(path: Path) -> str:
-    """The options for a file whose speed is to be the disk's, not the page cache's."""
+    """The options that keep the page cache from hiding the disk's speed."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
     except OSError:  # tmpfs
@@ -178,7 +180,7 @@ def cache(path: Path) -> str:
 
 
 def numa(nodes: tuple[Node, ...]) -> list[str]:
-    """The options for these nodes; none where there are none."""
+    """The options for these nodes. Empty without nodes."""
     slow = any(node.slow for node in nodes)
     words = ["-machine", "hmat=on"] if slow else []
     for number, node in enumerate(nodes):

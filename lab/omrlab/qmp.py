@@ -17,7 +17,7 @@ class Qmp:
         self.socket.settimeout(timeout)
         self.socket.connect(str(path))
         self.lines = self.socket.makefile("r", encoding="utf-8")
-        self.receive()  # the greeting
+        self.receive()  # QEMU's greeting
         self.execute("qmp_capabilities")
 
     def execute(self, command: str, **arguments: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
-from .binaries import build
+from .binaries import PROGRAMS, build
 from .guest import GuestError, GuestPanicked, accelerator
 from .host import cpu_time, stolen
 from .kernels import kernel
@@ -196,7 +196,7 @@ def identity(release: str) -> dict[str, Any]:
     return {
         "kernel": kernel(release).version,
         "accelerator": accelerator().name,
-        "programs": {name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in ("omr", "omr-guest")},
+        "programs": {name: hashlib.sha256(build(name).read_bytes()).hexdigest()[:16] for name in PROGRAMS},
     }
 
 

@@ -26,8 +26,8 @@ def option(
 ) -> Any:
     """A field of a scenario that is an option on its command line.
 
-    `setting`: runs with another value of this option are runs of another benchmark. `flag`: the
-    option's name where the name of the field does not fit. `more`: for argparse.
+    `setting`: a run with another value belongs to another benchmark. `flag`: the option's name,
+    where the field's name does not fit. `more`: for argparse.
     """
     return dataclasses.field(
         default=default,
@@ -160,7 +160,7 @@ class Comparison(Benchmark, Generic[Run]):
     """
 
     labels: ClassVar[Mapping[str, str]]
-    """The arms that there are, and their names in plots."""
+    """The possible arms, and their names in plots."""
 
     arms: str
     """The arms of a pair, as on the command line. Each comparison has a default of its own."""
@@ -184,7 +184,7 @@ class Comparison(Benchmark, Generic[Run]):
         """Draws the plots; returns the caption of each file in `directory`."""
 
     def measure_more(self) -> None:
-        """Measures what is no part of a pair, after the pairs."""
+        """Measures, after the pairs, what does not belong to a pair."""
 
     def extra(self, results: Results[Run]) -> dict[str, Any]:
         """Further values for result.json."""

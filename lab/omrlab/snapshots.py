@@ -1,8 +1,8 @@
-"""Snapshots of machines that have booted: what many tests begin with is booted once.
+"""Snapshots of booted machines. Many tests begin with the same machine, so it boots once.
 
-QEMU writes a stopped machine's memory and devices to a file, as if to migrate it, and reads them
-from there. The command line has to be the same, except for the speed of disks and for paths. The
-guest's clocks go on from where they were: for the guest no time has passed, and its wall clock is
+QEMU writes the memory and devices of a stopped machine to a file, as for a migration, and reads
+them from there. The command line must be the same, except for paths and the speed of disks. The
+guest's clocks continue where they stopped: for the guest no time has passed, and its wall clock is
 late by the age of the snapshot.
 """
 
@@ -21,24 +21,24 @@ from . import images
 
 @dataclass(frozen=True)
 class State:
-    """What the host has to know to go on."""
+    """The host's own data about the machine, needed to continue."""
 
     last_id: int
-    """Of the requests that the agent has had."""
+    """The id of the last request to the agent."""
     resume_offset: int
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A directory: the memory, the disks, the first file system, the state. It is there as soon as
-    the state is.
+    """A directory with the memory, the disks, the first file system and the state. The snapshot is
+    complete when the state exists.
     """
 
     directory: Path
 
     @classmethod
     def of(cls, directory: Path, like_this: str, initramfs: bytes) -> Self:
-        """The place of the snapshot of such a machine with this first file system."""
+        """The snapshot of such a machine with this first file system. It need not exist yet."""
         name = hashlib.sha256(like_this.encode() + b"\0" + initramfs).hexdigest()[:16]
         (directory / name).mkdir(exist_ok=True)
         return cls(directory / name)
@@ -56,7 +56,7 @@ class Snapshot:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Two test processes make it one after the other."""
+        """Holds a lock, so that only one test process at a time makes the snapshot."""
         with open(self.directory / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -67,8 +67,8 @@ class Snapshot:
         self.state.write_text(json.dumps(asdict(State(last_id, resume_offset))))
 
     def bring(self, directory: Path) -> State:
-        """Copies the disks to where a machine is to go on. Its first file system is only read, so
-        that a link does.
+        """Copies the disks to the directory of a new machine. The first file system is only read,
+        so a link is enough.
         """
         for path in self.directory.iterdir():
             destination = directory / path.name

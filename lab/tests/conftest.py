@@ -1,4 +1,4 @@
-"""What the VM tests share. Each test names what it needs; a kernel without it is a SKIP with the
+"""Fixtures and helpers of the VM tests. A test on a kernel that lacks a feature is a SKIP with its
 reason.
 """
 
@@ -27,14 +27,14 @@ from omrlab.paths import REPOSITORY, alone
 
 KERNEL = "6.12"
 
-# What touches the kernel's interfaces most is always tried on an older and the newest kernel, too;
-# the rest with --every-kernel: for all of it there is no time in each run.
+# Tests of the kernel's most important interfaces always run on an older and on the newest kernel,
+# too. The other tests run there with --every-kernel only: they would take too long in each run.
 OLDER = "6.1"
 ON_OLDER = {"test_hint", "test_reclaim", "test_wss"}
 NEWEST = "7"
 ON_NEWEST = {"test_reclaim", "test_wss"}
-# Of the rest, what passes there: test_prepare_migrate gave back half of what it should in half of
-# the runs on a busy host.
+# Further modules that pass on the newest kernel. test_prepare_migrate is not one of them: on a busy
+# host it gave back only half of the expected memory in half of the runs.
 PASSES_ON_NEWEST = {"test_daemon", "test_guest"}
 
 
@@ -43,14 +43,12 @@ SNAPSHOTS = "OMR_LAB_SNAPSHOTS"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--every-kernel", action="store_true", help="try everything on each of Debian's kernels")
-    parser.addoption("--patched", action="store_true", help="try the patched kernels that were built, too")
+    parser.addoption("--every-kernel", action="store_true", help="run all tests on each of Debian's kernels")
+    parser.addoption("--patched", action="store_true", help="also run tests on the patched kernels that were built")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Machines of all tests go on from snapshots, which the processes that run tests share and the
-    first of them removes.
-    """
+    """Makes the directory of snapshots. All test processes share it; the first one removes it."""
     config.addinivalue_line("markers", "long: takes more than a minute, so it begins first")
     if IS_WORKER not in os.environ:
         os.environ[SNAPSHOTS] = tempfile.mkdtemp(prefix="omr-lab-snapshots-")
@@ -69,8 +67,10 @@ def kernels(config: pytest.Config, module: str) -> list[str]:
 
 
 def patched(config: pytest.Config, *releases: str) -> tuple[str, ...]:
-    """Only where asked for: what is tested is not to depend on what lies in a cache, and the one
-    with KASAN takes long.
+    """The patched kernels among `releases`, with --patched only.
+
+    The result of a test run must not depend on the contents of a cache, and the kernel with KASAN
+    takes long.
     """
     return tuple(filter(have, releases)) if config.getoption("--patched") else ()
 
@@ -112,20 +112,20 @@ def release(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-# Each kernel that can have memory.swap.reclaim, by omr mount or by itself.
+# Each kernel that can have memory.swap.reclaim: its own file, or that of omr mount.
 offering = release
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that all processes of a test run have in common."""
+    """A directory that all processes of a test run share."""
     here = tmp_path_factory.getbasetemp()
     return here.parent if IS_WORKER in os.environ else here
 
 
 @pytest.fixture(scope="session")
 def packages(shared: Path) -> list[Path]:
-    """The package, and the same with a higher version. Built once for all processes."""
+    """The package, and the same package with a higher version. Built once for all processes."""
     kept = shared / "packages"
     with alone("packages"):
         if not kept.exists():
@@ -134,19 +134,19 @@ def packages(shared: Path) -> list[Path]:
             for name, version in (("omr.deb", []), ("newer.deb", [NEWER])):
                 command = [REPOSITORY / "packaging" / "build-deb.sh", *version]
                 output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-                # A copy: cargo-deb removes a package of another version.
+                # A copy, because cargo-deb removes a package of another version.
                 shutil.copy(REPOSITORY / output.strip(), unfinished / name)
             unfinished.rename(kept)
     return [kept / "omr.deb", kept / "newer.deb"]
 
 
 DPKG_TIMEOUT = 480
-"""Seconds for one call of it: 60 on a host with nothing else to do, and more with other guests."""
+"""Seconds for one call of dpkg. A call takes 60 s on an idle host, and more beside other guests."""
 
 
 @contextlib.contextmanager
 def booted(**options: Any) -> Iterator[DebianGuest]:
-    """A guest that is on; one that panics while it boots is thrown away, three times at most."""
+    """A running guest. A guest that panics during its boot is thrown away, three times at most."""
     with contextlib.ExitStack() as stack:
         for last in (False, False, True):
             try:
@@ -160,7 +160,7 @@ def booted(**options: Any) -> Iterator[DebianGuest]:
 
 
 def with_packages(packages: list[Path]) -> dict[str, Any]:
-    """What a Debian guest is made of that has both packages at hand, and a disk to hibernate to."""
+    """The options of a Debian guest with both packages and a disk to hibernate to."""
     return {"mem_mib": 768, "swap": Disk(1024, 40), "files": {path.name: path for path in packages}}
 
 
@@ -171,8 +171,9 @@ def install(guest: DebianGuest) -> None:
 
 @pytest.fixture(scope="session")
 def installed(packages: list[Path], shared: Path) -> Path:
-    """The root file system of a Debian that has the package, and was shut down. Made once for all
-    that run tests at a time.
+    """The root file system of a Debian guest that has the package and was shut down.
+
+    Made once for all processes of a test run.
     """
     root = shared / "installed.ext4"
     with alone("installed"):
@@ -185,7 +186,7 @@ def installed(packages: list[Path], shared: Path) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a guest run in one process, one after the other."""
+    """Makes tests that share a guest run in one process, one after the other."""
     for item in items:
         fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
         if any(found[-1].scope == "module" for found in fixtures):
@@ -194,8 +195,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def turn(item: pytest.Item) -> int:
-    """The longest begin first, so that none runs alone at the end; those that need the package
-    begin after the one that installs it, and after the others, so that they need not wait for it.
+    """The place of a test in the order of all tests.
+
+    The longest tests come first, so that none runs alone at the end. Tests that need the package
+    come after the test that installs it and after the others, so that they need not wait.
     """
     long = item.get_closest_marker("long")
     if long and long.kwargs.get("first"):
@@ -207,10 +210,10 @@ def turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
-    """Runs a test again when its guest panicked: emulation is not perfect, and such a run says
-    nothing about omr.
+    """Runs a test again when its guest panicked.
 
-    Three in a row do say something. No fixture of a test function here holds a guest.
+    Emulation is not perfect, so one panic is no result about omr. Three panics in a row are one. No
+    fixture of a test function here holds a guest.
     """
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
@@ -226,7 +229,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
 
 
 class Load:
-    """Memory held in a group."""
+    """Memory that a process holds in a group."""
 
     def __init__(self, guest: Guest, group: str, amount: str, *options: str) -> None:
         self.guest = guest
@@ -242,14 +245,14 @@ class Load:
         return self.guest.group_value(self.group, "memory.swap.current")
 
     def errors(self) -> int:
-        """Words that are not what they were; all of it is read, as fast as the disk can."""
+        """The number of words that changed. Reads all memory, as fast as the disk can."""
         self.guest.throttle_swap(None)
         self.process.kill(signal.SIGUSR1)
         return self.process.line_with("verified", timeout=300)["errors"]
 
 
 class Trace:
-    """Every write to a memory.reclaim file, as the kernel sees it begin."""
+    """The kernel's trace of writes to memory.reclaim files. A write is traced when it begins."""
 
     DIRECTORY = "/sys/kernel/debug/tracing"
 
@@ -260,7 +263,7 @@ class Trace:
         guest.write(f"{self.DIRECTORY}/events/kprobes/reclaim_write/enable", "1")
 
     def writes(self) -> list[int]:
-        """When they began, CLOCK_MONOTONIC in ns."""
+        """The times at which writes began, CLOCK_MONOTONIC in ns."""
         lines = self.guest.read(f"{self.DIRECTORY}/trace").splitlines()
         stamps = [line.split(": reclaim_write:")[0].split()[-1] for line in lines if ": reclaim_write:" in line]
         return [int(float(stamp) * 1e9) for stamp in stamps]

@@ -1,5 +1,5 @@
-"""`omr advise --verify` on real kernels: the size it finds is the size in use, and a group has its
-own limits back, whatever happens.
+"""`omr advise --verify` on real kernels: the size found is the size in use, and a group always gets
+its own limits back.
 """
 
 import signal
@@ -7,14 +7,14 @@ import signal
 from omrlab.guest import MIB, Completed, Disk, Guest, Process, Zram
 
 FAILED, PARTIAL = 1, 4
-"""omr's exit codes for what it refuses, and for less than asked."""
+"""omr's exit codes for a refusal, and for less than asked."""
 
 COLD, HOT = 96, 64
 """MiB."""
 
 
 class Load:
-    """Memory of which a part is used every second and the rest never."""
+    """Memory of which one part is used every second and the rest never."""
 
     def __init__(self, guest: Guest, group: str, mib: int = COLD + HOT, hot_percent: int = 40, **limits: str) -> None:
         self.guest, self.group = guest, group
@@ -29,7 +29,7 @@ class Load:
         return self.guest.group_value(self.group, "memory.swap.current")
 
     def begin(self) -> Process:
-        """A trial that has lowered memory.high by now."""
+        """Starts a trial, and waits until the trial has lowered memory.high."""
         own = self.limit()
         options = ("--for", "60s", "--step", "10%", "--json")
         omr = self.guest.spawn(["omr", "advise", "--verify", self.group, *options])
@@ -50,15 +50,15 @@ def test_the_size_found_is_the_size_in_use() -> None:
         half, busy = Load(guest, "half", **limits), Load(guest, "busy", HOT, 100)
         found = verify(guest, "half")
         assert (found["bottom"], found["ended"]) == ("guard", "over"), found
-        # What is used fits, and a step less does not.
+        # The used memory fits, and does not fit into one step less.
         assert HOT * MIB <= found["held"] <= 1.43 * HOT * MIB + 2 * MIB, found
         assert found["saved"] >= 0.65 * COLD * MIB
         assert half.swapped() >= 0.65 * COLD * MIB
         for name, value in limits.items():
             assert half.limit(name.removeprefix("memory_")) == value
 
-        # The controls: less than is used does not hold, nor does any size where all is used, and
-        # both are given back at once.
+        # The controls: a size below the used memory does not hold. No size holds where all memory
+        # is used. Both trials end at once and restore the limit.
         for group, options, code in (("half", ("--size", "48M"), PARTIAL), ("busy", (), 0)):
             found = verify(guest, group, *options, code=code)
             last = found["tried"][-1]
@@ -67,7 +67,7 @@ def test_the_size_found_is_the_size_in_use() -> None:
         assert (half.limit(), busy.limit()) == (limits["memory_high"], "max")
 
 
-def test_the_limit_is_restored_however_it_ends() -> None:
+def test_the_limit_is_restored_after_every_end_of_a_trial() -> None:
     with Guest("6.12", 512, Zram(512)) as guest:
         own = str(300 * MIB)
         half = Load(guest, "half", memory_high=own)
@@ -81,8 +81,7 @@ def test_the_limit_is_restored_however_it_ends() -> None:
         omr.kill(signal.SIGKILL)
         guest.wait_for(lambda: half.limit() == own, 20, "restored memory.high")
         omr.wait()
-        # The control: the process that waits for that is killed as well, and nobody else restores
-        # it but the next omr.
+        # The control: the helper process is killed, too, and only the next omr restores the limit.
         omr = half.begin()
         guest.run(["killall", "-9", "omr"])
         omr.wait()
@@ -91,7 +90,7 @@ def test_the_limit_is_restored_however_it_ends() -> None:
         guest.run(["omr", "reclaim", "half", "1M"], check=False)
         assert half.limit() == own
 
-        # What somebody else sets meanwhile stands.
+        # A limit that another program sets meanwhile stays.
         omr = half.begin()
         guest.write(f"{half.directory}/memory.high", "200M")
         ended = omr.wait()
@@ -106,7 +105,7 @@ def test_the_limit_is_restored_however_it_ends() -> None:
         assert ended.code == PARTIAL and ended.json()["ended"] in ("gone", "empty"), ended.stderr
         assert guest.run(["ls", "/var/lib/omr/limits"]).stdout == ""
 
-        # Without swap nothing is tried that cannot leave.
+        # Without swap omr tries nothing, because the memory could not leave.
         guest.run(["swapoff", "/dev/zram0"])
         other = Load(guest, "other", 32)
         ended = guest.run(["omr", "advise", "--verify", "other"], check=False)

@@ -1,4 +1,4 @@
-"""Comparisons of arms and the list of scenarios: needs no VM."""
+"""Comparisons of arms, and the list of scenarios. These tests need no VM."""
 
 import json
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ def runs_made(out: Path, **options: int) -> list[str]:
     return example.made
 
 
-def test_runs_are_made_once_for_each_setting(tmp_path: Path) -> None:
+def test_each_setting_has_runs_of_its_own(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert runs_made(out, pairs=1) == ["off 1", "on 1"]
     assert runs_made(out, pairs=2) == ["on 2", "off 2"]
@@ -76,12 +76,12 @@ def test_runs_are_made_once_for_each_setting(tmp_path: Path) -> None:
     assert (tmp_path / "out.before" / "raw" / "pair-02-on.json").exists()
 
 
-def test_an_arm_that_is_not_known_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no such arm: up; there are off, on"):
         Example(arms="off,up", out=tmp_path / "out").run()
 
 
-def test_each_module_has_one_scenario_with_a_name_and_a_help() -> None:
+def test_each_module_has_one_scenario_with_a_name_and_a_help_text() -> None:
     found = find_scenarios()
     modules = [path for path in Path(scenarios.__path__[0]).glob("*.py") if path.name != "__init__.py"]
     assert len(found) == len(modules) > 0

@@ -1,4 +1,4 @@
-"""`omr daemon` on real kernels: what it takes, what it leaves alone, and what stops it."""
+"""`omr daemon` on real kernels: which memory it reclaims and spares, and what stops it."""
 
 import signal
 
@@ -8,10 +8,10 @@ from omrlab.daemon import CLASSES, Daemon
 from omrlab.guest import MIB, Disk, Guest, Zram
 
 LONG_ENOUGH = 15
-"""Seconds in which the daemon sweeps for sure, where nothing keeps it from that."""
+"""Seconds within which the daemon certainly sweeps, if nothing prevents a sweep."""
 
 
-def test_an_idle_guests_background_shrinks_and_nothing_else(release, load) -> None:
+def test_an_idle_guest_shrinks_the_background_group_only(release, load) -> None:
     with Guest(release, 512, Zram(512)) as guest:
         background, foreground, low = load(guest, "bg", "128M"), load(guest, "fg", "64M"), load(guest, "low", "48M")
         guest.write("/sys/fs/cgroup/low/memory.low", "max")
@@ -25,7 +25,7 @@ def test_an_idle_guests_background_shrinks_and_nothing_else(release, load) -> No
 
 
 @pytest.mark.parametrize("how", ["observe", "not running"])
-def test_it_only_shrinks_when_the_daemon_acts(release, how, load) -> None:
+def test_the_background_group_shrinks_only_when_the_daemon_acts(release, how, load) -> None:
     """The control of the test above, in the same guest."""
     with Guest(release, 512, Zram(512)) as guest:
         background = load(guest, "bg", "128M")
@@ -39,7 +39,7 @@ def test_it_only_shrinks_when_the_daemon_acts(release, how, load) -> None:
         assert background.swapped() == 0
 
 
-def test_a_busy_guest_is_left_alone(release, load) -> None:
+def test_the_daemon_reclaims_nothing_in_a_busy_guest(release, load) -> None:
     with Guest(release, 512, Zram(512)) as guest:
         background = load(guest, "bg", "128M")
         spin = busy(guest, "60s")
@@ -47,7 +47,7 @@ def test_a_busy_guest_is_left_alone(release, load) -> None:
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert background.swapped() == 0
             spin.kill(signal.SIGKILL)
-            # And it was the work that held it back.
+            # The control: it was the work that prevented sweeps.
             guest.wait_for(lambda: background.swapped() > 64 * MIB, 120, "smaller background group")
             assert daemon.process.guest is guest
 
@@ -69,12 +69,14 @@ def test_work_that_begins_stops_a_sweep(release, load, trace) -> None:
 
 
 def test_a_limit_never_outlives_the_daemon(release, load) -> None:
-    """memory.high as backend: killed while it is lowered, the next start restores it."""
+    """The backend is memory.high. A daemon is killed while the limit is lowered, and the next
+    daemon restores the limit.
+    """
     with Guest(release, 512, Disk(512, mb_s=4)) as guest:
         load(guest, "bg", "160M")
         for _ in range(20):
             daemon = Daemon(guest, idle="1s", top='backend = "memory.high"', config=CLASSES)
-            # Asking is work, to the daemon, which never sweeps when asked too often.
+            # Each question is work for the daemon. A daemon that is asked too often never sweeps.
             guest.wait_for(lambda: high(guest) != "max", 120, "lowered memory.high", every=0.02)
             daemon.process.kill(signal.SIGKILL)
             daemon.process.wait()
@@ -106,12 +108,15 @@ SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 
 
 def half_used(guest: Guest, load):
-    """A load of which 40 % are used every second, each page of them."""
+    """A load of which 40 % is used: each of these pages every second."""
     return load(guest, "bg", f"{(COLD + HOT) // MIB}M", "--hot", "40")
 
 
 def sleep_until(guest: Guest, condition) -> None:
-    """Asked seldom: to ask is work, after which the daemon waits until the guest is idle again."""
+    """Waits for a condition, and checks it seldom.
+
+    Each check is work in the guest. After a check the daemon waits until the guest is idle again.
+    """
     for _ in range(20):
         guest.shell("sleep 20")
         if condition():
@@ -124,13 +129,13 @@ def hot_pages_that_left(load) -> int:
     return load.process.line_with("ended")["hot_faults"]
 
 
-def test_a_group_under_a_rule_loses_what_is_old_and_no_page_of_what_is_used(release, load) -> None:
+def test_with_older_than_a_group_loses_old_memory_and_no_used_page(release, load) -> None:
     with Guest(release, 512, Disk(512, mb_s=20)) as guest:
         guest.write(SWITCH, "y")
         background = half_used(guest, load)
         with Daemon(guest, idle="2s", config=BY_AGE) as daemon:
             sleep_until(guest, lambda: background.swapped() > 0.95 * COLD)
-            # And it stays so, while sweep after sweep looks for more.
+            # The amount stays the same, although further sweeps look for more.
             guest.shell("sleep 20", timeout=60)
             assert 0.95 * COLD <= background.swapped() <= 1.03 * COLD
             entry = daemon.sweeps("bg")[0]
@@ -139,7 +144,7 @@ def test_a_group_under_a_rule_loses_what_is_old_and_no_page_of_what_is_used(rele
         assert hot_pages_that_left(background) == 0
 
 
-def test_without_the_rule_pages_that_are_used_leave_too(release, load) -> None:
+def test_without_older_than_used_pages_leave_too(release, load) -> None:
     """The control of the test above."""
     with Guest(release, 512, Zram(512)) as guest:
         guest.write(SWITCH, "y")
@@ -149,7 +154,7 @@ def test_without_the_rule_pages_that_are_used_leave_too(release, load) -> None:
         assert hot_pages_that_left(background) > 1000
 
 
-def test_a_group_under_a_rule_is_left_alone_where_ages_are_not_known_and_that_is_said(release, load) -> None:
+def test_with_older_than_a_group_of_unknown_age_is_not_swept_and_omr_reports_why(release, load) -> None:
     with Guest(release, 512, Zram(512)) as guest:
         guest.write(SWITCH, "n")
         background = half_used(guest, load)
@@ -165,16 +170,16 @@ def test_a_group_under_a_rule_is_left_alone_where_ages_are_not_known_and_that_is
             assert [(entry["group"], entry["reason"].endswith(fix)) for entry in left] == [("bg", True)]
             assert fix in guest.run(["omr", "explain", "bg"]).stdout
             assert "not swept: ages not known" in guest.run(["omr", "status"]).stdout
-            # The control: it was that.
+            # The control: it was MGLRU that was missing.
             guest.write(SWITCH, "y")
             sleep_until(guest, lambda: background.swapped() > 0.9 * COLD)
         assert hot_pages_that_left(background) == 0
 
 
-def test_a_group_of_whose_use_ages_know_nothing_is_left_alone_and_that_is_said(load) -> None:
+def test_with_older_than_a_group_whose_use_the_kernel_does_not_see_loses_nothing(load) -> None:
     with Guest("6.12", 512, Zram(512), debian=("util-linux",)) as guest:
         guest.write(SWITCH, "y")
-        # All of it is used every second, and called unused.
+        # All memory is used every second, and MGLRU calls it unused.
         background = load(guest, "bg", f"{HOT // MIB}M", "--hot", "100", "--advise", "random")
         with Daemon(guest, idle="2s", config=BY_AGE) as daemon:
             sleep_until(guest, lambda: daemon.sweeps("bg"))
@@ -182,8 +187,8 @@ def test_a_group_of_whose_use_ages_know_nothing_is_left_alone_and_that_is_said(l
             assert entry["stop_reason"] == "the kernel does not see the use of much of its memory", entry
             assert "under madvise(MADV_RANDOM)" in entry["error"] and entry["freed"] == 0, entry
         assert background.swapped() == 0
-        # The control: without the right to look into processes some of it is taken, and what comes
-        # back ends that.
+        # The control: a daemon that may not look into processes reclaims some of the memory. The
+        # memory comes back, and the refault guard stops further sweeps.
         with Daemon(guest, idle="2s", config=BY_AGE, through=("setpriv", "--bounding-set", "-sys_ptrace")) as daemon:
             sleep_until(guest, lambda: "backing off" in guest.run(["omr", "explain", "bg"]).stdout)
             assert any(entry["freed"] > MIB for entry in daemon.sweeps("bg")), daemon.sweeps("bg")
@@ -191,7 +196,7 @@ def test_a_group_of_whose_use_ages_know_nothing_is_left_alone_and_that_is_said(l
 
 
 def busy(guest: Guest, burst: str):
-    """Foreground work from now on."""
+    """Starts foreground work."""
     guest.group("fg")
     spin = guest.spawn(["omr-guest", "spin", "--threads", "1", "--burst", burst], group="fg")
     spin.line_with("ready")
@@ -204,13 +209,13 @@ def high(guest: Guest) -> str:
 
 
 @pytest.mark.long
-def test_the_seeds_profile_waits_for_every_cpu_and_takes_one_group(load) -> None:
+def test_the_seed_profile_waits_for_every_cpu_and_reclaims_from_one_group(load) -> None:
     """The original daemon needed a patched kernel for this; here the kernel is Debian's."""
     with Guest("6.12", 512, Disk(768, mb_s=60)) as guest:
         background, other = load(guest, "bg", "128M"), load(guest, "other", "64M")
         assert guest.run(["omr", "daemon", "--profile", "seed", "nobody"], check=False).code == 1
         assert guest.run(["omr", "daemon", "bg"], check=False).code == 2
-        # The control: one CPU of two is at work, which the rule of the profile does not call idle.
+        # The control: one of two CPUs is at work, and by the rule of the profile that is not idle.
         spin = guest.spawn(["omr-guest", "spin", "--threads", "1", "--burst", "600s"])
         spin.line_with("ready")
         spin.kill(signal.SIGUSR1)
@@ -219,11 +224,12 @@ def test_the_seeds_profile_waits_for_every_cpu_and_takes_one_group(load) -> None
         guest.shell("sleep 40")
         assert background.swapped() == 0
         spin.kill(signal.SIGKILL)
-        # Not before it was idle for 30 s. Asking is work, so it is not asked again for long enough.
+        # A sweep needs 30 idle seconds first. Questions are work, so the test asks nothing for long
+        # enough.
         guest.shell("sleep 25")
         assert background.swapped() == 0
-        # A busy host is seen as a CPU that is not idle, and the wait begins anew; asking ends it
-        # too.
+        # A busy host looks like a CPU that is not idle, and the wait begins again. A question has
+        # the same effect.
         for _ in range(6):
             guest.shell("sleep 60", timeout=120)
             if background.resident() < 16 * MIB:

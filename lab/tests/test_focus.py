@@ -1,5 +1,5 @@
-"""The focus, as GNOME's compositor writes it to the groups of applications: whoever has it loses
-nothing.
+"""The focus, as GNOME's compositor writes it to the groups of applications. The application with
+the focus loses no memory.
 """
 
 from test_process import LONG_ENOUGH, Application, Hinting
@@ -20,12 +20,12 @@ def set_focus(guest: Guest, application: Application, value: str) -> None:
 
 
 def since_now(guest: Guest) -> str:
-    """Without the focus from now on."""
+    """The value of the attribute for an application that loses the focus now."""
     return str(guest.monotonic_ns() // 1000)
 
 
 def is_foreground(guest: Guest, application: Application, why: str) -> bool:
-    """By what the daemon says; omr ps looks at the attributes itself."""
+    """Asks the daemon for the class. omr ps would read the attributes itself."""
     explained = guest.run(["omr", "explain", application.pid]).stdout
     return "foreground: " in explained and why in explained
 
@@ -33,12 +33,12 @@ def is_foreground(guest: Guest, application: Application, why: str) -> bool:
 def test_the_application_with_the_focus_keeps_its_memory() -> None:
     with Guest("6.12", 512, Zram(512)) as guest:
         used, left = Application(guest, "apps/used", "48M"), Application(guest, "apps/left", "48M")
-        # As systemd does it: the applications of a session belong to its user.
+        # The applications of a session belong to its user, as under systemd.
         guest.shell("chown 1000 /sys/fs/cgroup/apps/*")
         set_focus(guest, used, "-1")
         set_focus(guest, left, since_now(guest))
         with Hinting(guest, RULES) as daemon:
-            # The control: the same rule fits both.
+            # The control: the same rule matches both applications.
             daemon.wait_for_hint(left)
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert left.swapped() > 0.95 * left.bytes
@@ -47,8 +47,8 @@ def test_the_application_with_the_focus_keeps_its_memory() -> None:
             assert "it has the focus" in explained, explained
             assert "without the focus for" in guest.run(["omr", "explain", left.pid]).stdout
 
-            # The user goes to the other one. All attributes are read every 30 s; this is seen as it
-            # happens.
+            # The user switches to the other application. The daemon reads all attributes every 30
+            # s, but notices this change at once.
             set_focus(guest, used, since_now(guest))
             set_focus(guest, left, "-1")
             guest.wait_for(lambda: is_foreground(guest, left, "it has the focus"), 10, "the focus")
@@ -58,7 +58,7 @@ def test_the_application_with_the_focus_keeps_its_memory() -> None:
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert left.swapped() < 0.1 * left.bytes and len(daemon.hints(left)) == 1
 
-            # What nobody understands is no leave to take anything.
+            # An unreadable attribute is no permission to reclaim.
             set_focus(guest, used, "yesterday")
             guest.wait_for(lambda: is_foreground(guest, used, "it may have the focus"), 10, "the attribute")
         for application in (used, left):

@@ -1,8 +1,8 @@
-"""`omr follow` with those it asks themselves: a sway without a screen and windows of foot; GameMode
-on a bus of the test's own.
+"""`omr follow` with the real programs that it asks: sway without a screen and with windows of foot,
+and GameMode on a bus of the test's own.
 
-On this machine, as a user without rights. Of what others can say, and of a logind,
-crates/omr/tests/it/follow.rs.
+These tests run on this machine, as a user without rights. crates/omr/tests/it/follow.rs tests other
+answers of these programs, and a logind.
 """
 
 import json
@@ -22,7 +22,7 @@ from omrlab.binaries import build
 NOBODY = 65534
 
 SOON = 30
-"""Seconds; what changes is followed in milliseconds, and GameMode looks every 5 s which of its
+"""Seconds. omr follow notices a change within milliseconds. GameMode checks every 5 s which of its
 games have ended.
 """
 
@@ -37,8 +37,8 @@ def wait_for(condition: Callable[[], object], what: str) -> object:
 
 
 class Session:
-    """What a user runs; sway refuses to be root, and what GameMode would do to this machine needs
-    rights.
+    """The processes of a user. sway refuses to run as root, and GameMode needs rights to change
+    this machine.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -55,7 +55,7 @@ class Session:
         return self.processes[-1]
 
     def run(self, *argv: str) -> None:
-        """To its end."""
+        """Runs a command to its end."""
         assert self.spawn(*argv).wait(SOON) == 0, (self.directory / f"{argv[0]}.log").read_text()
 
     def end(self) -> None:
@@ -65,16 +65,16 @@ class Session:
 
 
 class Follow:
-    """`omr follow`, and what it would tell."""
+    """`omr follow`, and the statements that it would make."""
 
     def __init__(self, session: Session, source: str) -> None:
         self.told = session.directory / "told"
-        # Where it was built that user may not look.
+        # A copy, because that user may not look into the build directory.
         omr = shutil.copy(build("omr"), session.directory)
         session.spawn(str(omr), "follow", source, "--dry-run", stdout=self.told.open("wb"))
 
     def tells(self, processes: list[subprocess.Popen], when: str) -> None:
-        """Waits until these are in the foreground, and no others."""
+        """Waits until exactly these processes are in the foreground."""
         expected = sorted(process.pid for process in processes)
 
         def last() -> list[int] | None:
@@ -86,7 +86,7 @@ class Follow:
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    # pytest's own directories are for nobody but who runs it.
+    # Only the user who runs pytest may enter pytest's own directories.
     with tempfile.TemporaryDirectory() as directory:
         session = Session(Path(directory))
         try:
@@ -126,15 +126,15 @@ def test_the_window_with_the_focus_is_followed(session: Session) -> None:
     follow.tells([first], "the workspace before")
     first.kill()
     follow.tells([second], "what is left")
-    # Nobody has the focus where there is no compositor.
+    # No window has the focus where there is no compositor.
     sway.kill()
     follow.tells([], "its end")
 
 
-def test_games_are_followed_that_gamemode_has_registered(session: Session) -> None:
+def test_games_that_gamemode_has_registered_are_followed(session: Session) -> None:
     bus = session.directory / "bus"
     session.environment["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={bus}"
-    # Nothing is started by a question.
+    # A question to this bus starts no program.
     (session.directory / "bus.conf").write_text(
         f"<busconfig><type>session</type><listen>unix:path={bus}</listen><policy context='default'>"
         "<allow send_destination='*'/><allow eavesdrop='true'/><allow own='*'/></policy></busconfig>"
@@ -147,7 +147,7 @@ def test_games_are_followed_that_gamemode_has_registered(session: Session) -> No
     gamemode = session.spawn("gamemoded")
     wait_for(lambda: session.spawn("gamemoded", "--status").wait(SOON) == 0, "GameMode")
     first, second = (session.spawn("sleep", "600") for _ in range(2))
-    # Takes a process on, or off again when it is registered.
+    # The option -r registers a process, or removes a process that is registered.
     session.run("gamemoded", f"-r{first.pid}")
     follow.tells([first], "one of two is registered")
     session.run("gamemoded", f"-r{second.pid}")

@@ -1,4 +1,4 @@
-"""The lab itself: what the other tests stand on."""
+"""The lab itself, on which all other tests rely."""
 
 import math
 import signal
@@ -26,7 +26,7 @@ def test_a_guest_boots_with_swap_and_all_controllers(release: str) -> None:
         assert refused.value.errno == 22
 
 
-def test_the_agent_hears_through_noise(release: str) -> None:
+def test_the_agent_works_in_spite_of_noise_on_its_port(release: str) -> None:
     """Kernel messages flood the console, and other processes write to the agent's own port."""
     with Guest(release, 256, programs=TESTKIT) as guest:
         guest.spawn(["sh", "-c", "while :; do echo '<3>@12345678 {\"id\":1}' > /dev/kmsg; done"])
@@ -37,7 +37,7 @@ def test_the_agent_hears_through_noise(release: str) -> None:
             assert guest.read_bytes("/tmp/text") == text.encode()
 
 
-def test_a_request_that_comes_twice_is_done_once() -> None:
+def test_a_request_that_is_sent_twice_is_done_once() -> None:
     with Guest(mem_mib=256, programs=TESTKIT) as guest:
         request = guest.agent.submit("run", argv=["sh", "-c", "echo once >> /tmp/log; sleep 1"])
         guest.agent.send(request.message)
@@ -47,13 +47,13 @@ def test_a_request_that_comes_twice_is_done_once() -> None:
         assert guest.read("/tmp/log") == "once\n"
 
 
-def test_a_panic_is_an_error_of_its_own() -> None:
+def test_a_panic_has_an_exception_of_its_own() -> None:
     with pytest.raises(GuestPanicked, match=r"sysrq|panic"), Guest(mem_mib=256, programs=TESTKIT) as guest:
         guest.agent.submit("write", path="/proc/sysrq-trigger", data="c")
         guest.wait_off(30)
 
 
-def test_nobody_waits_for_a_guest_that_is_off() -> None:
+def test_a_request_to_a_guest_that_is_off_fails_at_once() -> None:
     with Guest(mem_mib=256, programs=TESTKIT) as guest:
         assert guest.qemu
         guest.qemu.kill()
@@ -91,7 +91,7 @@ def hibernates(guest: Guest, round_trip: Callable[[], Hibernation]) -> None:
     assert verified["verified"] > 100 << 20
 
 
-def test_what_goes_on_from_a_snapshot_has_its_own_disks_and_no_gap_in_its_clock() -> None:
+def test_a_guest_restored_from_a_snapshot_has_its_own_disks_and_no_gap_in_its_clock() -> None:
     def later() -> Guest:
         return Guest(mem_mib=256, swap=SwapFile(64, mb_s=40), programs=TESTKIT)
 
@@ -104,18 +104,18 @@ def test_what_goes_on_from_a_snapshot_has_its_own_disks_and_no_gap_in_its_clock(
         first.shell("sleep 1")
     with later() as third:
         assert "kept" not in third.shell("ls /swap /tmp")
-        # For the guest nothing happened between the snapshot and now.
+        # For the guest no time has passed since the snapshot.
         assert third.monotonic_ns() < began + 10**9
         time.sleep(1)
         assert third.monotonic_ns() > began + 10**9 // 2
-        # Switched off and on, it boots like any other.
+        # A machine that is switched off and on boots like any other.
         third.shell("echo kept > /swap/kept; sync")
         third.cut_power()
         third.boot()
         assert third.read("/swap/kept") == "kept\n"
 
 
-def test_after_a_power_cut_the_next_boot_is_another_one() -> None:
+def test_a_power_cut_loses_memory_and_keeps_synced_files() -> None:
     with Guest(mem_mib=256, swap=SwapFile(64), programs=TESTKIT) as guest:
         boot = guest.read("/proc/sys/kernel/random/boot_id")
         guest.shell("echo kept > /swap/kept; sync; echo lost > /tmp/lost")

@@ -1,5 +1,5 @@
-"""`omr hint` and `omr reclaim PID` on real kernels: what leaves memory, what stays, and what is
-refused.
+"""`omr hint` and `omr reclaim PID` on real kernels: the memory that leaves, the memory that stays,
+and refusals.
 """
 
 import json
@@ -36,12 +36,12 @@ class Mapped:
         return self.guest.group_value(self.group, "memory.swap.current")
 
     def cached(self) -> int:
-        """In swap and in memory as well."""
+        """Bytes that are both in swap and in memory."""
         stat = dict(line.split() for line in self.guest.read(f"/sys/fs/cgroup/{self.group}/memory.stat").splitlines())
         return int(stat["swapcached"])
 
     def errors(self) -> int:
-        """Words that are not what they were."""
+        """The number of words that changed."""
         self.verified += 1
         self.process.kill(signal.SIGUSR1)
         return self.process.line_with("verified", self.verified, timeout=180)["errors"]
@@ -53,7 +53,7 @@ def omr(guest: Guest, *words: object, code: int = 0) -> Completed:
     return ended
 
 
-def test_what_is_paged_out_is_freed_and_comes_back_whole(release) -> None:
+def test_paged_out_memory_is_freed_and_comes_back_unchanged(release) -> None:
     with Guest(release, 512, DISK) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         bare, background, other = (
@@ -62,8 +62,8 @@ def test_what_is_paged_out_is_freed_and_comes_back_whole(release) -> None:
             Mapped(guest, "other", "16M"),
         )
 
-        # The control: the system call alone leaves all of it in memory, as swap cache, also after
-        # the disk has it.
+        # The control: the bare system call leaves all pages in memory as swap cache, even when the
+        # disk has them.
         before = bare.current()
         guest.run(["omr-guest", "advise", "pageout", str(bare.pid)], timeout=60)
         guest.wait_for(lambda: guest.meminfo()["Writeback"] < MIB, 60, "end of writeback")
@@ -92,14 +92,14 @@ def test_what_is_paged_out_is_freed_and_comes_back_whole(release) -> None:
         assert summary["swapped_out"] > 0.95 * background.bytes
         assert other.swapped() == 0, "somebody else's memory"
 
-        # Back before it is used: in the swap cache, and its contents are what they were.
+        # The pages are back before they are used: in the swap cache, with their contents.
         summary = omr(guest, "hint", background.pid, "--willneed", "--anon", "--json").json()
         assert summary["hinted"] > 0.95 * background.bytes
         assert background.cached() > 0.9 * background.bytes
         assert background.errors() == other.errors() == 0
 
 
-def test_a_process_gives_as_much_as_was_asked(release) -> None:
+def test_a_process_loses_the_amount_that_was_asked_for(release) -> None:
     with Guest(release, 512, DISK) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         background = Mapped(guest, "bg", "96M", "--shared", "16M", "--locked", "8M")
@@ -108,12 +108,12 @@ def test_a_process_gives_as_much_as_was_asked(release) -> None:
         assert summary["asked"] == 32 * MIB and summary["end"] == "complete"
         assert 31 * MIB <= summary["resident_before"] - summary["resident_after"] <= 33 * MIB
         assert 0.95 * 32 * MIB <= background.swapped() <= 35 * MIB, "what memory.reclaim sends out behind it is bounded"
-        # On a busy host some of it may not be at the end of the kernel's lists; then it is said to
-        # be left.
+        # On a busy host some pages may not be at the end of the kernel's lists. `left_cached`
+        # counts them.
         assert before - background.current() + summary["processes"][0]["left_cached"] >= 0.9 * 32 * MIB
         assert guest.read("/sys/fs/cgroup/bg/memory.swap.max").strip() == "max", "it is given back"
 
-        # The rest of it, but what others may use and what is locked.
+        # The rest of the process, except shared and locked pages.
         rest = omr(guest, "reclaim", background.pid, "max", "--json").json()
         assert rest["skipped"]["shared"] >= 16 * MIB
         assert rest["skipped"]["locked"] == 8 * MIB
@@ -132,8 +132,8 @@ def test_a_process_gives_as_much_as_was_asked(release) -> None:
         guest.throttle_swap(None)
         assert slow.errors() == 0
 
-        # memory.low protects a part, and all; a class all of it. Bringing back is nothing to be
-        # protected from.
+        # memory.low protects a part of the group, or all of it. The class protects all of it. No
+        # protection applies to bringing memory back.
         guest.write("/sys/fs/cgroup/bg/memory.low", "max")
         assert "memory.low = max" in omr(guest, "hint", background.pid, "--pageout", code=FAILED).stderr
         guest.write("/sys/fs/cgroup/bg/memory.low", str(background.current() - 16 * MIB))
@@ -152,7 +152,7 @@ def test_a_process_gives_as_much_as_was_asked(release) -> None:
         assert foreground.swapped() > 0.9 * foreground.bytes, "the control: it was the class"
 
 
-def test_a_process_that_never_holds_still_and_one_of_as_many_mappings_as_there_can_be(release) -> None:
+def test_a_process_of_the_most_mappings_and_one_that_changes_its_mappings_are_hinted(release) -> None:
     with Guest(release, 640, DISK) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         # 65,530 is vm.max_map_count.
@@ -186,7 +186,7 @@ def test_a_process_that_never_holds_still_and_one_of_as_many_mappings_as_there_c
         assert churn.swapped() > 0.9 * churn.bytes
         assert churn.errors() == 0
 
-        # One that ends meanwhile.
+        # A process that ends during the hint.
         guest.throttle_swap(4)
         ends = Mapped(guest, "ends", "48M")
         process = guest.spawn(["omr", "hint", str(ends.pid), "--pageout", "--json"])
@@ -196,7 +196,7 @@ def test_a_process_that_never_holds_still_and_one_of_as_many_mappings_as_there_c
         assert ended.code == PARTIAL and ended.json()["end"] == "gone", f"{ended.stdout} {ended.stderr}"
 
 
-def test_another_process_that_gets_the_pid_is_left_alone(release) -> None:
+def test_another_process_that_gets_the_pid_is_not_hinted(release) -> None:
     with Guest(release, 512, Disk(512, mb_s=4)) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         ends = Mapped(guest, "bg", "64M")
@@ -212,19 +212,19 @@ def test_another_process_that_gets_the_pid_is_left_alone(release) -> None:
             return int(guest.shell(f"awk '/^VmSwap/ {{print $2}}' /proc/{ends.pid}/status"))
 
         assert swapped() == 0
-        # The control: it is that process that has the pid now, and it can be hinted.
+        # The control: that process has the pid now, and a hint reaches it.
         guest.throttle_swap(None)
         guest.wait_for(lambda: "S (sleeping)" in guest.read(f"/proc/{ends.pid}/status"), 60, "rest")
         omr(guest, "hint", ends.pid, "--pageout", "--anon")
         assert swapped() > 20 * 1024
 
 
-def test_what_no_hint_moves_is_passed_over_and_counted(release) -> None:
+def test_memory_that_no_hint_moves_is_skipped_and_counted(release) -> None:
     with Guest(release, 512, Zram(256)) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         guest.write("/proc/sys/vm/nr_hugepages", "4")
         background = Mapped(guest, "bg", "48M", "--huge-pages", "8M", "--locked", "4M", "--shared", "2M", "--device")
-        # What is in memory, and of the device what is mapped.
+        # Memory that is present. For the device: memory that is mapped.
         passed_over = {"huge_pages": 8 * MIB, "locked": 4 * MIB, "shared": 2 * MIB, "device_mapped": MIB // 16}
 
         dry = omr(guest, "hint", background.pid, "--pageout", "--dry-run", "--json").json()
@@ -232,13 +232,11 @@ def test_what_no_hint_moves_is_passed_over_and_counted(release) -> None:
         mapping = next(
             line for line in dry["processes"][0]["mappings"] if line["range"].startswith(f"{background.device:x}-")
         )
-        # The page table's file says nothing of memory that is not the system's.
+        # The page table's file has no data about memory of devices.
         assert mapping["skip"] == "device" and mapping["resident"] == mapping["hint"] == 0
         shown = omr(guest, "hint", background.pid, "--pageout", "--dry-run").stdout
         assert (
-            "passed over: huge pages" in shown
-            and "passed over: mapped from a device" in shown
-            and "4.00 MiB locked" in shown
+            "skipped: huge pages" in shown and "skipped: mapped from a device" in shown and "4.00 MiB locked" in shown
         )
         for hint in ("--cold", "--pageout", "--willneed"):
             alone = omr(guest, "hint", background.pid, hint, "--range", mapping["range"], "--json").json()
@@ -257,20 +255,20 @@ def test_what_no_hint_moves_is_passed_over_and_counted(release) -> None:
             ("device", "device_mapped"),
         ):
             assert sum(size for (named, _), size in told.items() if named == why) == summary["skipped"][key], told
-        # All else has left, and to zram at once: nothing is left in the swap cache to ask
-        # memory.reclaim for.
+        # All other pages have left, and to zram at once. No page is left in the swap cache, so omr
+        # need not ask memory.reclaim.
         assert background.swapped() > 0.95 * background.bytes and before - background.current() > 0.9 * background.bytes
         assert summary["freed"] > 0.9 * background.bytes and summary["processes"][0]["freed_behind"] == 0
         assert background.errors() == 0
 
 
-def test_what_cannot_be_hinted_is_named(release) -> None:
+def test_a_refused_hint_names_its_reason(release) -> None:
     with Guest(release, 384) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         background = Mapped(guest, "bg", "16M")
         pid = background.pid
 
-        # No swap: what is cold can be told, what is to leave cannot go anywhere.
+        # Without swap memory can be marked cold, but cannot be paged out.
         assert omr(guest, "hint", pid, "--cold", "--json").json()["hinted"] >= background.bytes
         refused = omr(guest, "hint", pid, "--pageout", "--anon", code=UNSUPPORTED)
         assert "no swap" in refused.stderr and "without swap" in refused.stdout
@@ -294,26 +292,27 @@ def test_what_cannot_be_hinted_is_named(release) -> None:
             assert says in omr(guest, "hint", *words, code=FAILED).stderr
         omr(guest, "hint", 1, "--cold", "--ignore-class")
 
-        # Rights. Of an own process only CAP_SYS_NICE is missing, of another's CAP_SYS_PTRACE comes
-        # first.
+        # Rights. For an own process only CAP_SYS_NICE is missing; for another's process omr names
+        # CAP_SYS_PTRACE first.
         nobody = ["omr-guest", "in", "bg", "--uid", "65534", "--"]
         own = guest.spawn([*nobody, "sleep", "1000"])
         guest.wait_for(lambda: "65534" in guest.read(f"/proc/{own.pid}/status"), 30, "process of nobody")
-        for target, says in [(own.pid, "takes CAP_SYS_NICE, so"), (pid, "takes CAP_SYS_PTRACE, so")]:
+        for target, says in [(own.pid, "needs CAP_SYS_NICE, so"), (pid, "needs CAP_SYS_PTRACE, so")]:
             ended = guest.run([*nobody, "omr", "hint", str(target), "--cold"], check=False)
             assert ended.code == FAILED and says in ended.stderr, ended.stderr
         omr(guest, "hint", own.pid, "--cold")
         ended = guest.run(["unshare", "-r", "omr", "hint", str(pid), "--cold"], check=False)
         assert ended.code == FAILED and "first user namespace" in ended.stderr, ended.stderr
-        # /proc shows another pid namespace than the one this omr is in: the same number is nobody
-        # there.
+        # /proc shows a pid namespace other than that of this omr, and no process there has this
+        # number.
         ended = guest.run(["unshare", "-p", "-f", "omr", "hint", str(pid), "--cold"], check=False)
         assert ended.code == PARTIAL and "another pid namespace" in ended.stderr, ended.stderr
-        # Yama is about attaching.
+        # Yama restricts attaching only.
         guest.write("/proc/sys/kernel/yama/ptrace_scope", "3")
         omr(guest, "hint", pid, "--cold")
 
-        # Processes in namespaces of their own are like any other, by the pid they have here.
+        # Processes in namespaces of their own are like any other, under their pid in this
+        # namespace.
         inner = guest.spawn(["unshare", "-U", "-p", "-f", "omr-guest", "map", "4M"], group="bg")
         inner.line_with("ready")
         tree = omr(guest, "hint", inner.pid, "--cold", "--tree", "--json").json()
@@ -321,7 +320,7 @@ def test_what_cannot_be_hinted_is_named(release) -> None:
         assert background.errors() == 0
 
 
-def test_a_group_without_swap_says_so(release) -> None:
+def test_reclaim_in_a_group_without_swap_names_the_limit(release) -> None:
     with Guest(release, 384, DISK) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         background = Mapped(guest, "bg", "16M")
@@ -329,7 +328,7 @@ def test_a_group_without_swap_says_so(release) -> None:
         refused = omr(guest, "reclaim", background.pid, "8M", "--json", code=PARTIAL)
         summary = json.loads(refused.stdout)
         assert summary["skipped"]["no_swap"] >= background.bytes and background.swapped() == 0
-        assert "memory.swap.max of bg is 0 B" in summary["processes"][0]["notes"][0]
+        assert "memory.swap.max of bg is reached (0 B)" in summary["processes"][0]["notes"][0]
         guest.write("/sys/fs/cgroup/bg/memory.swap.max", "max")
         omr(guest, "reclaim", background.pid, "8M")
         assert background.swapped() >= 7 * MIB, "the control: it was the limit"

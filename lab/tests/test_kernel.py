@@ -1,8 +1,8 @@
-"""The patched kernel's own: its selftests, removal of cgroups, freezing, and everything at once.
-For tools/test kernel.
+"""Tests of the patched kernel: its selftests, removal of cgroups, freezing, and everything at once.
+tools/test kernel runs them.
 
-Where the debug kernel was built, too (lab/run kernel --debug), what takes no exact times is done on
-that one as well.
+Tests that need no exact times also run on the debug kernel, where that was built (lab/run kernel
+--debug).
 """
 
 import re
@@ -19,35 +19,35 @@ FILE = "memory.swap.reclaim"
 
 
 def guest_of(release: str, mb_s: float) -> Guest:
-    """KASAN takes memory for itself, and time."""
+    """A guest with this kernel. KASAN needs more memory and more time."""
     slower = 4 if release == DEBUG else 1
     return Guest(release, 2048 if release == DEBUG else 1024, Disk(2560, mb_s), boot_timeout=slower * BOOT_TIMEOUT)
 
 
 def complaints(guest: Guest) -> list[str]:
-    """What KASAN, lockdep, the watchdogs and assertions say."""
+    """The messages of KASAN, lockdep, the watchdogs and assertions."""
     lines = guest.shell("dmesg").splitlines()
     return [line for line in lines if re.search(r"\b(WARNING|BUG|INFO: (possible|task|rcu)|DEADLOCK)\b|stall", line)]
 
 
 @pytest.mark.parametrize("lru", ["mglru", "classic"])
-def test_its_selftests_pass(checked, lru) -> None:
+def test_the_selftests_of_the_patched_kernel_pass(checked, lru) -> None:
     with guest_of(checked, mb_s=60) as guest:
         if lru == "classic":
             guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
         ended = guest.run(["test_swap_reclaim"], timeout=900, check=False)
         assert ended.code == 0, ended.stdout
-        # What needs MGLRU is not passed over where there is one.
+        # Only tests that need MGLRU are skipped, and only without MGLRU.
         assert ended.stdout.count("\nok ") == 5 and ended.stdout.count("# SKIP") == (lru == "classic"), ended.stdout
         assert complaints(guest) == []
 
 
 def removal(patched: str, file: str) -> float:
-    """Seconds that rmdir of a group takes while somebody reclaims it, and with it everybody's
-    mkdir.
+    """The seconds that rmdir of a group takes while another process reclaims the group. Every mkdir
+    of a group has to wait as long.
     """
     with Guest(patched, 768, Disk(1280, mb_s=10)) as guest:
-        # Of a process that is gone, so that the group can go.
+        # The process that filled the memory has ended, so the group can be removed.
         guest.shell("mkdir /run/big; mount -t tmpfs -o size=512M tmpfs /run/big")
         guest.group("gone")
         guest.run(["dd", "if=/dev/urandom", "of=/run/big/file", "bs=1M", "count=256"], group="gone", timeout=120)
@@ -64,7 +64,7 @@ def test_removing_a_group_does_not_wait_for_its_reclaim(patched) -> None:
     assert 4 * ours < control, (ours, control)
 
 
-def test_freezing_ends_it_with_success_and_it_does_not_go_on(checked, load) -> None:
+def test_freezing_ends_a_write_with_success_and_no_reclaim_follows(checked, load) -> None:
     with guest_of(checked, mb_s=20) as guest:
         background = load(guest, "bg", "512M")
         writer = guest.spawn(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "max"])
@@ -74,7 +74,7 @@ def test_freezing_ends_it_with_success_and_it_does_not_go_on(checked, load) -> N
         ended = writer.wait().json()
         assert (ended["written"], ended["errno"]) == (3, None), ended
         count = int(guest.read(f"{CGROUP}/bg/{FILE}"))
-        # What is sent out counts when it is freed, a moment later.
+        # Pages on their way to the disk count when they are freed, a moment later.
         assert 4 * MIB < count < 256 * MIB
         swapped = background.swapped()
         guest.shell("sleep 2")
@@ -83,7 +83,7 @@ def test_freezing_ends_it_with_success_and_it_does_not_go_on(checked, load) -> N
         assert complaints(guest) == []
 
 
-def test_it_hibernates_while_somebody_reclaims(patched, load) -> None:
+def test_a_guest_hibernates_during_a_write(patched, load) -> None:
     with Guest(patched, 1024, SwapFile(1280, mb_s=40)) as guest:
         background = load(guest, "bg", "384M")
         writer = guest.spawn(["omr-guest", "write", f"{CGROUP}/{FILE}", "max"])
@@ -94,13 +94,13 @@ def test_it_hibernates_while_somebody_reclaims(patched, load) -> None:
         assert background.errors() == 0
 
 
-def test_what_is_in_use_is_not_sent_for_ever(patched) -> None:
-    """Without the bound on what is sent this goes on until somebody stops it: 64 MiB were sent
-    after a minute, none freed.
+def test_a_write_does_not_send_used_memory_for_ever(patched) -> None:
+    """Without a limit on the pages sent, the write would go on until a signal: 64 MiB were sent in
+    a minute, and none was freed.
     """
     with Guest(patched, 512, Disk(768, mb_s=1)) as guest:
         guest.group("bg")
-        # All of it is used again before the disk has it.
+        # The load uses all of it again before the disk has written it.
         guest.spawn(["omr-guest", "stress", "32M", "--rate", "512M"], group="bg").line_with("ready")
         before = guest.vmstat()["pswpout"]
         written = guest.run(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "16M"], timeout=180).json()
@@ -108,12 +108,12 @@ def test_what_is_in_use_is_not_sent_for_ever(patched) -> None:
         assert (guest.vmstat()["pswpout"] - before) * 4096 <= 19 * MIB
 
 
-def test_it_can_be_delegated_as_memory_reclaim_can(patched) -> None:
+def test_the_file_can_be_delegated_like_memory_reclaim(patched) -> None:
     with Guest(patched, 512, Disk(768)) as guest:
         assert {FILE, "memory.reclaim"} <= set(guest.read("/sys/kernel/cgroup/delegate").split())
 
 
-def test_everything_at_once(checked, load) -> None:
+def test_writes_removals_kills_and_forks_at_once_do_no_harm(checked, load) -> None:
     write = "omr-guest write"
     with guest_of(checked, mb_s=60) as guest:
         kept, background = load(guest, "kept", "64M"), load(guest, "bg", "256M")
@@ -148,15 +148,15 @@ def test_everything_at_once(checked, load) -> None:
         assert kept.errors() == 0
 
 
-def test_omr_uses_it(patched, load) -> None:
+def test_omr_reclaims_through_the_kernels_file(patched, load) -> None:
     with Guest(patched, 512, Disk(768, mb_s=20), data_mib=64) as guest:
         background = load(guest, "bg", "192M")
         assert guest.run(["omr", "doctor", "--json"]).json()["backend"] == FILE
         done = guest.run(["omr", "reclaim", "bg", "64M", "--json"], timeout=120).json()
         assert (done["backend"], done["end"]) == (FILE, "complete"), done
         assert done["swapped_out"] < done["freed"] + 2 * MIB, done
-        # With no swap left to use, page cache is asked of memory.reclaim, which can be told to take
-        # nothing else.
+        # With no swap left to use, omr asks memory.reclaim for page cache, because that file can be
+        # told to take nothing else.
         guest.write("/etc/omr/omr.toml", '[guard]\nswap_floor = "99%"\n', create=True)
         guest.run(["dd", "if=/dev/urandom", "of=/data/file", "bs=1M", "count=32"], group="bg")
         guest.shell("sync")
@@ -167,8 +167,8 @@ def test_omr_uses_it(patched, load) -> None:
         assert background.errors() == 0
 
 
-def test_a_user_who_may_write_the_other_file_only_uses_that(patched, load) -> None:
-    """systemd delegates memory.reclaim by name, and knows no other."""
+def test_a_user_with_memory_reclaim_only_reclaims_through_that_file(patched, load) -> None:
+    """systemd delegates memory.reclaim by name, and does not know memory.swap.reclaim."""
     with Guest(patched, 512, Disk(768, mb_s=60)) as guest:
         guest.write("/etc/passwd", "root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n", create=True)
         background = load(guest, "bg", "64M")
@@ -176,7 +176,7 @@ def test_a_user_who_may_write_the_other_file_only_uses_that(patched, load) -> No
         done = guest.run(["su", "user", "-c", "omr reclaim bg 8M --json"], check=False).json()
         assert (done["backend"], done["end"]) == ("memory.reclaim", "complete"), done
         assert background.swapped() >= 6 * MIB
-        # Who runs on a patched kernel needs no omr mount.
+        # A user of a patched kernel needs no omr mount.
         guest.shell("mkdir /run/cg")
         ended = guest.run(["omr", "mount", "--foreground", "/run/cg"], check=False)
         assert ended.code == 3 and "this kernel has memory.swap.reclaim itself" in ended.stderr, ended

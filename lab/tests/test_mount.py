@@ -1,4 +1,4 @@
-"""`omr mount`: what is its own. The contract of the file it offers: test_swap_reclaim.py."""
+"""`omr mount`: the mount itself. test_swap_reclaim.py tests the contract of its files."""
 
 import signal
 from collections.abc import Iterator
@@ -28,18 +28,18 @@ def freed(guest: Guest, group: str) -> int:
     return int(text)
 
 
-def test_the_classes_of_the_configuration_hold_at_the_root(release, load) -> None:
+def test_a_write_to_the_root_spares_foreground_groups(release, load) -> None:
     with mounted(release) as (guest, _):
         foreground, background = load(guest, "fg", "64M"), load(guest, "bg", "96M")
         guest.shell(f"echo max > {file('')}", timeout=120)
         assert background.swapped() > 80 * MIB
         assert foreground.swapped() == 0
-        # The control: by its own file it goes.
+        # The control: a write to the group's own file reclaims its memory.
         guest.shell(f"echo 16M > {file('fg')}", timeout=120)
         assert foreground.swapped() >= 16 * MIB
 
 
-def test_nothing_else_can_be_done_in_it(release) -> None:
+def test_the_mount_allows_no_change_but_writes_to_its_files(release) -> None:
     with mounted(release) as (guest, _):
         guest.group("bg")
         for change in (
@@ -59,13 +59,14 @@ def test_nothing_else_can_be_done_in_it(release) -> None:
         assert "./bg/a b/c\n" in listed
 
 
-def test_it_goes_whatever_happens_and_comes_again(load) -> None:
+def test_the_mount_ends_in_every_case_and_can_be_made_again(load) -> None:
     with mounted("6.12", mb_s=20) as (guest, omr):
         load(guest, "bg", "192M")
-        # Twice is once too often.
+        # A second mount is refused.
         ended = guest.run(["omr", "mount", "--foreground", DIR], check=False)
         assert ended.code == 1 and "mounted already" in ended.stderr, ended
-        # Somebody works in it, somebody waits for a write: it ends all the same.
+        # A process has its working directory in the mount, and another process waits for a write.
+        # The mount ends nevertheless.
         guest.spawn(["sh", "-c", f"cd {DIR}/bg && sleep 600"])
         writer = guest.spawn(["sh", "-c", f"echo max > {file('bg')}; echo ended $?"])
         guest.wait_for(lambda: freed(guest, "bg") > 0, 60, "attempt", every=0.1)
@@ -74,7 +75,7 @@ def test_it_goes_whatever_happens_and_comes_again(load) -> None:
         guest.wait_for(lambda: writer.stdout() == "ended 0\n", 30, "answer")
         assert DIR not in guest.read("/proc/mounts")
         assert guest.shell(f"ls {DIR}") == ""
-        # Killed, it leaves a dead mount, which the next one replaces.
+        # A killed omr mount leaves a dead mount. The next omr mount replaces it.
         omr = mount(guest)
         omr.kill(signal.SIGKILL)
         omr.wait()
@@ -83,10 +84,10 @@ def test_it_goes_whatever_happens_and_comes_again(load) -> None:
         assert "unmounting the mount of an omr that was killed" in omr.stderr()
         assert guest.read("/proc/mounts").count(DIR) == 1
         guest.shell(f"echo 1M > {file('bg')}")
-        # Unmounted by somebody else, it ends.
+        # omr mount ends when another program unmounts it.
         guest.shell(f"umount -l {DIR}")
         assert omr.wait().code == 0, omr.stderr()
-        # The same behind another name of the directory.
+        # The same through another name of the directory.
         guest.shell(f"ln -s {DIR} /tmp/other")
         for _ in range(2):
             omr = mount(guest, "/tmp/other")
@@ -97,14 +98,14 @@ def test_it_goes_whatever_happens_and_comes_again(load) -> None:
         omr.kill(signal.SIGTERM)
         assert omr.wait().code == 0, omr.stderr()
         assert DIR not in guest.read("/proc/mounts")
-        # And what cannot be mounted on is said.
+        # omr mount refuses other targets with a message.
         for words, code in (([f"{DIR}/../nowhere"], 1), (["/proc/version"], 2), (["/"], 2), ([], 2)):
             ended = guest.run(["omr", "mount", "--foreground", *words], check=False)
             assert ended.code == code and ended.stderr.startswith(("omr: ", "error: ")), ended
 
 
 @pytest.mark.long
-def test_the_service_is_away_while_the_machine_sleeps(installed) -> None:
+def test_the_mount_service_is_off_while_the_machine_sleeps(installed) -> None:
     with DebianGuest(768, SwapFile(1024, 40), root=installed) as guest:
         guest.settle()
         assert guest.active("omr-mount") == "inactive"
@@ -112,7 +113,7 @@ def test_the_service_is_away_while_the_machine_sleeps(installed) -> None:
         path = f"/run/omr-cgroup/system.slice/{FILE}"
         assert guest.read(path) == "0\n"
         guest.shell(f"echo 1M > {path}", timeout=120)
-        # What the mounts are when the kernel is about to freeze.
+        # Counts the mounts just before the kernel freezes processes.
         guest.write(
             "/usr/lib/systemd/system-sleep/zz-test",
             "#!/bin/sh\nsleep 4\ngrep -c fuse.omr /proc/mounts >> /run/seen\n",
@@ -124,7 +125,7 @@ def test_the_service_is_away_while_the_machine_sleeps(installed) -> None:
         guest.wait_for(lambda: guest.active("omr-mount") == "active", 60, "mount", every=1)
         guest.wait_for(lambda: "fuse.omr" in guest.read("/proc/mounts"), 30, "mount")
         guest.shell(f"echo 1M > {path}", timeout=120)
-        # One that nobody had started is not started by sleeping.
+        # Sleep does not start a service that was not running.
         guest.run(["systemctl", "stop", "omr-mount"])
         assert "fuse.omr" not in guest.read("/proc/mounts")
         guest.systemctl_hibernate()

@@ -1,5 +1,5 @@
-"""What is installed: the package in a Debian guest from installation to purge, the service in its
-sandbox, `make install`.
+"""The installed package in a Debian guest, from installation to purge; the service in its sandbox;
+`make install`.
 """
 
 import json
@@ -31,7 +31,7 @@ after_boot = "0s"
 
 USER_CONFIG = "/etc/omr/conf.d/mine.toml"
 
-# Written by dpkg, the journal, man's index and the like, whatever package comes and goes.
+# dpkg, the journal, man's index and the like write these files for any package.
 OTHERS = re.compile(
     r"/(var/lib/dpkg/|var/log/|var/cache/|var/lib/systemd/|var/tmp/|tmp/|etc/(group|gshadow|passwd|shadow)-$|etc/\.pwd\.lock$)"
 )
@@ -39,7 +39,7 @@ OTHERS = re.compile(
 
 @pytest.fixture(scope="module")
 def guest(installed: Path) -> Iterator[DebianGuest]:
-    """A guest with the package installed; the tests leave the service running."""
+    """A guest with the package. Each test leaves the service running."""
     with booted(root=installed) as guest:
         guest.shell(
             "useradd --create-home member && usermod --append --groups omr member && useradd --create-home other"
@@ -48,7 +48,7 @@ def guest(installed: Path) -> Iterator[DebianGuest]:
 
 
 def configure(guest: DebianGuest, text: str) -> None:
-    """Restarts the service with a configuration of its own."""
+    """Restarts the service with this configuration."""
     guest.shell("mkdir -p /etc/omr/conf.d")
     guest.write(USER_CONFIG, text, create=True)
     guest.shell("systemctl reset-failed omr; systemctl restart omr")
@@ -69,11 +69,17 @@ def test_the_service_runs_and_starts_at_every_boot(guest: DebianGuest) -> None:
     journal = guest.journal("omr")
     assert re.search(r"omr \d+\.\d+\.\d+ started", journal)
     assert "reclaims by memory.reclaim" in journal
-    # The log has what a sandbox too narrow would make it say.
+    # The process is omr-daemon, and the journal has one name for both programs.
+    process = guest.property("omr", "MainPID")
+    assert guest.shell(f"readlink /proc/{process}/exe").strip() == "/usr/libexec/omr/omr-daemon"
+    assert guest.property("omr", "SyslogIdentifier") == "omr"
+    identified = ["journalctl", "--boot", "--quiet", "--identifier=omr", "--output=cat", "--no-pager"]
+    assert " started" in guest.run(identified).stdout
+    # The log has no message of a sandbox that is too narrow.
     assert "mlockall" not in journal and "no pressure trigger" not in journal and "only root can ask" not in journal
 
 
-def test_the_sandbox_is_as_narrow_as_meant(guest: DebianGuest) -> None:
+def test_the_sandbox_has_the_intended_limits(guest: DebianGuest) -> None:
     status = dict(
         line.split(":\t", 1)
         for line in guest.read(f"/proc/{guest.property('omr', 'MainPID')}/status").splitlines()
@@ -84,14 +90,14 @@ def test_the_sandbox_is_as_narrow_as_meant(guest: DebianGuest) -> None:
     assert [status[name] for name in ("CapEff", "CapPrm", "CapBnd")] == [only] * 3
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     assert int(status["VmLck"].split()[0]) > 0
-    # Few MiB of its own, all counted.
+    # The service needs few MiB, and all of them are counted.
     assert int(status["VmRSS"].split()[0]) < 8 << 10
     overall = guest.shell("systemd-analyze security --no-pager omr.service").splitlines()[-1]
     print(overall)
     assert float(re.search(r"([\d.]+) OK", overall)[1]) <= 1.6
 
 
-def test_the_sandbox_lets_it_look_at_what_is_used_and_a_member_read_of_it(guest: DebianGuest) -> None:
+def test_the_daemon_measures_ages_in_its_sandbox_and_a_member_reads_them(guest: DebianGuest) -> None:
     guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
     configure(guest, QUICK + '\n[history]\nevery = "10s"\nbudget = "10%"\n')
     asked = ["runuser", "-u", "member", "--", "omr", "history", "--groups", "/", "--json"]
@@ -100,7 +106,7 @@ def test_the_sandbox_lets_it_look_at_what_is_used_and_a_member_read_of_it(guest:
 
 
 @pytest.mark.parametrize("user, allowed", [("root", True), ("member", True), ("other", False)])
-def test_who_may_ask(guest: DebianGuest, user: str, allowed: bool) -> None:
+def test_members_may_ask_the_daemon_and_only_root_may_pause_it(guest: DebianGuest, user: str, allowed: bool) -> None:
     as_user = ["runuser", "-u", user, "--", "omr"]
     for command in ("status", "history"):
         asked = guest.run([*as_user, command], check=False)
@@ -113,27 +119,27 @@ def test_who_may_ask(guest: DebianGuest, user: str, allowed: bool) -> None:
         assert "only root may do that" in paused.stderr
 
 
-def test_doctor_finds_a_way(guest: DebianGuest) -> None:
+def test_doctor_finds_a_backend(guest: DebianGuest) -> None:
     found = guest.run(["omr", "doctor"])
     assert "omr can reclaim on this machine" in found.stdout
 
 
-def test_a_wrong_configuration_changes_nothing_and_is_said(guest: DebianGuest) -> None:
+def test_a_wrong_configuration_changes_nothing_and_is_reported(guest: DebianGuest) -> None:
     configure(guest, QUICK)
     process = guest.property("omr", "MainPID")
     guest.write("/etc/omr/conf.d/wrong.toml", "[idle]\nfor = 30\n", create=True)
-    # The reload fails and says why ...
+    # The reload fails, and its message has the reason.
     assert guest.run(["systemctl", "reload", "omr"], check=False).code == 1
     mistake = '/etc/omr/conf.d/wrong.toml:2: idle.for = 30: a duration needs a unit, e.g. "30s"'
     guest.wait_for(lambda: mistake in guest.journal("omr"), 20, "mistake in the journal")
-    # ... and the daemon, asked past the check, keeps what it had.
+    # A daemon that gets the signal nevertheless keeps its configuration.
     guest.shell("systemctl kill --kill-who=main --signal=HUP omr")
     guest.wait_for(lambda: "the configuration stays as it was" in guest.journal("omr"), 20, "message in the journal")
     assert (guest.active("omr"), guest.property("omr", "MainPID")) == ("active", process)
     guest.shell("rm /etc/omr/conf.d/wrong.toml; systemctl reload omr")
     guest.wait_for(lambda: "configuration read again" in guest.journal("omr"), 20, "message in the journal")
     assert guest.property("omr", "MainPID") == process
-    # A start with it fails at once, and not again and again.
+    # A start with the wrong configuration fails at once, and is not tried again.
     guest.write("/etc/omr/conf.d/wrong.toml", "[idle]\nfor = 30\n", create=True)
     assert guest.run(["systemctl", "restart", "omr"], check=False).code == 1
     guest.shell("sleep 7")
@@ -142,7 +148,7 @@ def test_a_wrong_configuration_changes_nothing_and_is_said(guest: DebianGuest) -
     guest.shell("rm /etc/omr/conf.d/wrong.toml; systemctl restart omr")
 
 
-def test_a_daemon_that_hangs_is_started_again(guest: DebianGuest) -> None:
+def test_systemd_restarts_a_daemon_that_hangs(guest: DebianGuest) -> None:
     guest.shell("mkdir -p /run/systemd/system/omr.service.d")
     guest.write("/run/systemd/system/omr.service.d/watchdog.conf", "[Service]\nWatchdogSec=5s\n", create=True)
     guest.shell("systemctl daemon-reload; systemctl reset-failed omr; systemctl restart omr")
@@ -157,8 +163,8 @@ def test_a_daemon_that_hangs_is_started_again(guest: DebianGuest) -> None:
     guest.shell("rm -r /run/systemd/system/omr.service.d; systemctl daemon-reload; systemctl restart omr")
 
 
-# Whether a machine is idle is tested elsewhere. An emulated one on a busy host has load of its own
-# all the time, that here only would make a sweep of two groups a matter of minutes.
+# Other tests check when a machine is idle. An emulated machine on a busy host always has some load.
+# Here such load would only delay the sweeps of two groups by minutes, so these settings ignore it.
 UNDISTURBED = QUICK.replace(
     "[sweep]", 'free = "5%"\nforeground = "1000%"\npressure_cpu = "100%"\n\n[stop]\ncpu = "10000%"\n\n[sweep]'
 )
@@ -171,7 +177,7 @@ echo +memory > cgroup.subtree_control && exec omr-guest fill 64M
 """
 
 
-def test_from_its_sandbox_it_takes_idle_memory_and_in_observe_mode_none(guest: DebianGuest) -> None:
+def test_the_service_reclaims_idle_memory_and_in_observe_mode_none(guest: DebianGuest) -> None:
     def resident(group: str) -> int:
         # The file comes with the controller, a moment after the group.
         return int(guest.shell(f"cat /sys/fs/cgroup{group}/memory.current || echo 0"))
@@ -179,8 +185,8 @@ def test_from_its_sandbox_it_takes_idle_memory_and_in_observe_mode_none(guest: D
     def swapped(group: str) -> int:
         return guest.group_value(group.strip("/"), "memory.swap.current")
 
-    # The control: the same decisions, written nowhere but into the ledger. From before there is any
-    # memory: a daemon that acts may be faster than the next step of this test.
+    # The control: the same decisions, written to the ledger only. It runs before there is any
+    # memory, because a daemon that acts may be faster than the next step of this test.
     configure(guest, 'mode = "observe"\n' + UNDISTURBED)
     path = f"--setenv=PATH={LAB}:/usr/bin:/bin"
     guest.run(["systemd-run", "--quiet", "--unit=hoard", path, "omr-guest", "fill", "128M"])
@@ -203,12 +209,12 @@ def test_from_its_sandbox_it_takes_idle_memory_and_in_observe_mode_none(guest: D
         lambda: [entry for entry in sweeps(guest, HOARD) if "observed" not in entry], 60, "ledger entry", every=2
     )
     assert done[0]["freed_anon"] > 0 and "error" not in done[0]
-    # One line in the journal for each sweep.
+    # The journal has one line for each sweep.
     assert re.search(r"system.slice/hoard.service: .* freed", guest.journal("omr"))
     guest.shell("systemctl stop hoard owned")
 
 
-def test_manual_and_completions_are_there(guest: DebianGuest) -> None:
+def test_manual_pages_and_completions_are_installed(guest: DebianGuest) -> None:
     pages = guest.shell("dpkg -L omr | grep '/man/.*gz$'").split()
     assert len(pages) >= 13
     for page in pages:
@@ -224,7 +230,7 @@ def test_manual_and_completions_are_there(guest: DebianGuest) -> None:
         assert "reclaim" in guest.read(f"/usr/share/{path}")
 
 
-# Applications in the background, and who is at the machine
+# Background applications, and users at the machine
 
 
 HINTS = """
@@ -242,7 +248,7 @@ LONG_ENOUGH = 8
 """Seconds in which a process that a rule fits is paged out for sure."""
 
 
-def test_process_rules_take_rights_that_a_drop_in_grants_and_doctor_names(guest: DebianGuest) -> None:
+def test_process_rules_need_rights_that_doctor_names_and_a_drop_in_grants(guest: DebianGuest) -> None:
     configure(guest, '[idle]\nfor = "1d"\n' + HINTS)
     guest.group("app")
     # A user's process.
@@ -286,10 +292,10 @@ def test_a_user_with_a_session_is_at_the_machine(guest: DebianGuest) -> None:
 
     guest.run(session)
     guest.wait_for(lambda: "its user is at the machine (omr follow)" in why(), 60, "session", every=1)
-    # What it said ends with it ...
+    # Its statements end with omr follow.
     guest.shell("systemctl kill --signal=KILL omr-follow")
     guest.wait_for(lambda: "no rule matched" in why(), 30, "end of omr follow")
-    # ... and it is started again, until the session ends.
+    # systemd starts omr follow again, until the session ends.
     guest.wait_for(lambda: "its user is at the machine" in why(), 60, "the next omr follow", every=1)
     guest.shell("loginctl terminate-user member")
     guest.wait_for(lambda: "at the machine" not in why(), 60, "end of the session", every=1)
@@ -298,7 +304,7 @@ def test_a_user_with_a_session_is_at_the_machine(guest: DebianGuest) -> None:
     assert float(re.search(r": ([\d.]+) ", overall)[1]) <= 0.6, overall
 
 
-def test_a_member_speaks_for_what_is_its_own(guest: DebianGuest) -> None:
+def test_a_member_makes_statements_about_own_processes_only(guest: DebianGuest) -> None:
     sleeps = guest.spawn(["setpriv", "--reuid=member", "--clear-groups", "sleep", "600"])
     ask = (
         "use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new('/run/omr/omr.sock') or die $!;"
@@ -306,7 +312,7 @@ def test_a_member_speaks_for_what_is_its_own(guest: DebianGuest) -> None:
     )
 
     def held(pid: int) -> dict:
-        # The process is the child of the agent, or setpriv has become it.
+        # The process is the child of the agent, or setpriv has become the process.
         start = int(guest.read(f"/proc/{pid}/stat").rsplit(") ", 1)[1].split()[19])
         of = {"process": {"pid": pid, "start": start}}
         request = {"do": "hold", "statements": [{"word": "foreground", "of": of}]}
@@ -327,7 +333,7 @@ def files(guest: DebianGuest) -> set[str]:
 
 
 @pytest.mark.long(first=True)
-def test_a_package_comes_is_upgraded_and_goes_without_a_trace(packages: list[Path]) -> None:
+def test_the_package_is_installed_upgraded_and_purged_without_a_trace(packages: list[Path]) -> None:
     with booted(**with_packages(packages)) as guest:
         before = files(guest)
     with booted(**with_packages(packages), prepare=install) as guest:
@@ -345,23 +351,23 @@ def test_a_package_comes_is_upgraded_and_goes_without_a_trace(packages: list[Pat
         assert guest.read(USER_CONFIG) == QUICK
         assert guest.shell("ls /run/omr/conf.d").split() == ["boot.toml"]
 
-        # Removed: what the administrator wrote and what it has learnt stay.
+        # After removal, the administrator's files and omr's own records stay.
         guest.run(["dpkg", "-r", "omr"], timeout=DPKG_TIMEOUT)
         assert guest.active("omr") == "inactive"
         left = files(guest) - before
         assert {USER_CONFIG, "/etc/omr/omr.toml", "/var/lib/omr/ledger.jsonl"} <= left
         assert not [path for path in left if path.startswith("/usr/")]
-        # And it can come back.
+        # The package can be installed again.
         guest.run(["dpkg", "-i", f"{LAB}/newer.deb"], timeout=DPKG_TIMEOUT)
         assert guest.active("omr") == "active"
         assert "/kept.service" in guest.run(["omr", "history"]).stdout
 
         guest.run(["dpkg", "-P", "omr"], timeout=DPKG_TIMEOUT)
-        # Debian 12's systemd has this empty directory under its other name, below /lib, so dpkg
+        # Debian 12's systemd has this empty directory under its other name, below /lib. So dpkg
         # takes it for omr's alone.
         assert sorted((files(guest) ^ before) - {"/usr/lib/systemd/system-sleep"}) == []
         assert guest.run(["systemctl", "status", "omr"], check=False).code == 4
-        # Groups stay, as they do in Debian.
+        # The system group stays, as is usual in Debian.
         assert "omr:" in guest.read("/etc/group")
 
 
@@ -377,18 +383,20 @@ def listing(directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("prefix", ["/usr", "/usr/local"])
-def test_an_installation_can_be_taken_back(packages: list[Path], tmp_path: Path, prefix: str) -> None:
+def test_make_uninstall_removes_everything_but_configuration(packages: list[Path], tmp_path: Path, prefix: str) -> None:
     make_install("install", DESTDIR=str(tmp_path), PREFIX=prefix)
     installed = listing(tmp_path)
     bare = prefix.strip("/")
     assert {
         f"{bare}/bin/omr",
+        f"{bare}/libexec/omr/omr-daemon",
         f"{bare}/share/man/man1/omr.1",
         f"{bare}/share/man/man5/omr.toml.5",
         "etc/omr/omr.toml",
     } <= installed
     unit = (tmp_path / bare / "lib/systemd/system/omr.service").read_text()
-    assert f"ExecStart={prefix}/bin/omr daemon\n" in unit and f"ExecReload={prefix}/bin/omr config check\n" in unit
+    assert f"ExecStart={prefix}/libexec/omr/omr-daemon\n" in unit
+    assert f"ExecReload={prefix}/bin/omr config check\n" in unit
     (tmp_path / "etc/omr/omr.toml").write_text("# mine\n")
     make_install("install", DESTDIR=str(tmp_path), PREFIX=prefix)
     make_install("uninstall", DESTDIR=str(tmp_path), PREFIX=prefix)

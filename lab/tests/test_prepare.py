@@ -1,5 +1,5 @@
-"""`omr prepare hibernate` on real kernels: the forecast against the kernel's own count, and what
-comes of it.
+"""`omr prepare hibernate` on real kernels: the forecast compared with the kernel's own count, and
+the effects of a preparation.
 """
 
 import random
@@ -15,13 +15,13 @@ PARTIAL, UNSUPPORTED = 4, 3
 
 PAGE = 4096
 
-# Measured: 0.1 % of 21,128 pages idle and of 60,850 filled. What the freezer and the drivers
-# allocate counts as well.
+# Measured: 0.1 % of 21,128 pages on an idle guest, and of 60,850 pages on a full one. Pages that
+# the freezer and the drivers allocate count, too.
 TOLERANCE = 0.03
 
 
 def kernels_count(guest: Guest, line: str) -> int:
-    """Bytes of the last such message."""
+    """The bytes in the last such message."""
     return int(re.findall(rf"{line} (\d+) pages", guest.console())[-1]) * PAGE
 
 
@@ -29,7 +29,7 @@ def forecast(guest: Guest) -> dict[str, int]:
     return guest.run(["omr", "prepare", "hibernate", "--dry-run", "--json"]).json()["after"]
 
 
-def test_the_image_is_forecast_and_brought_below_what_is_copied_at_once(release, load) -> None:
+def test_a_preparation_forecasts_the_image_and_makes_it_small_enough_for_a_plain_copy(release, load) -> None:
     with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
         background = load(guest, "bg", "75%")
         before = forecast(guest)
@@ -46,8 +46,8 @@ def test_the_image_is_forecast_and_brought_below_what_is_copied_at_once(release,
         assert background.errors() == 0
 
 
-def test_without_it_the_image_is_as_large_as_it_may_be(release, load) -> None:
-    """The control: the same load, left alone."""
+def test_without_a_preparation_the_image_is_as_large_as_the_kernel_allows(release, load) -> None:
+    """The control: the same load without a preparation."""
     with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
         load(guest, "bg", "75%")
         before = forecast(guest)
@@ -56,7 +56,7 @@ def test_without_it_the_image_is_as_large_as_it_may_be(release, load) -> None:
         assert before["in_use"] > 1.2 * before["fast"]
 
 
-def test_as_small_as_will_go_is_little_more_than_must_stay(load) -> None:
+def test_the_smallest_image_is_little_larger_than_that_of_an_empty_guest(load) -> None:
     with Guest("6.12", 512, Disk(1024, mb_s=40)) as guest:
         unloaded = forecast(guest)["image"]
         load(guest, "bg", "75%")
@@ -65,7 +65,7 @@ def test_as_small_as_will_go_is_little_more_than_must_stay(load) -> None:
         assert done["after"]["image"] <= 1.15 * unloaded
 
 
-def test_a_deadline_ends_it_partly(release, load) -> None:
+def test_a_deadline_ends_a_preparation_partly(release, load) -> None:
     with Guest(release, 512, Disk(1024, mb_s=10)) as guest:
         load(guest, "bg", "75%")
         ended = guest.run(["omr", "prepare", "hibernate", "--deadline", "3s", "--json"], check=False)
@@ -76,7 +76,7 @@ def test_a_deadline_ends_it_partly(release, load) -> None:
         assert done["seconds"] < 10
 
 
-def test_foreground_and_protected_memory_stays(release, load) -> None:
+def test_a_preparation_spares_foreground_and_protected_memory(release, load) -> None:
     with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
         guest.write("/etc/omr/omr.toml", '[[group]]\nmatch = "fg"\nclass = "foreground"\n', create=True)
         foreground, low = load(guest, "fg", "96M"), load(guest, "low", "64M")
@@ -96,8 +96,8 @@ def test_zram_alone_is_refused(release, load) -> None:
         assert background.swapped() == 0
 
 
-def test_killed_at_any_point_it_leaves_nothing_behind(load) -> None:
-    """At ten random points, of which some are before the first write."""
+def test_a_killed_preparation_leaves_nothing_behind(load) -> None:
+    """Kills omr at ten random moments. Some of them are before the first write."""
     chance = random.Random(8)
     with Guest("6.12", 512, Disk(1024, mb_s=20)) as guest:
         background = load(guest, "bg", "75%")
@@ -110,21 +110,21 @@ def test_killed_at_any_point_it_leaves_nothing_behind(load) -> None:
             stopped_at.append(background.swapped())
             assert guest.shell("cat /sys/fs/cgroup/bg/memory.high").strip() == "max"
             assert guest.shell("find /var/lib/omr /run/omr -type f 2>/dev/null || true").split() == []
-        # The control: it was at work, at the latest now.
+        # The control: with enough time, omr reclaims.
         omr = guest.spawn(["omr", "prepare", "hibernate", "--target", "min"])
         guest.wait_for(lambda: background.swapped() > max(stopped_at) + 8 * MIB, 60, "something in swap", every=0.05)
         omr.kill(signal.SIGKILL)
         omr.wait()
         assert stopped_at[0] < 8 * MIB and background.swapped() < background.bytes, stopped_at
-        # Nothing is in the way of the next one, nor of hibernation.
+        # The next preparation and hibernation work as usual.
         assert guest.run(["omr", "prepare", "hibernate", "--json"], timeout=240).json()["end"] == "reached"
         guest.hibernate_and_resume()
         assert background.errors() == 0
 
 
 def test_swap_that_just_has_room_is_enough(load) -> None:
-    """Hardly more swap than memory in use: what is swapped out and what is left, which cannot be
-    compressed, just fit.
+    """There is hardly more swap than memory in use. The memory swapped out and the image, which
+    cannot be compressed, just fit.
     """
     with Guest("6.12", 512, Disk(500, mb_s=40)) as guest:
         background = load(guest, "bg", "75%")
@@ -135,7 +135,7 @@ def test_swap_that_just_has_room_is_enough(load) -> None:
         assert background.errors() == 0
 
 
-def test_full_swap_is_refused_and_the_guest_lives(load) -> None:
+def test_full_swap_is_refused_and_no_memory_is_lost(load) -> None:
     with Guest("6.12", 512, Disk(96, mb_s=60)) as guest:
         background = load(guest, "bg", "75%")
         guest.run(["omr-guest", "by-hand", "bg", "90M"], timeout=120, check=False)
@@ -145,15 +145,16 @@ def test_full_swap_is_refused_and_the_guest_lives(load) -> None:
         assert ended.code == UNSUPPORTED, ended
         assert "swap" in ended.stderr, ended.stderr
         assert background.swapped() <= swapped
-        # Nor does the whole round begin, to be refused by the kernel at its very end.
+        # The whole round does not begin either. Otherwise the kernel would refuse it at the very
+        # end.
         ended = guest.run(["omr", "hibernate"], timeout=240, check=False)
         assert ended.code == UNSUPPORTED, ended
         assert background.errors() == 0
 
 
-def test_a_disk_that_is_gone_with_the_image_is_no_obstacle(load) -> None:
-    """Hibernated, and then started without the swap disk: a fresh boot, in which omr works and says
-    what is missing.
+def test_omr_works_after_the_swap_disk_with_the_image_is_gone(load) -> None:
+    """The machine hibernates and then starts without the swap disk. That is a fresh boot, and omr
+    reports the missing swap.
     """
     with Guest("6.12", 512, Disk(768, mb_s=40)) as guest:
         load(guest, "bg", "40%")
@@ -171,8 +172,8 @@ def test_a_disk_that_is_gone_with_the_image_is_no_obstacle(load) -> None:
 
 
 @pytest.mark.parametrize("goal", ["hibernate", "free"])
-def test_the_daemon_takes_what_the_image_is_too_large_and_no_more(goal, load) -> None:
-    """With the goal "free", the control, it takes all there is."""
+def test_the_daemon_reclaims_until_the_image_is_small_enough_and_no_more(goal, load) -> None:
+    """With the goal "free", which is the control, the daemon reclaims all it can."""
     target = 250 * MIB
     with Guest("6.12", 512, Disk(1024, mb_s=40)) as guest:
         background = load(guest, "bg", "75%")
@@ -186,7 +187,7 @@ def test_the_daemon_takes_what_the_image_is_too_large_and_no_more(goal, load) ->
                 decision = status["decision"]  # None at first
                 return status if decision and decision["reason"]["kind"] == what else None
 
-            # Asking is work that begins, to the daemon: seldom.
+            # Each question starts work for the daemon, so the test asks seldom.
             status = guest.wait_for(decided, 240, what, every=5)
         image = status["image"]
         assert image["is_goal"] == (goal == "hibernate")

@@ -1,5 +1,5 @@
-"""`omr prepare burst` on real kernels: a program that allocates much at once neither waits nor
-takes from others.
+"""`omr prepare burst` on real kernels: a program allocates much memory at once. It does not wait,
+and other programs lose no memory.
 """
 
 import signal
@@ -12,7 +12,7 @@ PARTIAL, USAGE = 4, 2
 
 
 def burst(guest: Guest, program: Any) -> dict[str, Any]:
-    """Sets it going and waits for what it says; nothing is asked of the guest meanwhile."""
+    """Starts the burst and waits for its result. The test asks the guest for nothing meanwhile."""
     program.kill(signal.SIGUSR1)
     return program.wait(timeout=300).json()
 
@@ -33,8 +33,8 @@ def test_a_prepared_burst_does_not_stall_and_the_foreground_loses_nothing(releas
         assert background.errors() == 0
 
 
-def test_without_it_the_burst_stalls(release, load) -> None:
-    """The control: the same guest, left alone."""
+def test_without_a_preparation_the_burst_stalls(release, load) -> None:
+    """The control: the same guest without a preparation."""
     with Guest(release, 512, Disk(1024, mb_s=40)) as guest:
         guest.group("fg")
         program = guest.spawn(["omr-guest", "burst", "40%"], group="fg")
@@ -45,7 +45,7 @@ def test_without_it_the_burst_stalls(release, load) -> None:
         assert burst(guest, program)["events"]["allocstall"] > 0
 
 
-def test_a_deadline_ends_it_partly(load) -> None:
+def test_a_deadline_ends_a_preparation_partly(load) -> None:
     with Guest("6.12", 512, Disk(1024, mb_s=10)) as guest:
         load(guest, "bg", "80%")
         ended = guest.run(["omr", "prepare", "burst", "300M", "--deadline", "3s", "--json"], check=False)
@@ -54,7 +54,7 @@ def test_a_deadline_ends_it_partly(load) -> None:
         assert done["free_after"] < 300 * MIB
 
 
-def test_more_than_the_machine_has_is_refused(load) -> None:
+def test_a_burst_larger_than_the_machine_is_refused(load) -> None:
     with Guest("6.12", 384, Disk(512, mb_s=40)) as guest:
         background = load(guest, "bg", "32M")
         ended = guest.run(["omr", "prepare", "burst", "4G"], check=False)

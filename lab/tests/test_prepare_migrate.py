@@ -1,5 +1,5 @@
-"""`omr prepare migrate` on real kernels: what it has freed is not sent, and what is sent is what
-was there.
+"""`omr prepare migrate` on real kernels: freed memory is not sent, and all other memory arrives
+unchanged.
 """
 
 import signal
@@ -10,7 +10,7 @@ from omrlab.guest import MIB, Disk, Guest
 PARTIAL, UNSUPPORTED = 4, 3
 
 LINK = 80.0
-"""MB/s: nothing here depends on how long a migration takes."""
+"""MB/s. No test here depends on the duration of a migration."""
 
 
 def test_a_prepared_machine_sends_little_and_loses_nothing(release, load) -> None:
@@ -22,7 +22,7 @@ def test_a_prepared_machine_sends_little_and_loses_nothing(release, load) -> Non
         assert done["end"] == "reached", done
         assert done["freed"] >= 0.9 * background.bytes
         assert foreground.swapped() == 0
-        # What it says the host was told of, the host has taken.
+        # The host has freed the memory that was reported to it.
         after = done["after"]
         assert after["reported"] >= 0.9 * after["blocks"] > 0
         assert resident - guest.host_resident() >= 0.8 * background.bytes
@@ -32,8 +32,8 @@ def test_a_prepared_machine_sends_little_and_loses_nothing(release, load) -> Non
         assert background.errors() == 0
 
 
-def test_without_it_everything_is_sent(release, load) -> None:
-    """The control: the same guest, left alone."""
+def test_without_a_preparation_all_memory_is_sent(release, load) -> None:
+    """The control: the same guest without a preparation."""
     with Guest(release, 512, Disk(1024, mb_s=60), balloon=True) as guest:
         background = load(guest, "bg", "70%")
         guest.run(["omr", "prepare", "migrate", "--dry-run"])
@@ -41,8 +41,8 @@ def test_without_it_everything_is_sent(release, load) -> None:
         assert background.errors() == 0
 
 
-def test_without_reports_to_the_host_reclaim_spares_a_migration_nothing(load) -> None:
-    """The control of the reports: why a machine without them is refused."""
+def test_without_reports_to_the_host_reclaimed_memory_is_sent(load) -> None:
+    """The control of the reports, and the reason why omr refuses a machine without them."""
     with Guest("6.12", 384, Disk(512, mb_s=60)) as guest:
         background = load(guest, "bg", "192M")
         ended = guest.run(["omr", "prepare", "migrate"], check=False)
@@ -53,7 +53,7 @@ def test_without_reports_to_the_host_reclaim_spares_a_migration_nothing(load) ->
         assert guest.migrate(LINK).sent >= background.bytes
 
 
-def test_a_deadline_ends_it_partly_and_what_was_freed_is_reported(load) -> None:
+def test_a_deadline_ends_a_preparation_partly_and_freed_memory_is_reported(load) -> None:
     with Guest("6.12", 512, Disk(1024, mb_s=15), balloon=True) as guest:
         load(guest, "bg", "70%")
         ended = guest.run(["omr", "prepare", "migrate", "--deadline", "12s", "--json"], check=False)
@@ -63,7 +63,7 @@ def test_a_deadline_ends_it_partly_and_what_was_freed_is_reported(load) -> None:
         assert done["after"]["reported"] > done["before"]["reported"]
 
 
-def test_a_signal_ends_it(load) -> None:
+def test_a_signal_ends_a_preparation(load) -> None:
     with Guest("6.12", 512, Disk(1024, mb_s=15), balloon=True) as guest:
         background = load(guest, "bg", "70%")
         omr = guest.spawn(["omr", "prepare", "migrate", "--json"])

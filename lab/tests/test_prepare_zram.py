@@ -1,5 +1,5 @@
-"""zram that is filled before the disk: what leaves because of hibernation leaves for the disk, and
-zram is as it was.
+"""Hibernation with zram that is filled before the disk. Memory leaves for the disk, and afterwards
+zram is on as before.
 """
 
 import json
@@ -23,8 +23,10 @@ def guest_with(mb_s: float = 60) -> Guest:
 
 
 def zram_first(guest: Guest) -> None:
-    """The guest has switched it on after the disk, and its swapon knows no priorities: omr puts
-    back what was left off.
+    """Gives zram a higher priority than the disk.
+
+    The guest's init has switched zram on after the disk, and busybox's swapon knows no priorities.
+    So omr restores zram from a note with the priority.
     """
     boot = guest.read("/proc/sys/kernel/random/boot_id").strip()
     guest.shell(f"swapoff {ZRAM} || true; mkdir -p /var/lib/omr")
@@ -35,13 +37,13 @@ def zram_first(guest: Guest) -> None:
 
 
 def swaps(guest: Guest) -> dict[str, tuple[int, int]]:
-    """Of each device, the bytes in use and the priority."""
+    """The bytes in use and the priority of each swap device."""
     lines = [line.split() for line in guest.read("/proc/swaps").splitlines()[1:]]
     return {line[0]: (int(line[3]) * 1024, int(line[4])) for line in lines}
 
 
 def held(guest: Guest) -> int:
-    """Bytes before compression, by zram's own count: all but the header of swap."""
+    """Bytes before compression, by zram's own count, without the header of the swap space."""
     return int(guest.read("/sys/block/zram0/mm_stat").split()[0])
 
 
@@ -58,18 +60,18 @@ def fill_zram(guest: Guest, group: str, amount: str) -> None:
     guest.run(["omr-guest", "by-hand", group, amount], timeout=120)
 
 
-def test_what_leaves_leaves_for_the_disk_with_what_zram_held(load) -> None:
+def test_reclaimed_memory_and_the_contents_of_zram_leave_for_the_disk(load) -> None:
     with guest_with() as guest:
         zram_first(guest)
         background = load(guest, "bg", "160M", "--compressible", "70")
         fill_zram(guest, "bg", "96M")
         assert held(guest) > 80 * MIB and swaps(guest)[DISK][0] == 0
-        # The control: zram takes it all, and its pool is in the image.
+        # The control: zram takes all the memory, and its pool is in the image.
         kept = guest.run([*PREPARE, "--keep-zram"], timeout=240).json()
         assert kept["zram_off"] is None and "--keep-zram" in "".join(kept["notes"]), kept
         assert held(guest) > 128 * MIB and swaps(guest)[DISK][0] == 0
         was = pool(guest)
-        # What it holds can leave, says the forecast; and nothing is done.
+        # The forecast says that the contents of zram can leave. A dry run changes nothing.
         planned = guest.run([*PREPARE, "--dry-run"]).json()
         assert planned["zram_off"] > 128 * MIB and planned["after"]["could_leave"]["zram"] > 0.8 * was, planned
         assert held(guest) > 128 * MIB and swaps(guest)[DISK][0] == 0
@@ -80,7 +82,7 @@ def test_what_leaves_leaves_for_the_disk_with_what_zram_held(load) -> None:
         assert swaps(guest)[DISK][0] > 128 * MIB
         assert held(guest) < 2 * MIB and pool(guest) < 4 * MIB
         assert done["after"]["image"] < kept["after"]["image"] - 0.7 * was, (was, kept, done)
-        # zram is filled again as ever, and empties as ever.
+        # zram fills and empties again as usual.
         other = load(guest, "other", "32M", "--compressible", "70")
         fill_zram(guest, "other", "24M")
         assert held(guest) > 16 * MIB
@@ -91,13 +93,13 @@ def test_what_leaves_leaves_for_the_disk_with_what_zram_held(load) -> None:
         assert background.errors() == 0
 
 
-def test_it_stays_on_where_that_helps_nobody(load) -> None:
+def test_zram_stays_on_where_switching_it_off_gains_nothing(load) -> None:
     with guest_with() as guest:
         guest.write(CONFIG, CLASSES, create=True)
         zram_first(guest)
 
         def kept() -> str:
-            """What is said of it, when it was left alone."""
+            """The notes of a preparation that left zram on."""
             done = guest.run(PREPARE, timeout=240, check=False).json()
             assert done["zram_off"] is None, done
             assert_as_before(guest)
@@ -105,7 +107,7 @@ def test_it_stays_on_where_that_helps_nobody(load) -> None:
 
         foreground = load(guest, "fg", "96M", "--compressible", "70")
         fill_zram(guest, "fg", "80M")
-        assert "nothing is taken" in kept()
+        assert "not reclaimed" in kept()
         foreground.process.kill(signal.SIGKILL)
         guest.wait_for(lambda: held(guest) < 4 * MIB, 60, "empty zram")
 
@@ -119,7 +121,7 @@ def test_it_stays_on_where_that_helps_nobody(load) -> None:
         was = held(guest)
         assert "must fit in memory" in kept()
         assert held(guest) >= was
-        # The control: with memory to come back to it is switched off.
+        # The control: with enough memory for its contents, zram is switched off.
         hog.process.kill(signal.SIGKILL)
         guest.wait_for(lambda: guest.group_value("fg") < MIB, 60, "end of the hog")
         done = guest.run(PREPARE, timeout=240).json()
@@ -136,7 +138,7 @@ def begin(guest: Guest) -> Process:
     return omr
 
 
-def test_however_it_ends_zram_is_on_again(load) -> None:
+def test_zram_is_on_again_after_every_end_of_a_preparation(load) -> None:
     with guest_with(mb_s=6) as guest:
         zram_first(guest)
         background = load(guest, "bg", "160M")
@@ -148,14 +150,14 @@ def test_however_it_ends_zram_is_on_again(load) -> None:
         assert ended.code == PARTIAL and ended.json()["zram_off"] > 80 * MIB, ended
         assert_as_before(guest)
 
-        # Killed, another process does it.
+        # omr is killed, and its helper process switches zram on.
         fill_zram(guest, "bg", "64M")
         begin(guest).kill(signal.SIGKILL)
         guest.wait_for(lambda: ZRAM in swaps(guest), 60, "zram on")
         guest.wait_for(lambda: guest.shell(f"ls {NOTE} 2> /dev/null || true") == "", 60, "end of the note")
         assert_as_before(guest)
 
-        # The control: with that killed as well it stays off, until omr is started.
+        # The control: the helper process is killed, too. zram stays off until omr is started again.
         fill_zram(guest, "bg", "32M")
         begin(guest)
         guest.shell("kill -9 $(pidof omr)")
@@ -167,8 +169,8 @@ def test_however_it_ends_zram_is_on_again(load) -> None:
         assert background.errors() == 0
 
 
-def test_switching_it_off_can_be_interrupted(load) -> None:
-    """The kernel looks for signals between two processes."""
+def test_switching_zram_off_can_be_interrupted(load) -> None:
+    """The kernel checks for signals between two processes."""
     with guest_with() as guest:
         zram_first(guest)
         guest.group("bg")
@@ -194,7 +196,7 @@ def test_switching_it_off_can_be_interrupted(load) -> None:
                 break
         assert done["zram_off"] is None and "half of the time" in "".join(done["notes"]), said
 
-        # And by Ctrl-C, as soon as it is seen at work.
+        # Ctrl-C interrupts it, too, as soon as swapoff has begun.
         was = fill()
         used = swaps(guest)[ZRAM][0] // 1024
         script = f"""

@@ -1,5 +1,5 @@
-"""Processes in the background on real kernels: hinted away when they are unused, and not when they
-are in the foreground.
+"""Background processes on real kernels: the daemon hints unused processes, and no foreground
+process.
 """
 
 import signal
@@ -17,11 +17,11 @@ available = "100%"
 """
 
 LONG_ENOUGH = 8
-"""Seconds in which a process that is in the background is paged out for sure."""
+"""Seconds within which an unused background process is certainly paged out."""
 
 
 class Application:
-    """A process that holds memory and does nothing, in a group of its own."""
+    """A process in a group of its own that holds memory and does nothing."""
 
     def __init__(
         self, guest: Guest, group: str, amount: str = "64M", program: str = "omr-guest", options: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class Application:
         return self.guest.group_value(self.group)
 
     def cached(self) -> int:
-        """In swap, and in memory as well."""
+        """Bytes that are both in swap and in memory."""
         stat = self.guest.read(f"/sys/fs/cgroup/{self.group}/memory.stat").splitlines()
         return next(int(line.split()[1]) for line in stat if line.startswith("swapcached "))
 
     def verify(self) -> None:
-        """Reads all of it: it is what was written, and in memory again."""
+        """Reads all memory, which is unchanged, and in memory again afterwards."""
         self.verifications += 1
         self.process.kill(signal.SIGUSR1)
         assert self.process.line_with("verified", self.verifications, timeout=120)["errors"] == 0
@@ -59,13 +59,13 @@ class Application:
         return ended.stderr
 
     def shown(self) -> dict:
-        """Its line of omr ps."""
+        """The entry of the process in omr ps."""
         processes = self.guest.run(["omr", "ps", "--json"]).json()["processes"]
         return next(process for process in processes if process["pid"] == int(self.pid))
 
 
 class Hinting(Daemon):
-    """The daemon, which hints but never sweeps."""
+    """A daemon that hints and never sweeps."""
 
     def __init__(self, guest: Guest, config: str = "", quick: str = QUICK) -> None:
         super().__init__(guest, idle="1h", config=quick + config)
@@ -84,7 +84,7 @@ class Hinting(Daemon):
         return self.hints(application)[number - 1]
 
 
-def test_a_process_in_the_background_is_paged_out_and_one_in_the_foreground_is_not(release) -> None:
+def test_a_background_process_is_paged_out_and_a_foreground_process_is_not(release) -> None:
     with Guest(release, 512, Disk(512, mb_s=40)) as guest:
         away, stays = Application(guest, "away"), Application(guest, "stays")
         with Hinting(guest) as daemon:
@@ -95,7 +95,7 @@ def test_a_process_in_the_background_is_paged_out_and_one_in_the_foreground_is_n
             assert line["freed"] > 0.9 * away.bytes and away.held() < 0.2 * away.bytes, (
                 "nor is it left in the swap cache"
             )
-            # The control, of which nobody has said anything.
+            # The control: a process without a statement.
             assert stays.swapped() == 0 and stays.held() > stays.bytes
             assert not daemon.hints(stays) and not daemon.hints(stays, "cold")
             shown = away.shown()
@@ -109,14 +109,14 @@ def test_a_process_in_the_background_is_paged_out_and_one_in_the_foreground_is_n
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert away.swapped() < 0.1 * away.bytes
             assert len(daemon.hints(away)) == 1
-            # And it was that word that kept it.
+            # The control: it was the statement that kept the memory.
             away.say("background")
             daemon.wait_for_hint(away, 2)
             assert away.swapped() > 0.95 * away.bytes
         away.verify()
 
 
-def test_a_rule_names_programs_and_a_later_one_takes_some_out() -> None:
+def test_a_rule_matches_programs_and_a_later_rule_excludes_some() -> None:
     with Guest("6.12", 512, Zram(512)) as guest:
         guest.shell("mkdir -p /opt/app; cp $(which omr-guest) /opt/app/player")
         rules = """
@@ -138,8 +138,8 @@ class = "protected"
             assert other.swapped() == 0 and precious.swapped() == 0
             assert 'exe "/opt/**"' in meant.shown()["why"] and precious.shown()["class"] == "protected"
             refused = precious.say("background", code=1)
-            assert "is protected, which omr background does not take away" in refused
-            # A group is a way to name all that is in it.
+            assert "is protected, which omr background does not change" in refused
+            # The name of a group stands for all its processes.
             guest.run(["omr", "background", "other"])
             daemon.wait_for_hint(other)
             assert other.swapped() > 0.95 * other.bytes
@@ -147,7 +147,7 @@ class = "protected"
             application.verify()
 
 
-def test_what_processes_have_not_used_is_known_between_bounds() -> None:
+def test_the_unused_memory_of_processes_is_known_between_bounds() -> None:
     config = """
 [hints]
 cold_after = "1h"
@@ -173,8 +173,8 @@ class = "background"
         )
 
         def known(application: Application) -> tuple[int, int]:
-            """The least and the most of what it has not used for half a minute; what is not known
-            is anything.
+            """The least and the most memory that was not used for half a minute. Without ages:
+            between nothing and all.
             """
             seen = application.shown()["cold"]
             idle = [idle for idle in seen["idle"] if idle["seconds"] == 30] if seen else []
@@ -185,22 +185,22 @@ class = "background"
             least, most = guest.wait_for(
                 lambda: (found := known(half))[0] > 0.95 * unused and found, 150, "what it has not used"
             )
-            # The control: what is used is not in it.
+            # The control: used memory is not counted.
             assert 0.95 * unused <= least <= most <= 1.05 * unused
-            # Of two in one group either may have what the group has not used, as far as the other
-            # has no room for it.
+            # Two processes share a group. The unused memory of the group may belong to either, as
+            # far as it does not fit into the other.
             least, most = known(cold)
             assert 0.4 * cold.bytes <= least <= 0.55 * cold.bytes and most > 0.95 * cold.bytes
             least, most = known(hot)
             assert least < 0.05 * hot.bytes
             assert half.shown()["cold"]["memory"] >= half.bytes
             guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
-            # Unknown, and not what it was.
+            # The figures are unknown, and not the old ones.
             guest.wait_for(lambda: half.shown()["cold"] is None, 60, "look without ages")
 
 
 @pytest.mark.parametrize("swap", [Zram(512), Disk(512, mb_s=40)], ids=["zram", "disk"])
-def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swap) -> None:
+def test_while_a_process_waits_for_memory_hints_go_to_zram_and_not_to_a_disk(swap) -> None:
     with Guest("6.12", 512, swap) as guest:
         away = Application(guest, "away", "128M")
         group = guest.group("waits")
@@ -208,7 +208,7 @@ def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swa
         guest.write(f"{group}/memory.swap.max", "0")
 
         def wait() -> Process:
-            """Something that never gets what it wants, and waits for it, whatever the disk does."""
+            """Starts a process that waits for memory it never gets, however fast the disk is."""
 
             def waited() -> int:
                 return int(guest.read(f"{group}/memory.pressure").split("total=")[1].split()[0])
@@ -227,7 +227,7 @@ def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swa
             else:
                 guest.shell(f"sleep {LONG_ENOUGH}")
                 assert away.swapped() < 0.1 * away.bytes
-                # Nor does it go on when it has begun before somebody waits.
+                # A hint that has begun also ends when a process waits for memory.
                 guest.throttle_swap(6)
                 waits.kill(signal.SIGKILL)
                 before, hints = away.swapped(), len(daemon.hints(away))
@@ -240,7 +240,7 @@ def test_who_waits_for_memory_gets_it_from_zram_and_does_not_wait_for_a_disk(swa
         away.verify()
 
 
-def test_a_process_that_becomes_foreground_keeps_what_it_still_has() -> None:
+def test_a_process_that_becomes_foreground_loses_no_more_memory() -> None:
     with Guest("6.12", 512, Disk(512, mb_s=6)) as guest:
         away = Application(guest, "away", "96M")
         with Hinting(guest) as daemon:
@@ -253,14 +253,14 @@ def test_a_process_that_becomes_foreground_keeps_what_it_still_has() -> None:
             assert swapped < 0.75 * away.bytes
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert away.swapped() <= swapped
-            # The control: without that word it goes on to the end.
+            # The control: without `omr foreground` the hint goes on to the end.
             away.say("background")
             daemon.wait_for_hint(away, 2)
             assert away.swapped() > 0.95 * away.bytes
         away.verify()
 
 
-def test_what_was_paged_out_is_read_back_when_its_process_returns_where_that_is_wanted() -> None:
+def test_with_prefetch_paged_out_memory_is_read_back_when_its_process_returns() -> None:
     with Guest("6.12", 512, Disk(512, mb_s=40)) as guest:
         away = Application(guest, "away")
         for number, prefetch in enumerate(("off", "on"), 1):
@@ -272,7 +272,7 @@ def test_what_was_paged_out_is_read_back_when_its_process_returns_where_that_is_
                 guest.shell(f"sleep {LONG_ENOUGH}")
                 hints = daemon.hints(away, "willneed")
                 if prefetch == "off":
-                    # The control.
+                    # The control: without prefetch.
                     assert hints == [] and away.cached() < 0.1 * away.bytes
                     away.verify()
                 else:
@@ -286,7 +286,7 @@ def test_what_was_paged_out_is_read_back_when_its_process_returns_where_that_is_
         away.verify()
 
 
-def test_reading_back_ends_when_the_process_leaves_again() -> None:
+def test_prefetch_ends_when_the_process_leaves_the_foreground() -> None:
     with Guest("6.12", 512, Disk(512)) as guest:
         away = Application(guest, "away", "128M")
         with Hinting(guest, quick=f'{QUICK}prefetch = "on"\n') as daemon:
@@ -302,7 +302,7 @@ def test_reading_back_ends_when_the_process_leaves_again() -> None:
         away.verify()
 
 
-def test_what_was_said_outlives_the_daemon_and_not_the_process() -> None:
+def test_a_statement_outlives_the_daemon_and_not_the_process() -> None:
     with Guest("6.12", 512, Zram(512)) as guest:
         application = Application(guest, "a", "32M")
         slow = '[hints]\ncold_after = "2s"\npageout_after = "1h"\n'
@@ -319,7 +319,7 @@ def test_what_was_said_outlives_the_daemon_and_not_the_process() -> None:
             guest.spawn_as(application.process.pid, ["omr-guest", "fill", "32M"], "a")
             shown = application.shown()
             assert not shown["asked"] and shown["class"] == "background", shown["why"]
-            # The control: it is the process that is another.
+            # The control: a statement about the new process holds.
             application.say("background")
             assert application.shown()["asked"]
             statements = daemon.status()["statements"]

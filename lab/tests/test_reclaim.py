@@ -14,7 +14,7 @@ SWAPS = {"disk": Disk(512, mb_s=40), "zram": Zram(256)}
 
 
 @pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS.keys())
-def test_a_group_shrinks_by_what_was_asked_and_swaps_little_more(release, swap, load) -> None:
+def test_a_group_shrinks_by_the_amount_asked_for_and_swaps_little_more(release, swap, load) -> None:
     with Guest(release, 384, swap) as guest:
         background, other = load(guest, "bg", "160M"), load(guest, "other", "32M")
         before, swapped_before = background.resident(), guest.vmstat()["pswpout"]
@@ -27,8 +27,8 @@ def test_a_group_shrinks_by_what_was_asked_and_swaps_little_more(release, swap, 
         assert other.swapped() == 0
 
 
-def test_without_omr_the_group_stays(release, load) -> None:
-    """The control: nothing else in these guests takes memory away."""
+def test_without_omr_the_group_keeps_its_memory(release, load) -> None:
+    """The control: nothing else in these guests reclaims memory."""
     with Guest(release, 384, SWAPS["disk"]) as guest:
         background = load(guest, "bg", "160M")
         before = background.resident()
@@ -39,7 +39,7 @@ def test_without_omr_the_group_stays(release, load) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_and_it_says_what_was_done(release, number, load, trace) -> None:
+def test_a_signal_stops_reclaim_and_omr_reports_the_amount(release, number, load, trace) -> None:
     with Guest(release, 384, Disk(512, mb_s=8)) as guest:
         background = load(guest, "bg", "160M")
         writes = trace(guest)
@@ -55,7 +55,7 @@ def test_a_signal_stops_it_and_it_says_what_was_done(release, number, load, trac
         assert [began for began in writes.writes() if began > signalled] == []
 
 
-def test_a_group_that_goes_away_is_an_outcome(release, load) -> None:
+def test_a_group_that_is_removed_is_an_outcome(release, load) -> None:
     with Guest(release, 384, Disk(512, mb_s=8)) as guest:
         background = load(guest, "bg", "160M")
         omr = guest.spawn(["omr", "reclaim", "bg", "max", "--json"])
@@ -80,8 +80,10 @@ def test_a_walk_of_the_machine_spares_foreground_and_protected_memory(release, l
         assert low.swapped() == 0
 
 
-def test_one_write_to_the_root_spares_nobody(release, load) -> None:
-    """The control: the seed's way takes the foreground's memory in the same guest."""
+def test_one_write_to_the_root_takes_foreground_memory_too(release, load) -> None:
+    """The control: in the same guest, the seed's way of reclaiming takes memory from the
+    foreground.
+    """
     with Guest(release, 512, Zram(512)) as guest:
         load(guest, "bg", "128M")
         foreground = load(guest, "fg", "64M")

@@ -1,4 +1,4 @@
-"""What needs no VM: frames, figures, goals."""
+"""Frames, figures and goals. These tests need no VM."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from omrlab.report import reached
 from omrlab.results import Metric, quantile
 
 
-def test_a_frame_comes_back_whole() -> None:
+def test_a_frame_decodes_to_its_message() -> None:
     assert decode(encode({"id": 1, "op": "ping"}).strip()) == {"id": 1, "op": "ping"}
 
 
@@ -26,7 +26,7 @@ def test_a_frame_comes_back_whole() -> None:
         b"[    3.14] PM: S" + encode({"id": 1}).strip(),
     ],
 )
-def test_a_line_that_is_no_intact_frame_is_none(line: bytes) -> None:
+def test_a_line_without_an_intact_frame_decodes_to_none(line: bytes) -> None:
     assert decode(line) is None
 
 
@@ -54,11 +54,11 @@ def test_a_metric_is_the_median_with_its_spread() -> None:
 @pytest.mark.parametrize(
     ("value", "goal", "met"), [(2, ">= 2", True), (1, ">= 2", False), (100.1, "<= 100", False), (0, "= 0", True)]
 )
-def test_a_goal_is_met_or_not(value: float, goal: str, met: bool) -> None:
+def test_a_goal_is_met_at_its_bound_and_missed_beyond(value: float, goal: str, met: bool) -> None:
     assert reached({"value": value, "goal": goal}) is met
 
 
-def test_what_the_hosts_host_takes_is_a_share_of_all_time() -> None:
+def test_stolen_cpu_time_is_a_share_of_all_time() -> None:
     before = [100, 0, 50, 800, 50, 0, 0, 10]
     assert stolen(before, [150, 0, 60, 1100, 50, 0, 0, 50]) == 10
     assert stolen(before, before) == 0
@@ -70,8 +70,8 @@ def test_quantiles_are_samples() -> None:
     assert quantile([7.0], 0.999) == 7
 
 
-def test_a_second_is_calm_when_nobody_took_the_cpus() -> None:
-    # Two CPUs: 50 ticks in a quarter of a second, of which 10 are taken from 2 s to 3 s.
+def test_a_second_without_stolen_cpu_time_is_calm() -> None:
+    # Two CPUs: 50 ticks in a quarter of a second. From 2 s to 3 s the hypervisor takes 10 of them.
     looks = []
     ticks = [0] * 8
     for number in range(21):

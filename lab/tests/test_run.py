@@ -9,7 +9,7 @@ from omrlab.daemon import Daemon
 from omrlab.guest import Guest
 
 FAILED = 125
-"""omr's exit code when the command was not started because of omr."""
+"""omr's exit code when omr could not start the command."""
 
 CGROUP = "/sys/fs/cgroup"
 
@@ -29,13 +29,13 @@ def groups(guest: Guest) -> list[str]:
     ("script", "code"),
     [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", 128 + 15), ("kill -KILL $$", 128 + 9)],
 )
-def test_it_ends_as_the_command_does_and_removes_the_group(guest, script, code) -> None:
+def test_omr_run_ends_with_the_commands_exit_code_and_removes_the_group(guest, script, code) -> None:
     ended = guest.run(["omr", "run", "--class", "background", "--", "sh", "-c", script], check=False)
     assert (ended.code, ended.stderr) == (code, "")
     assert groups(guest) == []
 
 
-def test_all_the_command_does_happens_in_a_group_of_its_class(guest) -> None:
+def test_the_command_runs_in_a_group_of_its_class(guest) -> None:
     with Daemon(guest):
         script = "cat /proc/self/cgroup; group=$(cut -d: -f3 /proc/self/cgroup); sleep 7; omr explain $group"
         output = guest.run(["omr", "run", "--class", "protected", "--", "sh", "-c", script]).stdout
@@ -43,7 +43,7 @@ def test_all_the_command_does_happens_in_a_group_of_its_class(guest) -> None:
     assert "protected: extended attribute user.omr.class" in output
 
 
-def test_words_and_standard_files_are_passed_on(guest) -> None:
+def test_arguments_and_standard_streams_are_passed_on(guest) -> None:
     command = "echo 'a b' | omr run -- sh -c 'cat; printf \"%s|\" \"$@\"; echo oops >&2' sh --class 'x  y' -- -z"
     ended = guest.run(["sh", "-c", command])
     assert (ended.stdout, ended.stderr) == ("a b\n--class|x  y|--|-z|", "oops\n")
@@ -61,14 +61,14 @@ def test_a_signal_reaches_the_command(guest, number) -> None:
     assert groups(guest) == []
 
 
-def test_the_group_of_processes_left_behind_is_removed_after_them(guest) -> None:
+def test_the_group_is_removed_after_the_last_process_in_it_ends(guest) -> None:
     ended = guest.run(["omr", "run", "--", "sh", "-c", "sleep 5 > /dev/null 2>&1 & exit 4"], check=False)
     assert ended.code == 4
     assert len(groups(guest)) == 1
     guest.wait_for(lambda: not groups(guest), 20, "removal of the group")
 
 
-def test_what_a_killed_omr_left_behind_is_removed_by_the_next(guest) -> None:
+def test_the_next_omr_run_removes_the_group_of_a_killed_one(guest) -> None:
     omr = guest.spawn(["omr", "run", "--", "sh", "-c", "echo ready; exec sleep 3"])
     guest.wait_for(lambda: "ready" in omr.stdout(), 10, "the command")
     omr.kill(signal.SIGKILL)
@@ -79,7 +79,7 @@ def test_what_a_killed_omr_left_behind_is_removed_by_the_next(guest) -> None:
     assert groups(guest) == []
 
 
-def test_below_another_group(guest) -> None:
+def test_the_command_can_run_below_another_group(guest) -> None:
     guest.group("jobs")
     guest.write(f"{CGROUP}/jobs/cgroup.subtree_control", "+memory")
     ended = guest.run(["omr", "run", "--below", "/sys/fs/cgroup/jobs", "--", "cat", "/proc/self/cgroup"])
@@ -88,13 +88,13 @@ def test_below_another_group(guest) -> None:
     assert groups(guest) == []
 
 
-def test_a_missing_memory_controller_is_told(guest) -> None:
+def test_a_missing_memory_controller_is_reported(guest) -> None:
     guest.group("jobs")
     ended = guest.run(["omr", "run", "--below", "jobs", "--", "true"])
     assert "no memory controller" in ended.stderr
 
 
-def test_commands_that_cannot_run(guest) -> None:
+def test_a_command_that_cannot_run_has_the_exit_code_of_a_shell(guest) -> None:
     for command, code in (("/no/such", 127), ("/etc", 126)):
         ended = guest.run(["omr", "run", "--", command], check=False)
         assert ended.code == code
@@ -102,7 +102,7 @@ def test_commands_that_cannot_run(guest) -> None:
     assert groups(guest) == []
 
 
-def test_where_no_group_can_be_made_it_says_why(guest) -> None:
+def test_a_group_that_cannot_be_made_is_reported_with_the_reason(guest) -> None:
     guest.shell(f"mount -o remount,ro {CGROUP}")
     ended = guest.run(["omr", "run", "--", "echo", "ran"], check=False)
     assert (ended.code, ended.stdout) == (FAILED, "")
@@ -119,7 +119,7 @@ def test_a_user_without_delegation_is_told_what_to_do(guest) -> None:
     assert "delegated" in ended.stderr
 
 
-def test_a_user_in_a_delegated_group(guest) -> None:
+def test_a_user_can_run_a_command_in_a_delegated_group(guest) -> None:
     guest.write("/etc/passwd", "root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n", create=True)
     guest.write("/etc/group", "root:x:0:\nuser:x:1000:\n", create=True)
     guest.group("mine")
@@ -161,7 +161,7 @@ def test_systemd_makes_and_removes_a_scope(debian) -> None:
     assert "omr-run" not in debian.run(["systemctl", "list-units", "--all", "--plain", "--no-legend"]).stdout
 
 
-def test_systemd_knows_the_command_and_omr_its_class(debian) -> None:
+def test_the_scope_has_the_command_as_its_description_and_the_class_as_an_attribute(debian) -> None:
     omr = debian.spawn(["omr", "run", "--class", "foreground", "--", "sleep", "60"])
     (group,) = debian.wait_for(lambda: groups(debian), 20, "the scope")
     unit = group.rpartition("/")[2]
@@ -191,7 +191,7 @@ def test_a_users_command_is_in_the_users_own_slice(debian) -> None:
     debian.wait_for(lambda: not groups(debian), 20, "removal of the scope")
 
 
-def test_a_user_may_ask_for_more_care(debian) -> None:
+def test_a_user_may_run_a_protected_command(debian) -> None:
     omr = debian.spawn([*AS_USER, "omr", "run", "--class", "protected", "--", "sleep", "60"])
     (group,) = debian.wait_for(lambda: groups(debian), 20, "the scope")
     debian.wait_for(lambda: xattrs(debian, group) == "user.omr.class=protected", 20, "the class")

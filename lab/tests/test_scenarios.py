@@ -1,4 +1,4 @@
-"""Figures and plots of scenarios from runs that are made up: needs no VM."""
+"""Figures and plots of scenarios, made from invented runs. These tests need no VM."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def burst_of(seconds: float, stalls: int, taken: int = 0) -> dict[str, Any]:
 
 
 def used(kinds: str, seconds: float, stalls: int = 0, errors: int = 0) -> dict[str, Any]:
-    """A user's run: of each switch the first letter of its kind."""
+    """The run of a user. `kinds` has the first letter of each switch's kind."""
     names = {"f": "first", "h": "hot", "c": "cold"}
     return {
         "switches": [{"app": 0, "kind": names[kind], "seconds": seconds, "errors": errors} for kind in kinds],
@@ -91,13 +91,13 @@ def test_memory_taken_from_the_foreground_misses_the_goal() -> None:
     assert not reached(burst.metrics({"on": [burst_of(2, 0, taken=4096)]})["taken_from_foreground"].json())
 
 
-def test_users_are_compared_with_themselves() -> None:
+def test_each_user_is_compared_with_the_same_user_in_another_arm() -> None:
     results = {
         "zram": [used("ffcchh", 2, 100), used("ffhhhh", 1)],
         "rules": [used("ffchhh", 1, 25), used("ffhhhh", 0.5)],
     }
     figures = app_switch.metrics(results)
-    # A user without cold starts has none to be spared.
+    # A user without cold starts cannot have fewer.
     assert figures["cold_starts_delta_pct"].values == [-50]
     assert figures["switch_mean_delta_pct"].values == [-50, -50]
     assert figures["allocstall_delta_pct"].values == [-75]
@@ -116,7 +116,7 @@ def felt(*response_ms: float) -> dict[str, Any]:
     return {"seconds": 5.0, "response_ms": list(response_ms)}
 
 
-def test_what_the_foreground_feels_is_compared_within_a_guest(tmp_path: Path) -> None:
+def test_foreground_latencies_are_compared_within_a_guest(tmp_path: Path) -> None:
     pairs = [
         {"nothing": felt(2, 4, 4), "bare": felt(2, 4, 40), "omr": felt(2, 4, 4.2)},
         {"nothing": felt(1, 2, 2), "bare": felt(1, 2, 40), "omr": felt(1, 2, 2.2)},
@@ -125,15 +125,15 @@ def test_what_the_foreground_feels_is_compared_within_a_guest(tmp_path: Path) ->
     figures = hint.felt_metrics(pairs)
     assert figures["fg_p999_ratio"].value == 1.05 and figures["fg_p999_ratio_bare"].value == 10
     assert reached(figures["fg_p999_ratio"].json())
-    # The control: by the median of the rounds it is missed.
+    # The control: the goal is missed when the median of the rounds is too high.
     assert not reached(hint.felt_metrics([pairs[1] | {"omr": felt(1, 2, 3)}] * 3)["fg_p999_ratio"].json())
     hint.draw_latency(pairs, tmp_path)
     assert (tmp_path / "latency.png").stat().st_size > 0
 
 
 def looked_at(least: int, most: int, file: int = 0) -> dict[str, Any]:
-    """One group of 100 MiB, of which 32 were not used for two minutes and 62 for one; and one of
-    files.
+    """One group of 100 MiB: 32 MiB were not used for two minutes, and 62 MiB for one. A second
+    group maps files.
     """
     regions = [(18, 0.5), (20, 10), (30, 70), (12, 140), (20, 140)]
     true = [{"bytes": mib * MIB, "touched_ns": int((200 - idle) * 1e9)} for mib, idle in regions]
@@ -146,14 +146,14 @@ def looked_at(least: int, most: int, file: int = 0) -> dict[str, Any]:
     return {"said": said, "true": {name: {"now_ns": 200 * 10**9, "regions": true} for name in ("anon-0", "file-0")}}
 
 
-def test_cold_memory_is_compared_with_what_is_true() -> None:
+def test_estimated_cold_memory_is_compared_with_the_true_amount() -> None:
     figures = cold_age.metrics({"lru-gen": [looked_at(32, 32), looked_at(30, 35)], "damon": [looked_at(28, 40)]})
     assert figures["cold2m_error_pct"].values == [0, pytest.approx(3)]
     assert figures["cold2m_share_reported_pct"].values == [32, pytest.approx(32.5)]
     assert figures["cold1m_error_pct"].value == 0
     assert figures["damon_cold2m_error_pct"].value == pytest.approx(8)
     assert all(reached(metric.json()) for metric in figures.values())
-    # Of a file's use nothing is known, so to call it cold is wrong.
+    # omr knows no age of file pages, so it must not call them cold.
     assert figures["file_called_cold_mib"].value == 0
     assert not reached(cold_age.metrics({"lru-gen": [looked_at(32, 32, file=2)]})["file_called_cold_mib"].json())
     # Hot memory called cold, and cold memory not found, are both wrong.
@@ -162,7 +162,7 @@ def test_cold_memory_is_compared_with_what_is_true() -> None:
 
 
 def advised(full: float, small: float, held: int | None, errors: int = 0) -> dict[str, Any]:
-    """A job whose rounds take so many seconds, one of each five ten times as long."""
+    """A job whose rounds take this many seconds. Every fifth round takes ten times as long."""
 
     def arm(seconds: float) -> list[dict[str, Any]]:
         rounds = [seconds * (10 if n % 5 == 0 else 1) for n in range(10)]
@@ -181,7 +181,7 @@ def test_a_job_is_compared_with_itself_at_full_size() -> None:
     figures = advise.metrics([advised(1.0, 1.005, 150), advised(1.0, 1.005, 150)])
     assert figures["slowdown_pct"].value == pytest.approx(0.5) and figures["saved_pct"].value == 50
     assert all(reached(figures[name].json()) for name in ("slowdown_pct", "saved_pct", "content_errors"))
-    # Slower, nothing saved, no size found, and memory that is not what it was.
+    # The job is slower, nothing is saved, no size is found, or memory has changed.
     for measured, name in (
         (advised(1.0, 1.02, 150), "slowdown_pct"),
         (advised(1.0, 1.0, 290), "saved_pct"),
@@ -210,7 +210,7 @@ def seed_table(on: dict[str, Any]) -> hibernate_seed.Results:
     }
 
 
-def test_hibernations_are_compared_pair_by_pair_with_the_seeds_goals_at_the_seeds_disk() -> None:
+def test_hibernations_are_compared_pair_by_pair_and_have_goals_at_known_guest_sizes_only() -> None:
     figures = hibernate_seed.metrics(seed_table(slept(2, 6, 105)), 2048)
     assert figures["hibernate_speedup_default"].values == [40, 40]
     assert figures["hibernate_speedup_default"].json()["goal"] == ">= 30"
@@ -232,7 +232,7 @@ def test_hibernations_are_compared_pair_by_pair_with_the_seeds_goals_at_the_seed
         (slept(2, 6, 100, errors=1), "content_errors"),
     ],
 )
-def test_a_goal_of_hibernation_can_be_missed(on: dict[str, Any], name: str) -> None:
+def test_a_hibernation_goal_can_be_missed(on: dict[str, Any], name: str) -> None:
     assert not reached(hibernate_seed.metrics(seed_table(on), 2048)[name].json())
 
 
@@ -244,8 +244,8 @@ def footprint_of(
     slow_s: float = 1.0,
     left: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """A program with 100 MiB it does not use, that is served in `ms`, and in a second for `slow_s`
-    seconds from the change on.
+    """A run of a program with 100 MiB of cold memory. It answers within `ms`. For `slow_s` seconds
+    from the phase change on, each answer takes a second.
     """
     due = [tick / 100 for tick in range(-1000, 1000)]
     slow = [0 <= at < slow_s for at in due]
@@ -296,7 +296,7 @@ def test_a_footprint_goal_can_be_missed(ages: dict[str, Any], name: str) -> None
     assert not reached(Footprint().metrics(results)[name].json())
 
 
-def test_a_p99_is_of_calm_seconds_only() -> None:
+def test_the_p99_counts_calm_seconds_only() -> None:
     disturbed = footprint_of(ms=50)
     calm = [place for place, due in enumerate(disturbed["due_s"]) if -8 <= due < -2]
     for place in calm:
@@ -309,14 +309,14 @@ def test_a_p99_is_of_calm_seconds_only() -> None:
     assert "hot_p99_ratio" not in Footprint().metrics({"none": [footprint_of()], "ages": [disturbed]})
 
 
-def test_requests_that_were_never_served_are_no_recovery() -> None:
+def test_requests_that_were_never_served_count_as_late() -> None:
     none, stuck = footprint_of(slow_s=0), footprint_of(slow_s=0)
     served = [place for place, due in enumerate(stuck["due_s"]) if not 0 < due < 5]
     stuck |= {name: [stuck[name][place] for place in served] for name in ("due_s", "response_us", "major_faults")}
     assert footprint.recovery(stuck, footprint.normal(none)) == pytest.approx(5, abs=0.11)
 
 
-def test_a_peer_that_cannot_be_had_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_not_available_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def programs(package: str) -> dict[str, Path]:
         if package == "damo":
             raise packages.PackageMissing("no pip")

@@ -1,7 +1,7 @@
-"""memory.swap.reclaim by its contract, wherever it comes from: the patched kernel, or `omr mount`
-on kernels that lack it.
+"""The contract of memory.swap.reclaim, for both of its providers: the patched kernel, and `omr
+mount` on kernels that lack the file.
 
-The patched kernel takes part where it was built (make kernel).
+Tests on the patched kernel run where that kernel was built (make kernel).
 """
 
 import errno
@@ -23,7 +23,7 @@ MGLRU = "/sys/kernel/mm/lru_gen/enabled"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the file is."""
+    """The place of the file: a guest, and the provider of the file."""
 
     guest: Guest
     patched: bool
@@ -44,7 +44,7 @@ class Place:
         return caught.value.errno
 
     def bound(self, amount: int) -> int:
-        """What may leave for the disk when so much is to be reclaimed."""
+        """The most that may go to the disk when this amount is to be reclaimed."""
         return amount + 2 * MIB if self.patched else amount * 5 // 4 + 4 * MIB
 
 
@@ -68,7 +68,7 @@ def test_a_write_reclaims_and_the_count_is_read_back(offering, load) -> None:
         assert 32 * MIB <= place.freed("bg") < place.bound(32 * MIB)
         assert 28 * MIB < background.swapped() < place.bound(32 * MIB)
         assert (guest.vmstat()["pswpout"] - before) * 4096 < place.bound(32 * MIB)
-        # Rounded down to pages: nothing.
+        # The kernel rounds down to pages, so this is nothing.
         guest.write(place.file("bg"), "4095")
         assert place.freed("bg") == 0
         guest.shell(f"echo max > {place.file('bg')}", timeout=120)
@@ -77,9 +77,9 @@ def test_a_write_reclaims_and_the_count_is_read_back(offering, load) -> None:
         assert background.errors() == 0
 
 
-def test_the_kernels_own_file_is_not_bounded(offering, load) -> None:
-    """The control of the test above: what is sent to a slow disk when the same is written to
-    memory.reclaim.
+def test_memory_reclaim_sends_more_than_was_asked_for(offering, load) -> None:
+    """The control of the test above: the same amount written to memory.reclaim sends more to a slow
+    disk.
     """
     with Guest(offering, 512, Disk(768, mb_s=10)) as guest:
         load(guest, "bg", "192M")
@@ -92,7 +92,7 @@ def test_the_kernels_own_file_is_not_bounded(offering, load) -> None:
 
 
 @pytest.mark.parametrize("protection", ["min", "low"])
-def test_what_is_protected_stays_at_the_root_too(offering, protection, load) -> None:
+def test_a_write_to_the_root_spares_protected_groups(offering, protection, load) -> None:
     with offered(offering) as place:
         guest = place.guest
         kept, background = load(guest, "kept", "64M"), load(guest, "bg", "96M")
@@ -101,13 +101,13 @@ def test_what_is_protected_stays_at_the_root_too(offering, protection, load) -> 
         assert place.freed("") > 80 * MIB
         assert background.swapped() > 80 * MIB
         assert kept.swapped() == 0
-        # The control: by its own file it goes, as a group's own protection holds against others
-        # only.
+        # The control: a write to the group's own file reclaims its memory. The protection of a
+        # group holds against reclaim of other groups only.
         guest.shell(f"echo 16M > {place.file('kept')}", timeout=120)
         assert kept.swapped() >= 16 * MIB
 
 
-def test_what_is_written_is_understood_as_by_the_kernel(offering) -> None:
+def test_amounts_are_parsed_as_by_the_kernel(offering) -> None:
     with offered(offering) as place:
         guest = place.guest
         guest.group("bg")
@@ -130,12 +130,12 @@ def test_what_is_written_is_understood_as_by_the_kernel(offering) -> None:
         script = f"exec 3> {place.file('bg')}; rmdir {CGROUP}/bg; echo 1M >&3"
         ended = guest.run(["sh", "-c", script], check=False)
         assert ended.code != 0 and "No such device" in ended.stderr, ended
-        # A new group of the old name is another.
+        # A new group of the same name is another group, with a count of its own.
         guest.group("bg")
         assert place.freed("bg") == 0
 
 
-def test_who_may_write_the_kernels_file_may_write_this_one(offering, load) -> None:
+def test_a_user_with_memory_reclaim_may_write_this_file(offering, load) -> None:
     with offered(offering) as place:
         guest = place.guest
         guest.write("/etc/passwd", "root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n", create=True)
@@ -147,11 +147,11 @@ def test_who_may_write_the_kernels_file_may_write_this_one(offering, load) -> No
         guest.shell(f"chown 1000 {place.file('bg') if place.patched else f'{CGROUP}/bg/memory.reclaim'}")
         guest.run(attempt, timeout=120)
         assert background.swapped() >= 8 * MIB
-        # It is the write that is delegated, and nothing else.
+        # Only the write to the file is delegated.
         assert guest.shell(f"stat -c '%a %u' {place.file('bg')}").split() == ["644", "1000"]
 
 
-def test_only_what_was_not_used_for_so_long_is_taken(offering, load) -> None:
+def test_older_than_reclaims_only_memory_of_that_age(offering, load) -> None:
     with offered(offering) as place:
         guest = place.guest
         guest.group("bg")
@@ -160,7 +160,7 @@ def test_only_what_was_not_used_for_so_long_is_taken(offering, load) -> None:
         guest.write(MGLRU, "n")
         assert place.refused("bg", "1M older_than=3") == errno.EOPNOTSUPP
         guest.write(MGLRU, "y")
-        # Looks at the beginning, after 4 s and after 8 s at what was used since.
+        # Ages the group at the beginning, after 4 s and after 8 s.
         guest.run(["omr", "wss", "bg", "--window", "8s"], timeout=60)
         place.guest.write(place.file("bg"), "max older_than=3600")
         assert (place.freed("bg"), cold.swapped(), hot.swapped()) == (0, 0, 0)
@@ -169,13 +169,13 @@ def test_only_what_was_not_used_for_so_long_is_taken(offering, load) -> None:
         guest.shell(f"echo max older_than=4 > {place.file('bg')}", timeout=120)
         assert cold.swapped() >= 0.95 * cold.bytes
         assert hot.swapped() <= 2 * MIB
-        # The control: by how much alone hot memory goes as well.
+        # The control: without an age, hot memory leaves, too.
         guest.shell(f"echo 32M > {place.file('bg')}", timeout=120)
         assert hot.swapped() >= 16 * MIB
         assert cold.errors() == 0
 
 
-def test_a_signal_ends_it_with_a_partial_count(offering, load) -> None:
+def test_a_signal_ends_a_write_with_a_partial_count(offering, load) -> None:
     with offered(offering, mb_s=20) as place:
         guest = place.guest
         background = load(guest, "bg", "256M")
@@ -186,12 +186,12 @@ def test_a_signal_ends_it_with_a_partial_count(offering, load) -> None:
         assert writer.stdout() == "ended 0\n", writer.stderr()
         count = place.freed("bg")
         assert 8 * MIB < count < 128 * MIB
-        # It has really ended.
+        # No reclaim goes on after the write.
         swapped = background.swapped()
         guest.shell("sleep 2")
         assert background.swapped() == swapped
         assert place.freed("bg") == count
-        # One that is killed leaves nothing behind, and who waits for a turn can be interrupted.
+        # A killed writer leaves nothing behind. A signal also ends the wait of a second writer.
         first = guest.spawn(["sh", "-c", f"echo max > {place.file('bg')}"])
         guest.wait_for(lambda: background.swapped() > swapped + 8 * MIB, 60, "next attempt", every=0.1)
         second = guest.spawn(["sh", "-c", f"echo 1M > {place.file('bg')}"])

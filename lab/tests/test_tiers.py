@@ -1,4 +1,4 @@
-"""Memory tiers: a node without CPUs that is slower by the firmware's word, in a guest."""
+"""Memory tiers in a guest: a node without CPUs that the firmware describes as slower."""
 
 from omrlab.guest import MIB, Guest, Node, Zram
 
@@ -24,11 +24,11 @@ def fill(guest: Guest, group: str, *options: str):
     return process
 
 
-def test_what_is_moved_to_the_slow_node_is_counted_apart_from_what_is_freed(load) -> None:
+def test_memory_moved_to_the_slow_node_does_not_count_as_freed(load) -> None:
     with boot() as guest:
         doctor = guest.run(["omr", "doctor"], check=False).stdout
         assert "fast: node 0, then node 1; demotion off" in doctor, doctor
-        # The control: without demotion the same is freed, and nothing is moved.
+        # The control: without demotion the same amount is freed, and no memory is moved.
         control = load(guest, "control", "128M")
         freed = guest.run(["omr", "reclaim", "control", "48M", "--json"], timeout=120).json()
         assert freed["demoted"] == 0 and freed["freed"] >= 48 * MIB, freed
@@ -44,12 +44,12 @@ def test_what_is_moved_to_the_slow_node_is_counted_apart_from_what_is_freed(load
         moved = on_node(guest, "bg", 1) - before
         assert summary["demoted"] >= 48 * MIB, summary
         assert moved >= 40 * MIB, (moved, summary)
-        # What is said to be freed is what the group has less, and not what was moved.
+        # The freed memory is the decrease of the group, without memory that was moved.
         assert summary["freed"] <= group.swapped() - swapped + MIB, summary
         assert group.errors() == 0
 
 
-def test_advice_says_on_which_node_what_is_used_is_and_where_it_should_be() -> None:
+def test_advice_names_the_node_of_used_memory_and_a_better_one() -> None:
     with boot() as guest:
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
         guest.write(f"{guest.group('slow')}/cpuset.mems", "1")

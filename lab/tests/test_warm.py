@@ -1,4 +1,4 @@
-"""`omr warm` on real kernels: what was swapped out is back before it is used, in that order."""
+"""`omr warm` on real kernels: swapped memory is back before it is used, in the right order."""
 
 import random
 import signal
@@ -15,7 +15,7 @@ DISK = Disk(768, mb_s=40)
 
 
 class Touched:
-    """A program whose working set somebody comes back to."""
+    """A program with a working set that its user comes back to."""
 
     def __init__(self, guest: Guest, group: str, amount: str = "96M") -> None:
         self.guest, self.group, self.touches = guest, group, 0
@@ -24,12 +24,12 @@ class Touched:
         self.bytes: int = self.process.line_with("ready", timeout=120)["bytes"]
 
     def swap_out(self) -> None:
-        """Everything, as hard as the kernel can."""
+        """Swaps out everything, as fast as the kernel can."""
         self.guest.run(["omr-guest", "by-hand", self.group, "1G"], timeout=180)
         assert self.swapped() > 0.95 * self.bytes
 
     def touch(self) -> dict:
-        """Uses all of it once."""
+        """Uses all memory once."""
         self.touches += 1
         self.process.kill(signal.SIGUSR1)
         touched = self.process.line_with("touched", self.touches, timeout=180)
@@ -40,7 +40,7 @@ class Touched:
         return self.guest.group_value(self.group, "memory.swap.current")
 
     def cached(self) -> int:
-        """In swap and in memory as well."""
+        """Bytes that are both in swap and in memory."""
         stat = dict(line.split() for line in self.guest.read(f"/sys/fs/cgroup/{self.group}/memory.stat").splitlines())
         return int(stat["swapcached"])
 
@@ -68,8 +68,8 @@ def test_a_working_set_is_back_before_it_is_used(release) -> None:
         assert summary["swapped_in"] >= 0.95 * foreground.bytes
         assert foreground.cached() >= 0.9 * foreground.bytes
         after = foreground.touch()
-        # The control is in the same guest: without warm each read brings some pages, and the
-        # program waits for all of them.
+        # The control is in the same guest: without omr warm, each read brings some pages only, and
+        # the program waits for all of them.
         pages = foreground.bytes / 4096
         assert without["major_faults"] > pages / 16
         assert after["major_faults"] < pages / 200
@@ -101,7 +101,7 @@ def test_a_limit_is_respected(release) -> None:
         assert 16 * MIB <= foreground.cached() <= 33 * MIB
         events = dict(line.split() for line in guest.read("/sys/fs/cgroup/fg/memory.events").splitlines())
         assert events["max"] == "0", "nothing had to leave for what came back"
-        # The control: it was the limit.
+        # The control: it was the limit that stopped omr warm.
         guest.write("/sys/fs/cgroup/fg/memory.max", "max")
         warm(guest, "fg", "--ignore-busy")
         assert foreground.cached() > 0.9 * foreground.bytes
@@ -116,13 +116,13 @@ def test_memory_that_must_stay_free_stays_free(release) -> None:
         assert summary["end"] == "headroom"
         assert guest.meminfo()["MemAvailable"] > floor - 8 * MIB
         assert foreground.cached() < 0.75 * foreground.bytes
-        # The control: it was the floor.
+        # The control: it was the floor that stopped omr warm.
         warm(guest, "fg", "--ignore-busy", "--free-floor", "0")
         assert foreground.cached() > 0.9 * foreground.bytes
         assert guest.meminfo()["MemAvailable"] < floor
 
 
-def test_a_busy_guest_stops_it_and_a_quiet_one_does_not(release) -> None:
+def test_foreground_work_stops_warming(release) -> None:
     with Guest(release, 512, DISK) as guest:
         foreground = Touched(guest, "fg", "64M")
         foreground.swap_out()
@@ -139,7 +139,7 @@ def test_a_busy_guest_stops_it_and_a_quiet_one_does_not(release) -> None:
         assert ended.json()["end"] == "busy"
         assert (guest.vmstat()["pswpin"] - before) * 4096 < 2 * MIB
         assert foreground.cached() < 0.75 * foreground.bytes
-        # It was the work that stopped it.
+        # The control: it was the work that stopped omr warm.
         spin.kill(signal.SIGKILL)
         spin.wait()
         guest.wait_for(lambda: warm_if_quiet(guest), 90, "end in a quiet guest")
@@ -150,7 +150,7 @@ def warm_if_quiet(guest: Guest) -> bool:
     return guest.run(["omr", "warm", "fg", "--json"], timeout=120, check=False).code == 0
 
 
-def test_killed_at_any_moment_it_does_no_harm(release) -> None:
+def test_a_killed_warming_does_no_harm(release) -> None:
     chance = random.Random(3)
     with Guest(release, 512, DISK) as guest:
         foreground = Touched(guest, "fg", "64M")
@@ -182,7 +182,7 @@ def test_a_process_that_ends_meanwhile_is_an_outcome(release) -> None:
 
 
 @pytest.mark.parametrize("kernel_release", ["6.12"])
-def test_after_hibernation_the_same_processes_have_it_back(kernel_release) -> None:
+def test_after_hibernation_the_same_processes_have_their_memory_back(kernel_release) -> None:
     with Guest(kernel_release, 512, DISK) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         foreground = Touched(guest, "fg", "96M")
@@ -194,7 +194,7 @@ def test_after_hibernation_the_same_processes_have_it_back(kernel_release) -> No
         assert foreground.touch()["major_faults"] < foreground.bytes / 4096 / 200
 
 
-def test_the_daemon_does_not_take_it_for_harm(release) -> None:
+def test_the_daemon_does_not_count_warmed_memory_as_refaults(release) -> None:
     with Guest(release, 512, DISK) as guest, Daemon(guest, idle="2s", config=CLASSES) as daemon:
         background = Touched(guest, "bg", "64M")
         swept_out(guest, background, daemon, 1)
@@ -204,15 +204,16 @@ def test_the_daemon_does_not_take_it_for_harm(release) -> None:
         assert refaults(guest) - before > 48 * MIB, "the kernel counts what comes back"
         guest.shell("sleep 8")
         assert explained(guest) != "backing-off"
-        # The control: the same by faults is harm.
+        # The control: the same amount of page faults makes the daemon back off.
         swept_out(guest, background, daemon, sweeps + 1)
         background.touch()
         guest.wait_for(lambda: explained(guest) == "backing-off", 60, "back-off")
 
 
 def swept_out(guest: Guest, load: Touched, daemon: Daemon, sweeps: int) -> None:
-    """Waits until the daemon has taken it; to ask is work in the guest, which cuts a sweep short,
-    so seldom.
+    """Waits until the daemon has swept the memory.
+
+    The checks are rare, because each check is work in the guest and cuts a sweep short.
     """
     guest.wait_for(
         lambda: load.swapped() > 0.8 * load.bytes and load.cached() < 8 * MIB, 150, "swapped memory", every=5

@@ -1,8 +1,8 @@
-"""`omr watch` and the daemon in a guest: what a cloud's notice makes of a machine that is busy.
+"""`omr watch` and the daemon in a guest: the effect of a cloud's notice on a busy machine.
 
-The metadata server is busybox's httpd with files of the names that Azure's service has: it is the
-one of the three that needs nothing of a request but its path. Each protocol as such is tested in
-crates/omr/tests/it/watch.rs.
+The metadata server is busybox's httpd with files under the names of Azure's service. Of the three
+services, only Azure's needs nothing of a request but its path. crates/omr/tests/it/watch tests each
+protocol.
 """
 
 import json
@@ -15,7 +15,7 @@ from omrlab.debian import DebianGuest
 from omrlab.guest import MIB, Disk, Guest, Zram
 
 LONG_ENOUGH = 15
-"""Seconds in which a notice is seen and acted upon for sure: events are asked for each second."""
+"""Seconds within which a notice certainly has an effect: omr watch asks for events each second."""
 
 CLOUD = """
 [cloud]
@@ -27,7 +27,7 @@ EVENTS = "/www/metadata/scheduledevents"
 
 
 def announce(guest: Guest, *events: dict) -> None:
-    """Whole or not at all: whoever asks meanwhile gets the old list."""
+    """Replaces the list as a whole. A request meanwhile gets the old list."""
     guest.write(f"{EVENTS}.new", json.dumps({"DocumentIncarnation": 1, "Events": events}), create=True)
     guest.run(["mv", f"{EVENTS}.new", EVENTS])
 
@@ -44,7 +44,7 @@ def event(guest: Guest, kind: str, seconds: int) -> dict:
     }
 
 
-def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release, load) -> None:
+def test_after_a_notice_a_busy_guest_shrinks_the_background_group_only(release, load) -> None:
     with Guest(release, 512, Zram(512)) as guest:
         background, foreground, low = load(guest, "bg", "128M"), load(guest, "fg", "64M"), load(guest, "low", "48M")
         guest.write("/sys/fs/cgroup/low/memory.low", "max")
@@ -58,7 +58,7 @@ def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release
         with Daemon(guest, idle="2s", config=CLASSES + CLOUD) as daemon:
             watch = guest.spawn(["omr", "watch", "--foreground", "--config", CONFIG])
             guest.wait_for(lambda: "watches azure" in watch.stderr(), 30, "start of omr watch")
-            # The control: with all of that there, and no notice, nothing is taken.
+            # The control: the same set-up without a notice reclaims nothing.
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert background.swapped() == 0
             assert daemon.ledger() == []
@@ -72,7 +72,7 @@ def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release
             assert prepared[0]["for"] == "preempt"
             assert prepared[0]["why"] == "scheduled event: Preempt"
             assert prepared[0]["freed"] > 90 * MIB
-            # Once: the same event is there still.
+            # One preparation only, although the event is still announced.
             guest.shell(f"sleep {LONG_ENOUGH}")
             assert len([entry for entry in daemon.ledger() if entry["kind"] == "prepare"]) == 1
             watch.kill(signal.SIGTERM)
@@ -82,7 +82,7 @@ def test_a_notice_makes_a_busy_guests_background_shrink_and_nothing_else(release
         assert background.swapped() > 90 * MIB
 
 
-def test_before_the_guest_is_moved_its_host_is_told_what_is_free(load) -> None:
+def test_before_a_migration_free_memory_is_reported_to_the_host(load) -> None:
     with Guest("6.12", 512, Disk(1024, mb_s=60), balloon=True) as guest:
         background = load(guest, "bg", "70%")
         guest.shell("ip link set lo up; mkdir -p /www/metadata/instance/compute")
@@ -100,9 +100,9 @@ def test_before_the_guest_is_moved_its_host_is_told_what_is_free(load) -> None:
             assert watch.wait().code == 0, watch.stderr()
 
 
-def test_what_was_to_be_prepared_for_is_over_when_the_machine_has_slept(load) -> None:
-    """Straight through the kernel: no hook has told the daemon. Without an end the deadline would
-    be minutes away.
+def test_a_preparation_ends_when_the_machine_has_slept(load) -> None:
+    """The guest hibernates directly through the kernel, so no hook has told the daemon. Otherwise
+    the preparation would go on until its deadline, minutes later.
     """
     with Guest("6.12", 512, Disk(1024, mb_s=8)) as guest:
         background = load(guest, "bg", "60%")
@@ -113,7 +113,7 @@ def test_what_was_to_be_prepared_for_is_over_when_the_machine_has_slept(load) ->
             announce(guest, event(guest, "Preempt", 110))
             watch = guest.spawn(["omr", "watch", "--foreground", "--config", CONFIG])
             guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "preparation")
-            # Or it would be told again of what is announced.
+            # Otherwise omr watch would announce the event again.
             watch.kill(signal.SIGKILL)
             httpd.kill(signal.SIGKILL)
             assert daemon.ledger() == []
@@ -131,7 +131,7 @@ def test_what_was_to_be_prepared_for_is_over_when_the_machine_has_slept(load) ->
 
 METADATA = "169.254.169.254"
 
-# Nothing is ever swept because the machine is idle.
+# No sweep begins because the machine is idle.
 SERVICE = (
     CLASSES
     + """
@@ -145,7 +145,7 @@ provider = "azure"
 )
 
 
-def test_the_service_of_the_package_hears_a_notice_in_its_sandbox(installed) -> None:
+def test_the_service_of_the_package_acts_on_a_notice_in_its_sandbox(installed) -> None:
     with DebianGuest(768, files={"busybox": busybox()}, root=installed) as guest:
         guest.settle()
         guest.shell("mkdir -p /etc/omr/conf.d /www/metadata/instance/compute")

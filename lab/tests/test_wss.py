@@ -1,5 +1,5 @@
-"""`omr wss` and `omr reclaim --older-than` on real kernels: what is cold is known, and taken, and
-nothing else.
+"""`omr wss` and `omr reclaim --older-than` on real kernels: cold memory is found and reclaimed, and
+no other memory.
 """
 
 import signal
@@ -7,7 +7,7 @@ import signal
 from omrlab.guest import MIB, Completed, Disk, Guest, Node, Zram
 
 PARTIAL, UNSUPPORTED = 4, 3
-"""omr's exit codes for less than asked, and for what the kernel lacks."""
+"""omr's exit codes for less than asked, and for a feature that the kernel lacks."""
 
 SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 KDAMONDS = "/sys/kernel/mm/damon/admin/kdamonds"
@@ -16,8 +16,8 @@ COLD, HOT = 96 * MIB, 64 * MIB
 
 
 class Half:
-    """Memory of which the first part is used every second, and the rest never; and page cache, if
-    wanted.
+    """Memory of which the first part is used every second and the rest never. The options can add
+    page cache.
     """
 
     def __init__(self, guest: Guest, group: str, *options: str, hot: int = 40) -> None:
@@ -35,8 +35,8 @@ class Half:
         return self.guest.group_value(self.group, "memory.swap.current")
 
     def cache(self) -> int:
-        """Page cache. Not from "file", of which swap cache is part up to some kernel between 6.12
-        and 7.3.
+        """Page cache. Not the field "file", which includes swap cache up to some kernel between
+        6.12 and 7.3.
         """
         return self.stat("active_file") + self.stat("inactive_file")
 
@@ -59,11 +59,11 @@ def reclaim(guest: Guest, *options: str, code: int = 0) -> dict:
     return ended.json()
 
 
-def test_what_is_cold_is_known_and_taken_and_the_rest_stays(release) -> None:
+def test_cold_memory_is_found_and_reclaimed_and_the_rest_stays(release) -> None:
     with boot(release, swap=Disk(512, mb_s=40)) as guest:
         guest.write(SWITCH, "y")
         half = Half(guest, "half", "--file", "/data/file", "--file-amount", "48M")
-        # Nobody has looked yet: unknown is not cold.
+        # No aging has run yet. Memory of unknown age is not cold.
         summary = reclaim(guest, "half", "max", "--older-than", "30m", code=PARTIAL)
         assert summary["end"] == "not-aged" and summary["freed"] == 0
         assert "omr wss half --window 30m" in summary["groups"][0]["error"]
@@ -72,7 +72,7 @@ def test_what_is_cold_is_known_and_taken_and_the_rest_stays(release) -> None:
         seen = guest.run(["omr", "wss", "half", "--window", "8s", "--per-node", "--json"], timeout=60).json()
         cold = idle(seen, 8)
         assert 0.97 * COLD <= cold["least"] <= cold["most"] <= 1.03 * COLD, seen
-        # The control: what is used is not called cold.
+        # The control: used memory is not called cold.
         assert seen["memory"] - cold["most"] >= 0.97 * HOT
         assert seen["page_cache"] >= 48 * MIB
         assert [(node["node"], idle(node, 8)) for node in seen["nodes"]] == [(0, cold)]
@@ -86,11 +86,12 @@ def test_what_is_cold_is_known_and_taken_and_the_rest_stays(release) -> None:
         assert half.swapped() <= 1.03 * COLD
         assert summary["freed"] >= 0.95 * COLD and summary["freed_file"] < MIB
         guest.shell("sleep 2")
-        # Each hot page was used since: one that was taken would have come back.
+        # Each hot page was used since then. A reclaimed page would have come back.
         assert half.refaults() - refaults <= 64
         assert half.cache() >= cache - MIB
 
-        # The control: without an age hot memory is taken as well as page cache, and comes back.
+        # The control: without an age, hot memory and page cache leave, too, and the hot memory
+        # comes back.
         look = guest.spawn(["omr", "wss", "half", "--window", "20s", "--json"])
         guest.shell("sleep 1")
         guest.run(["omr", "reclaim", "half", "88M"], timeout=180, check=False)
@@ -99,7 +100,7 @@ def test_what_is_cold_is_known_and_taken_and_the_rest_stays(release) -> None:
         assert look.wait(timeout=120).json()["came_back"] > 2000 * 4096
 
 
-def test_without_mglru_it_refuses_and_with_wait_it_looks_by_itself_and_keeps_what_is_protected(release) -> None:
+def test_omr_refuses_without_mglru_and_with_wait_ages_first_and_spares_protected_memory(release) -> None:
     with boot(release, swap=Zram(512)) as guest:
         has_damon = guest.run(["test", "-e", f"{KDAMONDS}/nr_kdamonds"], check=False).code == 0
         for mask in ("n", "1"):
@@ -114,11 +115,11 @@ def test_without_mglru_it_refuses_and_with_wait_it_looks_by_itself_and_keeps_wha
                 assert "--tracker smaps" in ended.stderr
                 ended = guest.run(["omr", "wss", "/", "--tracker", "damon"], check=False)
                 assert ended.code == UNSUPPORTED and "not in this kernel" in ended.stderr
-            # Nobody has looked: nothing is taken.
+            # No aging has run, so nothing is reclaimed.
             ended = guest.run(["omr", "reclaim", "/", "max", "--older-than", "2m"], check=False)
             assert ended.code == (PARTIAL if has_damon else UNSUPPORTED), ended.stderr
             assert guest.meminfo()["SwapFree"] == guest.meminfo()["SwapTotal"]
-        # The control: it was that.
+        # The control: it was MGLRU that was missing.
         guest.write(SWITCH, "y")
         guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
         half, low = Half(guest, "top/half"), Half(guest, "low")
@@ -127,12 +128,12 @@ def test_without_mglru_it_refuses_and_with_wait_it_looks_by_itself_and_keeps_wha
         assert 0.97 * COLD <= half.swapped() <= 1.03 * COLD
         assert guest.group_value("low") >= 127 * MIB
         assert low.swapped() >= 24 * MIB
-        # The control: it was memory.low.
+        # The control: it was memory.low that protected the group.
         reclaim(guest, "low", "max", "--older-than", "6s", "--ignore-low")
         assert low.swapped() >= 0.97 * COLD
 
 
-def test_what_is_advised_to_be_used_in_no_order_is_called_unused_however_much_it_is_used_and_stays() -> None:
+def test_used_memory_under_madv_random_looks_unused_and_stays() -> None:
     size = 48 * MIB
     with boot("6.12", swap=Zram(512)) as guest:
         guest.write(SWITCH, "y")
@@ -145,8 +146,7 @@ def test_what_is_advised_to_be_used_in_no_order_is_called_unused_however_much_it
         seen = guest.run(["omr", "wss", "top", "--window", "8s", "--json"], timeout=60).json()
         text = guest.run(["omr", "wss", "top", "--window", "1s"], timeout=60).stdout
         assert "MADV_RANDOM" in text, text
-        # The control of what is taken: memory that is not used, with a little beside it that is
-        # advised.
+        # The control: unused memory is reclaimed where little of the group is under such advice.
         guest.group("top/cold")
         for command in (
             ["omr-guest", "fill", "48M"],
@@ -167,13 +167,13 @@ def test_what_is_advised_to_be_used_in_no_order_is_called_unused_however_much_it
                 assert cold["least"] >= 0.9 * size, (name, cold)
                 assert ends[f"top/{name}"] == "not-seen" and "MADV_RANDOM" in errors[f"top/{name}"], summary
             else:
-                # The control: the same without the advice.
+                # The control: the same memory without the advice.
                 assert cold["most"] <= 0.1 * size and ends[f"top/{name}"] == "young", (name, cold, summary)
         assert guest.group_value("top/cold", "memory.swap.current") >= 0.9 * size, summary
         assert "top/cold" in ends and not errors["top/cold"], summary
 
 
-def test_without_swap_what_is_used_is_not_called_cold() -> None:
+def test_without_swap_used_memory_is_not_called_cold() -> None:
     with boot("6.12") as guest:
         guest.write(SWITCH, "y")
         half = Half(guest, "half")
@@ -183,7 +183,7 @@ def test_without_swap_what_is_used_is_not_called_cold() -> None:
         assert seen["memory"] - cold["most"] >= 0.97 * HOT
 
 
-def test_who_switches_mglru_off_meanwhile_is_told_that_nothing_is_known() -> None:
+def test_omr_reports_unknown_ages_when_mglru_is_switched_off_meanwhile() -> None:
     with boot("6.12", swap=Zram(512)) as guest:
         guest.write(SWITCH, "y")
         Half(guest, "half")
@@ -194,11 +194,11 @@ def test_who_switches_mglru_off_meanwhile_is_told_that_nothing_is_known() -> Non
             ended = omr.wait(timeout=60)
             assert ended.code == UNSUPPORTED and 'write "y" to' in ended.stderr and ended.stdout == "", ended
             guest.write(SWITCH, "y")
-        # The control: it was that.
+        # The control: it was the switch that made the ages unknown.
         assert guest.run(["omr", "wss", "half", "--window", "8s", "--json"], timeout=60).json()["agings"] == 3
 
 
-def test_a_signal_ends_it() -> None:
+def test_a_signal_ends_reclaim_by_age() -> None:
     with boot("6.12", swap=Disk(512, mb_s=8)) as guest:
         half = Half(guest, "half")
         guest.run(["omr", "wss", "half", "--window", "4s"], timeout=60)
@@ -209,13 +209,13 @@ def test_a_signal_ends_it() -> None:
         assert ended.code == PARTIAL and ended.json()["end"] == "stopped", ended.stderr
         written = guest.vmstat()["pswpout"]
         guest.shell("sleep 1")
-        # What was on its way arrives; nothing else is sent.
+        # Pages on their way arrive. No other page is sent.
         assert guest.vmstat()["pswpout"] == written
         assert half.swapped() < 0.8 * COLD
 
 
 def state(guest: Guest) -> str:
-    """Of the first monitor. The kernel answers EBUSY while somebody else is at one of DAMON's
+    """The state of the first monitor. The kernel answers EBUSY while another program uses DAMON's
     files.
     """
     return guest.shell(f"until cat {KDAMONDS}/0/state 2> /dev/null; do sleep 0.1; done", timeout=60)
@@ -225,24 +225,24 @@ def of_group(seen: dict, group: str) -> dict:
     return next(found for found in seen["groups"] if found["group"] == f"/{group}")
 
 
-def test_without_mglru_damon_tells_what_is_cold_and_only_that_is_taken() -> None:
+def test_without_mglru_damon_finds_cold_memory_and_only_that_is_reclaimed() -> None:
     with boot("6.12", swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
-        # Long ages: on a busy host what is used every second may wait for a CPU for many.
+        # The ages are long, because on a busy host used memory may wait many seconds for a CPU.
         guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
         half, hot = Half(guest, "top/half"), Half(guest, "top/hot", hot=100)
         seen = guest.run(["omr", "wss", "top", "--window", "20s", "--json"], timeout=180).json()
         assert seen["tracker"] == "damon" and seen["processes"] == 2 and seen["processes_left_out"] == 0, seen
         cold = idle(of_group(seen, "top/half"), 20)
         assert 0.95 * COLD <= cold["least"] <= cold["most"] <= 1.05 * COLD, seen
-        # The control: where all is used nothing is cold.
+        # The control: a group whose memory is all used has nothing cold.
         assert idle(of_group(seen, "top/hot"), 20)["most"] <= 0.02 * (COLD + HOT), seen
         assert of_group(seen, "top/hot")["memory"] >= COLD + HOT
         assert guest.read(f"{KDAMONDS}/nr_kdamonds") == "0\n"
 
-        # Nobody has looked for long enough.
+        # No monitor has run for long enough.
         ended = guest.run(["omr", "reclaim", "top", "max", "--older-than", "20s"], check=False)
-        assert ended.code == PARTIAL and "--wait looks" in ended.stderr
+        assert ended.code == PARTIAL and "--wait first measures" in ended.stderr
         assert half.swapped() == 0
         before = hot.swapped()
         summary = reclaim(guest, "top", "max", "--older-than", "20s", "--wait")
@@ -254,44 +254,44 @@ def test_without_mglru_damon_tells_what_is_cold_and_only_that_is_taken() -> None
         assert guest.read(f"{KDAMONDS}/nr_kdamonds") == "0\n"
 
 
-def test_what_is_protected_is_not_taken_by_damons_ages_either() -> None:
+def test_reclaim_by_damons_ages_spares_protected_memory() -> None:
     with boot("6.12", swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
-        # All of it cold, so that nothing comes back meanwhile.
+        # All of the memory is cold, so no page comes back meanwhile.
         low = Half(guest, "low", hot=0)
         guest.write("/sys/fs/cgroup/low/memory.low", "128M")
         reclaim(guest, "/", "max", "--older-than", "6s", "--wait")
         assert guest.group_value("low") >= 127 * MIB
         assert low.swapped() >= 24 * MIB
-        # The control: it was memory.low.
+        # The control: it was memory.low that protected the group.
         reclaim(guest, "low", "max", "--older-than", "6s", "--wait", "--ignore-low")
         assert low.swapped() >= 0.95 * COLD
 
 
-def test_what_others_do_with_damon_stays_and_what_a_killed_omr_left_goes() -> None:
+def test_monitors_of_other_programs_stay_and_that_of_a_killed_omr_is_removed() -> None:
     with boot("6.12", swap=Zram(512)) as guest:
         half = Half(guest, "half")
         look = ["omr", "wss", "half", "--tracker", "damon", "--json"]
         killed = guest.spawn([*look, "--window", "300s"])
         guest.wait_for(lambda: guest.read(f"{KDAMONDS}/nr_kdamonds") == "1\n", 60, "a monitor")
         guest.wait_for(lambda: state(guest) == "on\n", 60, "a running monitor")
-        # While it looks nobody else can.
+        # While one omr measures, another omr cannot.
         ended = guest.run([*look, "--window", "4s"], check=False)
         assert ended.code == UNSUPPORTED and "is in use" in ended.stderr, ended.stderr
         killed.kill(signal.SIGKILL)
         killed.wait()
-        assert state(guest) == "on\n", "nobody takes it down"
+        assert state(guest) == "on\n", "no program removes it"
         seen = guest.run([*look, "--window", "8s"], timeout=120).json()
         assert idle(seen, 8)["least"] >= 0.95 * COLD, seen
         assert guest.read(f"{KDAMONDS}/nr_kdamonds") == "0\n"
-        # A signal takes it down as well.
+        # A signal also makes omr remove its monitor.
         stopped = guest.spawn([*look, "--window", "300s"])
         guest.wait_for(lambda: guest.read(f"{KDAMONDS}/nr_kdamonds") == "1\n", 60, "a monitor")
         stopped.kill(signal.SIGINT)
         assert stopped.wait().code == PARTIAL
         assert guest.read(f"{KDAMONDS}/nr_kdamonds") == "0\n"
 
-        # Somebody else's.
+        # A monitor of another program.
         context = f"{KDAMONDS}/0/contexts/0"
         for file, text in (
             (f"{KDAMONDS}/nr_kdamonds", "1"),
@@ -313,7 +313,7 @@ def test_what_others_do_with_damon_stays_and_what_a_killed_omr_left_goes() -> No
         assert half.swapped() == 0
 
 
-def test_who_takes_damons_monitor_down_makes_it_unknown_and_nothing_is_taken() -> None:
+def test_nothing_is_reclaimed_when_another_program_takes_the_monitor_down() -> None:
     with boot("6.12", swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
         half = Half(guest, "half")
@@ -329,24 +329,24 @@ def test_who_takes_damons_monitor_down_makes_it_unknown_and_nothing_is_taken() -
             ended = omr.wait(timeout=180)
             assert ended.code == PARTIAL and "another program has taken down" in ended.stdout + ended.stderr, ended
         assert ended.json()["end"] == "not-aged" and half.swapped() == 0, ended
-        # The control: it was that, and not the processes' end.
+        # The control: when the processes end, omr has another message.
         omr = guest.spawn(["omr", "wss", "half", "--window", "10s"])
         guest.wait_for(lambda: guest.read(f"{KDAMONDS}/nr_kdamonds") == "1\n", 60, "a monitor")
         guest.wait_for(lambda: state(guest) == "on\n", 60, "a running monitor")
         half.process.kill(signal.SIGKILL)
         half.process.wait()
         ended = omr.wait(timeout=120)
-        assert ended.code == PARTIAL and "half: all its processes have ended" in ended.stderr, ended
+        assert ended.code == PARTIAL and "half: all monitored processes have ended" in ended.stderr, ended
 
 
-def test_smaps_tells_it_where_it_is_asked_for_and_never_of_what_is_protected(release) -> None:
+def test_smaps_measures_ages_on_request_and_never_of_protected_processes(release) -> None:
     with boot(release, swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
         Half(guest, "half")
         seen = guest.run(["omr", "wss", "half", "--tracker", "smaps", "--window", "6s", "--json"], timeout=60).json()
         cold = idle(seen, 6)
         assert seen["tracker"] == "smaps" and 0.97 * COLD <= cold["least"] <= cold["most"] <= 1.03 * COLD, seen
-        # Of the machine the first process is a part.
+        # The whole machine includes the first process, which is protected.
         ended = guest.run(["omr", "wss", "/", "--tracker", "smaps", "--window", "6s"], check=False)
         assert ended.code == 1 and "1 (" in ended.stderr and "is protected" in ended.stderr, ended.stderr
         guest.run(["mkdir", "-p", "/etc/omr"])
@@ -355,8 +355,8 @@ def test_smaps_tells_it_where_it_is_asked_for_and_never_of_what_is_protected(rel
         assert ended.code == 1 and "is foreground" in ended.stderr, ended.stderr
 
 
-def test_each_node_has_its_own_working_set_and_one_without_memory_has_none() -> None:
-    # The second has a CPU and no memory, the last none that anybody uses.
+def test_each_node_with_memory_has_its_own_working_set() -> None:
+    # The second node has a CPU and no memory. The memory of the last one is unused.
     nodes = (Node(320, "0"), Node(0, "1"), Node(320), Node(64))
     with Guest("6.12", 704, Zram(512), nodes=nodes) as guest:
         guest.write(SWITCH, "y")
@@ -365,7 +365,7 @@ def test_each_node_has_its_own_working_set_and_one_without_memory_has_none() -> 
         guest.write(f"{guest.group('two')}/cgroup.subtree_control", "+memory +cpuset")
         guest.write(f"{guest.group('two/on-0')}/cpuset.mems", "0")
         guest.write(f"{guest.group('two/on-2')}/cpuset.mems", "2")
-        # 64 MiB on the first node, none of which is used; 96 MiB on the third, of which half is.
+        # 64 MiB on the first node, all unused; 96 MiB on the third node, half of it unused.
         for name, options in (("on-0", ("64M",)), ("on-2", ("96M", "--hot", "50"))):
             guest.spawn(["omr-guest", "fill", *options], group=f"two/{name}").line_with("ready", timeout=120)
         seen = guest.run(["omr", "wss", "two", "--window", "8s", "--per-node", "--json"], timeout=60).json()
@@ -377,7 +377,7 @@ def test_each_node_has_its_own_working_set_and_one_without_memory_has_none() -> 
             assert abs(idle_there["least"] - cold * MIB) <= 0.04 * memory * MIB, seen
             assert idle_there["most"] <= 1.04 * memory * MIB
         assert found.get(3, (0, None))[0] <= MIB
-        # All of it together is what the nodes have.
+        # The sum of the nodes is the memory of the group.
         assert seen["memory"] == sum(memory for memory, _ in found.values())
         table = guest.run(["omr", "wss", "two", "--window", "2s", "--per-node"], timeout=60).stdout
         rows = [line.split()[0] for line in table[table.index("NODE") :].splitlines()[1:4]]

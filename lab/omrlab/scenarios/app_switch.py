@@ -161,7 +161,9 @@ class AppSwitch(Comparison[Run]):
         }
 
     def metrics(self, results: Results[Run]) -> dict[str, Metric]:
-        """Changes are of the runs of one user: omr's process rules against zram alone."""
+        """The figures of the benchmark. A change compares the runs of one user: omr's process rules
+        with zram alone.
+        """
         found: dict[str, Metric] = {}
         if {"zram", "rules"} <= set(results):
             for name in ("kills", "cold_starts", "switch_mean", "switch_p99", "allocstall"):
@@ -222,7 +224,7 @@ def cold_starts(run: Run) -> int:
 
 
 def switches(run: Run) -> list[float]:
-    """Seconds of each switch but the first starts, which are the same in all arms."""
+    """Seconds of each switch, without the first starts, which are the same in all arms."""
     return [switch["seconds"] for switch in run["switches"] if switch["kind"] != "first"]
 
 
@@ -249,7 +251,8 @@ FIGURES: dict[str, Callable[[Run], float]] = {
     "pswpout": lambda run: float(run["events"]["pswpout"]),
     "stalled_some": lambda run: run["stalled_s"][0],
     "omr_cpu": lambda run: run["omr_cpu_s"],
-    # The cost of a page that comes back. A start must be as dear in relation to it as elsewhere.
+    # The cost of a page that comes back. The ratio of this cost to the cost of a start must be
+    # realistic.
     "us_per_page_in": lambda run: 1e6 * sum(hot(run)) / max(1, run["events"]["pswpin"]),
 }
 

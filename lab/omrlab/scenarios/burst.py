@@ -66,7 +66,8 @@ class Burst(Comparison[Run]):
                 load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=LOAD)
                 load.line_with("ready", timeout=300)
             guest.shell(f"sleep {self.idle}", timeout=self.idle + 60)
-            # Filling may have swapped out some of the program; that is not the preparation's doing.
+            # The load may have swapped out some of the program. Only the further swap is the
+            # preparation's.
             swapped = guest.group_value("fg", "memory.swap.current")
             prepared = self.prepare(guest, arm, size)
             swapped = guest.group_value("fg", "memory.swap.current") - swapped
@@ -91,7 +92,7 @@ class Burst(Comparison[Run]):
             }
 
     def prepare(self, guest: Guest, arm: str, size: int) -> Prepared:
-        """Makes room for the burst, in the way of the arm."""
+        """Makes room for the burst by the method of the arm."""
         limit = 120 + 8 * size / (self.mb_s * 1e6)
 
         def by_hand() -> Prepared:
@@ -118,10 +119,11 @@ class Burst(Comparison[Run]):
         }
 
     def metrics(self, results: Results[Run]) -> dict[str, Metric]:
-        """Ratios are of the runs of one pair."""
+        """The figures of the benchmark. A ratio compares the runs of one pair."""
         found: dict[str, Metric] = {}
         if "on" in results:
-            # The worst run: a program that stalls in one run of five stalls.
+            # The worst run counts: a program that stalls in one run of five is a program that
+            # stalls.
             found["allocstall"] = Metric([max(map(stalls, results["on"]))], "stalls", GOALS["allocstall"])
             swapped = [run["taken_from_foreground"] / MIB for run in results["on"]]
             found["taken_from_foreground"] = Metric([max(swapped)], "MiB", "= 0")

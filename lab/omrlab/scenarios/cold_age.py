@@ -40,7 +40,7 @@ An emulated CPU needs longer than damo's defaults, 5 ms and 100 ms, to check 100
 """
 
 AGGREGATION = 2.0
-"""The second interval in seconds, the unit of damo's ages."""
+"""Seconds: the second interval, which is the unit of damo's ages."""
 
 DAMO_REGION = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \(.*\) +(\d+) +(\d+)$", re.MULTILINE)
 """A line of `damo report access --raw_form`: addresses, size, accesses, age."""
@@ -89,7 +89,7 @@ class Run(TypedDict):
 
 
 class Compared(TypedDict):
-    """One group: what omr says of it, and what is true."""
+    """One group: its figures by omr, and the true ones."""
 
     group: str
     memory: int
@@ -183,9 +183,7 @@ class ColdAge(Comparison[Run]):
         axes.grid(axis="x", visible=False)
         axes.legend()
         save(figure, directory / f"{self.name}.png")
-        return {
-            f"{self.name}.png": "Of each group, what was not used for two minutes, and what omr says; the first run."
-        }
+        return {f"{self.name}.png": "Memory of each group not used for two minutes: true, and by omr; the first run."}
 
 
 def by_damo(guest: Guest, loads: dict[str, Process]) -> Estimate:
@@ -233,7 +231,7 @@ def damo_regions(report: str) -> list[list[tuple[int, int, int]]]:
 
 
 def groups(run: Run) -> list[Compared]:
-    """Compares each group and each age, but for the groups of files."""
+    """Compares each group and each age, without the groups of files."""
     estimates = {group["group"].removeprefix("/"): group for group in run["said"]["groups"]}
     found: list[Compared] = []
     for name, true in run["true"].items():
@@ -247,7 +245,9 @@ def groups(run: Run) -> list[Compared]:
 
 
 def file_called_cold(run: Run) -> float:
-    """Bytes that omr calls cold at least, of groups that hold little but mapped files."""
+    """The least number of bytes that omr calls cold in groups that hold hardly anything but mapped
+    files.
+    """
     files = [group for group in run["said"]["groups"] if group["group"].startswith("/file")]
     return sum(idle["least"] for group in files for idle in group["idle"] if idle["seconds"] == WINDOW)
 

@@ -13,7 +13,7 @@ DIRECTORY = OUT / "demo"
 
 
 class DemoFailed(Exception):
-    """omr did harm, or no good."""
+    """omr did harm, or had no effect."""
 
 
 @dataclass(kw_only=True)

@@ -1,7 +1,7 @@
-"""A program does not use most of its memory, until it needs a part of that again.
+"""A program does not use most of its memory, until it needs a part of it again.
 
-The arms: omr and its peers. How much memory do they free, what does the program feel, how soon is
-the program as fast as before, and which settings are left when the peer is killed?
+The arms: omr and its peers. How much memory does each free, how slow does the program get, how soon
+is it as fast as before, and which settings are left when the peer is killed?
 """
 
 import json
@@ -44,7 +44,7 @@ ARM_COLOURS = {
 }
 
 NEEDS = {"senpai-limit": "oomd", "senpai-poke": "oomd", "damo": DAMO}
-"""The package of the peer, of each arm that needs one."""
+"""The package of the peer, for each arm that needs one."""
 
 NORMAL = 1.1
 """A p99 is normal up to this factor over the p99 without reclaim."""
@@ -103,7 +103,7 @@ class Run(TypedDict):
 class Footprint(Comparison[Run]):
     name = "footprint"
     help = "memory that is not used and then is: omr, oomd's Senpai and damo side by side (45 minutes)"
-    title = "omr beside its peers"
+    title = "omr and its peers"
     labels = LABELS
 
     pairs: int = option(3, "how often each arm runs", setting=False)
@@ -231,7 +231,9 @@ class Footprint(Comparison[Run]):
         return {"mem_mib": self.mem, "swap": "zram", **sizes}
 
     def metrics(self, results: Results[Run]) -> dict[str, Metric]:
-        """A figure without the name of an arm is of the arm `ages`."""
+        """The figures of the benchmark. A figure without the name of an arm belongs to the arm
+        `ages`.
+        """
         arms: dict[str, dict[str, Metric]] = {}
         for arm, runs in results.items():
             arms[arm] = {name: Metric([figure(run) for run in runs], unit) for name, (figure, unit) in FIGURES.items()}
@@ -311,7 +313,7 @@ class Footprint(Comparison[Run]):
 
 
 def missing(arms: list[str]) -> dict[str, str]:
-    """The arms whose peer is not to be had, with the reason."""
+    """The arms whose peer is not available, with the reason."""
     found = {}
     for arm in arms:
         try:
@@ -396,13 +398,13 @@ def hot_p99(run: Run) -> float | None:
 
 
 def p99_ratios(none: list[Run], runs: list[Run]) -> list[float]:
-    """The p99 over that without reclaim, of the pairs in which both are known."""
+    """The ratio of each p99 to the p99 without reclaim, for the pairs in which both are known."""
     pairs = [(hot_p99(before), hot_p99(after)) for before, after in zip(none, runs)]
     return [felt / usual for usual, felt in pairs if usual and felt]
 
 
 def normal(run: Run) -> float:
-    """A usual second's p99 after the phase change, for a run without reclaim."""
+    """The median of the p99 in each second after the phase change, for a run without reclaim."""
     seconds = range(int(run["due_s"][-1]))
     return statistics.median(
         quantile(found, 0.99) for second in seconds if (found := responses(run, second, second + WINDOW))

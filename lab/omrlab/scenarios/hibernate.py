@@ -106,7 +106,7 @@ class Hibernate(Comparison[Run]):
         return {"mem_mib": self.mem, "disk_mb_s": self.mb_s, "swap": "disk", "fill_percent": self.fill}
 
     def metrics(self, results: Results[Run]) -> dict[str, Metric]:
-        """Ratios are of the runs of one pair."""
+        """The figures of the benchmark. A ratio compares the runs of one pair."""
         found: dict[str, Metric] = {}
         for arm, suffix in (("on", ""), ("by-hand", "_by_hand"), ("seed", "_seed")):
             if arm not in results or "off" not in results:
@@ -149,9 +149,10 @@ class Hibernate(Comparison[Run]):
 
 
 def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, mb_s: float) -> dict[str, Any]:
-    """Prepares the hibernation, in the way of the arm."""
-    # Four times what the disk needs for all memory, and the time that the daemon needs to find out
-    # that the machine is idle. A daemon that has not finished by then hibernates as far as it came.
+    """Prepares the hibernation by the method of the arm."""
+    # Enough time for the disk to take all memory four times, and for the daemon to see that the
+    # machine is idle. If the daemon has not finished then, the machine hibernates with the memory
+    # reclaimed so far.
     limit = 120 + 4 * filled / (mb_s * 1e6)
     prepared: dict[str, Any] = {}
     if arm == "by-hand":
@@ -160,7 +161,7 @@ def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, mb_s: fl
         prepared = guest.run(["omr-guest", "write", ROOT_FILE, "max"], group="init.scope", timeout=limit).json()
     elif daemon:
         began = time.monotonic()
-        # A question is foreground work for the daemon, so the lab asks little and seldom.
+        # A question is foreground work for the daemon, so the lab asks seldom.
         while not (finished := swept(guest, daemon, filled)) and time.monotonic() - began < limit:
             time.sleep(4)
         prepared = {"finished": finished, "seconds": time.monotonic() - began}

@@ -40,7 +40,7 @@ SIZES = ("default", "zero")
 """/sys/power/image_size."""
 
 HOOK = ("sh", "-c", "omr prepare snapshot && exec omr-guest hibernate")
-"""Hibernation with the step that the package's hook does before. The step's time counts, too."""
+"""Hibernation after the step of the package's sleep hook. The step's time counts, too."""
 
 SEED = {
     ("hibernate", "default"): (49.07, 3.40),
@@ -230,7 +230,8 @@ class HibernateSeed(Benchmark):
         swap = SwapFile(self.mem, self.mb_s, room_mib=64 + self.mem, iops=self.iops)
         if self.system == "mini":
             return Guest(self.kernel, self.mem, swap)
-        return DebianGuest(self.mem, swap, files={"omr": build("omr")}, kernel_release=self.kernel)
+        files = {program: build(program) for program in ("omr", "omr-daemon")}
+        return DebianGuest(self.mem, swap, files=files, kernel_release=self.kernel)
 
     def start(self, guest: Guest, case: Case) -> list[Process]:
         """Starts the loads of a workload, and waits until they have filled their memory."""
@@ -238,8 +239,8 @@ class HibernateSeed(Benchmark):
         words = ["omr-guest", "fill"]
         loads = []
         if case.workload == "mixed":
-            # 1 GiB of page cache in a guest of 2 GiB. Of the rest half can be compressed, and the
-            # program uses a fifth all the time.
+            # 1 GiB of page cache in a guest of 2 GiB. Half of the other memory can be compressed,
+            # and the program always uses a fifth of it.
             file = self.mem * MIB // 2
             anonymous -= file
             directory = "/swap" if self.system == "mini" else "/var/tmp"
@@ -257,7 +258,7 @@ class HibernateSeed(Benchmark):
         return loads
 
     def prepare(self, guest: Guest, case: Case, daemon: Daemon | None, filled: int) -> dict[str, Any]:
-        """Prepares the hibernation in the way of the arm, and leaves the guest idle."""
+        """Prepares the hibernation by the method of the arm, and leaves the guest idle."""
         prepared: dict[str, Any] = {}
         if daemon:
             if case.workload == "working-set":
@@ -314,7 +315,7 @@ def come_back(guest: Guest, case: Case, foreground: Process) -> WorkingSet:
 
 
 def metrics(results: Results, mem_mib: int) -> dict[str, Metric]:
-    """Ratios are of the runs of one pair."""
+    """The figures of the benchmark. A ratio compares the runs of one pair."""
     found: dict[str, Metric] = {}
 
     def values(case: Case, what: str) -> list[float]:

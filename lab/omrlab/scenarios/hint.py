@@ -1,4 +1,5 @@
-"""The time of `omr hint` beside that of the bare system calls, for a process of many mappings.
+"""The time of `omr hint`, compared with that of the bare system calls, for a process of many
+mappings.
 
 omr checks which pages are in memory, notices changes, and can be stopped between two calls. The
 last part, `--parts latency`, measures a foreground task while a large process is paged out.
@@ -32,10 +33,10 @@ WARM_UP = 3.0
 
 
 class Felt(TypedDict):
-    """The foreground task while something happens to the large process."""
+    """The foreground task during an event that concerns the large process."""
 
     seconds: float
-    """The duration of that."""
+    """The duration of the event."""
     swapped_out_mib: float
     response_ms: list[float]
 
@@ -43,14 +44,14 @@ class Felt(TypedDict):
 @dataclass(kw_only=True)
 class Hint(Benchmark):
     name = "hint"
-    help = "the time of omr hint beside that of the bare system calls"
-    title = "omr hint beside the bare system calls"
+    help = "the time of omr hint compared with that of the bare system calls"
+    title = "omr hint and the bare system calls"
 
     pairs: int = option(5, "rounds", setting=False)
     cold: int = option(4096, "memory that is marked cold", "MIB")
     pageout: int = option(1024, "memory that is paged out", "MIB")
     mappings: int = option(20000, "mappings of 4 GiB")
-    large: int = option(1024, "memory that is paged out beside a foreground task", "MIB")
+    large: int = option(1024, "memory that is paged out while a foreground task runs", "MIB")
     window: float = option(30, "how long that task runs at most", "S")
     parts: str = option("cold,pageout,latency", "the parts that are measured", setting=False)
 
@@ -118,18 +119,20 @@ class Hint(Benchmark):
 
 
 def command(arm: str, hint: str, pid: int) -> list[str]:
-    """The command of an arm that gives the hint."""
+    """The command that gives the hint in an arm."""
     if arm == "bare":
         return ["omr-guest", "advise", hint, str(pid)]
     return ["omr", "hint", str(pid), f"--{hint}", "--anon", "--ignore-class", "--json"]
 
 
 def use_again(process: Process, number: int) -> None:
-    """Lets the process verify all of its memory for the time of this number."""
+    """Lets the process verify all of its memory. `number`: the count of verifications so far, with
+    this one.
+    """
     process.kill(signal.SIGUSR1)
     errors = process.line_with("verified", number, timeout=600)["errors"]
     if errors:
-        raise RuntimeError(f"{errors} words are not what they were")
+        raise RuntimeError(f"{errors} words have changed")
 
 
 def felt_while(guest: Guest, arm: str, pid: int, window: float) -> Felt:

@@ -212,7 +212,7 @@ class Latency(Comparison[Run]):
 
 
 def begin_sweep(guest: Guest, arm: str, window: float) -> Process | None:
-    """Starts to reclaim, in the way of the arm. omr ends with the window."""
+    """Starts to reclaim by the method of the arm. omr ends with the window."""
     omr = ["omr", "reclaim", "--json", "--timeout", f"{int(window)}s"]
     match arm:
         case "seed":
@@ -242,7 +242,7 @@ def write_ends(trace: str) -> list[float]:
 
 
 def stop_time(burst: dict[str, int], returned: list[float]) -> Stop | None:
-    """The stop that a burst of work caused; None where no sweep ran when the burst began."""
+    """The stop that a burst of work caused. None where no sweep ran when the burst began."""
     began = burst["first_ran_ns"]
     if not any(began - 1e9 < end <= began for end in returned):
         return None

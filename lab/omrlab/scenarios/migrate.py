@@ -78,8 +78,8 @@ class Migrate(Comparison[Run]):
             }
 
     def prepare(self, guest: Guest, arm: str, filled: int) -> Prepared:
-        """Prepares the migration, in the way of the arm."""
-        # Four times what the disk needs for all memory, and the time of waiting for page reports.
+        """Prepares the migration by the method of the arm."""
+        # Enough time for the disk to take all memory four times, and to wait for page reports.
         limit = 120 + 4 * filled / (self.mb_s * 1e6)
 
         def by_hand() -> Prepared:
@@ -108,7 +108,7 @@ class Migrate(Comparison[Run]):
         }
 
     def metrics(self, results: Results[Run]) -> dict[str, Metric]:
-        """Ratios are of the runs of one pair."""
+        """The figures of the benchmark. A ratio compares the runs of one pair."""
         found: dict[str, Metric] = {}
         for arm, suffix in (("on", ""), ("by-hand", "_by_hand")):
             if arm not in results or "off" not in results:

@@ -46,7 +46,9 @@ RELEASES = ("6.12", "6.1")
 AMOUNTS = ("64M", "128M", "25%")
 
 LARGEST = "128M"
-"""To reclaim it takes much longer than to start omr, half a second on an emulated CPU."""
+"""One reclaim takes much longer than the start of omr, which takes half a second on an emulated
+CPU.
+"""
 
 CONFIG = """\
 mode = "observe"
@@ -155,7 +157,8 @@ class IdleMachine:
     def move(self) -> None:
         while not self.ended.wait(0.2):
             self.replace("proc/stat", self.idle())
-            # Arming a trigger writes into the file.
+            # The daemon writes into the file when it arms a trigger, so the old contents are put
+            # back.
             self.replace("proc/pressure/memory", self.pressure)
 
     def idle(self) -> str:
@@ -186,7 +189,7 @@ def natively(seconds: float, size: int) -> dict[str, Any]:
         (root / "config.toml").write_text(CONFIG)
         with IdleMachine(root), open(root / "log", "w+") as log:
             options: list[str | Path] = ["--root", root, "--foreground", "--config", root / "config.toml"]
-            command = [build("omr"), "daemon", *options]
+            command = [build("omr-daemon"), *options]
             daemon = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
                 swept_s = settle(daemon, root / "log", size)
@@ -389,7 +392,7 @@ def on_zram(kernel: str) -> dict[str, Any]:
                     group: Reclaimed
                     (group,) = report["groups"]
                     step = group["freed"] // group["writes"]
-                    # Without the start of the program, as the loop starts none.
+                    # The time without the start of omr, because the loop starts no program.
                     measured["seconds"] = group["wall"]["secs"] + group["wall"]["nanos"] / 1e9
                 else:
                     times = ZRAM_MIB * MIB // step
@@ -411,12 +414,14 @@ def on_zram(kernel: str) -> dict[str, Any]:
 
 
 def on_disk(mb_s: float, release: str, amount: str) -> dict[str, Any]:
-    """Reclaims to a slow disk: omr's rate beside the disk's, and how much omr swaps out."""
+    """Reclaims to a slow disk: omr's rate compared with the disk's, and the amount that omr swaps
+    out.
+    """
     with Guest(release, 512, Disk(1024, mb_s)) as guest:
         fill(guest, "256M")
         measured = reclaim(guest, f"omr reclaim bg {amount} --json", "bg")
         asked = measured["before_mib"] * 0.25 if amount == "25%" else float(amount.rstrip("M"))
-        # Memory that is freed was written first. To write more than that is no merit.
+        # Freed memory was written first. Writing more than that is no advantage.
         useful = min(measured["freed_mib"], measured["swapped_mib"])
         return measured | {
             "asked_mib": asked,
@@ -442,7 +447,9 @@ class Aged(TypedDict):
 
 
 def on_aging(kernel: str) -> dict[str, Any]:
-    """The pages that agings, and a loop of touches, cover in a second of CPU time; in turn."""
+    """The pages per second of CPU time that agings cover, and those that a loop of touches covers.
+    Both run in turn.
+    """
     pages = AGED_MIB * MIB // 4096
     touching = looking = 0.0
     agings = 0
@@ -480,7 +487,7 @@ def metrics(found: Found) -> dict[str, Metric]:
     made: dict[str, Metric] = {}
 
     def add(name: str, key: str, field: str, unit: str, goal: str | None = None) -> None:
-        # A figure that is there already has a goal.
+        # A figure that exists already has a goal.
         if key in found and name not in made:
             made[name] = Metric([one[field] for one in found[key]], unit, goal)
 
@@ -503,7 +510,8 @@ def metrics(found: Found) -> dict[str, Metric]:
     add("touched_pages_per_s", "aging", "touched_pages_per_s", "1/s")
     disk = {key: runs for key, runs in found.items() if key.startswith("disk-")}
     if disk:
-        # The worst of each pair: the goals hold for every kernel, and for swap for every amount.
+        # The worst run of each pair. The goal for the rate holds for every kernel, that for swap
+        # also for every amount.
         rates = zip(*(runs for key, runs in disk.items() if key.endswith(LARGEST)))
         made["reclaim_rate_ratio_disk"] = Metric(
             [min(one["rate_ratio"] for one in pair) for pair in rates], "ratio", ">= 0.9"

@@ -77,7 +77,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class SwapReclaim(Comparison[Run]):
     name = "swap-reclaim"
-    help = "memory.swap.reclaim of a patched kernel and of omr mount beside memory.reclaim (15 minutes, and the kernel)"
+    help = "memory.swap.reclaim of a patched kernel and of omr mount, and memory.reclaim (15 minutes, and the kernel)"
     title = "memory.swap.reclaim"
     labels = LABELS
 
@@ -161,7 +161,7 @@ class SwapReclaim(Comparison[Run]):
         return {"stops": stops}
 
     def summary(self, run: Run) -> str:
-        return f"{sent_ratio(run):.2f} of what was asked for sent, in {seconds(run):.1f} s"
+        return f"{sent_ratio(run):.2f} of the amount asked for sent, in {seconds(run):.1f} s"
 
     def guest(self) -> dict[str, Any]:
         return {
