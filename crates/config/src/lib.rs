@@ -26,7 +26,7 @@ pub use self::problem::{Errors, Problem};
 pub use self::process::ProcessRule;
 pub use self::profile::Profile;
 pub use self::rules::{BackendChoice, Cloud, GroupRule, Place, Provider, Selector};
-pub use self::schema::{KEYS, TABLES, parse_class, time_text};
+pub use self::schema::{KEYS, TABLES, age_text, parse_class, time_text};
 
 /// Loads the configuration of the system whose root directory is `root`, or of one `file` alone.
 pub fn load(root: &Path, file: Option<&Path>) -> Result<Loaded, Errors> {

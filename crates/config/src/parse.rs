@@ -384,15 +384,15 @@ mod tests {
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_than = 120",
-                "f:3: group.older_than = 120: a duration needs a unit, e.g. \"2m\"",
+                "f:3: group.older_than = 120: a duration needs a unit, e.g. \"2m\", or \"auto\"",
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_than = 'old'",
-                "f:3: group.older_than = 'old': not a duration; write numbers with ms, s, m, h or d, e.g. \"2m\"",
+                "f:3: group.older_than = 'old': not a duration; write numbers with ms, s, m, h or d, e.g. \"2m\", or \"auto\"",
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_than = '3s'",
-                "f:3: group.older_than = '3s': must be between \"4s\" and \"1day\", or \"0s\" for memory of any age",
+                "f:3: group.older_than = '3s': must be between \"4s\" and \"1day\", or \"0s\" for memory of any age, or \"auto\"",
             ),
             (
                 "[[group]]\nmatch = 'a'\nolder_then = '2m'",

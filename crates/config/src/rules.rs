@@ -4,10 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use omr_base::text::printable;
-use omr_policy::Class;
+use omr_policy::{Class, MinAge};
 use omr_units::Amount;
 
 use crate::glob::Glob;
@@ -146,8 +145,8 @@ pub struct GroupRule {
     pub class: Option<Class>,
     /// The amount that is never reclaimed; `None`: the rule gives none.
     pub keep: Option<Amount>,
-    /// Sweeps reclaim only memory that is surely unused for this time; zero: memory of any age.
-    pub older_than: Option<Duration>,
+    /// The memory that sweeps may reclaim, by age; `None`: the rule does not say.
+    pub older_than: Option<MinAge>,
     /// The place of `match` or `unit`.
     pub place: Place,
 }
@@ -155,7 +154,7 @@ pub struct GroupRule {
 impl GroupRule {
     /// Returns true if sweeps must reclaim only memory of a minimum age.
     pub fn has_min_age(&self) -> bool {
-        self.older_than.is_some_and(|age| !age.is_zero())
+        self.older_than.is_some_and(|age| age != MinAge::Any)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use omr_policy::{Class, Goal, IdleRule, Mode};
+use omr_policy::{Class, Goal, IdleRule, MinAge, Mode};
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use toml::de::DeValue;
 
@@ -82,7 +82,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order of `omr config show`: by table, the top first.
-pub static KEYS: [Key; 43] = [
+pub static KEYS: [Key; 48] = [
     Key {
         table: "",
         name: "mode",
@@ -164,6 +164,12 @@ pub static KEYS: [Key; 43] = [
     time("guard", "backoff_max", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff_max),
     Key { table: "guard", name: "swap_floor", kind: Kind::Floor { at: |s| &mut s.policy.guard.swap_floor } },
     Key { table: "guard", name: "max_swap_writes", kind: Kind::Budget { at: |s| &mut s.policy.guard.max_swap_writes } },
+    share("slo", "promotions", Permyriad(1), percent(10), |s| &mut s.policy.slo.promotions),
+    share("slo", "kept", percent(50), percent(100), |s| &mut s.policy.slo.kept),
+    time("slo", "warm_up", Duration::ZERO, DAY, |s| &mut s.policy.slo.warm_up),
+    // The steps of thresholds are between these.
+    time("slo", "shortest", s(120), s(8 * 3600), |s| &mut s.policy.slo.shortest),
+    time("slo", "longest", s(120), s(8 * 3600), |s| &mut s.policy.slo.longest),
     time("hints", "cold_after", s(1), DAY, |s| &mut s.policy.hints.cold_after),
     time("hints", "pageout_after", s(1), DAY, |s| &mut s.policy.hints.pageout_after),
     share("hints", "cpu", Permyriad(10), percent(10_000), |s| &mut s.policy.hints.cpu),
@@ -197,7 +203,7 @@ pub static KEYS: [Key; 43] = [
 ];
 
 /// The tables, in the order in which they are shown.
-pub const TABLES: [&str; 8] = ["idle", "stop", "sweep", "hibernate", "guard", "hints", "history", "cloud"];
+pub const TABLES: [&str; 9] = ["idle", "stop", "sweep", "hibernate", "guard", "slo", "hints", "history", "cloud"];
 
 /// The keys that a `[[group]]` may have.
 pub const GROUP_KEYS: [&str; 5] = ["match", "unit", "class", "keep", "older_than"];
@@ -282,11 +288,27 @@ fn parse_time(value: &DeValue<'_>, usual: &str) -> Result<Duration, String> {
 }
 
 /// Parses the minimum age of a rule. Shorter ages would need more than one aging in two seconds.
-/// Zero: memory of any age.
-pub fn parse_age(value: &DeValue<'_>) -> Result<Duration, String> {
-    match parse_time(value, "2m")? {
-        Duration::ZERO => Ok(Duration::ZERO),
-        age => within(age, s(4), DAY, time_text).map_err(|why| format!("{why}, or \"0s\" for memory of any age")),
+pub fn parse_age(value: &DeValue<'_>) -> Result<MinAge, String> {
+    if matches!(value, DeValue::String(text) if text == AUTO) {
+        return Ok(MinAge::Learned);
+    }
+    match parse_time(value, "2m").map_err(|why| format!("{why}, or \"{AUTO}\""))? {
+        Duration::ZERO => Ok(MinAge::Any),
+        age => within(age, s(4), DAY, time_text)
+            .map(MinAge::Time)
+            .map_err(|why| format!("{why}, or \"0s\" for memory of any age, or \"{AUTO}\"")),
+    }
+}
+
+/// The word for a minimum age that the daemon learns.
+const AUTO: &str = "auto";
+
+/// Returns the minimum age of a rule as it is written in a file.
+pub fn age_text(age: MinAge) -> String {
+    match age {
+        MinAge::Any => time_text(Duration::ZERO),
+        MinAge::Time(age) => time_text(age),
+        MinAge::Learned => AUTO.into(),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::aging_thread::{AgingThread, Order, Report, Wanted};
 use crate::effects::Effect;
 use crate::own_reclaim::{self, Reclaimed};
 use crate::processes::Processes;
+use crate::thresholds::{Learned, Terms};
 use crate::world::World;
 
 /// The schedule of the aging thread, and its results.
@@ -37,6 +38,8 @@ pub struct Aging {
     obstacle: Option<String>,
     /// Memory that the daemon reclaimed since the last order.
     reclaimed: Vec<Reclaimed>,
+    /// The learned thresholds.
+    learned: HashMap<GroupId, Learned>,
 }
 
 impl Aging {
@@ -54,6 +57,7 @@ impl Aging {
             cold: HashMap::new(),
             obstacle: None,
             reclaimed: Vec::new(),
+            learned: HashMap::new(),
         }
     }
 
@@ -77,7 +81,8 @@ impl Aging {
     pub fn collect_report(&mut self, now: Monotonic, world: &mut World) -> Option<Collected> {
         let report = self.thread.report()?;
         self.is_running = false;
-        let Report { due, ages, old, cost, agings, cold } = report;
+        let Report { due, ages, old, cost, agings, cold, learned } = report;
+        self.learned = learned.into_iter().map(|learned| (learned.id, learned)).collect();
         match ages.is_empty() {
             true => self.schedule.spent(due, cost),
             false => self.rule_schedule.spent(now, cost),
@@ -118,7 +123,10 @@ impl Aging {
         let reason = Reason::NoAges { why: why.clone() }.to_string();
         self.obstacle = Some(why);
         self.tell_policy(world);
-        let by_age = world.groups.iter().filter(|group| group.cold_only.is_some());
+        if world.groups.iter().any(|group| group.cold_only.is_some()) {
+            log::warn!("groups of which only cold memory is reclaimed are not swept: {reason}");
+        }
+        let by_age = world.groups.iter().filter(|group| world.has_age_rule(group.id));
         let paths = by_age.filter_map(|group| world.tree.path(group.id));
         let record = |path: std::path::PathBuf| {
             let group = path.to_string_lossy().into_owned();
@@ -132,6 +140,9 @@ impl Aging {
     pub fn tell_policy(&self, world: &mut World) {
         for group in &mut world.groups {
             if let Some(cold_only) = &mut group.cold_only {
+                if let Some(learned) = self.learned.get(&group.id).filter(|_| cold_only.learned) {
+                    cold_only.min_age = learned.step.age();
+                }
                 cold_only.cold = match (&self.obstacle, self.cold.get(&group.id)) {
                     (Some(why), _) => ColdAmount::Never { why: why.clone() },
                     (None, Some(bytes)) => ColdAmount::Known { bytes: *bytes },
@@ -143,30 +154,52 @@ impl Aging {
 
     /// Once a second: has the thread age groups and take samples when it is time. `may_age`: see
     /// [`may_age`].
-    pub fn order_if_due(&mut self, config: &Config, now: Monotonic, may_age: bool, world: &World, of: &Processes) {
+    pub fn order_if_due(
+        &mut self,
+        config: &Config,
+        now: Monotonic,
+        may_age: bool,
+        terms: Terms,
+        world: &World,
+        of: &Processes,
+    ) {
         if !may_age {
             self.thread.stop();
         }
         if self.is_running {
             return;
         }
-        let ages = world.groups.iter().filter_map(|group| Some(group.cold_only.as_ref()?.min_age));
-        let ages = if may_age { self.rule_schedule.due(now, ages) } else { Vec::new() };
+        let ages: Vec<Duration> = world.groups.iter().filter_map(|group| self.aged_by(group)).collect();
+        let ages = if may_age { self.rule_schedule.due(now, ages.into_iter()) } else { Vec::new() };
         let size = config.history.size;
         if !ages.is_empty() {
-            return self.order(Due::default(), ages, size, world, of);
+            return self.order(Due::default(), ages, size, terms, world, of);
         }
         let due = self.schedule.due(&config.history, now, may_age);
         let sample = due.sample && size > Bytes::ZERO;
         if due.aging || sample {
-            self.order(Due { sample, ..due }, Vec::new(), size, world, of);
+            self.order(Due { sample, ..due }, Vec::new(), size, terms, world, of);
         }
     }
 
-    fn order(&mut self, due: Due, ages: Vec<Duration>, size: Bytes, world: &World, of: &Processes) {
-        let by_age = world.groups.iter().filter(|group| group.class == Class::Background);
-        let by_age = by_age.filter_map(|group| Some((group.id, group.cold_only.as_ref()?.min_age))).collect();
+    /// The age for which the group is aged on a schedule of its own; `None`: it is aged with the
+    /// others. While a threshold is learned, those tell more.
+    fn aged_by(&self, group: &omr_policy::Group) -> Option<Duration> {
+        let cold_only = group.cold_only.as_ref()?;
+        let is_settled = || self.learned.get(&group.id).is_some_and(|learned| learned.is_settled);
+        (!cold_only.learned || is_settled()).then_some(cold_only.min_age)
+    }
+
+    fn order(&mut self, due: Due, ages: Vec<Duration>, size: Bytes, terms: Terms, world: &World, of: &Processes) {
+        let background = || world.groups.iter().filter(|group| group.class == Class::Background);
+        let by_age = background().filter_map(|group| Some((group.id, self.aged_by(group)?))).collect();
         let mut groups = choose(&world.tree, &by_age);
+        let learning = background().filter(|group| group.cold_only.as_ref().is_some_and(|cold_only| cold_only.learned));
+        let learning: HashMap<GroupId, Bytes> = learning.filter_map(|group| Some((group.id, group.current?))).collect();
+        for group in &mut groups {
+            group.learns = learning.contains_key(&group.id);
+            group.own = learning.get(&group.id).copied().unwrap_or_default();
+        }
         if due.sample {
             let before = std::mem::take(&mut self.peaks);
             for group in &mut groups {
@@ -177,7 +210,7 @@ impl Aging {
         let processes = if due.aging { of.accounted() } else { Vec::new() };
         self.is_running = true;
         let reclaimed = std::mem::take(&mut self.reclaimed);
-        self.thread.order(Order { due, ages, groups, processes, reclaimed, size });
+        self.thread.order(Order { due, ages, groups, processes, reclaimed, terms, size });
     }
 
     /// Keeps what the daemon reclaimed for the next order.
@@ -191,6 +224,11 @@ impl Aging {
         if let Some(cold) = self.cold.get_mut(&id) {
             *cold = if is_cut_short { *cold - freed } else { Bytes::ZERO };
         }
+    }
+
+    /// Why the threshold of a group is where it is; `None`: it is not learned.
+    pub fn why(&self, id: GroupId) -> Option<&Learned> {
+        self.learned.get(&id)
     }
 
     /// Forgets groups that are gone.
@@ -259,6 +297,8 @@ fn choose(tree: &Tree, by_age: &HashMap<GroupId, Duration>) -> Vec<Wanted> {
         path: tree.path_at(index),
         peak: Bytes::ZERO,
         older_than: by_age.get(&nodes[index].id).copied(),
+        own: Bytes::ZERO,
+        learns: false,
     };
     chosen.into_iter().map(wanted).collect()
 }

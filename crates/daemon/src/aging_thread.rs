@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
+use omr_base::paths;
 use omr_engine::aging;
 use omr_engine::aging::observe::{Node, ObservedGroup, Observer};
 use omr_history::{AGES, Cost, Idle, OnNode, Sample, Since, Store};
@@ -27,6 +28,7 @@ use omr_units::{Bytes, GroupId, Monotonic, Pages};
 
 use super::own_reclaim::{OwnReclaim, Reclaimed};
 use super::thread::Thread;
+use super::thresholds::{self, Learned, Seen, Terms, Thresholds};
 
 /// A group to age or to sample.
 #[derive(Debug)]
@@ -39,6 +41,10 @@ pub struct Wanted {
     pub peak: Bytes,
     /// The age that its rule asks for. It is then aged for its rule, and not with the others.
     pub older_than: Option<Duration>,
+    /// Memory charged to it at the last scan, without that of groups below it.
+    pub own: Bytes,
+    /// Its threshold is learned.
+    pub learns: bool,
 }
 
 /// An order to the thread.
@@ -54,6 +60,8 @@ pub struct Order {
     pub processes: Vec<(ProcessId, PathBuf)>,
     /// Memory that the daemon reclaimed since the last order.
     pub reclaimed: Vec<Reclaimed>,
+    /// What learned thresholds must keep.
+    pub terms: Terms,
     /// The largest size of the history; zero: samples are not kept.
     pub size: Bytes,
 }
@@ -85,17 +93,24 @@ pub struct Report {
     pub agings: u64,
     /// The processes whose unused memory is known.
     pub cold: Vec<(ProcessId, Cold)>,
+    /// The learned thresholds.
+    pub learned: Vec<Learned>,
 }
 
 /// The thread.
 pub type AgingThread = Thread<Order, Report>;
 
-/// Starts the thread. It writes samples to `dir`, and ages groups through `actuator`.
-pub fn start(kernel: Arc<Kernel>, dir: PathBuf, actuator: Box<dyn Actuator>) -> Result<AgingThread> {
+/// Starts the thread. It writes samples and thresholds below `root`, and ages groups through
+/// `actuator`.
+pub fn start(kernel: Arc<Kernel>, root: &Path, actuator: Box<dyn Actuator>) -> Result<AgingThread> {
+    let (history, state_dir) = (paths::history(root), paths::state_dir(root));
     Thread::start("omr-age", move |inbox| {
         let boot = kernel.read_boot_id().unwrap_or_default();
-        let mut ager = Ager::new(&kernel, Store::new(&dir, &boot, Bytes::ZERO), boot.into(), actuator);
+        let store = Store::new(&history, &boot, Bytes::ZERO);
+        let thresholds = Thresholds::load(&state_dir, clock::read_monotonic());
+        let mut ager = Ager::new(&kernel, store, thresholds, boot.into(), actuator);
         inbox.each(|order, stop| ager.carry_out(order, stop));
+        ager.thresholds.save(clock::read_wall().as_secs());
     })
 }
 
@@ -118,6 +133,7 @@ struct Ager<'a> {
     boot: std::rc::Rc<str>,
     counters: HashMap<GroupId, Counters>,
     own_reclaim: OwnReclaim,
+    thresholds: Thresholds,
     /// The total cost at the last samples.
     last_cost: Cost,
     /// The machine has several NUMA nodes with memory.
@@ -128,7 +144,13 @@ struct Ager<'a> {
 }
 
 impl<'a> Ager<'a> {
-    fn new(kernel: &'a Kernel, store: Store, boot: std::rc::Rc<str>, actuator: Box<dyn Actuator>) -> Self {
+    fn new(
+        kernel: &'a Kernel,
+        store: Store,
+        thresholds: Thresholds,
+        boot: std::rc::Rc<str>,
+        actuator: Box<dyn Actuator>,
+    ) -> Self {
         let observer = Observer::new(kernel);
         let (counters, last_cost) = (HashMap::new(), Cost::default());
         Ager {
@@ -139,6 +161,7 @@ impl<'a> Ager<'a> {
             boot,
             counters,
             own_reclaim: OwnReclaim::default(),
+            thresholds,
             last_cost,
             has_nodes: false,
             obstacle: None,
@@ -148,6 +171,7 @@ impl<'a> Ager<'a> {
 
     fn carry_out(&mut self, mut order: Order, stop: &Flag) -> Report {
         let reclaimed = std::mem::take(&mut order.reclaimed);
+        self.prepare_to_learn(&order, &reclaimed);
         self.own_reclaim.add(reclaimed, |group| last_agings(&self.observer, group));
         let cpu = clock::read_thread_cpu();
         let agings = self.observer.cost().agings;
@@ -177,7 +201,41 @@ impl<'a> Ager<'a> {
         }
         let cost = clock::read_thread_cpu().saturating_sub(cpu);
         let agings = self.observer.cost().agings - agings;
-        Report { due: order.due, ages: order.ages, old, cost, agings, cold }
+        self.thresholds.save_if_due(clock::read_monotonic(), clock::read_wall().as_secs());
+        let learned = self.thresholds.learned();
+        Report { due: order.due, ages: order.ages, old, cost, agings, cold, learned }
+    }
+
+    /// Notes which groups' thresholds are learned, and what was reclaimed from them.
+    fn prepare_to_learn(&mut self, order: &Order, reclaimed: &[Reclaimed]) {
+        let learning = || order.groups.iter().filter(|wanted| wanted.learns);
+        let groups = learning().map(|wanted| (wanted.id, wanted.path.as_path()));
+        self.thresholds.retain(groups, &order.terms.slo, clock::read_wall().as_secs());
+        learning().for_each(|wanted| self.thresholds.note_reclaimed(wanted.id, &wanted.path, reclaimed));
+    }
+
+    /// Moves the thresholds of groups that were aged just now.
+    fn learn(&mut self, order: &Order, is_chosen: impl Fn(GroupId) -> bool) {
+        for wanted in order.groups.iter().filter(|wanted| wanted.learns && is_chosen(wanted.id)) {
+            let Some(counters) = self.read_counters(wanted) else { continue };
+            let group = self.observer.groups().iter().find(|group| group.id == wanted.id);
+            let Some(seen) = group.and_then(|group| Seen::new(group.nodes())) else { continue };
+            self.thresholds.observe(wanted.id, &wanted.path, &seen, counters, &order.terms);
+        }
+    }
+
+    fn read_counters(&mut self, wanted: &Wanted) -> Option<thresholds::Counters> {
+        let group = Group::open(self.kernel.cgroup().ok()?, &wanted.path).ok()?;
+        if group.id() != wanted.id {
+            return None;
+        }
+        let stat = group.read_stat(&mut self.buffer).ok()?;
+        let swapped_in = stat.pswpin.or(stat.workingset_refault_anon);
+        Some(thresholds::Counters {
+            size: wanted.own,
+            swapped_in: swapped_in.map(|pages| pages.bytes(self.kernel.page())),
+            stalled: psi::read_group_some_total(group.dir(), Resource::Memory, &mut self.buffer),
+        })
     }
 
     /// Anonymous memory of a process, less the amount that it has locked. All of it is on the
@@ -215,6 +273,7 @@ impl<'a> Ager<'a> {
         };
         let is_chosen = |id| by_rule.contains_key(&id) || of_others.contains(&id);
         self.observer.age_chosen(&mut *self.actuator, stop, is_chosen)?;
+        self.learn(order, is_chosen);
         // All of it is locked in memory: up to 1.9 KiB of each group and node.
         self.observer.keep(AGES[AGES.len() - 1]);
         let page = self.kernel.page();

@@ -11,7 +11,7 @@ use omr_machine::processes::Finder;
 use omr_machine::statements::{StatementStore, Statements};
 use omr_policy::pace::Job;
 use omr_policy::statement::Statement;
-use omr_policy::{Decision, End, Finished, Mode, Reason, State};
+use omr_policy::{Decision, End, Finished, Mode, Reason, Signals, State, swap_floor};
 use omr_units::{Bytes, GroupId, Monotonic};
 
 use crate::aging::{self, Aging};
@@ -29,6 +29,7 @@ use crate::server::Peer;
 use crate::settings::Settings;
 use crate::statements;
 use crate::sweeps::{self, Next, Sweeps};
+use crate::thresholds::Terms;
 use crate::work::Work;
 use crate::worker::{Order, Outcome};
 use crate::world::World;
@@ -454,7 +455,23 @@ impl Daemon {
         let decision = self.mind.decision.as_ref();
         let machine = self.readings.signals.as_ref().map(|signals| &signals.machine);
         let may_age = aging::may_age(&self.settings.config, decision, machine) && !self.work.is_busy();
-        self.aging.order_if_due(&self.settings.config, now, may_age, &self.world, &self.processes);
+        let terms = self.terms();
+        self.aging.order_if_due(&self.settings.config, now, may_age, terms, &self.world, &self.processes);
+    }
+
+    /// What learned thresholds must keep.
+    fn terms(&self) -> Terms {
+        let config = &self.settings.config;
+        let signals = self.readings.signals.as_ref();
+        let swap = signals.and_then(|signals| signals.machine.swap);
+        let on_disk = swap.is_none_or(|swap| swap.on_disk);
+        let left = |hour| self.mind.state.writes.left(hour, config.guard.max_swap_writes);
+        let floor = |signals: &Signals| swap_floor(config, signals.machine.swap_context(), Bytes::ZERO);
+        Terms {
+            slo: config.slo.slo(on_disk, self.host.kernel.page().bytes()),
+            write_budget_used: on_disk && signals.is_some_and(|signals| left(signals.hour) < config.sweep.smallest),
+            swap_at_floor: swap.zip(signals).is_some_and(|(swap, signals)| swap.free <= floor(signals)),
+        }
     }
 
     fn set_ages_obstacle(&mut self, why: String) {

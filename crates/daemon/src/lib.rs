@@ -38,6 +38,7 @@ mod statements;
 mod sweeps;
 mod tally;
 mod thread;
+mod thresholds;
 mod timer;
 mod views;
 mod work;
@@ -107,7 +108,7 @@ fn start(host: Host, settings: Settings) -> Result<EventLoop> {
     if !settings.loaded.processes.is_empty() {
         processes::warn_of_missing_rights(&host.kernel);
     }
-    let aging = aging_thread::start(Arc::clone(&host.kernel), paths::history(&host.root), settings.actuator())?;
+    let aging = aging_thread::start(Arc::clone(&host.kernel), &host.root, settings.actuator())?;
     let server = Server::listen(&host.root)?;
     EventLoop::new(Daemon::new(host, settings, work, aging)?, server)
 }

@@ -63,6 +63,7 @@ struct Machine {
 }
 
 const GROUP: &str = "app.scope";
+const AUTO_ANY_AGE: &str = "goal = 'auto'\n[[group]]\nmatch = '*'\nolder_than = '0s'\n";
 const MEMORY_STAT: &str = "anon 67108864\nfile 0\nshmem 0\nfile_dirty 0\nswapcached 0\n\
     workingset_refault_anon 0\nworkingset_refault_file 0\n";
 
@@ -71,14 +72,14 @@ impl Machine {
         Self::with_config("")
     }
 
-    /// The same with this text at the top of the configuration.
-    fn with_config(top: &str) -> Self {
+    /// The same with this configuration.
+    fn with_config(config: &str) -> Self {
         let mut root = FakeRoot::captured(Release::V6_12)
             .proc("self/cgroup", "0::/system.slice/omr.service\n")
             .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
             .file("run/omr/lock", "")
             .file("var/lib/omr/ledger.jsonl", "")
-            .file("etc/omr/omr.toml", format!("{top}\n[sweep]\nafter_boot = '0s'\n"))
+            .file("etc/omr/omr.toml", format!("{config}\n[sweep]\nafter_boot = '0s'\n"))
             .group(
                 GROUP,
                 &[
@@ -187,7 +188,7 @@ fn an_idle_machine_is_swept_and_a_busy_one_is_not() {
 
 #[test]
 fn with_the_goal_auto_an_idle_machine_is_swept_only_where_memory_lacks() {
-    let mut machine = Machine::with_config("goal = 'auto'");
+    let mut machine = Machine::with_config(AUTO_ANY_AGE);
     machine.set_available(288_700);
     machine.pass(600, 0);
     assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
@@ -224,9 +225,20 @@ fn with_the_goal_auto_an_idle_machine_is_swept_only_where_memory_lacks() {
 }
 
 #[test]
-fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_happened() {
-    // The kernel reports free memory to a host, but no rule says what is cold.
+fn with_the_goal_auto_only_memory_that_is_known_to_be_cold_is_reclaimed() {
     let mut machine = Machine::with_config("goal = 'auto'");
+    machine.set_available(200_000);
+    machine.pass(600, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) });
+    assert_eq!(explained["reason"]["kind"], "learning", "{explained}");
+    // The control is the test above: a rule allows memory of any age.
+}
+
+#[test]
+fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_happened() {
+    // The kernel reports free memory to a host, and the rule is for memory of any age.
+    let mut machine = Machine::with_config(AUTO_ANY_AGE);
     machine.set_available(288_700);
     machine.root.write("sys/module/page_reporting/parameters/page_reporting_order", "9\n");
     machine.pass(120, 0);
@@ -236,7 +248,7 @@ fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_hap
     assert!(explained["verdict"].as_str().is_some_and(|text| text.contains("only the host would gain")), "{explained}");
 
     // A machine that can hibernate, with a disk that writes 4 MiB in a second.
-    let mut machine = Machine::with_config("goal = 'auto'");
+    let mut machine = Machine::with_config(AUTO_ANY_AGE);
     machine.set_available(288_700);
     for (file, text) in [
         ("sys/power/state", "freeze mem disk\n"),

@@ -178,6 +178,10 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
             explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
         }
     }
+    if let Some(learned) = daemon.aging.why(node.id) {
+        let phase = if learned.is_settled { "" } else { ", observed only" };
+        explanation.guards.push(format!("threshold {}{phase}: {}", short(learned.step.age()), learned.why));
+    }
     if let Some(refaults) = daemon.mind.state.refaults_this_minute(seen) {
         let allowed = daemon.settings.config.guard.refaults_per_minute;
         explanation.guards.push(format!("{refaults} came back this minute, {allowed} is allowed"));

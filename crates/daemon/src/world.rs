@@ -8,7 +8,7 @@ use omr_kernel::memcg::Group;
 use omr_machine::groups::class::Classifier;
 use omr_machine::groups::tree::{Node, Tree};
 use omr_machine::sample::cpu::CpuByClass;
-use omr_policy::Class;
+use omr_policy::{Class, Goal, MinAge};
 use omr_units::{Bytes, GroupId, Monotonic};
 
 use crate::effects::SparedGroup;
@@ -38,6 +38,8 @@ pub struct World {
     pub cpu: CpuByClass,
     /// When the next scan is due.
     pub next_scan: Monotonic,
+    /// The minimum age of memory in groups for which no rule says one.
+    without_rule: MinAge,
     scan_took: Duration,
     collecting_took: Duration,
 }
@@ -53,6 +55,7 @@ impl World {
             groups: Vec::new(),
             cpu: CpuByClass::default(),
             next_scan: Monotonic(0),
+            without_rule: without_rule(settings),
             scan_took: Duration::ZERO,
             collecting_took: Duration::ZERO,
         }
@@ -62,6 +65,7 @@ impl World {
     pub fn reconfigure(&mut self, host: &Host, settings: &Settings) {
         self.classifier = Classifier::new(&settings.loaded.groups, &host.own_group);
         self.tree.reclassify();
+        self.without_rule = without_rule(settings);
     }
 
     /// Returns true if a scan would take so long that foreground work is noticed too late.
@@ -93,7 +97,7 @@ impl World {
     /// Updates the groups for the policy, and the CPU counters, from the groups' classes.
     pub fn refresh_groups(&mut self, host: &Host) {
         self.groups.clear();
-        self.groups.extend(self.tree.groups());
+        self.groups.extend(self.tree.groups(self.without_rule));
         if let Err(err) = self.cpu.update(&host.kernel, &self.tree, host.own_id) {
             log::warn!("{err}");
         }
@@ -164,6 +168,12 @@ impl World {
         self.tree.nodes().iter().find(|node| node.id == id)
     }
 
+    /// Returns true if a rule asks for a minimum age in the group.
+    pub fn has_age_rule(&self, id: GroupId) -> bool {
+        let assignment = self.node(id).and_then(|node| self.tree.assignment(node));
+        assignment.is_some_and(|assignment| assignment.older_than().is_some())
+    }
+
     /// A group as the policy sees it.
     pub fn group(&self, id: GroupId) -> Option<&omr_policy::Group> {
         self.groups.iter().find(|group| group.id == id)
@@ -174,5 +184,13 @@ impl World {
     pub fn open_background(&self, host: &Host) -> Option<Group> {
         let some = self.groups.iter().find(|group| group.class == Class::Background)?;
         Group::open(host.kernel.cgroup().ok()?, &self.tree.path(some.id)?).ok()
+    }
+}
+
+/// With the goal "auto" only cold memory is reclaimed, unless a rule allows any age.
+fn without_rule(settings: &Settings) -> MinAge {
+    match settings.config.goal {
+        Goal::Auto => MinAge::Learned,
+        Goal::Free | Goal::Hibernate => MinAge::Any,
     }
 }

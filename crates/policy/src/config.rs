@@ -5,6 +5,8 @@ use core::time::Duration;
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use serde::{Deserialize, Serialize};
 
+use crate::threshold::{PromotionRate, Slo, Step};
+
 /// The whole configuration of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
@@ -22,6 +24,9 @@ pub struct Config {
     pub sweep: Sweep,
     /// Limits that keep sweeps from doing harm.
     pub guard: Guard,
+    /// What learned thresholds must keep.
+    #[serde(default)]
+    pub slo: Objective,
     /// When background processes are hinted.
     pub hints: Hints,
     /// The intervals of samples and agings, and the size of the history.
@@ -231,6 +236,45 @@ impl Default for Guard {
     }
 }
 
+/// What the threshold of a group must keep, where a rule says `older_than = "auto"`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Objective {
+    /// The most promotions in a minute, as a share of the memory in use, with swap in memory
+    /// (zram). Swap on a disk has less.
+    pub promotions: Permyriad,
+    /// The share of time in which a shorter threshold must have kept that before it is used.
+    pub kept: Permyriad,
+    /// The time for which a new group is only observed.
+    pub warm_up: Duration,
+    /// The shortest threshold.
+    pub shortest: Duration,
+    /// The longest threshold, with which a group begins.
+    pub longest: Duration,
+}
+
+impl Default for Objective {
+    fn default() -> Self {
+        let Slo { kept, warm_up, least, most, .. } = Slo::default();
+        Objective { promotions: Permyriad(20), kept, warm_up, shortest: least.age(), longest: most.age() }
+    }
+}
+
+impl Objective {
+    /// The objective on this machine. Without a measured time, a disk counts as slow.
+    pub fn slo(&self, swap_is_on_disk: bool, page: Bytes) -> Slo {
+        let promotions = PromotionRate(self.promotions.0.saturating_mul(100));
+        let (least, most) = (Step::not_below(self.shortest), Step::not_below(self.longest));
+        Slo {
+            promotions: if swap_is_on_disk { promotions.for_device(None) } else { promotions },
+            kept: self.kept,
+            warm_up: self.warm_up,
+            least: least.min(most),
+            most,
+            page,
+        }
+    }
+}
+
 /// When background processes are hinted. Rules, users and agents say which processes those are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hints {
@@ -287,6 +331,17 @@ impl Default for History {
     fn default() -> Self {
         History { every: Duration::from_secs(600), size: Bytes::mib(96), budget: Permyriad(20) }
     }
+}
+
+/// The memory of a group that sweeps may reclaim, by age: the value of `older_than`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MinAge {
+    /// Memory of any age.
+    Any,
+    /// Only memory that is known to be unused for this time. Never zero.
+    Time(Duration),
+    /// The same, with the threshold that the daemon learns for the group.
+    Learned,
 }
 
 /// The class of a group or process, which says what omr may do to it.

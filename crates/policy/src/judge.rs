@@ -107,12 +107,13 @@ fn judge_cold(
     config: &Config,
     state: &State,
     signals: &Signals,
-    ColdOnly { min_age, cold }: &ColdOnly,
+    ColdOnly { min_age, cold, learned }: &ColdOnly,
     memory: &Reclaimable,
     swept: Option<&Swept>,
 ) -> Result<Job, Reason> {
     let cold = match cold {
         ColdAmount::Known { bytes } => *bytes,
+        ColdAmount::NotYet if *learned => return Err(Reason::Learning { threshold: *min_age }),
         ColdAmount::NotYet => return Err(Reason::NotAged { needed: *min_age }),
         ColdAmount::Never { why } => return Err(Reason::NoAges { why: why.clone() }),
     };

@@ -46,7 +46,9 @@ pub mod trial;
 pub mod zram;
 
 pub use budget::Writes;
-pub use config::{Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, Mode, Stop, Sweep};
+pub use config::{
+    Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, MinAge, Mode, Objective, Stop, Sweep,
+};
 pub use decide::{Decision, decide, next};
 pub use gates::swap_floor;
 pub use judge::judge;

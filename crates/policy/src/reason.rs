@@ -139,6 +139,12 @@ pub enum Reason {
         /// The age from which on memory is cold.
         needed: Duration,
     },
+    /// Only cold memory may be reclaimed, and it is not known yet what of the group is cold: its
+    /// threshold is being learned, or was learned too short a time ago.
+    Learning {
+        /// The threshold as it is now.
+        threshold: Duration,
+    },
     /// Only cold memory may be reclaimed, and there is too little of it.
     #[serde(rename = "young")]
     LittleCold {
@@ -368,7 +374,15 @@ impl Reason {
             Reason::Keep { keep } => write!(f, "its rule keeps {keep}, which covers all of its memory"),
             Reason::TooSmall { gain, smallest } => write!(f, "{gain} to gain, {smallest} is worth a sweep"),
             Reason::NoAges { why } => {
-                write!(f, "its rule reclaims only cold memory, and ages are not known here: {why}")
+                write!(f, "only its cold memory is reclaimed, and ages are not known here: {why}")
+            }
+            Reason::Learning { threshold } => {
+                write!(
+                    f,
+                    "only memory that will not be missed is reclaimed, and omr still learns which that is \
+                     (threshold {})",
+                    short(*threshold)
+                )
             }
             Reason::NotAged { needed } => {
                 write!(
@@ -483,6 +497,7 @@ impl Reason {
             | Reason::TooSmall { .. }
             | Reason::NoAges { .. }
             | Reason::NotAged { .. }
+            | Reason::Learning { .. }
             | Reason::LittleCold { .. }
             | Reason::SweptAlready { .. }
             | Reason::JustSwept { .. }

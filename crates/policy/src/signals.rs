@@ -144,7 +144,7 @@ pub struct Group {
     pub cold_only: Option<ColdOnly>,
 }
 
-/// An `older_than` rule and what is known for it.
+/// An `older_than` rule, or the threshold that was learned for it, and what is known for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColdOnly {
     /// Only memory that was certainly unused for this long may be reclaimed.
@@ -153,6 +153,9 @@ pub struct ColdOnly {
     /// The amount of memory.
     #[serde(rename = "old")]
     pub cold: ColdAmount,
+    /// True if the daemon learns the age.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub learned: bool,
 }
 
 /// The memory of a group that is cold by its rule.

@@ -36,6 +36,8 @@ pub struct Node {
     ages: Ages,
     /// Since they were last forgotten.
     promotions: Option<Promotions>,
+    /// Between the last two agings.
+    latest: Option<Promotions>,
     lists: Lists,
     /// True if the last reading had this node.
     listed: bool,
@@ -71,7 +73,8 @@ impl ObservedGroup {
 
 impl Node {
     fn add(&mut self, reading: Reading) {
-        let Some(later) = self.ages.add(reading) else { return };
+        self.latest = self.ages.add(reading);
+        let Some(later) = self.latest else { return };
         match &mut self.promotions {
             Some(promotions) => promotions.add_later(&later),
             None => self.promotions = Some(later),
@@ -81,6 +84,16 @@ impl Node {
     /// Returns the promotions since they were last forgotten; `None`: unknown.
     pub fn promotions(&self) -> Option<&Promotions> {
         self.promotions.as_ref()
+    }
+
+    /// Returns the promotions between the last two agings; `None`: unknown.
+    pub fn latest(&self) -> Option<&Promotions> {
+        self.latest.as_ref()
+    }
+
+    /// Returns how long the group was observed at the last aging.
+    pub fn reach(&self) -> Duration {
+        self.ages.reach()
     }
 
     /// Returns the anonymous and shared memory.
@@ -287,7 +300,7 @@ impl<'a> Observer<'a> {
             if node.is_empty() {
                 // All memory is gone, or MGLRU was switched off.
                 node.ages = Ages::default();
-                node.promotions = None;
+                (node.promotions, node.latest) = (None, None);
             } else if let Some(reading) = to_reading(self.kernel, &node.lists, self.read_at).filter(|_| aged) {
                 self.cost.agings += 1;
                 node.add(reading);
@@ -333,6 +346,7 @@ impl ObservedGroup {
                 file,
                 ages: Ages::default(),
                 promotions: None,
+                latest: None,
                 lists: *lists,
                 listed: true,
                 youngest_before: None,

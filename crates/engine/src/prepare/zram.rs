@@ -23,9 +23,9 @@ use omr_kernel::swap::{self, SwapDevice, SwapKind};
 use omr_kernel::{Kernel, clock};
 use omr_machine::groups::tree::Tree;
 use omr_machine::inventory::read_groups;
-use omr_policy::Class;
 use omr_policy::forecast::Forecast;
 use omr_policy::zram::{Inputs, StaysOn};
+use omr_policy::{Class, MinAge};
 use omr_units::{Bytes, GroupId, Limit};
 use serde::{Deserialize, Serialize};
 
@@ -199,7 +199,7 @@ fn sum_groups(kernel: &Kernel, tree: &Tree, inputs: &mut Inputs) -> Result<Resul
         own[parent] = own[parent] - if parent == index { Bytes::ZERO } else { swapped };
     }
     let swapped: HashMap<GroupId, Bytes> = nodes.iter().zip(own).map(|(node, own)| (node.id, own)).collect();
-    for group in tree.groups().filter(|group| group.class == Class::Background) {
+    for group in tree.groups(MinAge::Any).filter(|group| group.class == Class::Background) {
         let (Some(current), Some(unprotected)) = (group.current, group.unprotected) else { continue };
         let kept = |size| group.keep.map_or(Bytes::ZERO, |keep| keep.of(size));
         let gain = (current - kept(current)).min(unprotected);

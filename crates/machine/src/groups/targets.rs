@@ -7,7 +7,7 @@ use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, Result};
-use omr_policy::Class;
+use omr_policy::{Class, MinAge};
 use omr_units::{Bytes, GroupId, Limit};
 
 use crate::groups::tree::{Node, Tree};
@@ -62,7 +62,7 @@ pub fn find_below(tree: &Tree, top: Option<GroupId>, ignore_low: bool) -> Vec<Ca
         }
         false
     };
-    tree.groups()
+    tree.groups(MinAge::Any)
         .filter(|group| group.class == Class::Background)
         .filter_map(|group| {
             let index = places.get(&group.id).copied().filter(|&index| below(index))?;

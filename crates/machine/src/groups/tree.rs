@@ -15,7 +15,8 @@ use omr_kernel::inotify::Watches;
 use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
 use omr_kernel::{Dir, Kernel, Result};
 use omr_policy::statement::Presence;
-use omr_policy::{Class, ColdAmount, ColdOnly};
+use omr_policy::threshold::Step;
+use omr_policy::{Class, ColdAmount, ColdOnly, MinAge};
 use omr_units::{Bytes, GroupId, Limit, Monotonic};
 
 use crate::groups::class::{Assignment, Classifier};
@@ -390,9 +391,9 @@ impl Tree {
     /// Returns the groups that can be swept, for the policy: each leaf of the memory controller,
     /// and each internal group with `subtree_reclaimable`. An internal group counts with the memory
     /// that is not charged to its children, such as the page cache that removed children left
-    /// behind.
-    pub fn groups(&self) -> impl Iterator<Item = omr_policy::Group> + '_ {
-        self.nodes.iter().enumerate().filter_map(|(index, node)| {
+    /// behind. `without_rule`: the minimum age of memory in groups for which no rule says one.
+    pub fn groups(&self, without_rule: MinAge) -> impl Iterator<Item = omr_policy::Group> + '_ {
+        self.nodes.iter().enumerate().filter_map(move |(index, node)| {
             let parent = node.parent as usize;
             if parent == index || node.current.is_none() {
                 return None;
@@ -419,8 +420,18 @@ impl Tree {
                 refaults: node.refaults,
                 unprotected: node.unprotected,
                 keep: assignment.keep,
-                cold_only: assignment.older_than().map(|min_age| ColdOnly { min_age, cold: ColdAmount::NotYet }),
+                cold_only: cold_only(assignment.age_rule().unwrap_or(without_rule)),
             })
         })
     }
+}
+
+/// Nothing is known yet. A threshold begins with the longest.
+fn cold_only(age: MinAge) -> Option<ColdOnly> {
+    let min_age = match age {
+        MinAge::Any => return None,
+        MinAge::Time(age) => age,
+        MinAge::Learned => Step::MOST.age(),
+    };
+    Some(ColdOnly { min_age, cold: ColdAmount::NotYet, learned: age == MinAge::Learned })
 }

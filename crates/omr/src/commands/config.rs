@@ -7,7 +7,7 @@ use anyhow::Result;
 use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_config as config;
-use omr_config::{GroupRule, KEYS, Loaded, Place, Selector, TABLES, time_text};
+use omr_config::{GroupRule, KEYS, Loaded, Place, Selector, TABLES, age_text};
 use omr_engine::aging::{self, Missing, NO_SWAP};
 use omr_kernel::Kernel;
 use omr_machine::groups::lint;
@@ -180,7 +180,7 @@ fn fields(rule: &GroupRule) -> Vec<(&'static str, String)> {
     let mut fields = vec![(selector, rule.selector.glob().to_string())];
     fields.extend(rule.class.map(|class| ("class", class.name().to_owned())));
     fields.extend(rule.keep.map(|keep| ("keep", keep.exact())));
-    fields.extend(rule.older_than.map(|age| ("older_than", time_text(age))));
+    fields.extend(rule.older_than.map(|age| ("older_than", age_text(age))));
     fields
 }
 

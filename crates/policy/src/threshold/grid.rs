@@ -5,16 +5,14 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// The number of ages on the grid.
-pub const STEPS: usize = 15;
+pub const STEPS: usize = 9;
 
-/// Seconds. Each age is 1.5 times the one before, from 2 min on; the last one is 8 h.
+/// Minutes. Each age is about twice the one before, and is one of [`AGES`](crate::age::AGES).
 ///
-/// MGLRU keeps four generations. A group that is aged every third of its threshold is known at the
-/// threshold and at two thirds of it, the next shorter age. A group that is aged every half is
-/// known at the half, which bounds the next shorter age only loosely: in a simulated load the
-/// threshold then stayed at 8 h, and came down otherwise.
-const SECONDS: [u16; STEPS] =
-    [120, 180, 270, 405, 608, 911, 1367, 2050, 3075, 4613, 6920, 10_380, 15_570, 23_354, 28_800];
+/// MGLRU keeps four generations. A group that is aged every half of its threshold has borders
+/// between generations at the threshold and at half of it. So memory as old as the threshold can be
+/// reclaimed, and the next shorter age is judged exactly.
+const MINUTES: [u64; STEPS] = [2, 4, 8, 15, 30, 60, 120, 240, 480];
 
 /// One age on the grid from 2 min to 8 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -25,7 +23,7 @@ impl Step {
     /// 2 min: the age from which on Google counts memory as cold.
     pub const LEAST: Step = Step(0);
     /// 8 h: the age at which Google's one byte of 2 min steps ends.
-    pub const MOST: Step = Step(14);
+    pub const MOST: Step = Step(8);
 
     /// All ages, the shortest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Step> {
@@ -34,7 +32,7 @@ impl Step {
 
     /// The age.
     pub fn age(self) -> Duration {
-        Duration::from_secs(u64::from(SECONDS[self.index()]))
+        Duration::from_secs(60 * MINUTES[self.index()])
     }
 
     /// The next shorter age; `None`: this is the shortest.

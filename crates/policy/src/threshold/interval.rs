@@ -23,8 +23,7 @@ pub const SMALL_PAGES: u64 = 8;
 pub struct Promoted {
     /// The age. It need not be on the grid.
     pub age: Duration,
-    /// The amount in the interval, with memory that came back from swap and without memory that was
-    /// only reclaimed. Memory that was older than `age` when the interval began is the least. The
+    /// The amount in the interval, without memory that was only reclaimed. Memory that was older than `age` when the interval began is the least. The
     /// most is the memory that was older than `age` less the interval's length, as it may have
     /// reached the age before it was used. (In a simulated load with agings every 10 min, a most
     /// without that broke P in 20 % of the time.)
@@ -38,11 +37,16 @@ pub struct Interval {
     pub length: Duration,
     /// Memory charged to the group.
     pub size: Bytes,
-    /// Promotions at the ages that can be told now, in any order. An age is left out where nothing
-    /// can be said about it, as before the group was observed for that long; a most of all memory
-    /// would count as promotions. Promotions at a shorter age include those at a longer one, so an
-    /// age on the grid that is left out has at most the promotions of the next shorter age here.
+    /// Promotions at the ages that can be told now, in any order. Promotions at a shorter age
+    /// include those at a longer one, so an age on the grid that is left out has at most the
+    /// promotions of the next shorter age here.
     pub promoted: Vec<Promoted>,
+    /// How long the group was observed. At longer ages, the most of the promotions is that of a
+    /// shorter age: it can show that P was kept, but not that P was broken.
+    pub reach: Duration,
+    /// Memory that came back from swap. It was reclaimed at an age near the threshold, so it counts
+    /// as promoted at the threshold and at shorter ages.
+    pub swapped_in: Bytes,
     /// W: memory used within 2 min; `None`: unknown.
     pub working_set: Option<Bounds>,
     /// The share of time in which some task of the group waited for memory (PSI some); `None`:
@@ -81,9 +85,9 @@ impl Verdicts {
         self.0[step.index()]
     }
 
-    /// The shortest age that kept P; `None`: no age is known to have kept it.
+    /// The shortest age that has not broken P; `None`: each age has.
     pub fn best(&self) -> Option<Step> {
-        Step::all().find(|&step| self.at(step) == Verdict::Kept)
+        Step::all().find(|&step| self.at(step) != Verdict::Broken)
     }
 }
 
@@ -101,8 +105,12 @@ pub(super) struct Window {
     largest: u64,
     /// The most that was promoted at each age, in KiB.
     promoted: [u32; STEPS],
+    /// Memory that came back from swap while the threshold was at least at each age, in KiB.
+    swapped_in: [u32; STEPS],
     /// A mask of the ages at which the promotions of some interval are unknown.
     missing: u16,
+    /// A mask of the ages that are longer than the group was observed in some interval.
+    beyond: u16,
 }
 
 const ALL: u16 = (1 << STEPS) - 1;
@@ -110,7 +118,8 @@ const ALL: u16 = (1 << STEPS) - 1;
 const MILLION_MINUTES: u128 = 60_000 * 1_000_000;
 
 impl Window {
-    pub fn add(&mut self, seen: &Interval) {
+    /// Adds an interval in which the threshold was at this age.
+    pub fn add(&mut self, seen: &Interval, threshold: Step) {
         let length = millis(seen.length);
         self.length = self.length.saturating_add(length);
         let Some(working_set) = seen.working_set else { return self.lose() };
@@ -120,13 +129,23 @@ impl Window {
         self.work = self.work.saturating_add(working_set.saturating_mul(length));
         self.largest = self.largest.max(working_set);
         for step in Step::all() {
+            if step.age() > seen.reach {
+                self.beyond |= step.bit();
+            }
             let Some(most) = seen.most(step) else {
                 self.missing |= step.bit();
                 continue;
             };
-            let sum = &mut self.promoted[step.index()];
-            *sum = sum.saturating_add(u32::try_from(most.0.div_ceil(1024)).unwrap_or(u32::MAX));
+            add_kib(&mut self.promoted[step.index()], most);
         }
+        for step in Step::all().filter(|step| *step <= threshold) {
+            add_kib(&mut self.swapped_in[step.index()], seen.swapped_in);
+        }
+    }
+
+    /// All that was promoted at an age, in KiB.
+    fn all_promoted(&self, step: Step) -> u128 {
+        u128::from(self.promoted[step.index()]) + u128::from(self.swapped_in[step.index()])
     }
 
     /// Some time of the window is unknown at every age.
@@ -148,10 +167,12 @@ impl Window {
         let mut verdicts = [Verdict::Unknown; STEPS];
         let mut is_broken = false;
         for step in Step::all().rev() {
-            is_broken |= u128::from(self.promoted[step.index()]) * MILLION_MINUTES > allowed;
+            let is_above = self.all_promoted(step) * MILLION_MINUTES > allowed;
+            let is_back = u128::from(self.swapped_in[step.index()]) * MILLION_MINUTES > allowed;
+            is_broken |= is_back || (is_above && self.beyond & step.bit() == 0);
             verdicts[step.index()] = match is_broken {
                 true => Verdict::Broken,
-                false if self.missing & step.bit() != 0 => Verdict::Unknown,
+                false if is_above || self.missing & step.bit() != 0 => Verdict::Unknown,
                 false => Verdict::Kept,
             };
         }
@@ -161,8 +182,8 @@ impl Window {
     /// The most that was promoted at an age, per minute of the known time. Where that is unknown,
     /// it is the most that is known of longer ages.
     pub fn per_minute(&self, step: Step) -> Bytes {
-        let promoted = self.promoted[step.index()..].iter().max().copied().unwrap_or_default();
-        let kib = u128::from(promoted) * 60_000 / u128::from(self.known.max(1));
+        let promoted = Step::all().skip(step.index()).map(|step| self.all_promoted(step)).max().unwrap_or_default();
+        let kib = promoted * 60_000 / u128::from(self.known.max(1));
         Bytes::kib(u64::try_from(kib).map_or(u64::MAX >> 10, |kib| kib.min(u64::MAX >> 10)))
     }
 
@@ -176,6 +197,10 @@ impl Window {
         self.length < millis(SMALL_TIME)
             && self.known <= self.length
             && u128::from(self.work) <= u128::from(self.largest) * u128::from(self.known)
-            && self.missing & !ALL == 0
+            && (self.missing | self.beyond) & !ALL == 0
     }
+}
+
+fn add_kib(sum: &mut u32, bytes: Bytes) {
+    *sum = sum.saturating_add(u32::try_from(bytes.0.div_ceil(1024)).unwrap_or(u32::MAX));
 }

@@ -9,8 +9,8 @@
 //! * T goes **down** by one step of the [grid](Step) when the next shorter age kept P in this
 //!   interval, in K = 98 % of the last day (or of what is known of it), and has not broken P for an
 //!   hour.
-//! * T goes **up** at once when it broke P, to the shortest age that kept P in that interval, or to
-//!   the longest if none did. The ages below broke P, so T stays for an hour. The hour begins anew
+//! * T goes **up** at once when it broke P, to the shortest age that has not broken P in that
+//!   interval, or to the longest if all did. The ages below broke P, so T stays for an hour. The hour begins anew
 //!   each time the next shorter age breaks P. So the controller is monotonic: more promotions
 //!   never lead to a lower T, at any later time. If the hour began only when T itself broke P, an
 //!   earlier rise would let T go down earlier. (Of what the best fixed T holds in the simulated
@@ -56,7 +56,7 @@ pub const STALL: Permyriad = Permyriad(10);
 /// After an absence of this length, the group is observed for the warm-up again.
 pub const ABSENCE: Duration = Duration::from_secs(600);
 
-/// The threshold of one group: what the controller remembers. A plain value of less than 672 bytes
+/// The threshold of one group: what the controller remembers. A plain value of less than 512 bytes
 /// with nothing on the heap. Its saved form has a version. A saved form with another version or an
 /// impossible value is refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ impl Threshold {
         }
         let left = slo.warm_up.saturating_sub(Duration::from_millis(self.observed));
         self.observed = self.observed.saturating_add(millis(seen.length));
-        self.window.add(seen);
+        self.window.add(seen, from);
         let small = seen.size < SMALL;
         let full = !small || self.window.length >= millis(SMALL_TIME);
         let verdicts = self.window.judge(slo, small, full);

@@ -57,7 +57,7 @@ pub enum Brake {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Reason {
-    /// The threshold broke P: it goes up to the shortest age that kept P, or stays at the longest.
+    /// The threshold broke P: it goes up to the shortest age that has not, or stays at the longest.
     Broke(Figures),
     /// The next shorter age has kept P for long enough: the threshold goes down to it.
     Kept(Figures),

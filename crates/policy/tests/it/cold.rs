@@ -6,7 +6,7 @@ use omr_units::{Amount, Bytes, GroupId};
 use crate::desk::{Desk, group, seconds};
 
 fn cold_only(cold: ColdAmount) -> Option<ColdOnly> {
-    Some(ColdOnly { min_age: seconds(120), cold })
+    Some(ColdOnly { min_age: seconds(120), cold, learned: false })
 }
 
 fn known(mib: u64) -> ColdAmount {
@@ -35,7 +35,7 @@ fn a_group_under_a_rule_loses_only_cold_memory_that_goes_to_swap() {
         (ColdAmount::NotYet, "its rule reclaims only memory unused for 2 min, and ages that long are not known yet"),
         (
             ColdAmount::Never { why: "MGLRU off".into() },
-            "its rule reclaims only cold memory, and ages are not known here: MGLRU off",
+            "only its cold memory is reclaimed, and ages are not known here: MGLRU off",
         ),
     ] {
         assert_eq!(judged(&desk_cold_only(cold)), Err(why.into()));

@@ -48,7 +48,7 @@ fn judged(desk: &Desk) -> Result<u64, String> {
 }
 
 fn cold(mib: u64) -> Option<ColdOnly> {
-    Some(ColdOnly { min_age: seconds(120), cold: ColdAmount::Known { bytes: Bytes::mib(mib) } })
+    Some(ColdOnly { min_age: seconds(120), cold: ColdAmount::Known { bytes: Bytes::mib(mib) }, learned: false })
 }
 
 #[test]
@@ -251,7 +251,7 @@ prop_compose! {
         class in select(vec![Class::Background, Class::Background, Class::Foreground]),
         cold in option::of(0u64..2000),
     ) -> Group {
-        let cold_only = cold.map(|mib| ColdOnly { min_age: seconds(120), cold: ColdAmount::Known { bytes: Bytes::mib(mib) } });
+        let cold_only = cold.map(|mib| ColdOnly { min_age: seconds(120), cold: ColdAmount::Known { bytes: Bytes::mib(mib) }, learned: false });
         Group { class, cold_only, ..group(id, anon, file) }
     }
 }

@@ -15,11 +15,10 @@ mod origin;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use omr_config::{GroupRule, parse_class, parts};
 use omr_policy::statement::Presence;
-use omr_policy::{Class, short};
+use omr_policy::{Class, MinAge, short};
 use omr_units::{Amount, Monotonic};
 
 use self::built_in::BACKGROUND;
@@ -69,10 +68,14 @@ impl Default for Assignment {
 }
 
 impl Assignment {
-    /// Returns the minimum age: sweeps reclaim only memory that is surely unused for this time.
-    /// Never zero.
-    pub fn older_than(&self) -> Option<Duration> {
-        self.age_rule.as_ref()?.older_than.filter(|age| !age.is_zero())
+    /// Returns the minimum age of memory that sweeps may reclaim; `None`: no rule says one.
+    pub fn age_rule(&self) -> Option<MinAge> {
+        self.age_rule.as_ref()?.older_than
+    }
+
+    /// Returns the minimum age that a rule asks for; `None`: any age.
+    pub fn older_than(&self) -> Option<MinAge> {
+        self.age_rule().filter(|age| *age != MinAge::Any)
     }
 
     /// Returns the assignment that a child inherits.
@@ -97,7 +100,11 @@ impl Assignment {
             text += &format!("; keeps {}: matched {rule}", keep.exact());
         }
         if let (Some(age), Some(rule)) = (self.older_than(), &self.age_rule) {
-            text += &format!("; only memory unused for {} is reclaimed: matched {rule}", short(age));
+            let time = match age {
+                MinAge::Time(time) => short(time).to_string(),
+                MinAge::Any | MinAge::Learned => "a learned time".into(),
+            };
+            text += &format!("; only memory unused for {time} is reclaimed: matched {rule}");
         }
         if let Some(ignored) = self.ignored {
             text += &format!("; {ignored}");

@@ -258,14 +258,16 @@ fn an_age_is_inherited_until_a_rule_says_another_or_none() {
         [[group]]\nmatch = 'jobs.slice'\nolder_than = '2m'
         [[group]]\nmatch = 'jobs.slice/long'\nolder_than = '1h'
         [[group]]\nmatch = 'jobs.slice/any'\nolder_than = '0s'
+        [[group]]\nmatch = 'jobs.slice/learns'\nolder_than = 'auto'
     ";
-    let minutes = |minutes: u64| Some(Duration::from_secs(minutes * 60));
+    let minutes = |minutes: u64| Some(MinAge::Time(std::time::Duration::from_secs(minutes * 60)));
     for (path, age) in [
         ("jobs.slice/a", minutes(2)),
         ("jobs.slice/long", minutes(60)),
         ("jobs.slice/long/a", minutes(60)),
         ("jobs.slice/any", None),
         ("jobs.slice/any/a", None),
+        ("jobs.slice/learns/a", Some(MinAge::Learned)),
         ("other", None),
     ] {
         assert_eq!(assigned(config, path).older_than(), age, "{path}");
@@ -275,6 +277,8 @@ fn an_age_is_inherited_until_a_rule_says_another_or_none() {
         "no rule matched: background, and swept only when the machine is idle; \
          only memory unused for 2 min is reclaimed: matched \"jobs.slice\" in /etc/omr/omr.toml:3"
     );
+    let explained = assigned(config, "jobs.slice/learns").explain(Path::new("jobs.slice/learns"));
+    assert!(explained.contains("only memory unused for a learned time is reclaimed"), "{explained}");
 }
 
 #[test]

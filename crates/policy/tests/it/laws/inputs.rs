@@ -20,7 +20,7 @@ pub fn cold_only() -> impl Strategy<Value = Option<ColdOnly>> {
         1 => Just(ColdAmount::NotYet),
         1 => Just(ColdAmount::Never { why: "MGLRU off".into() }),
     ];
-    option::of((1u64..1000, cold).prop_map(|(time, cold)| ColdOnly { min_age: seconds(time), cold }))
+    option::of((1u64..1000, cold).prop_map(|(time, cold)| ColdOnly { min_age: seconds(time), cold, learned: false }))
 }
 
 prop_compose! {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use omr_policy::age::Bounds;
+use omr_policy::age::{AGES, Bounds};
 use omr_policy::threshold::{
     Brake, Interval, Promoted, PromotionRate, Reason, SMALL, STALL, STAY, STEPS, Slo, Step, Threshold,
 };
@@ -15,15 +15,16 @@ fn step(index: usize) -> Step {
 }
 
 #[test]
-fn the_grid_goes_from_2_min_to_8_h_in_steps_of_1_5() {
-    let ages: Vec<u64> = Step::all().map(|step| step.age().as_secs()).collect();
-    assert_eq!((ages.len(), ages[0], ages[STEPS - 1]), (STEPS, 120, 8 * 3600));
-    for pair in ages[..STEPS - 1].windows(2) {
-        assert!((pair[1] * 10).abs_diff(pair[0] * 15) <= 10, "{pair:?}");
+fn the_grid_goes_from_2_min_to_8_h_in_doubled_steps_of_known_ages() {
+    let ages: Vec<Duration> = Step::all().map(Step::age).collect();
+    assert_eq!((ages.len(), ages[0], ages[STEPS - 1]), (STEPS, minutes(2), minutes(480)));
+    for pair in ages.windows(2) {
+        // An aging every half of a threshold judges the next shorter age.
+        assert!(pair[0] >= pair[1] / 2 && pair[0] * 17 < pair[1] * 10, "{pair:?}");
     }
-    assert!(ages[STEPS - 1] * 10 < ages[STEPS - 2] * 15);
+    assert!(ages.iter().all(|age| AGES.contains(age)));
     assert_eq!((Step::LEAST.shorter(), Step::MOST.longer()), (None, None));
-    assert_eq!((Step::not_below(minutes(3)), Step::not_below(minutes(4))), (step(1), step(2)));
+    assert_eq!((Step::not_below(minutes(4)), Step::not_below(minutes(5))), (step(1), step(2)));
     assert_eq!((Step::not_below(Duration::ZERO), Step::not_below(Duration::MAX)), (Step::LEAST, Step::MOST));
 }
 
@@ -130,27 +131,61 @@ fn an_age_between_the_steps_bounds_the_next_longer_one() {
     let slo = Slo::default();
     let seen = |half: Bytes| {
         let at = |minutes_, bytes| Promoted { age: minutes(minutes_), bytes: exactly(bytes) };
-        Interval { promoted: vec![at(240, half), at(480, Bytes::ZERO)], ..minute(Bytes::ZERO) }
+        Interval { promoted: vec![at(210, half), at(480, Bytes::ZERO)], ..minute(Bytes::ZERO) }
     };
-    // T is 8 h; its half is 4 h, and the next step is 6.5 h.
+    // T is 8 h, and the next step is 4 h.
     for (half, to) in [(Bytes::ZERO, step(STEPS - 2)), (Bytes::mib(2), Step::MOST)] {
         let mut threshold = Threshold::new(&slo);
         (0..11).for_each(|_| _ = threshold.observe(&slo, &seen(half)));
         assert_eq!(threshold.step(), to);
     }
-    // Below 4 h nothing is known, so it goes no further.
+    // Below 3.5 h nothing is known, so it goes no further.
     let mut threshold = Threshold::new(&slo);
     let last = (0..30).map(|_| threshold.observe(&slo, &seen(Bytes::ZERO))).last().expect("a move");
-    assert_eq!((last.to, last.reason), (step(12), Reason::Unknown));
+    assert_eq!((last.to, last.reason), (step(STEPS - 2), Reason::Unknown));
+}
+
+#[test]
+fn an_age_longer_than_the_observation_can_keep_p_and_cannot_break_it() {
+    let slo = Slo::default();
+    let seen = |promoted, reach| {
+        let at = Promoted { age: minutes(4), bytes: exactly(promoted) };
+        Interval { promoted: vec![at], reach, ..minute(Bytes::ZERO) }
+    };
+    let kept = |promoted, reach| {
+        let mut threshold = Threshold::new(&slo);
+        (0..20).for_each(|_| _ = threshold.observe(&slo, &seen(promoted, reach)));
+        threshold.kept(step(3))
+    };
+    assert_eq!(kept(Bytes::ZERO, minutes(4)), Some(Permyriad::ONE));
+    assert_eq!(kept(Bytes::mib(2), minutes(4)), None);
+    // The control: the group was observed for that long.
+    assert_eq!(kept(Bytes::mib(2), minutes(15)), Some(Permyriad::ZERO));
+}
+
+#[test]
+fn memory_that_comes_back_from_swap_raises_it_step_by_step() {
+    let slo = Slo::default();
+    // Nothing can be told of longer ages, as after a start of the daemon.
+    let seen = |swapped_in| Interval { swapped_in, reach: minutes(1), ..minute(Bytes::ZERO) };
+    let mut threshold = settled(&slo);
+    for index in 1..4 {
+        assert_eq!(threshold.observe(&slo, &seen(Bytes::mib(2))).to, step(index));
+    }
+    // The control: what comes back is within P, 1 MiB a minute.
+    assert_eq!(threshold.observe(&slo, &seen(Bytes::mib(1))).to, step(3));
 }
 
 #[test]
 fn where_no_age_kept_p_it_goes_to_the_longest() {
-    let slo = Slo { most: step(9), ..Slo::default() };
+    let slo = Slo { most: step(5), ..Slo::default() };
     let mut threshold = settled(&slo);
-    let moved = threshold.observe(&slo, &interval(minutes(1), &[(14, Bytes::mib(2))]));
-    assert_eq!(moved.to, step(9));
-    assert!(matches!(threshold.observe(&slo, &interval(minutes(1), &[(14, Bytes::mib(2))])).reason, Reason::Broke(_)));
+    let moved = threshold.observe(&slo, &interval(minutes(1), &[(STEPS - 1, Bytes::mib(2))]));
+    assert_eq!(moved.to, step(5));
+    assert!(matches!(
+        threshold.observe(&slo, &interval(minutes(1), &[(STEPS - 1, Bytes::mib(2))])).reason,
+        Reason::Broke(_)
+    ));
 }
 
 /// A minute of a group of 100 MiB with a working set of 10 MiB: 20 KiB are allowed a minute.

@@ -50,6 +50,7 @@ impl Reuse {
                 length: minutes(1),
                 size: Bytes::mib(1024),
                 promoted: Step::all().map(at).collect(),
+                reach: Step::MOST.age(),
                 working_set: Some(exactly(Bytes::mib(200))),
                 stalled: Some(Permyriad::ZERO),
                 ..Interval::default()
@@ -85,6 +86,8 @@ prop_compose! {
         falls in vec(select(vec![0u64, 0, 0, 0, 50, 100, 300]), 20),
         working_set in option::weighted(0.95, select(vec![10u64, 100, 100, 100, 120])),
         stalled in option::weighted(0.95, select(vec![0u32, 0, 0, 0, 10, 11])),
+        reach in select(vec![4u64, 60, 480, 480]),
+        swapped_in in select(vec![0u64, 0, 0, 0, 100, 300]),
         brakes in select(vec![(false, false), (false, false), (false, false), (true, false), (false, true)]),
     ) -> Interval {
         let mut ages = ages;
@@ -96,6 +99,8 @@ prop_compose! {
             length: minutes(length),
             size: Bytes::mib(if large { 512 } else { 200 }),
             promoted: promoted.map(|(&age, most)| Promoted { age, bytes: Bounds { least: Bytes::ZERO, most } }).collect(),
+            reach: minutes(reach),
+            swapped_in: Bytes::kib(swapped_in * length),
             working_set: working_set.map(|mib| exactly(Bytes::mib(mib))),
             stalled: stalled.map(Permyriad),
             write_budget_used: brakes.0,
@@ -112,7 +117,7 @@ fn days() -> impl Strategy<Value = Vec<Interval>> {
 }
 
 fn a_slo() -> impl Strategy<Value = Slo> {
-    (0u8..15, 0u8..15, select(vec![50u32, 90, 98, 100]), 0u64..20).prop_map(|(one, two, kept, warm_up)| Slo {
+    (0u8..=8, 0u8..=8, select(vec![50u32, 90, 98, 100]), 0u64..20).prop_map(|(one, two, kept, warm_up)| Slo {
         least: Step::try_from(one.min(two)).expect("on the grid"),
         most: Step::try_from(one.max(two)).expect("on the grid"),
         kept: Permyriad::percent(kept),
@@ -167,6 +172,7 @@ proptest! {
             none[at].working_set = Some(exactly(Bytes::mib(100)));
             none[at].stalled = Some(Permyriad::ZERO);
             (none[at].write_budget_used, none[at].swap_at_floor) = (false, false);
+            none[at].swapped_in = Bytes::ZERO;
             unknown[at] = none[at].clone();
             match what {
                 0 => unknown[at].promoted.clear(),
@@ -218,7 +224,7 @@ proptest! {
     #[test]
     fn a_breach_is_answered_at_once(days in days()) {
         let slo = Slo::default();
-        let large = |seen: Interval| Interval { size: Bytes::mib(512), ..seen };
+        let large = |seen: Interval| Interval { size: Bytes::mib(512), reach: Step::MOST.age(), ..seen };
         let days: Vec<Interval> = days.into_iter().map(large).collect();
         for (moved, seen) in run(&slo, &days).into_iter().zip(&days) {
             let Some(working_set) = seen.working_set else { continue };
@@ -284,6 +290,8 @@ proptest! {
                 length: times[turn % 4],
                 size: number(0),
                 promoted: vec![Promoted { age: times[(turn + 1) % 4], bytes: Bounds { least: number(1), most: number(2) } }],
+                reach: times[(turn + 3) % 4],
+                swapped_in: number(0),
                 working_set: Some(Bounds { least: number(3), most: number(4) }),
                 stalled: Some(Permyriad(rate)),
                 write_budget_used: false,

@@ -9,7 +9,7 @@ mod simulation;
 use std::time::Duration;
 
 use omr_policy::age::Bounds;
-use omr_policy::threshold::{Interval, Promoted, Slo, Step, Threshold};
+use omr_policy::threshold::{Interval, Promoted, STEPS, Slo, Step, Threshold};
 use omr_units::{Bytes, Permyriad};
 
 fn minutes(minutes: u64) -> Duration {
@@ -32,13 +32,15 @@ fn interval(length: Duration, promoted: &[(usize, Bytes)]) -> Interval {
     let mut all: Vec<Promoted> =
         promoted.iter().map(|&(index, bytes)| Promoted { age: at(index), bytes: exactly(bytes) }).collect();
     let last = promoted.last().map_or(0, |&(index, _)| index + 1);
-    if last < 15 {
+    if last < STEPS {
         all.push(Promoted { age: at(last), bytes: exactly(Bytes::ZERO) });
     }
     Interval {
         length,
         size: Bytes::mib(1024),
         promoted: all,
+        reach: Step::MOST.age(),
+        swapped_in: Bytes::ZERO,
         working_set: Some(exactly(Bytes::mib(500))),
         stalled: Some(Permyriad::ZERO),
         write_budget_used: false,

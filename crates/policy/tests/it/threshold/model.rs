@@ -193,6 +193,8 @@ impl Day {
             length: Duration::from_secs(60 * range.len() as u64),
             size: Bytes(u64::from(self.units) * UNIT),
             promoted: ages.iter().map(|&age| promoted(age)).collect(),
+            reach: Step::MOST.age(),
+            swapped_in: Bytes::ZERO,
             working_set: Some(Bounds { least: working_set, most: working_set }),
             stalled: Some(Permyriad::ZERO),
             write_budget_used: false,

@@ -14,7 +14,7 @@ fn saved(threshold: &Threshold) -> Value {
 
 #[test]
 fn a_threshold_is_small() {
-    assert!(size_of::<Threshold>() < 672, "{} bytes", size_of::<Threshold>());
+    assert!(size_of::<Threshold>() < 512, "{} bytes", size_of::<Threshold>());
     let text = saved(&settled(&Slo::default())).to_string();
     assert!(text.len() < 2500, "{} bytes of JSON", text.len());
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use omr_policy::threshold::{Interval, Slo, Step, Threshold};
+use omr_policy::threshold::{Interval, STEPS, Slo, Step, Threshold};
 use serde_json::json;
 
 use super::model::{Day, Load};
@@ -15,8 +15,6 @@ enum Eyes {
     All,
     /// Each minute, at the next shorter age, at the threshold and at 1.5 times it.
     Near,
-    /// As `Near`, but at half the threshold instead of the next shorter age.
-    Half,
     /// As `Near`, every half threshold, and at least every ten minutes.
     Beat,
 }
@@ -56,14 +54,14 @@ fn spoil(threshold: Threshold, broken: Broken) -> Threshold {
     let mut saved = serde_json::to_value(&threshold).expect("plain data");
     match broken {
         Broken::No | Broken::Least | Broken::Cohort => return threshold,
-        Broken::Stay => saved["calm"] = json!(vec![3_600_000; 15]),
-        Broken::Percentile => saved["evidence"]["broken"] = json!(vec![vec![0; 15]; 8]),
+        Broken::Stay => saved["calm"] = json!(vec![3_600_000; STEPS]),
+        Broken::Percentile => saved["evidence"]["broken"] = json!(vec![vec![0; STEPS]; 8]),
     }
     serde_json::from_value(saved).expect("valid")
 }
 
 fn observed(day: &Day, range: Range<usize>, step: Step, eyes: Eyes, broken: Broken) -> Interval {
-    let shorter = if eyes == Eyes::Half { step.age() / 2 } else { step.shorter().unwrap_or(step).age() };
+    let shorter = step.shorter().unwrap_or(step).age();
     let ages = match eyes {
         Eyes::All => Step::all().map(Step::age).collect(),
         _ => vec![shorter, step.age(), step.age() * 3 / 2],
@@ -119,44 +117,36 @@ fn run(day: &Day, eyes: Eyes, broken: Broken) -> Score {
     Score { minutes_over: permille(minutes_over), over: permille(over), held, held_of_97, hasty }
 }
 
-/// Zipf is the hard one. The age of 4.3 h breaks the objective in 2.2 % of the minutes, which the
-/// goal of 97 % allows and K = 98 % forbids. The next age on the grid holds 69 % of what 4.3 h
-/// hold, and 8 h hold 59 %. So 69 % is the floor, and the goal of 80 % is of the best age within K.
 #[test]
 fn a_day_of_each_load_keeps_the_objective_and_holds_most_of_what_is_cold() {
     for load in [Load::Zipf, Load::Phases, Load::Drift] {
         let day = Day::of(load);
-        for eyes in [Eyes::All, Eyes::Near, Eyes::Half, Eyes::Beat] {
+        for eyes in [Eyes::All, Eyes::Near, Eyes::Beat] {
             let score = run(&day, eyes, Broken::No);
             println!("{load:?}, {eyes:?}: {score:?}");
             assert!(score.over <= 30 && score.held >= 800 && score.hasty == 0, "{load:?}, {eyes:?}: {score:?}");
             assert!(eyes == Eyes::Beat || score.minutes_over <= 30, "{load:?}, {eyes:?}: {score:?}");
-            if matches!(eyes, Eyes::All | Eyes::Near) {
-                let floor = if matches!(load, Load::Zipf) { 690 } else { 800 };
-                assert!(score.held_of_97 >= floor, "{load:?}, {eyes:?}: {score:?}");
-            }
+            assert!(score.held_of_97 >= 800, "{load:?}, {eyes:?}: {score:?}");
         }
     }
 }
 
-/// The negative controls.
+/// The negative controls. (In `Drift` each threshold keeps the objective, so nothing is seen there.)
 #[test]
 fn a_controller_that_is_broken_on_purpose_is_seen() {
-    for load in [Load::Zipf, Load::Phases, Load::Drift] {
+    for load in [Load::Zipf, Load::Phases] {
         let day = Day::of(load);
         let good = run(&day, Eyes::All, Broken::No);
         let [stay, percentile, least] =
             [Broken::Stay, Broken::Percentile, Broken::Least].map(|broken| run(&day, Eyes::All, broken));
         println!("{load:?}: {good:?}, without stay {stay:?}, without K {percentile:?}, by the least {least:?}");
         assert!(least.minutes_over > 30, "{load:?}: {least:?}");
+        assert!(percentile.minutes_over > good.minutes_over);
         if matches!(load, Load::Phases) {
-            let cohort = run(&day, Eyes::Beat, Broken::Cohort);
-            println!("{load:?}, Beat, by cohorts as they were: {cohort:?}");
-            assert!(cohort.over > 30);
-        }
-        match load {
-            Load::Zipf | Load::Phases => assert!(stay.hasty > 0 && stay.minutes_over > 2 * good.minutes_over),
-            Load::Drift => assert!(percentile.minutes_over > good.minutes_over),
+            assert!(stay.hasty > 0 && stay.minutes_over > 2 * good.minutes_over);
+            let [beat, cohort] = [Broken::No, Broken::Cohort].map(|broken| run(&day, Eyes::Beat, broken));
+            println!("{load:?}, Beat: {beat:?}, by cohorts as they were: {cohort:?}");
+            assert!(4 * cohort.minutes_over > 5 * beat.minutes_over);
         }
     }
 }

@@ -1,0 +1,242 @@
+//! Tests of learned thresholds.
+
+use super::*;
+
+const GROUP: GroupId = GroupId(7);
+const PATH: &str = "system.slice/db.service";
+const WALL: u64 = 1_800_000_000;
+
+fn minutes(n: u64) -> Duration {
+    Duration::from_secs(60 * n)
+}
+
+fn at(minute: u64) -> Monotonic {
+    Monotonic(0) + minutes(minute)
+}
+
+/// A group of 1 GiB, of which 500 MiB are in use: 1 MiB a minute may be promoted.
+struct Learning {
+    thresholds: Thresholds,
+    id: GroupId,
+    minute: u64,
+    swapped_in: Bytes,
+    reach: Duration,
+}
+
+impl Learning {
+    fn new(dir: &Path) -> Self {
+        Learning::of(dir, GROUP, PATH, WALL)
+    }
+
+    fn of(dir: &Path, id: GroupId, path: &str, wall: u64) -> Self {
+        let mut thresholds = Thresholds::load(dir, at(0));
+        thresholds.retain([(id, Path::new(path))].into_iter(), &Slo::default(), wall);
+        Learning { thresholds, id, minute: 0, swapped_in: Bytes::ZERO, reach: minutes(600) }
+    }
+
+    /// A minute in which this much was promoted at the ages up to 4 min.
+    fn minute(&mut self, promoted: Bytes) -> Learned {
+        self.minute += 1;
+        let mut bounds = [Bounds::default(); AGES.len()];
+        bounds[..4].fill(Bounds { least: promoted, most: promoted });
+        let seen = Seen {
+            at: at(self.minute),
+            promotions: Some(Promotions { over: minutes(1), bounds }),
+            reach: self.reach,
+            in_use: Bounds { least: Bytes::mib(500), most: Bytes::mib(500) },
+        };
+        self.see(&seen)
+    }
+
+    fn see(&mut self, seen: &Seen) -> Learned {
+        let stalled = Some(Duration::ZERO);
+        let counters = Counters { size: Bytes::mib(1024), swapped_in: Some(self.swapped_in), stalled };
+        self.thresholds.observe(self.id, Path::new(PATH), seen, counters, &Terms::default());
+        self.thresholds.learned().pop().expect("the group")
+    }
+
+    fn reclaim(&mut self, path: &str, bytes: Bytes, unused_for: Duration) {
+        let now = at(self.minute) + Duration::from_secs(1);
+        let reclaimed = Reclaimed { path: path.into(), bytes, unused_for, began: now, ended: now };
+        self.thresholds.note_reclaimed(self.id, Path::new(PATH), &[reclaimed]);
+    }
+
+    /// Quiet minutes until the threshold is the shortest.
+    fn settle(&mut self) {
+        for _ in 0..30 {
+            self.minute(Bytes::ZERO);
+        }
+        assert_eq!(self.minute(Bytes::ZERO).step, Step::LEAST);
+    }
+}
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+#[test]
+fn a_quiet_group_comes_down_and_is_settled_from_8_min_on() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    for minute in 0..12 {
+        let learned = group.minute(Bytes::ZERO);
+        assert!(!learned.is_settled, "minute {minute}: {learned:?}");
+    }
+    let mut settled = Vec::new();
+    for _ in 0..10 {
+        let learned = group.minute(Bytes::ZERO);
+        settled.push((learned.step.age(), learned.is_settled));
+    }
+    assert!(settled.iter().all(|(age, settled)| *settled == (*age <= minutes(8))), "{settled:?}");
+    assert_eq!(settled.last(), Some(&(minutes(2), true)));
+    // What broke the objective is settled, too.
+    let learned = group.minute(Bytes::mib(2));
+    assert_eq!((learned.step.age(), learned.is_settled), (minutes(8), true));
+    assert!(learned.why.starts_with("too much came back: memory unused for 2 min"), "{}", learned.why);
+}
+
+#[test]
+fn memory_that_omr_reclaimed_is_no_promotion() {
+    let dir = dir();
+    let step = |reclaim: Option<(&str, Duration)>| {
+        let mut group = Learning::new(dir.path());
+        group.settle();
+        if let Some((path, unused_for)) = reclaim {
+            group.reclaim(path, Bytes::mib(9), unused_for);
+        }
+        group.minute(Bytes::mib(9)).step
+    };
+    assert_eq!(step(Some((PATH, minutes(5)))), Step::LEAST);
+    // The controls: nothing was reclaimed, or memory of any age.
+    assert!(step(None) > Step::LEAST);
+    assert!(step(Some((PATH, Duration::ZERO))) > Step::LEAST);
+    // The group above lost memory. Nobody knows how much of that was this group's.
+    assert_eq!(step(Some(("system.slice", minutes(5)))), Step::LEAST);
+    // A group below has generations of its own.
+    assert!(step(Some(("system.slice/db.service/below", minutes(5)))) > Step::LEAST);
+}
+
+#[test]
+fn memory_that_comes_back_from_swap_raises_it() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    group.settle();
+    group.reach = Duration::ZERO;
+    group.swapped_in = Bytes::mib(1);
+    assert_eq!(group.minute(Bytes::ZERO).step, Step::LEAST, "within the objective");
+    group.swapped_in = Bytes::mib(3);
+    assert_eq!(group.minute(Bytes::ZERO).step.age(), minutes(4));
+    // The counter does not grow any more.
+    assert_eq!(group.minute(Bytes::ZERO).step.age(), minutes(4));
+}
+
+#[test]
+fn an_aging_of_which_nothing_is_known_moves_nothing() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    group.settle();
+    group.minute(Bytes::mib(2));
+    let before = group.minute(Bytes::ZERO).step;
+    for _ in 0..200 {
+        group.minute += 1;
+        let in_use = Bounds { least: Bytes::mib(500), most: Bytes::mib(500) };
+        let seen = Seen { at: at(group.minute), promotions: None, reach: minutes(600), in_use };
+        let learned = group.see(&seen);
+        assert_eq!((learned.step, learned.is_settled), (before, false));
+    }
+    // The control: after an hour of quiet it goes down.
+    assert!((0..62).map(|_| group.minute(Bytes::ZERO).step).last().expect("a minute") < before);
+}
+
+#[test]
+fn a_threshold_is_kept_by_name_over_a_restart() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    group.settle();
+    group.thresholds.save(WALL);
+    let mut again = Learning::of(dir.path(), GroupId(99), PATH, WALL + 60);
+    assert_eq!(again.minute(Bytes::ZERO).step, Step::LEAST);
+    assert!(again.minute(Bytes::ZERO).is_settled, "after a minute it goes on");
+    // After an hour, and where the clock was set back, it is observed first.
+    for wall in [WALL + 3600, WALL - 3600] {
+        let mut again = Learning::of(dir.path(), GROUP, PATH, wall);
+        again.minute(Bytes::ZERO);
+        let learned = again.minute(Bytes::ZERO);
+        assert_eq!((learned.step, learned.is_settled), (Step::LEAST, false), "{learned:?}");
+    }
+    // The control: another name.
+    let mut other = Learning::of(dir.path(), GROUP, "system.slice/web.service", WALL + 60);
+    assert_eq!(other.minute(Bytes::ZERO).step, Step::MOST);
+}
+
+#[test]
+fn a_group_that_is_made_anew_each_minute_keeps_its_threshold() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    group.settle();
+    for number in 0..20 {
+        let path = format!("user.slice/app-foot-{number}a1.scope");
+        let groups = [(GroupId(100 + number), Path::new(&path))];
+        group.thresholds.retain(groups.into_iter(), &Slo::default(), WALL + 60 * number);
+    }
+    assert_eq!(group.thresholds.absent.len(), 1, "{:?}", group.thresholds.absent.keys());
+    group.thresholds.retain([(GROUP, Path::new(PATH))].into_iter(), &Slo::default(), WALL + 1200);
+    assert_eq!(group.minute(Bytes::ZERO).step, Step::LEAST);
+}
+
+#[test]
+fn a_wrong_file_is_left_out_as_a_whole() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    group.settle();
+    group.thresholds.save(WALL);
+    let file = dir.path().join(FILE);
+    let good = fs::read_to_string(&file).expect("a file");
+    assert_eq!(read(&file).map(|groups| groups.len()), Ok(1));
+    let half = &good[..good.len() / 2];
+    for wrong in
+        ["", "{}", half, &good.replacen("\"version\":1", "\"version\":2", 1), &good.replace("\"step\":0", "\"step\":9")]
+    {
+        fs::write(&file, wrong).expect("written");
+        assert!(read(&file).is_err(), "{wrong}");
+        let mut again = Learning::of(dir.path(), GROUP, PATH, WALL);
+        assert_eq!(again.minute(Bytes::ZERO).step, Step::MOST);
+    }
+    // A directory that is gone costs the file, not the thresholds.
+    fs::remove_dir_all(dir.path()).expect("removed");
+    group.thresholds.save(WALL);
+    assert_eq!(group.minute(Bytes::ZERO).step, Step::LEAST);
+}
+
+#[test]
+fn the_names_that_are_kept_are_limited_and_the_oldest_go_first() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    group.settle();
+    for number in 0..2 * MOST as u64 {
+        let path = format!("user.slice/{number}.service");
+        let groups = [(GROUP, Path::new(PATH)), (GroupId(100 + number), Path::new(&path))];
+        group.thresholds.retain(groups.into_iter(), &Slo::default(), WALL + number);
+    }
+    group.thresholds.save(WALL + 2000);
+    let groups = read(&dir.path().join(FILE)).expect("a file");
+    assert_eq!(groups.len(), MOST);
+    assert!(groups.contains_key(PATH) && groups.contains_key("user.slice/998.service"));
+    assert!(!groups.contains_key("user.slice/0.service"));
+}
+
+#[test]
+fn names_leave_out_what_changes_from_start_to_start() {
+    for (path, name) in [
+        ("system.slice/postgresql@15-main.service", "system.slice/postgresql@15-main.service"),
+        ("a/app-gnome-firefox-4711.scope", "a/app-gnome-firefox.scope"),
+        ("a/app-foot@1f3a.service", "a/app-foot.service"),
+        ("a/session-5.scope", "a/session.scope"),
+        ("jobs", "jobs"),
+        ("", ""),
+        ("a/face.scope", "a/face.scope"),
+        ("a/.scope", "a/.scope"),
+    ] {
+        assert_eq!(name_of(Path::new(path)), name);
+    }
+}
