@@ -11,13 +11,18 @@ use omr_units::Monotonic;
 #[derive(Debug, Default)]
 pub struct Flag {
     set: AtomicBool,
+    held: AtomicBool,
     deadline: Option<Monotonic>,
 }
 
 impl Flag {
     /// Makes a flag that counts as set once `timeout` is over; `None`: no time limit.
     pub fn with_timeout(timeout: Option<Duration>) -> Self {
-        Flag { set: AtomicBool::new(false), deadline: timeout.map(|time| clock::read_monotonic() + time) }
+        Flag {
+            set: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            deadline: timeout.map(|time| clock::read_monotonic() + time),
+        }
     }
 
     /// Sets the flag.
@@ -25,9 +30,27 @@ impl Flag {
         self.set.store(true, Ordering::Relaxed);
     }
 
-    /// Clears the flag for the next run. The time limit stays.
+    /// Clears the flag for the next run, which is not held. The time limit stays.
     pub fn clear(&self) {
         self.set.store(false, Ordering::Relaxed);
+        self.held.store(false, Ordering::Relaxed);
+    }
+
+    /// Holds the run before its next write, or lets it go on.
+    pub fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Returns true while the run is held.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Waits while the run is held. Returns at once when the run must end.
+    pub fn wait_while_held(&self) {
+        while self.is_held() && !self.is_set() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Returns true if the run must end: the flag is set, a signal came, or the time is up.
@@ -138,6 +161,32 @@ impl Drop for Alarm {
         if let Some(timer) = self.0 {
             // SAFETY: the timer was made by timer_create in `new` and is deleted once.
             unsafe { libc::timer_delete(timer) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_run_waits_until_it_may_go_on_or_must_end() {
+        let flag = Flag::default();
+        flag.wait_while_held();
+        for end in [Flag::set, |flag: &Flag| flag.hold(false), Flag::clear] {
+            flag.clear();
+            flag.hold(true);
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    flag.wait_while_held();
+                    done.store(true, Ordering::Relaxed);
+                });
+                std::thread::sleep(Duration::from_millis(30));
+                assert!(!done.load(Ordering::Relaxed));
+                end(&flag);
+            });
+            assert!(done.load(Ordering::Relaxed));
         }
     }
 }

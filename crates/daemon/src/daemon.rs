@@ -9,6 +9,7 @@ use omr_engine::reclaim::Report;
 use omr_engine::reclaim::backend::Backend;
 use omr_machine::processes::Finder;
 use omr_machine::statements::{StatementStore, Statements};
+use omr_policy::busy::Step;
 use omr_policy::pace::Job;
 use omr_policy::statement::Statement;
 use omr_policy::{Decision, End, Finished, Mode, Reason, Signals, State, swap_floor};
@@ -328,8 +329,11 @@ impl Daemon {
     /// Every 20 ms during a sweep: has foreground work begun?
     pub fn sample(&mut self) {
         self.sweeps.sampler.clear();
-        if let Some(reason) = self.sweeps.sample(&self.host, &self.settings.config, &mut self.world.cpu) {
-            self.interrupt(reason);
+        match self.sweeps.sample(&self.host, &self.settings.config, &mut self.world.cpu) {
+            Some(Step::End(reason)) => self.interrupt(reason),
+            Some(Step::Hold) => self.work.hold(true),
+            Some(Step::Go) => self.work.hold(false),
+            None => {}
         }
     }
 

@@ -57,7 +57,7 @@ struct Machine {
     clock: Arc<TestClock>,
     daemon: Daemon,
     worker: Inbox<Order, Outcome>,
-    _aging: Inbox<crate::aging_thread::Order, crate::aging_thread::Report>,
+    aging: Inbox<crate::aging_thread::Order, crate::aging_thread::Report>,
     /// Ticks of 10 ms that each CPU was busy, and idle.
     ticks: (u64, u64),
 }
@@ -106,10 +106,10 @@ impl Machine {
         let settings = Settings::new(args.clone(), load(root.path(), &args, &kernel).expect("a configuration"));
         let (thread, worker) = Thread::pair().expect("channels");
         let work = Work::new(thread, Arc::new(Mutex::new(Progress::default())));
-        let (aging, _aging) = Thread::pair().expect("channels");
+        let (to_aging, aging) = Thread::pair().expect("channels");
         let host = Host::new(root.path(), kernel);
-        let daemon = Daemon::new(host, settings, work, aging).expect("a daemon");
-        let mut machine = Machine { root, clock, daemon, worker, _aging, ticks: (0, 0) };
+        let daemon = Daemon::new(host, settings, work, to_aging).expect("a daemon");
+        let mut machine = Machine { root, clock, daemon, worker, aging, ticks: (0, 0) };
         machine.use_cpus(0, 0);
         machine
     }
@@ -296,6 +296,38 @@ fn foreground_work_ends_a_sweep_at_its_second_sample() {
     let stop_reason = machine.ledger()[0]["stop_reason"].to_string();
     assert!(stop_reason.contains("work began"), "{stop_reason}");
     assert!(machine.worker.try_next().is_none(), "no group follows");
+}
+
+#[test]
+fn a_sweep_of_cold_memory_waits_for_a_tick_and_ends_for_work_that_lasts() {
+    let mut machine = Machine::with_config("[[group]]\nmatch = 'app.scope'\nolder_than = '2m'\n");
+    machine.pass(60, 0);
+    let order = machine.aging.try_next().expect("an order to age the group");
+    let id = order.groups.iter().find(|group| group.path.as_os_str() == GROUP).expect("the group").id;
+    machine.aging.report(crate::aging_thread::Report {
+        due: order.due,
+        ages: order.ages,
+        old: Ok(vec![(id, Some(Bytes::mib(32)))]),
+        cost: Duration::ZERO,
+        agings: 1,
+        cold: Vec::new(),
+        learned: Vec::new(),
+    });
+    let sweep = machine.begin_sweep();
+    assert_eq!((sweep.older_than, sweep.job.amount), (Some(Duration::from_secs(120)), Bytes::mib(32)));
+    let samples = |machine: &mut Machine, times: u64, busy| {
+        for _ in 0..times {
+            machine.clock.0.fetch_add(20_000_000, Relaxed);
+            machine.use_cpus(busy, 2 - busy);
+            machine.daemon.sample();
+        }
+        (machine.worker.is_held(), machine.worker.is_stopped())
+    };
+    assert_eq!(samples(&mut machine, 10, 0), (false, false));
+    assert_eq!(samples(&mut machine, 3, 2), (true, false), "a tick");
+    assert_eq!(samples(&mut machine, 9, 0), (true, false), "not yet");
+    assert_eq!(samples(&mut machine, 3, 0), (false, false), "it is over");
+    assert_eq!(samples(&mut machine, 60, 2).1, true, "work that lasts");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use omr_history::ledger::Swept;
 use omr_kernel::process::Process;
 use omr_kernel::psi::Trigger;
 use omr_machine::sample::cpu::CpuByClass;
-use omr_policy::busy::BusyWatch;
+use omr_policy::busy::{BusyWatch, Step, Yielding};
 use omr_policy::pace::Job;
 use omr_policy::rank::ProcessId;
 use omr_policy::{Config, End, Mode, Reason, Stop};
@@ -42,6 +42,7 @@ pub struct Running {
     /// The reason to stop it.
     pub stop: Option<Reason>,
     watch: BusyWatch,
+    yielding: Yielding,
     sampled: Monotonic,
     own_cpu: Duration,
 }
@@ -137,6 +138,7 @@ impl Sweeps {
             start: reason.clone(),
             stop: None,
             watch: BusyWatch::new(stop, steady_load),
+            yielding: Yielding::default(),
             sampled: host.now(),
             own_cpu: host.kernel.clock.own_cpu(),
         });
@@ -174,8 +176,9 @@ impl Sweeps {
         self.running.as_ref().is_some_and(|running| running.stop.is_none())
     }
 
-    /// Every 20 ms during a sweep: returns the reason to stop if foreground work has begun.
-    pub fn sample(&mut self, host: &Host, config: &Config, cpu: &mut CpuByClass) -> Option<Reason> {
+    /// Every 20 ms during a sweep: has foreground work begun? Of cold memory, a sweep yields to a
+    /// tick and goes on; any other sweep ends.
+    pub fn sample(&mut self, host: &Host, config: &Config, cpu: &mut CpuByClass) -> Option<Step> {
         let running = self.running.as_mut()?;
         let now = host.now();
         let own_cpu = host.kernel.clock.own_cpu();
@@ -195,7 +198,11 @@ impl Sweeps {
         if host.shares_its_group() {
             used = used.map(|used| used.saturating_sub(own));
         }
-        running.watch.sample(dt, used)
+        let busy = running.watch.sample(dt, used);
+        match running.older_than {
+            Some(_) => Some(running.yielding.sample(now, busy)),
+            None => busy.map(Step::End),
+        }
     }
 
     /// The worker has ended the sweep. Returns it, and keeps the measured rate of the swap disk.

@@ -59,6 +59,11 @@ impl<O: Send + 'static, R: Send + 'static> Thread<O, R> {
         }
     }
 
+    /// Holds its order before the next write, or lets it go on.
+    pub fn hold(&self, held: bool) {
+        self.stop.hold(held);
+    }
+
     /// Tells it to end its order; its report follows.
     pub fn stop(&self) {
         self.stop.set();
@@ -105,6 +110,12 @@ impl<O, R> Inbox<O, R> {
     #[cfg(test)]
     pub fn is_stopped(&self) -> bool {
         self.stop.is_set()
+    }
+
+    /// Returns true if the order is held, for a test that plays the thread.
+    #[cfg(test)]
+    pub fn is_held(&self) -> bool {
+        self.stop.is_held()
     }
 
     /// Carries out orders until there will be no more.

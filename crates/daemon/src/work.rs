@@ -49,6 +49,11 @@ impl Work {
         self.thread.order(order);
     }
 
+    /// Holds its order before the next write, or lets it go on.
+    pub fn hold(&self, held: bool) {
+        self.thread.hold(held);
+    }
+
     /// Tells it to end its order; the outcome follows.
     pub fn stop(&self) {
         self.thread.stop();

@@ -57,6 +57,12 @@ impl Session<'_> {
         cancelled(self.cancel)
     }
 
+    /// As [`cancelled`](Session::cancelled), before the next write: waits while the run is held.
+    pub fn cancelled_after_hold(&self) -> Option<End> {
+        self.cancel.wait_while_held();
+        self.cancelled()
+    }
+
     /// Returns the same session with another function for the progress.
     pub fn with_progress<'b>(&'b mut self, progress: &'b mut dyn FnMut(Progress)) -> Session<'b> {
         let Session { host, actuator, journal, cancel, .. } = self;

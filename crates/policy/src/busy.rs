@@ -7,11 +7,16 @@
 use alloc::borrow::ToOwned;
 use core::time::Duration;
 
-use omr_units::Permyriad;
+use omr_units::{Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Stop;
 use crate::reason::Reason;
+
+/// A held sweep goes on when no work was seen for this time.
+const QUIET: Duration = Duration::from_millis(200);
+/// Work that goes on for this time is no tick: it ends the sweep.
+const LASTING: Duration = Duration::from_secs(1);
 
 /// The steady load is measured anew over this time: long enough for a load that comes in bursts.
 const STEADY: Duration = Duration::from_secs(1);
@@ -79,5 +84,45 @@ impl BusyWatch {
         }
         let used = previous.with(sample).share();
         (used > allowed).then_some(Reason::WorkBegan { used, allowed })
+    }
+}
+
+/// What a sweep does after a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It goes on.
+    Go,
+    /// It writes nothing until it may go on.
+    Hold,
+    /// It ends.
+    End(Reason),
+}
+
+/// Lets a sweep of cold memory yield to a tick of some program: a JVM, Redis or a browser in the
+/// background works for a moment many times a minute. Only work that lasts ends the sweep.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Yielding {
+    /// When the sweep was held, and when work was last seen; `None`: it is not held.
+    held: Option<(Monotonic, Monotonic)>,
+}
+
+impl Yielding {
+    /// Takes in what [`BusyWatch::sample`] returned.
+    pub fn sample(&mut self, now: Monotonic, busy: Option<Reason>) -> Step {
+        match (busy, self.held) {
+            (Some(reason @ Reason::WorkBegan { .. }), Some((since, _))) if now.since(since) >= LASTING => {
+                Step::End(reason)
+            }
+            (Some(Reason::WorkBegan { .. }), held) => {
+                self.held = Some((held.map_or(now, |(since, _)| since), now));
+                Step::Hold
+            }
+            (Some(reason), _) => Step::End(reason),
+            (None, Some((_, seen))) if now.since(seen) < QUIET => Step::Hold,
+            (None, _) => {
+                self.held = None;
+                Step::Go
+            }
+        }
     }
 }

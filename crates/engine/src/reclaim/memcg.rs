@@ -101,7 +101,7 @@ impl FileReclaimer<'_, '_> {
         let step = Step { backend: self.backend, group, journal, alarm: &alarm, write_time: job.write_time };
         let mut last = first;
         let end = loop {
-            if let Some(end) = self.session.cancelled() {
+            if let Some(end) = self.session.cancelled_after_hold() {
                 break end;
             }
             let written = (last.pswpout - first.pswpout).bytes(page);

@@ -165,7 +165,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
     fn portion(&mut self, run: &mut Run<'_>, report: &mut Report) -> Result<Option<End>> {
         let (kernel, group) = (run.gauge.kernel, run.gauge.group);
         let page = kernel.page();
-        if let Some(end) = self.session.cancelled() {
+        if let Some(end) = self.session.cancelled_after_hold() {
             return Ok(Some(end));
         }
         let bytes = match run.pace.next(&run.last.seen(run.swap_written(page))) {
