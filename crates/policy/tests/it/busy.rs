@@ -74,7 +74,7 @@ fn yields(samples: impl IntoIterator<Item = bool>) -> (usize, Option<usize>) {
     let mut goes = 0;
     for (index, busy) in samples.into_iter().enumerate() {
         let now = Monotonic(20_000_000 * (index as u64 + 1));
-        match yielding.sample(now, busy.then(|| work()).flatten()) {
+        match yielding.sample(now, busy.then(work).flatten()) {
             Step::Go => goes += 1,
             Step::Hold => {}
             Step::End(_) => return (goes, Some(index)),
@@ -107,7 +107,7 @@ proptest! {
         let mut yielding = Yielding::default();
         let mut last = None;
         for (index, busy) in samples.into_iter().enumerate() {
-            let step = yielding.sample(Monotonic(20_000_000 * (index as u64 + 1)), busy.then(|| work()).flatten());
+            let step = yielding.sample(Monotonic(20_000_000 * (index as u64 + 1)), busy.then(work).flatten());
             last = if busy { Some(index) } else { last };
             prop_assert!(step != Step::Go || last.is_none_or(|last| index - last >= 10));
             if matches!(step, Step::End(_)) {
