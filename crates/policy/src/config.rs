@@ -5,6 +5,8 @@ use core::time::Duration;
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use serde::{Deserialize, Serialize};
 
+use crate::cost::Cost;
+
 /// The whole configuration of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
@@ -22,6 +24,9 @@ pub struct Config {
     pub sweep: Sweep,
     /// Limits that keep sweeps from doing harm.
     pub guard: Guard,
+    /// What sweeps may cost, with `Goal::Auto`.
+    #[serde(default)]
+    pub cost: Cost,
     /// When background processes are hinted.
     pub hints: Hints,
     /// The intervals of samples and agings, and the size of the history.
