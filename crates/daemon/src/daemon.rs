@@ -11,7 +11,7 @@ use omr_machine::processes::Finder;
 use omr_machine::statements::{StatementStore, Statements};
 use omr_policy::pace::Job;
 use omr_policy::statement::Statement;
-use omr_policy::{Decision, End, Finished, Mode, Reason, State};
+use omr_policy::{Decision, End, Finished, Mode, Reason, Signals, State, cost};
 use omr_units::{Bytes, GroupId, Monotonic};
 
 use crate::aging::{self, Aging};
@@ -107,6 +107,7 @@ impl Daemon {
                 self.host.now().since(taken).as_micros(),
                 self.host.kernel.clock.thread_cpu().saturating_sub(cpu).as_micros()
             );
+            self.stop_hint_to_disk(&signals);
             self.readings.signals = Some(signals);
             self.act(decision);
         }
@@ -405,6 +406,15 @@ impl Daemon {
     fn stop_hint(&mut self, why: &str) {
         let effect = self.processes.stop_hint(why);
         self.carry_out(effect);
+    }
+
+    /// Ends a page-out that runs when the machine goes on battery.
+    fn stop_hint_to_disk(&mut self, signals: &Signals) {
+        let must_end = |signals: &Signals| cost::must_end(&self.settings.config, &signals.machine);
+        let did_before = self.readings.signals.as_ref().is_some_and(|before| must_end(before).is_some());
+        if let Some(reason) = must_end(signals).filter(|_| !did_before && self.processes.is_paging_out()) {
+            self.stop_hint(&reason.to_string());
+        }
     }
 
     // Statements.

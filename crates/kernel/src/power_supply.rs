@@ -51,10 +51,13 @@ enum Entry {
     Nonsense,
 }
 
-/// Returns true if the kernel knows any supply or battery. Where it knows none, the power source
-/// does not change without a new entry.
+/// Returns true if the kernel knows of any supply or battery, or if that cannot be read. Where it
+/// knows of none, the power source does not change without a new entry.
 pub fn has_entries(kernel: &Kernel) -> bool {
-    kernel.sys.sub(DIR).and_then(|dir| dir.names()).is_ok_and(|names| !names.is_empty())
+    match kernel.sys.sub(DIR).and_then(|dir| dir.names()) {
+        Ok(names) => !names.is_empty(),
+        Err(err) => !err.is_gone(),
+    }
 }
 
 /// Reads the power source.

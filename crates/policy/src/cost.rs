@@ -64,6 +64,21 @@ pub enum OnBattery {
     Disk,
 }
 
+impl OnBattery {
+    /// The name in configuration and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnBattery::Memory => "memory",
+            OnBattery::Disk => "disk",
+        }
+    }
+
+    /// The value with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [OnBattery::Memory, OnBattery::Disk].into_iter().find(|value| value.name() == name)
+    }
+}
+
 /// What a write to swap costs on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostFacts {

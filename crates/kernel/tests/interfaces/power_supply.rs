@@ -127,6 +127,7 @@ fn an_entry_that_cannot_be_read_is_unknown() {
     }
     let root = FakeRoot::new().sys("class/power_supply", "");
     assert_eq!(power_supply::read(&open(&root)), PowerSource::Unknown);
+    assert!(power_supply::has_entries(&open(&root)));
 }
 
 proptest! {
