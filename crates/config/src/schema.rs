@@ -172,7 +172,7 @@ pub static KEYS: [Key; 49] = [
         kind: Kind::Budget { at: |s| &mut s.policy.cost.rotational_writes },
     },
     Key { table: "cost", name: "card_writes", kind: Kind::Budget { at: |s| &mut s.policy.cost.card_writes } },
-    share("cost", "device_share", Permyriad::ZERO, percent(100), |s| &mut s.policy.cost.device_share),
+    share("cost", "device_share", Permyriad(1), percent(100), |s| &mut s.policy.cost.device_share),
     Key {
         table: "cost",
         name: "on_battery",

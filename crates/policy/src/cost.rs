@@ -95,8 +95,8 @@ pub struct CostFacts {
 pub struct Disk {
     /// Its medium.
     pub medium: Medium,
-    /// Its size, or at least the size of the swap on it.
-    pub size: Bytes,
+    /// Its size; `None`: unknown.
+    pub size: Option<Bytes>,
 }
 
 /// The medium of a disk, by what a write to it costs.
@@ -263,7 +263,7 @@ fn is_on_disk(facts: &CostFacts) -> bool {
 
 /// The limits of all disks.
 fn media_limits(rules: &Cost, facts: &CostFacts) -> Vec<Limit> {
-    const UNKNOWN: Disk = Disk { medium: Medium::Unknown, size: Bytes::ZERO };
+    const UNKNOWN: Disk = Disk { medium: Medium::Unknown, size: None };
     let disks = if facts.disks.is_empty() { &[UNKNOWN] } else { &*facts.disks };
     let limits = |disk: &Disk| {
         let medium = disk.medium;
@@ -272,16 +272,17 @@ fn media_limits(rules: &Cost, facts: &CostFacts) -> Vec<Limit> {
     disks.iter().flat_map(limits).collect()
 }
 
-/// The budgets of one disk, which hold all at once. The smallest of all media is that of an unknown
-/// one.
+/// The budgets of one disk, which hold all at once. A disk of unknown medium, or of flash of unknown
+/// size, has those of all media, so it never has more than another one. (The share of an unknown
+/// size is unknown: below 25 GiB it would be less than what a card may take.)
 fn budgets(rules: &Cost, disk: &Disk) -> [Option<Budget>; 4] {
     let Cost { ssd_writes, rotational_writes, card_writes, .. } = *rules;
-    let share = Some(Budget { bytes: disk.size.share(rules.device_share), hours: 24 });
-    match disk.medium {
-        Medium::Memory => [None; 4],
-        Medium::Ssd => [ssd_writes, share, None, None],
-        Medium::Rotational => [rotational_writes, None, None, None],
-        Medium::Card => [card_writes, share, None, None],
-        Medium::Unknown => [ssd_writes, rotational_writes, card_writes, share],
+    let share = disk.size.map(|size| Budget { bytes: size.share(rules.device_share), hours: 24 });
+    match (disk.medium, share) {
+        (Medium::Memory, _) => [None; 4],
+        (Medium::Rotational, _) => [rotational_writes, None, None, None],
+        (Medium::Ssd, Some(_)) => [ssd_writes, share, None, None],
+        (Medium::Card, Some(_)) => [card_writes, share, None, None],
+        (Medium::Ssd | Medium::Card | Medium::Unknown, _) => [ssd_writes, rotational_writes, card_writes, share],
     }
 }

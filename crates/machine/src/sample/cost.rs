@@ -51,10 +51,10 @@ impl CostReader {
     }
 }
 
-/// The disks below a swap device. A disk of unknown size is at least as large as the swap on it.
+/// The disks below a swap device.
 fn disks(kernel: &Kernel, device: &SwapDevice) -> Vec<Disk> {
     let disks = medium::read_disks(kernel, device).into_iter();
-    disks.map(|disk| Disk { medium: medium_of(disk.medium), size: disk.size.unwrap_or(device.size) }).collect()
+    disks.map(|disk| Disk { medium: medium_of(disk.medium), size: disk.size }).collect()
 }
 
 /// The medium, by what a write to it costs.
@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn disk(medium: cost::Medium, kib: u64) -> Disk {
-        Disk { medium, size: Bytes::kib(kib) }
+        Disk { medium, size: Some(Bytes::kib(kib)) }
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         // What is in use changes all the time.
         root.write("sys/class/block/vda/queue/rotational", "1\n");
         assert_eq!(root.read(&mut reader, "/dev/vda partition 1000 500 -2\n").disks, ssd);
-        let both = [disk(cost::Medium::Rotational, 2048), disk(cost::Medium::Unknown, 300)];
+        let both = [disk(cost::Medium::Rotational, 2048), Disk { medium: cost::Medium::Unknown, size: None }];
         let lines = "/dev/vda partition 1000 500 -2\n/dev/vdz partition 300 0 -3\n";
         assert_eq!(root.read(&mut reader, lines).disks, both);
         assert_eq!(root.read(&mut reader, "").disks, []);

@@ -47,7 +47,7 @@ pub fn quiet() -> Machine {
 
 /// Mains, and swap on a disk of 1 TiB.
 pub fn on_mains(medium: Medium) -> CostFacts {
-    let disks = vec![Disk { medium, size: Bytes(1 << 40) }];
+    let disks = vec![Disk { medium, size: Some(Bytes(1 << 40)) }];
     CostFacts { disks, power: Power::Mains, memory_first: Bytes::ZERO }
 }
 

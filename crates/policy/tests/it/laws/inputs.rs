@@ -196,19 +196,23 @@ pub fn wild_bytes() -> impl Strategy<Value = Bytes> {
 pub fn any_disk() -> impl Strategy<Value = Disk> {
     let media = vec![Medium::Memory, Medium::Ssd, Medium::Rotational, Medium::Card, Medium::Unknown];
     let size = prop_oneof![Just(Bytes::ZERO), (0u64..2000).prop_map(|gib| Bytes(gib << 30)), wild_bytes()];
-    (select(media), size).prop_map(|(medium, size)| Disk { medium, size })
+    (select(media), option::weighted(0.8, size)).prop_map(|(medium, size)| Disk { medium, size })
 }
 
-/// Boxed, as the stack of a test has little room for the strategy of a whole machine.
-pub fn cost_facts() -> BoxedStrategy<CostFacts> {
+pub fn cost_facts() -> impl Strategy<Value = CostFacts> {
     let power = select(vec![Power::Mains, Power::Mains, Power::Battery, Power::Unknown]);
     let memory_first = prop_oneof![Just(Bytes::ZERO), wild_bytes()];
     let facts = (vec(any_disk(), 0..4), power, memory_first);
-    facts.prop_map(|(disks, power, memory_first)| CostFacts { disks, power, memory_first }).boxed()
+    facts.prop_map(|(disks, power, memory_first)| CostFacts { disks, power, memory_first })
+}
+
+/// Boxed, as the stack of a test has little room for the strategy of a whole machine.
+pub fn wild_machine() -> BoxedStrategy<Machine> {
+    unboxed_machine().boxed()
 }
 
 prop_compose! {
-    pub fn wild_machine()(
+    fn unboxed_machine()(
         dt in wild_duration(),
         cpus in select(vec![0u32, 1, 2, 64, u32::MAX]),
         idle in option::of(any::<u32>()),
