@@ -10,6 +10,7 @@ use omr_machine::sample::cost::CostReader;
 use omr_machine::sample::cpu::CpuByClass;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
+use omr_policy::cost::CostFacts;
 use omr_policy::{Goal, Machine, Signals};
 use omr_units::Bytes;
 
@@ -59,8 +60,10 @@ impl Readings {
         }
         self.ticks += 1;
         let snapshot = Snapshot::read(&host.kernel, cpu, self.seldom.hibernates, &mut self.buffer);
-        let auto = settings.config.goal == Goal::Auto;
-        let cost = auto.then(|| self.cost.read(&host.kernel)).unwrap_or_default();
+        let cost = match settings.config.goal {
+            Goal::Auto => self.cost.read(&host.kernel),
+            Goal::Free | Goal::Hibernate => CostFacts::default(),
+        };
         let signals = self.snapshot.as_ref().map(|before| {
             let mut signals = observation::between(before, &snapshot, self.file_only.unwrap_or(false));
             self.seldom.tell(&mut signals.machine);
