@@ -30,7 +30,10 @@ fuzz_target!(|input: &[u8]| {
         11 => drop(zoneinfo::parse(text)),
         12 => drop(buddyinfo::parse(text)),
         13 => drop(kmsg::parse_record(text)),
-        14 => drop(mounts::find(&mounts::parse(text), Path::new("/a"), b"cgroup2")),
+        14 => {
+            mounts::MountDevice::parse(text);
+            drop(mounts::find(&mounts::parse(text), Path::new("/a"), b"cgroup2"));
+        }
         15 => drop(swap::parse(text)),
         16 => {
             numa::parse_numa_stat(text);

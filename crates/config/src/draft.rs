@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use omr_policy::Goal;
+
 use crate::loaded::Loaded;
 use crate::problem::Problem;
 use crate::process::ProcessRule;
@@ -46,6 +48,10 @@ impl Draft {
             policy.hints.pageout_after = policy.hints.pageout_after.max(policy.hints.cold_after);
         } else if self.origins[at("hints.cold_after")].is_none() {
             policy.hints.cold_after = policy.hints.cold_after.min(policy.hints.pageout_after);
+        }
+        // With this goal each medium has a budget of its own.
+        if policy.goal == Goal::Auto && self.origins[at("guard.max_swap_writes")].is_none() {
+            policy.guard.max_swap_writes = None;
         }
         let policy = self.settings.policy.clone();
         for (short, long, contradiction) in [

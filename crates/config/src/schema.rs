@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use omr_policy::cost::OnBattery;
 use omr_policy::{Class, Goal, IdleRule, MinAge, Mode};
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use toml::de::DeValue;
@@ -82,7 +83,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order of `omr config show`: by table, the top first.
-pub static KEYS: [Key; 48] = [
+pub static KEYS: [Key; 54] = [
     Key {
         table: "",
         name: "mode",
@@ -170,6 +171,24 @@ pub static KEYS: [Key; 48] = [
     // The steps of thresholds are between these.
     time("slo", "shortest", s(120), s(8 * 3600), |s| &mut s.policy.slo.shortest),
     time("slo", "longest", s(120), s(8 * 3600), |s| &mut s.policy.slo.longest),
+    Key { table: "cost", name: "ssd_writes", kind: Kind::Budget { at: |s| &mut s.policy.cost.ssd_writes } },
+    Key {
+        table: "cost",
+        name: "rotational_writes",
+        kind: Kind::Budget { at: |s| &mut s.policy.cost.rotational_writes },
+    },
+    Key { table: "cost", name: "card_writes", kind: Kind::Budget { at: |s| &mut s.policy.cost.card_writes } },
+    share("cost", "device_share", Permyriad(1), percent(100), |s| &mut s.policy.cost.device_share),
+    Key {
+        table: "cost",
+        name: "on_battery",
+        kind: Kind::Word {
+            words: &["memory", "disk"],
+            get: |s| s.policy.cost.on_battery.name(),
+            set: |s, word| s.policy.cost.on_battery = OnBattery::from_name(word).unwrap_or_default(),
+        },
+    },
+    Key { table: "cost", name: "swap_floor", kind: Kind::Floor { at: |s| &mut s.policy.cost.swap_floor } },
     time("hints", "cold_after", s(1), DAY, |s| &mut s.policy.hints.cold_after),
     time("hints", "pageout_after", s(1), DAY, |s| &mut s.policy.hints.pageout_after),
     share("hints", "cpu", Permyriad(10), percent(10_000), |s| &mut s.policy.hints.cpu),
@@ -203,7 +222,8 @@ pub static KEYS: [Key; 48] = [
 ];
 
 /// The tables, in the order in which they are shown.
-pub const TABLES: [&str; 9] = ["idle", "stop", "sweep", "hibernate", "guard", "slo", "hints", "history", "cloud"];
+pub const TABLES: [&str; 10] =
+    ["idle", "stop", "sweep", "hibernate", "guard", "slo", "cost", "hints", "history", "cloud"];
 
 /// The keys that a `[[group]]` may have.
 pub const GROUP_KEYS: [&str; 5] = ["match", "unit", "class", "keep", "older_than"];

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use omr_policy::age::Bounds;
+use omr_policy::cost::Medium;
 use omr_policy::forecast::Forecast;
 use omr_policy::need::Need;
 use omr_policy::rank::{HintKind, ProcessId, Score, Verdict};
@@ -111,8 +112,14 @@ pub struct SwapView {
     pub on_disk: bool,
     /// Bytes written within the period of the budget.
     pub written: Bytes,
-    /// The write budget; `None`: unlimited.
+    /// The write budget that is reached first; `None`: unlimited.
     pub budget: Option<Budget>,
+    /// The medium that the budget is for; `None`: any.
+    #[serde(default)]
+    pub medium: Option<Medium>,
+    /// The reason why nothing is written to a disk now, in words; `None`: the budget decides.
+    #[serde(default)]
+    pub no_writes: Option<String>,
 }
 
 /// The hibernation image as it would be now.

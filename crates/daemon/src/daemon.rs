@@ -12,7 +12,7 @@ use omr_machine::statements::{StatementStore, Statements};
 use omr_policy::busy::Step;
 use omr_policy::pace::Job;
 use omr_policy::statement::Statement;
-use omr_policy::{Decision, End, Finished, Mode, Reason, Signals, State, swap_floor};
+use omr_policy::{Decision, End, Finished, Mode, Reason, Signals, State, cost};
 use omr_units::{Bytes, GroupId, Monotonic};
 
 use crate::aging::{self, Aging};
@@ -109,6 +109,7 @@ impl Daemon {
                 self.host.now().since(taken).as_micros(),
                 self.host.kernel.clock.thread_cpu().saturating_sub(cpu).as_micros()
             );
+            self.stop_hint_to_disk(&signals);
             self.readings.signals = Some(signals);
             self.act(decision);
         }
@@ -412,6 +413,15 @@ impl Daemon {
         self.carry_out(effect);
     }
 
+    /// Ends a page-out that runs when the machine goes on battery.
+    fn stop_hint_to_disk(&mut self, signals: &Signals) {
+        let must_end = |signals: &Signals| cost::must_end(&self.settings.config, &signals.machine);
+        let did_before = self.readings.signals.as_ref().is_some_and(|before| must_end(before).is_some());
+        if let Some(reason) = must_end(signals).filter(|_| !did_before && self.processes.is_paging_out()) {
+            self.stop_hint(&reason.to_string());
+        }
+    }
+
     // Statements.
 
     /// Keeps the statements that clients stand for.
@@ -469,11 +479,14 @@ impl Daemon {
         let signals = self.readings.signals.as_ref();
         let swap = signals.and_then(|signals| signals.machine.swap);
         let on_disk = swap.is_none_or(|swap| swap.on_disk);
-        let left = |hour| self.mind.state.writes.left(hour, config.guard.max_swap_writes);
-        let floor = |signals: &Signals| swap_floor(config, signals.machine.swap_context(), Bytes::ZERO);
+        let may_write = |signals: &Signals| {
+            let left = cost::disk_writes(config, &signals.machine, &self.mind.state.writes, signals.hour);
+            left.is_ok_and(|left| left >= config.sweep.smallest)
+        };
+        let floor = |signals: &Signals| cost::swap_floor(config, signals.machine.swap_context(), Bytes::ZERO);
         Terms {
             slo: config.slo.slo(on_disk, self.host.kernel.page().bytes()),
-            write_budget_used: on_disk && signals.is_some_and(|signals| left(signals.hour) < config.sweep.smallest),
+            write_budget_used: on_disk && !signals.is_some_and(may_write),
             swap_at_floor: swap.zip(signals).is_some_and(|(swap, signals)| swap.free <= floor(signals)),
         }
     }

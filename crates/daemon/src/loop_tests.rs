@@ -275,6 +275,64 @@ fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_hap
     assert_eq!(sweep.job.amount, Bytes::mib(64), "all that the group has");
 }
 
+/// Plugs the cord in, or pulls it.
+fn set_mains(machine: &Machine, online: bool) {
+    for (file, text) in [
+        ("AC/type", "Mains\n"),
+        ("AC/online", if online { "1\n" } else { "0\n" }),
+        ("BAT0/type", "Battery\n"),
+        ("BAT0/status", if online { "Charging\n" } else { "Discharging\n" }),
+    ] {
+        machine.root.write(format!("sys/class/power_supply/{file}"), text);
+    }
+}
+
+#[test]
+fn with_the_goal_auto_the_medium_has_a_budget_and_a_battery_writes_nothing() {
+    let mut machine = Machine::with_config(AUTO_ANY_AGE);
+    for (file, text) in [("queue/rotational", "0\n"), ("removable", "0\n"), ("size", "41943040\n")] {
+        machine.root.write(format!("sys/class/block/vda/{file}"), text);
+    }
+    set_mains(&machine, true);
+    machine.set_available(200_000);
+    let sweep = machine.begin_sweep();
+    let swap = machine.ask(Request::Status)["swap"].clone();
+    // 2 % of 20 GiB, and 30 % of the swap.
+    assert_eq!((&swap["medium"], &swap["budget"]["bytes"]), (&"ssd".into(), &429_496_729.into()), "{swap}");
+    assert_eq!((&swap["floor"], &swap["no_writes"]), (&(524_284 * 1024 * 3 / 10).into(), &Value::Null), "{swap}");
+    let guards = machine.ask(Request::Explain { group: None })["guards"].to_string();
+    assert!(guards.contains("(30 %) stays free") && guards.contains("allowance 410 MiB/day (SSD)"), "{guards}");
+
+    // The control: a second on mains.
+    machine.pass(1, 0);
+    assert!(!machine.worker.is_stopped());
+    set_mains(&machine, false);
+    machine.pass(1, 0);
+    assert!(machine.worker.is_stopped(), "{:?}", machine.reason());
+    machine.end_sweep(&sweep, End::Stopped);
+    let words = "on battery: nothing is written to swap on disk";
+    assert_eq!(machine.ledger()[0]["stop_reason"], words);
+    assert_eq!(machine.ask(Request::Status)["swap"]["no_writes"], words);
+    let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) });
+    assert_eq!(explained["verdict"], format!("not swept: {words}"), "{explained}");
+    machine.pass(120, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    set_mains(&machine, true);
+    machine.begin_sweep();
+}
+
+#[test]
+fn without_the_goal_auto_the_medium_and_the_battery_do_not_count() {
+    let mut machine = Machine::new();
+    set_mains(&machine, false);
+    machine.begin_sweep();
+    let swap = machine.ask(Request::Status)["swap"].clone();
+    assert_eq!((&swap["medium"], &swap["no_writes"]), (&Value::Null, &Value::Null), "{swap}");
+    assert_eq!((&swap["budget"]["bytes"], &swap["floor"]), (&(20u64 << 30).into(), &(52_428 * 1024 + 409).into()));
+    machine.pass(10, 0);
+    assert!(!machine.worker.is_stopped());
+}
+
 #[test]
 fn foreground_work_ends_a_sweep_at_its_second_sample() {
     let mut machine = Machine::new();

@@ -6,9 +6,11 @@ use omr_engine::prepare::{disk_rate, hibernated, image};
 use omr_engine::warm::Notice;
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::page_reporting;
+use omr_machine::sample::cost::CostReader;
 use omr_machine::sample::cpu::CpuByClass;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
+use omr_policy::cost::CostFacts;
 use omr_policy::{Goal, Machine, Signals};
 use omr_units::Bytes;
 
@@ -26,6 +28,7 @@ pub struct Readings {
     pub buffer: Vec<u8>,
     snapshot: Option<Snapshot>,
     seldom: Seldom,
+    cost: CostReader,
     /// True if the kernel can reclaim page cache only; `None` until it was probed.
     file_only: Option<bool>,
     ticks: u64,
@@ -41,6 +44,7 @@ impl Readings {
             buffer: Vec::with_capacity(8192),
             snapshot: None,
             seldom: Seldom::default(),
+            cost: CostReader::default(),
             file_only: None,
             ticks: 0,
             warm_lock,
@@ -56,9 +60,14 @@ impl Readings {
         }
         self.ticks += 1;
         let snapshot = Snapshot::read(&host.kernel, cpu, self.seldom.hibernates, &mut self.buffer);
+        let cost = match settings.config.goal {
+            Goal::Auto => self.cost.read(&host.kernel),
+            Goal::Free | Goal::Hibernate => CostFacts::default(),
+        };
         let signals = self.snapshot.as_ref().map(|before| {
             let mut signals = observation::between(before, &snapshot, self.file_only.unwrap_or(false));
             self.seldom.tell(&mut signals.machine);
+            signals.machine.cost = cost;
             self.measure_image(host, settings, &mut signals.machine);
             signals
         });

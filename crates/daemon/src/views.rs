@@ -7,7 +7,7 @@ use omr_control::status::{Explanation, GoalView, GroupView, ImageView, Status, S
 use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
 use omr_policy::need::need;
-use omr_policy::{Decision, Goal, judge, short, swap_floor};
+use omr_policy::{Decision, Goal, cost, judge, short};
 use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
 use crate::daemon::Daemon;
@@ -19,14 +19,18 @@ const MOST_GROUPS: usize = 100;
 fn swap_view(daemon: &Daemon) -> Option<SwapView> {
     let signals = daemon.readings.signals.as_ref()?;
     let swap = signals.machine.swap?;
-    let budget = daemon.settings.config.guard.max_swap_writes.filter(|_| swap.on_disk);
+    let (config, writes) = (&daemon.settings.config, &daemon.mind.state.writes);
+    let limit = cost::limit(config, &signals.machine, writes, signals.hour).filter(|_| swap.on_disk);
+    let budget = limit.map(|limit| limit.budget);
     Some(SwapView {
         total: swap.total,
         free: swap.free,
-        floor: swap_floor(&daemon.settings.config, signals.machine.swap_context(), Bytes::MAX),
+        floor: cost::swap_floor(config, signals.machine.swap_context(), Bytes::MAX),
         on_disk: swap.on_disk,
-        written: daemon.mind.state.writes.within(signals.hour, budget.map_or(24, |budget| budget.hours)),
+        written: writes.within(signals.hour, budget.map_or(24, |budget| budget.hours)),
         budget,
+        medium: limit.and_then(|limit| limit.medium),
+        no_writes: cost::must_end(config, &signals.machine).map(|reason| reason.to_string()),
     })
 }
 
@@ -137,14 +141,18 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
         Some(Decision::Stop { reason }) => format!("stopped: {reason} ({age} ago)"),
     };
     if let Some(swap) = swap_view(daemon) {
-        let share = match daemon.settings.config.guard.swap_floor {
+        let config = &daemon.settings.config;
+        let by_cost = config.goal == Goal::Auto && config.cost.swap_floor.of(swap.total) == swap.floor;
+        let share = match if by_cost { config.cost.swap_floor } else { config.guard.swap_floor } {
             Amount::Share(share) => format!(" ({share})"),
             _ => String::new(),
         };
         explanation.guards.push(format!("free swap {} of {}, {}{share} stays free", swap.free, swap.total, swap.floor));
         if let Some(budget) = swap.budget {
-            explanation.guards.push(format!("swap writes {}, allowance {budget}", swap.written));
+            let medium = swap.medium.map(|medium| format!(" ({medium})")).unwrap_or_default();
+            explanation.guards.push(format!("swap writes {}, allowance {budget}{medium}", swap.written));
         }
+        explanation.guards.extend(swap.no_writes);
     }
     let Some(path) = group else { return Ok(explanation) };
     let path = daemon.host.kernel.group_path(path);

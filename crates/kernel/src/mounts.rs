@@ -1,7 +1,8 @@
-//! `/proc/self/mounts`: the mounts in this process's mount namespace.
+//! `/proc/self/mounts` and `/proc/self/mountinfo`: the mounts in this process's mount namespace.
 
 use std::path::{Path, PathBuf};
 
+use crate::hibernate::DeviceNumber;
 use crate::root::os;
 use crate::text::unescape;
 use crate::{Kernel, Result};
@@ -59,4 +60,42 @@ pub fn find<'a>(mounts: &'a [Mount], path: &Path, kind: &[u8]) -> Option<&'a Mou
 pub fn read_is_cgroup_read_only(kernel: &Kernel) -> Option<bool> {
     let mounts = read(kernel).ok()?;
     find(&mounts, Path::new("/sys/fs/cgroup"), b"cgroup2").map(|mount| mount.read_only)
+}
+
+/// One mount of `/proc/self/mountinfo` (2.6.26), with the device of its file system.
+///
+/// Sample line: `29 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw`. Source:
+/// fs/proc_namespace.c, show_mountinfo().
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountDevice {
+    /// The mount point.
+    pub path: PathBuf,
+    /// The `st_dev` of the file system. (btrfs has a number that no block device has.)
+    pub number: DeviceNumber,
+    /// What was mounted: a path of a block device, or any other text.
+    pub source: PathBuf,
+}
+
+impl MountDevice {
+    /// Parses one line. `None`: the line is in another form.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&c| c == b' ');
+        let number = DeviceNumber::parse(fields.nth(2)?)?;
+        let path = fields.nth(1)?;
+        let source = fields.skip_while(|field| *field != b"-").nth(2)?;
+        if path.is_empty() || source.is_empty() {
+            return None;
+        }
+        let path_of = |field: &[u8]| PathBuf::from(os(&unescape(field)));
+        Some(MountDevice { path: path_of(path), number, source: path_of(source) })
+    }
+}
+
+/// Reads `/proc/self/mountinfo` and returns the mount that the file `path` is on. `None`: unknown.
+pub fn read_mount_of(kernel: &Kernel, path: &Path) -> Option<MountDevice> {
+    let mut buffer = Vec::new();
+    kernel.proc.read("self/mountinfo", &mut buffer).ok()?;
+    let mounts = buffer.split(|&c| c == b'\n').filter_map(MountDevice::parse);
+    // Of several mounts at one place the last one covers the others.
+    mounts.filter(|mount| path.starts_with(&mount.path)).max_by_key(|mount| mount.path.components().count())
 }

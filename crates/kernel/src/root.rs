@@ -152,6 +152,15 @@ impl Dir {
         Ok(names)
     }
 
+    /// The text of a symbolic link, which need not lead anywhere.
+    pub fn link(&self, name: impl AsRef<Path>) -> Result<PathBuf> {
+        let name = name.as_ref();
+        match rustix::fs::readlinkat(&self.fd, name, Vec::new()) {
+            Ok(target) => Ok(PathBuf::from(os(target.as_bytes()))),
+            Err(err) => Err(Error::read(self.path.join(name), err)),
+        }
+    }
+
     /// The value of an extended attribute of this directory. `None`: not set, or not supported. A
     /// value of more than 64 bytes is returned as an empty one; no attribute that omr knows is that
     /// long.

@@ -5,6 +5,7 @@ use core::time::Duration;
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use serde::{Deserialize, Serialize};
 
+use crate::cost::Cost;
 use crate::threshold::{PromotionRate, Slo, Step};
 
 /// The whole configuration of the policy.
@@ -27,6 +28,9 @@ pub struct Config {
     /// What learned thresholds must keep.
     #[serde(default)]
     pub slo: Objective,
+    /// What sweeps may cost, with `Goal::Auto`.
+    #[serde(default)]
+    pub cost: Cost,
     /// When background processes are hinted.
     pub hints: Hints,
     /// The intervals of samples and agings, and the size of the history.

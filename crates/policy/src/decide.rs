@@ -11,6 +11,7 @@ use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::cost;
 use crate::gates::{quiet, wanted};
 use crate::judge::{judge, reclaimable, swap_room};
 use crate::pace::Job;
@@ -68,10 +69,12 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
     match (idle, state.sweeping) {
         (Err(reason), Some(_)) => Decision::Stop { reason },
         (Err(reason), None) => Decision::Hold { reason },
-        (Ok(idle), Some(id)) => match harm.or_else(|| no_longer(state, id, groups)) {
-            Some(reason) => Decision::Stop { reason },
-            None => Decision::Continue { reason: Reason::Idle { idle } },
-        },
+        (Ok(idle), Some(id)) => {
+            match harm.or_else(|| no_longer(state, id, groups)).or_else(|| too_dear(config, state, signals)) {
+                Some(reason) => Decision::Stop { reason },
+                None => Decision::Continue { reason: Reason::Idle { idle } },
+            }
+        }
         (Ok(_), None) if state.hinting => Decision::Hold { reason: Reason::Hinting },
         (Ok(idle), None) => match state.idle.surge(&config.stop) {
             Some(reason) => Decision::Hold { reason },
@@ -144,6 +147,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     job.amount = job.amount.min(wanted);
     let swap_short = reclaimable(state, group).is_ok_and(|memory| swap_room(config, state, signals, &memory).is_err());
     state.sweeping = Some(id);
+    state.to_disk = cost::is_to_disk(&signals.machine, &job);
     let swept = state.swept.entry(id).or_default();
     swept.forgive(signals.now);
     swept.ended = None;
@@ -162,4 +166,9 @@ fn no_longer(state: &State, id: GroupId, groups: &[Group]) -> Option<Reason> {
         Some(group) => reclaimable(state, group).err(),
         None => Some(Reason::Unknown { signal: "the group that is being swept".to_owned() }),
     }
+}
+
+/// Why the running sweep costs too much now; `None`: it does not.
+fn too_dear(config: &Config, state: &State, signals: &Signals) -> Option<Reason> {
+    cost::must_end(config, &signals.machine).filter(|_| state.to_disk)
 }

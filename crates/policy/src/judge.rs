@@ -9,7 +9,8 @@ use core::time::Duration;
 use omr_units::{Bytes, GroupId, Monotonic};
 
 use crate::config::{Class, Config};
-use crate::gates::{swap_floor, wanted};
+use crate::cost;
+use crate::gates::wanted;
 use crate::pace::Job;
 use crate::reason::Reason;
 use crate::signals::{ColdAmount, ColdOnly, Group, Signals};
@@ -201,17 +202,11 @@ pub(crate) fn swap_room(
     if swap.total.0 == 0 {
         return Err(Reason::NoSwap);
     }
-    let mut writes = Bytes::MAX;
-    if swap.on_disk
-        && let Some(budget) = config.guard.max_swap_writes
-    {
-        writes = state.writes.left(signals.hour, Some(budget));
-        if writes < config.sweep.smallest {
-            return Err(Reason::WriteBudget { used: state.writes.within(signals.hour, budget.hours), budget });
-        }
-    }
+    let allowed = cost::allowed(config, state, signals, swap, config.sweep.smallest)?;
+    let writes = allowed.writes;
     let out = memory.swap_backed.min(swap.free).min(writes);
-    let floor = swap_floor(config, signals.machine.swap_context(), memory.room.min(memory.page_cache + out));
+    let amount = memory.room.min(memory.page_cache + out);
+    let floor = cost::swap_floor(config, signals.machine.swap_context(), amount).max(allowed.floor);
     let room = swap.free - floor;
     if room < config.sweep.smallest {
         return Err(Reason::SwapFloor { free: swap.free, floor });

@@ -5,6 +5,7 @@
 //!
 //! * [`decide`], once a second: is the machine idle, which group gains most, must a sweep end?
 //! * [`need::need`]: how much memory should leave, and who gains from it?
+//! * [`cost::disk_writes`]: how much may be written to swap on disk now?
 //! * [`next`], when a sweep of a group has ended: which group is next?
 //! * [`busy::BusyWatch`], fifty times a second during a sweep: has foreground work begun?
 //! * [`pace::Pace`], between two writes to the kernel: how much next, or wait, or end?
@@ -25,6 +26,7 @@ pub mod age;
 mod budget;
 pub mod busy;
 mod config;
+pub mod cost;
 mod decide;
 pub mod forecast;
 mod gates;

@@ -8,6 +8,7 @@ use omr_units::{Budget, Bytes, Permyriad};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Class;
+use crate::cost::{Medium, Power};
 use crate::need::{Need, whole};
 
 /// Why something is done or not done.
@@ -243,6 +244,20 @@ pub enum Reason {
         /// The amount that may be written.
         budget: Budget,
     },
+    /// With `goal = "auto"`: the write budget for swap on this medium is used up.
+    MediumBudget {
+        /// The medium.
+        medium: Medium,
+        /// The amount that was written.
+        used: Bytes,
+        /// The amount that may be written.
+        budget: Budget,
+    },
+    /// With `goal = "auto"`: the machine is on battery, so nothing is written to swap on a disk.
+    OnBattery {
+        /// Battery, or unknown.
+        power: Power,
+    },
     /// A process is being hinted. No sweep begins meanwhile.
     Hinting,
     /// A background process has been unused for long enough.
@@ -440,6 +455,16 @@ impl Reason {
                     "{gain} to gain, {smallest} is worth a sweep; its page cache, {page_cache}, is available already"
                 )
             }
+            Reason::MediumBudget { medium, used, budget } => {
+                write!(f, "the write budget for {} is used up: {used} of {budget}", medium.with_article())
+            }
+            Reason::OnBattery { power: Power::Unknown } => {
+                write!(
+                    f,
+                    "the power source is not known, which counts as on battery: nothing is written to swap on disk"
+                )
+            }
+            Reason::OnBattery { .. } => write!(f, "on battery: nothing is written to swap on disk"),
             reason => reason.fmt_of_process(f),
         }
     }
@@ -511,6 +536,8 @@ impl Reason {
             | Reason::NoMinAge
             | Reason::AvailableAlready { .. }
             | Reason::SwapFloor { .. }
+            | Reason::MediumBudget { .. }
+            | Reason::OnBattery { .. }
             | Reason::WriteBudget { .. } => Ok(()),
         }
     }

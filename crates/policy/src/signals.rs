@@ -10,6 +10,7 @@ use omr_units::{Amount, Bytes, GroupId, Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Class;
+use crate::cost::CostFacts;
 
 /// The machine at one tick.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +67,9 @@ pub struct Machine {
     pub free_page_reporting: Option<bool>,
     /// True if the kernel can reclaim page cache only (`swappiness=`, Linux 6.11).
     pub file_only: bool,
+    /// What a write to swap costs.
+    #[serde(default)]
+    pub cost: CostFacts,
 }
 
 /// The idle share of a CPU since the last tick.

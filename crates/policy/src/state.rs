@@ -34,6 +34,9 @@ pub struct State {
     pub(crate) going_to_sleep: Option<Monotonic>,
     /// The group being swept; `None`: no sweep runs.
     pub(crate) sweeping: Option<GroupId>,
+    /// The sweep that runs may write to swap on a disk.
+    #[serde(default)]
+    pub(crate) to_disk: bool,
     /// Groups that were swept, and groups whose sweep failed.
     pub(crate) swept: BTreeMap<GroupId, Swept>,
     /// Writes to swap on disk.

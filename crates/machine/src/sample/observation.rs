@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::stat::{CpuTicks, Stat, TICK};
+use omr_policy::cost::CostFacts;
 use omr_policy::{CpuIdle, Machine, Memory, Signals, Swap};
 use omr_units::Permyriad;
 
@@ -43,6 +44,7 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
             disk_rate: None,
             free_page_reporting: None,
             file_only,
+            cost: CostFacts::default(),
         },
     }
 }

@@ -106,6 +106,9 @@ fn print_status(status: &Status) -> Result<()> {
         outln!("{line}");
     }
     print_today(status)?;
+    if let Some(why) = status.swap.as_ref().and_then(|swap| swap.no_writes.as_ref()) {
+        outln!("{why}");
+    }
     if let Some(line) = status.image.as_ref().and_then(about_image) {
         outln!("{line}");
     }
@@ -153,7 +156,10 @@ fn print_today(status: &Status) -> Result<()> {
     let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
     let written = match &status.swap {
         Some(swap) => match swap.budget {
-            Some(budget) => format!(", swap written {} of {budget}", swap.written),
+            Some(budget) => {
+                let medium = swap.medium.map(|medium| format!(" ({medium})")).unwrap_or_default();
+                format!(", swap written {} of {budget}{medium}", swap.written)
+            }
             None => String::new(),
         },
         None => ", no swap".to_owned(),

@@ -100,7 +100,7 @@ fn each_key_of_the_example_file_can_be_used_alone() {
         assert!(show(&root, &["--origin"]).contains("# /etc/omr/omr.toml:2\n"), "{table} {key}");
         keys += 1;
     }
-    assert_eq!(keys, 48);
+    assert_eq!(keys, 54);
 }
 
 #[test]
@@ -159,6 +159,32 @@ fn a_shown_configuration_loads_to_the_same() {
     assert_eq!(show(&root, &["--config", file.to_str().expect("a path in UTF-8")]), shown);
     assert!(shown.contains("max_swap_writes = \"unlimited\"\n"), "{shown}");
     assert!(shown.contains("match = \"line\\u000Abreak/\\\"quoted\\\" \\\\ name\"\nkeep = \"0\"\n"), "{shown}");
+}
+
+#[test]
+fn with_the_goal_auto_the_budgets_of_media_hold_and_a_written_limit_as_well() {
+    let limit = |text: &str| {
+        let shown = show(&FakeRoot::new().file("etc/omr/omr.toml", text), &[]);
+        shown.lines().find(|line| line.starts_with("max_swap_writes")).expect("a line").to_owned()
+    };
+    assert_eq!(limit("goal = 'auto'\n"), "max_swap_writes = \"unlimited\"");
+    assert_eq!(limit("goal = 'auto'\nguard.max_swap_writes = '5GiB/day'\n"), "max_swap_writes = \"5GiB/day\"");
+    // The control: another goal.
+    assert_eq!(limit("goal = 'free'\n"), "max_swap_writes = \"20GiB/day\"");
+    let root = FakeRoot::new().file(
+        "etc/omr/omr.toml",
+        "[cost]\nssd_writes = '5GiB'\ndevice_share = '0%'\non_battery = 'off'\nswap_flor = '1%'\n",
+    );
+    let (_, err, code) = run(&root, &["config", "check"]);
+    assert_eq!(code, 2);
+    for line in [
+        "omr.toml:2: cost.ssd_writes = '5GiB': an allowance is needed, e.g. \"20GiB/day\"",
+        "omr.toml:3: cost.device_share = '0%': must be between \"0.01%\" and \"100%\"",
+        "omr.toml:4: cost.on_battery = 'off': must be \"memory\" or \"disk\"",
+        "omr.toml:5: cost.swap_flor: unknown key; did you mean \"swap_floor\"?",
+    ] {
+        assert!(err.contains(line), "{line}\n{err}");
+    }
 }
 
 #[test]

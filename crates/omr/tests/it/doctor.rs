@@ -105,6 +105,27 @@ fn a_full_6_12() {
 }
 
 #[test]
+fn the_medium_of_the_swap_and_the_power_source_are_named() {
+    let root = full()
+        .sys("class/block/vdb/queue/rotational", "1\n")
+        .sys("class/block/vdb/size", "41943040\n")
+        .sys("class/power_supply/BAT0/type", "Battery\n")
+        .sys("class/power_supply/BAT0/status", "Discharging\n");
+    let (_, text) = doctor(&root);
+    let swap = "swap yes /dev/vdb (disk), 1.00 GiB of 2.00 GiB free, resume device, on rotating disk";
+    assert!(row(&text, "swap").starts_with(swap), "{text}");
+    assert!(row(&text, "power").starts_with("power partly battery on battery"), "{text}");
+    let json = json(&root);
+    assert_eq!(json["facts"]["swap"][0]["disks"][0]["medium"], "rotational");
+    assert_eq!(json["facts"]["power"], "battery");
+    // The control: neither is known.
+    let (_, text) = doctor(&full());
+    assert!(row(&text, "power").starts_with("power yes mains"), "{text}");
+    root.write("sys/class/power_supply/BAT0/status", "foo\n");
+    assert!(row(&doctor(&root).1, "power").starts_with("power partly unknown"), "{text}");
+}
+
+#[test]
 fn nothing_is_written_below_an_injected_root() {
     let root = full();
     root.write("sys/fs/cgroup/system.slice/a.service/memory.reclaim", "untouched");

@@ -17,7 +17,8 @@ use omr_units::{Bytes, Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Class, Config};
-use crate::gates::{quiet, swap_floor};
+use crate::cost;
+use crate::gates::quiet;
 use crate::reason::Reason;
 use crate::signals::{Machine, Signals};
 use crate::state::State;
@@ -200,16 +201,12 @@ fn page_out(
     if swap.free < least {
         return Err(Reason::SwapFloor { free: swap.free, floor: least });
     }
-    let floor = swap_floor(config, signals.machine.swap_context(), anon);
+    let floor = cost::swap_floor(config, signals.machine.swap_context(), anon);
     if swap.free - anon < floor {
         return Err(Reason::SwapFloor { free: swap.free - anon, floor });
     }
     if swap.on_disk {
-        if let Some(budget) = config.guard.max_swap_writes
-            && state.writes.left(signals.hour, Some(budget)) < anon
-        {
-            return Err(Reason::WriteBudget { used: state.writes.within(signals.hour, budget.hours), budget });
-        }
+        cost::allowed(config, state, signals, swap, anon)?;
         calm(config, &signals.machine)?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use omr_policy::cost::{CostFacts, Disk, Medium, Power};
 use omr_policy::{
     Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Memory, Reason, Signals, State, Swap, decide,
 };
@@ -40,7 +41,14 @@ pub fn quiet() -> Machine {
         disk_rate: None,
         free_page_reporting: None,
         file_only: true,
+        cost: on_mains(Medium::Ssd),
     }
+}
+
+/// Mains, and swap on a disk of 1 TiB.
+pub fn on_mains(medium: Medium) -> CostFacts {
+    let disks = vec![Disk { medium, size: Some(Bytes(1 << 40)) }];
+    CostFacts { disks, power: Power::Mains, memory_first: Bytes::ZERO }
 }
 
 /// Swap on a disk, in MiB.

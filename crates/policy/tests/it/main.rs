@@ -6,6 +6,7 @@ mod age;
 mod busy;
 mod choose;
 mod cold;
+mod cost;
 mod desk;
 mod idle;
 mod json;

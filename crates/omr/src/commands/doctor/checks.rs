@@ -4,6 +4,8 @@ use omr_actuate::Outcome;
 use omr_engine::aging::{Missing, NO_SWAP};
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Availability;
+use omr_kernel::medium::Medium;
+use omr_kernel::power_supply::PowerSource;
 use omr_kernel::probe::Support;
 use omr_kernel::process::Capability;
 use omr_kernel::swap::SwapKind;
@@ -142,6 +144,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     rows.extend(swap(facts));
     rows.extend([
         zswap(facts),
+        power(facts),
         hibernation(facts),
         page_reporting(facts),
         privileges(facts),
@@ -288,12 +291,13 @@ fn swap(facts: &Facts) -> Vec<Check> {
 fn one_swap(swap: &Swap) -> Check {
     let device = &swap.device;
     let found = format!(
-        "{} ({}), {} of {} free{}",
+        "{} ({}), {} of {} free{}{}",
         device.path.display(),
         device.kind,
         device.free(),
         device.size,
-        if swap.resume { ", resume device" } else { "" }
+        if swap.resume { ", resume device" } else { "" },
+        media(swap)
     );
     let role = match device.kind {
         SwapKind::Zram => "holds memory, compressed in RAM",
@@ -303,6 +307,26 @@ fn one_swap(swap: &Swap) -> Check {
         return Check::new("swap", Works::No, found, role).fix("full: it holds no more");
     }
     Check::new("swap", Works::Yes, found, role)
+}
+
+/// Returns the media of the disks, such as `, on NVMe`; empty where the kind says it or nothing is
+/// known.
+fn media(swap: &Swap) -> String {
+    let mut media: Vec<String> = swap.disks.iter().map(|disk| disk.medium.to_string()).collect();
+    media.sort();
+    media.dedup();
+    let is_plain = swap.disks.iter().all(|disk| matches!(disk.medium, Medium::Memory | Medium::Unknown));
+    if is_plain { String::new() } else { format!(", on {}", media.join(" and ")) }
+}
+
+fn power(facts: &Facts) -> Check {
+    let row = |works, found: &str| Check::new("power", works, found, "on battery, auto writes to no disk");
+    match facts.power {
+        PowerSource::Mains => row(Works::Yes, "mains"),
+        PowerSource::Battery => row(Works::Partly, "battery"),
+        PowerSource::Unknown => row(Works::Partly, "unknown")
+            .fix("counts as battery; /sys/class/power_supply has an entry that makes no sense"),
+    }
 }
 
 fn zswap(facts: &Facts) -> Check {

@@ -15,8 +15,10 @@ use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Hibernation;
 use omr_kernel::lockdown::Lockdown;
 use omr_kernel::lru_gen::{self, Enabled, Generations};
+use omr_kernel::medium::{self, Disk};
 use omr_kernel::memcg::{self, Group, Visit};
 use omr_kernel::numa::Nodes;
+use omr_kernel::power_supply::{self, PowerSource};
 use omr_kernel::probe::{self, Support};
 use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::swap::{self, SwapDevice};
@@ -43,6 +45,7 @@ pub struct Facts {
     pub swap: Vec<Swap>,
     /// zswap is on; `None`: not in this kernel.
     pub zswap: Option<bool>,
+    pub power: PowerSource,
     pub hibernation: Hibernation,
     /// EC2's hibernation agent, where it is installed.
     pub ec2_agent: Option<Ec2Agent>,
@@ -186,6 +189,8 @@ pub struct Swap {
     pub device: SwapDevice,
     /// The hibernation image goes to this device.
     pub resume: bool,
+    /// The disks below it.
+    pub disks: Vec<Disk>,
 }
 
 #[derive(Debug, Serialize)]
@@ -225,6 +230,7 @@ impl Facts {
             psi: read_psi(kernel, live),
             swap: read_swap(kernel, &hibernation),
             zswap: swap::read_zswap(kernel),
+            power: power_supply::read(kernel),
             hibernation,
             ec2_agent: Ec2Agent::read(root),
             page_reporting: page_reporting::read_order(kernel)
@@ -263,7 +269,8 @@ fn read_swap(kernel: &Kernel, hibernation: &Hibernation) -> Vec<Swap> {
         .into_iter()
         .map(|device| {
             let resume = hibernation.resume.is_some() && device.read_number(kernel) == hibernation.resume;
-            Swap { device, resume }
+            let disks = medium::read_disks(kernel, &device);
+            Swap { device, resume, disks }
         })
         .collect();
     devices.sort_by_key(|swap| std::cmp::Reverse(swap.device.priority));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use omr_policy::cost::{CostFacts, Disk, Medium, Power};
 use omr_policy::{
     Class, ColdAmount, ColdOnly, Config, CpuIdle, Decision, End, Finished, Goal, Group, IdleRule, Machine, Memory,
     Swap, judge,
@@ -192,8 +193,26 @@ pub fn wild_bytes() -> impl Strategy<Value = Bytes> {
     prop_oneof![Just(0), 0u64..1 << 22, any::<u64>(), Just(u64::MAX)].prop_map(Bytes)
 }
 
+pub fn any_disk() -> impl Strategy<Value = Disk> {
+    let media = vec![Medium::Memory, Medium::Ssd, Medium::Rotational, Medium::Card, Medium::Unknown];
+    let size = prop_oneof![Just(Bytes::ZERO), (0u64..2000).prop_map(|gib| Bytes(gib << 30)), wild_bytes()];
+    (select(media), option::weighted(0.8, size)).prop_map(|(medium, size)| Disk { medium, size })
+}
+
+pub fn cost_facts() -> impl Strategy<Value = CostFacts> {
+    let power = select(vec![Power::Mains, Power::Mains, Power::Battery, Power::Unknown]);
+    let memory_first = prop_oneof![Just(Bytes::ZERO), wild_bytes()];
+    let facts = (vec(any_disk(), 0..4), power, memory_first);
+    facts.prop_map(|(disks, power, memory_first)| CostFacts { disks, power, memory_first })
+}
+
+/// Boxed, as the stack of a test has little room for the strategy of a whole machine.
+pub fn wild_machine() -> BoxedStrategy<Machine> {
+    unboxed_machine().boxed()
+}
+
 prop_compose! {
-    pub fn wild_machine()(
+    fn unboxed_machine()(
         dt in wild_duration(),
         cpus in select(vec![0u32, 1, 2, 64, u32::MAX]),
         idle in option::of(any::<u32>()),
@@ -204,6 +223,7 @@ prop_compose! {
         hibernation in (option::of(wild_duration()), option::of(wild_bytes())),
         free_page_reporting in option::of(any::<bool>()),
         file_only: bool,
+        cost in cost_facts(),
     ) -> Machine {
         Machine {
             dt,
@@ -221,6 +241,7 @@ prop_compose! {
             disk_rate: hibernation.1,
             free_page_reporting,
             file_only,
+            cost,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Laws that hold for every input.
 
 mod decisions;
-mod inputs;
+pub mod inputs;
 mod pace;
