@@ -86,7 +86,7 @@ pub fn read_disks(kernel: &Kernel, device: &SwapDevice) -> Vec<Disk> {
     let found = match device.kind {
         SwapKind::File => stack.add_file(&device.path),
         SwapKind::Partition | SwapKind::Zram => {
-            device.path.file_name().and_then(|name| stack.add_device(name, DEEPEST))
+            stack.name_of(&device.path).and_then(|name| stack.add_device(&name, DEEPEST))
         }
     };
     let mut disks = stack.disks;
@@ -110,15 +110,16 @@ impl Stack<'_> {
         if let Ok(link) = self.kernel.sys.link(format!("dev/block/{}", mount.number)) {
             return self.add_device(link.file_name()?, DEEPEST);
         }
-        let source = mount.source.strip_prefix("/dev").ok()?.file_name()?;
-        // A source such as /dev/mapper/NAME is a name that sysfs has under another one.
-        let source = if self.is_there(source) { source.to_owned() } else { self.named_by_mapper(source)? };
+        let source = self.name_of(&mount.source)?;
         let all = self.disks_of_btrfs(&source).unwrap_or_else(|| vec![source]);
         all.iter().try_for_each(|name| self.add_device(name, DEEPEST))
     }
 
-    fn is_there(&self, name: &OsStr) -> bool {
-        self.kernel.sys.has(Path::new("class/block").join(name))
+    /// The name in sysfs of the device with this path. `/dev/mapper/NAME` has another one there.
+    fn name_of(&self, path: &Path) -> Option<OsString> {
+        let name = path.strip_prefix("/dev").ok()?.file_name()?;
+        let is_there = self.kernel.sys.has(Path::new("class/block").join(name));
+        if is_there { Some(name.to_owned()) } else { self.named_by_mapper(name) }
     }
 
     /// The device whose name for the device mapper is `name`.

@@ -16,6 +16,7 @@
 //! * [`zram::Inputs`]: is zram swap better switched off while an image is made small?
 //! * [`advise::advise`]: with which limits could a group live, judging by days of samples?
 //! * [`threshold::Threshold`]: from which age on will memory of a group not be missed?
+//! * [`probe::Probe`]: how much may be taken where nothing tells the age of memory?
 //! * [`trial::Trial`]: can a group live with less memory, and with how much less?
 //! * [`numa::advise`]: on which nodes is a group's memory, and where would it be better?
 #![no_std]
@@ -35,6 +36,7 @@ mod judge;
 pub mod need;
 pub mod numa;
 pub mod pace;
+pub mod probe;
 mod purpose;
 pub mod rank;
 mod reason;

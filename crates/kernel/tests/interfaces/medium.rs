@@ -124,7 +124,12 @@ fn a_partition_is_on_its_disk() {
 #[test]
 fn an_encrypted_volume_on_nvme_is_nvme() {
     let machine = nvme().volume("dm-0", "254:0", &["nvme0n1p3"]).volume("dm-1", "254:1", &["dm-0"]);
+    machine.0.write("sys/devices/virtual/block/dm-1/dm/name", "vg-swap\n");
     assert_eq!(machine.media("/dev/dm-1 partition 1000 0 -2"), [(Medium::Nvme, Some(500))]);
+    // Without udev the path has the mapper's name.
+    let machine = nvme().volume("dm-0", "254:0", &["nvme0n1p3"]);
+    machine.0.write("sys/devices/virtual/block/dm-0/dm/name", "vg-swap\n");
+    assert_eq!(machine.media("/dev/mapper/vg-swap partition 1000 0 -2"), [(Medium::Nvme, Some(500))]);
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use crate::desk::{millis, quiet, seconds};
+use omr_policy::cost::Power;
 use omr_policy::rank::{
     HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords, Ranked, Score, Verdict, lacking, rank,
 };
-use omr_policy::{Class, Config, Machine, Memory, Reason, Signals, State, Swap};
-use omr_units::{Bytes, Monotonic, Permyriad};
+use omr_policy::{Class, Config, Goal, Machine, Memory, Reason, Signals, State, Swap};
+use omr_units::{Amount, Bytes, Monotonic, Permyriad};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -387,6 +388,45 @@ fn writes_to_a_swap_disk_are_within_the_allowance() {
         HintReport { kind: HintKind::PageOut, anon: Bytes::ZERO, swap_writes: Bytes::mib(100), end: HintEnd::Complete };
     desk.records.hinted(&mut desk.state, desk.now, 1, id(1), &hinted);
     assert_eq!(desk.reason_to_hold(20), "100 MiB was written to swap, the write budget is 150 MiB/day");
+}
+
+#[test]
+fn with_the_goal_auto_nothing_is_paged_out_to_a_disk_on_battery_or_beyond_the_budget_of_its_medium() {
+    let desk = |change: fn(&mut Desk)| {
+        let mut desk = Desk::new([process(1, 100)]);
+        desk.machine.swap = Some(Swap {
+            total: Bytes::mib(4096),
+            free: Bytes::mib(4096),
+            on_disk: true,
+            free_outside_image: Bytes::ZERO,
+        });
+        desk.config.goal = Goal::Auto;
+        desk.config.guard.max_swap_writes = None;
+        change(&mut desk);
+        desk
+    };
+    assert_eq!(desk(|_| ()).due(60), HintKind::PageOut);
+    let on_battery = |desk: &mut Desk| desk.machine.cost.power = Power::Battery;
+    let budget = |desk: &mut Desk| desk.config.cost.ssd_writes = Some("99MiB/day".parse().expect("a budget"));
+    let floor = |desk: &mut Desk| desk.config.cost.swap_floor = Amount::Bytes(Bytes::mib(4000));
+    for (change, why) in [
+        (on_battery as fn(&mut Desk), "on battery: nothing is written to swap on disk"),
+        (budget, "the write budget for an SSD is used up: 0 B of 99.0 MiB/day"),
+        (floor, "3.90 GiB of swap is free, 3.91 GiB stays free"),
+    ] {
+        let mut held = desk(change);
+        assert_eq!(held.due(60), HintKind::Deactivate, "{why}");
+        held.hinted(HintKind::Deactivate, 100);
+        assert_eq!(held.reason_to_hold(10), why);
+        // The control: the same with another goal.
+        let mut control = desk(change);
+        control.config.goal = Goal::Free;
+        assert_eq!(control.due(60), HintKind::PageOut, "{why}");
+    }
+    // Zram before the disk has room.
+    let mut zram = desk(on_battery);
+    zram.machine.cost.memory_first = Bytes::mib(100);
+    assert_eq!(zram.due(60), HintKind::PageOut);
 }
 
 #[test]
