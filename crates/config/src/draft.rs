@@ -58,6 +58,7 @@ impl Draft {
             ("idle.again", "idle.for", policy.idle.again > policy.idle.hold),
             ("stop.stall", "stop.window", policy.stop.stall > policy.stop.window),
             ("guard.backoff", "guard.backoff_max", policy.guard.backoff > policy.guard.backoff_max),
+            ("slo.shortest", "slo.longest", policy.slo.shortest > policy.slo.longest),
             ("hints.cold_after", "hints.pageout_after", policy.hints.cold_after > policy.hints.pageout_after),
         ] {
             if contradiction {

@@ -132,6 +132,9 @@ fn print_groups(status: &Status) -> Result<()> {
                 "not swept: ages not known".to_owned()
             }
             Some(ago) => format!("{} ago", short(ago)),
+            None if group.by_age.as_ref().is_some_and(|by_age| by_age.cold == ColdAmount::NotYet) => {
+                "not swept: ages not known yet".to_owned()
+            }
             None if group.class == omr_policy::Class::Background => "-".to_owned(),
             None => "never swept".to_owned(),
         };

@@ -238,7 +238,10 @@ fn every_mistake_of_every_file_is_printed_in_order() {
 fn values_that_do_not_go_together_are_refused_where_the_last_is_written() {
     let root = FakeRoot::new()
         .file("etc/omr/omr.toml", "[idle]\nagain = '1m'\n[stop]\nsample = '45ms'\n[guard]\nbackoff = '2h'\n")
-        .file("etc/omr/conf.d/x.toml", "guard.backoff_max = '1h'\nsweep.write_time = '40ms'\n");
+        .file(
+            "etc/omr/conf.d/x.toml",
+            "guard.backoff_max = '1h'\nsweep.write_time = '40ms'\nslo = { shortest = '1h', longest = '10m' }\n",
+        );
     assert_refused(
         &root,
         &[
@@ -247,6 +250,8 @@ fn values_that_do_not_go_together_are_refused_where_the_last_is_written() {
              which is \"2h\" (/etc/omr/omr.toml:6)",
             "/etc/omr/conf.d/x.toml:2: sweep.write_time = \"40ms\": one of these and two stop.sample, \
              which is \"45ms\" (/etc/omr/omr.toml:4), must fit into the 100ms in which a sweep stops",
+            "/etc/omr/conf.d/x.toml:3: slo.longest = \"10m\": must not be shorter than slo.shortest, \
+             which is \"1h\" (/etc/omr/conf.d/x.toml:3)",
         ],
     );
 }
