@@ -82,7 +82,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order of `omr config show`: by table, the top first.
-pub static KEYS: [Key; 43] = [
+pub static KEYS: [Key; 44] = [
     Key {
         table: "",
         name: "mode",
@@ -136,6 +136,7 @@ pub static KEYS: [Key; 43] = [
     share("idle", "pressure_cpu", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_cpu),
     share("idle", "pressure_io", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_io),
     share("idle", "pressure_memory", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_memory),
+    time("presence", "away_after", s(60), DAY, |s| &mut s.policy.presence.away_after),
     share("stop", "cpu", percent(1), percent(10_000), |s| &mut s.policy.stop.cpu),
     time("stop", "sample", ms(5), ms(50), |s| &mut s.policy.stop.sample),
     time("stop", "stall", ms(1), s(10), |s| &mut s.policy.stop.stall),
@@ -197,7 +198,7 @@ pub static KEYS: [Key; 43] = [
 ];
 
 /// The tables, in the order in which they are shown.
-pub const TABLES: [&str; 8] = ["idle", "stop", "sweep", "hibernate", "guard", "hints", "history", "cloud"];
+pub const TABLES: [&str; 9] = ["idle", "presence", "stop", "sweep", "hibernate", "guard", "hints", "history", "cloud"];
 
 /// The keys that a `[[group]]` may have.
 pub const GROUP_KEYS: [&str; 5] = ["match", "unit", "class", "keep", "older_than"];

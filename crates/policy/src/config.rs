@@ -5,6 +5,8 @@ use core::time::Duration;
 use omr_units::{Amount, Budget, Bytes, Permyriad};
 use serde::{Deserialize, Serialize};
 
+use crate::presence;
+
 /// The whole configuration of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
@@ -16,6 +18,9 @@ pub struct Config {
     pub hibernate: Hibernate,
     /// When the machine counts as idle.
     pub idle: Idle,
+    /// When nobody is there.
+    #[serde(default)]
+    pub presence: presence::Settings,
     /// When a running sweep ends because somebody needs the machine.
     pub stop: Stop,
     /// When sweeps begin and how large they are.

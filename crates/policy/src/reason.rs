@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Class;
 use crate::need::{Need, whole};
+use crate::presence::{self, Presence};
 
 /// Why something is done or not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,6 +216,11 @@ pub enum Reason {
         gain: Bytes,
         /// How much is worth a sweep.
         smallest: Bytes,
+    },
+    /// With `goal = "auto"`: somebody may be there, and memory of any age must not leave.
+    SomebodyThere {
+        /// Who is there, and the sign of it.
+        presence: Presence,
     },
     /// Free swap is at its floor.
     SwapFloor {
@@ -426,6 +432,7 @@ impl Reason {
                     "{gain} to gain, {smallest} is worth a sweep; its page cache, {page_cache}, is available already"
                 )
             }
+            Reason::SomebodyThere { presence } => presence::explain(presence, f),
             reason => reason.fmt_of_process(f),
         }
     }
@@ -495,6 +502,7 @@ impl Reason {
             | Reason::LittleNeed { .. }
             | Reason::NoMinAge
             | Reason::AvailableAlready { .. }
+            | Reason::SomebodyThere { .. }
             | Reason::SwapFloor { .. }
             | Reason::WriteBudget { .. } => Ok(()),
         }

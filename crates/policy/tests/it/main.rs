@@ -13,6 +13,7 @@ mod laws;
 mod need;
 mod numa;
 mod pace;
+mod presence;
 mod rank;
 mod refault_guard;
 mod schedule;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use omr_policy::presence::{Facts, Sessions};
 use omr_policy::{
     Class, ColdAmount, ColdOnly, Config, CpuIdle, Decision, End, Finished, Goal, Group, IdleRule, Machine, Memory,
     Swap, judge,
@@ -192,6 +193,22 @@ pub fn wild_bytes() -> impl Strategy<Value = Bytes> {
     prop_oneof![Just(0), 0u64..1 << 22, any::<u64>(), Just(u64::MAX)].prop_map(Bytes)
 }
 
+fn sessions() -> impl Strategy<Value = Sessions> {
+    (0u32..3, option::of(wild_duration())).prop_map(|(active, idle)| Sessions { active, idle })
+}
+
+/// Any facts, often stale ones.
+pub fn facts() -> impl Strategy<Value = Facts> {
+    let age = prop_oneof![4 => (0u64..30).prop_map(seconds), 1 => wild_duration()];
+    let inhibited = proptest::bool::weighted(0.1);
+    (age, sessions(), sessions(), inhibited).prop_map(|(age, local, remote, inhibited)| Facts {
+        age,
+        local,
+        remote,
+        inhibited,
+    })
+}
+
 prop_compose! {
     pub fn wild_machine()(
         dt in wild_duration(),
@@ -203,6 +220,7 @@ prop_compose! {
         memory in option::of((wild_bytes(), wild_bytes())),
         hibernation in (option::of(wild_duration()), option::of(wild_bytes())),
         free_page_reporting in option::of(any::<bool>()),
+        presence in option::of(facts().boxed()),
         file_only: bool,
     ) -> Machine {
         Machine {
@@ -220,6 +238,7 @@ prop_compose! {
             hibernated: hibernation.0,
             disk_rate: hibernation.1,
             free_page_reporting,
+            presence,
             file_only,
         }
     }
