@@ -9,6 +9,7 @@ use omr_kernel::page_reporting;
 use omr_machine::sample::cpu::CpuByClass;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
+use omr_policy::presence::Facts;
 use omr_policy::{Goal, Machine, Signals};
 use omr_units::Bytes;
 
@@ -24,6 +25,8 @@ pub struct Readings {
     pub signals: Option<Signals>,
     /// Room for the files that are read.
     pub buffer: Vec<u8>,
+    /// What clients tell about who is there; `None`: unknown.
+    pub presence: Option<Facts>,
     snapshot: Option<Snapshot>,
     seldom: Seldom,
     /// True if the kernel can reclaim page cache only; `None` until it was probed.
@@ -39,6 +42,7 @@ impl Readings {
         Readings {
             signals: None,
             buffer: Vec::with_capacity(8192),
+            presence: None,
             snapshot: None,
             seldom: Seldom::default(),
             file_only: None,
@@ -59,6 +63,7 @@ impl Readings {
         let signals = self.snapshot.as_ref().map(|before| {
             let mut signals = observation::between(before, &snapshot, self.file_only.unwrap_or(false));
             self.seldom.tell(&mut signals.machine);
+            signals.machine.presence.clone_from(&self.presence);
             self.measure_image(host, settings, &mut signals.machine);
             signals
         });
