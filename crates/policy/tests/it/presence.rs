@@ -131,6 +131,7 @@ fn facts_that_are_missing_or_old_are_unknown() {
         assert!(!with(&mut late, nobody(), 1).is_absence());
     }
     let mut back = desk.clone();
+    with(&mut back, nobody(), 1000);
     back.now = back.now - seconds(300);
     assert!(!with(&mut back, nobody(), 1).is_absence());
     let mut soon = desk;
