@@ -80,8 +80,8 @@ pub enum Request {
 pub enum Right {
     /// Ask questions.
     Read,
-    /// Ask questions, and make foreground statements about everything: the right of the user that
-    /// `omr follow` runs as.
+    /// Ask questions, make foreground statements about everything, and say that nobody is there: the
+    /// right of the user that `omr follow` runs as.
     Follow,
     /// Ask questions, and request preparations: the right of the user that `omr watch` runs as.
     Prepare,
