@@ -52,7 +52,7 @@ install_all() {
     if live; then
         systemd-sysusers "$prefix/lib/sysusers.d/omr.conf"
         systemctl daemon-reload
-        systemctl try-restart omr omr-watch omr-follow omr-mount
+        systemctl try-restart omr omr-watch omr-follow omr-presence omr-mount
         echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr"
         echo "To prepare the machine when it hibernates: systemctl enable omr-prepare-hibernate omr-warm"
     fi
@@ -60,7 +60,7 @@ install_all() {
 
 uninstall_all() {
     if live; then
-        systemctl disable --now --quiet omr-watch omr-follow omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
+        systemctl disable --now --quiet omr-watch omr-follow omr-presence omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
         rm -rf /run/omr
     fi
     files | while read -r _ destination _; do

@@ -83,7 +83,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order of `omr config show`: by table, the top first.
-pub static KEYS: [Key; 54] = [
+pub static KEYS: [Key; 55] = [
     Key {
         table: "",
         name: "mode",
@@ -137,6 +137,7 @@ pub static KEYS: [Key; 54] = [
     share("idle", "pressure_cpu", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_cpu),
     share("idle", "pressure_io", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_io),
     share("idle", "pressure_memory", Permyriad(10), percent(100), |s| &mut s.policy.idle.pressure_memory),
+    time("presence", "away_after", s(60), DAY, |s| &mut s.policy.presence.away_after),
     share("stop", "cpu", percent(1), percent(10_000), |s| &mut s.policy.stop.cpu),
     time("stop", "sample", ms(5), ms(50), |s| &mut s.policy.stop.sample),
     time("stop", "stall", ms(1), s(10), |s| &mut s.policy.stop.stall),
@@ -222,8 +223,8 @@ pub static KEYS: [Key; 54] = [
 ];
 
 /// The tables, in the order in which they are shown.
-pub const TABLES: [&str; 10] =
-    ["idle", "stop", "sweep", "hibernate", "guard", "slo", "cost", "hints", "history", "cloud"];
+pub const TABLES: [&str; 11] =
+    ["idle", "presence", "stop", "sweep", "hibernate", "guard", "slo", "cost", "hints", "history", "cloud"];
 
 /// The keys that a `[[group]]` may have.
 pub const GROUP_KEYS: [&str; 5] = ["match", "unit", "class", "keep", "older_than"];

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::Purpose;
+use omr_policy::presence::Facts;
 use omr_policy::statement::{Presence, Statement, Subject};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +44,13 @@ pub enum Request {
         /// The groups and processes in the foreground, and the users who are present.
         statements: Vec<Statement>,
     },
+    /// What a client that stays connected knows about who is there. The facts hold until the client
+    /// sends others or disconnects, or until they are too old. The answer is true if the client may
+    /// say that nobody is there; of other clients only signs of somebody count.
+    Presence {
+        /// The facts; `None`: it does not know any more.
+        facts: Option<Facts>,
+    },
     /// Pause sweeps.
     Pause {
         /// The length of the pause, in seconds; `None`: until resumed.
@@ -72,8 +80,8 @@ pub enum Request {
 pub enum Right {
     /// Ask questions.
     Read,
-    /// Ask questions, and make foreground statements about everything: the right of the user that
-    /// `omr follow` runs as.
+    /// Ask questions, make foreground statements about everything, and say that nobody is there: the
+    /// right of the user that `omr follow` runs as.
     Follow,
     /// Ask questions, and request preparations: the right of the user that `omr watch` runs as.
     Prepare,
@@ -85,8 +93,9 @@ impl Request {
     /// Returns the right that the request needs.
     pub fn needs(&self) -> Right {
         match self {
-            // A client that may ask may also ask for more care of its own groups.
-            Request::Hold { .. } => Right::Read,
+            // A client that may ask may also ask for more care of its own groups, and say that it is
+            // there.
+            Request::Hold { .. } | Request::Presence { .. } => Right::Read,
             Request::Status | Request::Explain { .. } | Request::ExplainProcess { .. } | Request::Processes => {
                 Right::Read
             }

@@ -68,6 +68,12 @@ pub struct GoalView {
     pub need: Option<Need>,
     /// The same in words; `None`: another goal.
     pub words: Option<String>,
+    /// Whether somebody is there; `None`: another goal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence: Option<omr_policy::presence::Presence>,
+    /// The same in words; `None`: another goal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence_words: Option<String>,
 }
 
 /// A running sweep.
@@ -179,6 +185,9 @@ pub struct Explanation {
     /// With `goal = "auto"`: the goal and its need, in words.
     #[serde(default)]
     pub goal: Option<String>,
+    /// With `goal = "auto"`: whether somebody is there, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence: Option<String>,
     /// The guards, and how near they are to their limits.
     pub guards: Vec<String>,
 }

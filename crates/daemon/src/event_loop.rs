@@ -92,6 +92,7 @@ impl EventLoop {
     fn tick(&mut self) {
         self.tick.clear();
         let now = self.daemon.host.now();
+        self.daemon.readings.presence = self.server.presence(now);
         self.daemon.tick();
         self.server.close_silent(now);
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
@@ -106,6 +107,10 @@ impl EventLoop {
                 self.server.keep(client, own);
                 refused.into()
             }),
+            Request::Presence { facts } => {
+                self.server.keep_presence(client, facts, now);
+                Ok(peer.speaks_for_all().into())
+            }
             request => requests::answer(&mut self.daemon, request),
         };
         let answer = value.map_or_else(|err| Answer::Error(format!("{err:#}")), Answer::Ok);

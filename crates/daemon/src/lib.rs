@@ -28,6 +28,7 @@ mod loop_tests;
 mod mind;
 mod own_reclaim;
 mod preparing;
+mod presence;
 mod process_views;
 mod processes;
 mod readings;

@@ -9,6 +9,7 @@ use omr_control::protocol::Request;
 use omr_engine::reclaim::{Progress, Report};
 use omr_kernel::Kernel;
 use omr_kernel::clock::Clock;
+use omr_policy::presence::{Facts, Sessions};
 use omr_policy::rank::ProcessId;
 use omr_policy::statement::{Presence, Subject};
 use omr_policy::{Decision, End, Purpose, Reason};
@@ -50,7 +51,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A machine of two CPUs with a group of 64 MiB. All CPU time is used in another group, which is
+/// A machine of two CPUs, with a group of 64 MiB and without sessions. All CPU time is used in another group, which is
 /// too small to sweep.
 struct Machine {
     root: FakeRoot,
@@ -111,6 +112,7 @@ impl Machine {
         let daemon = Daemon::new(host, settings, work, to_aging).expect("a daemon");
         let mut machine = Machine { root, clock, daemon, worker, aging, ticks: (0, 0) };
         machine.use_cpus(0, 0);
+        machine.daemon.readings.presence = Some(Facts::default());
         machine
     }
 
@@ -261,7 +263,7 @@ fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_hap
     ] {
         machine.root.write(file, text);
     }
-    machine.pass(120, 0);
+    machine.pass(600, 0);
     assert!(matches!(machine.reason(), Reason::NoNeed { .. }), "it never did: {:?}", machine.reason());
     machine.root.write("var/lib/omr/hibernated.json", r#"{"time":1700000000}"#);
     machine.pass(60, 0);
@@ -289,11 +291,13 @@ fn set_mains(machine: &Machine, online: bool) {
 
 #[test]
 fn with_the_goal_auto_the_medium_has_a_budget_and_a_battery_writes_nothing() {
-    let mut machine = Machine::with_config(AUTO_ANY_AGE);
+    let mut machine = Machine::with_config(&format!("{AUTO_ANY_AGE}[presence]\naway_after = '1m'"));
     for (file, text) in [("queue/rotational", "0\n"), ("removable", "0\n"), ("size", "41943040\n")] {
         machine.root.write(format!("sys/class/block/vda/{file}"), text);
     }
     set_mains(&machine, true);
+    machine.set_available(400_000);
+    machine.pass(61, 0);
     machine.set_available(200_000);
     let sweep = machine.begin_sweep();
     let swap = machine.ask(Request::Status)["swap"].clone();
@@ -331,6 +335,46 @@ fn without_the_goal_auto_the_medium_and_the_battery_do_not_count() {
     assert_eq!((&swap["budget"]["bytes"], &swap["floor"]), (&(20u64 << 30).into(), &(52_428 * 1024 + 409).into()));
     machine.pass(10, 0);
     assert!(!machine.worker.is_stopped());
+}
+
+#[test]
+fn with_the_goal_auto_a_sweep_begins_when_nobody_is_there_and_ends_when_somebody_comes() {
+    let used = |seconds| {
+        let idle = Some(Duration::from_secs(seconds));
+        Some(Facts { remote: Sessions { active: 1, idle }, ..Facts::default() })
+    };
+    let mut machine = Machine::with_config(&format!("{AUTO_ANY_AGE}[presence]\naway_after = '2m'"));
+    machine.set_available(200_000);
+    // Nothing tells omr who is there.
+    machine.daemon.readings.presence = None;
+    machine.pass(600, 0);
+    let status = machine.ask(Request::Status);
+    assert_eq!(status["goal"]["presence"]["is"], "unknown", "{status}");
+    machine.daemon.readings.presence = used(60);
+    machine.pass(60, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    let why = "somebody is there: a remote session was used 60 s ago; only memory unused for long enough is reclaimed";
+    assert_eq!(machine.reason().to_string(), why);
+    let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) });
+    let expected = (&format!("not swept: {why}").into(), &"a remote session was used 60 s ago".into());
+    assert_eq!((&explained["verdict"], &explained["presence"]), expected);
+
+    machine.daemon.readings.presence = used(120);
+    let sweep = machine.begin_sweep();
+    machine.pass(1, 0);
+    assert!(!machine.worker.is_stopped(), "the control");
+    assert_eq!(machine.ask(Request::Status)["goal"]["presence"]["is"], "away");
+    machine.daemon.readings.presence = used(0);
+    machine.pass(1, 0);
+    assert!(machine.worker.is_stopped());
+    machine.end_sweep(&sweep, End::Stopped);
+    let stop_reason = machine.ledger()[0]["stop_reason"].to_string();
+    assert!(stop_reason.contains("somebody is there"), "{stop_reason}");
+    // Another goal does not ask.
+    let mut machine = Machine::new();
+    machine.daemon.readings.presence = used(0);
+    machine.begin_sweep();
+    assert!(machine.ask(Request::Status)["goal"]["presence"].is_null());
 }
 
 #[test]

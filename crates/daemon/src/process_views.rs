@@ -55,6 +55,7 @@ pub fn explain(processes: &Processes, kernel: &Kernel, now: Monotonic, pid: u32)
         reason: None,
         next: None,
         goal: None,
+        presence: None,
         class: Some(format!("{}: {}", found.process.class.name(), found.origin)),
         guards: found.process.unfocused.map(|since| unfocused(now, since)).into_iter().collect(),
     };

@@ -11,6 +11,7 @@ use omr_machine::sample::cpu::CpuByClass;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use omr_policy::cost::CostFacts;
+use omr_policy::presence::Facts;
 use omr_policy::{Goal, Machine, Signals};
 use omr_units::Bytes;
 
@@ -26,6 +27,8 @@ pub struct Readings {
     pub signals: Option<Signals>,
     /// Room for the files that are read.
     pub buffer: Vec<u8>,
+    /// What clients tell about who is there; `None`: unknown.
+    pub presence: Option<Facts>,
     snapshot: Option<Snapshot>,
     seldom: Seldom,
     cost: CostReader,
@@ -42,6 +45,7 @@ impl Readings {
         Readings {
             signals: None,
             buffer: Vec::with_capacity(8192),
+            presence: None,
             snapshot: None,
             seldom: Seldom::default(),
             cost: CostReader::default(),
@@ -68,6 +72,7 @@ impl Readings {
             let mut signals = observation::between(before, &snapshot, self.file_only.unwrap_or(false));
             self.seldom.tell(&mut signals.machine);
             signals.machine.cost = cost;
+            signals.machine.presence.clone_from(&self.presence);
             self.measure_image(host, settings, &mut signals.machine);
             signals
         });

@@ -28,7 +28,7 @@ pub fn answer(daemon: &mut Daemon, request: Request) -> Result<Value> {
         Request::Processes => return Ok(to_value(process_views::all(&daemon.processes, now))?),
         Request::Say { presence, subject } => record_statement(daemon, presence, &subject)?,
         // It depends on the client, so the loop answers it.
-        Request::Hold { .. } => bail!("statements of a client need the client"),
+        Request::Hold { .. } | Request::Presence { .. } => bail!("statements of a client need the client"),
         Request::Pause { seconds } => pause(daemon, now, seconds.map(Duration::from_secs)),
         Request::FallAsleep => fall_asleep(daemon, now),
         Request::Resume => daemon.mind.state.resume(),

@@ -15,10 +15,12 @@ use anyhow::{Context, Result};
 use omr_base::paths;
 use omr_control::protocol::{Answer, PATIENCE, Request, Right};
 use omr_machine::statements::Statements;
+use omr_policy::presence::Facts;
 use omr_units::Monotonic;
 use rustix::event::PollFlags;
 
 use crate::events::{Event, Sources};
+use crate::presence::{self, Told};
 
 /// A request is shorter: there is room for more than a hundred statements.
 const LONGEST_REQUEST: usize = 16 << 10;
@@ -39,9 +41,20 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// A user with a right.
+    #[cfg(test)]
+    pub fn new(uid: u32, right: Right) -> Peer {
+        Peer { uid, right }
+    }
+
+    /// Returns true if this user may speak for everybody.
+    pub fn speaks_for_all(&self) -> bool {
+        matches!(self.right, Right::Follow | Right::Control)
+    }
+
     /// Returns true if this user is `owner`, or may speak for everybody.
     pub fn owns(&self, owner: u32) -> bool {
-        matches!(self.right, Right::Follow | Right::Control) || self.uid == owner
+        self.speaks_for_all() || self.uid == owner
     }
 }
 
@@ -52,6 +65,8 @@ struct Client {
     peer: Peer,
     /// The statements that stand for as long as it keeps them up.
     statements: Statements,
+    /// What it told about who is there.
+    presence: Option<Told>,
     input: Vec<u8>,
     output: Vec<u8>,
     since: Monotonic,
@@ -179,6 +194,7 @@ impl Server {
                 stream,
                 peer: Peer { uid, right },
                 statements: Statements::default(),
+                presence: None,
                 input: Vec::new(),
                 output: Vec::new(),
                 since: now,
@@ -234,6 +250,17 @@ impl Server {
     /// The statements that a client keeps up from now on.
     pub fn keep(&mut self, index: usize, statements: Statements) {
         self.clients[index].statements = statements;
+    }
+
+    /// What a client tells about who is there from now on.
+    pub fn keep_presence(&mut self, index: usize, facts: Option<Facts>, now: Monotonic) {
+        self.clients[index].presence = facts.map(|facts| Told { facts, at: now });
+    }
+
+    /// What all clients together tell about who is there; `None`: unknown.
+    pub fn presence(&self, now: Monotonic) -> Option<Facts> {
+        let clients = self.clients.iter().filter(|client| !client.is_closed);
+        presence::combine(clients.filter_map(|client| Some((client.presence.as_ref()?, client.peer))), now)
     }
 
     /// Drops clients that are gone.

@@ -7,6 +7,7 @@ use omr_control::status::{Explanation, GoalView, GroupView, ImageView, Status, S
 use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
 use omr_policy::need::need;
+use omr_policy::presence::Presence;
 use omr_policy::{Decision, Goal, cost, judge, short};
 use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
@@ -57,7 +58,9 @@ fn goal_view(daemon: &Daemon) -> GoalView {
         Ok(need) => need.to_string(),
         Err(reason) => reason.to_string(),
     });
-    GoalView { goal: config.goal, need: need.and_then(Result::ok), words }
+    let presence = (config.goal == Goal::Auto).then(|| daemon.mind.state.presence());
+    let presence_words = presence.map(Presence::to_string);
+    GoalView { goal: config.goal, need: need.and_then(Result::ok), words, presence: presence.cloned(), presence_words }
 }
 
 /// The status.
@@ -124,13 +127,15 @@ fn group_view(
 
 /// The reason why a group is, or is not, swept; without a group, the last decision.
 pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<Explanation> {
+    let goal = goal_view(daemon);
     let mut explanation = Explanation {
         group: None,
         verdict: String::new(),
         reason: daemon.mind.decision.as_ref().map(|decision| decision.reason().clone()),
         next: None,
         class: None,
-        goal: goal_view(daemon).words.map(|words| format!("{}: {words}", Goal::Auto.name())),
+        goal: goal.words.map(|words| format!("{}: {words}", Goal::Auto.name())),
+        presence: goal.presence_words,
         guards: Vec::new(),
     };
     let age = omr_policy::short(now.since(daemon.mind.decided)).to_string();

@@ -184,6 +184,9 @@ pub struct ProcessStat {
     pub state: u8,
     /// Process id of the parent.
     pub ppid: u32,
+    /// Device number of the controlling terminal, as new_encode_dev() of include/linux/kdev_t.h
+    /// makes it; 0: there is none.
+    pub terminal: u32,
     /// `PF_*` of include/linux/sched.h.
     pub flags: u64,
     /// CPU time in user mode, all threads, in ticks.
@@ -232,6 +235,7 @@ impl ProcessStat {
             comm: OsString::from_vec(text[open + 1..close].to_vec()),
             state,
             ppid: u32::try_from(number(field(4))?).ok()?,
+            terminal: u32::try_from(number(field(7))?).ok()?,
             flags: number(field(9))?,
             utime: number(field(14))?,
             stime: number(field(15))?,

@@ -9,6 +9,7 @@
 mod call;
 mod private;
 
+use std::collections::HashMap;
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -181,6 +182,14 @@ impl Connection {
         value.map(Some).with_context(|| format!("{} answers with something else than a property", target.destination))
     }
 
+    /// All properties of an object. `None`: the service does not run.
+    pub fn properties(&self, target: &Target<'_>) -> Result<Option<HashMap<String, OwnedVariant>>> {
+        let properties = Target { interface: "org.freedesktop.DBus.Properties", ..*target };
+        let Some(answer) = self.ask(&properties, "GetAll", &target.interface)? else { return Ok(None) };
+        let values = answer.body().deserialize();
+        values.map(Some).with_context(|| format!("{} answers with something else than properties", target.destination))
+    }
+
     /// Has the bus send the signals that match a rule, such as
     /// `type='signal',sender='org.freedesktop.login1'`.
     pub fn subscribe(&self, rule: &str) -> Result<()> {
@@ -229,6 +238,14 @@ async fn serve(
 pub fn flag(value: &Variant<'_>) -> Option<bool> {
     match value {
         Variant::Bool(value) => Some(*value),
+        _ => None,
+    }
+}
+
+/// A value that is text; `None`: it is something else.
+pub fn text<'a>(value: &'a Variant<'_>) -> Option<&'a str> {
+    match value {
+        Variant::Str(value) => Some(value.as_str()),
         _ => None,
     }
 }

@@ -183,7 +183,8 @@ impl Promotions {
 
     /// Takes out memory that omr reclaimed meanwhile: it was not used. `unused_for`: all of it was
     /// unused for at least this time. At longer ages nobody knows how much of it was that old: all
-    /// of it at the least of promotions, and none at the most.
+    /// of it at the least of promotions, and none at the most. The most is too low by the part that
+    /// was unused for less than a 32nd longer.
     pub fn subtract_reclaimed(&mut self, reclaimed: Bytes, unused_for: Duration) {
         for (age, bounds) in AGES.iter().zip(&mut self.bounds) {
             bounds.least = bounds.least - reclaimed;

@@ -6,6 +6,7 @@ use omr_units::{Amount, Budget, Bytes, Permyriad};
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Cost;
+use crate::presence;
 use crate::threshold::{PromotionRate, Slo, Step};
 
 /// The whole configuration of the policy.
@@ -19,6 +20,9 @@ pub struct Config {
     pub hibernate: Hibernate,
     /// When the machine counts as idle.
     pub idle: Idle,
+    /// When nobody is there.
+    #[serde(default)]
+    pub presence: presence::Settings,
     /// When a running sweep ends because somebody needs the machine.
     pub stop: Stop,
     /// When sweeps begin and how large they are.

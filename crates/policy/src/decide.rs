@@ -15,6 +15,7 @@ use crate::cost;
 use crate::gates::{quiet, wanted};
 use crate::judge::{judge, reclaimable, swap_room};
 use crate::pace::Job;
+use crate::presence::{nobody, permits};
 use crate::reason::Reason;
 use crate::signals::{Group, Signals};
 use crate::state::State;
@@ -70,7 +71,7 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
         (Err(reason), Some(_)) => Decision::Stop { reason },
         (Err(reason), None) => Decision::Hold { reason },
         (Ok(idle), Some(id)) => {
-            match harm.or_else(|| no_longer(state, id, groups)).or_else(|| too_dear(config, state, signals)) {
+            match harm.or_else(|| no_longer(config, state, id, groups)).or_else(|| too_dear(config, state, signals)) {
                 Some(reason) => Decision::Stop { reason },
                 None => Decision::Continue { reason: Reason::Idle { idle } },
             }
@@ -99,7 +100,8 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     if signals.slept {
         state.woke_up(config, now);
     }
-    // The idle rule sees every tick, whatever else keeps sweeps away.
+    // These rules see every tick, whatever else keeps sweeps away.
+    state.presence.tick(&config.presence, now, signals.slept, signals.machine.presence.as_ref());
     let idle = state.idle.tick(&config.idle, now, &signals.machine);
     quiet(config, state, now)?;
     idle
@@ -141,7 +143,9 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
             let tries = state.swept.get(id).map_or(0, |swept| swept.tries);
             (job.amount.0.checked_shr(tries), Reverse(*id))
         });
-    let Some((group, mut job, id)) = best else { return Decision::Hold { reason: Reason::NothingToGain } };
+    let Some((group, mut job, id)) = best else {
+        return Decision::Hold { reason: nobody(config, state).err().unwrap_or(Reason::NothingToGain) };
+    };
     let wanted = wanted(config, &signals.machine, group.cold_only.is_some()).map_or(Bytes::ZERO, |wanted| wanted.bytes);
     let cut_by_goal = wanted < job.amount;
     job.amount = job.amount.min(wanted);
@@ -161,9 +165,9 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
 }
 
 /// Why the group being swept may not be swept any more; `None`: it may.
-fn no_longer(state: &State, id: GroupId, groups: &[Group]) -> Option<Reason> {
+fn no_longer(config: &Config, state: &State, id: GroupId, groups: &[Group]) -> Option<Reason> {
     match groups.iter().find(|group| group.id == id) {
-        Some(group) => reclaimable(state, group).err(),
+        Some(group) => reclaimable(state, group).and_then(|_| permits(config, state, group)).err(),
         None => Some(Reason::Unknown { signal: "the group that is being swept".to_owned() }),
     }
 }

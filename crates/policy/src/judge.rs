@@ -12,6 +12,7 @@ use crate::config::{Class, Config};
 use crate::cost;
 use crate::gates::wanted;
 use crate::pace::Job;
+use crate::presence::permits;
 use crate::reason::Reason;
 use crate::signals::{ColdAmount, ColdOnly, Group, Signals};
 use crate::state::State;
@@ -25,6 +26,7 @@ const REST: Duration = Duration::from_secs(60);
 pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -> Result<(Job, GroupId), Reason> {
     let memory = reclaimable(state, group)?;
     let wanted = wanted(config, &signals.machine, group.cold_only.is_some())?;
+    permits(config, state, group)?;
     let swept = state.swept.get(&group.id);
     if let Some(backoff) = swept.and_then(|swept| swept.backoff)
         && signals.now < backoff.until

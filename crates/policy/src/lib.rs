@@ -6,6 +6,7 @@
 //! * [`decide`], once a second: is the machine idle, which group gains most, must a sweep end?
 //! * [`need::need`]: how much memory should leave, and who gains from it?
 //! * [`cost::disk_writes`]: how much may be written to swap on disk now?
+//! * [`presence::Presence`]: is somebody there, or has everybody been away for long enough?
 //! * [`next`], when a sweep of a group has ended: which group is next?
 //! * [`busy::BusyWatch`], fifty times a second during a sweep: has foreground work begun?
 //! * [`pace::Pace`], between two writes to the kernel: how much next, or wait, or end?
@@ -36,6 +37,7 @@ mod judge;
 pub mod need;
 pub mod numa;
 pub mod pace;
+pub mod presence;
 pub mod probe;
 mod purpose;
 pub mod rank;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Class;
 use crate::cost::{Medium, Power};
 use crate::need::{Need, whole};
+use crate::presence::{self, Presence};
 
 /// Why something is done or not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -222,6 +223,11 @@ pub enum Reason {
         gain: Bytes,
         /// How much is worth a sweep.
         smallest: Bytes,
+    },
+    /// With `goal = "auto"`: somebody may be there, and memory of any age must not leave.
+    SomebodyThere {
+        /// Who is there, and the sign of it.
+        presence: Presence,
     },
     /// Free swap is at its floor.
     SwapFloor {
@@ -465,6 +471,7 @@ impl Reason {
                 )
             }
             Reason::OnBattery { .. } => write!(f, "on battery: nothing is written to swap on disk"),
+            Reason::SomebodyThere { presence } => presence::explain(presence, f),
             reason => reason.fmt_of_process(f),
         }
     }
@@ -535,6 +542,7 @@ impl Reason {
             | Reason::LittleNeed { .. }
             | Reason::NoMinAge
             | Reason::AvailableAlready { .. }
+            | Reason::SomebodyThere { .. }
             | Reason::SwapFloor { .. }
             | Reason::MediumBudget { .. }
             | Reason::OnBattery { .. }

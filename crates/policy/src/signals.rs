@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Class;
 use crate::cost::CostFacts;
+use crate::presence::Facts;
 
 /// The machine at one tick.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +66,9 @@ pub struct Machine {
     /// True if free memory is reported to a host, which then has it back; `None`: unknown.
     #[serde(default)]
     pub free_page_reporting: Option<bool>,
+    /// Facts about the sessions of people; `None`: unknown, which counts as somebody.
+    #[serde(default)]
+    pub presence: Option<Facts>,
     /// True if the kernel can reclaim page cache only (`swappiness=`, Linux 6.11).
     pub file_only: bool,
     /// What a write to swap costs.

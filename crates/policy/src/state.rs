@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::budget::Writes;
 use crate::config::Config;
 use crate::idle::IdleState;
+use crate::presence::PresenceState;
 use crate::reason::Reason;
 use crate::signals::{End, Finished, Group};
 use crate::swept::Swept;
@@ -22,6 +23,8 @@ use crate::swept::Swept;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     pub(crate) idle: IdleState,
+    #[serde(default)]
+    pub(crate) presence: PresenceState,
     /// No sweep begins before this moment, because the machine woke up; `None`: it has not slept.
     pub(crate) awake: Option<Monotonic>,
     /// `None`: not paused.

@@ -51,8 +51,10 @@ fn own_group() {
 
 /// 24 fields of proc(5) around a name.
 fn stat(comm: &str) -> Vec<u8> {
-    format!("77 ({comm}) S 1 77 77 0 -1 4194304 116 0 0 0 11 12 0 0 20 0 1 0 59938 3133440 390 18446744073709551615 0")
-        .into_bytes()
+    format!(
+        "77 ({comm}) S 1 77 77 34817 -1 4194304 116 0 0 0 11 12 0 0 20 0 1 0 59938 3133440 390 18446744073709551615 0"
+    )
+    .into_bytes()
 }
 
 #[test]
@@ -61,6 +63,7 @@ fn a_name_cannot_fake_the_fields_behind_it() {
         let stat = ProcessStat::parse(&stat(comm)).expect(comm);
         assert_eq!(stat.comm.to_str(), Some(comm));
         assert_eq!((stat.pid, stat.state, stat.ppid), (77, b'S', 1), "{comm}");
+        assert_eq!(stat.terminal, 0x8801, "pts/1");
         assert_eq!((stat.utime, stat.stime, stat.starttime, stat.rss), (11, 12, 59_938, Pages(390)));
     }
 }

@@ -43,6 +43,7 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
             hibernated: None,
             disk_rate: None,
             free_page_reporting: None,
+            presence: None,
             file_only,
             cost: CostFacts::default(),
         },

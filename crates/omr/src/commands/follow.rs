@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_base::exit::Exit;
 use omr_base::signals::SignalFd;
 use omr_base::{logging, paths};
+use omr_policy::presence::Facts;
 use omr_policy::statement::Statement;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -18,7 +20,10 @@ use crate::follow::{self, DaemonReceiver, Source, StatementReceiver};
 /// nothing is reclaimed from the groups of its user. A rule or a statement may still put processes
 /// there in the background. gamemode (on the bus of the session) and sway (by SWAYSOCK): registered
 /// games and the window with the focus are in the foreground, and so is the whole group that they
-/// are in.
+/// are in. presence (on the bus of the machine) tells who is there: the active sessions of people,
+/// since when there was no input to them, and whether a program holds an idle inhibitor. With goal =
+/// "auto", only cold memory is reclaimed while somebody is there, and without this source somebody
+/// may always be there.
 ///
 /// It needs no privilege but to ask the daemon. The user omr-follow, as which omr-follow.service
 /// runs it, may make statements about everybody; a member of the group omr about its own processes
@@ -40,13 +45,26 @@ pub struct Args {
 
 /// Prints statements on standard output.
 #[derive(Default)]
-struct Printer(Option<BTreeSet<Statement>>);
+struct Printer {
+    statements: Option<BTreeSet<Statement>>,
+    presence: Option<Option<Facts>>,
+}
 
 impl StatementReceiver for Printer {
     fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
-        if self.0.as_ref() != Some(statements) {
+        if self.statements.as_ref() != Some(statements) {
             outln!("{}", serde_json::to_string(statements)?);
-            self.0 = Some(statements.clone());
+            self.statements = Some(statements.clone());
+        }
+        Ok(())
+    }
+
+    fn replace_presence(&mut self, facts: Option<Facts>) -> Result<()> {
+        // They are printed as they are found.
+        let facts = facts.map(|facts| Facts { age: Duration::ZERO, ..facts });
+        if self.presence.as_ref() != Some(&facts) {
+            outln!("{}", serde_json::json!({ "presence": &facts }));
+            self.presence = Some(facts);
         }
         Ok(())
     }

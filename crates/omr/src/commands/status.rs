@@ -105,6 +105,9 @@ fn print_status(status: &Status) -> Result<()> {
     if let Some(line) = about_goal(status) {
         outln!("{line}");
     }
+    if let Some(line) = about_presence(status) {
+        outln!("{line}");
+    }
     print_today(status)?;
     if let Some(why) = status.swap.as_ref().and_then(|swap| swap.no_writes.as_ref()) {
         outln!("{why}");
@@ -185,6 +188,11 @@ fn about_goal(status: &Status) -> Option<String> {
     Some(format!("goal {}: {words}", goal.goal.name()))
 }
 
+/// Returns a line about who is there, if the goal asks.
+fn about_presence(status: &Status) -> Option<String> {
+    Some(format!("presence: {}", status.goal.as_ref()?.presence_words.as_ref()?))
+}
+
 /// Returns the commands that can make this statement.
 fn set_by(presence: Presence) -> &'static str {
     match presence {
@@ -232,6 +240,9 @@ pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
     }
     if let Some(goal) = explanation.goal {
         outln!("goal: {goal}");
+    }
+    if let Some(presence) = explanation.presence {
+        outln!("presence: {presence}");
     }
     if let Some(class) = explanation.class {
         outln!("class: {}", printable(&class));

@@ -21,7 +21,7 @@ pub(super) fn follow(kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
     let bus = Connection::to_bus(Whose::User)?;
     bus.subscribe(&format!("type='signal',interface='{NAME}'"))?;
     bus.subscribe(&format!("type='signal',interface='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{NAME}'"))?;
-    while tell(in_foreground(kernel, games(&bus)?)) {
+    while tell(in_foreground(kernel, games(&bus)?).into()) {
         bus.wait(PATIENCE)?;
     }
     Ok(())

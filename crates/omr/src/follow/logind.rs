@@ -20,6 +20,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn follow(tell: Tell<'_>) -> Result<()> {
     let bus = Connection::to_bus(Whose::System)?;
+    subscribe(&bus)?;
+    while tell(present(&bus)?.into()) {
+        bus.wait(PATIENCE)?;
+    }
+    Ok(())
+}
+
+/// Has the bus send logind's signals about sessions.
+pub(super) fn subscribe(bus: &Connection) -> Result<()> {
     let name = LOGIND.destination;
     for what in [
         "interface='org.freedesktop.login1.Manager',member='SessionNew'",
@@ -28,21 +37,32 @@ pub(super) fn follow(tell: Tell<'_>) -> Result<()> {
     ] {
         bus.subscribe(&format!("type='signal',sender='{name}',{what}"))?;
     }
-    bus.subscribe(&format!("type='signal',interface='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{name}'"))?;
-    while tell(present(&bus)?) {
-        bus.wait(PATIENCE)?;
-    }
-    Ok(())
+    bus.subscribe(&format!("type='signal',interface='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{name}'"))
+}
+
+/// A session that logind knows.
+pub(super) struct Found {
+    /// Its user.
+    pub uid: u32,
+    /// The name of its seat; empty: it has none.
+    pub seat: String,
+    /// Its object.
+    pub path: OwnedObjectPath,
+}
+
+/// All sessions. `None`: logind does not run.
+pub(super) fn sessions(bus: &Connection) -> Result<Option<Vec<Found>>> {
+    let Some(answer) = bus.ask(&LOGIND, "ListSessions", &())? else { return Ok(None) };
+    // The session's id, the user's id and name, the seat, the session's object.
+    let sessions: Vec<(String, u32, String, String, OwnedObjectPath)> =
+        answer.body().deserialize().context("logind answers with something else than a list of sessions")?;
+    Ok(Some(sessions.into_iter().map(|(_, uid, _, seat, path)| Found { uid, seat, path }).collect()))
 }
 
 /// The slices of the users who are at the machine.
 fn present(bus: &Connection) -> Result<BTreeSet<Statement>> {
-    let Some(answer) = bus.ask(&LOGIND, "ListSessions", &())? else { return Ok(BTreeSet::new()) };
-    // The session's id, the user's id and name, the seat, the session's object.
-    let sessions: Vec<(String, u32, String, String, OwnedObjectPath)> =
-        answer.body().deserialize().context("logind answers with something else than a list of sessions")?;
     let mut present = BTreeSet::new();
-    for (_, uid, _, _, path) in sessions {
+    for Found { uid, path, .. } in sessions(bus)?.into_iter().flatten() {
         if is_used(bus, &path)? {
             let group = format!("user.slice/user-{uid}.slice");
             present.insert(Statement { presence: Presence::Present, subject: Subject::Group(group) });
@@ -66,7 +86,7 @@ fn is_used(bus: &Connection, path: &str) -> Result<bool> {
 }
 
 /// Returns true if logind knows no such session, or no such property.
-fn is_unknown(err: &anyhow::Error) -> bool {
+pub(super) fn is_unknown(err: &anyhow::Error) -> bool {
     let name = err.downcast_ref::<Refused>().map_or("", |refused| refused.name.as_str());
     name.starts_with("org.freedesktop.DBus.Error.Unknown") || name.contains("NoSuchSession")
 }

@@ -8,6 +8,7 @@
 
 mod gamemode;
 mod logind;
+mod presence;
 mod sway;
 mod tell;
 
@@ -21,9 +22,10 @@ use omr_base::text::printable;
 use omr_control::client::Link;
 use omr_control::protocol::Request;
 use omr_kernel::Kernel;
+use omr_policy::presence::Facts;
 use omr_policy::statement::{Presence, Statement, Subject};
 
-use self::tell::Tell;
+use self::tell::{Tell, Told};
 
 /// The statements are repeated after this time, because the daemon drops a client that is silent
 /// for 10 s.
@@ -40,6 +42,8 @@ const MOST: usize = 100;
 pub enum Source {
     /// logind: the users whose session is active, neither idle nor locked, are present
     Logind,
+    /// logind: the sessions that are active, since when they were not used, and idle inhibitors
+    Presence,
     /// GameMode: the games that are registered
     Gamemode,
     /// sway: the application with the focus
@@ -50,6 +54,7 @@ impl Source {
     fn name(self) -> &'static str {
         match self {
             Source::Logind => "logind",
+            Source::Presence => "presence",
             Source::Gamemode => "gamemode",
             Source::Sway => "sway",
         }
@@ -57,9 +62,10 @@ impl Source {
 
     /// Passes on the statements of this source after each change, until that fails or the receiver
     /// has ended.
-    fn follow(self, kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
+    fn follow(self, kernel: &Kernel, root: &Path, tell: Tell<'_>) -> Result<()> {
         match self {
             Source::Logind => logind::follow(tell),
+            Source::Presence => presence::follow(kernel, root, tell),
             Source::Gamemode => gamemode::follow(kernel, tell),
             Source::Sway => sway::follow(kernel, tell),
         }
@@ -70,6 +76,9 @@ impl Source {
 pub trait StatementReceiver: Send {
     /// Replaces all earlier statements by these.
     fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()>;
+
+    /// Replaces the earlier facts about who is there; `None`: that is unknown now.
+    fn replace_presence(&mut self, facts: Option<Facts>) -> Result<()>;
 }
 
 /// Sends statements to the daemon. Connects with the first ones, and again after a failure.
@@ -78,60 +87,83 @@ pub struct DaemonReceiver {
     link: Option<Link>,
     /// The number of statements in the last request that the daemon refused.
     refused: u64,
+    /// The daemon was told who is there, and heeds only signs of somebody.
+    may_not_speak: bool,
 }
 
 impl DaemonReceiver {
     /// For the daemon at this socket.
     pub fn new(socket: PathBuf) -> DaemonReceiver {
-        DaemonReceiver { socket, link: None, refused: 0 }
+        DaemonReceiver { socket, link: None, refused: 0, may_not_speak: false }
+    }
+}
+
+impl DaemonReceiver {
+    /// Asks the daemon. The connection is kept unless that fails.
+    fn ask(&mut self, request: &Request) -> Result<serde_json::Value> {
+        let mut link = match self.link.take() {
+            Some(link) => link,
+            None => Link::open(&self.socket)?,
+        };
+        let answer = link.ask(request)?;
+        self.link = Some(link);
+        Ok(answer)
     }
 }
 
 impl StatementReceiver for DaemonReceiver {
     fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()> {
-        let mut link = match self.link.take() {
-            Some(link) => link,
-            None => Link::open(&self.socket)?,
-        };
         let statements = statements.iter().take(MOST).cloned().collect();
-        let refused = link.ask(&Request::Hold { statements })?.as_u64().unwrap_or(0);
+        let refused = self.ask(&Request::Hold { statements })?.as_u64().unwrap_or(0);
         if refused > self.refused {
             log::warn!("{refused} statements are about others: only root and the service may make those");
         }
         self.refused = refused;
-        self.link = Some(link);
+        Ok(())
+    }
+
+    fn replace_presence(&mut self, facts: Option<Facts>) -> Result<()> {
+        let may_speak = self.ask(&Request::Presence { facts })?.as_bool() == Some(true);
+        if !may_speak && !self.may_not_speak {
+            log::warn!("only signs of somebody count: root and the service may say that nobody is there");
+        }
+        self.may_not_speak = !may_speak;
         Ok(())
     }
 }
 
-/// Follows the sources and passes their statements on until the process ends.
+/// Follows the sources and passes on what they tell until the process ends.
 pub fn follow(root: &Path, sources: &[Source], receiver: &mut dyn StatementReceiver) -> Result<()> {
     let (sender, seen) = channel();
     for (index, source) in sources.iter().copied().enumerate() {
-        let (sender, kernel) = (sender.clone(), Kernel::open(root)?);
+        let (sender, kernel, root) = (sender.clone(), Kernel::open(root)?, root.to_path_buf());
         std::thread::Builder::new()
             .name("omr-source".into())
             .stack_size(512 << 10)
-            .spawn(move || follow_again(index, source, &kernel, &sender))
+            .spawn(move || follow_again(index, source, &kernel, &root, &sender))
             .context("start a thread")?;
     }
     drop(sender);
-    let mut known = vec![BTreeSet::new(); sources.len()];
+    let mut known = vec![Told::default(); sources.len()];
     let mut told = BTreeSet::new();
     let (mut failing, mut due) = (false, Instant::now());
     loop {
+        let mut is_news = false;
         match seen.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok((index, statements)) => known[index] = statements,
+            Ok((index, news)) => {
+                is_news = sources.get(index) == Some(&Source::Presence);
+                known[index] = news;
+            }
             Err(RecvTimeoutError::Timeout) => {}
             // The senders never end.
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
-        let all: BTreeSet<Statement> = known.iter().flatten().cloned().collect();
-        if all == told && Instant::now() < due {
+        let all: BTreeSet<Statement> = known.iter().flat_map(|told| &told.statements).cloned().collect();
+        if all == told && !is_news && Instant::now() < due {
             continue;
         }
         due = Instant::now() + REFRESH;
-        match receiver.replace(&all) {
+        match pass_on(sources, &known, &all, receiver) {
             Ok(()) => {
                 tell_changes(&told, &all);
                 told = all;
@@ -148,23 +180,39 @@ pub fn follow(root: &Path, sources: &[Source], receiver: &mut dyn StatementRecei
     }
 }
 
+/// Tells the receiver what the sources told: statements, who is there, or both.
+fn pass_on(
+    sources: &[Source],
+    known: &[Told],
+    statements: &BTreeSet<Statement>,
+    receiver: &mut dyn StatementReceiver,
+) -> Result<()> {
+    if sources.iter().any(|source| *source != Source::Presence) {
+        receiver.replace(statements)?;
+    }
+    match sources.iter().position(|source| *source == Source::Presence) {
+        Some(index) => receiver.replace_presence(known[index].presence.as_ref().map(tell::Looked::now)),
+        None => Ok(()),
+    }
+}
+
 /// Follows a source, and again after each failure. The first failure is logged as a warning. A
-/// source that fails has no statements.
-fn follow_again(index: usize, source: Source, kernel: &Kernel, seen: &Sender<(usize, BTreeSet<Statement>)>) {
+/// source that fails tells nothing.
+fn follow_again(index: usize, source: Source, kernel: &Kernel, root: &Path, seen: &Sender<(usize, Told)>) {
     let mut backoff = None;
     loop {
         let mut told = false;
-        let ended = source.follow(kernel, &mut |statements| {
+        let ended = source.follow(kernel, root, &mut |news| {
             if !told && backoff.take().is_some() {
                 log::info!("{}: answers again", source.name());
             }
             told = true;
-            seen.send((index, statements)).is_ok()
+            seen.send((index, news)).is_ok()
         });
         let Err(err) = ended else { return };
         let level = if backoff.is_none() { log::Level::Warn } else { log::Level::Debug };
         log::log!(level, "{}: {}", source.name(), printable(&format!("{err:#}")));
-        if seen.send((index, BTreeSet::new())).is_err() {
+        if seen.send((index, Told::default())).is_err() {
             return;
         }
         let wait = backoff.map_or(BACKOFF, |last: Duration| (last * 2).min(BACKOFF_MAX));
@@ -200,6 +248,10 @@ mod tests {
             self.0.push((!fails).then(|| statements.clone()));
             let _ = self.1.send(statements.len());
             if fails { Err(anyhow::anyhow!("not now")) } else { Ok(()) }
+        }
+
+        fn replace_presence(&mut self, _: Option<Facts>) -> Result<()> {
+            Ok(())
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) fn follow(kernel: &Kernel, tell: Tell<'_>) -> Result<()> {
     if answer.get("success") != Some(&Value::Bool(true)) {
         bail!("sway sends no events");
     }
-    while tell(in_foreground(kernel, focused(&sway.ask(GET_TREE, b"")?))) {
+    while tell(in_foreground(kernel, focused(&sway.ask(GET_TREE, b"")?)).into()) {
         sway.wait()?;
     }
     Ok(())

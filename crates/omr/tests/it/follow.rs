@@ -118,6 +118,7 @@ impl Service {
                 let answers = answers.lock().expect("no panic");
                 let key = match call.strings.len() {
                     0 => call.member.clone(),
+                    1 => format!("{} {}", call.member, call.path),
                     _ => format!("{}/{} {}", call.member, call.strings[1], call.path),
                 };
                 let to = [(6, "s", call.sender.as_str())];
@@ -289,6 +290,52 @@ fn flag(value: bool) -> Option<(&'static str, Vec<u8>)> {
     Some(("v", [vec![1, b'b', 0, 0], u32::from(value).to_ne_bytes().to_vec()].concat()))
 }
 
+/// The value of a property.
+enum Property {
+    Flag(bool),
+    Text(&'static str),
+    Number(u64),
+}
+
+/// Properties and their values, as the answer of GetAll.
+fn properties(values: &[(&str, Property)]) -> Option<(&'static str, Vec<u8>)> {
+    let entry = |(name, value): &(&str, Property)| {
+        let mut bytes = string(name);
+        let (kind, align, value) = match value {
+            Property::Flag(value) => (b'b', 4, u32::from(*value).to_ne_bytes().to_vec()),
+            Property::Text(value) => (b's', 4, string(value)),
+            Property::Number(value) => (b't', 8, value.to_ne_bytes().to_vec()),
+        };
+        bytes.extend_from_slice(&[1, kind, 0]);
+        bytes.resize(bytes.len().next_multiple_of(align), 0);
+        bytes.extend_from_slice(&value);
+        bytes
+    };
+    Some(("a{sv}", list(&values.iter().map(entry).collect::<Vec<_>>())))
+}
+
+/// A session of a desktop at the machine.
+fn desktop(class: &'static str, is_idle: bool) -> Option<(&'static str, Vec<u8>)> {
+    properties(&[
+        ("Class", Property::Text(class)),
+        ("State", Property::Text("active")),
+        ("Type", Property::Text("wayland")),
+        ("Scope", Property::Text("session-2.scope")),
+        ("Active", Property::Flag(true)),
+        ("Remote", Property::Flag(false)),
+        ("IdleHint", Property::Flag(is_idle)),
+        ("LockedHint", Property::Flag(false)),
+        ("IdleSinceHint", Property::Number(0)),
+        // A time to come, so that there is one answer.
+        ("IdleSinceHintMonotonic", Property::Number(u64::MAX / 1000)),
+        ("TimestampMonotonic", Property::Number(1)),
+    ])
+}
+
+fn inhibitors(what: &'static str) -> Option<(&'static str, Vec<u8>)> {
+    properties(&[("BlockInhibited", Property::Text(what)), ("IdleHint", Property::Flag(false))])
+}
+
 /// A running `omr follow --dry-run`, which ends when this is dropped.
 struct Follow {
     process: Child,
@@ -437,4 +484,60 @@ fn a_silent_source_is_asked_again_and_unknown_until_then() {
     follow.tells(&json!([]));
     set(games(&[std::process::id()]));
     follow.tells(&json!([this_process()]));
+}
+
+/// What is told about who is there: the sessions at the machine and, if these are idle, the time since
+/// then in seconds.
+fn presence(active: u32, idle: Option<u64>, inhibited: bool) -> Value {
+    let time = |secs: u64| json!({"secs": secs, "nanos": 0});
+    let local = json!({"active": active, "idle": idle.map(time)});
+    json!({"presence": {"age": time(0), "local": local, "remote": {"active": 0, "idle": null}, "inhibited": inhibited}})
+}
+
+#[test]
+fn who_is_there_follows_from_sessions_and_inhibitors() {
+    const MANAGER: &str = "/org/freedesktop/login1";
+    let unknown = json!({"presence": null});
+    let directory = tempfile::tempdir().expect("a directory");
+    let bus = Bus::start(directory.path());
+    let answers = Answers::default();
+    let set = |key: String, answer| drop(answers.lock().expect("no panic").insert(key, answer));
+    set("ListSessions".into(), sessions(&[(1000, SESSION), (120, OTHER)]));
+    set(format!("GetAll {MANAGER}"), inhibitors("shutdown:sleep"));
+    set(format!("GetAll {SESSION}"), desktop("user", false));
+    // The login screen is no person.
+    set(format!("GetAll {OTHER}"), desktop("greeter", false));
+    let mut logind = Service::start(&bus, LOGIND, &answers);
+    let follow = Follow::start(&bus, &["presence"]);
+    follow.tells(&presence(1, None, false));
+    set(format!("GetAll {SESSION}"), desktop("user", true));
+    logind.session_changed();
+    follow.tells(&presence(1, Some(0), false));
+    set(format!("GetAll {MANAGER}"), inhibitors("sleep:idle"));
+    logind.signal(MANAGER, "org.freedesktop.DBus.Properties", "PropertiesChanged");
+    follow.tells(&presence(1, Some(0), true));
+    set(format!("GetAll {MANAGER}"), inhibitors(""));
+    // It ended since the list was made.
+    answers.lock().expect("no panic").remove(&format!("GetAll {SESSION}"));
+    logind.session_changed();
+    follow.tells(&presence(0, None, false));
+
+    // An answer that makes no sense, or that does not come, is no absence; neither is no logind.
+    for nonsense in [Some(("s", string("idle"))), properties(&[("BlockInhibited", Property::Number(1))]), None] {
+        set(format!("GetAll {MANAGER}"), nonsense);
+        logind.session_changed();
+        follow.tells(&unknown);
+        set(format!("GetAll {MANAGER}"), inhibitors(""));
+        follow.tells(&presence(0, None, false));
+    }
+    set("ListSessions".into(), sessions(&[(1000, SESSION)]));
+    set(format!("GetAll {SESSION}"), properties(&[("Class", Property::Text("user"))]));
+    logind.session_changed();
+    follow.tells(&unknown);
+    set(format!("GetAll {SESSION}"), desktop("user", false));
+    follow.tells(&presence(1, None, false));
+    drop(logind);
+    follow.tells(&unknown);
+    let _logind = Service::start(&bus, LOGIND, &answers);
+    follow.tells(&presence(1, None, false));
 }

@@ -21,6 +21,8 @@ fn day(bytes: u64) -> Option<Budget> {
 fn auto() -> Config {
     let mut config = Config { goal: Goal::Auto, ..Config::default() };
     config.guard.max_swap_writes = None;
+    // Nobody is there.
+    config.presence.away_after = std::time::Duration::ZERO;
     config
 }
 
@@ -37,8 +39,10 @@ fn a_day(disks: &[(Medium, u64)]) -> Option<u64> {
 
 /// A machine with one group of 4 GiB on this swap.
 fn desk(cost: CostFacts, swap: Option<Swap>) -> Desk {
-    let mut desk = Desk::new([group(1, 3000, 1000)]);
+    let mut desk = Desk::new([]);
     (desk.config, desk.machine) = (auto(), Machine { cost, swap, ..quiet() });
+    desk.tick();
+    desk.groups = vec![group(1, 3000, 1000)];
     desk
 }
 

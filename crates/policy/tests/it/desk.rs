@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::cost::{CostFacts, Disk, Medium, Power};
+use omr_policy::presence::Facts;
 use omr_policy::{
     Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Memory, Reason, Signals, State, Swap, decide,
 };
@@ -18,7 +19,7 @@ pub fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Two CPUs with nothing to do, 4 GiB of swap in memory.
+/// Two CPUs with nothing to do, 4 GiB of swap in memory, no sessions.
 pub fn quiet() -> Machine {
     Machine {
         dt: SECOND,
@@ -40,6 +41,7 @@ pub fn quiet() -> Machine {
         hibernated: None,
         disk_rate: None,
         free_page_reporting: None,
+        presence: Some(Facts::default()),
         file_only: true,
         cost: on_mains(Medium::Ssd),
     }

@@ -14,6 +14,7 @@ mod laws;
 mod need;
 mod numa;
 mod pace;
+mod presence;
 mod probe;
 mod rank;
 mod refault_guard;

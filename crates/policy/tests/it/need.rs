@@ -29,10 +29,14 @@ fn reporting(mib: u64) -> Machine {
     Machine { free_page_reporting: Some(true), ..available(mib) }
 }
 
+/// On this machine nobody is there.
 fn auto(machine: Machine, groups: impl Into<Vec<Group>>) -> Desk {
-    let mut desk = Desk::new(groups);
+    let mut desk = Desk::new([]);
     desk.config.goal = Goal::Auto;
+    desk.config.presence.away_after = Duration::ZERO;
     desk.machine = machine;
+    desk.tick();
+    desk.groups = groups.into();
     desk
 }
 

@@ -164,8 +164,8 @@ proptest! {
 
     #[test]
     fn clocks_that_jump_and_numbers_without_sense_never_panic(
-        configs in vec(wild_config(), 1..3),
-        events in vec((any::<u64>(), any::<u64>(), any::<bool>(), wild_machine(), vec(wild_group(), 0..4), 0usize..20, wild_bytes()), 1..40),
+        configs in vec(wild_config().boxed(), 1..3),
+        events in vec((any::<u64>(), any::<u64>(), any::<bool>(), wild_machine(), vec(wild_group().boxed(), 0..4), 0usize..20, wild_bytes()).boxed(), 1..40).boxed(),
     ) {
         let mut desk = Desk::new([]);
         for (n, (now, hour, slept, machine, groups, what, bytes)) in events.into_iter().enumerate() {

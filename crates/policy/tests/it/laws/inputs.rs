@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::cost::{CostFacts, Disk, Medium, Power};
+use omr_policy::presence::{Facts, Sessions};
 use omr_policy::{
     Class, ColdAmount, ColdOnly, Config, CpuIdle, Decision, End, Finished, Goal, Group, IdleRule, Machine, Memory,
     Swap, judge,
@@ -211,19 +212,36 @@ pub fn wild_machine() -> BoxedStrategy<Machine> {
     unboxed_machine().boxed()
 }
 
+fn sessions() -> impl Strategy<Value = Sessions> {
+    (0u32..3, option::of(wild_duration())).prop_map(|(active, idle)| Sessions { active, idle })
+}
+
+/// Any facts, often stale ones.
+pub fn facts() -> impl Strategy<Value = Facts> {
+    let age = prop_oneof![4 => (0u64..30).prop_map(seconds), 1 => wild_duration()];
+    let inhibited = proptest::bool::weighted(0.1);
+    (age, sessions(), sessions(), inhibited).prop_map(|(age, local, remote, inhibited)| Facts {
+        age,
+        local,
+        remote,
+        inhibited,
+    })
+}
+
 prop_compose! {
     fn unboxed_machine()(
         dt in wild_duration(),
         cpus in select(vec![0u32, 1, 2, 64, u32::MAX]),
         idle in option::of(any::<u32>()),
-        times in proptest::array::uniform5(option::of(wild_duration())),
-        swap in option::of((wild_bytes(), wild_bytes(), any::<bool>(), wild_bytes())),
+        times in proptest::array::uniform5(option::of(wild_duration())).boxed(),
+        swap in option::of((wild_bytes(), wild_bytes(), any::<bool>(), wild_bytes())).boxed(),
         image in option::of(wild_bytes()),
-        memory in option::of((wild_bytes(), wild_bytes())),
-        hibernation in (option::of(wild_duration()), option::of(wild_bytes())),
+        memory in option::of((wild_bytes(), wild_bytes())).boxed(),
+        hibernation in (option::of(wild_duration()), option::of(wild_bytes())).boxed(),
         free_page_reporting in option::of(any::<bool>()),
+        presence in option::of(facts().boxed()),
         file_only: bool,
-        cost in cost_facts(),
+        cost in cost_facts().boxed(),
     ) -> Machine {
         Machine {
             dt,
@@ -240,6 +258,7 @@ prop_compose! {
             hibernated: hibernation.0,
             disk_rate: hibernation.1,
             free_page_reporting,
+            presence,
             file_only,
             cost,
         }
