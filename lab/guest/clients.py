@@ -133,6 +133,7 @@ def look(groups: tuple[str, ...]) -> dict[str, object]:
         found[group] = {
             "current": number(f"{GROUPS}/{group}/memory.current"),
             "swap": number(f"{GROUPS}/{group}/memory.swap.current"),
+            "stalled_us": stalled(f"{GROUPS}/{group}/memory.pressure"),
             **{name: stat.get(name, 0) for name in EVENTS},
         }
     return {
@@ -150,6 +151,15 @@ def pairs(path: str) -> dict[str, int]:
             return {words[0]: int(words[1]) for line in file if len(words := line.split()) >= 2}
     except OSError:
         return {}
+
+
+def stalled(path: str) -> int:
+    """Microseconds in which some task waited for memory."""
+    try:
+        with open(path) as file:
+            return int(file.readline().split("total=")[1])
+    except OSError:
+        return 0
 
 
 def number(path: str) -> int:

@@ -4,6 +4,7 @@ They come from Debian's packages. The database and the files that nginx serves a
 image. No service starts at boot: a scenario writes its sizes first.
 """
 
+import gzip
 import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict
@@ -100,6 +101,11 @@ class Sizes:
     hot: int
     """The part in use of PostgreSQL and of Redis, for each."""
 
+    def __post_init__(self) -> None:
+        most = SCALE * 100_000 // ROWS * BLOCK // MIB
+        if self.pg + self.hot > most:
+            raise SystemExit(f"PostgreSQL has {most} MiB of accounts, not {self.pg + self.hot}")
+
     @property
     def unused(self) -> dict[str, int]:
         """The memory in bytes that nobody uses, for each service."""
@@ -163,7 +169,7 @@ class Services:
         return self.client("watch", f"{HERE}/watched", f"{every_s:g}", *GROUPS.values())
 
     def watched(self) -> list[dict[str, Any]]:
-        lines = self.guest.read_long(f"{HERE}/watched").decode().splitlines()
+        lines = compressed(self.guest, f"{HERE}/watched").splitlines()
         return [json.loads(line) for line in lines]
 
     def ask(self, name: str, seconds: float, load: "Load") -> "Answers":
@@ -183,8 +189,8 @@ class Services:
             if ended.code != 0:
                 raise GuestError(f"a client ended with {ended.code or ended.signal}: {ended.stderr}")
         self.guest.shell(f"cat {HERE}/{name}-pg.* > {HERE}/{name}-queries")
-        asked = json.loads(self.guest.read_long(f"{HERE}/{name}"))
-        queries = [line.split() for line in self.guest.read_long(f"{HERE}/{name}-queries").decode().splitlines()]
+        asked = json.loads(compressed(self.guest, f"{HERE}/{name}"))
+        queries = [line.split() for line in compressed(self.guest, f"{HERE}/{name}-queries").splitlines()]
         # Client, number, microseconds from the time that was planned, script, end of the query.
         offset = self.guest.monotonic_ns() / 1e9 - float(self.guest.shell("date +%s.%N"))
         pg = [
@@ -221,6 +227,12 @@ class Answers(TypedDict):
     failed: int
 
 
+def compressed(guest: DebianGuest, path: str) -> str:
+    """The contents of a long file, which is compressed on its way."""
+    guest.shell(f"gzip -c {path} > {HERE}/long.gz")
+    return gzip.decompress(guest.read_long(f"{HERE}/long.gz")).decode()
+
+
 class ServerGuest(DebianGuest):
     """A guest with the services' packages and omr's programs."""
 
@@ -253,7 +265,7 @@ class OmrService:
 
     def ledger(self) -> list[dict[str, Any]]:
         """All entries of the ledger, oldest first."""
-        text = self.guest.read_long("/var/lib/omr/ledger.jsonl").decode()
+        text = compressed(self.guest, "/var/lib/omr/ledger.jsonl")
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def log(self) -> list[str]:

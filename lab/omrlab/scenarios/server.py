@@ -273,6 +273,15 @@ def major_faults(run: Run) -> float:
     return float(faults_of(at(run, run["burst_at"])) - faults_of(at(run, run["steady_at"])))
 
 
+def stalled(run: Run) -> float:
+    """Seconds that tasks of the services waited for memory during the steady load (PSI, some)."""
+    before, after = (
+        sum(group["stalled_us"] for group in at(run, when)["groups"].values())
+        for when in (run["steady_at"], run["burst_at"])
+    )
+    return float(after - before) / 1e6
+
+
 def counted(name: str, pages: bool = False) -> Callable[[Run], float]:
     """How much a counter of /proc/vmstat grew, from the steady load's begin until the burst."""
 
@@ -295,6 +304,7 @@ FIGURES: dict[str, tuple[Callable[[Run], float], str]] = {
         lambda run: float(faults_of(run["watched"][-1]) - faults_of(at(run, run["burst_at"]))),
         "count",
     ),
+    "stalled": (stalled, "s"),
     "available_gained": (available, "MiB"),
     "available_before": (lambda run: at(run, run["steady_at"])["meminfo"]["MemAvailable"] / MIB, "MiB"),
     "available_after": (lambda run: at(run, run["burst_at"])["meminfo"]["MemAvailable"] / MIB, "MiB"),
