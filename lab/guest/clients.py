@@ -3,8 +3,8 @@
     clients.py ask FILE SECONDS CONNECTIONS REDIS_RATE KEYS NGINX_RATE FILES
     clients.py watch FILE SECONDS GROUP...
 
-`ask` sends requests at these rates per second (Poisson arrivals), over so many connections to Redis
-at once, and writes the times of all requests. `watch` writes a line every so many seconds.
+`ask` sends requests at these rates per second (Poisson arrivals), over so many connections to each
+service at once, and writes the times of all requests. `watch` writes a line every so many seconds.
 """
 
 import json
@@ -96,7 +96,7 @@ def ask(file: str, seconds: str, connections: str, redis: str, keys: str, nginx:
     several = range(int(connections))
     asking = {
         "redis": [Redis(int(keys), number, float(redis) / len(several), float(seconds)) for number in several],
-        "nginx": [Nginx(int(files), 100, float(nginx), float(seconds))],
+        "nginx": [Nginx(int(files), 100 + number, float(nginx) / len(several), float(seconds)) for number in several],
     }
     threads = [thread for group in asking.values() for thread in group]
     for thread in threads:

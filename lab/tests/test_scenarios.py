@@ -134,6 +134,7 @@ def served(swapped_mib: int, slow_ms: float, faults: int, reasons: tuple[str, ..
         "unused": {"pg": 100 * MIB, "redis": 100 * MIB, "java": 100 * MIB, "nginx": 0},
         "answers": {"steady": answers, "burst": answers},
         "watched": [look(95.0, 0), look(400.0, 0.5), look(699.0, 1), look(760.0, 1)],
+        "host_others_pct": 50.0,
         "daemon_cpu_s": 1.0,
         "ledger": [{"kind": "sweep", "stop_reason": reason} for reason in reasons],
     }

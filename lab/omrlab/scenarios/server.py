@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 from matplotlib.axes import Axes
 
 from ..guest import MIB, SwapFile
+from ..host import Others
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
@@ -79,6 +80,8 @@ class Run(TypedDict):
     """The answers of each phase."""
     watched: list[dict[str, Any]]
     """Memory and counters, every 5 seconds."""
+    host_others_pct: float
+    """Percent of the host's CPU time that other programs used during both loads."""
     daemon_cpu_s: float
     ledger: list[dict[str, Any]]
     log: list[str]
@@ -104,23 +107,25 @@ class Server(Comparison[Run]):
     pg: int = option(200, "buffers of PostgreSQL that nobody uses", "MIB")
     redis: int = option(180, "values in Redis that nobody uses", "MIB")
     java: int = option(120, "heap of Java that nobody uses", "MIB")
-    hot: int = option(10, "data in use, of PostgreSQL and of Redis each", "MIB")
+    hot: int = option(1, "data in use, of PostgreSQL and of Redis each", "MIB")
 
     def measure(self, arm: str, pair: int) -> Run:
-        swap = SwapFile(1024, self.mb_s, iops=self.iops)
-        with ServerGuest(
-            kernel_release=self.kernel, mem_mib=self.mem, swap=swap, balloon=not self.no_reporting
-        ) as guest:
+        swap = SwapFile(self.mem, self.mb_s, iops=self.iops)
+        # A server does not hibernate. Otherwise omr would keep swap free for an image.
+        options: dict[str, Any] = {"append": "nohibernate", "balloon": not self.no_reporting}
+        with ServerGuest(kernel_release=self.kernel, mem_mib=self.mem, swap=swap, **options) as guest:
             guest.settle()
             sizes = Sizes(self.pg, self.redis, self.java, self.hot)
             services = Services(guest, sizes)
             watching = services.watch(EVERY)
             daemon = guest.start_omr(CONFIGS[arm].format(age=f"{self.age:g}") + EVERY_ARM) if arm in CONFIGS else None
+            others = Others(guest)
             load = Load(pg=8, redis=10, nginx=5, connections=1)
             steady_at = guest.monotonic_ns() / 1e9
             steady = services.ask("steady", 60 * self.minutes, load)
             burst_at = guest.monotonic_ns() / 1e9
             burst = services.ask("burst", self.burst, load.times(self.factor))
+            busy = others.percent()
             watching.kill()
             return {
                 "arm": arm,
@@ -130,6 +135,7 @@ class Server(Comparison[Run]):
                 "unused": sizes.unused,
                 "answers": {"steady": steady, "burst": burst},
                 "watched": services.watched(),
+                "host_others_pct": busy,
                 "daemon_cpu_s": daemon.cpu_s() if daemon else 0.0,
                 "ledger": daemon.ledger() if daemon else [],
                 "log": daemon.log() if daemon else [],
@@ -312,6 +318,7 @@ FIGURES: dict[str, tuple[Callable[[Run], float], str]] = {
     "swapped_in": (counted("pswpin", pages=True), "MiB"),
     "reclaimed_anon": (counted("pgsteal_anon", pages=True), "MiB"),
     "reclaimed_file": (counted("pgsteal_file", pages=True), "MiB"),
+    "host_others_pct": (lambda run: run["host_others_pct"], "%"),
     "daemon_cpu": (lambda run: run["daemon_cpu_s"], "s"),
 }
 FIGURES |= {f"{service}_{of}": (partial(slowest, service=service), "ms") for service, (_, of, _) in SERVICES.items()}
