@@ -133,6 +133,7 @@ def look(groups: tuple[str, ...]) -> dict[str, object]:
         found[group] = {
             "current": number(f"{GROUPS}/{group}/memory.current"),
             "swap": number(f"{GROUPS}/{group}/memory.swap.current"),
+            "cpu_us": pairs(f"{GROUPS}/{group}/cpu.stat").get("usage_usec", 0),
             "stalled_us": stalled(f"{GROUPS}/{group}/memory.pressure"),
             **{name: stat.get(name, 0) for name in EVENTS},
         }

@@ -78,6 +78,8 @@ GROUPS = {
 CLIENTS = "clients"
 """The group of the clients. They stand for other machines."""
 
+OMR = "system.slice/omr.service"
+
 BLOCK = 8192
 """Bytes of a page of PostgreSQL."""
 
@@ -166,7 +168,7 @@ class Services:
 
     def watch(self, every_s: float) -> Process:
         """Records memory and counters until it is killed."""
-        return self.client("watch", f"{HERE}/watched", f"{every_s:g}", *GROUPS.values())
+        return self.client("watch", f"{HERE}/watched", f"{every_s:g}", *GROUPS.values(), CLIENTS, OMR)
 
     def watched(self) -> list[dict[str, Any]]:
         lines = compressed(self.guest, f"{HERE}/watched").splitlines()
@@ -258,10 +260,6 @@ class OmrService:
         guest.write("/etc/omr/omr.toml", config, create=True)
         directories = ("--property=StateDirectory=omr", "--property=RuntimeDirectory=omr")
         guest.run(["systemd-run", "--unit=omr", "--property=Type=notify", *directories, f"{LAB}/omr-daemon"])
-
-    def cpu_s(self) -> float:
-        stat = self.guest.read("/sys/fs/cgroup/system.slice/omr.service/cpu.stat")
-        return int(stat.split()[1]) / 1e6
 
     def ledger(self) -> list[dict[str, Any]]:
         """All entries of the ledger, oldest first."""

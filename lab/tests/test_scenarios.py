@@ -17,7 +17,7 @@ from omrlab.scenarios.hibernate_seed import Case
 from omrlab.scenarios.migrate import Migrate
 from omrlab.scenarios.roomy import Roomy
 from omrlab.scenarios.server import Server
-from omrlab.services import GROUPS
+from omrlab.services import CLIENTS, GROUPS, OMR
 
 app_switch, burst, cold_age, migrate, roomy, server = AppSwitch(), Burst(), ColdAge(), Migrate(), Roomy(), Server()
 
@@ -108,20 +108,22 @@ def test_each_user_is_compared_with_the_same_user_in_another_arm() -> None:
     assert not reached(app_switch.metrics({"rules": [used("fh", 1, errors=1)]})["content_errors"].json())
 
 
-def served(swapped_mib: int, slow_ms: float, faults: int, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
+def served(taken_mib: int, slow_ms: float, faults: int, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
     """A run of 10 minutes, with 100 MiB in each of three services that nobody uses."""
 
     def look(at: float, part: float) -> dict[str, Any]:
         group = {
-            "swap": int(part * swapped_mib * MIB),
+            "anon": int((200 - part * taken_mib) * MIB),
+            "shmem": 0,
+            "cpu_us": int(at * 10**4),
             "pgmajfault": int(part * faults),
             "stalled_us": int(part * 10**6),
         }
         return {
             "monotonic": at,
-            "meminfo": {"MemAvailable": int((500 + part * swapped_mib) * MIB)},
+            "meminfo": {"MemAvailable": int((500 + part * taken_mib) * MIB)},
             "vmstat": dict.fromkeys(("pswpout", "pswpin", "pgsteal_anon", "pgsteal_file"), int(part * 256)),
-            "groups": dict.fromkeys(GROUPS.values(), group),
+            "groups": dict.fromkeys((*GROUPS.values(), CLIENTS, OMR), group),
         }
 
     times = {name: [(float(second), 1.0) for second in range(90)] + [(95.0, slow_ms)] * 10 for name in ("pg", "nginx")}
@@ -134,8 +136,7 @@ def served(swapped_mib: int, slow_ms: float, faults: int, reasons: tuple[str, ..
         "unused": {"pg": 100 * MIB, "redis": 100 * MIB, "java": 100 * MIB, "nginx": 0},
         "answers": {"steady": answers, "burst": answers},
         "watched": [look(95.0, 0), look(400.0, 0.5), look(699.0, 1), look(760.0, 1)],
-        "host_others_pct": 50.0,
-        "daemon_cpu_s": 1.0,
+        "host_others_pct": {"steady": 50.0, "burst": 60.0},
         "ledger": [{"kind": "sweep", "stop_reason": reason} for reason in reasons],
     }
 
@@ -153,6 +154,7 @@ def test_services_are_compared_with_themselves_without_omr(tmp_path: Path) -> No
     assert figures["cold10m_taken_pct_free"].value == pytest.approx(100)
     assert figures["major_faults"].value == 12 and figures["major_faults_free"].value == 3600
     assert figures["available_gained"].value == pytest.approx(90) and figures["stalled"].value == 4
+    assert figures["daemon_cpu_pct"].value == pytest.approx(1) and figures["services_cpu_pct"].value == pytest.approx(4)
     assert all(reached(metric.json()) for metric in figures.values())
     assert not reached(server.metrics({**results, "auto": results["free"]})["pg_p99_ratio"].json())
     assert server.extra(results)["ended"]["auto"] == [{"work began: N % of a CPU": 2}]

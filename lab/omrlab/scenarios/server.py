@@ -20,7 +20,7 @@ from ..host import Others
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
-from ..services import CLIENTS, GROUPS, Answers, Load, ServerGuest, Services, Sizes
+from ..services import CLIENTS, GROUPS, OMR, Answers, Load, ServerGuest, Services, Sizes
 
 LABELS = {"off": "without omr", "auto": "omr, goal auto", "free": "omr, goal free"}
 
@@ -80,9 +80,8 @@ class Run(TypedDict):
     """The answers of each phase."""
     watched: list[dict[str, Any]]
     """Memory and counters, every 5 seconds."""
-    host_others_pct: float
-    """Percent of the host's CPU time that other programs used during both loads."""
-    daemon_cpu_s: float
+    host_others_pct: dict[str, float]
+    """Percent of the host's CPU time that other programs used, in each phase."""
     ledger: list[dict[str, Any]]
     log: list[str]
 
@@ -102,7 +101,7 @@ class Server(Comparison[Run]):
     no_reporting: bool = option(False, "no free page reporting: the goal auto frees only what lacks to half of memory")
     minutes: float = option(30, "steady load", "MINUTES")
     burst: float = option(60, "burst after it", "S")
-    factor: int = option(8, "requests and connections of the burst, as a multiple of the steady load's")
+    factor: int = option(4, "requests and connections of the burst, as a multiple of the steady load's")
     age: float = option(10, "memory is cold when it was not used for this time", "MINUTES")
     pg: int = option(200, "buffers of PostgreSQL that nobody uses", "MIB")
     redis: int = option(180, "values in Redis that nobody uses", "MIB")
@@ -123,9 +122,11 @@ class Server(Comparison[Run]):
             load = Load(pg=8, redis=10, nginx=5, connections=1)
             steady_at = guest.monotonic_ns() / 1e9
             steady = services.ask("steady", 60 * self.minutes, load)
+            busy = {"steady": others.percent()}
+            others = Others(guest)
             burst_at = guest.monotonic_ns() / 1e9
             burst = services.ask("burst", self.burst, load.times(self.factor))
-            busy = others.percent()
+            busy["burst"] = others.percent()
             watching.kill()
             return {
                 "arm": arm,
@@ -136,7 +137,6 @@ class Server(Comparison[Run]):
                 "answers": {"steady": steady, "burst": burst},
                 "watched": services.watched(),
                 "host_others_pct": busy,
-                "daemon_cpu_s": daemon.cpu_s() if daemon else 0.0,
                 "ledger": daemon.ledger() if daemon else [],
                 "log": daemon.log() if daemon else [],
             }
@@ -225,8 +225,8 @@ class Server(Comparison[Run]):
         return {
             "server.png": "Left: available memory and the services' major faults over time, every run. The dotted lines"
             " are the begin of the steady load and of the burst, the dashed line is half of the memory. Right: the part"
-            " of the unused memory that was in swap before the burst, and the slow answers; bars are medians, each run"
-            " a dot."
+            " of the unused memory that had left memory before the burst, and the slow answers; bars are medians, each"
+            " run a dot."
         }
 
 
@@ -253,13 +253,17 @@ def at(run: Run, monotonic: float) -> dict[str, Any]:
 
 
 def taken(run: Run, service: str) -> float:
-    """Bytes of a service that were in swap before the burst, at most its unused memory."""
-    swapped: int = at(run, run["burst_at"])["groups"][GROUPS[service]]["swap"]
-    return min(swapped, run["unused"][service])
+    """Bytes of a service that left memory during the steady load, at most its unused memory.
+
+    Not all of them are in swap: Linux 6.12 frees pages of zeros when it splits a huge page.
+    """
+    before, after = (at(run, when)["groups"][GROUPS[service]] for when in (run["steady_at"], run["burst_at"]))
+    left = (before["anon"] + before["shmem"]) - (after["anon"] + after["shmem"])
+    return float(min(max(0, left), run["unused"][service]))
 
 
 def taken_pct(run: Run) -> float:
-    """The part of the unused memory that was in swap before the burst."""
+    """The part of the unused memory that had left memory before the burst."""
     return 100 * sum(taken(run, service) for service in run["unused"]) / sum(run["unused"].values())
 
 
@@ -271,7 +275,7 @@ def available(run: Run) -> float:
 
 def faults_of(look: dict[str, Any]) -> int:
     """Major faults of all services until now."""
-    return sum(group["pgmajfault"] for group in look["groups"].values())
+    return sum(look["groups"][group]["pgmajfault"] for group in GROUPS.values())
 
 
 def major_faults(run: Run) -> float:
@@ -282,10 +286,17 @@ def major_faults(run: Run) -> float:
 def stalled(run: Run) -> float:
     """Seconds that tasks of the services waited for memory during the steady load (PSI, some)."""
     before, after = (
-        sum(group["stalled_us"] for group in at(run, when)["groups"].values())
+        sum(at(run, when)["groups"][group]["stalled_us"] for group in GROUPS.values())
         for when in (run["steady_at"], run["burst_at"])
     )
     return float(after - before) / 1e6
+
+
+def cpu_pct(run: Run, groups: tuple[str, ...]) -> float:
+    """CPU time of these groups during the steady load, in percent of one CPU."""
+    before, after = at(run, run["steady_at"]), at(run, run["burst_at"])
+    used = sum(after["groups"][group]["cpu_us"] - before["groups"][group]["cpu_us"] for group in groups)
+    return 1e-4 * float(used / (after["monotonic"] - before["monotonic"]))
 
 
 def counted(name: str, pages: bool = False) -> Callable[[Run], float]:
@@ -318,8 +329,11 @@ FIGURES: dict[str, tuple[Callable[[Run], float], str]] = {
     "swapped_in": (counted("pswpin", pages=True), "MiB"),
     "reclaimed_anon": (counted("pgsteal_anon", pages=True), "MiB"),
     "reclaimed_file": (counted("pgsteal_file", pages=True), "MiB"),
-    "host_others_pct": (lambda run: run["host_others_pct"], "%"),
-    "daemon_cpu": (lambda run: run["daemon_cpu_s"], "s"),
+    "host_others_pct": (lambda run: run["host_others_pct"]["steady"], "%"),
+    "host_others_pct_burst": (lambda run: run["host_others_pct"]["burst"], "%"),
+    "daemon_cpu_pct": (partial(cpu_pct, groups=(OMR,)), "%"),
+    "services_cpu_pct": (partial(cpu_pct, groups=tuple(GROUPS.values())), "%"),
+    "clients_cpu_pct": (partial(cpu_pct, groups=(CLIENTS,)), "%"),
 }
 FIGURES |= {f"{service}_{of}": (partial(slowest, service=service), "ms") for service, (_, of, _) in SERVICES.items()}
 
