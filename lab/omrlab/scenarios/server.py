@@ -209,7 +209,7 @@ class Server(Comparison[Run]):
         memory.axhline(self.mem / 2, color="#333333", linewidth=0.8, linestyle="--")
         memory.set_ylabel("MiB")
         memory.set_title("Available memory (MemAvailable)")
-        memory.legend(loc="lower right")
+        memory.legend(loc="upper left")
         faults.set_yscale("symlog", linthresh=10)
         faults.set_ylim(bottom=0)
         faults.set_ylabel("count")
