@@ -2,7 +2,8 @@
 features that the mini guest lacks.
 
 Any user can make its image. The image is made once and kept in the cache, under a name made of its
-recipe. Each guest works on a copy. Kernel, swap and agent are those of the mini guest.
+recipe. Each guest works on a copy. Kernel, swap and agent are those of the mini guest. A variant of
+the image has more packages: see `services.py`.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +89,33 @@ def sources() -> list[str]:
     ]
 
 
-def image() -> Path:
+@dataclass(frozen=True)
+class Variant:
+    """What one image has more than another."""
+
+    name: str = "debian"
+    """Its directory in the cache, which has the newest image of this variant only."""
+    packages: tuple[str, ...] = ()
+    """Packages in addition to `PACKAGES`."""
+    mib: int = IMAGE_MIB
+    """Size of the file system."""
+    hooks: tuple[str, ...] = ()
+    """Hooks for mmdebstrap after `CUSTOMIZE`. In each, $1 is the new root."""
+
+
+PLAIN = Variant()
+
+
+def image(variant: Variant = PLAIN) -> Path:
     """The image of the root file system. Made when the cache has none."""
-    with alone("debian"):
-        return find_or_make()
+    with alone(variant.name):
+        return find_or_make(variant)
 
 
-def find_or_make() -> Path:
-    recipe = repr((SUITE, PACKAGES, IMAGE_MIB, AGENT_UNIT, QUIET, NO_LOGIN, DPKG, CUSTOMIZE))
-    path = CACHE / "debian" / f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.ext4"
+def find_or_make(variant: Variant) -> Path:
+    packages = PACKAGES + variant.packages
+    recipe = repr((SUITE, packages, variant.mib, AGENT_UNIT, QUIET, NO_LOGIN, DPKG, CUSTOMIZE, *variant.hooks))
+    path = CACHE / variant.name / f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.ext4"
     if path.exists():
         return path
     shutil.rmtree(path.parent, ignore_errors=True)
@@ -107,11 +127,14 @@ def find_or_make() -> Path:
         (directory / "agent.service").write_text(AGENT_UNIT)
         (directory / "dpkg.cfg").write_text(DPKG)
         archive = directory / "root.tar"
+        hooks = [hook.format(directory=directory) for hook in CUSTOMIZE]
+        # mmdebstrap warns about a hook that ends with a line break.
+        hooks += [hook.strip() for hook in variant.hooks]
         subprocess.run(
             [
-                *("mmdebstrap", "--quiet", "--variant=minbase", "--include=" + ",".join(PACKAGES)),
+                *("mmdebstrap", "--quiet", "--variant=minbase", "--include=" + ",".join(packages)),
                 *(f"--dpkgopt={line}" for line in DPKG.splitlines()),
-                *(f"--customize-hook={line.format(directory=directory)}" for line in CUSTOMIZE),
+                *(f"--customize-hook={hook}" for hook in hooks),
                 *(SUITE, str(archive), *sources()),
             ],
             check=True,
@@ -120,7 +143,7 @@ def find_or_make() -> Path:
         pretend = [] if os.getuid() == 0 else ["fakeroot"]
         made = directory / "root.ext4"
         script = (
-            f"mkdir root && tar -x -f root.tar -C root && mke2fs -q -t ext4 -d root -L root {made.name} {IMAGE_MIB}M"
+            f"mkdir root && tar -x -f root.tar -C root && mke2fs -q -t ext4 -d root -L root {made.name} {variant.mib}M"
         )
         subprocess.run([*pretend, "sh", "-c", script], cwd=directory, check=True)
         # The image gets its final name when it is complete.
@@ -164,6 +187,7 @@ class DebianGuest(Guest):
     """A guest with systemd as its process 1.
 
     `files` are in `LAB` under their names. `root` is a root file system that `shut_down` has kept.
+    Without one, the guest begins with the image of this `variant`.
     """
 
     def __init__(
@@ -172,6 +196,7 @@ class DebianGuest(Guest):
         swap: Swap | None = ZRAM,
         files: dict[str, Path] | None = None,
         root: Path | None = None,
+        variant: Variant = PLAIN,
         **options: Any,
     ) -> None:
         super().__init__(mem_mib=mem_mib, swap=swap, boot_timeout=180.0, **options)
@@ -180,6 +205,7 @@ class DebianGuest(Guest):
         self.hardware.append += f"{' omr.root=vda' * isinstance(swap, SwapFile)} systemd.show_status=no"
         self.files = files or {}
         self.root = root
+        self.variant = variant
 
     def initramfs(self) -> bytes:
         archive = Archive()
@@ -191,7 +217,7 @@ class DebianGuest(Guest):
         archive.file("lab/omr-guest", build("omr-guest").read_bytes(), 0o755)
         for name, file in self.files.items():
             archive.file(f"lab/{name}", file.read_bytes(), 0o755)
-        order = self.kernel.modules.load_order(*MODULES)
+        order = self.kernel.modules.load_order(*MODULES, *("virtio_balloon",) * self.hardware.balloon)
         for name in order:
             archive.file(f"modules/{name}.ko", self.kernel.modules.read(name))
         archive.file("modules/order", "\n".join(order).encode() + b"\n")
@@ -199,15 +225,18 @@ class DebianGuest(Guest):
 
     def make_disks(self) -> None:
         if self.hardware.own_root:
-            copy(self.root or image(), self.directory / "root")
+            copy(self.first_root(), self.directory / "root")
         super().make_disks()
 
     def make_file_system(self, swap: SwapFile, path: Path) -> None:
-        copy(self.root or image(), path)
+        copy(self.first_root(), path)
         grow(path, swap.mib + swap.room_mib)
 
+    def first_root(self) -> Path:
+        return self.root or image(self.variant)
+
     def origin(self) -> str:
-        root = self.root or image()
+        root = self.first_root()
         return f"{root} {root.stat().st_mtime_ns}"
 
     def settle(self) -> None:

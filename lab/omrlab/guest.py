@@ -48,6 +48,10 @@ __all__ = [
 ]
 
 
+PART = 60_000
+"""Bytes of a file in one answer of the agent."""
+
+
 @dataclass(frozen=True)
 class Completed:
     code: int | None
@@ -170,6 +174,19 @@ class Guest(Machine):
 
     def read_bytes(self, path: str) -> bytes:
         return str(self.call("read", path=path)["data"]).encode("latin-1")
+
+    def read_long(self, path: str) -> bytes:
+        """The contents of a file that is too long for one answer of the agent.
+
+        480 kB over the emulated serial port took more than a minute on a busy host.
+        """
+        found = b""
+        while True:
+            self.shell(f"dd if={path} of={path}.part bs={PART} skip={len(found) // PART} count=1 2> /dev/null")
+            part = self.read_bytes(f"{path}.part")
+            found += part
+            if len(part) < PART:
+                return found
 
     def write(self, path: str, text: str, create: bool = False) -> None:
         """One write(2). An AgentError has its errno."""

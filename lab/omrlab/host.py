@@ -30,6 +30,27 @@ def stolen(before: list[int], after: list[int]) -> float:
     return 100 * ticks[-1] / max(1, sum(ticks))
 
 
+class Others:
+    """How much of the host's CPU time programs other than one guest used."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self.before = self.look()
+
+    def look(self) -> tuple[int, int]:
+        """All CPU time of the host, and the part that is neither idle time nor the guest's."""
+        assert self.guest.qemu
+        ticks = cpu_time()
+        fields = Path(f"/proc/{self.guest.qemu.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        # user and system time of the process (proc(5))
+        return sum(ticks), sum(ticks) - ticks[3] - ticks[4] - int(fields[11]) - int(fields[12])
+
+    def percent(self) -> float:
+        """Percent of all CPU time since this object was made."""
+        whole, others = (now - then for now, then in zip(self.look(), self.before))
+        return round(100 * others / max(1, whole), 1)
+
+
 class Calm:
     """Reads the host's CPU time while it is open. Afterwards it knows the seconds in which the host
     lost none.

@@ -87,8 +87,11 @@ class Scenario(ABC):
         words = ["lab/run", self.name]
         for field in self.options():
             value = getattr(self, field.name)
-            if field.name not in ("fresh", "out") and value is not None:
-                words += [flag(field), f"{value:g}" if isinstance(value, float) else str(value)]
+            if field.name in ("fresh", "out") or value is None or value is False:
+                continue
+            words.append(flag(field))
+            if value is not True:
+                words.append(f"{value:g}" if isinstance(value, float) else str(value))
         return shlex.join(words)
 
 

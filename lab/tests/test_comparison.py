@@ -76,6 +76,16 @@ def test_each_setting_has_runs_of_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "out.before" / "raw" / "pair-02-on.json").exists()
 
 
+@dataclass(kw_only=True)
+class Switched(Example):
+    quiet: bool = option(False, "without noise")
+
+
+def test_an_option_without_a_value_is_in_the_command_where_it_is_on() -> None:
+    assert Switched(quiet=True).command().endswith("--size 3 --quiet")
+    assert Switched().command().endswith("--size 3")
+
+
 def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no such arm: up; there are off, on"):
         Example(arms="off,up", out=tmp_path / "out").run()

@@ -15,8 +15,11 @@ from omrlab.scenarios.cold_age import ColdAge
 from omrlab.scenarios.footprint import Footprint
 from omrlab.scenarios.hibernate_seed import Case
 from omrlab.scenarios.migrate import Migrate
+from omrlab.scenarios.roomy import Roomy
+from omrlab.scenarios.server import Server
+from omrlab.services import CLIENTS, GROUPS, OMR
 
-app_switch, burst, cold_age, migrate = AppSwitch(), Burst(), ColdAge(), Migrate()
+app_switch, burst, cold_age, migrate, roomy, server = AppSwitch(), Burst(), ColdAge(), Migrate(), Roomy(), Server()
 
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
@@ -103,6 +106,83 @@ def test_each_user_is_compared_with_the_same_user_in_another_arm() -> None:
     assert figures["allocstall_delta_pct"].values == [-75]
     assert reached(figures["switch_mean_delta_pct"].json())
     assert not reached(app_switch.metrics({"rules": [used("fh", 1, errors=1)]})["content_errors"].json())
+
+
+def served(taken_mib: int, slow_ms: float, faults: int, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A run of 10 minutes, with 100 MiB in each of three services that nobody uses."""
+
+    def look(at: float, part: float) -> dict[str, Any]:
+        group = {
+            "anon": int((200 - part * taken_mib) * MIB),
+            "shmem": 0,
+            "cpu_us": int(at * 10**4),
+            "pgmajfault": int(part * faults),
+            "stalled_us": int(part * 10**6),
+        }
+        return {
+            "monotonic": at,
+            "meminfo": {"MemAvailable": int((500 + part * taken_mib) * MIB)},
+            "vmstat": dict.fromkeys(("pswpout", "pswpin", "pgsteal_anon", "pgsteal_file"), int(part * 256)),
+            "groups": dict.fromkeys((*GROUPS.values(), CLIENTS, OMR), group),
+        }
+
+    times = {name: [(float(second), 1.0) for second in range(90)] + [(95.0, slow_ms)] * 10 for name in ("pg", "nginx")}
+    answers = {"times": times | {"redis": times["pg"]}, "failed": 0}
+    return {
+        "arm": "auto",
+        "age_minutes": 10.0,
+        "steady_at": 100.0,
+        "burst_at": 700.0,
+        "unused": {"pg": 100 * MIB, "redis": 100 * MIB, "java": 100 * MIB, "nginx": 0},
+        "answers": {"steady": answers, "burst": answers},
+        "watched": [look(95.0, 0), look(400.0, 0.5), look(699.0, 1), look(760.0, 1)],
+        "host_others_pct": {"steady": 50.0, "burst": 60.0},
+        "ledger": [{"kind": "sweep", "stop_reason": reason} for reason in reasons],
+    }
+
+
+def test_services_are_compared_with_themselves_without_omr(tmp_path: Path) -> None:
+    results = {
+        "off": [served(0, 10, 0)],
+        "auto": [served(90, 10.4, 3, ("work began: 36 % of a CPU", "work began: 98 % of a CPU"))],
+        "free": [served(150, 30, 900)],
+    }
+    figures = server.metrics(results)
+    assert figures["pg_p99_ratio"].value == pytest.approx(1.04) and figures["redis_p999_ratio_free"].value == 3
+    assert figures["cold10m_taken_pct"].value == pytest.approx(90)
+    # Memory in use that was taken as well does not count.
+    assert figures["cold10m_taken_pct_free"].value == pytest.approx(100)
+    assert figures["major_faults"].value == 12 and figures["major_faults_free"].value == 3600
+    assert figures["available_gained"].value == pytest.approx(90) and figures["stalled"].value == 4
+    assert figures["daemon_cpu_pct"].value == pytest.approx(1) and figures["services_cpu_pct"].value == pytest.approx(4)
+    assert all(reached(metric.json()) for metric in figures.values())
+    assert not reached(server.metrics({**results, "auto": results["free"]})["pg_p99_ratio"].json())
+    assert server.extra(results)["ended"]["auto"] == [{"work began: N % of a CPU": 2}]
+    server.plot(results, tmp_path)
+    assert (tmp_path / "server.png").stat().st_size > 0
+
+
+def roomy_run(taken: int) -> dict[str, Any]:
+    return {
+        "seconds": 900.0,
+        "taken": taken,
+        "swapped_out": taken,
+        "refaulted": 0,
+        "available": [3000 * MIB, 3000 * MIB + taken],
+        "daemon_cpu_s": 0.45,
+        "state": "nothing to gain",
+    }
+
+
+def test_one_page_taken_from_a_machine_with_room_misses_the_goal(tmp_path: Path) -> None:
+    figures = roomy.metrics({"auto": [roomy_run(0)], "free": [roomy_run(MIB)]})
+    assert figures["daemon_cpu_pct"].value == pytest.approx(0.05)
+    assert all(reached(metric.json()) for metric in figures.values())
+    assert not reached(roomy.metrics({"auto": [roomy_run(4096)]})["bytes_taken"].json())
+    # The control: with the goal free something must have been taken.
+    assert not reached(roomy.metrics({"free": [roomy_run(0)]})["bytes_taken_free"].json())
+    roomy.plot({"auto": [roomy_run(0)], "free": [roomy_run(MIB)]}, tmp_path)
+    assert (tmp_path / "roomy.png").stat().st_size > 0
 
 
 def test_plots_are_drawn(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ..packages import DAMO
 from ..plots import COLOURS, canvas, save
 from ..results import Metric
 from ..scenario import Comparison, Results, arms_option, option
-from .footprint import DAMO_COMMAND, in_parts
+from .footprint import DAMO_COMMAND
 
 REGIONS = {"1s": 18, "20s": 20, "90s": 30, "5m": 12, "never": 20}
 """Percent of a group that is touched at this period. 32 % are cold for two minutes or more."""
@@ -201,7 +201,7 @@ def by_damo(guest: Guest, loads: dict[str, Process]) -> Estimate:
     guest.shell(f"sleep {WINDOW * 1.25}", timeout=WINDOW * 2)
     report = [*DAMO_COMMAND, "report", "access", "--raw_form", "--raw_number", "--dont_merge_regions"]
     guest.shell(f"{' '.join(report)} > /tmp/regions", timeout=300)
-    regions = damo_regions(in_parts(guest, "/tmp/regions").decode())
+    regions = damo_regions(guest.read_long("/tmp/regions").decode())
     if len(regions) != len(loads):
         raise RuntimeError(f"damo reports {len(regions)} processes of {len(loads)}")
 

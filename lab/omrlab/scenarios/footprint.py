@@ -64,9 +64,6 @@ GOALS = {
 
 OOMD_CONFIG = "/etc/oomd.json"
 
-PART = 60_000
-"""Bytes of a file in one answer of the agent."""
-
 DAMON = "/sys/kernel/mm/damon/admin/kdamonds"
 
 
@@ -171,7 +168,7 @@ class Footprint(Comparison[Run]):
             recorder.kill()
             load.kill()
             ended = load.wait(timeout=120).stdout.splitlines()
-            samples = list(struct.iter_unpack("<QIII", in_parts(guest, "/tmp/samples")))
+            samples = list(struct.iter_unpack("<QIII", guest.read_long("/tmp/samples")))
             zero = change["changed_ns"]
             return {
                 "arm": arm,
@@ -327,20 +324,6 @@ def missing(arms: list[str]) -> dict[str, str]:
 def until(guest: Guest, monotonic_ns: int) -> None:
     left = (monotonic_ns - guest.monotonic_ns()) / 1e9
     guest.run(["sleep", f"{max(0.0, left):.3f}"], timeout=left + 120)
-
-
-def in_parts(guest: Guest, path: str) -> bytes:
-    """The contents of a file that is too long for one answer of the agent.
-
-    480 kB over the emulated serial port took more than a minute on a busy host.
-    """
-    found = b""
-    while True:
-        guest.shell(f"dd if={path} of={path}.part bs={PART} skip={len(found) // PART} count=1 2> /dev/null")
-        part = guest.read_bytes(f"{path}.part")
-        found += part
-        if len(part) < PART:
-            return found
 
 
 def figures(guest: Guest) -> Counters:
