@@ -51,6 +51,7 @@ def test_a_threshold_is_learned_from_use_and_rises_when_memory_comes_back(load) 
             guest.wait_for(lambda: "threshold 4 min" in explain(guest), 200, "a longer threshold", every=5)
             assert "too much came back" in explain(guest) or "was wrong a while ago" in explain(guest)
         # It survives a restart.
+        daemon.process.wait()
         saved = json.loads(guest.read(FILE))["groups"]["bg"]["threshold"]
         assert saved["step"] == 1
         with Daemon(guest, idle="2s", config=LEARNING.replace('"4m"', '"8m"')):
