@@ -158,12 +158,13 @@ impl Thresholds {
     /// A group was aged. Moves its threshold.
     pub fn observe(&mut self, id: GroupId, path: &Path, seen: &Seen, counters: Counters, terms: &Terms) {
         let Some(known) = self.known.get_mut(&id) else { return };
+        // An aging that made no generation shows nothing new.
+        if known.last.is_some_and(|(last, _)| seen.at <= last) {
+            return;
+        }
         let reclaimed = std::mem::take(&mut known.reclaimed);
         let Some((last, before)) = known.last.replace((seen.at, counters)) else { return };
         let length = seen.at.since(last);
-        if length.is_zero() {
-            return;
-        }
         let swapped_in = counters.swapped_in.zip(before.swapped_in).map(|(now, before)| now - before);
         let promoted = seen.promotions.filter(|_| swapped_in.is_some());
         let promoted = promoted.and_then(|promoted| without_reclaim(promoted, path, &reclaimed, last));
@@ -228,7 +229,7 @@ impl Known {
     fn observe(&mut self, slo: &Slo, interval: &Interval) {
         let Move { from, to, reason } = self.threshold.observe(slo, interval);
         if from != to {
-            log::info!("{}: threshold {} -> {}: {reason}", printable(&self.name), minutes(from), minutes(to));
+            log::debug!("{}: threshold {} -> {}: {reason}", printable(&self.name), minutes(from), minutes(to));
         }
         self.why = reason.to_string();
         self.is_settled = match reason {

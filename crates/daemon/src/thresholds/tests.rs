@@ -148,6 +148,27 @@ fn an_aging_of_which_nothing_is_known_moves_nothing() {
     assert!((0..62).map(|_| group.minute(Bytes::ZERO).step).last().expect("a minute") < before);
 }
 
+/// The kernel refused to make a generation, and what was reclaimed or came back until then counts
+/// with the next one.
+#[test]
+fn an_aging_that_made_no_generation_forgets_nothing() {
+    let dir = dir();
+    let at_last = |group: &Learning| {
+        let in_use = Bounds { least: Bytes::mib(500), most: Bytes::mib(500) };
+        Seen { at: at(group.minute), promotions: None, reach: minutes(600), in_use }
+    };
+    let mut group = Learning::new(dir.path());
+    group.settle();
+    group.reclaim(PATH, Bytes::mib(9), minutes(5));
+    let seen = at_last(&group);
+    group.see(&seen);
+    assert_eq!(group.minute(Bytes::mib(9)).step, Step::LEAST);
+    group.swapped_in = Bytes::mib(9);
+    let seen = at_last(&group);
+    assert_eq!(group.see(&seen).step, Step::LEAST);
+    assert!(group.minute(Bytes::ZERO).step > Step::LEAST);
+}
+
 #[test]
 fn a_threshold_is_kept_by_name_over_a_restart() {
     let dir = dir();
