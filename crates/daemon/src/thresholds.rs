@@ -21,7 +21,7 @@ const FILE: &str = "thresholds.json";
 const VERSION: u32 = 1;
 /// The file is written this often, if anything changed.
 const WRITE: Duration = Duration::from_secs(600);
-/// The most groups in the file. Any user can make groups; those that were not seen for the longest
+/// The most groups in memory and in the file. Any user can make groups; those that were not seen for the longest
 /// time are forgotten first.
 const MOST: usize = 500;
 /// W is the memory that was used within this time.
@@ -131,6 +131,21 @@ impl Thresholds {
                 self.known.insert(id, known);
             }
         }
+        self.forget_oldest();
+    }
+
+    /// Forgets the groups that were not seen for the longest time, where there are too many.
+    fn forget_oldest(&mut self) {
+        let excess = (self.absent.len() + self.known.len()).saturating_sub(MOST);
+        if excess == 0 {
+            return;
+        }
+        let mut names: Vec<(u64, String)> =
+            self.absent.iter().map(|(name, saved)| (saved.seen, name.clone())).collect();
+        names.sort_unstable();
+        for (_, name) in names.into_iter().take(excess) {
+            self.absent.remove(&name);
+        }
     }
 
     /// The group that had this name has left its threshold.
@@ -207,11 +222,6 @@ impl Thresholds {
     pub fn save(&mut self, wall: u64) {
         if !self.is_changed {
             return;
-        }
-        while self.absent.len() + self.known.len() > MOST {
-            let oldest = self.absent.iter().min_by_key(|(name, saved)| (saved.seen, (*name).clone()));
-            let Some(name) = oldest.map(|(name, _)| name.clone()) else { break };
-            self.absent.remove(&name);
         }
         let mut groups = self.absent.clone();
         for known in self.known.values() {

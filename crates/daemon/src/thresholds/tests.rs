@@ -238,6 +238,8 @@ fn the_names_that_are_kept_are_limited_and_the_oldest_go_first() {
         let path = format!("user.slice/{number}.service");
         let groups = [(GROUP, Path::new(PATH)), (GroupId(100 + number), Path::new(&path))];
         group.thresholds.retain(groups.into_iter(), &Slo::default(), WALL + number);
+        // Also while nothing was learned that would be saved.
+        assert!(group.thresholds.absent.len() + group.thresholds.known.len() <= MOST);
     }
     group.thresholds.save(WALL + 2000);
     let groups = read(&dir.path().join(FILE)).expect("a file");
