@@ -126,7 +126,8 @@ impl Aging {
         if world.groups.iter().any(|group| group.cold_only.is_some()) {
             log::warn!("groups of which only cold memory is reclaimed are not swept: {reason}");
         }
-        let by_age = world.groups.iter().filter(|group| world.has_age_rule(group.id));
+        let with_rule = world.with_age_rule();
+        let by_age = world.groups.iter().filter(|group| with_rule.contains(&group.id));
         let paths = by_age.filter_map(|group| world.tree.path(group.id));
         let record = |path: std::path::PathBuf| {
             let group = path.to_string_lossy().into_owned();

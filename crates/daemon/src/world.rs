@@ -1,6 +1,6 @@
 //! The groups of the machine, as the last scan found them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -168,10 +168,10 @@ impl World {
         self.tree.nodes().iter().find(|node| node.id == id)
     }
 
-    /// Returns true if a rule asks for a minimum age in the group.
-    pub fn has_age_rule(&self, id: GroupId) -> bool {
-        let assignment = self.node(id).and_then(|node| self.tree.assignment(node));
-        assignment.is_some_and(|assignment| assignment.older_than().is_some())
+    /// The groups in which a rule asks for a minimum age.
+    pub fn with_age_rule(&self) -> HashSet<GroupId> {
+        let has_rule = |node: &&Node| self.tree.assignment(node).is_some_and(|of| of.older_than().is_some());
+        self.tree.nodes().iter().filter(has_rule).map(|node| node.id).collect()
     }
 
     /// A group as the policy sees it.
