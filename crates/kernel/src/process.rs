@@ -156,9 +156,12 @@ pub fn read_own_group(kernel: &Kernel) -> Result<Option<PathBuf>> {
     Ok(parse_group(&buffer))
 }
 
-/// The number of threads of the calling process, which may fork while it is 1.
+/// The number of threads of the calling process, which may fork while it is 1. From
+/// `/proc/self/status`: a list of `/proc/self/task` that is read while threads end can miss others.
 pub fn count_own_threads() -> usize {
-    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok());
+    threads.unwrap_or_default()
 }
 
 /// The group of a process. `None`: see [`parse_group`].
