@@ -231,8 +231,8 @@ class Answers(TypedDict):
 
 def compressed(guest: DebianGuest, path: str) -> str:
     """The contents of a long file, which is compressed on its way."""
-    guest.shell(f"gzip -c {path} > {HERE}/long.gz")
-    return gzip.decompress(guest.read_long(f"{HERE}/long.gz")).decode()
+    guest.shell(f"gzip -c {path} > /run/long.gz")
+    return gzip.decompress(guest.read_long("/run/long.gz")).decode()
 
 
 class ServerGuest(DebianGuest):

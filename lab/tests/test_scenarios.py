@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from omrlab import packages
+from omrlab import desktop, packages
 from omrlab.guest import MIB
 from omrlab.report import reached
 from omrlab.scenarios import advise, footprint, hibernate_seed, hint
 from omrlab.scenarios.app_switch import AppSwitch
 from omrlab.scenarios.burst import Burst
 from omrlab.scenarios.cold_age import ColdAge
+from omrlab.scenarios.desk import Desk
 from omrlab.scenarios.footprint import Footprint
 from omrlab.scenarios.hibernate_seed import Case
 from omrlab.scenarios.migrate import Migrate
@@ -19,7 +20,8 @@ from omrlab.scenarios.roomy import Roomy
 from omrlab.scenarios.server import Server
 from omrlab.services import CLIENTS, GROUPS, OMR
 
-app_switch, burst, cold_age, migrate, roomy, server = AppSwitch(), Burst(), ColdAge(), Migrate(), Roomy(), Server()
+app_switch, burst, cold_age, desk, migrate = AppSwitch(), Burst(), ColdAge(), Desk(), Migrate()
+roomy, server = Roomy(), Server()
 
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
@@ -183,6 +185,50 @@ def test_one_page_taken_from_a_machine_with_room_misses_the_goal(tmp_path: Path)
     assert not reached(roomy.metrics({"free": [roomy_run(0)]})["bytes_taken_free"].json())
     roomy.plot({"auto": [roomy_run(0)], "free": [roomy_run(MIB)]}, tmp_path)
     assert (tmp_path / "roomy.png").stat().st_size > 0
+
+
+def day_of(taken_mib: int, waited_s: float, back_ms: float) -> dict[str, Any]:
+    """An hour: work, a break, work. Redis has 100 MiB that nobody uses."""
+
+    def look(at: float, part: float) -> dict[str, Any]:
+        group = {
+            "anon": int((150 - part * taken_mib) * MIB),
+            "swap": int(part * taken_mib * MIB),
+            "cpu_us": int(at * 10**4),
+            "pgmajfault": 0,
+            "stalled_us": int(part * waited_s * 10**6),
+        }
+        return {"monotonic": at, "groups": dict.fromkeys((desktop.USER, desktop.REDIS, desktop.OMR), group)}
+
+    phases = [{"kind": kind, "at": at} for kind, at in (("work", 100.0), ("away", 1900.0), ("work", 2800.0))]
+    times = ((0, 110.0, 50.0), (2, 2810.0, back_ms), (2, 2850.0, back_ms), (2, 2900.0, 10 * back_ms))
+    actions = [{"kind": "browse", "phase": phase, "at": at, "ms": ms} for phase, at, ms in times]
+    return {
+        "day": {"phases": phases, "actions": actions},
+        "ended": 3700.0,
+        "unused": 100 * MIB,
+        # Before the day and after it, the same counters grow.
+        "watched": [look(50.0, -1), look(100.0, 0), look(1900.0, 0.5), look(3700.0, 1), look(3800.0, 2)],
+        "host_others_pct": 5.0,
+        "status": "nothing to gain",
+    }
+
+
+def test_a_day_is_compared_with_the_same_day_without_omr(tmp_path: Path) -> None:
+    results = {"off": [day_of(0, 0.5, 100)], "auto": [day_of(80, 1.0, 105)], "free": [day_of(120, 9.5, 300)]}
+    figures = desk.metrics(results)
+    assert figures["regret_s_per_h"].value == pytest.approx(0.5)
+    assert figures["regret_s_per_h_free"].value == pytest.approx(9)
+    # Only the minute after the break counts.
+    assert figures["return_ratio"].value == pytest.approx(1.05) and figures["return_ratio_free"].value == 3
+    assert figures["cold10m_taken_pct"].value == 80 and figures["cold10m_taken_pct_free"].value == 100
+    assert figures["regret_free_over_default"].value == pytest.approx(18)
+    assert all(reached(metric.json()) for metric in figures.values())
+    swapped = desk.metrics({**results, "auto": results["free"], "free": results["auto"]})
+    for name in ("regret_s_per_h", "return_ratio", "regret_free_over_default"):
+        assert not reached(swapped[name].json()), name
+    desk.plot(results, tmp_path)
+    assert (tmp_path / "desk.png").stat().st_size > 0
 
 
 def test_plots_are_drawn(tmp_path: Path) -> None:
