@@ -53,7 +53,7 @@ install_all() {
         systemd-sysusers "$prefix/lib/sysusers.d/omr.conf"
         systemctl daemon-reload
         systemctl try-restart omr omr-watch omr-follow omr-presence omr-mount
-        echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr"
+        echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr omr-presence"
         echo "To prepare the machine when it hibernates: systemctl enable omr-prepare-hibernate omr-warm"
     fi
 }

@@ -21,7 +21,8 @@ class = "background"
 """
 
 QUICK = """\
-# Everything as by default, except that a guest lives for minutes and not for weeks.
+# Everything as by default, except that a guest lives for minutes and not for weeks, and that it is
+# swept whether memory is short or not.
 {top}
 
 [idle]
@@ -44,6 +45,8 @@ class Daemon:
         self, guest: Guest, idle: str = "5s", top: str = "", config: str = "", through: tuple[str, ...] = ()
     ) -> None:
         self.guest = guest
+        if "goal =" not in top:
+            top += '\ngoal = "free"'
         guest.write(CONFIG, QUICK.format(idle=idle, top=top) + config, create=True)
         self.process: Process = guest.spawn(
             [*through, "omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service"

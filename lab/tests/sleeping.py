@@ -16,6 +16,7 @@ OBSERVE = 'mode = "observe"\n[sweep]\nafter_boot = "0s"\n'
 
 # Here the daemon reclaims, through the backend that changes a limit for moments.
 ACT = """
+goal = "free"
 backend = "memory.high"
 [idle]
 for = "2s"

@@ -20,6 +20,7 @@ from omrlab.paths import REPOSITORY
 PACKAGING = REPOSITORY / "packaging"
 
 QUICK = """
+goal = "free"
 [idle]
 for = "2s"
 again = "1s"
@@ -77,6 +78,23 @@ def test_the_service_runs_and_starts_at_every_boot(guest: DebianGuest) -> None:
     assert " started" in guest.run(identified).stdout
     # The log has no message of a sandbox that is too narrow.
     assert "mlockall" not in journal and "no pressure trigger" not in journal and "only root can ask" not in journal
+
+
+def test_nothing_is_swept_by_default_while_memory_is_plenty_and_somebody_may_be_there(guest: DebianGuest) -> None:
+    for unit, state in (("omr-presence", "enabled"), ("omr-follow", "disabled"), ("omr-watch", "disabled")):
+        assert guest.run(["systemctl", "is-enabled", unit], check=False).stdout.strip() == state
+
+    def goal() -> dict:
+        goal: dict = guest.run(["omr", "status", "--json"]).json()["goal"]
+        return goal
+
+    assert goal()["goal"] == "auto"
+    # Nobody has logged in since boot, and the service says so.
+    guest.wait_for(lambda: goal()["presence"]["is"] == "nobody", 60, "word of omr-presence")
+    assert not guest.journal("omr-presence").count("error")
+    guest.run(["systemctl", "stop", "omr-presence"])
+    guest.wait_for(lambda: goal()["presence"]["is"] == "unknown", 60, "end of its word")
+    guest.run(["systemctl", "start", "omr-presence"], timeout=60)
 
 
 def test_the_sandbox_has_the_intended_limits(guest: DebianGuest) -> None:

@@ -70,7 +70,7 @@ const MEMORY_STAT: &str = "anon 67108864\nfile 0\nshmem 0\nfile_dirty 0\nswapcac
 
 impl Machine {
     fn new() -> Self {
-        Self::with_config("")
+        Self::with_config("goal = 'free'")
     }
 
     /// The same with this configuration.
@@ -402,7 +402,7 @@ fn foreground_work_ends_a_sweep_at_its_second_sample() {
 
 #[test]
 fn a_sweep_of_cold_memory_waits_for_a_tick_and_ends_for_work_that_lasts() {
-    let mut machine = Machine::with_config("[[group]]\nmatch = 'app.scope'\nolder_than = '2m'\n");
+    let mut machine = Machine::with_config("goal = 'free'\n[[group]]\nmatch = 'app.scope'\nolder_than = '2m'\n");
     machine.pass(60, 0);
     let order = machine.aging.try_next().expect("an order to age the group");
     let id = order.groups.iter().find(|group| group.path.as_os_str() == GROUP).expect("the group").id;

@@ -59,9 +59,9 @@ pub enum Goal {
     /// Memory that somebody gains from: available memory where little is available, a small image
     /// where the machine hibernates in practice, cold memory where a host gets it back. Nothing
     /// where nobody gains. See [`crate::need`].
+    #[default]
     Auto,
     /// Free memory: as much as background groups may lose.
-    #[default]
     Free,
     /// A small hibernation image at any time. No sweep runs where the machine cannot hibernate or
     /// while the image is small enough.

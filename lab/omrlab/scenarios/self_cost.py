@@ -52,6 +52,7 @@ CPU.
 
 CONFIG = """\
 mode = "observe"
+goal = "free"
 
 [idle]
 for = "1s"

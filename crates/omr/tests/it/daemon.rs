@@ -175,7 +175,7 @@ fn a_bad_file_keeps_the_configuration_that_was_there() {
     root.write("etc/omr/omr.toml", good.replace("for = '1s'", "for = 1"));
     daemon.signal(libc::SIGHUP);
     wait_until("it says so", || daemon.log().contains("the configuration stays as it was"));
-    assert!(daemon.log().contains("omr.toml:3: idle.for"), "{}", daemon.log());
+    assert!(daemon.log().contains("omr.toml:4: idle.for"), "{}", daemon.log());
     daemon.wait_for_reason("nothing-to-gain");
     root.write("etc/omr/omr.toml", good.replace("for = '1s'", "for = '1h'"));
     daemon.signal(libc::SIGHUP);
@@ -372,7 +372,7 @@ fn protection_that_came_after_the_last_look_is_respected() {
     add_group(&root, "half.scope", 4096, 0);
     let kernel = FakeKernel::start(&root);
     // Time enough to get there before the first sweep.
-    root.write("etc/omr/omr.toml", format!("[idle]\nfor = '5s'\nwindow = '1s'\n{STEADY}"));
+    root.write("etc/omr/omr.toml", format!("goal = 'free'\n[idle]\nfor = '5s'\nwindow = '1s'\n{STEADY}"));
     let daemon = Daemon::spawn(&root, |_| {});
     wait_until("the daemon is ready", || daemon.log().contains(" started"));
     root.write(format!("{GROUPS}/app.scope/memory.low"), "max\n");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use omr_policy::cost::{CostFacts, Disk, Medium, Power};
 use omr_policy::presence::Facts;
 use omr_policy::{
-    Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Memory, Reason, Signals, State, Swap, decide,
+    Class, Config, CpuIdle, Decision, End, Finished, Goal, Group, Machine, Memory, Reason, Signals, State, Swap, decide,
 };
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
 
@@ -73,6 +73,11 @@ pub fn group(id: u64, anon: u64, file: u64) -> Group {
     }
 }
 
+/// The goal "free", under which every background group may lose all it can.
+pub fn free() -> Config {
+    Config { goal: Goal::Free, ..Config::default() }
+}
+
 /// A policy and its inputs.
 #[derive(Clone, Debug)]
 pub struct Desk {
@@ -89,7 +94,7 @@ impl Desk {
     /// A quiet machine, an hour after boot.
     pub fn new(groups: impl Into<Vec<Group>>) -> Self {
         Desk {
-            config: Config::default(),
+            config: free(),
             state: State::default(),
             now: Monotonic(0) + seconds(3600),
             hour: 500_000,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::desk::{millis, quiet, seconds};
+use crate::desk::{free, millis, quiet, seconds};
 use omr_policy::cost::Power;
 use omr_policy::rank::{
     HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords, Ranked, Score, Verdict, lacking, rank,
@@ -47,7 +47,7 @@ impl Desk {
     fn new(processes: impl Into<Vec<Process>>) -> Self {
         let now = Monotonic(0) + seconds(3600);
         let mut desk = Desk {
-            config: Config::default(),
+            config: free(),
             state: State::default(),
             records: ProcessRecords::default(),
             now,

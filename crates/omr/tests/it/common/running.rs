@@ -45,14 +45,16 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with [`SOON`] and [`STEADY`], and what else is to be configured.
+    /// Starts it with [`SOON`] and [`STEADY`], and what else is to be configured. The goal is
+    /// "free", unless the configuration has another one.
     pub fn start(root: &FakeRoot, config: &str) -> Self {
         Self::start_with(root, config, |_| {})
     }
 
     /// As [`Daemon::start`], with a change to the command.
     pub fn start_with(root: &FakeRoot, config: &str, change: impl FnOnce(&mut Command)) -> Self {
-        root.write("etc/omr/omr.toml", format!("{config}\n{SOON}{STEADY}"));
+        let goal = if config.contains("goal =") { "" } else { "goal = 'free'\n" };
+        root.write("etc/omr/omr.toml", format!("{goal}{config}\n{SOON}{STEADY}"));
         let mut daemon = Self::spawn(root, change);
         wait_until("the daemon is ready", || {
             daemon.log().contains(" started") || daemon.child.try_wait().unwrap().is_some()

@@ -12,6 +12,7 @@ use omr_policy::{
 use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic, Permyriad};
 
 use super::model::{Cell, MIB, Model};
+use crate::desk::free;
 
 /// More than the smallest step needs for all of the largest group.
 const MOST_WRITES: u32 = 10_000;
@@ -114,7 +115,7 @@ pub struct Loop {
 impl Loop {
     pub fn new(seed: u64, broken: Broken) -> Self {
         let model = Model::new(seed);
-        let mut config = Config::default();
+        let mut config = free();
         config.guard.max_swap_writes = Some(Budget { bytes: BUDGET, hours: 24 });
         let mut state = State::default();
         if broken == Broken::Paused {
