@@ -10,12 +10,14 @@ use omr_history::ledger::Entry;
 use omr_history::{MOST_GROUPS, SMALLEST};
 use omr_machine::groups::tree::Tree;
 use omr_policy::schedule::{Due, RuleSchedule, Schedule};
+use omr_policy::threshold::Slo;
 use omr_policy::{Class, ColdAmount, Config, Decision, Machine, Mode, Reason};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
 use crate::aging_thread::{AgingThread, Order, Report, Wanted};
 use crate::effects::Effect;
 use crate::own_reclaim::{self, Reclaimed};
+use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::thresholds::{Learned, Terms};
 use crate::world::World;
@@ -40,6 +42,8 @@ pub struct Aging {
     reclaimed: Vec<Reclaimed>,
     /// The learned thresholds.
     learned: HashMap<GroupId, Learned>,
+    /// The probes of groups whose thresholds cannot be learned.
+    pub probes: Probes,
 }
 
 impl Aging {
@@ -58,6 +62,7 @@ impl Aging {
             obstacle: None,
             reclaimed: Vec::new(),
             learned: HashMap::new(),
+            probes: Probes::default(),
         }
     }
 
@@ -93,7 +98,8 @@ impl Aging {
             self.last_aging = Some(now);
         }
         log::debug!("{agings} agings, CPU {} us", cost.as_micros());
-        let obstacle = if ages.is_empty() { None } else { self.set_cold(old) };
+        let has_aged = due.aging || !ages.is_empty();
+        let obstacle = if has_aged { self.set_cold(old) } else { None };
         self.tell_policy(world);
         Some(Collected { processes: due.aging.then_some(cold), obstacle })
     }
@@ -104,6 +110,7 @@ impl Aging {
         match cold {
             Ok(cold) => {
                 self.obstacle = None;
+                self.probes.clear();
                 for (id, bytes) in cold {
                     match bytes {
                         Some(bytes) => self.cold.insert(id, bytes),
@@ -117,24 +124,38 @@ impl Aging {
     }
 
     /// Ages cannot be known for this reason. Groups whose rules ask for an age lose nothing, which
-    /// the log and the ledger say once.
-    pub fn set_obstacle(&mut self, why: String, time: u64, world: &mut World) -> Vec<Effect> {
+    /// the log and the ledger say once. `may_probe`: groups whose ages would be learned are probed.
+    pub fn set_obstacle(&mut self, why: String, may_probe: bool, time: u64, world: &mut World) -> Vec<Effect> {
         self.cold.clear();
         let reason = Reason::NoAges { why: why.clone() }.to_string();
-        self.obstacle = Some(why);
-        self.tell_policy(world);
-        if world.groups.iter().any(|group| group.cold_only.is_some()) {
+        let is_probed = |group: &&omr_policy::Group| may_probe && group.cold_only.as_ref().is_some_and(|of| of.learned);
+        let (probed, not_swept): (Vec<_>, Vec<_>) =
+            world.groups.iter().filter(|group| group.cold_only.is_some()).partition(is_probed);
+        if !probed.is_empty() {
+            log::warn!("ages are not known, so groups are probed: {why}");
+        }
+        if !not_swept.is_empty() {
             log::warn!("groups of which only cold memory is reclaimed are not swept: {reason}");
         }
         let with_rule = world.with_age_rule();
-        let by_age = world.groups.iter().filter(|group| with_rule.contains(&group.id));
+        let by_age = not_swept.into_iter().filter(|group| with_rule.contains(&group.id));
         let paths = by_age.filter_map(|group| world.tree.path(group.id));
         let record = |path: std::path::PathBuf| {
             let group = path.to_string_lossy().into_owned();
             log::warn!("{}: not swept: {reason}", printable(&group));
             Effect::Record(Entry::LeftAlone { time, group, reason: reason.clone() })
         };
-        paths.map(record).collect()
+        let effects = paths.map(record).collect();
+        self.obstacle = Some(why);
+        self.tell_policy(world);
+        effects
+    }
+
+    /// A look at the groups whose thresholds cannot be learned, after a scan. See [`Probes::look`].
+    pub fn probe(&mut self, now: Monotonic, slo: &Slo, swap_in: Option<Duration>, world: &World) {
+        if self.obstacle.is_some() {
+            self.probes.look(now, slo, swap_in, &world.groups);
+        }
     }
 
     /// Tells the policy how much memory of each group is as old as its rule says.
@@ -144,8 +165,9 @@ impl Aging {
                 if let Some(learned) = self.learned.get(&group.id).filter(|_| cold_only.learned) {
                     cold_only.min_age = learned.step.age();
                 }
+                let probed = |why| self.probes.amount(group.id, why).filter(|_| cold_only.learned);
                 cold_only.cold = match (&self.obstacle, self.cold.get(&group.id)) {
-                    (Some(why), _) => ColdAmount::Never { why: why.clone() },
+                    (Some(why), _) => probed(why).unwrap_or_else(|| ColdAmount::Never { why: why.clone() }),
                     (None, Some(bytes)) => ColdAmount::Known { bytes: *bytes },
                     (None, None) => ColdAmount::NotYet,
                 };
@@ -235,6 +257,7 @@ impl Aging {
     /// Forgets groups that are gone.
     pub fn retain(&mut self, is_there: impl Fn(GroupId) -> bool) {
         self.cold.retain(|id, _| is_there(*id));
+        self.probes.retain(is_there);
     }
 
     /// Stops the thread and waits for its end.

@@ -144,8 +144,12 @@ impl Daemon {
 
     /// Reads all groups, and forgets those that are gone.
     pub fn scan(&mut self) {
+        self.scan_groups();
+        self.probe_groups();
+    }
+
+    fn scan_groups(&mut self) {
         let Some(ids) = self.world.scan(&self.host) else { return };
-        self.aging.tell_policy(&mut self.world);
         self.aging.note_peaks(&self.world.tree);
         let is_there = |id: GroupId| ids.binary_search(&id).is_ok();
         self.mind.state.retain(&ids);
@@ -154,18 +158,32 @@ impl Daemon {
         self.statements.retain_groups(is_there);
     }
 
+    /// A look at the groups whose ages cannot be known, with the figures of a scan. In mode
+    /// "observe" nothing is reclaimed, so what comes back would say nothing.
+    fn probe_groups(&mut self) {
+        if self.settings.config.mode == Mode::Act {
+            let swap = self.readings.swap();
+            let is_in_memory = swap.is_some_and(|swap| swap.total > Bytes::ZERO && !swap.on_disk);
+            let swap_in = is_in_memory.then_some(Duration::ZERO);
+            self.aging.probe(self.host.now(), &self.terms().slo, swap_in, &self.world);
+        }
+        self.aging.tell_policy(&mut self.world);
+    }
+
     /// Scans the groups. `omr warm` has caused all refaults since the last scan, so they do not
     /// count.
     fn discount_refaults(&mut self) {
         let before = self.world.refaults();
-        self.scan();
+        self.scan_groups();
         for (id, now) in self.world.refaults() {
             let bytes = before.get(&id).map_or(Bytes::ZERO, |before| now - *before);
             if bytes > Bytes::ZERO {
                 self.mind.state.discount_refaults(id, bytes);
                 self.books.tally.discount_refaults(id, bytes);
+                self.aging.probes.discount_refaults(id, bytes);
             }
         }
+        self.probe_groups();
     }
 
     /// Reads the group being swept, so that its refaults are noticed between two scans.
@@ -235,7 +253,13 @@ impl Daemon {
         let steady_load = self.mind.state.steady_load();
         let stop = &self.settings.config.stop;
         match self.sweeps.begin(&self.host, stop, &mut self.world, steady_load, next) {
-            Some(order) => self.order(order),
+            Some(order) => {
+                if self.sweeps.running.as_ref().is_some_and(|running| running.is_probe) {
+                    self.aging.probes.begin(id, self.host.now(), job.amount);
+                    self.aging.tell_policy(&mut self.world);
+                }
+                self.order(order);
+            }
             None => {
                 let end = End::Failed;
                 let finished = Finished { id, size: Bytes::ZERO, refaults: None, swap_writes: Bytes::ZERO, end };
@@ -297,6 +321,10 @@ impl Daemon {
         };
         self.mind.state.finished(&self.settings.config, now, time / 3600, &finished);
         self.world.swept(id, report.size, report.refaults);
+        if running.is_probe {
+            self.aging.probes.took(id, running.asked, report.freed);
+        }
+        self.aging.probes.withdraw_old(now);
         self.aging.swept(id, report.freed, matches!(report.end, End::Stopped | End::Timeout));
         self.aging.tell_policy(&mut self.world);
         let unused_for = running.older_than.unwrap_or_default();
@@ -492,7 +520,8 @@ impl Daemon {
     }
 
     fn set_ages_obstacle(&mut self, why: String) {
-        let effects = self.aging.set_obstacle(why, self.host.wall(), &mut self.world);
+        let may_probe = self.settings.config.mode == Mode::Act;
+        let effects = self.aging.set_obstacle(why, may_probe, self.host.wall(), &mut self.world);
         self.carry_out(effects);
     }
 

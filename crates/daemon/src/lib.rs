@@ -29,6 +29,7 @@ mod mind;
 mod own_reclaim;
 mod preparing;
 mod presence;
+mod probes;
 mod process_views;
 mod processes;
 mod readings;

@@ -25,6 +25,8 @@ use crate::thread::{Inbox, Thread};
 use crate::work::Work;
 use crate::worker::{Order, Outcome, Sweep};
 
+mod probes;
+
 /// Nanoseconds since boot.
 #[derive(Debug, Default)]
 struct TestClock(AtomicU64);

@@ -14,7 +14,7 @@ use omr_machine::sample::cpu::CpuByClass;
 use omr_policy::busy::{BusyWatch, Step, Yielding};
 use omr_policy::pace::Job;
 use omr_policy::rank::ProcessId;
-use omr_policy::{Config, End, Mode, Reason, Stop};
+use omr_policy::{ColdOnly, Config, End, Mode, Reason, Stop};
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad, millis};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -35,6 +35,8 @@ pub struct Running {
     pub refaults: Option<Bytes>,
     /// Only memory that was unused for this time is reclaimed.
     pub older_than: Option<Duration>,
+    /// It is a step of a probe.
+    pub is_probe: bool,
     /// When it began.
     pub began: Monotonic,
     /// The reason for it.
@@ -121,7 +123,9 @@ impl Sweeps {
         let inner = node.and_then(|node| node.current.map(|current| current - node.charged_to_children));
         let group = world.group(id);
         let refaults = group.and_then(|group| group.refaults);
-        let older_than = group.and_then(|group| Some(group.cold_only.as_ref()?.min_age));
+        let cold_only = group.and_then(|group| group.cold_only.as_ref());
+        let is_probe = cold_only.is_some_and(ColdOnly::is_probed);
+        let older_than = cold_only.filter(|_| !is_probe).map(|cold_only| cold_only.min_age);
         // CPU time before the sweep does not count.
         world.cpu.non_background.sample();
         if let Err(err) = self.sampler.every(stop.sample) {
@@ -134,6 +138,7 @@ impl Sweeps {
             asked: job.amount,
             refaults,
             older_than,
+            is_probe,
             began: host.now(),
             start: reason.clone(),
             stop: None,
@@ -176,8 +181,8 @@ impl Sweeps {
         self.running.as_ref().is_some_and(|running| running.stop.is_none())
     }
 
-    /// Every 20 ms during a sweep: has foreground work begun? Of cold memory, a sweep yields to a
-    /// tick and goes on; any other sweep ends.
+    /// Every 20 ms during a sweep: has foreground work begun? A sweep of cold memory or a step of a
+    /// probe yields to a tick and goes on; any other sweep ends.
     pub fn sample(&mut self, host: &Host, config: &Config, cpu: &mut CpuByClass) -> Option<Step> {
         let running = self.running.as_mut()?;
         let now = host.now();
@@ -199,9 +204,9 @@ impl Sweeps {
             used = used.map(|used| used.saturating_sub(own));
         }
         let busy = running.watch.sample(dt, used);
-        match running.older_than {
-            Some(_) => Some(running.yielding.sample(now, busy)),
-            None => busy.map(Step::End),
+        match running.older_than.is_some() || running.is_probe {
+            true => Some(running.yielding.sample(now, busy)),
+            false => busy.map(Step::End),
         }
     }
 

@@ -8,7 +8,8 @@ use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
 use omr_policy::need::need;
 use omr_policy::presence::Presence;
-use omr_policy::{Decision, Goal, cost, judge, short};
+use omr_policy::probe::Answer;
+use omr_policy::{ColdAmount, Decision, Goal, cost, judge, short};
 use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
 use crate::daemon::Daemon;
@@ -186,12 +187,21 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
             explanation.reason = Some(reason);
         }
         Ok((job, _)) => {
-            let old = seen.cold_only.as_ref().map(|by_age| format!(", not used for {}", short(by_age.min_age)));
-            let old = old.unwrap_or_default();
+            let old = match &seen.cold_only {
+                None => String::new(),
+                Some(by_age) if by_age.is_probed() => ", memory of any age by a probe,".into(),
+                Some(by_age) => format!(", not used for {}", short(by_age.min_age)),
+            };
             explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
         }
     }
-    if let Some(learned) = daemon.aging.why(node.id) {
+    if let Some(ColdAmount::Probed { why, answer, out }) = seen.cold_only.as_ref().map(|by_age| &by_age.cold) {
+        let back = match answer {
+            Answer::Take { back, allowed, .. } => format!("{back} came back in a minute, {allowed} may; "),
+            Answer::Hold(_) => String::new(),
+        };
+        explanation.guards.push(format!("probe: {out} is out; {back}ages are not known: {why}"));
+    } else if let Some(learned) = daemon.aging.why(node.id) {
         let phase = if learned.is_settled { "" } else { ", observed only" };
         explanation.guards.push(format!("threshold {}{phase}: {}", short(learned.step.age()), learned.why));
     }

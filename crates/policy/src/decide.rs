@@ -146,7 +146,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     let Some((group, mut job, id)) = best else {
         return Decision::Hold { reason: nobody(config, state).err().unwrap_or(Reason::NothingToGain) };
     };
-    let wanted = wanted(config, &signals.machine, group.cold_only.is_some()).map_or(Bytes::ZERO, |wanted| wanted.bytes);
+    let wanted = wanted(config, &signals.machine, group.loses_only_cold()).map_or(Bytes::ZERO, |wanted| wanted.bytes);
     let cut_by_goal = wanted < job.amount;
     job.amount = job.amount.min(wanted);
     let swap_short = reclaimable(state, group).is_ok_and(|memory| swap_room(config, state, signals, &memory).is_err());

@@ -10,9 +10,10 @@ use omr_units::{Bytes, GroupId, Monotonic};
 
 use crate::config::{Class, Config};
 use crate::cost;
-use crate::gates::wanted;
-use crate::pace::Job;
+use crate::gates::{Wanted, wanted};
+use crate::pace::{Job, SMALLEST_STEP};
 use crate::presence::permits;
+use crate::probe::Answer;
 use crate::reason::Reason;
 use crate::signals::{ColdAmount, ColdOnly, Group, Signals};
 use crate::state::State;
@@ -25,7 +26,14 @@ const REST: Duration = Duration::from_secs(60);
 /// The job of a sweep of this group, or why the group is not worth one.
 pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -> Result<(Job, GroupId), Reason> {
     let memory = reclaimable(state, group)?;
-    let wanted = wanted(config, &signals.machine, group.cold_only.is_some())?;
+    let wanted =
+        wanted(config, &signals.machine, group.loses_only_cold()).map_err(|reason| match &group.cold_only {
+            // The host gains from memory that is known to be cold, which a probe does not know.
+            Some(ColdOnly { cold: ColdAmount::Probed { why, .. }, .. }) if reason == Reason::NoMinAge => {
+                Reason::NoAges { why: why.clone() }
+            }
+            _ => reason,
+        })?;
     permits(config, state, group)?;
     let swept = state.swept.get(&group.id);
     if let Some(backoff) = swept.and_then(|swept| swept.backoff)
@@ -34,6 +42,9 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
         return Err(Reason::BackingOff { left: backoff.until.since(signals.now), refaults: backoff.refaults });
     }
     let job = match &group.cold_only {
+        Some(ColdOnly { cold: ColdAmount::Probed { answer, out, .. }, .. }) => {
+            judge_probed(config, state, signals, *answer, *out, wanted, &memory)
+        }
         Some(cold_only) => judge_cold(config, state, signals, cold_only, &memory, swept),
         None if wanted.page_cache => judge_all(config, state, signals, &memory, swept),
         None => judge_swap_backed(config, state, signals, &memory, swept),
@@ -49,8 +60,31 @@ fn judge_all(
     memory: &Reclaimable,
     swept: Option<&Swept>,
 ) -> Result<Job, Reason> {
+    let Reclaimable { current, .. } = *memory;
+    let (job, swap) = job_of_any_age(config, state, signals, memory, config.sweep.smallest)?;
+    if let Some(swept) = swept.filter(|swept| !swept.unfinished && !swept.cut_by_goal)
+        && let Some(ended) = swept.ended
+    {
+        let grown = current - swept.size;
+        let swap_is_back = swept.swap_short && swap.as_ref().is_ok_and(|swap| swap.bytes >= config.sweep.growth);
+        if grown < config.sweep.growth && !swap_is_back {
+            return Err(Reason::SweptAlready { grown, needed: config.sweep.growth });
+        }
+        rested(signals.now, ended)?;
+    }
+    Ok(job)
+}
+
+/// The job that reclaims all that may be reclaimed of a group now, if that is at least `smallest`.
+/// `Err` of the swap: nothing may be swapped out, so the job is about page cache only.
+fn job_of_any_age(
+    config: &Config,
+    state: &State,
+    signals: &Signals,
+    memory: &Reclaimable,
+    smallest: Bytes,
+) -> Result<(Job, Result<SwapRoom, Reason>), Reason> {
     let Reclaimable { current, swap_backed, page_cache, room } = *memory;
-    let smallest = config.sweep.smallest;
     let swap = swap_room(config, state, signals, memory);
     let reclaimable = match &swap {
         Ok(swap) => page_cache + swap_backed.min(swap.bytes),
@@ -66,20 +100,14 @@ fn judge_all(
             _ => Reason::TooSmall { gain, smallest },
         });
     }
-    if let Some(swept) = swept.filter(|swept| !swept.unfinished && !swept.cut_by_goal)
-        && let Some(ended) = swept.ended
-    {
-        let grown = current - swept.size;
-        let swap_is_back = swept.swap_short && swap.as_ref().is_ok_and(|swap| swap.bytes >= config.sweep.growth);
-        if grown < config.sweep.growth && !swap_is_back {
-            return Err(Reason::SweptAlready { grown, needed: config.sweep.growth });
-        }
-        rested(signals.now, ended)?;
-    }
     // Where nothing may be swapped now, nothing may be swapped during the job.
-    let (swap_floor, swap_writes) = swap.map_or((Bytes::MAX, Bytes::ZERO), |swap| (swap.floor, swap.writes));
+    let (swap_floor, swap_writes) = match &swap {
+        Ok(swap) => (swap.floor, swap.writes),
+        Err(_) => (Bytes::MAX, Bytes::ZERO),
+    };
     let file_only = signals.machine.file_only;
-    Ok(Job { floor: current - room, swap_floor, swap_writes, file_only, ..Job::new(&config.sweep, gain) })
+    let job = Job { floor: current - room, swap_floor, swap_writes, file_only, ..Job::new(&config.sweep, gain) };
+    Ok((job, swap))
 }
 
 /// The job for a group of which anything may be reclaimed, and only memory that leaves to swap is a
@@ -91,17 +119,53 @@ fn judge_swap_backed(
     memory: &Reclaimable,
     swept: Option<&Swept>,
 ) -> Result<Job, Reason> {
-    let room = memory.room.min(memory.swap_backed);
-    let to_swap = Reclaimable { page_cache: Bytes::ZERO, room, ..*memory };
-    match judge_all(config, state, signals, &to_swap, swept) {
-        Ok(job) => Ok(Job { file_only: false, anon_first: signals.machine.file_only, ..job }),
-        Err(reason @ (Reason::TooSmall { .. } | Reason::NoSwap)) if memory.page_cache >= config.sweep.smallest => {
-            let gain = if let Reason::TooSmall { gain, .. } = reason { gain } else { Bytes::ZERO };
-            let smallest = config.sweep.smallest;
-            Err(Reason::AvailableAlready { page_cache: memory.page_cache, gain, smallest })
-        }
-        Err(reason) => Err(reason),
+    match judge_all(config, state, signals, &memory.to_swap(), swept) {
+        Ok(job) => Ok(anon_first(signals, job)),
+        Err(reason) => Err(available_already(reason, memory, config.sweep.smallest)),
     }
+}
+
+/// The same job, where only memory that leaves to swap is a gain.
+fn anon_first(signals: &Signals, job: Job) -> Job {
+    Job { file_only: false, anon_first: signals.machine.file_only, ..job }
+}
+
+/// Why a group with page cache has no memory that leaves to swap.
+fn available_already(reason: Reason, memory: &Reclaimable, smallest: Bytes) -> Reason {
+    match reason {
+        Reason::TooSmall { .. } | Reason::NoSwap if memory.page_cache >= smallest => {
+            let gain = if let Reason::TooSmall { gain, .. } = reason { gain } else { Bytes::ZERO };
+            Reason::AvailableAlready { page_cache: memory.page_cache, gain, smallest }
+        }
+        reason => reason,
+    }
+}
+
+/// The job for a group without ages: a step of its probe, of any age. The probe has its own
+/// interval and its own smallest step. Where page cache is no gain, the kernel is asked for other
+/// memory first. A kernel that cannot be asked takes page cache as well: that counts as taken, and
+/// as harm when it comes back.
+fn judge_probed(
+    config: &Config,
+    state: &State,
+    signals: &Signals,
+    answer: Answer,
+    out: Bytes,
+    wanted: Wanted,
+    memory: &Reclaimable,
+) -> Result<Job, Reason> {
+    let bytes = match answer {
+        Answer::Take { bytes, .. } => bytes,
+        Answer::Hold(why) => return Err(Reason::Probing { why, out }),
+    };
+    let job = if wanted.page_cache {
+        job_of_any_age(config, state, signals, memory, SMALLEST_STEP)?.0
+    } else {
+        let (job, _) = job_of_any_age(config, state, signals, &memory.to_swap(), SMALLEST_STEP)
+            .map_err(|reason| available_already(reason, memory, SMALLEST_STEP))?;
+        anon_first(signals, job)
+    };
+    Ok(Job { amount: job.amount.min(bytes), ..job })
 }
 
 /// The job for a group of which only cold memory may be reclaimed. Memory becomes cold without the
@@ -118,7 +182,9 @@ fn judge_cold(
         ColdAmount::Known { bytes } => *bytes,
         ColdAmount::NotYet if *learned => return Err(Reason::Learning { threshold: *min_age }),
         ColdAmount::NotYet => return Err(Reason::NotAged { needed: *min_age }),
-        ColdAmount::Never { why } => return Err(Reason::NoAges { why: why.clone() }),
+        ColdAmount::Never { why } | ColdAmount::Probed { why, .. } => {
+            return Err(Reason::NoAges { why: why.clone() });
+        }
     };
     let smallest = config.sweep.smallest;
     if cold < smallest {
@@ -157,6 +223,13 @@ pub(crate) struct Reclaimable {
     /// The amount that its keep rule and the kernel's protection leave. Zero only if the group is
     /// empty.
     room: Bytes,
+}
+
+impl Reclaimable {
+    /// The part that leaves to swap.
+    fn to_swap(&self) -> Reclaimable {
+        Reclaimable { page_cache: Bytes::ZERO, room: self.room.min(self.swap_backed), ..*self }
+    }
 }
 
 /// Returns the memory of a group that may be reclaimed, or the reason why none may.

@@ -254,10 +254,12 @@ pub(crate) fn nobody(config: &Config, state: &State) -> Result<(), Reason> {
 }
 
 /// `Err`: the group must not be swept, because somebody may be there. Cold memory may leave while
-/// somebody is there.
+/// somebody is there, and so may the little that a probe takes. A probe does not know how old that
+/// is, so a video or a call prevents it.
 pub(crate) fn permits(config: &Config, state: &State, group: &Group) -> Result<(), Reason> {
     let least = if *state.presence() == Presence::Inhibited { INHIBITED_AGE } else { Duration::ZERO };
     match &group.cold_only {
+        Some(cold_only) if cold_only.is_probed() && least > Duration::ZERO => nobody(config, state),
         Some(cold_only) if cold_only.min_age >= least => Ok(()),
         _ => nobody(config, state),
     }

@@ -8,9 +8,12 @@
 //! * **Above P** the probe stops and waits: 2 min at first, then twice as long each time, a day at
 //!   most. After a day without that, the next wait is the first again.
 //!
-//! Never more than half of the group is out, and nothing is taken within 10 min after the group's
-//! start. What is not known takes nothing, and the minute that is watched begins anew. This is what
-//! Senpai wants to be, without a limit that is left behind. Nothing calls this module yet.
+//! Never more than half of the group is out, and nothing is taken within the warm-up of [`Slo`]
+//! (10 min) after the group's start. What is not known takes nothing, and the minute that is watched
+//! begins anew. This is what Senpai wants to be, without a limit that is left behind.
+//!
+//! An [`Answer`] is an offer. The daemon offers it to [`crate::decide`], which may have reasons not to
+//! take it. A step counts from [`Probe::begin`] on.
 
 use core::fmt;
 use core::time::Duration;
@@ -28,8 +31,6 @@ pub const STEP: Permyriad = Permyriad(50);
 pub const EVERY: Duration = Duration::from_secs(30);
 /// The share of the group that may be out.
 pub const MOST: Permyriad = Permyriad::percent(50);
-/// Nothing is taken for this long after the group's start.
-pub const WARM_UP: Duration = Duration::from_secs(600);
 /// The first wait after too much came back.
 pub const FIRST_WAIT: Duration = Duration::from_secs(120);
 /// The longest wait.
@@ -37,7 +38,7 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
 /// What comes back is counted over this time.
 const MINUTE: Duration = Duration::from_secs(60);
 /// After this time without a look, what came back meanwhile says nothing about a minute.
-const ABSENCE: Duration = Duration::from_secs(90);
+pub const ABSENCE: Duration = Duration::from_secs(90);
 
 /// A look at the group. `None`: unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +78,7 @@ struct Watch {
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// Take this much.
     Take {
@@ -103,6 +105,7 @@ impl Answer {
 
 /// Why nothing is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Why {
     /// The size of the group or its refaults are not known.
     Unknown,
@@ -150,10 +153,14 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Why::Unknown => f.write_str("its size or its refaults are not known"),
-            Why::Young { left } => write!(f, "it has started a moment ago, nothing is taken for {}", short(left)),
+            Why::Young { left } => write!(f, "only watched for another {}", short(left)),
             Why::Watching => f.write_str("what comes back was not watched for a minute yet"),
             Why::Waiting { left, back, allowed } => {
-                write!(f, "waiting for another {}: {back} came back in a minute, {allowed} may", short(left))
+                write!(
+                    f,
+                    "too much came back, so it waits for another {} ({back} in the last minute, {allowed} may)",
+                    short(left)
+                )
             }
             Why::Near { back, allowed } => write!(f, "{back} came back in a minute, {allowed} may"),
             Why::JustTaken { left } => write!(f, "the next step is in {}", short(left)),
@@ -174,8 +181,7 @@ impl Probe {
         self.out
     }
 
-    /// A look at the group, and what to do now. What is to be taken counts as out at once; see
-    /// [`Probe::took`].
+    /// A look at the group, and what to do now. Nothing counts as taken before [`Probe::begin`].
     pub fn look(&mut self, slo: &Slo, look: &Look) -> Answer {
         let before = self.watch.map(|watch| watch.last.1);
         let watched = self.watch(look);
@@ -188,17 +194,33 @@ impl Probe {
         answer
     }
 
-    /// A step of `asked` bytes took only this many.
+    /// A step of this size begins. It counts as taken at once.
+    pub fn begin(&mut self, now: Monotonic, bytes: Bytes) {
+        self.out += bytes;
+        self.last_step = Some(now);
+    }
+
+    /// A step of `asked` bytes has ended and took this many. The kernel may take more than it was
+    /// asked for.
     pub fn took(&mut self, asked: Bytes, taken: Bytes) {
-        self.out = (self.out - asked) + taken.min(asked);
+        self.out = (self.out - asked) + taken;
+    }
+
+    /// Memory was brought back on purpose. It is not out any more, and no sign of harm.
+    pub fn discount(&mut self, bytes: Bytes) {
+        self.out = self.out - bytes;
+        if let Some(watch) = &mut self.watch {
+            watch.last.1 += bytes;
+            watch.minute.1 += bytes;
+        }
     }
 
     fn answer(&mut self, slo: &Slo, look: &Look, watched: Option<Option<Bytes>>) -> Result<Answer, Why> {
         let now = look.now;
         let (size, back) = look.size.zip(watched).ok_or(Why::Unknown)?;
         let age = now.since(self.started);
-        if age < WARM_UP {
-            return Err(Why::Young { left: WARM_UP.saturating_sub(age) });
+        if age < slo.warm_up {
+            return Err(Why::Young { left: slo.warm_up.saturating_sub(age) });
         }
         let allowed = allowed(slo, size, look.swap_in);
         self.wait = self.wait.filter(|(until, _)| now.since(*until) < LONGEST_WAIT);
@@ -220,8 +242,8 @@ impl Probe {
         self.step(now, size).map(|bytes| Answer::Take { bytes, back, allowed })
     }
 
-    /// The next step, which counts as taken.
-    fn step(&mut self, now: Monotonic, size: Bytes) -> Result<Bytes, Why> {
+    /// The size of the next step.
+    fn step(&self, now: Monotonic, size: Bytes) -> Result<Bytes, Why> {
         if let Some(last) = self.last_step {
             let since = now.since(last);
             if since < EVERY {
@@ -236,10 +258,7 @@ impl Probe {
         if room < SMALLEST_STEP {
             return Err(Why::HalfOut { out: self.out });
         }
-        let bytes = step.min(room);
-        self.out += bytes;
-        self.last_step = Some(now);
-        Ok(bytes)
+        Ok(step.min(room))
     }
 
     /// Counts what came back: in the last minute, or already in this one if that is more. `None`:

@@ -11,6 +11,7 @@ use crate::config::Class;
 use crate::cost::{Medium, Power};
 use crate::need::{Need, whole};
 use crate::presence::{self, Presence};
+use crate::probe;
 
 /// Why something is done or not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,6 +215,13 @@ pub enum Reason {
     /// With `goal = "auto"`: only the host gains, from cold memory, and no rule says which memory
     /// of the group is cold.
     NoMinAge,
+    /// The group is probed, because ages cannot be known, and its probe takes nothing now.
+    Probing {
+        /// Why not.
+        why: probe::Why,
+        /// Memory that probes took and that did not come back.
+        out: Bytes,
+    },
     /// With `goal = "auto"`: available memory is needed, and most of the group's memory is
     /// available already.
     AvailableAlready {
@@ -397,6 +405,9 @@ impl Reason {
             Reason::NoAges { why } => {
                 write!(f, "only its cold memory is reclaimed, and ages are not known here: {why}")
             }
+            Reason::Probing { why, out } => {
+                write!(f, "ages are not known here, so a probe reclaims a little at a time ({out} is out): {why}")
+            }
             Reason::Learning { threshold } => {
                 write!(
                     f,
@@ -530,6 +541,7 @@ impl Reason {
             | Reason::NoAges { .. }
             | Reason::NotAged { .. }
             | Reason::Learning { .. }
+            | Reason::Probing { .. }
             | Reason::LittleCold { .. }
             | Reason::SweptAlready { .. }
             | Reason::JustSwept { .. }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Class;
 use crate::cost::CostFacts;
 use crate::presence::Facts;
+use crate::probe;
 
 /// The machine at one tick.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,6 +153,13 @@ pub struct Group {
     pub cold_only: Option<ColdOnly>,
 }
 
+impl Group {
+    /// True if only memory that is known to be cold would be reclaimed.
+    pub(crate) fn loses_only_cold(&self) -> bool {
+        self.cold_only.as_ref().is_some_and(|cold_only| !cold_only.is_probed())
+    }
+}
+
 /// An `older_than` rule, or the threshold that was learned for it, and what is known for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColdOnly {
@@ -164,6 +172,13 @@ pub struct ColdOnly {
     /// True if the daemon learns the age.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub learned: bool,
+}
+
+impl ColdOnly {
+    /// True if ages cannot be known, and a probe says how much may be reclaimed, of any age.
+    pub fn is_probed(&self) -> bool {
+        matches!(self.cold, ColdAmount::Probed { .. })
+    }
 }
 
 /// The memory of a group that is cold by its rule.
@@ -181,6 +196,15 @@ pub enum ColdAmount {
     Never {
         /// Why not, and what the user can do.
         why: String,
+    },
+    /// The same, and a probe says how much may be reclaimed, of any age.
+    Probed {
+        /// As above.
+        why: String,
+        /// How much now, or why nothing.
+        answer: probe::Answer,
+        /// Memory that probes took and that did not come back.
+        out: Bytes,
     },
 }
 

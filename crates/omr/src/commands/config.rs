@@ -12,6 +12,7 @@ use omr_engine::aging::{self, Missing, NO_SWAP};
 use omr_kernel::Kernel;
 use omr_machine::groups::lint;
 use omr_machine::sample::snapshot::SwapSpace;
+use omr_policy::MinAge;
 use omr_units::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -79,13 +80,10 @@ fn check(root: &Path, source: &Source) -> Exit {
         eprintln!("warning: {warning}");
     }
     let by_age: Vec<&GroupRule> = loaded.groups.iter().filter(|rule| rule.has_min_age()).collect();
-    if let Some(obstacle) = Some(&by_age).filter(|rules| !rules.is_empty()).and_then(|_| obstacle(root)) {
+    if let Some(obstacle) = Some(&by_age).filter(|rules| !rules.is_empty()).and_then(|_| Obstacle::find(root)) {
         for rule in by_age {
             let name = printable(rule.selector.glob().as_str());
-            eprintln!(
-                "warning: {}: group \"{name}\": older_than: these groups are not swept here: {obstacle}",
-                rule.place
-            );
+            eprintln!("warning: {}: group \"{name}\": older_than: {}", rule.place, obstacle.describe(rule));
         }
     }
     let files: Vec<String> = loaded.files.iter().map(|file| printable(&file.to_string_lossy())).collect();
@@ -96,13 +94,31 @@ fn check(root: &Path, source: &Source) -> Exit {
     Exit::Done
 }
 
-/// Returns the reason why reclaim by age does not work here, as far as this user can tell.
-fn obstacle(root: &Path) -> Option<String> {
-    let kernel = Kernel::open(root).ok()?;
-    if let Some(missing) = aging::missing(&kernel).ok()?.filter(|missing| *missing != Missing::Denied) {
-        return Some(missing.describe());
+/// The reason why reclaim by age does not work here, as far as this user can tell.
+enum Obstacle {
+    NoAges(Missing),
+    NoSwap,
+}
+
+impl Obstacle {
+    fn find(root: &Path) -> Option<Self> {
+        let kernel = Kernel::open(root).ok()?;
+        if let Some(missing) = aging::missing(&kernel).ok()?.filter(|missing| *missing != Missing::Denied) {
+            return Some(Obstacle::NoAges(missing));
+        }
+        (SwapSpace::read(&kernel)?.total == Bytes::ZERO).then_some(Obstacle::NoSwap)
     }
-    (SwapSpace::read(&kernel)?.total == Bytes::ZERO).then(|| NO_SWAP.into())
+
+    /// What sweeps do all the same under this rule.
+    fn describe(&self, rule: &GroupRule) -> String {
+        match self {
+            Obstacle::NoAges(missing) if rule.older_than == Some(MinAge::Learned) => {
+                format!("these groups are only probed here: {}", missing.describe())
+            }
+            Obstacle::NoAges(missing) => format!("these groups are not swept here: {}", missing.describe()),
+            Obstacle::NoSwap => format!("these groups are not swept here: {NO_SWAP}"),
+        }
+    }
 }
 
 /// Formats the configuration as a file that loads to the same values.

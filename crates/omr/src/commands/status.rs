@@ -9,7 +9,7 @@ use omr_base::text::printable;
 use omr_base::{cancel, paths, when};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
-use omr_control::status::{Explanation, ImageView, Status};
+use omr_control::status::{Explanation, GroupView, ImageView, Status};
 use omr_machine::{processes, statements};
 use omr_policy::statement::Presence;
 use omr_policy::{ColdAmount, Decision, Mode, short};
@@ -134,6 +134,10 @@ fn print_groups(status: &Status) -> Result<()> {
             _ if group.by_age.as_ref().is_some_and(|by_age| matches!(by_age.cold, ColdAmount::Never { .. })) => {
                 "not swept: ages not known".to_owned()
             }
+            ago if let Some(out) = probed_out(group) => match ago {
+                Some(ago) => format!("{} ago, probed: {out} out", short(ago)),
+                None => "probed".to_owned(),
+            },
             Some(ago) => format!("{} ago", short(ago)),
             None if group.by_age.as_ref().is_some_and(|by_age| by_age.cold == ColdAmount::NotYet) => {
                 "not swept: ages not known yet".to_owned()
@@ -154,6 +158,14 @@ fn print_groups(status: &Status) -> Result<()> {
         outln!("  ({} groups in all)", status.groups_total);
     }
     Ok(())
+}
+
+/// Memory that probes took of a group without ages; `None`: the group is not probed.
+fn probed_out(group: &GroupView) -> Option<Bytes> {
+    match group.by_age.as_ref()?.cold {
+        ColdAmount::Probed { out, .. } => Some(out),
+        _ => None,
+    }
 }
 
 /// Prints today's figures.

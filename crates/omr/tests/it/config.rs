@@ -354,6 +354,11 @@ fn a_rule_that_needs_ages_is_warned_of_where_there_are_none() {
         let place = "/etc/omr/omr.toml:2: group \"a\": older_than";
         assert_eq!(check(enabled, SWAP, rule), format!("warning: {place}: these groups are not swept here: {why}\n"));
         assert_eq!(check(enabled, SWAP, "[[group]]\nmatch = 'a'\nolder_than = '0s'\n"), "", "no age is needed");
+        let learned = "[[group]]\nmatch = 'a'\nolder_than = 'auto'\n";
+        assert_eq!(
+            check(enabled, SWAP, learned),
+            format!("warning: {place}: these groups are only probed here: {why}\n")
+        );
     }
     assert!(
         check(Some("0x0007\n"), "", rule).contains("not swept here: only memory that goes to swap is reclaimed by age")

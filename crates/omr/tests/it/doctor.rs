@@ -406,3 +406,18 @@ fn rules_by_age_have_a_row_that_says_whether_they_can_be_followed() {
     let expected = "older_than no 1 rule, MGLRU off (0x0000): not swept write \"y\" to /sys/kernel/mm/lru_gen/enabled";
     assert_eq!((code, row(&text, "older_than").as_str()), (0, expected));
 }
+
+#[test]
+fn without_mglru_doctor_says_what_the_goal_auto_does_instead() {
+    for (config, says) in [
+        ("goal = 'free'", "; for ages only"),
+        ("goal = 'free'\n[[group]]\nmatch = 'a'\nolder_than = '2m'\n", "; for ages only"),
+        ("goal = 'free'\n[[group]]\nmatch = 'a'\nolder_than = 'auto'\n", "; without ages, sweeps only probe groups"),
+        ("goal = 'auto'", "; without ages, sweeps only probe groups"),
+    ] {
+        let root = full().file("etc/omr/omr.toml", config);
+        root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
+        let text = doctor(&root).1;
+        assert!(row(&text, "MGLRU").ends_with(says), "{config}: {text}");
+    }
+}

@@ -432,18 +432,20 @@ fn privileges(facts: &Facts) -> Check {
 fn mglru(facts: &Facts) -> Check {
     let row = |works, found: String| Check::new("MGLRU", works, found, "omr wss, omr reclaim --older-than");
     let Mglru { enabled, generations, sees_root } = facts.mglru;
+    let why = if facts.learns_ages { "without ages, sweeps only probe groups" } else { "for ages only" };
     let on = enabled.filter(|enabled| enabled.is_on()).map(|enabled| format!("on (0x{:04x})", enabled.0));
     match (Missing::of(enabled, generations, facts.lockdown, sees_root), on) {
         (None, on) => row(Works::Yes, format!("{}, debugfs mounted", on.unwrap_or_default())),
-        (Some(Missing::NotBuilt), _) => row(Works::No, Missing::NotBuilt.found())
-            .fix(format!("{}; for ages only", since(facts, (6, 1), "CONFIG_LRU_GEN"))),
+        (Some(Missing::NotBuilt), _) => {
+            row(Works::No, Missing::NotBuilt.found()).fix(format!("{}; {why}", since(facts, (6, 1), "CONFIG_LRU_GEN")))
+        }
         (Some(missing @ Missing::NoWalks(_)), _) => {
-            row(Works::Partly, missing.found()).fix(format!("{}; for ages only", missing.fix()))
+            row(Works::Partly, missing.found()).fix(format!("{}; {why}", missing.fix()))
         }
         (Some(missing), Some(on)) => {
-            row(Works::Partly, format!("{on}, {}", missing.found())).fix(format!("{}; for ages only", missing.fix()))
+            row(Works::Partly, format!("{on}, {}", missing.found())).fix(format!("{}; {why}", missing.fix()))
         }
-        (Some(missing), None) => row(Works::No, missing.found()).fix(format!("{}; for ages only", missing.fix())),
+        (Some(missing), None) => row(Works::No, missing.found()).fix(format!("{}; {why}", missing.fix())),
     }
 }
 
@@ -533,7 +535,7 @@ fn tiers(facts: &Facts) -> Option<Check> {
     })
 }
 
-/// Returns the row about rules with `older_than`.
+/// Returns the row about rules with a time in `older_than`.
 fn age_rules(facts: &Facts, rules: usize) -> Check {
     let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
     let row = |works, found| Check::new("older_than", works, found, "sweeps that reclaim only cold memory");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use omr_actuate::probe::ReclaimKeys;
 use omr_actuate::{Advice, Live};
 use omr_base::paths;
-use omr_config as config;
+use omr_config::{self as config, GroupRule};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_engine::prepare::free_page_reporting;
@@ -23,6 +23,7 @@ use omr_kernel::probe::{self, Support};
 use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::swap::{self, SwapDevice};
 use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
+use omr_policy::{Goal, MinAge};
 use omr_units::{Bytes, GroupId};
 use serde::Serialize;
 
@@ -57,9 +58,11 @@ pub struct Facts {
     /// The `[[process]]` rules; `None`: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_rules: Option<ProcessRules>,
-    /// The number of `[[group]]` rules with `older_than`; `None`: there are none.
+    /// The number of `[[group]]` rules with a time in `older_than`; `None`: there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_rules: Option<usize>,
+    /// True if the goal or a rule lets the daemon learn ages of groups.
+    pub learns_ages: bool,
 }
 
 /// The `[[process]]` rules of the configuration.
@@ -79,7 +82,14 @@ impl ProcessRules {
 
 fn read_age_rules(root: &Path) -> Option<usize> {
     let loaded = config::load(root, None).ok()?;
-    Some(loaded.groups.iter().filter(|rule| rule.has_min_age()).count()).filter(|rules| *rules > 0)
+    let has_time = |rule: &&GroupRule| matches!(rule.older_than, Some(MinAge::Time(_)));
+    Some(loaded.groups.iter().filter(has_time).count()).filter(|rules| *rules > 0)
+}
+
+fn learns_ages(root: &Path) -> bool {
+    let is_learned = |rule: &GroupRule| rule.older_than == Some(MinAge::Learned);
+    config::load(root, None)
+        .is_ok_and(|loaded| loaded.policy.goal == Goal::Auto || loaded.groups.iter().any(is_learned))
 }
 
 fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
@@ -245,6 +255,7 @@ impl Facts {
             },
             process_rules: ProcessRules::read(kernel, root),
             age_rules: read_age_rules(root),
+            learns_ages: learns_ages(root),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use omr_policy::pace::SMALLEST_STEP;
 use omr_policy::{
     Class, ColdAmount, CpuIdle, Decision, End, Finished, Group, Machine, Reason, decide, next, swap_floor,
 };
@@ -28,11 +29,15 @@ proptest! {
             let group = desk.groups.iter().find(|group| group.id == id).expect("a group of the list");
             let current = group.current.expect("known");
             prop_assert_eq!(group.class, Class::Background);
-            prop_assert!(job.amount >= desk.config.sweep.smallest);
-            prop_assert!(job.amount + job.floor <= current);
             let cold = group.cold_only.as_ref().map(|cold_only| &cold_only.cold);
-            let is_cold = cold.is_none_or(|cold| matches!(cold, ColdAmount::Known { bytes } if job.amount <= *bytes));
-            prop_assert!(is_cold);
+            let (least, most) = match cold {
+                None => (desk.config.sweep.smallest, Bytes::MAX),
+                Some(ColdAmount::Known { bytes }) => (desk.config.sweep.smallest, *bytes),
+                Some(ColdAmount::Probed { answer, .. }) => (SMALLEST_STEP, answer.bytes()),
+                Some(ColdAmount::NotYet | ColdAmount::Never { .. }) => (Bytes::MAX, Bytes::ZERO),
+            };
+            prop_assert!(job.amount >= least && job.amount <= most);
+            prop_assert!(job.amount + job.floor <= current);
             prop_assert!(job.floor + group.unprotected.expect("known") >= current);
             prop_assert!(group.keep.is_none_or(|keep| job.floor >= keep.of(current)));
             let swap = desk.machine.swap.expect("known");

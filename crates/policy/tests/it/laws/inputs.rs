@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use omr_policy::cost::{CostFacts, Disk, Medium, Power};
 use omr_policy::presence::{Facts, Sessions};
+use omr_policy::probe::{Answer, Why};
 use omr_policy::{
     Class, ColdAmount, ColdOnly, Config, CpuIdle, Decision, End, Finished, Goal, Group, IdleRule, Machine, Memory,
     Swap, judge,
@@ -21,8 +22,23 @@ pub fn cold_only() -> impl Strategy<Value = Option<ColdOnly>> {
         3 => (0u64..400).prop_map(|mib| ColdAmount::Known { bytes: Bytes::mib(mib) }),
         1 => Just(ColdAmount::NotYet),
         1 => Just(ColdAmount::Never { why: "MGLRU off".into() }),
+        2 => answer().prop_map(|answer| ColdAmount::Probed { why: "MGLRU off".into(), answer, out: Bytes::mib(3) }),
     ];
-    option::of((1u64..1000, cold).prop_map(|(time, cold)| ColdOnly { min_age: seconds(time), cold, learned: false }))
+    option::of((1u64..1000, cold, any::<bool>()).prop_map(|(time, cold, learned)| ColdOnly {
+        min_age: seconds(time),
+        cold,
+        learned,
+    }))
+}
+
+/// The answer of a probe: mostly an offer, often below `sweep.smallest`.
+fn answer() -> impl Strategy<Value = Answer> {
+    let offer = (select(vec![128u64, 600, 5000, 100_000]), 0u64..1000).prop_map(|(kib, back)| Answer::Take {
+        bytes: Bytes::kib(kib),
+        back: Bytes::kib(back),
+        allowed: Bytes::kib(2000),
+    });
+    prop_oneof![3 => offer, 1 => Just(Answer::Hold(Why::Watching))]
 }
 
 prop_compose! {
