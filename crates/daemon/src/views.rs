@@ -188,7 +188,9 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
         Ok((job, _)) => {
             let old = seen.cold_only.as_ref().map(|by_age| format!(", not used for {}", short(by_age.min_age)));
             let old = old.unwrap_or_default();
-            explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
+            let is_quiet = seen.cold_only.is_some() && daemon.settings.config.goal == Goal::Auto;
+            let when = if is_quiet { "quiet" } else { "idle" };
+            explanation.next = Some(format!("a sweep of up to {}{old} once the machine is {when}", job.amount))
         }
     }
     if let Some(learned) = daemon.aging.why(node.id) {

@@ -16,6 +16,7 @@ mod numa;
 mod pace;
 mod presence;
 mod probe;
+mod quiet;
 mod rank;
 mod refault_guard;
 mod schedule;
