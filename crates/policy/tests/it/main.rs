@@ -19,6 +19,7 @@ mod probe;
 mod quiet;
 mod rank;
 mod refault_guard;
+mod regret;
 mod schedule;
 mod simulation;
 mod swap;
