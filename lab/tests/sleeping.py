@@ -75,7 +75,7 @@ def boot_id(guest: Guest) -> str:
 
 
 def quiet_after_waking(guest: DebianGuest) -> bool:
-    return "quiet after waking up" in guest.run(["omr", "explain"]).stdout
+    return "no sweep after waking up" in guest.run(["omr", "explain"]).stdout
 
 
 def ends(guest: DebianGuest, unit: str) -> list[str]:

@@ -250,9 +250,8 @@ impl Daemon {
 
     fn begin_sweep(&mut self, id: GroupId, job: &Job, reason: &Reason) {
         let next = Next { number: self.books.tally.next_sweep(), id, job, reason };
-        let steady_load = self.mind.state.steady_load();
-        let stop = &self.settings.config.stop;
-        match self.sweeps.begin(&self.host, stop, &mut self.world, steady_load, next) {
+        let config = &self.settings.config;
+        match self.sweeps.begin(&self.host, config, &mut self.world, &self.mind.state, next) {
             Some(order) => {
                 if self.sweeps.running.as_ref().is_some_and(|running| running.is_probe) {
                     self.aging.probes.begin(id, self.host.now(), job.amount);
@@ -319,6 +318,7 @@ impl Daemon {
             swap_writes: if on_disk { report.swapped_out } else { Bytes::ZERO },
             end: report.end,
         };
+        self.mind.state.spent(now, running.cpu(&self.host));
         self.mind.state.finished(&self.settings.config, now, time / 3600, &finished);
         self.world.swept(id, report.size, report.refaults);
         if running.is_probe {

@@ -27,9 +27,9 @@ use crate::worker::{Order, Outcome, Sweep};
 
 mod probes;
 
-/// Nanoseconds since boot.
+/// Nanoseconds since boot, and the daemon's CPU time.
 #[derive(Debug, Default)]
-struct TestClock(AtomicU64);
+struct TestClock(AtomicU64, AtomicU64);
 
 impl Clock for TestClock {
     fn monotonic(&self) -> Monotonic {
@@ -45,7 +45,7 @@ impl Clock for TestClock {
     }
 
     fn own_cpu(&self) -> Duration {
-        Duration::ZERO
+        Duration::from_nanos(self.1.load(Relaxed))
     }
 
     fn thread_cpu(&self) -> Duration {
@@ -67,6 +67,7 @@ struct Machine {
 
 const GROUP: &str = "app.scope";
 const AUTO_ANY_AGE: &str = "goal = 'auto'\n[[group]]\nmatch = '*'\nolder_than = '0s'\n";
+const OLDER_THAN: &str = "[[group]]\nmatch = 'app.scope'\nolder_than = '2m'\n";
 const MEMORY_STAT: &str = "anon 67108864\nfile 0\nshmem 0\nfile_dirty 0\nswapcached 0\n\
     workingset_refault_anon 0\nworkingset_refault_file 0\n";
 
@@ -102,7 +103,7 @@ impl Machine {
             root = root.proc(format!("pressure/{resource}"), text);
         }
         root.remove("sys/power");
-        let clock = Arc::new(TestClock(AtomicU64::new(3_600_000_000_000)));
+        let clock = Arc::new(TestClock(AtomicU64::new(3_600_000_000_000), AtomicU64::new(0)));
         let kernel = Kernel::open(root.path()).expect("a kernel").with_clock(Arc::<TestClock>::clone(&clock));
         let kernel = Arc::new(kernel);
         let args = Args::default();
@@ -151,6 +152,32 @@ impl Machine {
             Some(Order::Sweep(sweep)) => sweep,
             _ => panic!("no sweep: {}", self.ask(Request::Explain { group: Some(GROUP.into()) })),
         }
+    }
+
+    /// The group was aged: this many MiB of it are cold.
+    fn report_cold(&mut self, mib: u64) {
+        let order = self.aging.try_next().expect("an order to age the group");
+        let id = order.groups.iter().find(|group| group.path.as_os_str() == GROUP).expect("the group").id;
+        self.aging.report(crate::aging_thread::Report {
+            due: order.due,
+            ages: order.ages,
+            old: Ok(vec![(id, Some(Bytes::mib(mib)))]),
+            cost: Duration::ZERO,
+            agings: 1,
+            cold: Vec::new(),
+            learned: Vec::new(),
+        });
+    }
+
+    /// Takes samples of 20 ms, in which each CPU is busy for this many ticks of two. Returns whether
+    /// the sweep is held, and whether it was stopped.
+    fn samples(&mut self, times: u64, busy: u64) -> (bool, bool) {
+        for _ in 0..times {
+            self.clock.0.fetch_add(20_000_000, Relaxed);
+            self.use_cpus(busy, 2 - busy);
+            self.daemon.sample();
+        }
+        (self.worker.is_held(), self.worker.is_stopped())
     }
 
     /// The worker has ended the sweep like this.
@@ -404,34 +431,70 @@ fn foreground_work_ends_a_sweep_at_its_second_sample() {
 
 #[test]
 fn a_sweep_of_cold_memory_waits_for_a_tick_and_ends_for_work_that_lasts() {
-    let mut machine = Machine::with_config("goal = 'free'\n[[group]]\nmatch = 'app.scope'\nolder_than = '2m'\n");
+    let mut machine = Machine::with_config(&format!("goal = 'free'\n{OLDER_THAN}"));
     machine.pass(60, 0);
-    let order = machine.aging.try_next().expect("an order to age the group");
-    let id = order.groups.iter().find(|group| group.path.as_os_str() == GROUP).expect("the group").id;
-    machine.aging.report(crate::aging_thread::Report {
-        due: order.due,
-        ages: order.ages,
-        old: Ok(vec![(id, Some(Bytes::mib(32)))]),
-        cost: Duration::ZERO,
-        agings: 1,
-        cold: Vec::new(),
-        learned: Vec::new(),
-    });
+    machine.report_cold(32);
     let sweep = machine.begin_sweep();
     assert_eq!((sweep.older_than, sweep.job.amount), (Some(Duration::from_secs(120)), Bytes::mib(32)));
-    let samples = |machine: &mut Machine, times: u64, busy| {
-        for _ in 0..times {
-            machine.clock.0.fetch_add(20_000_000, Relaxed);
-            machine.use_cpus(busy, 2 - busy);
-            machine.daemon.sample();
+    assert_eq!(machine.samples(10, 0), (false, false));
+    assert_eq!(machine.samples(3, 2), (true, false), "a tick");
+    assert_eq!(machine.samples(9, 0), (true, false), "not yet");
+    assert_eq!(machine.samples(3, 0), (false, false), "it is over");
+    assert!(machine.samples(60, 2).1, "work that lasts");
+}
+
+#[test]
+fn with_the_goal_auto_cold_memory_leaves_a_machine_that_is_never_idle() {
+    for (config, is_swept) in [
+        (format!("goal = 'auto'\n{OLDER_THAN}"), true),
+        (format!("goal = 'free'\n{OLDER_THAN}"), false),
+        (AUTO_ANY_AGE.to_owned(), false),
+    ] {
+        let is_cold = config.contains("2m");
+        let mut machine = Machine::with_config(&config);
+        machine.set_available(200_000);
+        // Both CPUs are used for 40 % of the time.
+        machine.pass(60, 40);
+        if is_cold {
+            machine.report_cold(32);
         }
-        (machine.worker.is_held(), machine.worker.is_stopped())
-    };
-    assert_eq!(samples(&mut machine, 10, 0), (false, false));
-    assert_eq!(samples(&mut machine, 3, 2), (true, false), "a tick");
-    assert_eq!(samples(&mut machine, 9, 0), (true, false), "not yet");
-    assert_eq!(samples(&mut machine, 3, 0), (false, false), "it is over");
-    assert!(samples(&mut machine, 60, 2).1, "work that lasts");
+        machine.pass(660, 40);
+        assert!(!machine.worker.is_held());
+        let Some(Order::Sweep(sweep)) = machine.worker.try_next() else {
+            assert!(!is_swept, "{config}: {:?}", machine.reason());
+            assert_eq!(
+                machine.reason().to_string(),
+                "not idle: 60 % of CPU time is free, 75 % is needed (headroom rule)"
+            );
+            continue;
+        };
+        assert!(is_swept, "{config}");
+        // The load goes on, and so does the sweep.
+        for _ in 0..20 {
+            assert!(!machine.samples(1, 1).1);
+            assert!(!machine.samples(4, 1).1);
+            assert_eq!(machine.samples(5, 0), (false, false));
+        }
+        machine.clock.1.fetch_add(400_000_000, Relaxed);
+        machine.end_sweep(&sweep, End::Complete);
+        let start_reason = machine.ledger()[0]["start_reason"].to_string();
+        assert!(start_reason.contains("quiet for") && start_reason.contains("120 % of a CPU free"), "{start_reason}");
+        // 200 times as long.
+        machine.pass(5, 40);
+        // Of before the sweep, and after it.
+        machine.report_cold(32);
+        machine.pass(66, 40);
+        machine.report_cold(32);
+        machine.pass(4, 40);
+        assert!(machine.worker.try_next().is_none());
+        assert!(matches!(machine.reason(), Reason::Resting { .. }), "{:?}", machine.reason());
+        machine.pass(10, 40);
+        assert!(matches!(machine.worker.try_next(), Some(Order::Sweep(_))), "{:?}", machine.reason());
+        // Both CPUs in full: held by the second sample of that, and ended.
+        machine.samples(1, 1);
+        assert!(machine.samples(2, 2).0);
+        assert!(machine.samples(100, 2).1);
+    }
 }
 
 #[test]

@@ -14,8 +14,8 @@ use omr_machine::sample::cpu::CpuByClass;
 use omr_policy::busy::{BusyWatch, Step, Yielding};
 use omr_policy::pace::Job;
 use omr_policy::rank::ProcessId;
-use omr_policy::{ColdOnly, Config, End, Mode, Reason, Stop};
-use omr_units::{Bytes, GroupId, Monotonic, Permyriad, millis};
+use omr_policy::{ColdOnly, Config, End, Goal, Mode, Reason, State, Stop};
+use omr_units::{Bytes, GroupId, Monotonic, millis};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::host::Host;
@@ -47,6 +47,15 @@ pub struct Running {
     yielding: Yielding,
     sampled: Monotonic,
     own_cpu: Duration,
+    /// CPU time of the daemon when it began.
+    cpu_before: Duration,
+}
+
+impl Running {
+    /// CPU time of the daemon since the sweep began.
+    pub fn cpu(&self, host: &Host) -> Duration {
+        host.kernel.clock.own_cpu().saturating_sub(self.cpu_before)
+    }
 }
 
 /// The policy's decision to sweep a group.
@@ -112,9 +121,9 @@ impl Sweeps {
     pub fn begin(
         &mut self,
         host: &Host,
-        stop: &Stop,
+        config: &Config,
         world: &mut World,
-        steady_load: Permyriad,
+        state: &State,
         next: Next<'_>,
     ) -> Option<Order> {
         let Next { number, id, job, reason } = next;
@@ -128,10 +137,18 @@ impl Sweeps {
         let older_than = cold_only.filter(|_| !is_probe).map(|cold_only| cold_only.min_age);
         // CPU time before the sweep does not count.
         world.cpu.non_background.sample();
-        if let Err(err) = self.sampler.every(stop.sample) {
+        if let Err(err) = self.sampler.every(config.stop.sample) {
             log::error!("{err:#}; no sweep, because foreground work could not be noticed");
             return None;
         }
+        // With another goal a machine is idle when it is swept.
+        let (watch, yielding) = match older_than {
+            Some(_) if config.goal == Goal::Auto => {
+                (BusyWatch::of_cold(&config.stop, state.least_load()), Yielding::patient())
+            }
+            _ => (BusyWatch::new(&config.stop, state.steady_load()), Yielding::default()),
+        };
+        let own_cpu = host.kernel.clock.own_cpu();
         self.running = Some(Running {
             number: *self.number.get_or_insert(number),
             path: path.clone(),
@@ -142,10 +159,11 @@ impl Sweeps {
             began: host.now(),
             start: reason.clone(),
             stop: None,
-            watch: BusyWatch::new(stop, steady_load),
-            yielding: Yielding::default(),
+            watch,
+            yielding,
             sampled: host.now(),
-            own_cpu: host.kernel.clock.own_cpu(),
+            own_cpu,
+            cpu_before: own_cpu,
         });
         Some(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than }))
     }
@@ -203,10 +221,9 @@ impl Sweeps {
         if host.shares_its_group() {
             used = used.map(|used| used.saturating_sub(own));
         }
-        let busy = running.watch.sample(dt, used);
         match running.older_than.is_some() || running.is_probe {
-            true => Some(running.yielding.sample(now, busy)),
-            false => busy.map(Step::End),
+            true => Some(running.yielding.watch(now, &mut running.watch, dt, used)),
+            false => running.watch.sample(dt, used).map(Step::End),
         }
     }
 

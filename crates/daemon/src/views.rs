@@ -192,7 +192,9 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
                 Some(by_age) if by_age.is_probed() => ", memory of any age by a probe,".into(),
                 Some(by_age) => format!(", not used for {}", short(by_age.min_age)),
             };
-            explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
+            let is_quiet = seen.cold_only.is_some() && daemon.settings.config.goal == Goal::Auto;
+            let when = if is_quiet { "quiet" } else { "idle" };
+            explanation.next = Some(format!("a sweep of up to {}{old} once the machine is {when}", job.amount))
         }
     }
     if let Some(ColdAmount::Probed { why, answer, out }) = seen.cold_only.as_ref().map(|by_age| &by_age.cold) {

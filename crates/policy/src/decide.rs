@@ -10,12 +10,13 @@ use core::time::Duration;
 use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::config::{Config, Goal};
 use crate::cost;
-use crate::gates::{quiet, wanted};
+use crate::gates::{unhindered, wanted};
 use crate::judge::{judge, reclaimable, swap_room};
 use crate::pace::Job;
 use crate::presence::{nobody, permits};
+use crate::quiet::paced;
 use crate::reason::Reason;
 use crate::signals::{Group, Signals};
 use crate::state::State;
@@ -63,23 +64,43 @@ impl Decision {
     }
 }
 
+/// What sweeps may begin or go on now: why they may, or why not.
+struct Permitted {
+    /// Of memory of any age: an idle machine.
+    any_age: Result<Reason, Reason>,
+    /// Of cold memory: with `goal = "auto"` a quiet machine is enough.
+    cold: Result<Reason, Reason>,
+}
+
+impl Permitted {
+    /// For a sweep of this group.
+    fn of_group(&self, group: &Group) -> &Result<Reason, Reason> {
+        if group.cold_only.is_some() { &self.cold } else { &self.any_age }
+    }
+}
+
 /// The decision of this tick.
 pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Decision {
-    let idle = idle(config, state, signals);
+    let permitted = permitted(config, state, signals);
     let harm = watch_groups(config, state, signals.now, groups);
-    match (idle, state.sweeping) {
-        (Err(reason), Some(_)) => Decision::Stop { reason },
-        (Err(reason), None) => Decision::Hold { reason },
-        (Ok(idle), Some(id)) => {
-            match harm.or_else(|| no_longer(config, state, id, groups)).or_else(|| too_dear(config, state, signals)) {
-                Some(reason) => Decision::Stop { reason },
-                None => Decision::Continue { reason: Reason::Idle { idle } },
-            }
-        }
-        (Ok(_), None) if state.hinting => Decision::Hold { reason: Reason::Hinting },
-        (Ok(idle), None) => match state.idle.surge(&config.stop) {
+    if let Some(id) = state.sweeping {
+        let of_running = if state.quiet.is_running() { permitted.cold } else { permitted.any_age };
+        let reason = match of_running {
+            Err(reason) => return Decision::Stop { reason },
+            Ok(reason) => reason,
+        };
+        return match harm.or_else(|| no_longer(config, state, id, groups)).or_else(|| too_dear(config, state, signals))
+        {
+            Some(reason) => Decision::Stop { reason },
+            None => Decision::Continue { reason },
+        };
+    }
+    match (&permitted.any_age, permitted.cold.as_ref().err()) {
+        (Err(_), Some(reason)) => Decision::Hold { reason: reason.clone() },
+        _ if state.hinting => Decision::Hold { reason: Reason::Hinting },
+        _ => match state.idle.surge(&config.stop) {
             Some(reason) => Decision::Hold { reason },
-            None => choose(config, state, signals, groups, idle),
+            None => choose(config, state, signals, groups, &permitted),
         },
     }
 }
@@ -87,15 +108,18 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
 /// The next group, right after a sweep has ended. This uses the idle state of the last tick,
 /// because a few milliseconds say nothing about an idle machine.
 pub fn next(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Decision {
-    match quiet(config, state, signals.now).and_then(|()| state.idle.idle_time(signals.now)) {
-        Err(reason) => Decision::Hold { reason },
-        Ok(idle) if state.sweeping.is_some() => Decision::Continue { reason: Reason::Idle { idle } },
-        Ok(idle) => choose(config, state, signals, groups, idle),
+    let now = signals.now;
+    let idle = unhindered(config, state, now).and_then(|()| state.idle.idle_time(now));
+    let permitted = either(config, state, now, idle, Ok(()));
+    match (&permitted.any_age, &permitted.cold) {
+        (Err(_), Err(reason)) => Decision::Hold { reason: reason.clone() },
+        (Ok(reason), _) | (_, Ok(reason)) if state.sweeping.is_some() => Decision::Continue { reason: reason.clone() },
+        _ => choose(config, state, signals, groups, &permitted),
     }
 }
 
-/// The time for which the machine has been idle, or the reason why no sweep may run now.
-fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duration, Reason> {
+/// Takes in a tick, and tells which sweeps may run now.
+fn permitted(config: &Config, state: &mut State, signals: &Signals) -> Permitted {
     let now = signals.now;
     if signals.slept {
         state.woke_up(config, now);
@@ -103,8 +127,35 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     // These rules see every tick, whatever else keeps sweeps away.
     state.presence.tick(&config.presence, now, signals.slept, signals.machine.presence.as_ref());
     let idle = state.idle.tick(&config.idle, now, &signals.machine);
-    quiet(config, state, now)?;
-    idle
+    let quiet = state.quiet.tick(config, now, &signals.machine, &state.idle, &idle);
+    either(config, state, now, unhindered(config, state, now).and(idle), quiet)
+}
+
+/// What an idle machine and a quiet one permit. `idle`: the time for which the machine has been
+/// idle; `quiet`: whether it is quiet now.
+fn either(
+    config: &Config,
+    state: &State,
+    now: Monotonic,
+    idle: Result<Duration, Reason>,
+    quiet: Result<(), Reason>,
+) -> Permitted {
+    let any_age = idle.map(|idle| Reason::Idle { idle });
+    let cold = match (&any_age, config.goal, state.sweeping) {
+        (_, Goal::Free | Goal::Hibernate, _) => any_age.clone(),
+        (Ok(_), Goal::Auto, None) => state.quiet.stays_away(now).and_then(|()| any_age.clone()),
+        (Ok(_), Goal::Auto, Some(_)) => any_age.clone(),
+        (Err(_), Goal::Auto, running) => {
+            let quiet = unhindered(config, state, now).and(quiet);
+            match running {
+                Some(_) => quiet.map(|()| state.quiet.reason(now)),
+                None => {
+                    quiet.and_then(|()| state.quiet.stays_away(now)).and_then(|()| state.quiet.may_begin(config, now))
+                }
+            }
+        }
+    };
+    Permitted { any_age, cold }
 }
 
 /// Takes in the size and the refaults of the groups that were swept. Groups into which too much
@@ -128,14 +179,22 @@ fn watch_groups(config: &Config, state: &mut State, now: Monotonic, groups: &[Gr
 }
 
 /// Begins a sweep of the group with most to gain.
-fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group], idle: Duration) -> Decision {
+fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group], permitted: &Permitted) -> Decision {
     // A group of which only cold memory is reclaimed can meet every need.
     if let Err(reason) = wanted(config, &signals.machine, true) {
         return Decision::Hold { reason };
     }
+    let mut waits = None;
     let best = groups
         .iter()
         .filter_map(|group| judge(config, state, signals, group).ok().map(|(job, id)| (group, job, id)))
+        .filter(|(group, ..)| match permitted.of_group(group) {
+            Ok(_) => true,
+            Err(reason) => {
+                waits.get_or_insert_with(|| reason.clone());
+                false
+            }
+        })
         // Each sweep that was cut short halves the weight of what is left, so that a group that
         // never gets done does not keep the others waiting for ever. Among equals the smaller id
         // wins, so that the same input gives the same choice.
@@ -144,11 +203,18 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
             (job.amount.0.checked_shr(tries), Reverse(*id))
         });
     let Some((group, mut job, id)) = best else {
-        return Decision::Hold { reason: nobody(config, state).err().unwrap_or(Reason::NothingToGain) };
+        let reason = waits.or_else(|| nobody(config, state).err()).unwrap_or(Reason::NothingToGain);
+        return Decision::Hold { reason };
     };
+    let Ok(reason) = permitted.of_group(group).clone() else { return Decision::Hold { reason: Reason::NothingToGain } };
     let wanted = wanted(config, &signals.machine, group.loses_only_cold()).map_or(Bytes::ZERO, |wanted| wanted.bytes);
     let cut_by_goal = wanted < job.amount;
     job.amount = job.amount.min(wanted);
+    let is_paced = permitted.any_age.is_err();
+    if is_paced {
+        job = paced(job);
+    }
+    state.quiet.begin(config, group, &job, is_paced);
     let swap_short = reclaimable(state, group).is_ok_and(|memory| swap_room(config, state, signals, &memory).is_err());
     state.sweeping = Some(id);
     state.to_disk = cost::is_to_disk(&signals.machine, &job);
@@ -161,7 +227,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     swept.aim = group.current.unwrap_or_default() - job.amount;
     swept.swap_short = swap_short;
     swept.cut_by_goal = cut_by_goal;
-    Decision::Sweep { id, job, reason: Reason::Idle { idle } }
+    Decision::Sweep { id, job, reason }
 }
 
 /// Why the group being swept may not be swept any more; `None`: it may.

@@ -9,8 +9,8 @@ use crate::reason::Reason;
 use crate::signals::{Machine, SwapContext};
 use crate::state::{Pause, State};
 
-/// `Err`: sweeps and hints must wait, however idle the machine is.
-pub(crate) fn quiet(config: &Config, state: &State, now: Monotonic) -> Result<(), Reason> {
+/// `Err`: something forbids all sweeps and hints, however idle the machine is.
+pub(crate) fn unhindered(config: &Config, state: &State, now: Monotonic) -> Result<(), Reason> {
     if let Some(what) = &state.preparing {
         return Err(Reason::Preparing { what: what.clone() });
     }

@@ -78,9 +78,17 @@ struct Tick {
     dt: Duration,
     load: Duration,
     foreground: Duration,
-    stall_cpu: Duration,
-    stall_io: Duration,
-    stall_memory: Duration,
+    /// `None`: unknown, as in the two below. The strict rule does not need them.
+    stall_cpu: Option<Duration>,
+    stall_io: Option<Duration>,
+    stall_memory: Option<Duration>,
+}
+
+/// Shares of time in which some task waited for a resource; `None`: unknown.
+pub(crate) struct Stalls {
+    pub cpu: Option<Permyriad>,
+    pub io: Option<Permyriad>,
+    pub memory: Option<Permyriad>,
 }
 
 impl Tick {
@@ -92,9 +100,9 @@ impl Tick {
         if machine.cpus == 0 {
             return Err("the CPU time of the machine");
         }
-        let stall = |stall: Option<Duration>, name| match rule {
-            IdleRule::Headroom => stall.ok_or(name),
-            IdleRule::Strict => Ok(stall.unwrap_or_default()),
+        let stall = |stall: Option<Duration>, name| match (rule, stall) {
+            (IdleRule::Headroom, None) => Err(name),
+            _ => Ok(stall),
         };
         Ok(Tick {
             dt: machine.dt,
@@ -108,13 +116,14 @@ impl Tick {
     }
 
     fn with(self, next: Tick) -> Tick {
+        let sum = |one: Option<Duration>, two: Option<Duration>| Some(one?.saturating_add(two?));
         Tick {
             dt: self.dt.saturating_add(next.dt),
             load: self.load.saturating_add(next.load),
             foreground: self.foreground.saturating_add(next.foreground),
-            stall_cpu: self.stall_cpu.saturating_add(next.stall_cpu),
-            stall_io: self.stall_io.saturating_add(next.stall_io),
-            stall_memory: self.stall_memory.saturating_add(next.stall_memory),
+            stall_cpu: sum(self.stall_cpu, next.stall_cpu),
+            stall_io: sum(self.stall_io, next.stall_io),
+            stall_memory: sum(self.stall_memory, next.stall_memory),
         }
     }
 }
@@ -167,6 +176,11 @@ impl IdleState {
         self.mean(|tick| tick.load)
     }
 
+    /// The least of that in any tick of the last window: load that comes and goes is not in it.
+    pub fn least_load(&self) -> Permyriad {
+        self.recent.iter().map(|tick| Permyriad::of_time(tick.load, tick.dt)).min().unwrap_or_default()
+    }
+
     /// Why no sweep may begin in the last tick although the window as a whole is idle: the load of
     /// that tick would end a sweep at once.
     pub fn surge(&self, config: &Stop) -> Option<Reason> {
@@ -180,6 +194,18 @@ impl IdleState {
         let before = self.idle.take();
         let busy = self.busy.get_or_insert(BusySpell { since: began, until: now, before });
         busy.until = busy.until.max(now);
+    }
+
+    /// The share in the last window of the time in which some task waited.
+    pub(crate) fn stalls(&self) -> Stalls {
+        let known = |of: fn(&Tick) -> Option<Duration>| {
+            self.recent.iter().all(|tick| of(tick).is_some()).then(|| self.mean(|tick| of(tick).unwrap_or_default()))
+        };
+        Stalls {
+            cpu: known(|tick| tick.stall_cpu),
+            io: known(|tick| tick.stall_io),
+            memory: known(|tick| tick.stall_memory),
+        }
     }
 
     fn mean(&self, of: impl Fn(&Tick) -> Duration) -> Permyriad {
@@ -238,11 +264,14 @@ impl IdleState {
         if used > config.foreground {
             return Err(Reason::ForegroundBusy { used, allowed: config.foreground });
         }
+        let stalls = self.stalls();
         for (resource, share, allowed) in [
-            ("cpu", self.mean(|tick| tick.stall_cpu), config.pressure_cpu),
-            ("io", self.mean(|tick| tick.stall_io), config.pressure_io),
-            ("memory", self.mean(|tick| tick.stall_memory), config.pressure_memory),
+            ("cpu", stalls.cpu, config.pressure_cpu),
+            ("io", stalls.io, config.pressure_io),
+            ("memory", stalls.memory, config.pressure_memory),
         ] {
+            // Every tick has it, see `Tick::new`.
+            let share = share.unwrap_or(Permyriad::ONE);
             if share > allowed {
                 return Err(Reason::Pressure { resource: resource.to_owned(), share, allowed });
             }

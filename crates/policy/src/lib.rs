@@ -3,7 +3,7 @@
 //! The crate has no file, clock, thread or random source. It is `no_std`, so the compiler keeps
 //! them out, and a recorded day can be decided again with another configuration.
 //!
-//! * [`decide`], once a second: is the machine idle, which group gains most, must a sweep end?
+//! * [`decide`], once a second: is the machine idle, or quiet, which group gains most, must a sweep end?
 //! * [`need::need`]: how much memory should leave, and who gains from it?
 //! * [`cost::disk_writes`]: how much may be written to swap on disk now?
 //! * [`presence::Presence`]: is somebody there, or has everybody been away for long enough?
@@ -40,6 +40,7 @@ pub mod pace;
 pub mod presence;
 pub mod probe;
 mod purpose;
+mod quiet;
 pub mod rank;
 mod reason;
 pub mod schedule;

@@ -23,6 +23,57 @@ pub enum Reason {
         #[serde(rename = "for")]
         idle: Duration,
     },
+    /// With `goal = "auto"`: the machine is quiet, and a sweep of cold memory may run.
+    Quiet {
+        /// The time for which it has been quiet.
+        #[serde(rename = "for")]
+        quiet: Duration,
+        /// The CPU time that is free, as a share of one CPU.
+        free: Permyriad,
+    },
+    /// With `goal = "auto"`: the machine is quiet, but not for long enough.
+    QuietFor {
+        /// The time for which it has been quiet.
+        #[serde(rename = "held")]
+        quiet: Duration,
+        /// The time for which it must be quiet.
+        needed: Duration,
+    },
+    /// With `goal = "auto"`: too little CPU time is free for a sweep of cold memory.
+    LittleFree {
+        /// The free CPU time, as a share of one CPU.
+        free: Permyriad,
+        /// The share that is needed.
+        needed: Permyriad,
+        /// The time that was looked at.
+        window: Duration,
+    },
+    /// With `goal = "auto"`: tasks wait, and a sweep of cold memory would be in their way.
+    NotQuiet {
+        /// `cpu`, `io` or `memory`.
+        resource: String,
+        /// The share of time in which some task waits.
+        share: Permyriad,
+        /// The share that is allowed.
+        allowed: Permyriad,
+        /// The time that was looked at.
+        window: Duration,
+    },
+    /// With `goal = "auto"`: the last sweep of cold memory took CPU time, and the next one waits so
+    /// that sweeps stay within their share of a CPU.
+    Resting {
+        /// The remaining time.
+        left: Duration,
+        /// The CPU time of the last sweep.
+        cpu: Duration,
+    },
+    /// With `goal = "auto"`: the last sweeps of cold memory ended early, because somebody worked.
+    CutShort {
+        /// The number of sweeps.
+        times: u32,
+        /// The remaining time.
+        left: Duration,
+    },
     /// `omr pause` was run.
     Paused {
         /// The remaining time of the pause; `None`: until `omr resume`.
@@ -361,8 +412,8 @@ impl fmt::Display for Reason {
             Reason::GoingToSleep { left } => {
                 write!(f, "the machine is about to sleep; if it does not, sweeps may begin in {}", short(*left))
             }
-            Reason::AfterBoot { left } => write!(f, "quiet after boot for another {}", short(*left)),
-            Reason::AfterResume { left } => write!(f, "quiet after waking up for another {}", short(*left)),
+            Reason::AfterBoot { left } => write!(f, "no sweep after boot for another {}", short(*left)),
+            Reason::AfterResume { left } => write!(f, "no sweep after waking up for another {}", short(*left)),
             Reason::Unknown { signal } => write!(f, "{signal} cannot be read, which counts as busy"),
             Reason::CpuBusy { cpu, idle, needed } => {
                 write!(f, "not idle: cpu {cpu} is {idle} idle, {needed} is needed (strict rule)")
@@ -483,6 +534,47 @@ impl Reason {
             }
             Reason::OnBattery { .. } => write!(f, "on battery: nothing is written to swap on disk"),
             Reason::SomebodyThere { presence } => presence::explain(presence, f),
+            reason => reason.fmt_of_quiet(f),
+        }
+    }
+
+    /// The reasons of sweeps of cold memory on a machine that is not idle.
+    fn fmt_of_quiet(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Quiet { quiet, free } => write!(f, "quiet for {}, {free} of a CPU free", short(*quiet)),
+            Reason::QuietFor { quiet, needed } => {
+                write!(f, "quiet for {} so far, {} is needed for cold memory", short(*quiet), short(*needed))
+            }
+            Reason::LittleFree { free, needed, window } => {
+                write!(f, "not quiet: {free} of a CPU was free in the last {}, {needed} is needed", short(*window))
+            }
+            Reason::NotQuiet { resource, share, allowed, window } => {
+                let resource = match resource.as_str() {
+                    "cpu" => "a CPU",
+                    "io" => "I/O",
+                    other => other,
+                };
+                write!(
+                    f,
+                    "not quiet: {share} of the last {} some task waited for {resource}, {allowed} is allowed",
+                    short(*window)
+                )
+            }
+            Reason::Resting { left, cpu } => {
+                write!(
+                    f,
+                    "the last sweep of cold memory took {} of CPU time, the next one begins in {}",
+                    short(*cpu),
+                    short(*left)
+                )
+            }
+            Reason::CutShort { times: 1, left } => {
+                write!(f, "work cut short the last sweep of cold memory, none begins for another {}", short(*left))
+            }
+            Reason::CutShort { times, left } => {
+                let left = short(*left);
+                write!(f, "work cut short the last {times} sweeps of cold memory, none begins for another {left}")
+            }
             reason => reason.fmt_of_process(f),
         }
     }
@@ -516,8 +608,14 @@ impl Reason {
             Reason::GroupKeeps { room, anon } => {
                 write!(f, "its group may lose {room}, and the process has {anon}")
             }
-            // Printed by the functions above. A new reason must get its text in one of the four.
+            // Printed by the functions above. A new reason must get its text in one of the five.
             Reason::Idle { .. }
+            | Reason::Quiet { .. }
+            | Reason::QuietFor { .. }
+            | Reason::LittleFree { .. }
+            | Reason::NotQuiet { .. }
+            | Reason::Resting { .. }
+            | Reason::CutShort { .. }
             | Reason::Paused { .. }
             | Reason::Warming
             | Reason::GoingToSleep { .. }

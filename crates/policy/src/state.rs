@@ -15,6 +15,7 @@ use crate::budget::Writes;
 use crate::config::Config;
 use crate::idle::IdleState;
 use crate::presence::PresenceState;
+use crate::quiet::QuietState;
 use crate::reason::Reason;
 use crate::signals::{End, Finished, Group};
 use crate::swept::Swept;
@@ -23,6 +24,8 @@ use crate::swept::Swept;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     pub(crate) idle: IdleState,
+    #[serde(default)]
+    pub(crate) quiet: QuietState,
     #[serde(default)]
     pub(crate) presence: PresenceState,
     /// No sweep begins before this moment, because the machine woke up; `None`: it has not slept.
@@ -71,10 +74,21 @@ impl State {
         self.idle.steady_load()
     }
 
+    /// The least of that in any second of the last window, see [`crate::busy::BusyWatch::of_cold`].
+    pub fn least_load(&self) -> Permyriad {
+        self.idle.least_load()
+    }
+
+    /// The running sweep has taken this much CPU time, and ends.
+    pub fn spent(&mut self, now: Monotonic, cpu: Duration) {
+        self.quiet.spent(now, cpu);
+    }
+
     /// The sweep of a group has ended. `hour` counts the hours of the wall clock since 1970.
     pub fn finished(&mut self, config: &Config, now: Monotonic, hour: u64, finished: &Finished) {
         if self.sweeping == Some(finished.id) {
             self.sweeping = None;
+            self.quiet.finished(config, now, finished);
         }
         self.writes.add(hour, finished.swap_writes);
         if finished.end == End::Gone {
@@ -87,6 +101,7 @@ impl State {
     /// Foreground work began in the middle of a sweep.
     pub fn interrupt(&mut self, now: Monotonic) {
         self.idle.interrupt(now);
+        self.quiet.interrupt();
     }
 
     /// No sweep runs for `time`; `None`: until [`State::resume`].
@@ -108,6 +123,7 @@ impl State {
     /// The machine has slept and is awake again. Sweeps stay away for `sweep.after_resume`.
     pub(crate) fn woke_up(&mut self, config: &Config, now: Monotonic) {
         self.idle.reset();
+        self.quiet.interrupt();
         self.going_to_sleep = None;
         self.awake = Some(now + config.sweep.after_resume);
     }
@@ -138,6 +154,7 @@ impl State {
     /// The configuration changed: the idle rule must hold anew.
     pub fn reconfigured(&mut self) {
         self.idle.reset();
+        self.quiet.interrupt();
     }
 
     /// Forgets groups that are not in `groups`, which is sorted.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Class, Config};
 use crate::cost;
-use crate::gates::quiet;
+use crate::gates::unhindered;
 use crate::reason::Reason;
 use crate::signals::{Machine, Signals};
 use crate::state::State;
@@ -76,13 +76,13 @@ pub fn rank(
     processes: &[Process],
 ) -> Vec<Ranked> {
     let now = signals.now;
-    let quiet = quiet(config, state, now);
+    let unhindered = unhindered(config, state, now);
     let mut ranked: Vec<Ranked> = Vec::with_capacity(processes.len());
     for process in processes {
         records.note(&config.hints, now, process);
         let judged = score(records, now, process);
         let verdict = match judged.clone().and_then(|score| {
-            quiet.clone()?;
+            unhindered.clone()?;
             due(config, state, records, signals, process, &score)
         }) {
             Ok((kind, reason)) => Verdict::Hint { kind, reason },
@@ -248,5 +248,5 @@ impl ProcessRecords {
 /// Returns true if paged-out memory may be prefetched now, for a process that came back to the
 /// foreground.
 pub fn may_prefetch(config: &Config, state: &State, now: Monotonic) -> bool {
-    config.hints.prefetch && quiet(config, state, now).is_ok()
+    config.hints.prefetch && unhindered(config, state, now).is_ok()
 }

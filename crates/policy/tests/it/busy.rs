@@ -9,6 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::desk::millis;
+use crate::simulation::model::Chance;
 
 #[test]
 fn work_in_the_foreground_stops_a_sweep_within_two_samples() {
@@ -74,7 +75,7 @@ fn yields(samples: impl IntoIterator<Item = bool>) -> (usize, Option<usize>) {
     let mut goes = 0;
     for (index, busy) in samples.into_iter().enumerate() {
         let now = Monotonic(20_000_000 * (index as u64 + 1));
-        match yielding.sample(now, busy.then(work).flatten()) {
+        match yielding.sample(now, busy.then(work).flatten(), true) {
             Step::Go => goes += 1,
             Step::Hold => {}
             Step::End(_) => return (goes, Some(index)),
@@ -95,7 +96,7 @@ fn a_sweep_of_cold_memory_yields_to_a_tick_and_ends_for_work_that_lasts() {
     assert!(goes <= 1 && end.is_some_and(|end| end <= 60), "{goes} {end:?}");
     // Where work cannot be seen, it ends at once.
     let unknown = Some(Reason::Unknown { signal: "it".into() });
-    assert!(matches!(Yielding::default().sample(Monotonic(1), unknown), Step::End(_)));
+    assert!(matches!(Yielding::default().sample(Monotonic(1), unknown, false), Step::End(_)));
 }
 
 proptest! {
@@ -103,11 +104,11 @@ proptest! {
 
     /// Whatever comes, nothing is written in a sample with work, nor in the ten after it.
     #[test]
-    fn nothing_is_written_near_work(samples in vec(any::<bool>(), 1..200)) {
-        let mut yielding = Yielding::default();
+    fn nothing_is_written_near_work(samples in vec(any::<bool>(), 1..200), patient: bool, lasting: bool) {
+        let mut yielding = if patient { Yielding::patient() } else { Yielding::default() };
         let mut last = None;
         for (index, busy) in samples.into_iter().enumerate() {
-            let step = yielding.sample(Monotonic(20_000_000 * (index as u64 + 1)), busy.then(work).flatten());
+            let step = yielding.sample(Monotonic(20_000_000 * (index as u64 + 1)), busy.then(work).flatten(), lasting);
             last = if busy { Some(index) } else { last };
             prop_assert!(step != Step::Go || last.is_none_or(|last| index - last >= 10));
             if matches!(step, Step::End(_)) {
@@ -129,4 +130,87 @@ proptest! {
             }
         }
     }
+}
+
+/// Watches a sweep of cold memory by samples of 20 ms, in which this much CPU time is used. Returns
+/// in how many samples it could write, and in which one it ended.
+fn watches(least: Permyriad, mut watch: BusyWatch, used: impl IntoIterator<Item = u64>) -> (usize, Option<usize>) {
+    assert!(watch == BusyWatch::of_cold(&Stop::default(), least) || watch == BusyWatch::new(&Stop::default(), least));
+    let mut yielding = Yielding::patient();
+    let mut goes = 0;
+    for (index, used) in used.into_iter().enumerate() {
+        let now = Monotonic(20_000_000 * (index as u64 + 1));
+        match yielding.watch(now, &mut watch, millis(20), Some(Duration::from_micros(used))) {
+            Step::Go => goes += 1,
+            Step::Hold => {}
+            Step::End(_) => return (goes, Some(index)),
+        }
+    }
+    (goes, None)
+}
+
+fn of_cold(percent: u32) -> (Permyriad, BusyWatch) {
+    let least = Permyriad::percent(percent);
+    (least, BusyWatch::of_cold(&Stop::default(), least))
+}
+
+/// CPU time of a server in samples: requests of 2 ms on average that come at random.
+fn requests(seed: u64, percent: u32, samples: usize) -> Vec<u64> {
+    let mut chance = Chance::new(seed);
+    let mean = Duration::from_micros(200_000 / u64::from(percent));
+    let mut used = vec![0; samples];
+    let mut at = chance.soon(mean);
+    while let Some(sample) = used.get_mut(usize::try_from(at.as_millis() / 20).expect("small")) {
+        *sample += u64::try_from(chance.soon(millis(2)).as_micros()).expect("small");
+        at += chance.soon(mean);
+    }
+    used
+}
+
+#[test]
+fn the_uneven_load_of_a_server_does_not_end_a_sweep_of_cold_memory() {
+    for (percent, goes_at_least, ends) in [(80, 500, 0), (160, 150, 0), (320, 25, 6)] {
+        let runs = (0..20).map(|seed| {
+            // The least of ten seconds.
+            let before = requests(seed + 100, percent, 500);
+            let least = before.chunks(50).map(|second| second.iter().sum::<u64>()).min().expect("ten");
+            let least = Permyriad(u32::try_from(least / 100).expect("small"));
+            let watch = BusyWatch::of_cold(&Stop::default(), least);
+            watches(least, watch, requests(seed, percent, 1500))
+        });
+        let runs: Vec<_> = runs.collect();
+        assert!(runs.iter().all(|(goes, _)| *goes >= goes_at_least), "{percent} %: {runs:?}");
+        assert!(runs.iter().filter(|(_, end)| end.is_some()).count() <= ends, "{percent} %: {runs:?}");
+    }
+    // The control: a watch for an idle machine gets nowhere.
+    let least = Permyriad::percent(300);
+    let goes = (0..20).map(|seed| watches(least, BusyWatch::new(&Stop::default(), least), requests(seed, 320, 1500)).0);
+    assert!(goes.sum::<usize>() < 20 * 40);
+}
+
+#[test]
+fn work_on_top_of_any_load_holds_a_sweep_of_cold_memory_at_once_and_ends_it_within_seconds() {
+    for percent in [0, 20, 40, 80, 160, 640, 6400] {
+        let (least, watch) = of_cold(percent);
+        let steady = u64::from(percent) * 200;
+        let (goes, end) = watches(least, watch, (0..400).map(|n| steady + if n < 100 { 0 } else { 20_000 }));
+        assert!(goes <= 101 && end.is_some_and(|end| end <= 220), "{percent} %: {goes} {end:?}");
+        // The control.
+        let (least, watch) = of_cold(percent);
+        assert_eq!(watches(least, watch, (0..400).map(|_| steady)), (400, None));
+    }
+}
+
+#[test]
+fn work_that_comes_and_goes_lets_a_sweep_of_cold_memory_get_on_or_ends_it() {
+    for (on, off, goes_at_least, ends) in [(25, 25, 10 * 14, false), (5, 45, 10 * 34, false), (50, 50, 35, true)] {
+        let (least, watch) = of_cold(0);
+        let used = (0..500).map(|n| if n % (on + off) < off { 0 } else { 20_000 });
+        let (goes, end) = watches(least, watch, used);
+        assert!(goes >= goes_at_least && end.is_some() == ends, "{on} on, {off} off: {goes} {end:?}");
+    }
+    // Work for 30 s that is uneven: no gap of 200 ms in it. It ends after 10 s at most.
+    let (least, watch) = of_cold(0);
+    let (_, end) = watches(least, watch, (0..1500).map(|n| if n % 10 == 0 { 12_000 } else { 0 }));
+    assert!(end.is_some_and(|end| end <= 520), "{end:?}");
 }

@@ -4,19 +4,19 @@
 //! Everything follows from a seed. Each law is checked where it could be broken, and each check has
 //! a test in which the loop is broken on purpose and the check must see it.
 
-mod model;
+pub mod model;
 mod run;
 
 use omr_policy::End;
 
 use model::MIB;
-use run::{Broken, Loop, Report};
+use run::{Broken, Kind, Loop, Report};
 
 /// Simulates these machines for this many hours each.
-fn simulate(machines: std::ops::Range<u64>, hours: u64, broken: Broken) -> Report {
+fn simulate(kind: Kind, machines: std::ops::Range<u64>, hours: u64, broken: Broken) -> Report {
     let mut all = Report::default();
     for seed in machines {
-        all.add(Loop::new(seed, broken).run(hours));
+        all.add(Loop::new(seed, broken, kind).run(hours));
     }
     let useful = all.freed / all.hours >= 20 * MIB;
     let freed = all.freed / all.hours / MIB;
@@ -27,8 +27,8 @@ fn simulate(machines: std::ops::Range<u64>, hours: u64, broken: Broken) -> Repor
 #[test]
 fn thousands_of_machine_hours() {
     let halves = std::thread::scope(|scope| {
-        let other = scope.spawn(|| simulate(0..42, 24, Broken::No));
-        [simulate(42..84, 24, Broken::No), other.join().expect("no panic")]
+        let other = scope.spawn(|| simulate(Kind::AnyAge, 0..42, 24, Broken::No));
+        [simulate(Kind::AnyAge, 42..84, 24, Broken::No), other.join().expect("no panic")]
     });
     let mut all = Report::default();
     halves.into_iter().for_each(|half| all.add(half));
@@ -50,10 +50,10 @@ fn thousands_of_machine_hours() {
 
 #[test]
 fn the_same_seed_gives_the_same_hours() {
-    let run = || simulate(7..9, 6, Broken::No);
+    let run = || simulate(Kind::AnyAge, 7..9, 6, Broken::No);
     let (one, two) = (run(), run());
     assert_eq!((one.sweeps, one.stops, one.digest), (two.sweeps, two.stops, two.digest));
-    assert_ne!(one.digest, simulate(8..10, 6, Broken::No).digest);
+    assert_ne!(one.digest, simulate(Kind::AnyAge, 8..10, 6, Broken::No).digest);
 }
 
 /// The negative controls.
@@ -74,8 +74,25 @@ fn each_check_sees_the_loop_that_is_broken_for_it() {
         (Broken::Paused, "something is reclaimed"),
     ] {
         // There is a machine on which it shows, and only because of that.
-        let violates = |seed, broken| simulate(seed..seed + 1, 12, broken).violations.contains_key(law);
+        let violates = |seed, broken| simulate(Kind::AnyAge, seed..seed + 1, 12, broken).violations.contains_key(law);
         let seen = (0..12).any(|seed| violates(seed, broken) && !violates(seed, Broken::No));
+        assert!(seen, "{broken:?} goes unnoticed");
+    }
+}
+
+#[test]
+fn hundreds_of_hours_of_sweeps_of_cold_memory_on_machines_that_are_not_idle() {
+    let all = simulate(Kind::Cold, 0..16, 6, Broken::No);
+    println!("{} sweeps, {} stops, {} GiB freed: {:?}", all.sweeps, all.stops, all.freed >> 30, all.ends);
+    assert!(all.violations.is_empty(), "{:#?}", all.violations);
+    for (broken, law) in [
+        (Broken::TheWatchIsDeaf, "work stops a sweep"),
+        (Broken::UnknownIsZero, "no sweep while a signal is missing"),
+        (Broken::CpuTimeIsForgotten, "sweeps take half a percent of a CPU"),
+        (Broken::EverythingIsBackground, "only background is touched"),
+        (Broken::Paused, "something is reclaimed"),
+    ] {
+        let seen = (0..12).any(|seed| simulate(Kind::Cold, seed..seed + 1, 6, broken).violations.contains_key(law));
         assert!(seen, "{broken:?} goes unnoticed");
     }
 }

@@ -12,6 +12,12 @@ pub const MIB: u64 = 1 << 20;
 pub struct Chance(u64);
 
 impl Chance {
+    pub fn new(seed: u64) -> Self {
+        let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..8).for_each(|_| _ = chance.bits());
+        chance
+    }
+
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -192,8 +198,7 @@ pub struct Model {
 
 impl Model {
     pub fn new(seed: u64) -> Self {
-        let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        (0..8).for_each(|_| _ = chance.bits());
+        let mut chance = Chance::new(seed);
         let now = Monotonic(0) + Duration::from_secs(chance.below(600));
         let cells: Vec<_> = (1..=chance.between(2, 7)).map(|id| Cell::new(id, now, &mut chance)).collect();
         let swap = [0, 300, 1500, 4000][chance.below(4) as usize] * MIB;

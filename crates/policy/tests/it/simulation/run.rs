@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use omr_policy::busy::BusyWatch;
+use omr_policy::busy::{BusyWatch, Step, Yielding};
+use omr_policy::cost::Medium;
 use omr_policy::pace::{Job, Next, Pace, PaceSample, SMALLEST_STEP};
 use omr_policy::{
-    Class, Config, CpuIdle, Decision, End, Finished, Group, Machine, Reason, Signals, State, Swap, decide,
+    Class, ColdAmount, ColdOnly, Config, CpuIdle, Decision, End, Finished, Goal, Group, Machine, Memory, Reason,
+    Signals, State, Swap, decide,
 };
 use omr_units::{Amount, Budget, Bytes, GroupId, Monotonic, Permyriad};
 
 use super::model::{Cell, MIB, Model};
-use crate::desk::free;
+use crate::desk::{free, on_mains};
 
 /// More than the smallest step needs for all of the largest group.
 const MOST_WRITES: u32 = 10_000;
@@ -34,6 +36,16 @@ pub enum Broken {
     OneLargeWrite,
     EndsAreIgnored,
     Paused,
+    CpuTimeIsForgotten,
+}
+
+/// What is swept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Memory of any age, with `goal = "free"`.
+    AnyAge,
+    /// Cold memory, with `goal = "auto"`, on machines with a load of up to 40 %.
+    Cold,
 }
 
 enum Worker {
@@ -47,8 +59,12 @@ struct Running {
     job: Job,
     pace: Pace,
     watch: BusyWatch,
+    yielding: Yielding,
     worker: Worker,
     stop: bool,
+    held: bool,
+    is_paced: bool,
+    cpu: Duration,
     began: Monotonic,
     sampled: (Monotonic, Duration),
     sample_at: Monotonic,
@@ -96,6 +112,9 @@ impl Report {
 
 pub struct Loop {
     broken: Broken,
+    kind: Kind,
+    /// CPU time of paced sweeps, the one that may still be rested from, and when the first began.
+    paced: (Duration, Duration, Option<Monotonic>),
     config: Config,
     state: State,
     model: Model,
@@ -113,17 +132,29 @@ pub struct Loop {
 }
 
 impl Loop {
-    pub fn new(seed: u64, broken: Broken) -> Self {
-        let model = Model::new(seed);
+    pub fn new(seed: u64, broken: Broken, kind: Kind) -> Self {
+        let mut model = Model::new(seed);
         let mut config = free();
+        if kind == Kind::Cold {
+            config.goal = Goal::Auto;
+            model.steady = model.chance.below(41) * u64::from(model.cpus);
+            // Work comes and goes.
+            model.pause = Duration::from_secs(model.chance.between(2, 60));
+            model.length = Duration::from_secs(model.chance.between(1, 10));
+        }
         config.guard.max_swap_writes = Some(Budget { bytes: BUDGET, hours: 24 });
         let mut state = State::default();
         if broken == Broken::Paused {
             state.pause(model.now, None);
         }
-        let period = Duration::from_secs([1, 5, 10, 10, 5, 10, 5, 10][(seed % 8) as usize]);
+        let period = match kind {
+            Kind::AnyAge => Duration::from_secs([1, 5, 10, 10, 5, 10, 5, 10][(seed % 8) as usize]),
+            Kind::Cold => Duration::from_secs(1),
+        };
         Loop {
             broken,
+            kind,
+            paced: (Duration::ZERO, Duration::ZERO, None),
             config,
             state,
             running: None,
@@ -150,6 +181,7 @@ impl Loop {
             if let Some(running) = &self.running {
                 next = next.min(running.sample_at);
                 next = match running.worker {
+                    Worker::Ready if running.held && !running.stop => next,
                     Worker::Ready => self.model.now,
                     Worker::Waiting { until } | Worker::Writing { until, .. } => next.min(until),
                 };
@@ -237,7 +269,11 @@ impl Loop {
                 })),
                 keep: (cell.keep > 0 && !self.is(Broken::NothingIsProtected))
                     .then_some(Amount::Bytes(known(cell.keep))),
-                cold_only: None,
+                cold_only: (self.kind == Kind::Cold).then_some(ColdOnly {
+                    min_age: Duration::from_secs(600),
+                    cold: ColdAmount::Known { bytes: known(cell.cold_anon) },
+                    learned: true,
+                }),
             })
             .collect()
     }
@@ -264,7 +300,9 @@ impl Loop {
             stall_io: Some(Duration::ZERO),
             // A millisecond for each MiB that comes back.
             stall_memory: Some(Duration::from_millis(came_back.saturating_sub(refaults) / MIB).min(dt)),
-            memory: None,
+            memory: (self.kind == Kind::Cold)
+                .then_some(Memory { total: Bytes::mib(16_000), available: Bytes::mib(1000) }),
+            cost: on_mains(if model.on_disk { Medium::Ssd } else { Medium::Memory }),
             swap: Some(Swap {
                 total: Bytes(model.swap),
                 free: self.swap_free(),
@@ -301,7 +339,7 @@ impl Loop {
         let signals = Signals { now, hour: self.model.hour(), slept, machine };
         let groups = self.groups();
         match decide(&self.config, &mut self.state, &signals, &groups) {
-            Decision::Sweep { id, job, .. } => {
+            Decision::Sweep { id, job, reason } => {
                 let missing = self.missing_signal();
                 self.report.violate("no sweep while a signal is missing", missing.is_none_or(|n| n > 4), || {
                     format!("signal {missing:?}")
@@ -310,7 +348,7 @@ impl Loop {
                 self.report.violate("quiet after sleep", quiet >= self.config.sweep.after_resume, || {
                     format!("a sweep {quiet:?} after sleep")
                 });
-                self.begin(id, job);
+                self.begin(id, job, matches!(reason, Reason::Quiet { .. }));
             }
             Decision::Stop { reason } => {
                 if let Some(running) = &mut self.running {
@@ -331,7 +369,7 @@ impl Loop {
         }
     }
 
-    fn begin(&mut self, id: GroupId, mut job: Job) {
+    fn begin(&mut self, id: GroupId, mut job: Job, is_paced: bool) {
         let now = self.model.now;
         if self.is(Broken::OneLargeWrite) {
             job.step = Bytes::mib(512);
@@ -343,14 +381,23 @@ impl Loop {
         let begun = self.begun.len();
         self.report.violate("no storm", begun <= most, || format!("{begun} sweeps in an hour"));
         self.report.sweeps += 1;
-        let sample = self.config.stop.sample;
+        let stop = &self.config.stop;
+        let (watch, yielding) = match self.kind {
+            Kind::AnyAge => (BusyWatch::new(stop, self.state.steady_load()), Yielding::default()),
+            Kind::Cold => (BusyWatch::of_cold(stop, self.state.least_load()), Yielding::patient()),
+        };
+        let sample = stop.sample;
         self.running = Some(Running {
             id,
             pace: Pace::new(job.clone()),
             job,
-            watch: BusyWatch::new(&self.config.stop, self.state.steady_load()),
+            watch,
+            yielding,
             worker: Worker::Ready,
             stop: false,
+            held: false,
+            is_paced,
+            cpu: Duration::ZERO,
             began: now,
             sampled: (now, self.model.used),
             sample_at: now + sample,
@@ -365,8 +412,13 @@ impl Loop {
         let (at, used) = running.sampled;
         running.sampled = (self.model.now, self.model.used);
         running.sample_at = self.model.now + self.config.stop.sample;
-        let noticed = running.watch.sample(self.model.now.since(at), Some(self.model.used.saturating_sub(used)));
-        if noticed.is_some() && !running.stop && !deaf {
+        let (dt, used) = (self.model.now.since(at), Some(self.model.used.saturating_sub(used)));
+        let step = match self.kind {
+            Kind::AnyAge => running.watch.sample(dt, used).map_or(Step::Go, Step::End),
+            Kind::Cold => running.yielding.watch(self.model.now, &mut running.watch, dt, used),
+        };
+        running.held = step == Step::Hold && !deaf;
+        if matches!(step, Step::End(_)) && !running.stop && !deaf {
             running.stop = true;
             self.report.stops += 1;
             self.state.interrupt(self.model.now);
@@ -391,6 +443,9 @@ impl Loop {
         running.worker = Worker::Ready;
         if running.stop {
             return self.finish(End::Stopped);
+        }
+        if running.held {
+            return;
         }
         if self.model.chance.once_in(5000) {
             self.model.remove(id);
@@ -417,10 +472,13 @@ impl Loop {
                 // 100 MB a second, some slower.
                 let slow = if self.model.chance.once_in(300) { 30 } else { 1 };
                 let took = Duration::from_micros((200 + bytes.0 / 100) * slow);
+                running.cpu += took;
                 running.worker = Worker::Writing { until: now + took, took, bytes, file_only, seen };
                 let work = self.model.work;
                 let late = now.since(work.from.max(began));
-                let stops = now < work.from || now >= work.until || late <= Duration::from_millis(60);
+                // Work that went on before a sweep of cold memory began is a steady load.
+                let is_load = self.kind == Kind::Cold && work.from < began;
+                let stops = now < work.from || now >= work.until || is_load || late <= Duration::from_millis(60);
                 self.report.violate("work stops a sweep", stops, || format!("a write {late:?} after work began"));
             }
         }
@@ -466,6 +524,22 @@ impl Loop {
         }
     }
 
+    /// A paced sweep has taken this CPU time.
+    fn spent(&mut self, began: Monotonic, cpu: Duration) {
+        let (used, last, first) = &mut self.paced;
+        let time = began.since(*first.get_or_insert(began));
+        let before = *used;
+        self.report.violate(
+            "sweeps take half a percent of a CPU",
+            before * 200 <= time + Duration::from_secs(1),
+            || format!("{before:?} in {time:?}, {last:?} in the last one"),
+        );
+        (*used, *last) = (before + cpu, cpu);
+        if self.broken != Broken::CpuTimeIsForgotten {
+            self.state.spent(self.model.now, cpu);
+        }
+    }
+
     fn finish(&mut self, end: End) {
         let Some(running) = self.running.take() else { return };
         let now = self.model.now;
@@ -484,6 +558,9 @@ impl Loop {
             swap_writes: Bytes(writes),
             end,
         };
+        if running.is_paced {
+            self.spent(running.began, running.cpu);
+        }
         self.state.finished(&self.config, now, self.model.hour(), &finished);
         *self.report.ends.entry(end.words()).or_default() += 1;
         let writes = running.writes;
