@@ -143,10 +143,14 @@ fn nothing_is_probed_in_mode_observe_or_under_a_rule_with_a_time_or_when_ages_ar
         cold: Vec::new(),
         learned: Vec::new(),
     });
-    machine.pass(600, 0);
+    machine.pass(300, 0);
     assert!(machine.worker.try_next().is_none());
-    let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) });
-    assert_eq!(explained["reason"]["kind"], "learning", "{explained}");
+    let explain = |machine: &mut Machine| machine.ask(Request::Explain { group: Some(GROUP.into()) });
+    assert_eq!(explain(&mut machine)["reason"]["kind"], "learning");
+    // And off again: the group is watched anew.
+    without_ages(&mut machine);
+    machine.pass(10, 0);
+    assert!(explain(&mut machine)["verdict"].to_string().contains("only watched for another 9 min"));
 }
 
 #[test]
