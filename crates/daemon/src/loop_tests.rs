@@ -126,6 +126,15 @@ impl Machine {
         self.root.write("proc/meminfo", text.replace(line, &format!("MemAvailable: {kb} kB")));
     }
 
+    /// The memory that the group has, and the pages that were refaulted.
+    fn set_group(&self, size: Bytes, refaults: u64) {
+        let file = |name: &str| format!("sys/fs/cgroup/{GROUP}/{name}");
+        self.root.write(file("memory.current"), format!("{}\n", size.0));
+        let stat = MEMORY_STAT.replace("anon 67108864", &format!("anon {}", size.0));
+        let stat = stat.replace("workingset_refault_anon 0", &format!("workingset_refault_anon {refaults}"));
+        self.root.write(file("memory.stat"), stat);
+    }
+
     /// Both CPUs were busy and idle for so many ticks of 10 ms.
     fn use_cpus(&mut self, busy: u64, idle: u64) {
         self.ticks.0 += busy;

@@ -17,15 +17,6 @@ fn without_ages(machine: &mut Machine) {
     });
 }
 
-/// What the group holds, and how many pages were refaulted.
-fn set_group(machine: &Machine, size: Bytes, refaults: u64) {
-    let file = |name: &str| format!("sys/fs/cgroup/{GROUP}/{name}");
-    machine.root.write(file("memory.current"), format!("{}\n", size.0));
-    let stat = MEMORY_STAT.replace("anon 67108864", &format!("anon {}", size.0));
-    let stat = stat.replace("workingset_refault_anon 0", &format!("workingset_refault_anon {refaults}"));
-    machine.root.write(file("memory.stat"), stat);
-}
-
 /// Lets this many seconds pass on an idle machine, of which each step of the probe is carried out at
 /// once. Returns when the steps were. `back`: the pages of a step that come back at once.
 fn probe(machine: &mut Machine, seconds: u64, back: u64, size: &mut Bytes, refaults: &mut u64) -> Vec<u64> {
@@ -39,7 +30,7 @@ fn probe(machine: &mut Machine, seconds: u64, back: u64, size: &mut Bytes, refau
         steps.push(second);
         *refaults += back;
         *size = *size - sweep.job.amount + Bytes::kib(4 * back);
-        set_group(machine, *size, *refaults);
+        machine.set_group(*size, *refaults);
         let mut report = Report::nothing(&sweep.job, End::Complete, None);
         (report.freed, report.size) = (sweep.job.amount, *size);
         machine.worker.report(Outcome::Swept(sweep.id, report));
@@ -143,10 +134,14 @@ fn nothing_is_probed_in_mode_observe_or_under_a_rule_with_a_time_or_when_ages_ar
         cold: Vec::new(),
         learned: Vec::new(),
     });
-    machine.pass(600, 0);
+    machine.pass(300, 0);
     assert!(machine.worker.try_next().is_none());
-    let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) });
-    assert_eq!(explained["reason"]["kind"], "learning", "{explained}");
+    let explain = |machine: &mut Machine| machine.ask(Request::Explain { group: Some(GROUP.into()) });
+    assert_eq!(explain(&mut machine)["reason"]["kind"], "learning");
+    // And off again: the group is watched anew.
+    without_ages(&mut machine);
+    machine.pass(10, 0);
+    assert!(explain(&mut machine)["verdict"].to_string().contains("only watched for another 9 min"));
 }
 
 #[test]
@@ -163,7 +158,7 @@ fn memory_that_omr_warm_brings_back_does_not_stop_a_probe_and_other_memory_does(
             omr_engine::warm::lock(&path).expect("the lock")
         });
         machine.pass(3, 0);
-        set_group(&machine, Bytes::mib(64), 100);
+        machine.set_group(Bytes::mib(64), 100);
         machine.pass(6, 0);
         drop(lock);
         machine.pass(40, 0);
