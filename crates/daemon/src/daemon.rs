@@ -26,6 +26,7 @@ use crate::own_reclaim::Reclaimed;
 use crate::preparing::Preparation;
 use crate::processes::{Processes, is_there};
 use crate::readings::{Readings, Warming};
+use crate::regrets::{self, RegretReader};
 use crate::server::Peer;
 use crate::settings::Settings;
 use crate::statements;
@@ -45,6 +46,7 @@ pub struct Daemon {
     pub work: Work,
     pub sweeps: Sweeps,
     pub books: Books,
+    pub regrets: RegretReader,
     pub statements: StatementStore,
     pub processes: Processes,
     pub aging: Aging,
@@ -65,6 +67,7 @@ impl Daemon {
             work,
             sweeps: Sweeps::new()?,
             books,
+            regrets: RegretReader::default(),
             statements: host.load_statements(),
             processes: Processes::new(Finder::new(&settings.loaded.processes), now),
             aging: Aging::new(&settings.config.history, aging, now),
@@ -117,7 +120,10 @@ impl Daemon {
         self.check_aging(now);
         let world = &self.world;
         let refaults = |id| world.node(id).and_then(|node| node.refaults);
-        self.books.record_refaults(now, self.host.wall(), refaults);
+        let time = self.host.wall();
+        self.books.record_refaults(now, time, refaults);
+        regrets::read(self, now, time);
+        self.books.record_regrets(now, time, false);
     }
 
     // Groups.
@@ -126,6 +132,7 @@ impl Daemon {
     fn scan_if_due(&mut self, now: Monotonic) {
         let is_due = now >= self.world.next_scan;
         let warming = self.readings.notice_warming();
+        self.regrets.note_warming(warming);
         self.mind.state.set_warming(warming != Warming::No);
         match warming {
             // Refaults since the last scan must not count later.
@@ -150,6 +157,7 @@ impl Daemon {
         let is_there = |id: GroupId| ids.binary_search(&id).is_ok();
         self.mind.state.retain(&ids);
         self.books.tally.retain(is_there);
+        self.regrets.regrets.retain(is_there);
         self.aging.retain(is_there);
         self.statements.retain_groups(is_there);
     }
@@ -235,7 +243,10 @@ impl Daemon {
         let steady_load = self.mind.state.steady_load();
         let stop = &self.settings.config.stop;
         match self.sweeps.begin(&self.host, stop, &mut self.world, steady_load, next) {
-            Some(order) => self.order(order),
+            Some(order) => {
+                regrets::note_sweep(self, id, None);
+                self.order(order);
+            }
             None => {
                 let end = End::Failed;
                 let finished = Finished { id, size: Bytes::ZERO, refaults: None, swap_writes: Bytes::ZERO, end };
@@ -286,6 +297,7 @@ impl Daemon {
     }
 
     fn finish_sweep(&mut self, id: GroupId, report: Report, on_disk: bool) {
+        regrets::note_sweep(self, id, Some(report.freed_anon));
         let Some(running) = self.sweeps.finish(&self.host, &report) else { return };
         let (now, time) = (self.host.now(), self.host.wall());
         let finished = Finished {
@@ -576,5 +588,6 @@ impl Daemon {
         while let Some(outcome) = self.work.outcome() {
             self.finish(outcome);
         }
+        self.books.record_regrets(self.host.now(), self.host.wall(), true);
     }
 }

@@ -32,6 +32,8 @@ mod presence;
 mod process_views;
 mod processes;
 mod readings;
+mod regret_today;
+mod regrets;
 mod requests;
 mod server;
 mod settings;

@@ -18,6 +18,7 @@ mod presence;
 mod probe;
 mod rank;
 mod refault_guard;
+mod regret;
 mod schedule;
 mod simulation;
 mod swap;
