@@ -141,6 +141,10 @@ def test_with_older_than_a_group_loses_old_memory_and_no_used_page(release, load
             entry = daemon.sweeps("bg")[0]
             assert entry["freed_file"] <= MIB, entry
             assert "only memory unused for 8.0 s" in guest.run(["omr", "explain", "bg"]).stdout
+            status = daemon.status()
+            assert status["today"]["waited_ms"] == 0 and not status["today"]["regret_incomplete"], status["today"]
+            assert status["today"]["refaulted_bytes"] < MIB, status["today"]
+            assert 0.9 * COLD <= status["held_out_bytes"] <= background.swapped(), status["held_out_bytes"]
         assert hot_pages_that_left(background) == 0
 
 
@@ -151,6 +155,9 @@ def test_without_older_than_used_pages_leave_too(release, load) -> None:
         background = half_used(guest, load)
         with Daemon(guest, idle="2s", config=CLASSES) as daemon:
             sleep_until(guest, lambda: daemon.sweeps("bg"))
+            # Tasks have waited for the memory that came back.
+            guest.wait_for(lambda: daemon.status()["today"]["waited_ms"] > 0, 60, "cost of the sweep")
+            assert daemon.status()["today"]["refaulted_bytes"] > MIB
         assert hot_pages_that_left(background) > 1000
 
 
@@ -192,6 +199,8 @@ def test_with_older_than_a_group_whose_use_the_kernel_does_not_see_loses_nothing
         with Daemon(guest, idle="2s", config=BY_AGE, through=("setpriv", "--bounding-set", "-sys_ptrace")) as daemon:
             sleep_until(guest, lambda: "backing off" in guest.run(["omr", "explain", "bg"]).stdout)
             assert any(entry["freed"] > MIB for entry in daemon.sweeps("bg")), daemon.sweeps("bg")
+            guest.wait_for(lambda: daemon.status()["today"]["refaulted_bytes"] > MIB, 30, "cost of the sweep")
+            assert "regret: " in guest.run(["omr", "explain", "bg"]).stdout
         assert hot_pages_that_left(background) > 256
 
 

@@ -133,6 +133,34 @@ def test_omr_refuses_without_mglru_and_with_wait_ages_first_and_spares_protected
         assert low.swapped() >= 0.97 * COLD
 
 
+def test_shared_memory_in_no_page_table_is_reclaimed_by_age_and_files_in_tmpfs_are_not() -> None:
+    """Shared buffers of a database look like this: filled by a process that has ended, mapped by
+    others that use a part.
+    """
+    size = 64 * MIB
+    region = ["omr-guest", "map", "1M", "--shared", f"{size // MIB}M", "--by-child", "--hot", "25"]
+    with boot("6.12", swap=Zram(512)) as guest:
+        guest.write(SWITCH, "y")
+        guest.shell("mkdir /run/big; mount -t tmpfs -o size=256M tmpfs /run/big")
+        for group in ("region", "files", "both"):
+            guest.group(group)
+        for group in ("files", "both"):
+            guest.run(["dd", "if=/dev/urandom", f"of=/run/big/{group}", "bs=1M", "count=64"], group=group, timeout=120)
+        for group in ("region", "both"):
+            guest.spawn(region, group=group).line_with("ready", timeout=120)
+        guest.spawn(["sleep", "600"], group="files")
+        ended = {
+            group: guest.run(["omr", "reclaim", group, "max", "--older-than", "6s", "--wait"], timeout=180, check=False)
+            for group in ("region", "files", "both")
+        }
+        swapped = {group: guest.group_value(group, "memory.swap.current") for group in ended}
+        assert 0.7 * size <= swapped["region"] <= 0.8 * size, (swapped, ended)
+        # The controls: the same amount of files in tmpfs, alone and beside a region.
+        for group in ("files", "both"):
+            assert "or more are files in tmpfs that are not mapped" in ended[group].stdout + ended[group].stderr, ended
+            assert swapped[group] == 0, swapped
+
+
 def test_used_memory_under_madv_random_looks_unused_and_stays() -> None:
     size = 48 * MIB
     with boot("6.12", swap=Zram(512)) as guest:

@@ -40,6 +40,9 @@ pub struct Status {
     pub preparing: Option<PreparingView>,
     /// Today's figures.
     pub today: Today,
+    /// The memory that sweeps took to swap since the daemon started, and that is still there.
+    #[serde(default)]
+    pub held_out_bytes: Bytes,
     /// Swap and its limits; `None`: no swap.
     pub swap: Option<SwapView>,
     /// The hibernation image.
@@ -188,6 +191,9 @@ pub struct Explanation {
     /// With `goal = "auto"`: whether somebody is there, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub presence: Option<String>,
+    /// What sweeps of the group have cost; `None`: the machine, or a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regret: Option<RegretView>,
     /// The guards, and how near they are to their limits.
     pub guards: Vec<String>,
 }
@@ -207,6 +213,28 @@ pub struct Today {
     pub swapped_out: Bytes,
     /// CPU time of the reclaiming thread.
     pub cpu_ms: u64,
+    /// The time that tasks of swept groups waited for memory, beyond that before the sweeps.
+    #[serde(default)]
+    pub waited_ms: u64,
+    /// The memory that came back into swept groups, beyond that before the sweeps.
+    #[serde(default)]
+    pub refaulted_bytes: Bytes,
+    /// Both were not known for a while, so they may be more.
+    #[serde(default)]
+    pub regret_incomplete: bool,
+}
+
+/// What sweeps of a group have cost, and what they gained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegretView {
+    /// The memory that sweeps took to swap and that is still there.
+    pub held_out_bytes: Bytes,
+    /// Today: the time that tasks waited for memory, beyond that before the sweeps.
+    pub waited_ms: u64,
+    /// Today: the memory that came back, beyond that before the sweeps.
+    pub refaulted_bytes: Bytes,
+    /// A counter was not known for a while, so the cost may be higher.
+    pub incomplete: bool,
 }
 
 /// The sampling of history, for `omr status`.

@@ -59,6 +59,14 @@ impl Books {
         }
     }
 
+    /// Once a second: writes down what sweeps have cost. `all`: also what has only begun, as the
+    /// daemon ends.
+    pub fn record_regrets(&mut self, now: Monotonic, time: u64, all: bool) {
+        for line in self.tally.regret_lines(now, time, all) {
+            self.ledger.add(&line);
+        }
+    }
+
     /// Writes the write budget to disk when it has changed.
     pub fn save(&mut self, writes: &Writes) {
         if self.saved == *writes {
@@ -99,7 +107,7 @@ fn read_writes(state_dir: &Path, now: u64) -> Writes {
             Entry::Sweep(swept) => (swept.time, swept.swapped_out),
             Entry::Prepare(prepared) => (prepared.time, prepared.swapped_out),
             Entry::Hint(hinted) => (hinted.time, hinted.swapped_out),
-            Entry::LeftAlone { .. } | Entry::Refaults { .. } => return,
+            Entry::LeftAlone { .. } | Entry::Refaults { .. } | Entry::Regret(_) => return,
         };
         // A time in the future counts as now: older writes must not be forgotten because of it.
         writes.add(time.min(now) / 3600, bytes);

@@ -26,6 +26,7 @@ use crate::own_reclaim::Reclaimed;
 use crate::preparing::Preparation;
 use crate::processes::{Processes, is_there};
 use crate::readings::{Readings, Warming};
+use crate::regrets::{self, RegretReader};
 use crate::server::Peer;
 use crate::settings::Settings;
 use crate::statements;
@@ -45,6 +46,7 @@ pub struct Daemon {
     pub work: Work,
     pub sweeps: Sweeps,
     pub books: Books,
+    pub regrets: RegretReader,
     pub statements: StatementStore,
     pub processes: Processes,
     pub aging: Aging,
@@ -65,6 +67,7 @@ impl Daemon {
             work,
             sweeps: Sweeps::new()?,
             books,
+            regrets: RegretReader::default(),
             statements: host.load_statements(),
             processes: Processes::new(Finder::new(&settings.loaded.processes), now),
             aging: Aging::new(&settings.config.history, aging, now),
@@ -117,7 +120,10 @@ impl Daemon {
         self.check_aging(now);
         let world = &self.world;
         let refaults = |id| world.node(id).and_then(|node| node.refaults);
-        self.books.record_refaults(now, self.host.wall(), refaults);
+        let time = self.host.wall();
+        self.books.record_refaults(now, time, refaults);
+        regrets::read(self, now, time);
+        self.books.record_regrets(now, time, false);
     }
 
     // Groups.
@@ -126,6 +132,7 @@ impl Daemon {
     fn scan_if_due(&mut self, now: Monotonic) {
         let is_due = now >= self.world.next_scan;
         let warming = self.readings.notice_warming();
+        self.regrets.note_warming(warming);
         self.mind.state.set_warming(warming != Warming::No);
         match warming {
             // Refaults since the last scan must not count later.
@@ -154,6 +161,7 @@ impl Daemon {
         let is_there = |id: GroupId| ids.binary_search(&id).is_ok();
         self.mind.state.retain(&ids);
         self.books.tally.retain(is_there);
+        self.regrets.regrets.retain(is_there);
         self.aging.retain(is_there);
         self.statements.retain_groups(is_there);
     }
@@ -253,6 +261,7 @@ impl Daemon {
         let config = &self.settings.config;
         match self.sweeps.begin(&self.host, config, &mut self.world, &self.mind.state, next) {
             Some(order) => {
+                regrets::note_sweep(self, id, None);
                 if self.sweeps.running.as_ref().is_some_and(|running| running.is_probe) {
                     self.aging.probes.begin(id, self.host.now(), job.amount);
                     self.aging.tell_policy(&mut self.world);
@@ -309,6 +318,7 @@ impl Daemon {
     }
 
     fn finish_sweep(&mut self, id: GroupId, report: Report, on_disk: bool) {
+        regrets::note_sweep(self, id, Some(report.freed_anon));
         let Some(running) = self.sweeps.finish(&self.host, &report) else { return };
         let (now, time) = (self.host.now(), self.host.wall());
         let finished = Finished {
@@ -605,5 +615,6 @@ impl Daemon {
         while let Some(outcome) = self.work.outcome() {
             self.finish(outcome);
         }
+        self.books.record_regrets(self.host.now(), self.host.wall(), true);
     }
 }

@@ -33,6 +33,8 @@ mod probes;
 mod process_views;
 mod processes;
 mod readings;
+mod regret_today;
+mod regrets;
 mod requests;
 mod server;
 mod settings;

@@ -57,6 +57,7 @@ pub fn explain(processes: &Processes, kernel: &Kernel, now: Monotonic, pid: u32)
         goal: None,
         presence: None,
         class: Some(format!("{}: {}", found.process.class.name(), found.origin)),
+        regret: None,
         guards: found.process.unfocused.map(|since| unfocused(now, since)).into_iter().collect(),
     };
     let Some(ranked) = processes.ranked().iter().find(|ranked| ranked.id == found.process.id) else {

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use omr_control::status::Today;
 use omr_history::ledger::{self, Entry, Swept};
-use omr_units::{Bytes, GroupId, Monotonic};
+use omr_policy::regret::Regret;
+use omr_units::{Bytes, GroupId, Monotonic, millis};
+
+use crate::regret_today::RegretToday;
 
 const DAY: u64 = 86_400;
 /// Refaults after this time hardly belong to the sweep.
@@ -41,6 +44,9 @@ pub struct Tally {
     groups: HashMap<GroupId, PerGroup>,
     watched: Vec<Watched>,
     last_sweep: u64,
+    regret: RegretToday,
+    /// Lines of the day that is over.
+    lines: Vec<Entry>,
 }
 
 impl Tally {
@@ -50,11 +56,17 @@ impl Tally {
         let read = ledger::read(state_dir, |entry| match entry {
             Entry::Sweep(swept) => tally.count(&swept),
             Entry::Refaults { time, bytes, .. } if time / DAY == tally.today.day => tally.today.came_back += bytes,
-            Entry::Refaults { .. } | Entry::LeftAlone { .. } | Entry::Prepare(_) | Entry::Hint(_) => {}
+            Entry::Regret(line) if line.time / DAY == tally.today.day => tally.regret.count_line(&line),
+            Entry::Regret(_)
+            | Entry::Refaults { .. }
+            | Entry::LeftAlone { .. }
+            | Entry::Prepare(_)
+            | Entry::Hint(_) => {}
         });
         if let Err(err) = read {
             log::warn!("{err:#}");
         }
+        tally.show_regret();
         tally
     }
 
@@ -128,8 +140,40 @@ impl Tally {
         }
     }
 
+    /// Adds what sweeps of a group have cost.
+    pub fn add_regret(&mut self, now: Monotonic, time: u64, group: &str, regret: Regret) {
+        self.roll(time);
+        if regret.is_none() {
+            return;
+        }
+        self.regret.add(now, group, regret);
+        self.show_regret();
+    }
+
+    fn show_regret(&mut self) {
+        self.today.waited_ms = millis(self.regret.total.waited);
+        self.today.refaulted_bytes = self.regret.total.refaults;
+        self.today.regret_incomplete = self.regret.total.is_incomplete;
+    }
+
+    /// What sweeps of a group have cost today.
+    pub fn regret(&self, group: &str) -> Regret {
+        self.regret.group(group)
+    }
+
+    /// Returns lines about costs that began some minutes ago, or yesterday. `all`: about all costs,
+    /// as the daemon ends.
+    pub fn regret_lines(&mut self, now: Monotonic, time: u64, all: bool) -> Vec<Entry> {
+        self.roll(time);
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.extend(if all { self.regret.all_lines(time) } else { self.regret.due_lines(now, time) });
+        lines
+    }
+
     fn roll(&mut self, time: u64) {
         if time / DAY != self.today.day {
+            let last_second = self.today.day.saturating_mul(DAY).saturating_add(DAY - 1);
+            self.lines.extend(std::mem::take(&mut self.regret).all_lines(last_second));
             self.today = Today { day: time / DAY, ..Today::default() };
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use omr_control::status::{Explanation, GoalView, GroupView, ImageView, Status, SwapView, SweepView};
+use omr_control::status::{Explanation, GoalView, GroupView, ImageView, RegretView, Status, SwapView, SweepView};
 use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
 use omr_policy::need::need;
@@ -91,6 +91,7 @@ pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
         sweep,
         preparing: daemon.preparation.view(now, daemon.work.progress().freed),
         today: daemon.books.tally.today.clone(),
+        held_out_bytes: daemon.regrets.regrets.held_of_all(),
         swap: swap_view(daemon),
         image: Some(image_view(daemon)),
         hinting: daemon.processes.hints().running().map(|hint| daemon.processes.name(hint.id)),
@@ -126,6 +127,16 @@ fn group_view(
     })
 }
 
+fn regret_view(daemon: &Daemon, id: GroupId, path: &str) -> RegretView {
+    let regret = daemon.books.tally.regret(path);
+    RegretView {
+        held_out_bytes: daemon.regrets.regrets.held(id),
+        waited_ms: millis(regret.waited),
+        refaulted_bytes: regret.refaults,
+        incomplete: regret.is_incomplete,
+    }
+}
+
 /// The reason why a group is, or is not, swept; without a group, the last decision.
 pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<Explanation> {
     let goal = goal_view(daemon);
@@ -137,6 +148,7 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
         class: None,
         goal: goal.words.map(|words| format!("{}: {words}", Goal::Auto.name())),
         presence: goal.presence_words,
+        regret: None,
         guards: Vec::new(),
     };
     let age = omr_policy::short(now.since(daemon.mind.decided)).to_string();
@@ -164,6 +176,7 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
     let path = daemon.host.kernel.group_path(path);
     let Some(node) = daemon.world.tree.find(path) else { return Err(no_group(path)) };
     explanation.group = Some(path.to_string_lossy().into_owned());
+    explanation.regret = Some(regret_view(daemon, node.id, &path.to_string_lossy()));
     if let Some(assignment) = daemon.world.tree.assignment(node) {
         explanation.class = Some(format!("{}: {}", assignment.class.name(), assignment.explain(path)));
         explanation.guards.extend(assignment.unfocused.map(|since| unfocused(now, since)));

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::ptr;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mlock, mmap, mmap_anonymous, mprotect, munmap};
@@ -20,6 +21,12 @@ pub(crate) struct Args {
     /// Additional shared memory
     #[arg(long, default_value = "0")]
     shared: Amount,
+    /// The shared memory is filled by a child process that has ended
+    #[arg(long)]
+    by_child: bool,
+    /// Share of the shared memory that is read every second
+    #[arg(long, default_value_t = 0, value_name = "PERCENT")]
+    hot: u8,
     /// Additional locked private memory
     #[arg(long, default_value = "0")]
     locked: Amount,
@@ -49,7 +56,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let signals = Signals::block(&[libc::SIGUSR1, libc::SIGTERM])?;
     let pattern = Pattern::new(1, 0);
     let private = map(args.amount.bytes()?, MapFlags::PRIVATE, pattern)?;
-    let shared = map(args.shared.bytes()?, MapFlags::SHARED, pattern)?;
+    let shared = if args.by_child {
+        map_by_child(args.shared.bytes()?, pattern)?
+    } else {
+        map(args.shared.bytes()?, MapFlags::SHARED, pattern)?
+    };
     let locked = map(args.locked.bytes()?, MapFlags::PRIVATE, pattern)?;
     let huge = map(args.huge_pages.bytes()?, MapFlags::PRIVATE | MapFlags::HUGETLB, pattern)?;
     let device = if args.device { map_firmware()? } else { 0 };
@@ -75,29 +86,64 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "{}",
         json!({"ready": true, "bytes": size_of_val(private), "start": start, "mappings": mappings, "device": device})
     );
-    while signals.wait(None)? == Some(libc::SIGUSR1) {
-        let errors: usize = [private, shared, locked, huge].into_iter().map(|words| pattern.errors(words)).sum();
-        println!("{}", json!({"verified": size_of_val(private), "errors": errors}));
+    let hot = &shared[..shared.len() / 100 * usize::from(args.hot.min(100))];
+    let turn = (!hot.is_empty()).then_some(Duration::from_secs(1));
+    loop {
+        match signals.wait(turn)? {
+            Some(libc::SIGUSR1) => {
+                let all = [private, shared, locked, huge];
+                let errors: usize = all.into_iter().map(|words| pattern.errors(words)).sum();
+                println!("{}", json!({"verified": size_of_val(private), "errors": errors}));
+            }
+            Some(_) => return Ok(()),
+            None => hot.iter().step_by(PAGE).for_each(|word| _ = black_box(*word)),
+        }
     }
-    Ok(())
+}
+
+/// Maps new shared memory, and has a child process fill it, so that it is in no page table then.
+fn map_by_child(bytes: u64, pattern: Pattern) -> Result<&'static [u64]> {
+    let memory = map_empty(bytes, MapFlags::SHARED)?;
+    // SAFETY: this process has one thread; the child fills the memory and ends.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error()).context("fork"),
+        0 => {
+            fill(memory, pattern);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            let mut status = -1;
+            // SAFETY: waits for the child.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            if status != 0 { bail!("the child ended with status {status}") } else { Ok(memory) }
+        }
+    }
 }
 
 /// Maps new memory and fills it.
 fn map(bytes: u64, flags: MapFlags, pattern: Pattern) -> Result<&'static [u64]> {
+    let memory = map_empty(bytes, flags)?;
+    fill(memory, pattern);
+    Ok(memory)
+}
+
+fn fill(memory: &mut [u64], pattern: Pattern) {
+    memory.iter_mut().enumerate().for_each(|(index, word)| *word = pattern.word(index));
+}
+
+fn map_empty(bytes: u64, flags: MapFlags) -> Result<&'static mut [u64]> {
     let words = usize::try_from(bytes)? / BYTES * PAGE;
     if words == 0 {
-        return Ok(&[]);
+        return Ok(&mut []);
     }
     // SAFETY: a new mapping; existing memory is not touched.
     let start = unsafe { mmap_anonymous(ptr::null_mut(), words * 8, READ_WRITE, flags) }?;
     if start.is_null() {
         bail!("mapped at 0");
     }
-    // SAFETY: the mapping has this many words, is never unmapped, and only this function writes to
-    // it.
-    let memory = unsafe { std::slice::from_raw_parts_mut(start.cast::<u64>(), words) };
-    memory.iter_mut().enumerate().for_each(|(index, word)| *word = pattern.word(index));
-    Ok(memory)
+    // SAFETY: the mapping has this many words, is never unmapped, and only the caller writes to it.
+    Ok(unsafe { std::slice::from_raw_parts_mut(start.cast::<u64>(), words) })
 }
 
 /// Makes a private mapping of the firmware, which is not system memory. Returns its address.

@@ -1,13 +1,15 @@
 //! The ledger: one JSON line for each sweep of a group, and one some minutes later for its
-//! refaults. Each line is one write, so a crash loses at most the last line. A full disk loses only
-//! lines.
+//! refaults and for what it cost. Each line is one write, so a crash loses at most the last line. A
+//! full disk loses only lines.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use omr_policy::rank::{HintKind, ProcessId};
+use omr_policy::regret::Regret;
 use omr_policy::{End, Purpose};
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,32 @@ pub enum Entry {
         /// Seconds since the sweep ended.
         after: u64,
     },
+    /// What sweeps of a group have cost.
+    Regret(RegretLine),
+}
+
+/// What sweeps of a group have cost its tasks since the last such line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RegretLine {
+    /// The time, in seconds since 1970.
+    pub time: u64,
+    /// Path of the group below the mount.
+    pub group: String,
+    /// The time that tasks waited for memory, beyond that before the sweeps.
+    pub waited_ms: u64,
+    /// The memory that came back, beyond that before the sweeps.
+    pub refaulted_bytes: Bytes,
+    /// A counter was not known for some time, so the cost may be higher.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
+}
+
+impl RegretLine {
+    /// The same as an amount.
+    pub fn regret(&self) -> Regret {
+        let waited = Duration::from_millis(self.waited_ms);
+        Regret { waited, refaults: self.refaulted_bytes, is_incomplete: self.incomplete }
+    }
 }
 
 /// One group of one sweep.

@@ -212,16 +212,37 @@ pub fn read_smaps(process: &Dir) -> Result<Vec<Detail>> {
     Ok(all)
 }
 
-/// True if a mapping is shared memory: a file in tmpfs, with or without a name. Follows the link in
-/// `/proc/PID/map_files` (3.3; for root only until 5.9) to the file itself. False if the process or
-/// the mapping is gone.
+/// True if a mapping is shared memory: a file in tmpfs, with or without a name. False if the process
+/// or the mapping is gone.
 pub fn is_shared_memory(process: &Dir, mapping: &Mapping) -> bool {
+    shared_memory(process, mapping).is_some()
+}
+
+/// The file behind a mapping of shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// The length of the file.
+    pub size: Bytes,
+    /// The part of the file that has pages, in memory or in swap.
+    pub allocated: Bytes,
+}
+
+/// Returns the file of a mapping that is shared memory: a file in tmpfs, with or without a name.
+/// Follows the link in `/proc/PID/map_files` (3.3; needs `CAP_SYS_ADMIN`, since 5.9 or
+/// `CAP_CHECKPOINT_RESTORE`) to the file itself. `None`: another mapping, or the process or the
+/// mapping is gone, or the right is missing.
+pub fn shared_memory(process: &Dir, mapping: &Mapping) -> Option<SharedMemory> {
     if !mapping.shared || mapping.backing != Backing::File {
-        return false;
+        return None;
     }
     let name = format!("map_files/{:x}-{:x}", mapping.range.start, mapping.range.end);
-    let file = rustix::fs::openat(process, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    file.and_then(rustix::fs::fstatfs).is_ok_and(|fs| u64::try_from(fs.f_type) == Ok(TMPFS_MAGIC))
+    let file = rustix::fs::openat(process, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let is_tmpfs = u64::try_from(rustix::fs::fstatfs(&file).ok()?.f_type) == Ok(TMPFS_MAGIC);
+    let stat = rustix::fs::fstat(&file).ok().filter(|_| is_tmpfs)?;
+    Some(SharedMemory {
+        size: Bytes(stat.st_size.try_into().ok()?),
+        allocated: Bytes(u64::try_from(stat.st_blocks).ok()?.saturating_mul(512)),
+    })
 }
 
 /// `TMPFS_MAGIC`, include/uapi/linux/magic.h.

@@ -18,6 +18,7 @@
 //! * [`advise::advise`]: with which limits could a group live, judging by days of samples?
 //! * [`threshold::Threshold`]: from which age on will memory of a group not be missed?
 //! * [`probe::Probe`]: how much may be taken where nothing tells the age of memory?
+//! * [`regret::Regrets`]: what did sweeps cost the tasks of the swept groups?
 //! * [`trial::Trial`]: can a group live with less memory, and with how much less?
 //! * [`numa::advise`]: on which nodes is a group's memory, and where would it be better?
 #![no_std]
@@ -43,6 +44,7 @@ mod purpose;
 mod quiet;
 pub mod rank;
 mod reason;
+pub mod regret;
 pub mod schedule;
 mod signals;
 mod state;

@@ -5,6 +5,7 @@ pub mod measurement;
 pub mod no_recency;
 pub mod observe;
 pub mod resident;
+pub mod shared_regions;
 pub mod smaps;
 pub mod tracker;
 

@@ -20,16 +20,7 @@ use super::resident::is_counted;
 /// The kernel walks page tables for this, some milliseconds per 100 MiB, and `mmap(2)` of the
 /// process waits meanwhile.
 pub fn read(kernel: &Kernel, group: &Group, enough: Bytes, stop: &Flag) -> Result<Bytes> {
-    let mut accounted = Accounted::default();
-    memcg::walk(group.dir(), &mut accounted)?;
-    let mut buffer = Vec::new();
-    let mut resident = |pid| {
-        let process = Process::open(kernel, pid).ok()?;
-        let resident = ProcessMemory::read(process.dir(), &mut buffer).ok()?.resident?;
-        Some((resident, process))
-    };
-    let mut processes: Vec<(Bytes, Process)> = accounted.pids.into_iter().filter_map(&mut resident).collect();
-    processes.sort_by_key(|(resident, _)| Reverse(*resident));
+    let processes = processes_by_size(kernel, group)?;
     let mut rest: Bytes = processes.iter().map(|(resident, _)| *resident).sum();
     let mut advised = Bytes::ZERO;
     for (resident, process) in processes {
@@ -43,6 +34,22 @@ pub fn read(kernel: &Kernel, group: &Group, enough: Bytes, stop: &Flag) -> Resul
         advised += no_recency.filter_map(|detail| detail.resident).sum();
     }
     Ok(advised)
+}
+
+/// Returns the processes whose memory the group accounts for, with their resident memory, the
+/// largest first.
+pub(super) fn processes_by_size(kernel: &Kernel, group: &Group) -> Result<Vec<(Bytes, Process)>> {
+    let mut accounted = Accounted::default();
+    memcg::walk(group.dir(), &mut accounted)?;
+    let mut buffer = Vec::new();
+    let mut resident = |pid| {
+        let process = Process::open(kernel, pid).ok()?;
+        let resident = ProcessMemory::read(process.dir(), &mut buffer).ok()?.resident?;
+        Some((resident, process))
+    };
+    let mut processes: Vec<(Bytes, Process)> = accounted.pids.into_iter().filter_map(&mut resident).collect();
+    processes.sort_by_key(|(resident, _)| Reverse(*resident));
+    Ok(processes)
 }
 
 /// The processes of a group, and of the groups below it without a memory controller.

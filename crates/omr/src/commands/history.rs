@@ -125,6 +125,14 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 printable(group),
                 short(Duration::from_secs(*after)),
             ),
+            Entry::Regret(line) => outln!(
+                "{}  {}: sweeps cost {}{} of waiting and {} of refaults",
+                time(line.time),
+                printable(&line.group),
+                if line.incomplete { "at least " } else { "" },
+                short(Duration::from_millis(line.waited_ms)),
+                line.refaulted_bytes,
+            ),
         }
     }
     Ok(Exit::Done)

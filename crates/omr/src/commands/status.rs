@@ -9,7 +9,7 @@ use omr_base::text::printable;
 use omr_base::{cancel, paths, when};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
-use omr_control::status::{Explanation, GroupView, ImageView, Status};
+use omr_control::status::{Explanation, GroupView, ImageView, RegretView, Status};
 use omr_machine::{processes, statements};
 use omr_policy::statement::Presence;
 use omr_policy::{ColdAmount, Decision, Mode, short};
@@ -190,7 +190,23 @@ fn print_today(status: &Status) -> Result<()> {
         today.came_back,
         short(Duration::from_millis(today.cpu_ms)),
     );
+    let cost = cost(today.waited_ms, today.refaulted_bytes, today.regret_incomplete);
+    outln!("held out: {} now, {cost} today", status.held_out_bytes);
     Ok(())
+}
+
+/// Describes the time that tasks waited, and what came back.
+fn cost(waited_ms: u64, refaults: Bytes, incomplete: bool) -> String {
+    let least = if incomplete { "at least " } else { "" };
+    format!("cost {least}{} of waiting and {refaults} of refaults", short(Duration::from_millis(waited_ms)))
+}
+
+/// Returns a line about what sweeps of a group have cost, if there was one.
+fn about_regret(regret: &RegretView) -> Option<String> {
+    let RegretView { held_out_bytes, waited_ms, refaulted_bytes, incomplete } = *regret;
+    let is_any = incomplete || waited_ms > 0 || held_out_bytes + refaulted_bytes > Bytes::ZERO;
+    let cost = cost(waited_ms, refaulted_bytes, incomplete);
+    is_any.then(|| format!("{held_out_bytes} held out now, {cost} today"))
 }
 
 /// Returns a line about a goal that depends on the machine's need, unless the first line says it.
@@ -258,6 +274,9 @@ pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
     }
     if let Some(class) = explanation.class {
         outln!("class: {}", printable(&class));
+    }
+    if let Some(line) = explanation.regret.as_ref().and_then(about_regret) {
+        outln!("regret: {line}");
     }
     if !explanation.guards.is_empty() {
         outln!("guards: {}", explanation.guards.join("; "));

@@ -95,7 +95,8 @@ struct Summary {
     window_seconds: f64,
     #[serde(flatten)]
     figures: Figures,
-    /// The least size of tmpfs files that are not mapped. Part of `memory`; their use is not seen.
+    /// The least size of shared memory and tmpfs files that are in no page table. Part of `memory`;
+    /// their use through read and write is not seen.
     tmpfs_unseen: Option<Bytes>,
     /// Refaults since the window began. If such memory was reclaimed again, no other figure has it.
     came_back: Option<Bytes>,
@@ -438,7 +439,11 @@ fn describe(summary: &Summary, window: Duration, per_node: bool) -> String {
     write_groups(&mut text, &summary.groups, window);
     text.push('\n');
     if let Some(unseen) = summary.tmpfs_unseen.filter(|&unseen| unseen >= Bytes::mib(1)) {
-        let _ = writeln!(text, "At least {unseen} are tmpfs files, whose use through read and write is not seen.");
+        let _ = writeln!(
+            text,
+            "At least {unseen} of shared memory and tmpfs files are in no page table; their use through read and \
+             write is not seen."
+        );
     }
     if let Some(came_back) = summary.came_back.filter(|&bytes| bytes > Bytes::ZERO) {
         let _ = writeln!(text, "{came_back} refaulted meanwhile; if it was reclaimed again, it is used memory, too.");

@@ -79,6 +79,11 @@ fn assert_status_tells_of_a_sweep(root: &FakeRoot, daemon: &Daemon) {
         shown.contains("today: 1 sweep, 5.00 MiB freed, 0 B came back (0 %), swap written 4.00 MiB of 20.0 GiB"),
         "{shown}"
     );
+    // The groups here have no memory.pressure.
+    assert!(
+        shown.contains("\nheld out: 0 B now, cost at least 0 ms of waiting and 0 B of refaults today\n"),
+        "{shown}"
+    );
     assert!(
         shown.lines().any(|line| line.starts_with("  foreground  fore.scope ") && line.ends_with("never swept")),
         "{shown}"

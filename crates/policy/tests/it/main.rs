@@ -8,6 +8,7 @@ mod choose;
 mod cold;
 mod cost;
 mod desk;
+mod harm;
 mod idle;
 mod json;
 mod laws;

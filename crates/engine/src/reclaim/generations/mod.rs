@@ -33,7 +33,7 @@ use self::gauge::{Gauge, Readings};
 use self::lists::{NextStep, cache, can_evict, next_step, not_aged, reach};
 use super::report::{Report, run_job};
 use super::target::Target;
-use crate::aging::no_recency;
+use crate::aging::{no_recency, shared_regions};
 use crate::session::{Progress, Session};
 
 pub use self::gauge::{swap_left, with_swap_limit};
@@ -84,7 +84,9 @@ struct Run<'g> {
 struct Unseen {
     /// The most of it that does not count.
     little: Bytes,
-    /// Files in tmpfs that are not mapped.
+    /// All shared memory, with files in tmpfs.
+    shmem: Bytes,
+    /// Shared memory that is in no page table: unused regions, or files in tmpfs.
     unmapped: Bytes,
     /// The processes' mappings were checked.
     is_checked: bool,
@@ -113,7 +115,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
         let stat = group.read_stat(&mut buffer)?;
         report.size = group.read_current(&mut buffer)?;
         report.refaults = stat.refaults().map(|pages| pages.bytes(page));
-        let Some(unseen) = Unseen::of(&stat, report) else { return Ok(End::NotSeen) };
+        let Some(unseen) = Unseen::of(&stat) else { return Ok(End::NotSeen) };
         let swap = SwapSpace::read(kernel).context("the kernel's list of swap devices cannot be read")?;
         if swap.total == Bytes::ZERO {
             return Ok(End::SwapFloor);
@@ -273,12 +275,20 @@ impl<'s, 'a> Evictor<'s, 'a> {
     /// mappings are checked once in a run, and only if there is something to evict, as that takes
     /// some time.
     fn sees_use(&self, run: &mut Run<'_>, report: &mut Report) -> Result<bool> {
-        let Unseen { little, unmapped, is_checked } = &mut run.unseen;
+        let Unseen { little, shmem, unmapped, is_checked } = &mut run.unseen;
         if std::mem::replace(is_checked, true) {
             return Ok(true);
         }
-        let (kernel, group) = (run.gauge.kernel, run.gauge.group);
-        let advised = no_recency::read(kernel, group, *little - *unmapped, self.session.cancel)?;
+        let (kernel, group, cancel) = (run.gauge.kernel, run.gauge.group, self.session.cancel);
+        if *unmapped > *little {
+            let regions = shared_regions::read(kernel, group, cancel)?;
+            *unmapped = shared_regions::unseen(*shmem, *unmapped, regions, *little);
+        }
+        if *unmapped > *little {
+            report.error = Some(format!("{unmapped} or more are files in tmpfs that are not mapped"));
+            return Ok(false);
+        }
+        let advised = no_recency::read(kernel, group, *little - *unmapped, cancel)?;
         let is_little = *unmapped + advised <= *little;
         if !is_little {
             report.error = Some(format!("{advised} or more are under madvise(MADV_RANDOM) or MADV_SEQUENTIAL"));
@@ -311,19 +321,13 @@ impl Run<'_> {
 }
 
 impl Unseen {
-    /// `None`: too much of the group is files in tmpfs that are not mapped, or that is not known.
-    fn of(stat: &MemoryStat, report: &mut Report) -> Option<Self> {
+    /// `None`: the kernel does not show how much shared memory the group has.
+    fn of(stat: &MemoryStat) -> Option<Self> {
         let little = LITTLE.max(Bytes(stat.swap_backed().unwrap_or_default().0 / LITTLE_PART));
-        // Shared memory beyond all that is mapped of files and shared memory is surely not mapped.
-        // It is used through read and write, if at all.
-        let unmapped = stat.shmem.zip(stat.file_mapped).map(|(shmem, mapped)| shmem - mapped);
-        match unmapped {
-            Some(unmapped) if unmapped <= little => Some(Unseen { little, unmapped, is_checked: false }),
-            much => {
-                report.error = much.map(|bytes| format!("{bytes} or more are files in tmpfs that are not mapped"));
-                None
-            }
-        }
+        let shmem = stat.shmem?;
+        // Shared memory beyond all that is mapped of files and shared memory is surely in no page
+        // table.
+        Some(Unseen { little, shmem, unmapped: shmem - stat.file_mapped?, is_checked: false })
     }
 }
 

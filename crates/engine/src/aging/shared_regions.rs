@@ -1,0 +1,117 @@
+//! Shared memory that processes have mapped: shared buffers of databases, for example.
+//!
+//! `file_mapped` of `memory.stat` only counts pages that are in a page table now. Memory of a
+//! mapping that is in no page table, because the process that used it has ended, is used through
+//! page faults, which set accessed bits. So MGLRU sees its use, unlike that of a file in tmpfs that
+//! programs read and write.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use omr_base::cancel::Flag;
+use omr_kernel::Kernel;
+use omr_kernel::maps::{self, Detail, Layout, Mapping, SharedMemory};
+use omr_kernel::memcg::Group;
+use omr_kernel::process::Process;
+use omr_units::Bytes;
+
+use super::no_recency::processes_by_size;
+
+/// The most processes that are read. Most programs have mapped a region in all their processes.
+const MOST_PROCESSES: usize = 64;
+/// The most shared files that are opened.
+const MOST_FILES: usize = 1024;
+
+/// Returns the memory in RAM of all shared memory that one of the group's processes has mapped from
+/// its beginning to its end. Other mappings do not count, nor what may not be read.
+pub fn read(kernel: &Kernel, group: &Group, stop: &Flag) -> Result<Bytes> {
+    let mut files = HashMap::new();
+    for (_, process) in processes_by_size(kernel, group)?.into_iter().take(MOST_PROCESSES) {
+        if stop.is_set() || files.len() >= MOST_FILES {
+            break;
+        }
+        // The process has ended, or this process may not read it.
+        let Ok(layout) = Layout::read(process.dir()) else { continue };
+        add(&process, layout.mappings(), &mut files);
+    }
+    Ok(files.into_values().flatten().sum())
+}
+
+/// A file: device and inode.
+type File = ((u32, u32), u64);
+
+/// Adds the files of a process that are not known yet. `None`: not mapped as a whole.
+fn add(process: &Process, mappings: &[Mapping], files: &mut HashMap<File, Option<Bytes>>) {
+    // Reading them walks the page tables, so they are read only where there is a new file.
+    let mut details: Option<Vec<Detail>> = None;
+    for mapping in mappings.iter().filter(|mapping| mapping.shared) {
+        let Some(file) = mapping.file else { continue };
+        let known = (file.device, file.inode);
+        if files.len() >= MOST_FILES || files.get(&known).is_some_and(Option::is_some) {
+            continue;
+        }
+        let memory = maps::shared_memory(process.dir(), mapping).filter(|memory| is_whole(mapping, memory));
+        let resident = memory.and_then(|memory| {
+            let details = details.get_or_insert_with(|| maps::read_smaps(process.dir()).unwrap_or_default());
+            let detail = details.iter().find(|detail| detail.mapping == *mapping)?;
+            Some(memory.allocated - detail.swapped?)
+        });
+        files.insert(known, resident);
+    }
+}
+
+/// Returns true if the mapping has all of the file. Then `Swap` of smaps is that of the whole file.
+fn is_whole(mapping: &Mapping, memory: &SharedMemory) -> bool {
+    let length = mapping.range.end - mapping.range.start;
+    mapping.file.is_some_and(|file| file.offset == 0) && Bytes(length) >= memory.size
+}
+
+/// Returns the shared memory whose use MGLRU may not see: files in tmpfs that programs only read and
+/// write.
+///
+/// `shmem`: all shared memory of the group. `unmapped`: the part that is in no page table.
+/// `regions`: the memory of [`read`]. More of it than the group has belongs to another group at
+/// least in part, and then it is not known how much of it is this group's.
+pub fn unseen(shmem: Bytes, unmapped: Bytes, regions: Bytes, little: Bytes) -> Bytes {
+    match regions <= shmem + little {
+        true => unmapped.min(shmem - regions),
+        false => unmapped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_in_mapped_regions_is_seen_and_the_rest_is_not() {
+        let unseen = |shmem, unmapped, regions| {
+            super::unseen(Bytes::mib(shmem), Bytes::mib(unmapped), Bytes::mib(regions), Bytes::mib(4))
+        };
+        // PostgreSQL: nearly all is one region, of which a process has mapped a little just now.
+        assert_eq!(unseen(200, 192, 198), Bytes::mib(2));
+        assert_eq!(unseen(200, 192, 203), Bytes::ZERO, "read at slightly different times");
+        // Files in tmpfs beside it.
+        assert_eq!(unseen(300, 292, 200), Bytes::mib(100));
+        assert_eq!(unseen(300, 50, 200), Bytes::mib(50));
+        // Only files, or processes that may not be read.
+        assert_eq!(unseen(200, 192, 0), Bytes::mib(192));
+        // A region of another group.
+        assert_eq!(unseen(200, 192, 1000), Bytes::mib(192));
+    }
+
+    #[test]
+    fn only_a_mapping_of_the_whole_file_counts() {
+        let mapping = |text: &str| {
+            let mut found = None;
+            maps::parse(text.as_bytes(), |mapping| found = Some(mapping));
+            found.expect("a mapping")
+        };
+        let memory = |size| SharedMemory { size: Bytes(size), allocated: Bytes(4096) };
+        let whole = mapping("10000-20000 rw-s 0 00:01 7 /dev/zero (deleted)\n");
+        assert!(is_whole(&whole, &memory(0x10000)) && is_whole(&whole, &memory(100)));
+        assert!(!is_whole(&whole, &memory(0x10001)));
+        assert!(!is_whole(&mapping("10000-20000 rw-s 1000 00:01 7 /dev/shm/a\n"), &memory(0x10000)));
+        assert!(!is_whole(&mapping("10000-20000 rw-s 0 00:00 0\n"), &memory(1)));
+    }
+}
