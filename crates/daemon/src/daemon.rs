@@ -19,6 +19,7 @@ use crate::aging::{self, Aging};
 use crate::aging_thread::AgingThread;
 use crate::books::Books;
 use crate::effects::{Effect, SparedGroup};
+use crate::giving_back::GivingBack;
 use crate::hint_job::Given;
 use crate::host::Host;
 use crate::mind::Mind;
@@ -49,6 +50,7 @@ pub struct Daemon {
     pub processes: Processes,
     pub aging: Aging,
     pub preparation: Preparation,
+    pub giving_back: GivingBack,
 }
 
 impl Daemon {
@@ -69,6 +71,7 @@ impl Daemon {
             processes: Processes::new(Finder::new(&settings.loaded.processes), now),
             aging: Aging::new(&settings.config.history, aging, now),
             preparation: Preparation::default(),
+            giving_back: GivingBack::new(&host),
             settings,
             host,
         };
@@ -97,6 +100,7 @@ impl Daemon {
                 log::info!("the machine was asleep");
                 // The event is over, and the clock of the deadline stood still.
                 self.end_preparing("the machine was asleep");
+                self.giving_back.slept(now);
             }
             let taken = self.host.now();
             let decision = self.mind.decide(&self.settings, &signals, &self.world.groups);
@@ -113,6 +117,7 @@ impl Daemon {
             self.readings.signals = Some(signals);
             self.act(decision);
         }
+        self.check_giving_back();
         self.check_processes();
         self.check_aging(now);
         let world = &self.world;
@@ -126,7 +131,10 @@ impl Daemon {
     fn scan_if_due(&mut self, now: Monotonic) {
         let is_due = now >= self.world.next_scan;
         let warming = self.readings.notice_warming();
-        self.mind.state.set_warming(warming != Warming::No);
+        self.mind.state.set_warming(warming != Warming::No || self.giving_back.is_running());
+        if warming != Warming::No {
+            self.giving_back.warmed();
+        }
         match warming {
             // Refaults since the last scan must not count later.
             Warming::JustEnded => self.discount_refaults(),
@@ -152,6 +160,7 @@ impl Daemon {
         self.books.tally.retain(is_there);
         self.aging.retain(is_there);
         self.statements.retain_groups(is_there);
+        self.giving_back.retain(is_there);
     }
 
     /// Scans the groups. `omr warm` has caused all refaults since the last scan, so they do not
@@ -231,7 +240,11 @@ impl Daemon {
     }
 
     fn begin_sweep(&mut self, id: GroupId, job: &Job, reason: &Reason) {
-        let next = Next { number: self.books.tally.next_sweep(), id, job, reason };
+        let giving_back = &self.giving_back;
+        let is_remembered =
+            self.is_younger_than_usual(id) && giving_back.remembers(&self.settings, &self.mind.state, id);
+        let absence = is_remembered.then(|| giving_back.absence());
+        let next = Next { number: self.books.tally.next_sweep(), id, job, reason, absence };
         let steady_load = self.mind.state.steady_load();
         let stop = &self.settings.config.stop;
         match self.sweeps.begin(&self.host, stop, &mut self.world, steady_load, next) {
@@ -249,6 +262,7 @@ impl Daemon {
         while let Some(outcome) = self.work.outcome() {
             self.finish(outcome);
             self.begin_to_prepare();
+            self.begin_to_give_back();
             if !self.work.is_busy()
                 && let Some(signals) = self.readings.signals_now(&self.host, &self.settings)
             {
@@ -281,6 +295,11 @@ impl Daemon {
                 self.rank_processes();
                 self.begin_hint();
             }
+            Outcome::GivenBack(result) => {
+                let (now, time) = (self.host.now(), self.host.wall());
+                let effect = self.giving_back.finish(&mut self.mind.state, now, time, result);
+                self.carry_out(effect);
+            }
             Outcome::HandedBack(result) => self.preparation.handed_back(&mut self.mind.state, result),
         }
     }
@@ -300,6 +319,9 @@ impl Daemon {
         self.aging.swept(id, report.freed, matches!(report.end, End::Stopped | End::Timeout));
         self.aging.tell_policy(&mut self.world);
         let unused_for = running.older_than.unwrap_or_default();
+        if running.is_remembered {
+            self.giving_back.note(id, report.freed_anon);
+        }
         self.note_reclaimed(running.path.clone(), report.freed_anon, unused_for, running.began);
         let refaults = running.refaults.or(report.refaults);
         let line = sweeps::line(time, self.settings.config.mode, id, &running, report);
@@ -360,7 +382,44 @@ impl Daemon {
     pub fn stop_all(&mut self, why: &str, reason: Reason) {
         self.stop_hint(why);
         self.stop_sweep(reason);
+        self.stop_giving_back(why);
         self.sweeps.end_number();
+    }
+
+    // Giving back.
+
+    /// Once a second: begins to give back when somebody has come, and ends it after a while.
+    fn check_giving_back(&mut self) {
+        let now = self.host.now();
+        let effect = self.giving_back.check_time(now);
+        self.carry_out(effect);
+        if self.giving_back.is_due(&self.settings, &self.mind.state, now) {
+            // Another order is of no use to whoever came.
+            self.stop_hint("memory is given back");
+            self.stop_sweep(Reason::Warming);
+            self.begin_to_give_back();
+        }
+    }
+
+    /// Gives the worker the order to give back, if it is free.
+    fn begin_to_give_back(&mut self) {
+        if self.work.is_busy() || self.preparation.is_wanted() {
+            return;
+        }
+        let (now, state) = (self.host.now(), &mut self.mind.state);
+        if let Some(order) = self.giving_back.begin(&self.settings, state, &self.world, now) {
+            self.order(order);
+        }
+    }
+
+    fn stop_giving_back(&mut self, why: &str) {
+        let effect = self.giving_back.stop(why);
+        self.carry_out(effect);
+    }
+
+    /// Returns true if a sweep of the group takes memory that would stay with somebody there.
+    fn is_younger_than_usual(&self, id: GroupId) -> bool {
+        self.world.group(id).is_some_and(|group| group.cold_only.is_none())
     }
 
     // Processes.
@@ -561,6 +620,7 @@ impl Daemon {
         self.processes.reconfigure(Finder::new(&self.settings.loaded.processes));
         self.stop_sweep(Reason::Stopping);
         self.stop_hint("the configuration was read again");
+        self.stop_giving_back("the configuration was read again");
         self.mind.state.reconfigured();
         self.aging.reconfigure(&self.settings.config.history, self.host.now());
         self.scan();
@@ -571,6 +631,7 @@ impl Daemon {
     /// Ends the sweep and the threads.
     pub fn end(mut self) {
         self.stop_sweep(Reason::Stopping);
+        self.stop_giving_back(&Reason::Stopping.to_string());
         self.aging.close();
         self.work.close();
         while let Some(outcome) = self.work.outcome() {

@@ -50,7 +50,11 @@ impl Tally {
         let read = ledger::read(state_dir, |entry| match entry {
             Entry::Sweep(swept) => tally.count(&swept),
             Entry::Refaults { time, bytes, .. } if time / DAY == tally.today.day => tally.today.came_back += bytes,
-            Entry::Refaults { .. } | Entry::LeftAlone { .. } | Entry::Prepare(_) | Entry::Hint(_) => {}
+            Entry::Refaults { .. }
+            | Entry::LeftAlone { .. }
+            | Entry::Prepare(_)
+            | Entry::Hint(_)
+            | Entry::GiveBack(_) => {}
         });
         if let Err(err) = read {
             log::warn!("{err:#}");

@@ -89,6 +89,7 @@ pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
         goal: Some(goal_view(daemon)),
         sweep,
         preparing: daemon.preparation.view(now, daemon.work.progress().freed),
+        giving_back: daemon.giving_back.view(daemon.work.progress().hinted),
         today: daemon.books.tally.today.clone(),
         swap: swap_view(daemon),
         image: Some(image_view(daemon)),

@@ -11,6 +11,7 @@ use omr_units::{Bytes, GroupId, Monotonic};
 use crate::config::{Class, Config};
 use crate::cost;
 use crate::gates::wanted;
+use crate::giving_back;
 use crate::pace::Job;
 use crate::presence::permits;
 use crate::reason::Reason;
@@ -34,7 +35,8 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
         return Err(Reason::BackingOff { left: backoff.until.since(signals.now), refaults: backoff.refaults });
     }
     let job = match &group.cold_only {
-        Some(cold_only) => judge_cold(config, state, signals, cold_only, &memory, swept),
+        Some(cold_only) => giving_back::rested(state, group.id, signals.now, cold_only)
+            .and_then(|()| judge_cold(config, state, signals, cold_only, &memory, swept)),
         None if wanted.page_cache => judge_all(config, state, signals, &memory, swept),
         None => judge_swap_backed(config, state, signals, &memory, swept),
     };

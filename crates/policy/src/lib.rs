@@ -32,6 +32,7 @@ pub mod cost;
 mod decide;
 pub mod forecast;
 mod gates;
+mod giving_back;
 mod idle;
 mod judge;
 pub mod need;

@@ -116,6 +116,16 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 short(Duration::from_millis(hint.wall_ms)),
                 hint.stop_reason,
             ),
+            Entry::GiveBack(given) => outln!(
+                "{}  gave back {} of {} that {} groups had lost while everybody was away, {} read from swap, {}; {}",
+                time(given.time),
+                given.asked.min(given.taken),
+                given.taken,
+                given.groups,
+                given.swapped_in,
+                short(Duration::from_millis(given.wall_ms)),
+                printable(&given.stop_reason),
+            ),
             Entry::LeftAlone { time: at, group, reason } => {
                 outln!("{}  {}: not swept: {reason}", time(*at), printable(group))
             }
