@@ -95,7 +95,9 @@ impl Daemon {
         self.carry_out(effects);
         self.scan_if_due(now);
         let scanned = self.host.now();
-        if let Some(signals) = self.readings.take(&self.host, &self.settings, &mut self.world.cpu) {
+        if let Some(mut signals) = self.readings.take(&self.host, &self.settings, &mut self.world.cpu) {
+            let is_acting = self.settings.config.mode == Mode::Act;
+            signals.machine.gives_back = is_acting && self.giving_back.has_room();
             if signals.slept {
                 log::info!("the machine was asleep");
                 // The event is over, and the clock of the deadline stood still.
@@ -104,6 +106,7 @@ impl Daemon {
             }
             let taken = self.host.now();
             let decision = self.mind.decide(&self.settings, &signals, &self.world.groups);
+            self.aging.set_away(self.mind.state.away_age(), &mut self.world);
             // lab/omrlab/scenarios/self_cost.py reads this line.
             log::debug!(
                 "tick: {} groups, scan {} us, snapshot {} us, decision {} us, CPU {} us",
@@ -132,8 +135,8 @@ impl Daemon {
         let is_due = now >= self.world.next_scan;
         let warming = self.readings.notice_warming();
         self.mind.state.set_warming(warming != Warming::No || self.giving_back.is_running());
-        if warming != Warming::No {
-            self.giving_back.warmed();
+        if warming != Warming::No && self.giving_back.warmed() {
+            self.aging.calm(now);
         }
         match warming {
             // Refaults since the last scan must not count later.
@@ -298,6 +301,7 @@ impl Daemon {
             Outcome::GivenBack(result) => {
                 let (now, time) = (self.host.now(), self.host.wall());
                 let effect = self.giving_back.finish(&mut self.mind.state, now, time, result);
+                self.aging.calm(now);
                 self.carry_out(effect);
             }
             Outcome::HandedBack(result) => self.preparation.handed_back(&mut self.mind.state, result),
@@ -321,6 +325,7 @@ impl Daemon {
         let unused_for = running.older_than.unwrap_or_default();
         if running.is_remembered {
             self.giving_back.note(id, report.freed_anon);
+            self.aging.disturb(id);
         }
         self.note_reclaimed(running.path.clone(), report.freed_anon, unused_for, running.began);
         let refaults = running.refaults.or(report.refaults);
@@ -336,7 +341,7 @@ impl Daemon {
     }
 
     /// Tells the running sweep to end, if there is one.
-    fn stop_sweep(&mut self, reason: Reason) {
+    pub(crate) fn stop_sweep(&mut self, reason: Reason) {
         if self.sweeps.stop(reason) {
             self.work.stop();
         }
@@ -386,42 +391,6 @@ impl Daemon {
         self.sweeps.end_number();
     }
 
-    // Giving back.
-
-    /// Once a second: begins to give back when somebody has come, and ends it after a while.
-    fn check_giving_back(&mut self) {
-        let now = self.host.now();
-        let effect = self.giving_back.check_time(now);
-        self.carry_out(effect);
-        if self.giving_back.is_due(&self.settings, &self.mind.state, now) {
-            // Another order is of no use to whoever came.
-            self.stop_hint("memory is given back");
-            self.stop_sweep(Reason::Warming);
-            self.begin_to_give_back();
-        }
-    }
-
-    /// Gives the worker the order to give back, if it is free.
-    fn begin_to_give_back(&mut self) {
-        if self.work.is_busy() || self.preparation.is_wanted() {
-            return;
-        }
-        let (now, state) = (self.host.now(), &mut self.mind.state);
-        if let Some(order) = self.giving_back.begin(&self.settings, state, &self.world, now) {
-            self.order(order);
-        }
-    }
-
-    fn stop_giving_back(&mut self, why: &str) {
-        let effect = self.giving_back.stop(why);
-        self.carry_out(effect);
-    }
-
-    /// Returns true if a sweep of the group takes memory that would stay with somebody there.
-    fn is_younger_than_usual(&self, id: GroupId) -> bool {
-        self.world.group(id).is_some_and(|group| group.cold_only.is_none())
-    }
-
     // Processes.
 
     /// Once a second: scans the processes when it is time, and begins the next hint.
@@ -467,7 +436,7 @@ impl Daemon {
         self.carry_out(effect);
     }
 
-    fn stop_hint(&mut self, why: &str) {
+    pub(crate) fn stop_hint(&mut self, why: &str) {
         let effect = self.processes.stop_hint(why);
         self.carry_out(effect);
     }
@@ -597,7 +566,7 @@ impl Daemon {
     }
 
     /// Gives the worker an order. Stalls before that are not its doing.
-    fn order(&mut self, order: Order) {
+    pub(crate) fn order(&mut self, order: Order) {
         self.sweeps.clear_trigger();
         self.work.order(order);
     }

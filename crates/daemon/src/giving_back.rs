@@ -12,9 +12,10 @@ use anyhow::Result;
 use omr_control::status::GivingBackView;
 use omr_engine::warm::{self, End, Report};
 use omr_history::ledger::{Entry, GivenBack};
-use omr_policy::{Mode, State};
+use omr_policy::{ColdOnly, Mode, Reason, State};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
+use crate::daemon::Daemon;
 use crate::effects::Effect;
 use crate::host::Host;
 use crate::settings::Settings;
@@ -100,13 +101,15 @@ impl GivingBack {
         self.not_before = now + AFTER_SLEEP;
     }
 
-    /// Another process brings all memory back.
-    pub fn warmed(&mut self) {
-        if self.running.is_none() && !self.taken.is_empty() {
+    /// Another process brings all memory back. Returns true if that makes giving back needless.
+    pub fn warmed(&mut self) -> bool {
+        let is_needless = self.running.is_none() && !self.taken.is_empty();
+        if is_needless {
             log::info!("omr warm brings back what was taken while everybody was away");
             self.taken.clear();
             self.absence += 1;
         }
+        is_needless
     }
 
     /// Returns true if memory should be given back now.
@@ -125,7 +128,7 @@ impl GivingBack {
         }
         self.absence += 1;
         let running = Running { taken: std::mem::take(&mut self.taken), began: now, stop: None };
-        log::info!("giving back {} of {} groups: {}", running.bytes(), running.taken.len(), state.presence());
+        log::info!("giving back {}: {}", running.bytes(), state.presence());
         let groups: Vec<(GroupId, PathBuf)> =
             running.taken.keys().filter_map(|id| Some((*id, world.tree.path(*id)?))).collect();
         self.running = Some(running);
@@ -173,6 +176,42 @@ impl GivingBack {
     /// For `omr status`. `back`: what the worker has asked for so far.
     pub fn view(&self, back: Bytes) -> Option<GivingBackView> {
         self.running.as_ref().map(|running| GivingBackView { back, taken: running.bytes() })
+    }
+}
+
+impl Daemon {
+    /// Once a second: begins to give back when somebody has come, and ends it after a while.
+    pub(crate) fn check_giving_back(&mut self) {
+        let now = self.host.now();
+        let effect = self.giving_back.check_time(now);
+        self.carry_out(effect);
+        if self.giving_back.is_due(&self.settings, &self.mind.state, now) {
+            // Another order is of no use to whoever came.
+            self.stop_hint("memory is given back");
+            self.stop_sweep(Reason::Warming);
+            self.begin_to_give_back();
+        }
+    }
+
+    /// Gives the worker the order to give back, if it is free.
+    pub(crate) fn begin_to_give_back(&mut self) {
+        if self.work.is_busy() || self.preparation.is_wanted() {
+            return;
+        }
+        let (now, state) = (self.host.now(), &mut self.mind.state);
+        if let Some(order) = self.giving_back.begin(&self.settings, state, &self.world, now) {
+            self.order(order);
+        }
+    }
+
+    pub(crate) fn stop_giving_back(&mut self, why: &str) {
+        let effect = self.giving_back.stop(why);
+        self.carry_out(effect);
+    }
+
+    /// Returns true if a sweep of the group takes memory that would stay with somebody there.
+    pub(crate) fn is_younger_than_usual(&self, id: GroupId) -> bool {
+        self.world.group(id).is_some_and(|group| group.cold_only.as_ref().is_none_or(ColdOnly::is_younger))
     }
 }
 

@@ -8,11 +8,15 @@ use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
 use omr_policy::need::need;
 use omr_policy::presence::Presence;
-use omr_policy::{Decision, Goal, cost, judge, short};
+use omr_policy::{ColdOnly, Decision, Goal, cost, judge, short};
 use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
 use crate::daemon::Daemon;
 use crate::statements;
+
+/// With `goal = "auto"`, where memory cannot be given back.
+const NO_WAY_BACK: &str =
+    "thresholds hold while everybody is away, too: giving memory back needs CAP_SYS_PTRACE and CAP_SYS_NICE";
 
 /// The number of groups that `omr status` shows: the largest.
 const MOST_GROUPS: usize = 100;
@@ -160,6 +164,9 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
         }
         explanation.guards.extend(swap.no_writes);
     }
+    if daemon.settings.config.goal == Goal::Auto && !daemon.giving_back.is_possible {
+        explanation.guards.push(NO_WAY_BACK.to_owned());
+    }
     let Some(path) = group else { return Ok(explanation) };
     let path = daemon.host.kernel.group_path(path);
     let Some(node) = daemon.world.tree.find(path) else { return Err(no_group(path)) };
@@ -191,6 +198,12 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
             let old = old.unwrap_or_default();
             explanation.next = Some(format!("a sweep of up to {}{old} once the machine is idle", job.amount))
         }
+    }
+    if let Some(ColdOnly { min_age, threshold: Some(threshold), .. }) =
+        seen.cold_only.as_ref().filter(|cold_only| cold_only.is_younger())
+    {
+        let (age, threshold) = (short(*min_age), short(*threshold));
+        explanation.guards.push(format!("away: memory unused for {age}, its threshold is {threshold}"));
     }
     if let Some(learned) = daemon.aging.why(node.id) {
         let phase = if learned.is_settled { "" } else { ", observed only" };

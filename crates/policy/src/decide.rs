@@ -10,6 +10,7 @@ use core::time::Duration;
 use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
+use crate::away;
 use crate::config::Config;
 use crate::cost;
 use crate::gates::{quiet, wanted};
@@ -102,6 +103,7 @@ fn idle(config: &Config, state: &mut State, signals: &Signals) -> Result<Duratio
     }
     // These rules see every tick, whatever else keeps sweeps away.
     state.presence.tick(&config.presence, now, signals.slept, signals.machine.presence.as_ref());
+    away::tick(config, state, &signals.machine);
     let idle = state.idle.tick(&config.idle, now, &signals.machine);
     quiet(config, state, now)?;
     idle
@@ -144,6 +146,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
             (job.amount.0.checked_shr(tries), Reverse(*id))
         });
     let Some((group, mut job, id)) = best else {
+        away::lower(config, state, signals, groups);
         return Decision::Hold { reason: nobody(config, state).err().unwrap_or(Reason::NothingToGain) };
     };
     let wanted = wanted(config, &signals.machine, group.cold_only.is_some()).map_or(Bytes::ZERO, |wanted| wanted.bytes);

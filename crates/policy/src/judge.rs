@@ -112,7 +112,7 @@ fn judge_cold(
     config: &Config,
     state: &State,
     signals: &Signals,
-    ColdOnly { min_age, cold, learned }: &ColdOnly,
+    ColdOnly { min_age, cold, learned, .. }: &ColdOnly,
     memory: &Reclaimable,
     swept: Option<&Swept>,
 ) -> Result<Job, Reason> {

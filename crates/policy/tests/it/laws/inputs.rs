@@ -22,7 +22,12 @@ pub fn cold_only() -> impl Strategy<Value = Option<ColdOnly>> {
         1 => Just(ColdAmount::NotYet),
         1 => Just(ColdAmount::Never { why: "MGLRU off".into() }),
     ];
-    option::of((1u64..1000, cold).prop_map(|(time, cold)| ColdOnly { min_age: seconds(time), cold, learned: false }))
+    option::of((1u64..1000, cold).prop_map(|(time, cold)| ColdOnly {
+        min_age: seconds(time),
+        cold,
+        learned: false,
+        threshold: None,
+    }))
 }
 
 prop_compose! {
@@ -240,7 +245,7 @@ prop_compose! {
         hibernation in (option::of(wild_duration()), option::of(wild_bytes())).boxed(),
         free_page_reporting in option::of(any::<bool>()),
         presence in option::of(facts().boxed()),
-        file_only: bool,
+        flags in any::<(bool, bool)>(),
         cost in cost_facts().boxed(),
     ) -> Machine {
         Machine {
@@ -259,7 +264,8 @@ prop_compose! {
             disk_rate: hibernation.1,
             free_page_reporting,
             presence,
-            file_only,
+            gives_back: flags.0,
+            file_only: flags.1,
             cost,
         }
     }
