@@ -38,6 +38,9 @@ pub struct Status {
     /// The preparation that runs now.
     #[serde(default)]
     pub preparing: Option<PreparingView>,
+    /// The memory that is given back now, because somebody came.
+    #[serde(default)]
+    pub giving_back: Option<GivingBackView>,
     /// Today's figures.
     pub today: Today,
     /// The memory that sweeps took to swap since the daemon started, and that is still there.
@@ -106,6 +109,15 @@ pub struct PreparingView {
     pub left_ms: Option<u64>,
     /// Freed so far.
     pub freed: Bytes,
+}
+
+/// Memory that left while everybody was away, and is given back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GivingBackView {
+    /// The bytes that omr has asked for so far.
+    pub back: Bytes,
+    /// The bytes that left.
+    pub taken: Bytes,
 }
 
 /// Swap and its limits.

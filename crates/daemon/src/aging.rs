@@ -9,6 +9,7 @@ use omr_control::status::HistoryView;
 use omr_history::ledger::Entry;
 use omr_history::{MOST_GROUPS, SMALLEST};
 use omr_machine::groups::tree::Tree;
+use omr_policy::away;
 use omr_policy::schedule::{Due, RuleSchedule, Schedule};
 use omr_policy::threshold::Slo;
 use omr_policy::{Class, ColdAmount, Config, Decision, Machine, Mode, Reason};
@@ -22,6 +23,13 @@ use crate::processes::Processes;
 use crate::thresholds::{Learned, Terms};
 use crate::world::World;
 
+/// Memory younger than the threshold is still being taken.
+const DISTURBED: Monotonic = Monotonic(u64::MAX);
+/// People who come back have used most of what they need after this time.
+const RETURN: Duration = Duration::from_secs(600);
+/// The longest time between two agings of a group: half of the longest threshold.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(4 * 3600);
+
 /// The schedule of the aging thread, and its results.
 pub struct Aging {
     thread: AgingThread,
@@ -34,8 +42,14 @@ pub struct Aging {
     agings: u64,
     cost: Duration,
     last_aging: Option<Monotonic>,
-    /// Memory of groups that is as old as their rules say.
-    cold: HashMap<GroupId, Bytes>,
+    /// Memory of groups that was unused for an age, and that age.
+    cold: HashMap<GroupId, (Duration, Bytes)>,
+    /// The ages of the last order, by group.
+    ordered: HashMap<GroupId, Duration>,
+    /// Groups of which memory younger than the threshold was taken, up to this moment.
+    disturbed: HashMap<GroupId, Monotonic>,
+    /// The age that is in force while everybody is away, where a threshold is longer.
+    away: Option<Duration>,
     /// The reason why that can never be known.
     obstacle: Option<String>,
     /// Memory that the daemon reclaimed since the last order.
@@ -59,6 +73,9 @@ impl Aging {
             cost: Duration::ZERO,
             last_aging: None,
             cold: HashMap::new(),
+            ordered: HashMap::new(),
+            disturbed: HashMap::new(),
+            away: None,
             obstacle: None,
             reclaimed: Vec::new(),
             learned: HashMap::new(),
@@ -112,8 +129,8 @@ impl Aging {
                 self.obstacle = None;
                 self.probes.clear();
                 for (id, bytes) in cold {
-                    match bytes {
-                        Some(bytes) => self.cold.insert(id, bytes),
+                    match bytes.zip(self.ordered.get(&id)) {
+                        Some((bytes, age)) => self.cold.insert(id, (*age, bytes)),
                         None => self.cold.remove(&id),
                     };
                 }
@@ -163,15 +180,27 @@ impl Aging {
         for group in &mut world.groups {
             if let Some(cold_only) = &mut group.cold_only {
                 if let Some(learned) = self.learned.get(&group.id).filter(|_| cold_only.learned) {
-                    cold_only.min_age = learned.step.age();
+                    let threshold = learned.step.age();
+                    cold_only.threshold = learned.is_observed.then_some(threshold);
+                    cold_only.min_age =
+                        cold_only.threshold.map_or(threshold, |threshold| away::age(self.away, threshold));
                 }
                 let probed = |why| self.probes.amount(group.id, why).filter(|_| cold_only.learned);
                 cold_only.cold = match (&self.obstacle, self.cold.get(&group.id)) {
                     (Some(why), _) => probed(why).unwrap_or_else(|| ColdAmount::Never { why: why.clone() }),
-                    (None, Some(bytes)) => ColdAmount::Known { bytes: *bytes },
-                    (None, None) => ColdAmount::NotYet,
+                    // Memory that is older is this old as well.
+                    (None, Some((age, bytes))) if *age >= cold_only.min_age => ColdAmount::Known { bytes: *bytes },
+                    (None, _) => ColdAmount::NotYet,
                 };
             }
+        }
+    }
+
+    /// Once a second: takes in the age that is in force while everybody is away.
+    pub fn set_away(&mut self, away: Option<Duration>, world: &mut World) {
+        if std::mem::replace(&mut self.away, away) != away {
+            log::debug!("away age {:?}", away.map(|age| age.as_secs()));
+            self.tell_policy(world);
         }
     }
 
@@ -210,19 +239,22 @@ impl Aging {
     fn aged_by(&self, group: &omr_policy::Group) -> Option<Duration> {
         let cold_only = group.cold_only.as_ref()?;
         let is_settled = || self.learned.get(&group.id).is_some_and(|learned| learned.is_settled);
-        (!cold_only.learned || is_settled()).then_some(cold_only.min_age)
+        let is_known_by_age = || is_settled() || cold_only.is_younger();
+        (!cold_only.learned || is_known_by_age()).then_some(cold_only.min_age)
     }
 
     fn order(&mut self, due: Due, ages: Vec<Duration>, size: Bytes, terms: Terms, world: &World, of: &Processes) {
         let background = || world.groups.iter().filter(|group| group.class == Class::Background);
-        let by_age = background().filter_map(|group| Some((group.id, self.aged_by(group)?))).collect();
+        let by_age: HashMap<_, _> = background().filter_map(|group| Some((group.id, self.aged_by(group)?))).collect();
         let mut groups = choose(&world.tree, &by_age);
         let learning = background().filter(|group| group.cold_only.as_ref().is_some_and(|cold_only| cold_only.learned));
         let learning: HashMap<GroupId, Bytes> = learning.filter_map(|group| Some((group.id, group.current?))).collect();
         for group in &mut groups {
             group.learns = learning.contains_key(&group.id);
+            group.disturbed = self.disturbed.get(&group.id).copied();
             group.own = learning.get(&group.id).copied().unwrap_or_default();
         }
+        self.ordered = by_age;
         if due.sample {
             let before = std::mem::take(&mut self.peaks);
             for group in &mut groups {
@@ -236,6 +268,21 @@ impl Aging {
         self.thread.order(Order { due, ages, groups, processes, reclaimed, terms, size });
     }
 
+    /// Memory younger than the threshold of a group is being taken. What comes back of it says
+    /// nothing about the threshold, until [`calm`](Aging::calm).
+    pub fn disturb(&mut self, id: GroupId) {
+        self.disturbed.insert(id, DISTURBED);
+    }
+
+    /// No memory younger than thresholds is taken any more, and what could be given back was. What
+    /// is still missing comes back within [`RETURN`].
+    pub fn calm(&mut self, now: Monotonic) {
+        let until = now + RETURN;
+        self.disturbed.values_mut().for_each(|moment| *moment = (*moment).min(until));
+        // No interval is longer.
+        self.disturbed.retain(|_, moment| now.since(*moment) < LONGEST_INTERVAL);
+    }
+
     /// Keeps what the daemon reclaimed for the next order.
     pub fn note_reclaimed(&mut self, reclaimed: Reclaimed) {
         own_reclaim::note(&mut self.reclaimed, reclaimed);
@@ -244,7 +291,7 @@ impl Aging {
     /// After a sweep of the group: what was freed is not there any more. A sweep that was not cut
     /// short has left nothing that is old.
     pub fn swept(&mut self, id: GroupId, freed: Bytes, is_cut_short: bool) {
-        if let Some(cold) = self.cold.get_mut(&id) {
+        if let Some((_, cold)) = self.cold.get_mut(&id) {
             *cold = if is_cut_short { *cold - freed } else { Bytes::ZERO };
         }
     }
@@ -257,6 +304,7 @@ impl Aging {
     /// Forgets groups that are gone.
     pub fn retain(&mut self, is_there: impl Fn(GroupId) -> bool) {
         self.cold.retain(|id, _| is_there(*id));
+        self.disturbed.retain(|id, _| is_there(*id));
         self.probes.retain(is_there);
     }
 
@@ -323,6 +371,7 @@ fn choose(tree: &Tree, by_age: &HashMap<GroupId, Duration>) -> Vec<Wanted> {
         older_than: by_age.get(&nodes[index].id).copied(),
         own: Bytes::ZERO,
         learns: false,
+        disturbed: None,
     };
     chosen.into_iter().map(wanted).collect()
 }

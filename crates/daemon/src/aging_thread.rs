@@ -45,6 +45,8 @@ pub struct Wanted {
     pub own: Bytes,
     /// Its threshold is learned.
     pub learns: bool,
+    /// Memory younger than its threshold was taken up to this moment; `None`: it was not.
+    pub disturbed: Option<Monotonic>,
 }
 
 /// An order to the thread.
@@ -220,7 +222,7 @@ impl<'a> Ager<'a> {
             let Some(counters) = self.read_counters(wanted) else { continue };
             let group = self.observer.groups().iter().find(|group| group.id == wanted.id);
             let Some(seen) = group.and_then(|group| Seen::new(group.nodes())) else { continue };
-            self.thresholds.observe(wanted.id, &wanted.path, &seen, counters, &order.terms);
+            self.thresholds.observe(wanted.id, &wanted.path, &seen, counters, &order.terms, wanted.disturbed);
         }
     }
 

@@ -107,7 +107,7 @@ fn read_writes(state_dir: &Path, now: u64) -> Writes {
             Entry::Sweep(swept) => (swept.time, swept.swapped_out),
             Entry::Prepare(prepared) => (prepared.time, prepared.swapped_out),
             Entry::Hint(hinted) => (hinted.time, hinted.swapped_out),
-            Entry::LeftAlone { .. } | Entry::Refaults { .. } | Entry::Regret(_) => return,
+            Entry::LeftAlone { .. } | Entry::Refaults { .. } | Entry::Regret(_) | Entry::GiveBack(_) => return,
         };
         // A time in the future counts as now: older writes must not be forgotten because of it.
         writes.add(time.min(now) / 3600, bytes);

@@ -19,6 +19,7 @@ use crate::aging::{self, Aging};
 use crate::aging_thread::AgingThread;
 use crate::books::Books;
 use crate::effects::{Effect, SparedGroup};
+use crate::giving_back::GivingBack;
 use crate::hint_job::Given;
 use crate::host::Host;
 use crate::mind::Mind;
@@ -51,6 +52,7 @@ pub struct Daemon {
     pub processes: Processes,
     pub aging: Aging,
     pub preparation: Preparation,
+    pub giving_back: GivingBack,
 }
 
 impl Daemon {
@@ -72,6 +74,7 @@ impl Daemon {
             processes: Processes::new(Finder::new(&settings.loaded.processes), now),
             aging: Aging::new(&settings.config.history, aging, now),
             preparation: Preparation::default(),
+            giving_back: GivingBack::new(&host),
             settings,
             host,
         };
@@ -95,14 +98,18 @@ impl Daemon {
         self.carry_out(effects);
         self.scan_if_due(now);
         let scanned = self.host.now();
-        if let Some(signals) = self.readings.take(&self.host, &self.settings, &mut self.world.cpu) {
+        if let Some(mut signals) = self.readings.take(&self.host, &self.settings, &mut self.world.cpu) {
+            let is_acting = self.settings.config.mode == Mode::Act;
+            signals.machine.gives_back = is_acting && self.giving_back.has_room();
             if signals.slept {
                 log::info!("the machine was asleep");
                 // The event is over, and the clock of the deadline stood still.
                 self.end_preparing("the machine was asleep");
+                self.giving_back.slept(now);
             }
             let taken = self.host.now();
             let decision = self.mind.decide(&self.settings, &signals, &self.world.groups);
+            self.aging.set_away(self.mind.state.away_age(), &mut self.world);
             // lab/omrlab/scenarios/self_cost.py reads this line.
             log::debug!(
                 "tick: {} groups, scan {} us, snapshot {} us, decision {} us, CPU {} us",
@@ -116,6 +123,7 @@ impl Daemon {
             self.readings.signals = Some(signals);
             self.act(decision);
         }
+        self.check_giving_back();
         self.check_processes();
         self.check_aging(now);
         let world = &self.world;
@@ -133,7 +141,10 @@ impl Daemon {
         let is_due = now >= self.world.next_scan;
         let warming = self.readings.notice_warming();
         self.regrets.note_warming(warming);
-        self.mind.state.set_warming(warming != Warming::No);
+        self.mind.state.set_warming(warming != Warming::No || self.giving_back.is_running());
+        if warming != Warming::No && self.giving_back.warmed() {
+            self.aging.calm(now);
+        }
         match warming {
             // Refaults since the last scan must not count later.
             Warming::JustEnded => self.discount_refaults(),
@@ -164,6 +175,7 @@ impl Daemon {
         self.regrets.regrets.retain(is_there);
         self.aging.retain(is_there);
         self.statements.retain_groups(is_there);
+        self.giving_back.retain(is_there);
     }
 
     /// A look at the groups whose ages cannot be known, with the figures of a scan. In mode
@@ -257,7 +269,11 @@ impl Daemon {
     }
 
     fn begin_sweep(&mut self, id: GroupId, job: &Job, reason: &Reason) {
-        let next = Next { number: self.books.tally.next_sweep(), id, job, reason };
+        let giving_back = &self.giving_back;
+        let is_remembered =
+            self.is_younger_than_usual(id) && giving_back.remembers(&self.settings, &self.mind.state, id);
+        let absence = is_remembered.then(|| giving_back.absence());
+        let next = Next { number: self.books.tally.next_sweep(), id, job, reason, absence };
         let config = &self.settings.config;
         match self.sweeps.begin(&self.host, config, &mut self.world, &self.mind.state, next) {
             Some(order) => {
@@ -281,6 +297,7 @@ impl Daemon {
         while let Some(outcome) = self.work.outcome() {
             self.finish(outcome);
             self.begin_to_prepare();
+            self.begin_to_give_back();
             if !self.work.is_busy()
                 && let Some(signals) = self.readings.signals_now(&self.host, &self.settings)
             {
@@ -313,6 +330,12 @@ impl Daemon {
                 self.rank_processes();
                 self.begin_hint();
             }
+            Outcome::GivenBack(result) => {
+                let (now, time) = (self.host.now(), self.host.wall());
+                let effect = self.giving_back.finish(&mut self.mind.state, now, time, result);
+                self.aging.calm(now);
+                self.carry_out(effect);
+            }
             Outcome::HandedBack(result) => self.preparation.handed_back(&mut self.mind.state, result),
         }
     }
@@ -338,6 +361,10 @@ impl Daemon {
         self.aging.swept(id, report.freed, matches!(report.end, End::Stopped | End::Timeout));
         self.aging.tell_policy(&mut self.world);
         let unused_for = running.older_than.unwrap_or_default();
+        if running.is_remembered {
+            self.giving_back.note(id, report.freed_anon);
+            self.aging.disturb(id);
+        }
         self.note_reclaimed(running.path.clone(), report.freed_anon, unused_for, running.began);
         let refaults = running.refaults.or(report.refaults);
         let line = sweeps::line(time, self.settings.config.mode, id, &running, report);
@@ -352,7 +379,7 @@ impl Daemon {
     }
 
     /// Tells the running sweep to end, if there is one.
-    fn stop_sweep(&mut self, reason: Reason) {
+    pub(crate) fn stop_sweep(&mut self, reason: Reason) {
         if self.sweeps.stop(reason) {
             self.work.stop();
         }
@@ -398,6 +425,7 @@ impl Daemon {
     pub fn stop_all(&mut self, why: &str, reason: Reason) {
         self.stop_hint(why);
         self.stop_sweep(reason);
+        self.stop_giving_back(why);
         self.sweeps.end_number();
     }
 
@@ -446,7 +474,7 @@ impl Daemon {
         self.carry_out(effect);
     }
 
-    fn stop_hint(&mut self, why: &str) {
+    pub(crate) fn stop_hint(&mut self, why: &str) {
         let effect = self.processes.stop_hint(why);
         self.carry_out(effect);
     }
@@ -577,7 +605,7 @@ impl Daemon {
     }
 
     /// Gives the worker an order. Stalls before that are not its doing.
-    fn order(&mut self, order: Order) {
+    pub(crate) fn order(&mut self, order: Order) {
         self.sweeps.clear_trigger();
         self.work.order(order);
     }
@@ -600,6 +628,7 @@ impl Daemon {
         self.processes.reconfigure(Finder::new(&self.settings.loaded.processes));
         self.stop_sweep(Reason::Stopping);
         self.stop_hint("the configuration was read again");
+        self.stop_giving_back("the configuration was read again");
         self.mind.state.reconfigured();
         self.aging.reconfigure(&self.settings.config.history, self.host.now());
         self.scan();
@@ -610,6 +639,7 @@ impl Daemon {
     /// Ends the sweep and the threads.
     pub fn end(mut self) {
         self.stop_sweep(Reason::Stopping);
+        self.stop_giving_back(&Reason::Stopping.to_string());
         self.aging.close();
         self.work.close();
         while let Some(outcome) = self.work.outcome() {

@@ -19,6 +19,7 @@ mod daemon;
 mod effects;
 mod event_loop;
 mod events;
+mod giving_back;
 mod hint_job;
 mod hints;
 mod host;

@@ -25,6 +25,7 @@ use crate::thread::{Inbox, Thread};
 use crate::work::Work;
 use crate::worker::{Order, Outcome, Sweep};
 
+mod giving_back;
 mod probes;
 
 /// Nanoseconds since boot, and the daemon's CPU time.

@@ -106,7 +106,8 @@ mod tests {
     use super::*;
 
     fn group(id: u64, mib: u64) -> Group {
-        let cold_only = ColdOnly { min_age: Duration::from_secs(120), cold: ColdAmount::NotYet, learned: true };
+        let cold_only =
+            ColdOnly { min_age: Duration::from_secs(120), cold: ColdAmount::NotYet, learned: true, threshold: None };
         Group {
             id: GroupId(id),
             class: Class::Background,

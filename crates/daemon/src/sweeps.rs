@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::host::Host;
 use crate::timer::Timer;
-use crate::worker::{Order, Sweep};
+use crate::worker::{Order, Remember, Sweep};
 use crate::world::World;
 
 /// The group being swept.
@@ -37,6 +37,8 @@ pub struct Running {
     pub older_than: Option<Duration>,
     /// It is a step of a probe.
     pub is_probe: bool,
+    /// What it takes is given back when somebody comes.
+    pub is_remembered: bool,
     /// When it began.
     pub began: Monotonic,
     /// The reason for it.
@@ -69,6 +71,8 @@ pub struct Next<'a> {
     pub job: &'a Job,
     /// The reason.
     pub reason: &'a Reason,
+    /// The number of the absence after which what it takes is given back; `None`: it is not.
+    pub absence: Option<u64>,
 }
 
 /// Sweeps, one group at a time.
@@ -126,7 +130,7 @@ impl Sweeps {
         state: &State,
         next: Next<'_>,
     ) -> Option<Order> {
-        let Next { number, id, job, reason } = next;
+        let Next { number, id, job, reason, absence } = next;
         let path = world.tree.path(id)?;
         let node = world.node(id).filter(|node| node.is_internal);
         let inner = node.and_then(|node| node.current.map(|current| current - node.charged_to_children));
@@ -156,6 +160,7 @@ impl Sweeps {
             refaults,
             older_than,
             is_probe,
+            is_remembered: absence.is_some(),
             began: host.now(),
             start: reason.clone(),
             stop: None,
@@ -165,7 +170,8 @@ impl Sweeps {
             own_cpu,
             cpu_before: own_cpu,
         });
-        Some(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than }))
+        let remember = absence.map(|absence| Remember { absence, paths: world.below(&path) });
+        Some(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than, remember }))
     }
 
     /// Returns true if the group at `path` loses memory by the running sweep: the swept group is

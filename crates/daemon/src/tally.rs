@@ -61,7 +61,8 @@ impl Tally {
             | Entry::Refaults { .. }
             | Entry::LeftAlone { .. }
             | Entry::Prepare(_)
-            | Entry::Hint(_) => {}
+            | Entry::Hint(_)
+            | Entry::GiveBack(_) => {}
         });
         if let Err(err) = read {
             log::warn!("{err:#}");

@@ -39,6 +39,8 @@ pub struct Learned {
     /// True if the group is aged every half of the threshold, so that its cold memory is known.
     /// False while it is observed at shorter ages.
     pub is_settled: bool,
+    /// True once the group was observed for the warm-up, so that the threshold means something.
+    pub is_observed: bool,
     /// Why the threshold is where it is.
     pub why: String,
 }
@@ -71,6 +73,7 @@ struct Known {
     name: String,
     threshold: Threshold,
     is_settled: bool,
+    is_observed: bool,
     why: String,
     /// The last aging, and the counters then; `None`: not aged since the daemon started.
     last: Option<(Monotonic, Counters)>,
@@ -160,7 +163,7 @@ impl Thresholds {
             None => Threshold::new(slo),
         };
         let why = "not observed yet".to_owned();
-        Known { name, threshold, is_settled: false, why, last: None, reclaimed: Vec::new() }
+        Known { name, threshold, is_settled: false, is_observed: false, why, last: None, reclaimed: Vec::new() }
     }
 
     /// Memory that the daemon reclaimed from the group, or a group above it, is no promotion.
@@ -170,8 +173,17 @@ impl Thresholds {
         all.iter().filter(concerns).for_each(|new| own_reclaim::note(&mut known.reclaimed, new.clone()));
     }
 
-    /// A group was aged. Moves its threshold.
-    pub fn observe(&mut self, id: GroupId, path: &Path, seen: &Seen, counters: Counters, terms: &Terms) {
+    /// A group was aged. Moves its threshold. `disturbed`: memory younger than the threshold was
+    /// taken up to this moment, and what came back says nothing about the threshold.
+    pub fn observe(
+        &mut self,
+        id: GroupId,
+        path: &Path,
+        seen: &Seen,
+        counters: Counters,
+        terms: &Terms,
+        disturbed: Option<Monotonic>,
+    ) {
         let Some(known) = self.known.get_mut(&id) else { return };
         // An aging that made no generation shows nothing new.
         if known.last.is_some_and(|(last, _)| seen.at <= last) {
@@ -179,6 +191,9 @@ impl Thresholds {
         }
         let reclaimed = std::mem::take(&mut known.reclaimed);
         let Some((last, before)) = known.last.replace((seen.at, counters)) else { return };
+        if disturbed.is_some_and(|until| last < until) {
+            return;
+        }
         let length = seen.at.since(last);
         let swapped_in = counters.swapped_in.zip(before.swapped_in).map(|(now, before)| now - before);
         let promoted = seen.promotions.filter(|_| swapped_in.is_some());
@@ -205,6 +220,7 @@ impl Thresholds {
             id: *id,
             step: known.threshold.step(),
             is_settled: known.is_settled,
+            is_observed: known.is_observed,
             why: known.why.clone(),
         };
         self.known.iter().map(learned).collect()
@@ -242,6 +258,11 @@ impl Known {
             log::debug!("{}: threshold {} -> {}: {reason}", printable(&self.name), minutes(from), minutes(to));
         }
         self.why = reason.to_string();
+        self.is_observed = match reason {
+            Reason::WarmingUp { .. } | Reason::Unknown => false,
+            Reason::Gathering { .. } => self.is_observed,
+            _ => true,
+        };
         self.is_settled = match reason {
             Reason::WarmingUp { .. } | Reason::Unknown => false,
             Reason::Gathering { .. } => self.is_settled,

@@ -9,11 +9,15 @@ use omr_machine::groups::tree::no_group;
 use omr_policy::need::need;
 use omr_policy::presence::Presence;
 use omr_policy::probe::Answer;
-use omr_policy::{ColdAmount, Decision, Goal, cost, judge, short};
+use omr_policy::{ColdAmount, ColdOnly, Decision, Goal, cost, judge, short};
 use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
 use crate::daemon::Daemon;
 use crate::statements;
+
+/// With `goal = "auto"`, where memory cannot be given back.
+const NO_WAY_BACK: &str =
+    "thresholds hold while everybody is away, too: giving memory back needs CAP_SYS_PTRACE and CAP_SYS_NICE";
 
 /// The number of groups that `omr status` shows: the largest.
 const MOST_GROUPS: usize = 100;
@@ -90,6 +94,7 @@ pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
         goal: Some(goal_view(daemon)),
         sweep,
         preparing: daemon.preparation.view(now, daemon.work.progress().freed),
+        giving_back: daemon.giving_back.view(daemon.work.progress().hinted),
         today: daemon.books.tally.today.clone(),
         held_out_bytes: daemon.regrets.regrets.held_of_all(),
         swap: swap_view(daemon),
@@ -172,6 +177,9 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
         }
         explanation.guards.extend(swap.no_writes);
     }
+    if daemon.settings.config.goal == Goal::Auto && !daemon.giving_back.is_possible {
+        explanation.guards.push(NO_WAY_BACK.to_owned());
+    }
     let Some(path) = group else { return Ok(explanation) };
     let path = daemon.host.kernel.group_path(path);
     let Some(node) = daemon.world.tree.find(path) else { return Err(no_group(path)) };
@@ -209,6 +217,12 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
             let when = if is_quiet { "quiet" } else { "idle" };
             explanation.next = Some(format!("a sweep of up to {}{old} once the machine is {when}", job.amount))
         }
+    }
+    if let Some(ColdOnly { min_age, threshold: Some(threshold), .. }) =
+        seen.cold_only.as_ref().filter(|cold_only| cold_only.is_younger())
+    {
+        let (age, threshold) = (short(*min_age), short(*threshold));
+        explanation.guards.push(format!("away: memory unused for {age}, its threshold is {threshold}"));
     }
     if let Some(ColdAmount::Probed { why, answer, out }) = seen.cold_only.as_ref().map(|by_age| &by_age.cold) {
         let back = match answer {

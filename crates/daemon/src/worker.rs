@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
 use omr_config::{BackendChoice, Loaded};
@@ -12,12 +12,15 @@ use omr_engine::prepare::free_page_reporting::{self, Blocks};
 use omr_engine::prepare::{Done, Goal, Preparation};
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_engine::reclaim::{self, Method, Progress, Report, Target, Wish};
+use omr_engine::warm::{self, Remembered};
 use omr_engine::{Host, Session};
 use omr_kernel::Kernel;
 use omr_kernel::memcg::Group;
+use omr_kernel::meminfo::Meminfo;
+use omr_machine::inventory::read_groups;
 use omr_policy::End;
 use omr_policy::pace::Job;
-use omr_units::{Bytes, GroupId, Limit};
+use omr_units::{Amount, Bytes, GroupId, Limit};
 
 use super::hint_job;
 use super::thread::Thread;
@@ -30,6 +33,8 @@ pub enum Order {
     Prepare(Goal, Arc<Loaded>),
     /// Hint one process.
     Hint(hint_job::Order),
+    /// Bring back what groups had in memory before.
+    GiveBack(GiveBack),
     /// Tell this machine's host which memory is free.
     HandBack,
 }
@@ -42,6 +47,8 @@ pub enum Outcome {
     Prepared(Result<Done>),
     /// A process was hinted.
     Hinted(hint_job::Given),
+    /// Memory was given back.
+    GivenBack(Result<warm::Report>),
     /// The host was told; `None`: there is no host that could be told.
     HandedBack(Result<Option<Blocks>>),
 }
@@ -58,6 +65,24 @@ pub struct Sweep {
     pub inner: Option<Bytes>,
     /// Only memory that surely was not used for this long; `None`: any memory.
     pub older_than: Option<Duration>,
+    /// Its pages in memory are to be known before the sweep; `None`: they need not be.
+    pub remember: Option<Remember>,
+}
+
+/// Keeps which pages of a group are in memory.
+pub struct Remember {
+    /// The number of the absence: what is known of another one is forgotten.
+    pub absence: u64,
+    /// The paths of the group and those below it.
+    pub paths: Vec<PathBuf>,
+}
+
+/// Groups that memory is given back to.
+pub struct GiveBack {
+    /// Their identities, and their paths at the last scan.
+    pub groups: Vec<(GroupId, PathBuf)>,
+    /// The configuration, which says which of them come first.
+    pub loaded: Arc<Loaded>,
 }
 
 /// The parts of the thread.
@@ -83,15 +108,17 @@ pub type Worker = Thread<Order, Outcome>;
 
 /// Starts the thread.
 pub fn start(mut setup: Setup) -> Result<Worker> {
+    let mut remembered = Remembered::default();
     Thread::start("omr-reclaim", move |inbox| {
         inbox.each(|order, stop| {
             show(&setup.progress, |progress| *progress = Progress::default());
             match order {
-                Order::Sweep(sweep) => Outcome::Swept(sweep.id, carry_out(&mut setup, &sweep, stop)),
+                Order::Sweep(sweep) => Outcome::Swept(sweep.id, carry_out(&mut setup, &mut remembered, &sweep, stop)),
                 Order::Prepare(goal, loaded) => Outcome::Prepared(prepare(&mut setup, &goal, &loaded, stop)),
                 Order::Hint(order) => {
                     Outcome::Hinted(setup.session(stop, &mut |_| {}, |session| hint_job::give(session, &order)))
                 }
+                Order::GiveBack(order) => Outcome::GivenBack(give_back(&mut setup, &mut remembered, &order, stop)),
                 Order::HandBack => Outcome::HandedBack(free_page_reporting::run(
                     &setup.kernel,
                     &setup.root,
@@ -133,7 +160,25 @@ fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, cancel: &Flag) -> Re
     setup.session(cancel, &mut tell, |session| Preparation { session, config: loaded }.run(goal))
 }
 
-fn carry_out(setup: &mut Setup, order: &Sweep, cancel: &Flag) -> Report {
+/// The most foreground work during which memory is given back; it waits meanwhile.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn give_back(setup: &mut Setup, remembered: &mut Remembered, order: &GiveBack, stop: &Flag) -> Result<warm::Report> {
+    let (kernel, root, loaded) = (&setup.kernel, setup.root.as_path(), &*order.loaded);
+    let (tree, _) = read_groups(kernel, root, loaded, false)?;
+    let (record, subjects) = remembered.take(kernel, &tree, &order.groups)?;
+    let memory = Meminfo::read(kernel, &mut Vec::new())?;
+    let floor: Amount = warm::FLOOR.parse().context("the floor")?;
+    let floor = floor.of(memory.mem_total.unwrap_or_default());
+    let bounds = warm::Bounds { rate: None, floor, patience: Some(PATIENCE) };
+    let only = Some(&record);
+    let job = warm::Job { kernel, root, loaded, tree: &tree, subjects: &subjects, only, bounds };
+    let progress = Arc::clone(&setup.progress);
+    let mut tell = |asked| show(&progress, |progress| progress.hinted = asked);
+    job.run(&mut *setup.actuator, stop, &mut tell)
+}
+
+fn carry_out(setup: &mut Setup, remembered: &mut Remembered, order: &Sweep, cancel: &Flag) -> Report {
     let wish = match order.older_than {
         // An aging cannot be interrupted; the daemon ages groups by a thread of its own.
         Some(older_than) => Wish::Cold { older_than, may_age: false },
@@ -155,6 +200,12 @@ fn carry_out(setup: &mut Setup, order: &Sweep, cancel: &Flag) -> Report {
         Some(own) => group.read_current(&mut Vec::new()).unwrap_or_default() - own,
         None => Bytes::ZERO,
     };
+    if let Some(Remember { absence, paths }) = &order.remember
+        && let Err(err) = remembered.add(&setup.kernel, *absence, order.id, paths, cancel)
+    {
+        let end = if cancel.is_set() { End::Stopped } else { End::Failed };
+        return Report::nothing(&order.job, end, Some(format!("{err:#}")));
+    }
     let mut job = order.job.clone();
     // The scan is up to half a minute old, and protection may have changed since.
     match group.read_protection(&mut Vec::new()) {

@@ -1,7 +1,7 @@
 //! The groups of the machine, as the last scan found them.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use omr_kernel::memcg::Group;
@@ -166,6 +166,12 @@ impl World {
     /// The node of a group.
     pub fn node(&self, id: GroupId) -> Option<&Node> {
         self.tree.nodes().iter().find(|node| node.id == id)
+    }
+
+    /// The paths of a group and of those below it.
+    pub fn below(&self, path: &Path) -> Vec<PathBuf> {
+        let paths = (0..self.tree.nodes().len()).map(|index| self.tree.path_at(index));
+        paths.filter(|below| below.starts_with(path)).collect()
     }
 
     /// The groups in which a rule asks for a minimum age.

@@ -18,6 +18,7 @@ mod load;
 mod map;
 mod pattern;
 mod place;
+mod present;
 mod reclaim;
 mod record;
 mod regions;
@@ -60,6 +61,8 @@ enum Command {
     App(app::Args),
     /// Starts applications and switches between them like a user
     User(user::Args),
+    /// Tells omr's daemon of a person with a session; SIGUSR1 makes the person leave or come back
+    Present(present::Args),
     /// Fills memory and holds it; SIGUSR1 touches every page once and prints how long that took
     Touch(touch::Args),
     /// Fills regions of memory and touches each at its own period; SIGUSR1 prints when each was
@@ -101,6 +104,7 @@ fn main() -> Result<ExitCode> {
         Command::Burst(args) => burst::run(&args)?,
         Command::App(args) => app::run(&args)?,
         Command::User(args) => user::run(&args)?,
+        Command::Present(args) => present::run(&args)?,
         Command::Touch(args) => touch::run(&args)?,
         Command::Regions(args) => regions::run(&args)?,
         Command::Footprint(args) => footprint::run(&args)?,

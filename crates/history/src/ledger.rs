@@ -29,6 +29,8 @@ pub enum Entry {
     Prepare(Prepared),
     /// A process got a hint.
     Hint(HintLine),
+    /// Memory was given back because somebody came.
+    GiveBack(GivenBack),
     /// A group with a minimum age is not swept, as ages are unknown.
     LeftAlone {
         /// The time, in seconds since 1970.
@@ -154,6 +156,30 @@ pub struct Prepared {
     pub freed_file: Bytes,
     /// The bytes written to swap.
     pub swapped_out: Bytes,
+    /// The duration.
+    pub wall_ms: u64,
+    /// The reason why it ended, in words.
+    pub stop_reason: String,
+    /// The error, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Memory that left while everybody was away, and was given back when somebody came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GivenBack {
+    /// The time of its end, in seconds since 1970.
+    pub time: u64,
+    /// The number of groups that lost memory.
+    pub groups: usize,
+    /// The bytes that they lost, of anonymous and shared memory.
+    pub taken: Bytes,
+    /// The bytes that omr asked the kernel for.
+    pub asked: Bytes,
+    /// The bytes that the machine read from swap meanwhile.
+    pub swapped_in: Bytes,
+    /// CPU time of the thread.
+    pub cpu_ms: u64,
     /// The duration.
     pub wall_ms: u64,
     /// The reason why it ended, in words.

@@ -10,13 +10,14 @@ use core::time::Duration;
 use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
+use crate::away;
 use crate::config::{Config, Goal};
 use crate::cost;
 use crate::gates::{unhindered, wanted};
 use crate::judge::{judge, reclaimable, swap_room};
 use crate::pace::Job;
 use crate::presence::{nobody, permits};
-use crate::quiet::paced;
+use crate::quiet::{paced, suffices};
 use crate::reason::Reason;
 use crate::signals::{Group, Signals};
 use crate::state::State;
@@ -74,8 +75,8 @@ struct Permitted {
 
 impl Permitted {
     /// For a sweep of this group.
-    fn of_group(&self, group: &Group) -> &Result<Reason, Reason> {
-        if group.cold_only.is_some() { &self.cold } else { &self.any_age }
+    fn of_group(&self, config: &Config, group: &Group) -> &Result<Reason, Reason> {
+        if suffices(config, group) { &self.cold } else { &self.any_age }
     }
 }
 
@@ -126,6 +127,7 @@ fn permitted(config: &Config, state: &mut State, signals: &Signals) -> Permitted
     }
     // These rules see every tick, whatever else keeps sweeps away.
     state.presence.tick(&config.presence, now, signals.slept, signals.machine.presence.as_ref());
+    away::tick(config, state, &signals.machine);
     let idle = state.idle.tick(&config.idle, now, &signals.machine);
     let quiet = state.quiet.tick(config, now, &signals.machine, &state.idle, &idle);
     either(config, state, now, unhindered(config, state, now).and(idle), quiet)
@@ -188,7 +190,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     let best = groups
         .iter()
         .filter_map(|group| judge(config, state, signals, group).ok().map(|(job, id)| (group, job, id)))
-        .filter(|(group, ..)| match permitted.of_group(group) {
+        .filter(|(group, ..)| match permitted.of_group(config, group) {
             Ok(_) => true,
             Err(reason) => {
                 waits.get_or_insert_with(|| reason.clone());
@@ -203,10 +205,13 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
             (job.amount.0.checked_shr(tries), Reverse(*id))
         });
     let Some((group, mut job, id)) = best else {
+        away::lower(config, state, signals, groups);
         let reason = waits.or_else(|| nobody(config, state).err()).unwrap_or(Reason::NothingToGain);
         return Decision::Hold { reason };
     };
-    let Ok(reason) = permitted.of_group(group).clone() else { return Decision::Hold { reason: Reason::NothingToGain } };
+    let Ok(reason) = permitted.of_group(config, group).clone() else {
+        return Decision::Hold { reason: Reason::NothingToGain };
+    };
     let wanted = wanted(config, &signals.machine, group.loses_only_cold()).map_or(Bytes::ZERO, |wanted| wanted.bytes);
     let cut_by_goal = wanted < job.amount;
     job.amount = job.amount.min(wanted);

@@ -11,6 +11,7 @@ use omr_units::{Bytes, GroupId, Monotonic};
 use crate::config::{Class, Config};
 use crate::cost;
 use crate::gates::{Wanted, wanted};
+use crate::giving_back;
 use crate::pace::{Job, SMALLEST_STEP};
 use crate::presence::permits;
 use crate::probe::Answer;
@@ -45,7 +46,8 @@ pub fn judge(config: &Config, state: &State, signals: &Signals, group: &Group) -
         Some(ColdOnly { cold: ColdAmount::Probed { answer, out, .. }, .. }) => {
             judge_probed(config, state, signals, *answer, *out, wanted, &memory)
         }
-        Some(cold_only) => judge_cold(config, state, signals, cold_only, &memory, swept),
+        Some(cold_only) => giving_back::rested(state, group.id, signals.now, cold_only)
+            .and_then(|()| judge_cold(config, state, signals, cold_only, &memory, swept)),
         None if wanted.page_cache => judge_all(config, state, signals, &memory, swept),
         None => judge_swap_backed(config, state, signals, &memory, swept),
     };
@@ -174,7 +176,7 @@ fn judge_cold(
     config: &Config,
     state: &State,
     signals: &Signals,
-    ColdOnly { min_age, cold, learned }: &ColdOnly,
+    ColdOnly { min_age, cold, learned, .. }: &ColdOnly,
     memory: &Reclaimable,
     swept: Option<&Swept>,
 ) -> Result<Job, Reason> {

@@ -5,6 +5,7 @@
 //!
 //! * [`decide`], once a second: is the machine idle, or quiet, which group gains most, must a sweep end?
 //! * [`need::need`]: how much memory should leave, and who gains from it?
+//! * [`away::age`]: from which age on may memory leave while everybody is away?
 //! * [`cost::disk_writes`]: how much may be written to swap on disk now?
 //! * [`presence::Presence`]: is somebody there, or has everybody been away for long enough?
 //! * [`next`], when a sweep of a group has ended: which group is next?
@@ -26,6 +27,7 @@ extern crate alloc;
 
 pub mod advise;
 pub mod age;
+pub mod away;
 mod budget;
 pub mod busy;
 mod config;
@@ -33,6 +35,7 @@ pub mod cost;
 mod decide;
 pub mod forecast;
 mod gates;
+mod giving_back;
 mod idle;
 mod judge;
 pub mod need;

@@ -10,6 +10,7 @@ use core::time::Duration;
 use omr_units::Monotonic;
 use serde::{Deserialize, Serialize};
 
+use crate::away;
 use crate::config::{Config, Goal};
 use crate::reason::{Reason, short};
 use crate::signals::Group;
@@ -260,7 +261,7 @@ pub(crate) fn permits(config: &Config, state: &State, group: &Group) -> Result<(
     let least = if *state.presence() == Presence::Inhibited { INHIBITED_AGE } else { Duration::ZERO };
     match &group.cold_only {
         Some(cold_only) if cold_only.is_probed() && least > Duration::ZERO => nobody(config, state),
-        Some(cold_only) if cold_only.min_age >= least => Ok(()),
+        Some(cold_only) if cold_only.min_age >= least => away::permits(config, state, cold_only),
         _ => nobody(config, state),
     }
 }

@@ -62,9 +62,10 @@ struct Running {
     is_paced: bool,
 }
 
-/// Whether sweeps of this group need a quiet machine only.
+/// Whether sweeps of this group need a quiet machine only. Memory that leaves because everybody is
+/// away is younger than the threshold, and needs an idle one.
 pub(crate) fn suffices(config: &Config, group: &Group) -> bool {
-    config.goal == Goal::Auto && group.cold_only.is_some()
+    config.goal == Goal::Auto && group.cold_only.as_ref().is_some_and(|cold_only| !cold_only.is_younger())
 }
 
 /// The job of a sweep that begins on a machine that is not idle.

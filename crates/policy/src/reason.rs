@@ -79,7 +79,7 @@ pub enum Reason {
         /// The remaining time of the pause; `None`: until `omr resume`.
         left: Option<Duration>,
     },
-    /// `omr warm` brings memory back.
+    /// `omr warm`, or the daemon itself, brings memory back.
     Warming,
     /// The machine is about to sleep.
     GoingToSleep {
@@ -222,6 +222,14 @@ pub enum Reason {
     JustSwept {
         /// The remaining time.
         left: Duration,
+    },
+    /// Memory was given back to the group, and is not known to be cold yet.
+    GivenBack {
+        /// The remaining time.
+        left: Duration,
+        /// The age from which on memory is cold.
+        #[serde(rename = "older_than")]
+        min_age: Duration,
     },
     /// Too much came back after the last sweep, or the group could not be written to.
     BackingOff {
@@ -437,7 +445,7 @@ impl fmt::Display for Reason {
             Reason::Stalled { stall, window } => {
                 write!(f, "a task waited for memory for more than {} in {}", short(*stall), short(*window))
             }
-            Reason::Warming => write!(f, "omr warm is bringing memory back"),
+            Reason::Warming => write!(f, "omr is bringing memory back"),
             Reason::Stopping => write!(f, "the daemon is stopping"),
             reason => reason.fmt_of_group(f),
         }
@@ -481,6 +489,14 @@ impl Reason {
                 write!(f, "swept before and grown by {grown} since, {needed} is worth another sweep")
             }
             Reason::JustSwept { left } => write!(f, "swept a moment ago, not swept for another {}", short(*left)),
+            Reason::GivenBack { left, min_age } => {
+                write!(
+                    f,
+                    "memory was given back to it, and what stays unused for {} is cold in {}",
+                    short(*min_age),
+                    short(*left)
+                )
+            }
             Reason::BackingOff { left, refaults: Some(refaults) } => {
                 write!(f, "backing off for another {}: {refaults} came back in a minute", short(*left))
             }
@@ -643,6 +659,7 @@ impl Reason {
             | Reason::LittleCold { .. }
             | Reason::SweptAlready { .. }
             | Reason::JustSwept { .. }
+            | Reason::GivenBack { .. }
             | Reason::BackingOff { .. }
             | Reason::Refaults { .. }
             | Reason::NoSwap

@@ -70,6 +70,9 @@ pub struct Machine {
     /// Facts about the sessions of people; `None`: unknown, which counts as somebody.
     #[serde(default)]
     pub presence: Option<Facts>,
+    /// True if memory that leaves because everybody is away can be given back.
+    #[serde(default)]
+    pub gives_back: bool,
     /// True if the kernel can reclaim page cache only (`swappiness=`, Linux 6.11).
     pub file_only: bool,
     /// What a write to swap costs.
@@ -172,6 +175,10 @@ pub struct ColdOnly {
     /// True if the daemon learns the age.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub learned: bool,
+    /// The learned threshold; `min_age` may be shorter while everybody is away. `None`: a rule sets
+    /// the age, or the group was not observed for long enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<Duration>,
 }
 
 impl ColdOnly {

@@ -11,6 +11,7 @@ use core::time::Duration;
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
+use crate::away::AwayState;
 use crate::budget::Writes;
 use crate::config::Config;
 use crate::idle::IdleState;
@@ -28,6 +29,8 @@ pub struct State {
     pub(crate) quiet: QuietState,
     #[serde(default)]
     pub(crate) presence: PresenceState,
+    #[serde(default)]
+    pub(crate) away: AwayState,
     /// No sweep begins before this moment, because the machine woke up; `None`: it has not slept.
     pub(crate) awake: Option<Monotonic>,
     /// `None`: not paused.

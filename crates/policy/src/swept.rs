@@ -40,6 +40,9 @@ pub(crate) struct Swept {
     /// The start of the current minute of refaults, and the counter at that time; `None`: refaults
     /// do not count against a sweep any more.
     pub minute: Option<(Monotonic, Bytes)>,
+    /// When memory was last given back to it; `None`: never.
+    #[serde(default)]
+    pub given_back: Option<Monotonic>,
     /// `None`: it is not backing off and has not been lately.
     pub backoff: Option<Backoff>,
 }

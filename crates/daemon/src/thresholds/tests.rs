@@ -21,6 +21,7 @@ struct Learning {
     minute: u64,
     swapped_in: Bytes,
     reach: Duration,
+    disturbed: Option<Monotonic>,
 }
 
 impl Learning {
@@ -31,7 +32,7 @@ impl Learning {
     fn of(dir: &Path, id: GroupId, path: &str, wall: u64) -> Self {
         let mut thresholds = Thresholds::load(dir, at(0));
         thresholds.retain([(id, Path::new(path))].into_iter(), &Slo::default(), wall);
-        Learning { thresholds, id, minute: 0, swapped_in: Bytes::ZERO, reach: minutes(600) }
+        Learning { thresholds, id, minute: 0, swapped_in: Bytes::ZERO, reach: minutes(600), disturbed: None }
     }
 
     /// A minute in which this much was promoted at the ages up to 4 min.
@@ -51,7 +52,7 @@ impl Learning {
     fn see(&mut self, seen: &Seen) -> Learned {
         let stalled = Some(Duration::ZERO);
         let counters = Counters { size: Bytes::mib(1024), swapped_in: Some(self.swapped_in), stalled };
-        self.thresholds.observe(self.id, Path::new(PATH), seen, counters, &Terms::default());
+        self.thresholds.observe(self.id, Path::new(PATH), seen, counters, &Terms::default(), self.disturbed);
         self.thresholds.learned().pop().expect("the group")
     }
 
@@ -128,6 +129,27 @@ fn memory_that_comes_back_from_swap_raises_it() {
     assert_eq!(group.minute(Bytes::ZERO).step.age(), minutes(4));
     // The counter does not grow any more.
     assert_eq!(group.minute(Bytes::ZERO).step.age(), minutes(4));
+}
+
+#[test]
+fn what_comes_back_after_everybody_was_away_does_not_raise_it() {
+    let dir = dir();
+    let step = |disturbed: Option<u64>| {
+        let mut group = Learning::new(dir.path());
+        group.settle();
+        group.disturbed = disturbed.map(|minute| at(group.minute + minute));
+        group.swapped_in = Bytes::mib(30);
+        group.minute(Bytes::mib(9));
+        // Of the next minute everything is known again.
+        group.disturbed = None;
+        let quiet = group.minute(Bytes::ZERO);
+        assert!(quiet.is_observed);
+        quiet.step
+    };
+    assert_eq!(step(Some(1)), Step::LEAST);
+    // The controls: nothing younger was taken, or it was before the interval began.
+    assert!(step(None) > Step::LEAST);
+    assert!(step(Some(0)) > Step::LEAST);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 mod busy;
 mod lock;
 mod record;
+mod remembered;
 mod report;
 
 use std::collections::{BTreeMap, HashMap};
@@ -41,6 +42,7 @@ use self::record::{Record, RecordedProcess};
 
 pub use self::lock::{Notice, lock, wait};
 pub use self::record::{Recorded, record};
+pub use self::remembered::Remembered;
 pub use self::report::{End, GroupReport, Report, Use};
 
 /// Bytes in one call: enough for a disk to be fast, and few enough that a page fault of a user who
@@ -134,8 +136,18 @@ pub struct Job<'a> {
     pub tree: &'a Tree,
     /// The processes whose memory comes back.
     pub subjects: &'a [Subject],
+    /// Only the memory in this record comes back; `None`: the memory in the record on disk, and
+    /// then all that is in swap.
+    pub only: Option<&'a Record>,
     /// The limits of the run.
     pub bounds: Bounds,
+}
+
+/// Returns true if this process surely may bring memory back, and the kernel can.
+pub fn is_possible(kernel: &Kernel, root: &Path) -> bool {
+    let own = Status::read_own(kernel).ok().and_then(|status| status.capabilities);
+    let has_rights = own.is_some_and(|own| own.has(Capability::SysNice) && own.has(Capability::SysPtrace));
+    has_rights && (root != Path::new("/") || probe::process_madvise(Advice::WillNeed) == Support::Works)
 }
 
 impl Job<'_> {
@@ -145,11 +157,14 @@ impl Job<'_> {
         if live && !may_advise(self.kernel) {
             return Err(Exit::Failed.error(End::Denied.words()));
         }
-        let record = Record::read(&paths::warm_record(self.root))?;
+        let on_disk = match self.only {
+            Some(_) => None,
+            None => Record::read(&paths::warm_record(self.root))?,
+        };
         let boot = self.kernel.read_boot_id()?;
         let is_of_this_boot = |record: &Record| record.is_of(&boot, self.kernel);
-        let is_old = record.as_ref().is_some_and(|record| !is_of_this_boot(record));
-        let record = record.filter(is_of_this_boot);
+        let is_old = on_disk.as_ref().is_some_and(|record| !is_of_this_boot(record));
+        let on_disk = on_disk.filter(is_of_this_boot);
         if live && self.root == Path::new("/") && probe::process_madvise(Advice::WillNeed) == Support::Missing {
             return Err(Exit::Unsupported.error(End::Unsupported.words()));
         }
@@ -159,8 +174,12 @@ impl Job<'_> {
         } else {
             None
         };
-        let mut warmer = Warmer { kernel: self.kernel, actuator, stop, bounds: self.bounds.clone(), work };
-        let mut report = warmer.run(self.subjects, record.as_ref(), progress)?;
+        let parts: &[Part] = match self.only {
+            Some(_) => &[Part::Used, Part::Rest],
+            None => &[Part::Used, Part::Rest, Part::Swapped],
+        };
+        let mut warmer = Warmer { kernel: self.kernel, actuator, stop, bounds: self.bounds.clone(), work, parts };
+        let mut report = warmer.run(self.subjects, self.only.or(on_disk.as_ref()), progress)?;
         if is_old {
             report.record = Use::OfAnotherBoot;
         }
@@ -215,6 +234,8 @@ struct Warmer<'a> {
     stop: &'a Flag,
     bounds: Bounds,
     work: Option<BusyMonitor>,
+    /// The parts that come back, in this order.
+    parts: &'a [Part],
 }
 
 impl Warmer<'_> {
@@ -229,24 +250,7 @@ impl Warmer<'_> {
         let began = clock::read_monotonic();
         let cpu = clock::read_thread_cpu();
         let before = self.swapped_in();
-        let mut report = Report {
-            record: if record.is_some() { Use::Used } else { Use::None },
-            swap: Bytes::ZERO,
-            file: Bytes::ZERO,
-            swapped_in: Bytes::ZERO,
-            unmapped: Bytes::ZERO,
-            skipped: Bytes::ZERO,
-            uncovered: Bytes::ZERO,
-            gone: 0,
-            denied: 0,
-            calls: 0,
-            last_call_end_ns: 0,
-            wall: Duration::ZERO,
-            cpu: Duration::ZERO,
-            end: End::Complete,
-            reason: None,
-            groups: Vec::new(),
-        };
+        let mut report = Report::nothing(if record.is_some() { Use::Used } else { Use::None });
         let mut run = Run {
             disks: SwapDisks::find(self.kernel)?,
             warmer: self,
@@ -322,13 +326,13 @@ impl Run<'_, '_> {
         // The other recorded processes are gone, or are targets of another run.
         self.report.gone = recorded.keys().filter(|pid| !self.is_there(**pid)).count();
         for mut tasks in ranks.into_values() {
-            for part in [Part::Used, Part::Rest, Part::Swapped] {
+            for &part in self.warmer.parts {
                 for task in &mut tasks {
                     let asked = match self.bring_back_part(task, part, &subjects[task.group]) {
                         Ok(asked) => asked,
                         Err(err) if is_gone(&err) => Ok(Asked::Gone),
                         Err(err) if is_denied(&err) => {
-                            self.report.denied += usize::from(part == Part::Swapped);
+                            self.report.denied += usize::from(Some(&part) == self.warmer.parts.last());
                             continue;
                         }
                         Err(err) => return Err(err),

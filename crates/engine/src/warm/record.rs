@@ -239,7 +239,6 @@ pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded
                 }
                 Err(err) => return Err(err.into()),
             };
-            let (used, rest) = (used.bridged(GAP), rest.bridged(GAP).without(&used.bridged(GAP)));
             let (bytes, more) = (used.bytes(), rest.bytes());
             let (used, rest) = (Packed::new(&used, kernel.page()), Packed::new(&rest, kernel.page()));
             let ranges = used.len() + rest.len();
@@ -266,8 +265,9 @@ pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded
     Ok((record, figures))
 }
 
-/// Returns a process's start time and its resident memory, in used mappings and in others.
-fn read_process(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
+/// Returns a process's start time and its resident memory, in used mappings and in others. Short
+/// gaps count as resident.
+pub(super) fn read_process(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
     let process = Process::open(kernel, pid)?;
     let mut details = maps::read_smaps(process.dir())?;
     details.retain(|detail| detail.mapping.backing != Backing::Kernel);
@@ -279,6 +279,7 @@ fn read_process(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_
         let ranges = if referenced == Some(Bytes::ZERO) { &mut rest } else { &mut used };
         ranges.append(&present.within(&mapping.range));
     }
+    let (used, rest) = (used.bridged(GAP), rest.bridged(GAP).without(&used.bridged(GAP)));
     Ok((process.stat().starttime, used, rest))
 }
 

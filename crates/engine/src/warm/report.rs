@@ -109,3 +109,27 @@ pub struct Report {
     /// The groups, in the order in which they came back.
     pub groups: Vec<GroupReport>,
 }
+
+impl Report {
+    /// Nothing was requested, and nothing was left to request.
+    pub fn nothing(record: Use) -> Self {
+        Report {
+            record,
+            swap: Bytes::ZERO,
+            file: Bytes::ZERO,
+            swapped_in: Bytes::ZERO,
+            unmapped: Bytes::ZERO,
+            skipped: Bytes::ZERO,
+            uncovered: Bytes::ZERO,
+            gone: 0,
+            denied: 0,
+            calls: 0,
+            last_call_end_ns: 0,
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            end: End::Complete,
+            reason: None,
+            groups: Vec::new(),
+        }
+    }
+}

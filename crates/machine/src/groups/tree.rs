@@ -433,5 +433,5 @@ fn cold_only(age: MinAge) -> Option<ColdOnly> {
         MinAge::Time(age) => age,
         MinAge::Learned => Step::MOST.age(),
     };
-    Some(ColdOnly { min_age, cold: ColdAmount::NotYet, learned: age == MinAge::Learned })
+    Some(ColdOnly { min_age, cold: ColdAmount::NotYet, learned: age == MinAge::Learned, threshold: None })
 }

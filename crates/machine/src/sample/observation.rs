@@ -44,6 +44,7 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
             disk_rate: None,
             free_page_reporting: None,
             presence: None,
+            gives_back: false,
             file_only,
             cost: CostFacts::default(),
         },

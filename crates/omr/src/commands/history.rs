@@ -116,6 +116,16 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 short(Duration::from_millis(hint.wall_ms)),
                 hint.stop_reason,
             ),
+            Entry::GiveBack(given) => outln!(
+                "{}  gave back {} of {} that {} had lost while everybody was away, {} read from swap, {}; {}",
+                time(given.time),
+                given.asked.min(given.taken),
+                given.taken,
+                groups_text(given.groups),
+                given.swapped_in,
+                short(Duration::from_millis(given.wall_ms)),
+                printable(&given.stop_reason),
+            ),
             Entry::LeftAlone { time: at, group, reason } => {
                 outln!("{}  {}: not swept: {reason}", time(*at), printable(group))
             }
@@ -136,6 +146,11 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
         }
     }
     Ok(Exit::Done)
+}
+
+/// Returns a number of groups, for people.
+fn groups_text(number: usize) -> String {
+    if number == 1 { "1 group".to_owned() } else { format!("{number} groups") }
 }
 
 /// Prints samples of groups, a line for each group and time.

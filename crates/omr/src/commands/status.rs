@@ -89,6 +89,9 @@ fn activity(status: &Status) -> String {
             format!("{} freed so far, {left}", preparing.freed)
         }
         (Some(sweep), _) => format!("sweeping {}: {} of {}", printable(&sweep.group), sweep.freed, sweep.asked),
+        (None, _) if let Some(giving) = &status.giving_back => {
+            format!("giving back: {} of {}", giving.back.min(giving.taken), giving.taken)
+        }
         (None, _) if let Some(hinting) = &status.hinting => format!("hinting {}", printable(hinting)),
         (None, Some(Decision::Hold { .. })) => "waiting".to_owned(),
         _ => String::new(),

@@ -139,7 +139,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         floor: args.free_floor.of(memory.mem_total.unwrap_or_default()),
         patience: (!args.ignore_busy).then_some(PATIENCE),
     };
-    let job = Job { kernel: &kernel, root, loaded: &loaded, tree: &tree, subjects: &subjects, bounds };
+    let job = Job { kernel: &kernel, root, loaded: &loaded, tree: &tree, subjects: &subjects, only: None, bounds };
     let mut actuator: Box<dyn Actuator> = if args.dry_run { Box::new(DryRun) } else { Box::new(Live) };
     cancel::catch_signals();
     let stop = Flag::with_timeout(args.timeout);

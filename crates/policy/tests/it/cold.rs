@@ -6,7 +6,7 @@ use omr_units::{Amount, Bytes, GroupId};
 use crate::desk::{Desk, group, seconds};
 
 fn cold_only(cold: ColdAmount) -> Option<ColdOnly> {
-    Some(ColdOnly { min_age: seconds(120), cold, learned: false })
+    Some(ColdOnly { min_age: seconds(120), cold, learned: false, threshold: None })
 }
 
 fn known(mib: u64) -> ColdAmount {

@@ -42,6 +42,7 @@ pub fn quiet() -> Machine {
         disk_rate: None,
         free_page_reporting: None,
         presence: Some(Facts::default()),
+        gives_back: false,
         file_only: true,
         cost: on_mains(Medium::Ssd),
     }

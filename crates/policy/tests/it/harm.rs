@@ -162,6 +162,7 @@ impl Model {
             unprotected: Some(current),
             keep: None,
             cold_only: (self.config.goal == Goal::Auto).then_some(ColdOnly {
+                threshold: None,
                 min_age: age,
                 cold: ColdAmount::Known { bytes: cold },
                 learned: true,

@@ -14,7 +14,8 @@ fn json(value: impl Serialize) -> String {
 
 #[test]
 fn names_of_cold_memory_stay() {
-    let cold = ColdOnly { min_age: seconds(2), cold: ColdAmount::Known { bytes: Bytes(1) }, learned: false };
+    let cold =
+        ColdOnly { min_age: seconds(2), cold: ColdAmount::Known { bytes: Bytes(1) }, learned: false, threshold: None };
     assert_eq!(json(cold), r#"{"older_than":{"secs":2,"nanos":0},"old":{"is":"known","bytes":1}}"#);
     let reason = Reason::LittleCold { cold: Bytes(1), min_age: seconds(2), smallest: Bytes(3) };
     assert_eq!(json(reason), r#"{"kind":"young","old":1,"older_than":{"secs":2,"nanos":0},"smallest":3}"#);

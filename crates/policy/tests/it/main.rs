@@ -3,6 +3,7 @@
 
 mod advise;
 mod age;
+mod away;
 mod busy;
 mod choose;
 mod cold;

@@ -52,7 +52,12 @@ fn judged(desk: &Desk) -> Result<u64, String> {
 }
 
 fn cold(mib: u64) -> Option<ColdOnly> {
-    Some(ColdOnly { min_age: seconds(120), cold: ColdAmount::Known { bytes: Bytes::mib(mib) }, learned: false })
+    Some(ColdOnly {
+        min_age: seconds(120),
+        cold: ColdAmount::Known { bytes: Bytes::mib(mib) },
+        learned: false,
+        threshold: None,
+    })
 }
 
 #[test]
@@ -255,7 +260,7 @@ prop_compose! {
         class in select(vec![Class::Background, Class::Background, Class::Foreground]),
         cold in option::of(0u64..2000),
     ) -> Group {
-        let cold_only = cold.map(|mib| ColdOnly { min_age: seconds(120), cold: ColdAmount::Known { bytes: Bytes::mib(mib) }, learned: false });
+        let cold_only = cold.map(|mib| ColdOnly { min_age: seconds(120), cold: ColdAmount::Known { bytes: Bytes::mib(mib) }, learned: false, threshold: None });
         Group { class, cold_only, ..group(id, anon, file) }
     }
 }

@@ -57,7 +57,12 @@ fn deserted(groups: impl Into<Vec<Group>>) -> Desk {
 }
 
 fn cold(min_age: u64) -> Option<ColdOnly> {
-    Some(ColdOnly { min_age: seconds(min_age), cold: ColdAmount::Known { bytes: Bytes::mib(500) }, learned: false })
+    Some(ColdOnly {
+        min_age: seconds(min_age),
+        cold: ColdAmount::Known { bytes: Bytes::mib(500) },
+        learned: false,
+        threshold: None,
+    })
 }
 
 fn judged(desk: &Desk) -> Result<Bytes, String> {

@@ -19,7 +19,7 @@ fn take(bytes: Bytes) -> Answer {
 
 fn probed(answer: Answer) -> Option<ColdOnly> {
     let cold = ColdAmount::Probed { why: "MGLRU off".into(), answer, out: OUT };
-    Some(ColdOnly { min_age: seconds(28_800), cold, learned: true })
+    Some(ColdOnly { min_age: seconds(28_800), cold, learned: true, threshold: None })
 }
 
 /// A group of 150 MiB of anonymous memory and 50 MiB of page cache, and a machine that lacks memory.
@@ -45,8 +45,12 @@ fn a_probe_takes_its_step_although_a_sweep_would_not_be_worth_it() {
     assert_eq!(judged(&desk(Answer::Hold(Why::Watching))), Err(why.into()));
     // The controls: without a probe, nothing; with less to gain than the step, only that.
     let mut never = desk(take(STEP));
-    never.group(1).cold_only =
-        Some(ColdOnly { min_age: seconds(120), cold: ColdAmount::Never { why: "MGLRU off".into() }, learned: true });
+    never.group(1).cold_only = Some(ColdOnly {
+        min_age: seconds(120),
+        cold: ColdAmount::Never { why: "MGLRU off".into() },
+        learned: true,
+        threshold: None,
+    });
     let no_ages = "only its cold memory is reclaimed, and ages are not known here: MGLRU off";
     assert_eq!(judged(&never), Err(no_ages.into()));
     let mut little = desk(take(STEP));
@@ -120,8 +124,12 @@ fn a_host_gets_only_memory_that_is_known_to_be_cold() {
     desk.machine.free_page_reporting = Some(true);
     let why = "only its cold memory is reclaimed, and ages are not known here: MGLRU off";
     assert_eq!(judged(&desk), Err(why.into()));
-    desk.group(1).cold_only =
-        Some(ColdOnly { min_age: seconds(120), cold: ColdAmount::Known { bytes: OUT }, learned: true });
+    desk.group(1).cold_only = Some(ColdOnly {
+        min_age: seconds(120),
+        cold: ColdAmount::Known { bytes: OUT },
+        learned: true,
+        threshold: None,
+    });
     assert_eq!(judged(&desk), Ok(OUT), "the control");
 }
 

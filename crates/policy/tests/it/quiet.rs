@@ -40,7 +40,8 @@ fn digest(goal: Goal, seed: u64) -> (u64, u64) {
                 0 => ColdAmount::NotYet,
                 _ => ColdAmount::Known { bytes: Bytes::mib(chance.below(mib)) },
             };
-            desk.group(id).cold_only = (id == 1).then_some(ColdOnly { min_age: seconds(600), cold, learned: false });
+            desk.group(id).cold_only =
+                (id == 1).then_some(ColdOnly { min_age: seconds(600), cold, learned: false, threshold: None });
             if chance.once_in(2000) {
                 desk.refault(id, 5);
             }
@@ -94,7 +95,7 @@ fn server() -> Desk {
 
 fn set_cold(desk: &mut Desk, mib: u64) {
     let cold = ColdAmount::Known { bytes: Bytes::mib(mib) };
-    desk.group(1).cold_only = Some(ColdOnly { min_age: seconds(600), cold, learned: true });
+    desk.group(1).cold_only = Some(ColdOnly { min_age: seconds(600), cold, learned: true, threshold: None });
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub fn cold_only() -> impl Strategy<Value = Option<ColdOnly>> {
         min_age: seconds(time),
         cold,
         learned,
+        threshold: None,
     }))
 }
 
@@ -256,7 +257,7 @@ prop_compose! {
         hibernation in (option::of(wild_duration()), option::of(wild_bytes())).boxed(),
         free_page_reporting in option::of(any::<bool>()),
         presence in option::of(facts().boxed()),
-        file_only: bool,
+        flags in any::<(bool, bool)>(),
         cost in cost_facts().boxed(),
     ) -> Machine {
         Machine {
@@ -275,7 +276,8 @@ prop_compose! {
             disk_rate: hibernation.1,
             free_page_reporting,
             presence,
-            file_only,
+            gives_back: flags.0,
+            file_only: flags.1,
             cost,
         }
     }

@@ -270,6 +270,7 @@ impl Loop {
                 keep: (cell.keep > 0 && !self.is(Broken::NothingIsProtected))
                     .then_some(Amount::Bytes(known(cell.keep))),
                 cold_only: (self.kind == Kind::Cold).then_some(ColdOnly {
+                    threshold: None,
                     min_age: Duration::from_secs(600),
                     cold: ColdAmount::Known { bytes: known(cell.cold_anon) },
                     learned: true,

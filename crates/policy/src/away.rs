@@ -1,0 +1,122 @@
+//! Younger memory while everybody is away, towards a need that cold memory does not meet.
+//!
+//! One age for all groups, the **away age**, goes down the grid of thresholds by one step at a time
+//! while nothing that old is left in any group. So the oldest memory of all groups goes first. A
+//! group loses memory older than the away age or than its threshold, whichever is shorter. Ages
+//! that a rule sets do not change, and a group whose threshold was not observed yet keeps it.
+//!
+//! There is no away age unless what leaves can be given back, and it is gone as soon as somebody
+//! may be there.
+
+use core::time::Duration;
+
+use omr_units::Monotonic;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::judge::judge;
+use crate::reason::Reason;
+use crate::signals::{ColdOnly, Group, Machine, Signals};
+use crate::state::State;
+use crate::threshold::Step;
+
+/// An away age stays for this time, or for its own length where that is shorter. Groups that are
+/// aged for it show within half of it what is that old. Longer ages cannot be waited for: from 8 h
+/// down to 2 min that would take 16 h.
+const LEAST_TIME: Duration = Duration::from_secs(300);
+
+/// The away age, which is kept from tick to tick.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AwayState {
+    /// The age, and when it began; `None`: thresholds are in force.
+    age: Option<(Step, Monotonic)>,
+}
+
+impl State {
+    /// The age from which on memory of each group may leave, as everybody is away; `None`: the
+    /// thresholds of the groups are in force.
+    pub fn away_age(&self) -> Option<Duration> {
+        self.away.age.map(|(step, _)| step.age())
+    }
+}
+
+impl ColdOnly {
+    /// Returns true if the age is shorter than the threshold, because everybody is away.
+    pub fn is_younger(&self) -> bool {
+        self.threshold.is_some_and(|threshold| self.min_age < threshold)
+    }
+}
+
+/// The age from which on memory of a group with this threshold may leave. `away`: the away age.
+pub fn age(away: Option<Duration>, threshold: Duration) -> Duration {
+    away.map_or(threshold, |away| away.min(threshold))
+}
+
+/// Returns true if memory younger than thresholds may leave.
+fn may_begin(config: &Config, state: &State, machine: &Machine) -> bool {
+    machine.gives_back && state.is_away(config)
+}
+
+/// At each tick: the away age is gone when somebody may be there.
+pub(crate) fn tick(config: &Config, state: &mut State, machine: &Machine) {
+    if !may_begin(config, state, machine) {
+        state.away = AwayState::default();
+    }
+}
+
+/// `Err`: memory of the age that the group has may not leave.
+pub(crate) fn permits(config: &Config, state: &State, cold_only: &ColdOnly) -> Result<(), Reason> {
+    let Some(threshold) = cold_only.threshold.filter(|_| cold_only.is_younger()) else { return Ok(()) };
+    if !state.is_away(config) {
+        return Err(Reason::SomebodyThere { presence: state.presence().clone() });
+    }
+    if cold_only.min_age < age(state.away_age(), threshold) {
+        return Err(Reason::Learning { threshold });
+    }
+    Ok(())
+}
+
+/// There is a need, and no group is worth a sweep. Lowers the away age if that is so because
+/// nothing is old enough.
+pub(crate) fn lower(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) {
+    if !may_begin(config, state, &signals.machine) {
+        return;
+    }
+    let learned = || groups.iter().filter_map(|group| Some((group, group.cold_only.as_ref()?.threshold?)));
+    let verdicts = || learned().map(|(group, _)| judge(config, state, signals, group).err());
+    if !verdicts().all(|why| why.as_ref().is_some_and(is_about_the_group)) || !verdicts().flatten().any(is_too_young) {
+        return;
+    }
+    let Some(longest) = learned().map(|(_, threshold)| Step::not_below(threshold)).max() else { return };
+    let from = match state.away.age {
+        Some((step, began)) if signals.now.since(began) < LEAST_TIME.min(step.age()) => return,
+        Some((step, _)) => step.min(longest),
+        None => longest,
+    };
+    if let Some(next) = from.shorter() {
+        state.away.age = Some((next, signals.now));
+    }
+}
+
+/// Returns true if nothing of the group is old enough, or is known to be.
+fn is_too_young(reason: Reason) -> bool {
+    matches!(reason, Reason::LittleCold { .. } | Reason::Learning { .. })
+}
+
+/// Returns true for reasons for which other groups need not wait. Others, such as swap at its
+/// floor, hold for younger memory as well.
+fn is_about_the_group(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::LittleCold { .. }
+            | Reason::Learning { .. }
+            | Reason::NoAges { .. }
+            | Reason::GivenBack { .. }
+            | Reason::BackingOff { .. }
+            | Reason::Class { .. }
+            | Reason::Keep { .. }
+            | Reason::KernelProtection
+            | Reason::TooSmall { .. }
+            | Reason::Unknown { .. }
+    )
+}
