@@ -11,10 +11,12 @@ use omr_kernel::process::ProcessMemory;
 use omr_kernel::ranges::Ranges;
 use omr_machine::processes::ProcessSample;
 use omr_policy::rank::{HintEnd, HintKind, HintReport, ProcessId, Score};
-use omr_policy::{End, Mode, Reason};
+use omr_policy::{End, Mode, Reason, Signals, cost};
 use omr_units::{Bytes, Monotonic, millis};
 
+use crate::daemon::Daemon;
 use crate::effects::Effect;
+use crate::processes::is_there;
 
 /// The places of a process that was paged out are kept up to this number of address ranges, at
 /// least 1 MiB apart: 16 KiB of the daemon's memory. Memory of a process with more is not
@@ -214,6 +216,65 @@ fn policy_end(end: End, amount: Option<Bytes>, mode: Mode) -> HintEnd {
         End::Denied | End::Unsupported | End::Failed => HintEnd::Failed,
         // The process has ended. The others do not occur: no hint goes by age.
         End::Gone | End::NoMoreCold | End::NotAged | End::NotSeen => HintEnd::Complete,
+    }
+}
+
+impl Daemon {
+    /// Once a second: scans the processes when it is time, and begins the next hint.
+    pub(crate) fn check_processes(&mut self) {
+        let began = self.host.now();
+        let is_slow = self.sweeps.running.is_some() && self.world.is_slow_to_scan();
+        if is_slow || !self.processes.is_scan_due(began, &self.statements) {
+            return;
+        }
+        let cpu = self.host.kernel.clock.thread_cpu();
+        self.scan_processes();
+        self.processes.scanned(began, self.host.kernel.clock.thread_cpu().saturating_sub(cpu));
+        self.begin_hint();
+    }
+
+    /// Finds and ranks the processes.
+    pub fn scan_processes(&mut self) {
+        let kernel = &self.host.kernel;
+        self.statements.retain_processes(|id| is_there(kernel, id));
+        self.apply_statements();
+        self.processes.scan(&self.host.kernel, &self.world.tree, &self.statements);
+        self.rank_processes();
+        if self.processes.returning(&self.settings.config, &self.mind.state, self.host.now()).is_some() {
+            let effect = self.processes.stop_reclaiming("another process came back");
+            self.carry_out(effect);
+            self.begin_hint();
+        }
+    }
+
+    pub(crate) fn rank_processes(&mut self) {
+        // The last hint has changed free memory.
+        let Some(signals) = self.readings.read_memory(&self.host) else { return };
+        let effect = self.processes.rank(&self.settings.config, &self.mind.state, &signals);
+        self.carry_out(effect);
+    }
+
+    pub(crate) fn begin_hint(&mut self) {
+        if self.work.is_busy() || self.preparation.is_wanted() {
+            return;
+        }
+        let (now, signals) = (self.host.now(), self.readings.signals.as_ref());
+        let effect = self.processes.begin_hint(&self.settings, &mut self.mind.state, signals, now);
+        self.carry_out(effect);
+    }
+
+    pub(crate) fn stop_hint(&mut self, why: &str) {
+        let effect = self.processes.stop_hint(why);
+        self.carry_out(effect);
+    }
+
+    /// Ends a page-out that runs when the machine goes on battery.
+    pub(crate) fn stop_hint_to_disk(&mut self, signals: &Signals) {
+        let must_end = |signals: &Signals| cost::must_end(&self.settings.config, &signals.machine);
+        let did_before = self.readings.signals.as_ref().is_some_and(|before| must_end(before).is_some());
+        if let Some(reason) = must_end(signals).filter(|_| !did_before && self.processes.is_paging_out()) {
+            self.stop_hint(&reason.to_string());
+        }
     }
 }
 
