@@ -25,38 +25,55 @@ const MOST_FILES: usize = 1024;
 /// Returns the memory in RAM of all shared memory that one of the group's processes has mapped from
 /// its beginning to its end. Other mappings do not count, nor what may not be read.
 pub fn read(kernel: &Kernel, group: &Group, stop: &Flag) -> Result<Bytes> {
-    let mut files = HashMap::new();
+    let mut files = Files::default();
     for (_, process) in processes_by_size(kernel, group)?.into_iter().take(MOST_PROCESSES) {
-        if stop.is_set() || files.len() >= MOST_FILES {
+        if stop.is_set() || files.opened >= MOST_FILES {
             break;
         }
         // The process has ended, or this process may not read it.
         let Ok(layout) = Layout::read(process.dir()) else { continue };
-        add(&process, layout.mappings(), &mut files);
+        files.add(&process, layout.mappings());
     }
-    Ok(files.into_values().flatten().sum())
+    Ok(files.resident.into_values().sum())
 }
 
 /// A file: device and inode.
 type File = ((u32, u32), u64);
 
-/// Adds the files of a process that are not known yet. `None`: not mapped as a whole.
-fn add(process: &Process, mappings: &[Mapping], files: &mut HashMap<File, Option<Bytes>>) {
-    // Reading them walks the page tables, so they are read only where there is a new file.
-    let mut details: Option<Vec<Detail>> = None;
-    for mapping in mappings.iter().filter(|mapping| mapping.shared) {
-        let Some(file) = mapping.file else { continue };
-        let known = (file.device, file.inode);
-        if files.len() >= MOST_FILES || files.get(&known).is_some_and(Option::is_some) {
-            continue;
+/// The files that a process has mapped as a whole.
+#[derive(Default)]
+struct Files {
+    /// Their memory in RAM.
+    resident: HashMap<File, Bytes>,
+    /// How many files were opened. One that a process has mapped in parts is opened for each part.
+    opened: usize,
+}
+
+impl Files {
+    /// Adds the files of a process that are not known yet.
+    fn add(&mut self, process: &Process, mappings: &[Mapping]) {
+        // Reading them walks the page tables, so they are read only where there is a new file.
+        let mut details: Option<Vec<Detail>> = None;
+        for mapping in mappings.iter().filter(|mapping| mapping.shared) {
+            let Some(file) = mapping.file else { continue };
+            let known = (file.device, file.inode);
+            if self.resident.contains_key(&known) {
+                continue;
+            }
+            if self.opened >= MOST_FILES {
+                return;
+            }
+            self.opened += 1;
+            let memory = maps::shared_memory(process.dir(), mapping).filter(|memory| is_whole(mapping, memory));
+            let resident = memory.and_then(|memory| {
+                let details = details.get_or_insert_with(|| maps::read_smaps(process.dir()).unwrap_or_default());
+                let detail = details.iter().find(|detail| detail.mapping == *mapping)?;
+                Some(memory.allocated - detail.swapped?)
+            });
+            if let Some(resident) = resident {
+                self.resident.insert(known, resident);
+            }
         }
-        let memory = maps::shared_memory(process.dir(), mapping).filter(|memory| is_whole(mapping, memory));
-        let resident = memory.and_then(|memory| {
-            let details = details.get_or_insert_with(|| maps::read_smaps(process.dir()).unwrap_or_default());
-            let detail = details.iter().find(|detail| detail.mapping == *mapping)?;
-            Some(memory.allocated - detail.swapped?)
-        });
-        files.insert(known, resident);
     }
 }
 
@@ -81,6 +98,8 @@ pub fn unseen(shmem: Bytes, unmapped: Bytes, regions: Bytes, little: Bytes) -> B
 
 #[cfg(test)]
 mod tests {
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
 
     #[test]
@@ -98,6 +117,26 @@ mod tests {
         assert_eq!(unseen(200, 192, 0), Bytes::mib(192));
         // A region of another group.
         assert_eq!(unseen(200, 192, 1000), Bytes::mib(192));
+    }
+
+    #[test]
+    fn a_user_who_maps_a_file_in_many_parts_does_not_have_each_opened() {
+        let stat = "7 (a) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0";
+        let root = FakeRoot::captured(Release::V6_12).proc("7/stat", stat);
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let process = Process::open(&kernel, 7).expect("a process");
+        let mut mappings = Vec::new();
+        for part in 0..65_000u64 {
+            let (begin, end) = (part << 13, (part << 13) + 4096);
+            let line = format!("{begin:x}-{end:x} rw-s 1000 00:01 7 /dev/shm/a\n");
+            maps::parse(line.as_bytes(), |mapping| mappings.push(mapping));
+        }
+        let mut files = Files::default();
+        files.add(&process, &mappings[..10]);
+        assert_eq!((files.opened, files.resident.len()), (10, 0));
+        files.add(&process, &mappings);
+        files.add(&process, &mappings);
+        assert_eq!(files.opened, MOST_FILES);
     }
 
     #[test]
