@@ -9,7 +9,7 @@ use omr_machine::groups::tree::no_group;
 use omr_policy::need::need;
 use omr_policy::presence::Presence;
 use omr_policy::probe::Answer;
-use omr_policy::{ColdAmount, ColdOnly, Decision, Goal, cost, judge, short};
+use omr_policy::{ColdAmount, ColdOnly, Decision, Goal, cost, judge, quiet, short};
 use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
 
 use crate::daemon::Daemon;
@@ -213,8 +213,7 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
                 Some(by_age) if by_age.is_probed() => ", memory of any age by a probe,".into(),
                 Some(by_age) => format!(", not used for {}", short(by_age.min_age)),
             };
-            let is_quiet = seen.cold_only.is_some() && daemon.settings.config.goal == Goal::Auto;
-            let when = if is_quiet { "quiet" } else { "idle" };
+            let when = if quiet::suffices(&daemon.settings.config, seen) { "quiet" } else { "idle" };
             explanation.next = Some(format!("a sweep of up to {}{old} once the machine is {when}", job.amount))
         }
     }

@@ -44,7 +44,7 @@ pub mod pace;
 pub mod presence;
 pub mod probe;
 mod purpose;
-mod quiet;
+pub mod quiet;
 pub mod rank;
 mod reason;
 pub mod regret;

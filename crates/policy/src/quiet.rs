@@ -64,7 +64,7 @@ struct Running {
 
 /// Whether sweeps of this group need a quiet machine only. Memory that leaves because everybody is
 /// away is younger than the threshold, and needs an idle one.
-pub(crate) fn suffices(config: &Config, group: &Group) -> bool {
+pub fn suffices(config: &Config, group: &Group) -> bool {
     config.goal == Goal::Auto && group.cold_only.as_ref().is_some_and(|cold_only| !cold_only.is_younger())
 }
 
