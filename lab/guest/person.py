@@ -17,9 +17,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import websocket
+
+Result = TypeVar("Result")
 
 PORT = 9222
 
@@ -138,12 +142,12 @@ def application(name: str, command: list[str], **options: object) -> subprocess.
     return subprocess.Popen([*scope(name), *command], stdin=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
 
 
-def wait_for(ready: "object", seconds: float = 300) -> "object":
+def wait_for(ready: Callable[[], Result | None], seconds: float = 300) -> Result:
     """The first result, once there is one."""
     end = time.monotonic() + seconds
     while True:
         try:
-            if (result := ready()) is not None:  # type: ignore[operator]
+            if (result := ready()) is not None:
                 return result
         except (OSError, KeyError, ValueError) as error:
             if time.monotonic() > end:

@@ -80,7 +80,7 @@ def test_the_service_runs_and_starts_at_every_boot(guest: DebianGuest) -> None:
     assert "mlockall" not in journal and "no pressure trigger" not in journal and "only root can ask" not in journal
 
 
-def test_nothing_is_swept_by_default_while_memory_is_plenty_and_somebody_may_be_there(guest: DebianGuest) -> None:
+def test_by_default_the_goal_is_auto_and_a_service_tells_who_is_there(guest: DebianGuest) -> None:
     for unit, state in (("omr-presence", "enabled"), ("omr-follow", "disabled"), ("omr-watch", "disabled")):
         assert guest.run(["systemctl", "is-enabled", unit], check=False).stdout.strip() == state
 
