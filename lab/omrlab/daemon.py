@@ -38,16 +38,23 @@ after_resume = "1h"
 
 class Daemon:
     """A running `omr daemon`, as a context manager that ends it with SIGTERM. `through`: a command
-    that starts the daemon.
+    that starts the daemon. `quick`: with the times of a short run, and the goal "free" where `top`
+    names none.
     """
 
     def __init__(
-        self, guest: Guest, idle: str = "5s", top: str = "", config: str = "", through: tuple[str, ...] = ()
+        self,
+        guest: Guest,
+        idle: str = "5s",
+        top: str = "",
+        config: str = "",
+        through: tuple[str, ...] = (),
+        quick: bool = True,
     ) -> None:
         self.guest = guest
-        if "goal =" not in top:
+        if quick and "goal =" not in top:
             top += '\ngoal = "free"'
-        guest.write(CONFIG, QUICK.format(idle=idle, top=top) + config, create=True)
+        guest.write(CONFIG, (QUICK.format(idle=idle, top=top) if quick else top) + config, create=True)
         self.process: Process = guest.spawn(
             [*through, "omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service"
         )

@@ -16,12 +16,16 @@ from omrlab.scenarios.desk import Desk
 from omrlab.scenarios.footprint import Footprint
 from omrlab.scenarios.hibernate_seed import Case
 from omrlab.scenarios.migrate import Migrate
+from omrlab.scenarios.probe import Probe
 from omrlab.scenarios.roomy import Roomy
 from omrlab.scenarios.server import Server
+from omrlab.scenarios.slo import Slo, came_back, youngest
+from omrlab.scenarios.slo_phase import SloPhase, agings_to_slo
 from omrlab.services import CLIENTS, GROUPS, OMR
 
 app_switch, burst, cold_age, desk, migrate = AppSwitch(), Burst(), ColdAge(), Desk(), Migrate()
 roomy, server = Roomy(), Server()
+slo, slo_phase, probe = (kind(laws="phases", redis=0) for kind in (Slo, SloPhase, Probe))
 
 
 def migrated(seconds: float, mib: int, errors: int = 0) -> dict[str, Any]:
@@ -455,3 +459,75 @@ def test_a_peer_that_is_not_available_is_skipped_with_the_reason(monkeypatch: py
 def test_the_footprint_plot_is_drawn(tmp_path: Path) -> None:
     Footprint().plot({arm: [footprint_of()] for arm in footprint.LABELS}, tmp_path)
     assert (tmp_path / "footprint.png").stat().st_size > 10_000
+
+
+def slo_run(held_mib: int, back_mib: list[float]) -> dict[str, Any]:
+    """A program with 100 MiB in use and 300 more: of those, 5 MiB are used each minute after 2 min,
+    and none after 4 min. `back_mib` came back in each minute. There is an aging each 2 minutes.
+    """
+    count = len(back_mib)
+    minutes = [
+        {
+            "minute": number,
+            "monotonic_ns": 60 * number * 10**9,
+            "working": 100,
+            "unused": [300, 200, 100],
+            "again": [5, 0, 0],
+        }
+        for number in range(1, count + 1)
+    ]
+    readings = [
+        {
+            "monotonic": 60.0 * number,
+            "groups": {
+                "phases": {
+                    "held": held_mib * MIB,
+                    "back": int(sum(back_mib[:number]) * MIB),
+                    "agings": 10 + number // 2,
+                }
+            },
+        }
+        for number in range(count + 1)
+    ]
+    planted = {"block": MIB, "ages_s": [120, 240, 480], "minutes": minutes, "errors": 0}
+    run = {"since": 0.0, "planted": {"phases": planted}, "readings": readings, "host_others_pct": 0.0}
+    return run | {"explained": {"phases": "threshold 4 min"}}
+
+
+def test_what_is_held_is_compared_with_the_best_age_and_what_comes_back_with_the_objective(tmp_path: Path) -> None:
+    good, much = slo_run(180, [0.1] * 98 + [0.3] * 2), slo_run(250, [5.0] * 100)
+    results = {"omr": [good], "senpai": [much], "senpai-gentle": [slo_run(120, [0.1] * 100)]}
+    figures = slo.metrics(results)
+    assert figures["best_age_phases"].value == 4 and figures["best_held_phases"].value == 200
+    assert figures["cold_held_of_best_pct"].value == pytest.approx(90)
+    assert figures["slo_minutes_over_pct"].value == pytest.approx(2)
+    # Senpai's defaults hold more, but far too much comes back.
+    assert figures["cold_held_over_senpai"].value == pytest.approx(1.5)
+    assert all(reached(metric.json()) for metric in figures.values())
+    missed = slo.metrics({"omr": [much]})
+    assert not reached(missed["slo_minutes_over_pct"].json())
+    assert not reached(slo.metrics({"omr": [slo_run(150, [0.0] * 100)]})["cold_held_of_best_pct"].json())
+    slo.plot(results, tmp_path)
+    assert (tmp_path / "slo.png").stat().st_size > 0
+
+
+def test_without_ages_omr_must_hold_what_senpai_holds() -> None:
+    figures = probe.metrics({"omr": [slo_run(100, [0.0] * 50)], "senpai": [slo_run(100, [1.0] * 50)]})
+    assert figures["taken_over_senpai"].value == 1 and reached(figures["taken_over_senpai"].json())
+    assert not reached(figures["slo_minutes_over_pct_senpai"].json() | {"goal": probe.goals["slo_minutes_over_pct"]})
+
+
+def test_agings_are_counted_from_a_move_to_the_last_minute_over_the_objective() -> None:
+    # It moves in minutes 20 and 40. Then too much comes back for 2 minutes, and for 10.
+    back = [0.0] * 20 + [9.0] * 2 + [0.0] * 18 + [9.0] * 10 + [0.0] * 10
+    run = slo_run(100, back)
+    assert agings_to_slo(run, 1200) == [1, 5]
+    assert not reached(slo_phase.metrics({"omr": [run]})["agings_to_slo"].json())
+    assert agings_to_slo(slo_run(100, [0.0] * 60), 1200) == [0, 0]
+
+
+def test_the_kernels_files_are_read_by_group() -> None:
+    text = "memcg     1 /\n node     0\n        4  900  1  2\nmemcg    23 /load/zipf\n node     0\n"
+    text += "          7       1234      10 0 \n          8       234      10 0 \n"
+    assert youngest(text) == {"/": 4, "/load/zipf": 8}
+    assert came_back("anon 5\nworkingset_refault_anon 3\nworkingset_refault_file 2\npgfault 9\n") == 5 * 4096

@@ -22,6 +22,7 @@ mod present;
 mod reclaim;
 mod record;
 mod regions;
+mod reuse;
 mod signals;
 mod spin;
 mod touch;
@@ -68,6 +69,9 @@ enum Command {
     /// Fills regions of memory and touches each at its own period; SIGUSR1 prints when each was
     /// last touched
     Regions(regions::Args),
+    /// Uses blocks of memory at random by a planted law, and prints each minute how old memory is
+    /// and how old it was when it was used again
+    Reuse(reuse::Args),
     /// Serves requests from a hot part of its memory; SIGUSR1 makes a part of the cold memory hot
     Footprint(footprint::Args),
     /// Runs a periodic task and measures its delay and the time of its work
@@ -107,6 +111,7 @@ fn main() -> Result<ExitCode> {
         Command::Present(args) => present::run(&args)?,
         Command::Touch(args) => touch::run(&args)?,
         Command::Regions(args) => regions::run(&args)?,
+        Command::Reuse(args) => reuse::run(&args)?,
         Command::Footprint(args) => footprint::run(&args)?,
         Command::Latency(args) => latency::run(&args)?,
         Command::Spin(args) => spin::run(&args)?,
