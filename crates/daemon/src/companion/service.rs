@@ -111,7 +111,7 @@ mod tests {
             });
             let mut answers = Vec::new();
             for line in lines {
-                there.write_all(line.as_bytes()).and_then(|()| there.write_all(b"\n")).expect("written");
+                there.write_all(format!("{line}\n").as_bytes()).expect("written");
                 let mut answer = Vec::new();
                 let mut byte = [0];
                 while !line.is_empty() && there.read(&mut byte).is_ok_and(|read| read == 1) && byte != *b"\n" {
@@ -121,6 +121,7 @@ mod tests {
                     answers.push(serde_json::from_slice(&answer).unwrap_or_default());
                 }
             }
+            drop(there);
             answers
         })
     }

@@ -4,6 +4,7 @@ use omr_engine::warm;
 use omr_policy::threshold::Step;
 
 use super::*;
+use crate::giving_back::GivingBack;
 use crate::thresholds::Learned;
 
 /// A session that was used so many seconds ago.
@@ -270,19 +271,24 @@ fn cpu_time_of_the_companion_is_not_somebodys_work() {
 
 #[test]
 fn a_companion_is_asked_where_the_daemon_lacks_the_rights_and_systemd_listens() {
-    let mut machine = deserted(AUTO_ANY_AGE);
-    machine.daemon.giving_back = crate::giving_back::GivingBack::new(&machine.daemon.host);
+    let lacking = || {
+        let mut machine = deserted(AUTO_ANY_AGE);
+        machine.root.write("proc/self/status", "CapEff:\t0000000001000002\n");
+        machine.daemon.giving_back = GivingBack::new(&machine.daemon.host);
+        machine
+    };
+    let mut machine = lacking();
     let explained = machine.ask(Request::Explain { group: None })["guards"].to_string();
     assert!(explained.contains("needs omr-give-back.socket"), "{explained}");
     assert!(machine.begin_sweep().remember.is_none(), "the control: nobody listens");
 
-    let mut machine = deserted(AUTO_ANY_AGE);
-    machine.daemon.giving_back = crate::giving_back::GivingBack::new(&machine.daemon.host);
+    let mut machine = lacking();
     machine.root.write("run/omr/give-back.sock", "");
     let explained = machine.ask(Request::Explain { group: None })["guards"].to_string();
     assert!(!explained.contains("omr-give-back"), "{explained}");
     let sweep = machine.begin_sweep();
     assert!(sweep.remember.as_ref().is_some_and(|remember| remember.companion.is_some()));
+    machine.set_available(400_000);
     machine.end_sweep(&sweep, End::Complete);
     machine.daemon.readings.presence = used(0);
     machine.pass(1, 0);
