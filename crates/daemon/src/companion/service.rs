@@ -192,7 +192,7 @@ mod tests {
         // The group has a process, so that there is something to end.
         root.write("sys/fs/cgroup/a.slice/b.service/cgroup.procs", "4194303\n");
         let good = remember("a.slice/b.service", id);
-        assert_eq!(answers(&root, &[good.clone()])[0], "remembered", "the control: the process is gone");
+        assert_eq!(answers(&root, std::slice::from_ref(&good))[0], "remembered", "the control: the process is gone");
         let found = answers(&root, &[format!("{good}\n")]);
         assert!(found[0]["error"].as_str().is_some_and(|why| why.contains("it was ended")), "{found:?}");
     }

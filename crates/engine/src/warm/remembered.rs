@@ -173,7 +173,28 @@ fn rank(class: Class, is_explicit: bool, path: &Path) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
+
+    #[test]
+    fn the_processes_of_a_group_are_its_own_and_those_below_it() {
+        let root = FakeRoot::captured(Release::V6_12)
+            .group("a.slice", &[("cgroup.procs", "5\n")])
+            .group("a.slice/b/c", &[("cgroup.procs", "7\n9\n")])
+            .group("d.slice", &[("cgroup.procs", "11\n")]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let cgroup = kernel.cgroup().expect("groups");
+        let id = Group::open(cgroup, Path::new("a.slice")).expect("a group").id();
+        assert_eq!(read_pids(&kernel, id, Path::new("a.slice")).expect("processes"), [5, 7, 9]);
+        let top = cgroup.id().expect("an inode");
+        for (id, path) in [(id, "d.slice"), (id, "nowhere"), (id, "a.slice/../d.slice"), (top, "")] {
+            read_pids(&kernel, id, Path::new(path)).expect_err(path);
+        }
+        // Unknown is not "no process".
+        root.write("sys/fs/cgroup/a.slice/b/cgroup.procs/is-a-directory", "");
+        read_pids(&kernel, id, Path::new("a.slice")).expect_err("a list that cannot be read");
+    }
 
     #[test]
     fn the_session_comes_back_before_services() {
