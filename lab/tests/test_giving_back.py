@@ -114,7 +114,7 @@ def test_the_packaged_service_gives_back_by_its_companion_and_without_it_nothing
 ) -> None:
     with booted(root=installed, mem_mib=768, swap=Disk(1024, mb_s=40)) as guest:
         guest.write(SWITCH, "y")
-        guest.shell("systemctl stop omr-presence; systemctl mask --runtime --now omr-give-back.socket")
+        guest.shell("systemctl stop omr-presence omr-give-back.socket; systemctl mask --runtime omr-give-back.socket")
         left = Touched(guest, "bg", "320M")
         text = QUICK.format(idle="2s", top='goal = "auto"').replace('window = "2s"', 'window = "2s"' + LOADED)
         guest.shell("mkdir -p /etc/omr/conf.d")
