@@ -39,7 +39,8 @@ impl Companion {
         Companion { socket: paths::give_back_socket(root), link: Mutex::new(None), is_lost: AtomicBool::new(false) }
     }
 
-    /// Returns true if it can be asked: systemd listens for it, and it has not failed.
+    /// Returns true if it can be asked: its socket is there, and it has not failed. Whether systemd
+    /// still listens shows when it is asked.
     pub fn is_there(&self) -> bool {
         !self.is_lost.load(Ordering::Relaxed) && self.socket.symlink_metadata().is_ok()
     }
