@@ -1,11 +1,13 @@
 //! Cancelling a run. A flag is set by a signal or by the daemon's loop; the reclaiming thread reads
 //! it between two writes. An alarm interrupts a write that takes too long.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use omr_kernel::clock;
 use omr_units::Monotonic;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The cancel flag of a run.
 #[derive(Debug, Default)]
@@ -13,16 +15,20 @@ pub struct Flag {
     set: AtomicBool,
     held: AtomicBool,
     deadline: Option<Monotonic>,
+    /// Who asked for the run.
+    peer: Option<OwnedFd>,
 }
 
 impl Flag {
     /// Makes a flag that counts as set once `timeout` is over; `None`: no time limit.
     pub fn with_timeout(timeout: Option<Duration>) -> Self {
-        Flag {
-            set: AtomicBool::new(false),
-            held: AtomicBool::new(false),
-            deadline: timeout.map(|time| clock::read_monotonic() + time),
-        }
+        Flag { deadline: timeout.map(|time| clock::read_monotonic() + time), ..Flag::default() }
+    }
+
+    /// Makes a flag that counts as set once the other end of this connection sends anything or is
+    /// gone.
+    pub fn of_peer(connection: OwnedFd) -> Self {
+        Flag { peer: Some(connection), ..Flag::default() }
     }
 
     /// Sets the flag.
@@ -53,9 +59,17 @@ impl Flag {
         }
     }
 
-    /// Returns true if the run must end: the flag is set, a signal came, or the time is up.
+    /// Returns true if the run must end: the flag is set, a signal came, the time is up, or who
+    /// asked for it wants no more.
     pub fn is_set(&self) -> bool {
-        self.set.load(Ordering::Relaxed) || signal().is_some() || self.timed_out()
+        self.set.load(Ordering::Relaxed) || signal().is_some() || self.timed_out() || self.has_heard()
+    }
+
+    /// Returns true if the other end has sent something or is gone.
+    fn has_heard(&self) -> bool {
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Some(peer) = &self.peer else { return false };
+        poll(&mut [PollFd::new(peer, PollFlags::IN)], Some(&NOW)) != Ok(0)
     }
 
     /// Returns true if the time is up.
@@ -167,7 +181,23 @@ impl Drop for Alarm {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    #[test]
+    fn a_run_for_a_peer_ends_when_it_speaks_or_is_gone() {
+        let (mut here, mut there) = UnixStream::pair().expect("a connection");
+        let flag = Flag::of_peer(here.try_clone().expect("a copy").into());
+        assert!(!flag.is_set(), "the control");
+        there.write_all(b"\n").expect("written");
+        assert!(flag.is_set());
+        here.read_exact(&mut [0]).expect("read");
+        assert!(!flag.is_set(), "for the next run");
+        drop(there);
+        assert!(flag.is_set());
+    }
 
     #[test]
     fn a_held_run_waits_until_it_may_go_on_or_must_end() {

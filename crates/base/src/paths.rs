@@ -32,6 +32,11 @@ pub fn socket(root: &Path) -> PathBuf {
     runtime_dir(root).join("omr.sock")
 }
 
+/// The socket of `omr-give-back.socket`.
+pub fn give_back_socket(root: &Path) -> PathBuf {
+    runtime_dir(root).join("give-back.sock")
+}
+
 /// The record of pages that were in memory, for `omr warm`.
 pub fn warm_record(root: &Path) -> PathBuf {
     state_dir(root).join("warm")

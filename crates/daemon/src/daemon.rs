@@ -269,11 +269,8 @@ impl Daemon {
     }
 
     fn begin_sweep(&mut self, id: GroupId, job: &Job, reason: &Reason) {
-        let giving_back = &self.giving_back;
-        let is_remembered =
-            self.is_younger_than_usual(id) && giving_back.remembers(&self.settings, &self.mind.state, id);
-        let absence = is_remembered.then(|| giving_back.absence());
-        let next = Next { number: self.books.tally.next_sweep(), id, job, reason, absence };
+        let remember = self.how_to_remember(id);
+        let next = Next { number: self.books.tally.next_sweep(), id, job, reason, remember: remember.as_ref() };
         let config = &self.settings.config;
         match self.sweeps.begin(&self.host, config, &mut self.world, &self.mind.state, next) {
             Some(order) => {

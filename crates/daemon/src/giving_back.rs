@@ -1,29 +1,29 @@
 //! Giving back: what sweeps took while everybody was away is brought back when somebody comes.
 //!
 //! Only what left because everybody was away counts: memory of any age, or memory younger than the
-//! threshold of its group. The worker keeps which pages the groups had before.
+//! threshold of its group. The worker keeps which pages the groups had before, or where it lacks the
+//! rights for that, the companion does.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+#[cfg(test)]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use omr_control::status::GivingBackView;
-use omr_engine::warm::{self, End, Report};
+use omr_engine::warm::{self, End, MOST_GROUPS, Report};
 use omr_history::ledger::{Entry, GivenBack};
-use omr_policy::{ColdOnly, Mode, Reason, State};
+use omr_policy::{Mode, Reason, State};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
+use crate::companion::Companion;
 use crate::daemon::Daemon;
 use crate::effects::Effect;
 use crate::host::Host;
 use crate::settings::Settings;
-use crate::worker::{GiveBack, Order};
-use crate::world::World;
+use crate::worker::{GiveBack, Order, Remember};
 
-/// The most groups that are remembered. Any user can make groups.
-const MOST: usize = 500;
 /// After waking up, omr-warm.service has this time to begin. It brings back everything.
 const AFTER_SLEEP: Duration = Duration::from_secs(30);
 /// A machine that was in use for this long has back the memory that it needs.
@@ -31,9 +31,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// What was taken while everybody was away.
 pub struct GivingBack {
-    /// The daemon has the rights for it, and the kernel can. Without that, no memory leaves only
-    /// because everybody is away, unless a rule says so.
-    pub is_possible: bool,
+    /// Who brings memory back; `None`: the worker itself, because it has the rights for it.
+    companion: Option<Arc<Companion>>,
     taken: HashMap<GroupId, Bytes>,
     running: Option<Running>,
     /// Nothing is given back before this moment.
@@ -60,7 +59,7 @@ impl GivingBack {
     /// Nothing was taken yet.
     pub fn new(host: &Host) -> Self {
         GivingBack {
-            is_possible: warm::is_possible(&host.kernel, &host.root),
+            companion: (!warm::is_possible(&host.kernel, &host.root)).then(|| Arc::new(Companion::new(&host.root))),
             taken: HashMap::new(),
             running: None,
             not_before: Monotonic(0),
@@ -68,20 +67,42 @@ impl GivingBack {
         }
     }
 
+    /// Returns true if memory can be given back. Otherwise none leaves only because everybody is
+    /// away, unless a rule says so.
+    pub fn is_possible(&self) -> bool {
+        self.companion.as_ref().is_none_or(|companion| companion.is_there())
+    }
+
+    /// The daemon has the rights itself, or never.
+    #[cfg(test)]
+    pub fn set_possible(&mut self, is_possible: bool) {
+        self.companion = (!is_possible).then(|| Arc::new(Companion::new(Path::new("/nowhere"))));
+    }
+
     /// Returns true if what a further group loses can be given back.
     pub fn has_room(&self) -> bool {
-        self.is_possible && self.taken.len() < MOST
+        self.taken.len() < MOST_GROUPS && self.is_possible()
     }
 
-    /// Returns true if the pages of this group must be known before a sweep of it begins.
-    pub fn remembers(&self, settings: &Settings, state: &State, id: GroupId) -> bool {
-        let is_known = self.taken.contains_key(&id);
-        settings.config.mode == Mode::Act && state.is_away(&settings.config) && (is_known || self.has_room())
+    /// Returns true if the pages of this group must be known before a sweep of it begins. A rule may
+    /// allow any age, and then memory leaves also where it cannot be given back.
+    pub fn remembers(&self, settings: &Settings, state: &State, id: GroupId, is_any_age: bool) -> bool {
+        let has_place = self.taken.len() < MOST_GROUPS || self.taken.contains_key(&id);
+        let can = has_place && self.is_possible();
+        settings.config.mode == Mode::Act && state.is_away(&settings.config) && (can || !is_any_age)
     }
 
-    /// The number of this absence. Pages of groups that were known in another one are forgotten.
-    pub fn absence(&self) -> u64 {
-        self.absence
+    /// How a sweep keeps which pages a group had.
+    pub fn how_to_remember(&self) -> Remember {
+        Remember { absence: self.absence, companion: self.companion.clone() }
+    }
+
+    /// The worker is free. Nobody is away and nothing is to be given back, so the companion is not
+    /// needed.
+    fn rest(&self, is_away: bool) {
+        if !is_away && self.taken.is_empty() && self.running.is_none() {
+            self.companion.iter().for_each(|companion| companion.dismiss());
+        }
     }
 
     /// A sweep took this from a group whose pages were known before.
@@ -122,18 +143,18 @@ impl GivingBack {
     }
 
     /// The worker is free. Returns what it is to do.
-    pub fn begin(&mut self, settings: &Settings, state: &mut State, world: &World, now: Monotonic) -> Option<Order> {
+    pub fn begin(&mut self, settings: &Settings, state: &mut State, now: Monotonic) -> Option<Order> {
         if !self.is_due(settings, state, now) {
             return None;
         }
         self.absence += 1;
         let running = Running { taken: std::mem::take(&mut self.taken), began: now, stop: None };
         log::info!("giving back {}: {}", running.bytes(), state.presence());
-        let groups: Vec<(GroupId, PathBuf)> =
-            running.taken.keys().filter_map(|id| Some((*id, world.tree.path(*id)?))).collect();
+        let groups = running.taken.keys().copied().collect();
         self.running = Some(running);
         state.set_warming(true);
-        Some(Order::GiveBack(GiveBack { groups, loaded: Arc::clone(&settings.loaded) }))
+        let companion = self.companion.clone();
+        Some(Order::GiveBack(GiveBack { groups, loaded: Arc::clone(&settings.loaded), companion }))
     }
 
     /// Returns true while memory is given back.
@@ -191,6 +212,9 @@ impl Daemon {
             self.stop_sweep(Reason::Warming);
             self.begin_to_give_back();
         }
+        if !self.work.is_busy() {
+            self.giving_back.rest(self.mind.state.is_away(&self.settings.config));
+        }
     }
 
     /// Gives the worker the order to give back, if it is free.
@@ -199,7 +223,7 @@ impl Daemon {
             return;
         }
         let (now, state) = (self.host.now(), &mut self.mind.state);
-        if let Some(order) = self.giving_back.begin(&self.settings, state, &self.world, now) {
+        if let Some(order) = self.giving_back.begin(&self.settings, state, now) {
             self.order(order);
         }
     }
@@ -209,9 +233,16 @@ impl Daemon {
         self.carry_out(effect);
     }
 
-    /// Returns true if a sweep of the group takes memory that would stay with somebody there.
-    pub(crate) fn is_younger_than_usual(&self, id: GroupId) -> bool {
-        self.world.group(id).is_some_and(|group| group.cold_only.as_ref().is_none_or(ColdOnly::is_younger))
+    /// Returns how a sweep of the group keeps which pages it has; `None`: it takes no memory that
+    /// would stay with somebody there, or need not give it back.
+    pub(crate) fn how_to_remember(&self, id: GroupId) -> Option<Remember> {
+        let group = self.world.group(id)?;
+        if group.cold_only.as_ref().is_some_and(|cold_only| !cold_only.is_younger()) {
+            return None;
+        }
+        let (giving_back, is_any_age) = (&self.giving_back, group.cold_only.is_none());
+        let remembers = giving_back.remembers(&self.settings, &self.mind.state, id, is_any_age);
+        remembers.then(|| giving_back.how_to_remember())
     }
 }
 

@@ -9,12 +9,14 @@
 //! [`world`] the groups, [`readings`] the counters, [`mind`] the policy's state, [`work`] the
 //! worker, [`sweeps`] the running sweep, [`books`] the ledger and figures, [`processes`] the
 //! background processes with their [`hints`], [`aging`] the schedule of the aging thread,
-//! [`preparing`] the preparation for an event. A part returns [`effects`] that concern other parts.
+//! [`preparing`] the preparation for an event, [`giving_back`] what was taken while everybody was
+//! away, with the [`companion`] that has the rights for it. A part returns [`effects`] that concern other parts.
 //! [`daemon`] carries them out; [`event_loop`] waits.
 
 mod aging;
 mod aging_thread;
 mod books;
+mod companion;
 mod daemon;
 mod effects;
 mod event_loop;
@@ -71,6 +73,7 @@ use self::server::Server;
 use self::settings::{Settings, load};
 use self::work::Work;
 
+pub use self::companion::serve as serve_giving_back;
 pub use self::settings::Args;
 
 /// Runs the daemon until it is told to end.

@@ -23,6 +23,8 @@ Arguments:
 Options:
   --foreground      Log to standard error instead of the journal
   --config FILE     Read this file instead of the configuration of the system
+  --give-back       Instead of that serve the daemon, which is at the other end of standard input:
+                    keep which pages groups have in memory, and bring them back
   --profile NAME    Replace values of the configuration with those of a profile: seed
   --root DIR        Read /proc, /sys and the configuration below this directory
   -h, --help        Print help
@@ -34,6 +36,7 @@ Options:
 enum Request {
     Help,
     Version,
+    GiveBack { root: PathBuf },
     Run { root: PathBuf, args: Args },
 }
 
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let ended = match parse(Parser::from_env()) {
         Ok(Request::Help) => print(HELP),
         Ok(Request::Version) => print(concat!("omr-daemon ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(Request::GiveBack { root }) => omr_daemon::serve_giving_back(&root),
         Ok(Request::Run { root, args }) => omr_daemon::run(&root, &args),
         Err(err) => {
             eprintln!("omr-daemon: {err:#}; see omr-daemon --help");
@@ -65,12 +69,13 @@ fn print(text: &str) -> Result<Exit> {
 /// Parses a command line. Every error has the exit code of a wrong command line.
 fn parse(mut parser: Parser) -> Result<Request> {
     let (mut root, mut config, mut profile, mut target) = (None, None, None, None);
-    let mut foreground = false;
+    let (mut foreground, mut gives_back) = (false, false);
     while let Some(arg) = parser.next().map_err(wrong)? {
         match arg {
             Arg::Short('h') | Arg::Long("help") => return Ok(Request::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Request::Version),
             Arg::Long("foreground") => foreground = true,
+            Arg::Long("give-back") => gives_back = true,
             Arg::Long("config") => set(&mut config, "--config", value(&mut parser, "--config", "a file")?)?,
             Arg::Long("root") => set(&mut root, "--root", value(&mut parser, "--root", "a directory")?)?,
             Arg::Long("profile") => {
@@ -91,6 +96,14 @@ fn parse(mut parser: Parser) -> Result<Request> {
         return Err(wrong("GROUP: expected --profile with it"));
     }
     let root = root.map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    if gives_back {
+        let alone = !foreground && config.is_none() && profile.is_none();
+        return if alone {
+            Ok(Request::GiveBack { root })
+        } else {
+            Err(wrong("--give-back: expected --root with it at most"))
+        };
+    }
     let args = Args { foreground, config: config.map(PathBuf::from), profile, target: target.map(PathBuf::from) };
     Ok(Request::Run { root, args })
 }
@@ -130,6 +143,17 @@ mod tests {
     }
 
     #[test]
+    fn it_serves_the_daemon_instead_of_being_it() {
+        let root = |words| match parsed(words) {
+            Ok(Request::GiveBack { root }) => Some(root),
+            _ => None,
+        };
+        assert_eq!(root(&["--give-back"]), Some("/".into()));
+        assert_eq!(root(&["--give-back", "--root", "/r"]), Some("/r".into()));
+        assert_eq!(root(&["--root", "/r"]), None, "the control");
+    }
+
+    #[test]
     fn without_options_it_runs_on_this_machine_and_logs_to_the_journal() {
         let Ok(Request::Run { root, args }) = parsed(&[]) else { panic!("no words are refused") };
         assert_eq!((root, args.foreground, args.profile), ("/".into(), false, None));
@@ -150,6 +174,7 @@ mod tests {
             (&["bg"], "GROUP: expected --profile with it"),
             (&["--profile", "seed", "a", "b"], "\"b\": expected one group"),
             (&["--profile", "seed", ""], "\"\": expected one group"),
+            (&["--give-back", "--foreground"], "--give-back: expected --root with it at most"),
             (&["--foreground=no"], "unexpected argument for option '--foreground': \"no\""),
         ] {
             let err = parsed(words).expect_err("a mistake");

@@ -71,8 +71,8 @@ pub struct Next<'a> {
     pub job: &'a Job,
     /// The reason.
     pub reason: &'a Reason,
-    /// The number of the absence after which what it takes is given back; `None`: it is not.
-    pub absence: Option<u64>,
+    /// How what it takes is given back when somebody comes; `None`: it is not.
+    pub remember: Option<&'a Remember>,
 }
 
 /// Sweeps, one group at a time.
@@ -130,7 +130,7 @@ impl Sweeps {
         state: &State,
         next: Next<'_>,
     ) -> Option<Order> {
-        let Next { number, id, job, reason, absence } = next;
+        let Next { number, id, job, reason, remember } = next;
         let path = world.tree.path(id)?;
         let node = world.node(id).filter(|node| node.is_internal);
         let inner = node.and_then(|node| node.current.map(|current| current - node.charged_to_children));
@@ -160,7 +160,7 @@ impl Sweeps {
             refaults,
             older_than,
             is_probe,
-            is_remembered: absence.is_some(),
+            is_remembered: remember.is_some(),
             began: host.now(),
             start: reason.clone(),
             stop: None,
@@ -170,8 +170,7 @@ impl Sweeps {
             own_cpu,
             cpu_before: own_cpu,
         });
-        let remember = absence.map(|absence| Remember { absence, paths: world.below(&path) });
-        Some(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than, remember }))
+        Some(Order::Sweep(Sweep { id, path, job: job.clone(), inner, older_than, remember: remember.cloned() }))
     }
 
     /// Returns true if the group at `path` loses memory by the running sweep: the swept group is

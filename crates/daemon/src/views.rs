@@ -16,8 +16,7 @@ use crate::daemon::Daemon;
 use crate::statements;
 
 /// With `goal = "auto"`, where memory cannot be given back.
-const NO_WAY_BACK: &str =
-    "thresholds hold while everybody is away, too: giving memory back needs CAP_SYS_PTRACE and CAP_SYS_NICE";
+const NO_WAY_BACK: &str = "thresholds hold while everybody is away, too: giving memory back needs omr-give-back.socket";
 
 /// The number of groups that `omr status` shows: the largest.
 const MOST_GROUPS: usize = 100;
@@ -177,7 +176,7 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
         }
         explanation.guards.extend(swap.no_writes);
     }
-    if daemon.settings.config.goal == Goal::Auto && !daemon.giving_back.is_possible {
+    if daemon.settings.config.goal == Goal::Auto && !daemon.giving_back.is_possible() {
         explanation.guards.push(NO_WAY_BACK.to_owned());
     }
     let Some(path) = group else { return Ok(explanation) };

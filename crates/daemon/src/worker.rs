@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
 use omr_config::{BackendChoice, Loaded};
@@ -16,12 +16,11 @@ use omr_engine::warm::{self, Remembered};
 use omr_engine::{Host, Session};
 use omr_kernel::Kernel;
 use omr_kernel::memcg::Group;
-use omr_kernel::meminfo::Meminfo;
-use omr_machine::inventory::read_groups;
 use omr_policy::End;
 use omr_policy::pace::Job;
-use omr_units::{Amount, Bytes, GroupId, Limit};
+use omr_units::{Bytes, GroupId, Limit};
 
+use super::companion::Companion;
 use super::hint_job;
 use super::thread::Thread;
 
@@ -70,19 +69,22 @@ pub struct Sweep {
 }
 
 /// Keeps which pages of a group are in memory.
+#[derive(Clone, Debug)]
 pub struct Remember {
     /// The number of the absence: what is known of another one is forgotten.
     pub absence: u64,
-    /// The paths of the group and those below it.
-    pub paths: Vec<PathBuf>,
+    /// Who keeps them; `None`: the worker itself.
+    pub companion: Option<Arc<Companion>>,
 }
 
 /// Groups that memory is given back to.
 pub struct GiveBack {
-    /// Their identities, and their paths at the last scan.
-    pub groups: Vec<(GroupId, PathBuf)>,
+    /// Their identities.
+    pub groups: Vec<GroupId>,
     /// The configuration, which says which of them come first.
     pub loaded: Arc<Loaded>,
+    /// Who has kept their pages; `None`: the worker itself.
+    pub companion: Option<Arc<Companion>>,
 }
 
 /// The parts of the thread.
@@ -160,22 +162,21 @@ fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, cancel: &Flag) -> Re
     setup.session(cancel, &mut tell, |session| Preparation { session, config: loaded }.run(goal))
 }
 
-/// The most foreground work during which memory is given back; it waits meanwhile.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 fn give_back(setup: &mut Setup, remembered: &mut Remembered, order: &GiveBack, stop: &Flag) -> Result<warm::Report> {
-    let (kernel, root, loaded) = (&setup.kernel, setup.root.as_path(), &*order.loaded);
-    let (tree, _) = read_groups(kernel, root, loaded, false)?;
-    let (record, subjects) = remembered.take(kernel, &tree, &order.groups)?;
-    let memory = Meminfo::read(kernel, &mut Vec::new())?;
-    let floor: Amount = warm::FLOOR.parse().context("the floor")?;
-    let floor = floor.of(memory.mem_total.unwrap_or_default());
-    let bounds = warm::Bounds { rate: None, floor, patience: Some(PATIENCE) };
-    let only = Some(&record);
-    let job = warm::Job { kernel, root, loaded, tree: &tree, subjects: &subjects, only, bounds };
     let progress = Arc::clone(&setup.progress);
     let mut tell = |asked| show(&progress, |progress| progress.hinted = asked);
-    job.run(&mut *setup.actuator, stop, &mut tell)
+    if let Some(companion) = &order.companion {
+        return companion.give_back(&order.groups, stop, &mut tell);
+    }
+    let host = Host { kernel: &setup.kernel, root: &setup.root };
+    remembered.give_back(host, &order.loaded, &order.groups, &mut *setup.actuator, stop, &mut tell)
+}
+
+fn remember(setup: &Setup, remembered: &mut Remembered, how: &Remember, order: &Sweep, cancel: &Flag) -> Result<()> {
+    match &how.companion {
+        Some(companion) => companion.remember(how.absence, order.id, &order.path, cancel),
+        None => remembered.add(&setup.kernel, how.absence, order.id, &order.path, cancel),
+    }
 }
 
 fn carry_out(setup: &mut Setup, remembered: &mut Remembered, order: &Sweep, cancel: &Flag) -> Report {
@@ -200,8 +201,8 @@ fn carry_out(setup: &mut Setup, remembered: &mut Remembered, order: &Sweep, canc
         Some(own) => group.read_current(&mut Vec::new()).unwrap_or_default() - own,
         None => Bytes::ZERO,
     };
-    if let Some(Remember { absence, paths }) = &order.remember
-        && let Err(err) = remembered.add(&setup.kernel, *absence, order.id, paths, cancel)
+    if let Some(how) = &order.remember
+        && let Err(err) = remember(setup, remembered, how, order, cancel)
     {
         let end = if cancel.is_set() { End::Stopped } else { End::Failed };
         return Report::nothing(&order.job, end, Some(format!("{err:#}")));

@@ -1,7 +1,7 @@
 //! The groups of the machine, as the last scan found them.
 
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use omr_kernel::memcg::Group;
@@ -11,6 +11,7 @@ use omr_machine::sample::cpu::CpuByClass;
 use omr_policy::{Class, Goal, MinAge};
 use omr_units::{Bytes, GroupId, Monotonic};
 
+use crate::companion;
 use crate::effects::SparedGroup;
 use crate::host::Host;
 use crate::settings::Settings;
@@ -98,7 +99,9 @@ impl World {
     pub fn refresh_groups(&mut self, host: &Host) {
         self.groups.clear();
         self.groups.extend(self.tree.groups(self.without_rule));
-        if let Err(err) = self.cpu.update(&host.kernel, &self.tree, host.own_id) {
+        let companion = self.tree.find(Path::new(companion::GROUP)).map(|node| node.id);
+        let own: Vec<GroupId> = host.own_id.into_iter().chain(companion).collect();
+        if let Err(err) = self.cpu.update(&host.kernel, &self.tree, &own) {
             log::warn!("{err}");
         }
     }
@@ -166,12 +169,6 @@ impl World {
     /// The node of a group.
     pub fn node(&self, id: GroupId) -> Option<&Node> {
         self.tree.nodes().iter().find(|node| node.id == id)
-    }
-
-    /// The paths of a group and of those below it.
-    pub fn below(&self, path: &Path) -> Vec<PathBuf> {
-        let paths = (0..self.tree.nodes().len()).map(|index| self.tree.path_at(index));
-        paths.filter(|below| below.starts_with(path)).collect()
     }
 
     /// The groups in which a rule asks for a minimum age.

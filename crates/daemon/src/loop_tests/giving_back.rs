@@ -4,6 +4,7 @@ use omr_engine::warm;
 use omr_policy::threshold::Step;
 
 use super::*;
+use crate::giving_back::GivingBack;
 use crate::thresholds::Learned;
 
 /// A session that was used so many seconds ago.
@@ -15,7 +16,7 @@ fn used(seconds: u64) -> Option<Facts> {
 /// A machine that lacks memory, whose people went away two minutes ago.
 fn deserted(config: &str) -> Machine {
     let mut machine = Machine::with_config(&format!("{config}\n[presence]\naway_after = '2m'"));
-    machine.daemon.giving_back.is_possible = true;
+    machine.daemon.giving_back.set_possible(true);
     machine.set_available(400_000);
     machine.daemon.readings.presence = used(0);
     machine.pass(1, 0);
@@ -57,8 +58,7 @@ fn memory_that_left_while_everybody_was_away_is_given_back() {
     for end in [End::Complete, End::Stopped] {
         let mut machine = deserted(AUTO_ANY_AGE);
         let sweep = machine.begin_sweep();
-        let remember = sweep.remember.as_ref().expect("pages that are known");
-        assert_eq!(remember.paths, [std::path::Path::new(GROUP)]);
+        assert!(sweep.remember.is_some(), "pages that are known");
         if end == End::Complete {
             machine.set_available(400_000);
             machine.end_sweep(&sweep, end);
@@ -72,7 +72,7 @@ fn memory_that_left_while_everybody_was_away_is_given_back() {
             machine.end_sweep(&sweep, end);
         }
         let order = machine.given_back().expect("an order");
-        assert_eq!(order.groups, [(sweep.id, GROUP.into())]);
+        assert_eq!(order.groups, [sweep.id]);
         machine.pass(5, 0);
         assert_eq!(machine.reason(), &Reason::Warming);
         let status = machine.ask(Request::Status);
@@ -98,14 +98,14 @@ fn nothing_is_given_back_that_left_for_another_reason() {
     };
     assert_eq!(absent(&mut deserted(AUTO_ANY_AGE)), (true, true), "the control");
     let mut without_rights = deserted(AUTO_ANY_AGE);
-    without_rights.daemon.giving_back.is_possible = false;
+    without_rights.daemon.giving_back.set_possible(false);
     assert_eq!(absent(&mut without_rights), (false, false));
     assert_eq!(absent(&mut deserted("goal = 'free'")), (false, false));
     let observe = AUTO_ANY_AGE.replace("goal", "mode = 'observe'\ngoal");
     assert_eq!(absent(&mut deserted(&observe)), (false, false));
     // Nobody has ever been there.
     let mut server = Machine::with_config(AUTO_ANY_AGE);
-    server.daemon.giving_back.is_possible = true;
+    server.daemon.giving_back.set_possible(true);
     server.set_available(200_000);
     server.clock.0.store(10_000_000_000, Relaxed);
     server.daemon.readings.presence = Some(Facts::default());
@@ -219,7 +219,7 @@ fn while_everybody_is_away_younger_memory_leaves_and_the_threshold_is_back_at_on
 #[test]
 fn without_the_rights_to_give_back_no_younger_memory_leaves() {
     let mut machine = deserted("goal = 'auto'");
-    machine.daemon.giving_back.is_possible = false;
+    machine.daemon.giving_back.set_possible(false);
     for _ in 0..1200 {
         machine.pass(1, 0);
         machine.age(Bytes::mib(32));
@@ -243,4 +243,54 @@ fn memory_is_not_brought_back_twice_after_hibernation() {
         machine.pass(30, 0);
         assert_eq!(machine.given_back().is_some(), !is_warmed);
     }
+}
+
+#[test]
+fn cpu_time_of_the_companion_is_not_somebodys_work() {
+    let is_stopped = |slice: &str| {
+        let mut machine = Machine::new();
+        let groups = ["system.slice".to_owned(), slice.to_owned(), format!("{slice}/omr-give-back@0.service")];
+        for group in &groups {
+            machine.root.write(format!("sys/fs/cgroup/{group}/cpu.stat"), "usage_usec 0\n");
+        }
+        machine.daemon.scan();
+        machine.begin_sweep();
+        for sample in 1..20 {
+            for group in &groups {
+                machine
+                    .root
+                    .write(format!("sys/fs/cgroup/{group}/cpu.stat"), format!("usage_usec {}\n", sample * 20_000));
+            }
+            machine.samples(1, 0);
+        }
+        machine.worker.is_stopped()
+    };
+    assert!(!is_stopped(crate::companion::GROUP));
+    assert!(is_stopped("system.slice/other.slice"), "the control");
+}
+
+#[test]
+fn a_companion_is_asked_where_the_daemon_lacks_the_rights_and_systemd_listens() {
+    let lacking = || {
+        let mut machine = deserted(AUTO_ANY_AGE);
+        machine.root.write("proc/self/status", "CapEff:\t0000000001000002\n");
+        machine.daemon.giving_back = GivingBack::new(&machine.daemon.host);
+        machine
+    };
+    let mut machine = lacking();
+    let explained = machine.ask(Request::Explain { group: None })["guards"].to_string();
+    assert!(explained.contains("needs omr-give-back.socket"), "{explained}");
+    assert!(machine.begin_sweep().remember.is_none(), "the control: nobody listens");
+
+    let mut machine = lacking();
+    machine.root.write("run/omr/give-back.sock", "");
+    let explained = machine.ask(Request::Explain { group: None })["guards"].to_string();
+    assert!(!explained.contains("omr-give-back"), "{explained}");
+    let sweep = machine.begin_sweep();
+    assert!(sweep.remember.as_ref().is_some_and(|remember| remember.companion.is_some()));
+    machine.set_available(400_000);
+    machine.end_sweep(&sweep, End::Complete);
+    machine.daemon.readings.presence = used(0);
+    machine.pass(1, 0);
+    assert!(machine.given_back().is_some_and(|order| order.companion.is_some()));
 }

@@ -18,7 +18,7 @@ fn it_prints_its_version_and_its_help() {
     assert_eq!(run(&["--version"]), (Some(0), version, String::new()));
     let (code, help, stderr) = run(&["--help"]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
-    for option in ["--foreground", "--config FILE", "--profile NAME", "--root DIR", "[GROUP]"] {
+    for option in ["--foreground", "--give-back", "--config FILE", "--profile NAME", "--root DIR", "[GROUP]"] {
         assert!(help.contains(option), "{option} is missing in {help}");
     }
 }
@@ -41,4 +41,11 @@ fn a_configuration_that_is_not_there_is_named() {
     let (code, _, stderr) = run(&["--root", root, "--foreground", "--config", "/nowhere/omr.toml"]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.starts_with("omr: ") && stderr.contains("/nowhere/omr.toml"), "{stderr}");
+}
+
+#[test]
+fn memory_is_given_back_for_a_connection_only() {
+    let (code, _, stderr) = run(&["--give-back"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("standard input is no socket"), "{stderr}");
 }

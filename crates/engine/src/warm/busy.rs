@@ -40,7 +40,7 @@ impl BusyMonitor {
     pub fn start(kernel: &Kernel, config: &Config, tree: &Tree, subjects: &[Subject]) -> Result<Self> {
         const STEADY: Duration = Duration::from_millis(200);
         let mut sides = CpuByClass::default();
-        sides.update(kernel, tree, None)?;
+        sides.update(kernel, tree, &[])?;
         sides.non_background.sample();
         let (began, own) = (clock::read_monotonic(), clock::read_own_cpu());
         std::thread::sleep(STEADY);

@@ -42,7 +42,7 @@ use self::record::{Record, RecordedProcess};
 
 pub use self::lock::{Notice, lock, wait};
 pub use self::record::{Recorded, record};
-pub use self::remembered::Remembered;
+pub use self::remembered::{MOST_GROUPS, Remembered};
 pub use self::report::{End, GroupReport, Report, Use};
 
 /// Bytes in one call: enough for a disk to be fast, and few enough that a page fault of a user who

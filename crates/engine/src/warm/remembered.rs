@@ -1,22 +1,33 @@
 //! The pages that groups had in memory before they lost some of them, so that just those pages can
 //! be given back.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
-use omr_kernel::memcg::Group;
-use omr_kernel::{Kernel, process};
+use omr_config::Loaded;
+use omr_kernel::memcg::{self, Group, Visit};
+use omr_kernel::meminfo::Meminfo;
+use omr_kernel::{Dir, Kernel, process};
 use omr_machine::groups::tree::Tree;
+use omr_machine::inventory::read_groups;
 use omr_policy::Class;
-use omr_units::GroupId;
+use omr_units::{Amount, Bytes, GroupId};
 
 use super::record::{Packed, Record, RecordedGroup, RecordedProcess, read_process};
-use super::{BACKGROUND, Subject};
+use super::{BACKGROUND, Bounds, FLOOR, Job, Report, Subject};
+use crate::Host;
 
+/// The most groups that are remembered. Any user can make groups.
+pub const MOST_GROUPS: usize = 500;
 /// The most ranges of pages of all groups together. A range takes 16 bytes, which are locked in
 /// memory.
 const MOST_RANGES: usize = 100_000;
+/// The most foreground work during which memory is given back; it waits meanwhile.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Groups of people who log in. systemd starts them here.
 const SESSIONS: &str = "user.slice";
 
@@ -24,70 +35,129 @@ const SESSIONS: &str = "user.slice";
 #[derive(Debug, Default)]
 pub struct Remembered {
     absence: u64,
-    groups: Vec<(GroupId, Vec<RecordedProcess>)>,
+    groups: Vec<KnownGroup>,
     ranges: usize,
 }
 
+/// The pages of a group.
+#[derive(Debug)]
+struct KnownGroup {
+    id: GroupId,
+    path: PathBuf,
+    processes: Vec<RecordedProcess>,
+}
+
 impl Remembered {
-    /// Keeps what the processes of a group have in memory now. `paths`: the group and those below
-    /// it. A group that is known stays as it is; groups of another `absence` are forgotten. Fails if
-    /// that is not known as a whole.
-    pub fn add(&mut self, kernel: &Kernel, absence: u64, id: GroupId, paths: &[PathBuf], cancel: &Flag) -> Result<()> {
+    /// Keeps what the processes of a group, and of those below it, have in memory now. A group that
+    /// is known stays as it is; groups of another `absence` are forgotten. Fails if that is not
+    /// known as a whole.
+    pub fn add(&mut self, kernel: &Kernel, absence: u64, id: GroupId, path: &Path, cancel: &Flag) -> Result<()> {
         if self.absence != absence {
             *self = Remembered { absence, ..Remembered::default() };
         }
-        if self.groups.iter().any(|(known, _)| *known == id) {
+        if self.groups.iter().any(|known| known.id == id) {
             return Ok(());
+        }
+        if self.groups.len() >= MOST_GROUPS {
+            bail!("its memory could not be given back: {MOST_GROUPS} groups are remembered already");
         }
         let mut processes = Vec::new();
         let mut ranges = self.ranges;
-        for path in paths {
-            let pids = match Group::open(kernel.cgroup()?, path).and_then(|group| process::read_pids(group.dir())) {
-                Ok(pids) => pids,
+        for pid in read_pids(kernel, id, path)? {
+            if cancel.is_set() {
+                bail!("it was ended before its memory was recorded");
+            }
+            let (starttime, used, rest) = match read_process(kernel, pid) {
+                Ok(read) => read,
                 Err(err) if err.is_gone() => continue,
                 Err(err) => return Err(err.into()),
             };
-            for pid in pids {
-                if cancel.is_set() {
-                    bail!("it was ended before its memory was recorded");
-                }
-                let (starttime, used, rest) = match read_process(kernel, pid) {
-                    Ok(read) => read,
-                    Err(err) if err.is_gone() => continue,
-                    Err(err) => return Err(err.into()),
-                };
-                let (used, rest) = (Packed::new(&used, kernel.page()), Packed::new(&rest, kernel.page()));
-                ranges += used.len() + rest.len();
-                if ranges > MOST_RANGES {
-                    bail!("its memory could not be given back: it has more than {MOST_RANGES} ranges of pages");
-                }
-                if used.len() + rest.len() > 0 {
-                    processes.push(RecordedProcess { pid, starttime, used, rest });
-                }
+            let (used, rest) = (Packed::new(&used, kernel.page()), Packed::new(&rest, kernel.page()));
+            ranges += used.len() + rest.len();
+            if ranges > MOST_RANGES {
+                bail!("its memory could not be given back: it has more than {MOST_RANGES} ranges of pages");
+            }
+            if used.len() + rest.len() > 0 {
+                processes.push(RecordedProcess { pid, starttime, used, rest });
             }
         }
         self.ranges = ranges;
-        self.groups.push((id, processes));
+        self.groups.push(KnownGroup { id, path: path.into(), processes });
         Ok(())
     }
 
-    /// Forgets all groups. Returns a record of those at these paths, and their processes: groups in
-    /// the foreground first, then those of people who log in, then the others.
-    pub fn take(&mut self, kernel: &Kernel, tree: &Tree, ids: &[(GroupId, PathBuf)]) -> Result<(Record, Vec<Subject>)> {
+    /// Brings these groups back, and forgets all groups. Calls `progress` with the bytes requested
+    /// so far.
+    pub fn give_back(
+        &mut self,
+        host: Host<'_>,
+        loaded: &Loaded,
+        groups: &[GroupId],
+        actuator: &mut dyn Actuator,
+        stop: &Flag,
+        progress: &mut dyn FnMut(Bytes),
+    ) -> Result<Report> {
+        let Host { kernel, root } = host;
+        let (tree, _) = read_groups(kernel, root, loaded, false)?;
+        let (record, subjects) = self.take(kernel, &tree, groups)?;
+        let memory = Meminfo::read(kernel, &mut Vec::new())?;
+        let floor: Amount = FLOOR.parse().context("the floor")?;
+        let floor = floor.of(memory.mem_total.unwrap_or_default());
+        let bounds = Bounds { rate: None, floor, patience: Some(PATIENCE) };
+        let job = Job { kernel, root, loaded, tree: &tree, subjects: &subjects, only: Some(&record), bounds };
+        job.run(actuator, stop, progress)
+    }
+
+    /// Forgets all groups. Returns a record of these, and their processes: groups in the foreground
+    /// first, then those of people who log in, then the others.
+    fn take(&mut self, kernel: &Kernel, tree: &Tree, ids: &[GroupId]) -> Result<(Record, Vec<Subject>)> {
         let mut record = Record::new(kernel.read_boot_id()?, kernel.page(), 0);
         let mut subjects = Vec::new();
-        for (id, processes) in std::mem::take(self).groups {
-            let Some((_, path)) = ids.iter().find(|(wanted, _)| *wanted == id) else { continue };
-            let assignment = tree.find(path).filter(|node| node.id == id).and_then(|node| tree.assignment(node));
+        let known = std::mem::take(self).groups;
+        for KnownGroup { id, path, processes } in known.into_iter().filter(|known| ids.contains(&known.id)) {
+            let assignment = tree.find(&path).filter(|node| node.id == id).and_then(|node| tree.assignment(node));
             let class = assignment.map_or(Class::Background, |assignment| assignment.class);
             let is_explicit = assignment.is_some_and(|assignment| assignment.explicit);
             let pids = processes.iter().map(|process| process.pid).collect();
-            subjects.push(Subject { group: path.clone(), class, rank: rank(class, is_explicit, path), pids });
-            let path = path.to_string_lossy().into_owned();
-            record.groups.push(RecordedGroup { path, class, processes });
+            let rank = rank(class, is_explicit, &path);
+            record.groups.push(RecordedGroup { path: path.to_string_lossy().into_owned(), class, processes });
+            subjects.push(Subject { group: path, class, rank, pids });
         }
         subjects.sort_by_key(|subject| subject.rank);
         Ok((record, subjects))
+    }
+}
+
+/// Returns the processes of a group and of those below it. Fails unless all of them can be read.
+fn read_pids(kernel: &Kernel, id: GroupId, path: &Path) -> Result<Vec<u32>> {
+    let group = Group::open(kernel.cgroup()?, path)?;
+    if group.is_root() || group.id() != id {
+        bail!("another group is there");
+    }
+    let mut pids = Pids { found: Vec::new(), is_whole: true };
+    memcg::walk(group.dir(), &mut pids)?;
+    if !pids.is_whole {
+        bail!("its memory could not be given back: not all of its processes can be read");
+    }
+    Ok(pids.found)
+}
+
+struct Pids {
+    found: Vec<u32>,
+    is_whole: bool,
+}
+
+impl Visit for Pids {
+    fn enter(&mut self, dir: &Dir, _: GroupId, _: &OsStr, _: Option<usize>) -> Option<usize> {
+        match process::read_pids(dir) {
+            Ok(pids) => self.found.extend(pids),
+            Err(err) => self.is_whole &= err.is_gone(),
+        }
+        Some(0)
+    }
+
+    fn unknown(&mut self, _: usize) {
+        self.is_whole = false;
     }
 }
 
@@ -103,7 +173,28 @@ fn rank(class: Class, is_explicit: bool, path: &Path) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
+
+    #[test]
+    fn the_processes_of_a_group_are_its_own_and_those_below_it() {
+        let root = FakeRoot::captured(Release::V6_12)
+            .group("a.slice", &[("cgroup.procs", "5\n")])
+            .group("a.slice/b/c", &[("cgroup.procs", "7\n9\n")])
+            .group("d.slice", &[("cgroup.procs", "11\n")]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let cgroup = kernel.cgroup().expect("groups");
+        let id = Group::open(cgroup, Path::new("a.slice")).expect("a group").id();
+        assert_eq!(read_pids(&kernel, id, Path::new("a.slice")).expect("processes"), [5, 7, 9]);
+        let top = cgroup.id().expect("an inode");
+        for (id, path) in [(id, "d.slice"), (id, "nowhere"), (id, "a.slice/../d.slice"), (top, "")] {
+            read_pids(&kernel, id, Path::new(path)).expect_err(path);
+        }
+        // Unknown is not "no process".
+        root.write("sys/fs/cgroup/a.slice/b/cgroup.procs/is-a-directory", "");
+        read_pids(&kernel, id, Path::new("a.slice")).expect_err("a list that cannot be read");
+    }
 
     #[test]
     fn the_session_comes_back_before_services() {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use omr_policy::Class;
 use omr_units::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The end of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
     /// All memory that was to come back was requested.

@@ -119,15 +119,20 @@ enum Side {
 /// The side of each group of a tree, to find the fewest files that tell the CPU time of a side.
 struct Sides<'a> {
     tree: &'a Tree,
-    own: Option<GroupId>,
+    /// True for omr's own groups and those below them.
+    own: Vec<bool>,
     /// True for a subtree that is all on one side.
     pure: Vec<bool>,
 }
 
 impl<'a> Sides<'a> {
-    fn new(tree: &'a Tree, own: Option<GroupId>) -> Self {
+    fn new(tree: &'a Tree, own: &[GroupId]) -> Self {
         let nodes = tree.nodes();
-        let mut sides = Sides { tree, own, pure: vec![true; nodes.len()] };
+        let mut is_own = vec![false; nodes.len()];
+        for (index, node) in nodes.iter().enumerate() {
+            is_own[index] = own.contains(&node.id) || is_own[node.parent as usize];
+        }
+        let mut sides = Sides { tree, own: is_own, pure: vec![true; nodes.len()] };
         // Children come after their parents.
         for index in (1..nodes.len()).rev() {
             let parent = nodes[index].parent as usize;
@@ -141,7 +146,7 @@ impl<'a> Sides<'a> {
     fn side(&self, index: usize) -> Side {
         let node = &self.tree.nodes()[index];
         match self.tree.assignment(node) {
-            _ if Some(node.id) == self.own => Side::Own,
+            _ if self.own[index] => Side::Own,
             Some(assignment) if assignment.class == Class::Background && assignment.explicit => Side::Background,
             _ => Side::NonBackground,
         }
@@ -203,9 +208,9 @@ pub struct CpuByClass {
 }
 
 impl CpuByClass {
-    /// Opens the files of the groups of this tree. `own`: the group in which only omr runs; it
-    /// counts on neither side.
-    pub fn update(&mut self, kernel: &Kernel, tree: &Tree, own: Option<GroupId>) -> Result<()> {
+    /// Opens the files of the groups of this tree. `own`: groups in which only omr runs; they count
+    /// on neither side.
+    pub fn update(&mut self, kernel: &Kernel, tree: &Tree, own: &[GroupId]) -> Result<()> {
         let root = kernel.cgroup()?;
         let sides = Sides::new(tree, own);
         let lists = [
