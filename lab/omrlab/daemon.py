@@ -38,16 +38,23 @@ after_resume = "1h"
 
 class Daemon:
     """A running `omr daemon`, as a context manager that ends it with SIGTERM. `through`: a command
-    that starts the daemon.
+    that starts the daemon. `whole`: all of its configuration, instead of one for short runs.
     """
 
     def __init__(
-        self, guest: Guest, idle: str = "5s", top: str = "", config: str = "", through: tuple[str, ...] = ()
+        self,
+        guest: Guest,
+        idle: str = "5s",
+        top: str = "",
+        config: str = "",
+        through: tuple[str, ...] = (),
+        whole: str | None = None,
     ) -> None:
         self.guest = guest
         if "goal =" not in top:
             top += '\ngoal = "free"'
-        guest.write(CONFIG, QUICK.format(idle=idle, top=top) + config, create=True)
+        quick = QUICK.format(idle=idle, top=top) + config
+        guest.write(CONFIG, quick if whole is None else whole, create=True)
         self.process: Process = guest.spawn(
             [*through, "omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service"
         )
