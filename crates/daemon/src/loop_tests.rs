@@ -296,10 +296,9 @@ fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_hap
     }
 }
 
-/// By the record of a hibernation, or by a setting.
-fn hibernation_is_a_need(by: Option<HibernatesBy>) {
-    // A machine that can hibernate, with a disk that writes 4 MiB in a second.
-    let mut machine = Machine::with_config(AUTO_ANY_AGE);
+/// A machine that can hibernate, with a disk that writes 4 MiB in a second.
+fn able_to_hibernate(config: &str) -> Machine {
+    let machine = Machine::with_config(config);
     machine.set_available(288_700);
     for (file, text) in [
         ("sys/power/state", "freeze mem disk\n"),
@@ -312,6 +311,12 @@ fn hibernation_is_a_need(by: Option<HibernatesBy>) {
     ] {
         machine.root.write(file, text);
     }
+    machine
+}
+
+/// By the record of a hibernation, or by a setting.
+fn hibernation_is_a_need(by: Option<HibernatesBy>) {
+    let mut machine = able_to_hibernate(AUTO_ANY_AGE);
     machine.pass(600, 0);
     assert!(matches!(machine.reason(), Reason::NoNeed { .. }), "it never did: {:?}", machine.reason());
     machine.daemon.readings.hibernates = by;
