@@ -243,7 +243,8 @@ impl Aging {
     /// others. While a threshold is learned, those tell more.
     fn aged_by(&self, group: &omr_policy::Group) -> Option<Duration> {
         let cold_only = group.cold_only.as_ref()?;
-        let ahead = self.ahead.filter(|ahead| cold_only.threshold.is_some() && *ahead < cold_only.min_age);
+        // Also a group that is still observed in its warm-up: that may end while everybody is away.
+        let ahead = self.ahead.filter(|ahead| cold_only.learned && *ahead < cold_only.min_age);
         if ahead.is_some() {
             return ahead;
         }

@@ -254,6 +254,22 @@ fn for_a_hibernation_image_groups_are_aged_before_everybody_counts_as_away() {
 }
 
 #[test]
+fn a_group_in_its_warm_up_is_aged_ahead_as_well() {
+    let first_ages = |seconds| {
+        let mut machine = able_to_hibernate("goal = 'auto'");
+        machine.daemon.giving_back.is_possible = true;
+        machine.daemon.readings.hibernates = Some(HibernatesBy::Lid);
+        machine.daemon.readings.presence = used(seconds);
+        // Groups are first aged for their history after five minutes.
+        machine.pass(200, 0);
+        assert_eq!(machine.min_age(), 480);
+        machine.aging.try_next().map(|order| order.ages)
+    };
+    assert_eq!(first_ages(241), Some(vec![Duration::from_secs(240)]));
+    assert_eq!(first_ages(0), None, "the control");
+}
+
+#[test]
 fn without_the_rights_to_give_back_no_younger_memory_leaves() {
     let mut machine = deserted("goal = 'auto'");
     machine.daemon.giving_back.is_possible = false;
