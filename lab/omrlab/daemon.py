@@ -38,8 +38,7 @@ after_resume = "1h"
 
 class Daemon:
     """A running `omr daemon`, as a context manager that ends it with SIGTERM. `through`: a command
-    that starts the daemon. `quick`: with the times of a short run, and the goal "free" where `top`
-    names none.
+    that starts the daemon. `whole`: all of its configuration, instead of one for short runs.
     """
 
     def __init__(
@@ -49,12 +48,13 @@ class Daemon:
         top: str = "",
         config: str = "",
         through: tuple[str, ...] = (),
-        quick: bool = True,
+        whole: str | None = None,
     ) -> None:
         self.guest = guest
-        if quick and "goal =" not in top:
+        if "goal =" not in top:
             top += '\ngoal = "free"'
-        guest.write(CONFIG, (QUICK.format(idle=idle, top=top) if quick else top) + config, create=True)
+        quick = QUICK.format(idle=idle, top=top) + config
+        guest.write(CONFIG, quick if whole is None else whole, create=True)
         self.process: Process = guest.spawn(
             [*through, "omr", "daemon", "--foreground", "--config", CONFIG], group="omr.service"
         )

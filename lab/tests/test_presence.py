@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omrlab.binaries import build
 from omrlab.debian import LAB, DebianGuest
-from omrlab.guest import Process
+from omrlab.guest import Disk, Process
 from omrlab.paths import REPOSITORY
 
 PACKAGING = REPOSITORY / "packaging"
@@ -37,6 +37,20 @@ def session(guest: DebianGuest, unit: str, *argv: str) -> Process:
     return guest.spawn([*run, *argv])
 
 
+def files() -> dict[str, Path]:
+    packaged = ("systemd/omr-presence.service", "sysusers.d/omr.conf")
+    return {name: build(name) for name in ("omr", "omr-daemon")} | {
+        Path(name).name: PACKAGING / name for name in packaged
+    }
+
+
+def start_omr(guest: DebianGuest) -> None:
+    guest.shell(START)
+    guest.write("/etc/omr/omr.toml", CONFIG, create=True)
+    guest.spawn(["omr-daemon", "--foreground"])
+    guest.wait_for(lambda: guest.run(["omr", "status"], check=False).code == 0, SOON, "daemon")
+
+
 def wait_for_presence(guest: DebianGuest, expected: str, timeout: float = SOON) -> dict:
     """Waits until the daemon tells this of who is there."""
     last: dict = {}
@@ -54,15 +68,9 @@ def wait_for_presence(guest: DebianGuest, expected: str, timeout: float = SOON) 
 
 
 def test_sessions_terminals_and_inhibitors_tell_who_is_there() -> None:
-    files = {"omr": build("omr"), "omr-daemon": build("omr-daemon")}
-    packaged = ("systemd/omr-presence.service", "sysusers.d/omr.conf")
-    files |= {Path(name).name: PACKAGING / name for name in packaged}
-    with DebianGuest(files=files) as guest:
-        guest.shell(START)
-        guest.write("/etc/omr/omr.toml", CONFIG, create=True)
-        guest.spawn(["omr-daemon", "--foreground"])
+    with DebianGuest(files=files()) as guest:
+        start_omr(guest)
         # Nothing tells the daemon yet.
-        guest.wait_for(lambda: guest.run(["omr", "status"], check=False).code == 0, SOON, "daemon")
         assert guest.run(["omr", "status", "--json"]).json()["goal"]["presence"] == {"is": "unknown"}
         guest.run(["systemctl", "start", "omr-presence"], timeout=90)
         wait_for_presence(guest, "nobody")
@@ -107,3 +115,39 @@ def test_sessions_terminals_and_inhibitors_tell_who_is_there() -> None:
         wait_for_presence(guest, "used")
         guest.shell("systemctl kill --signal=KILL omr-presence")
         wait_for_presence(guest, "unknown")
+
+
+def set_lid(guest: DebianGuest, action: str) -> None:
+    """logind does this when the lid closes."""
+    drop_in = f"[Login]\nHandleLidSwitch={action}\nHandleHibernateKey=hibernate\n"
+    guest.write("/etc/systemd/logind.conf.d/lid.conf", drop_in, create=True)
+    guest.shell("systemctl restart systemd-logind")
+
+
+def goal(guest: DebianGuest) -> dict:
+    return guest.run(["omr", "status", "--json"]).json()["goal"]
+
+
+def test_the_machine_hibernates_if_that_is_the_action_of_its_lid() -> None:
+    with DebianGuest(swap=Disk(1024), files=files()) as guest:
+        guest.shell("mkdir -p /etc/systemd/logind.conf.d /var/lib/omr")
+        set_lid(guest, "suspend")
+        # A disk that writes 5 MiB of an image within 5 s.
+        swap = guest.shell("awk 'NR == 2 { print $1 }' /proc/swaps").strip()
+        guest.write("/var/lib/omr/disk-rate.json", f'{{"bytes_per_second":1048576,"device":"{swap}"}}', create=True)
+        start_omr(guest)
+        guest.run(["systemctl", "start", "omr-presence"], timeout=90)
+        # The control: the machine could hibernate, and no setting has it do so.
+        wait_for_presence(guest, "nobody")
+        assert goal(guest)["need"] is None, goal(guest)
+        assert "nothing to gain" in guest.run(["omr", "status"]).stdout
+
+        set_lid(guest, "hibernate")
+        need = guest.wait_for(lambda: goal(guest)["need"], SOON, "a need", every=1)
+        assert (need["purpose"]["for"], need["purpose"]["by"]) == ("hibernate", "lid"), need
+        for argv in (["omr", "status"], ["omr", "explain"]):
+            assert "the lid's action is hibernation" in guest.run(argv).stdout, argv
+
+        # Nobody tells any more.
+        guest.shell("systemctl kill --signal=KILL omr-presence")
+        guest.wait_for(lambda: goal(guest)["need"] is None, SOON, "no need", every=1)

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::Purpose;
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
 use omr_policy::statement::{Presence, Statement, Subject};
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,10 @@ pub enum Request {
     Presence {
         /// The facts; `None`: it does not know any more.
         facts: Option<Facts>,
+        /// The setting by which the machine hibernates; `None`: there is none, or unknown. Only the
+        /// word of a client counts that may say that nobody is there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hibernates: Option<HibernatesBy>,
     },
     /// Pause sweeps.
     Pause {

@@ -50,6 +50,8 @@ pub struct Aging {
     disturbed: HashMap<GroupId, Monotonic>,
     /// The age that is in force while everybody is away, where a threshold is longer.
     away: Option<Duration>,
+    /// The age that may be in force soon.
+    ahead: Option<Duration>,
     /// The reason why that can never be known.
     obstacle: Option<String>,
     /// Memory that the daemon reclaimed since the last order.
@@ -76,6 +78,7 @@ impl Aging {
             ordered: HashMap::new(),
             disturbed: HashMap::new(),
             away: None,
+            ahead: None,
             obstacle: None,
             reclaimed: Vec::new(),
             learned: HashMap::new(),
@@ -196,8 +199,10 @@ impl Aging {
         }
     }
 
-    /// Once a second: takes in the age that is in force while everybody is away.
-    pub fn set_away(&mut self, away: Option<Duration>, world: &mut World) {
+    /// Once a second: takes in the age that is in force while everybody is away, and the one that
+    /// may be soon.
+    pub fn set_away(&mut self, away: Option<Duration>, ahead: Option<Duration>, world: &mut World) {
+        self.ahead = ahead;
         if std::mem::replace(&mut self.away, away) != away {
             log::debug!("away age {:?}", away.map(|age| age.as_secs()));
             self.tell_policy(world);
@@ -238,6 +243,11 @@ impl Aging {
     /// others. While a threshold is learned, those tell more.
     fn aged_by(&self, group: &omr_policy::Group) -> Option<Duration> {
         let cold_only = group.cold_only.as_ref()?;
+        // Also a group that is still observed in its warm-up: that may end while everybody is away.
+        let ahead = self.ahead.filter(|ahead| cold_only.learned && *ahead < cold_only.min_age);
+        if ahead.is_some() {
+            return ahead;
+        }
         let is_settled = || self.learned.get(&group.id).is_some_and(|learned| learned.is_settled);
         let is_known_by_age = || is_settled() || cold_only.is_younger();
         (!cold_only.learned || is_known_by_age()).then_some(cold_only.min_age)

@@ -109,7 +109,8 @@ impl Daemon {
             }
             let taken = self.host.now();
             let decision = self.mind.decide(&self.settings, &signals, &self.world.groups);
-            self.aging.set_away(self.mind.state.away_age(), &mut self.world);
+            let state = &self.mind.state;
+            self.aging.set_away(state.away_age(), state.age_ahead(), &mut self.world);
             // lab/omrlab/scenarios/self_cost.py reads this line.
             log::debug!(
                 "tick: {} groups, scan {} us, snapshot {} us, decision {} us, CPU {} us",

@@ -93,6 +93,7 @@ impl EventLoop {
         self.tick.clear();
         let now = self.daemon.host.now();
         self.daemon.readings.presence = self.server.presence(now);
+        self.daemon.readings.hibernates = self.server.hibernates(now);
         self.daemon.tick();
         self.server.close_silent(now);
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
@@ -107,8 +108,8 @@ impl EventLoop {
                 self.server.keep(client, own);
                 refused.into()
             }),
-            Request::Presence { facts } => {
-                self.server.keep_presence(client, facts, now);
+            Request::Presence { facts, hibernates } => {
+                self.server.keep_presence(client, facts, hibernates, now);
                 Ok(peer.speaks_for_all().into())
             }
             request => requests::answer(&mut self.daemon, request),

@@ -9,6 +9,7 @@ use omr_control::protocol::Request;
 use omr_engine::reclaim::{Progress, Report};
 use omr_kernel::Kernel;
 use omr_kernel::clock::Clock;
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::{Facts, Sessions};
 use omr_policy::rank::ProcessId;
 use omr_policy::statement::{Presence, Subject};
@@ -290,8 +291,14 @@ fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_hap
     let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) });
     assert!(explained["verdict"].as_str().is_some_and(|text| text.contains("only the host would gain")), "{explained}");
 
-    // A machine that can hibernate, with a disk that writes 4 MiB in a second.
-    let mut machine = Machine::with_config(AUTO_ANY_AGE);
+    for by in [None, Some(HibernatesBy::Lid)] {
+        hibernation_is_a_need(by);
+    }
+}
+
+/// A machine that can hibernate, with a disk that writes 4 MiB in a second.
+fn able_to_hibernate(config: &str) -> Machine {
+    let machine = Machine::with_config(config);
     machine.set_available(288_700);
     for (file, text) in [
         ("sys/power/state", "freeze mem disk\n"),
@@ -304,9 +311,18 @@ fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_hap
     ] {
         machine.root.write(file, text);
     }
+    machine
+}
+
+/// By the record of a hibernation, or by a setting.
+fn hibernation_is_a_need(by: Option<HibernatesBy>) {
+    let mut machine = able_to_hibernate(AUTO_ANY_AGE);
     machine.pass(600, 0);
     assert!(matches!(machine.reason(), Reason::NoNeed { .. }), "it never did: {:?}", machine.reason());
-    machine.root.write("var/lib/omr/hibernated.json", r#"{"time":1700000000}"#);
+    machine.daemon.readings.hibernates = by;
+    if by.is_none() {
+        machine.root.write("var/lib/omr/hibernated.json", r#"{"time":1700000000}"#);
+    }
     machine.pass(60, 0);
     let Some(Order::Sweep(sweep)) = machine.worker.try_next() else { panic!("{:?}", machine.reason()) };
     let need = machine.ask(Request::Status)["goal"]["need"].clone();
@@ -315,6 +331,7 @@ fn with_the_goal_auto_a_host_gets_cold_memory_and_hibernation_counts_once_it_hap
         (&"hibernate".into(), &(20 << 20).into()),
         "{need}"
     );
+    assert_eq!(need["purpose"]["by"], serde_json::to_value(by).expect("a value"));
     assert_eq!(sweep.job.amount, Bytes::mib(64), "all that the group has");
 }
 

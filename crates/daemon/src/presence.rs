@@ -1,5 +1,6 @@
 //! What clients told about who is there.
 
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
 use omr_units::Monotonic;
 
@@ -10,6 +11,8 @@ use crate::server::Peer;
 pub struct Told {
     /// The facts as they were then.
     pub facts: Facts,
+    /// The setting by which the machine hibernates; `None`: there is none, or unknown.
+    pub hibernates: Option<HibernatesBy>,
     /// When it told them.
     pub at: Monotonic,
 }
@@ -31,6 +34,13 @@ pub fn combine<'a>(told: impl Iterator<Item = (&'a Told, Peer)>, now: Monotonic)
     Some(others.into_iter().fold(trusted, |all, (facts, _)| all.merge(&facts)))
 }
 
+/// The setting by which the machine hibernates, by a client that may speak for everybody and has
+/// looked lately.
+pub fn hibernates<'a>(told: impl Iterator<Item = (&'a Told, Peer)>, now: Monotonic) -> Option<HibernatesBy> {
+    let mut trusted = told.filter(|(told, peer)| peer.speaks_for_all() && told.now(now).is_some());
+    trusted.find_map(|(told, _)| told.hibernates)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -44,7 +54,7 @@ mod tests {
 
     fn told(idle: Option<Duration>, at: u64) -> Told {
         let facts = Facts { local: Sessions { active: 1, idle }, ..Facts::default() };
-        Told { facts, at: Monotonic(0) + Duration::from_secs(at) }
+        Told { facts, hibernates: None, at: Monotonic(0) + Duration::from_secs(at) }
     }
 
     /// The time without input by all these clients, a minute after boot.
@@ -80,5 +90,24 @@ mod tests {
             aged.facts.age = Duration::from_secs(age);
             assert_eq!(idle(&[(&aged, Right::Follow)]).is_some(), is_known, "{age}");
         }
+    }
+
+    #[test]
+    fn only_who_speaks_for_all_can_say_that_the_machine_hibernates() {
+        let lid = Told { hibernates: Some(HibernatesBy::Lid), ..told(None, 60) };
+        let old = Told { at: Monotonic(0) + Duration::from_secs(29), ..lid.clone() };
+        let by = |told: &[(&Told, Right)]| {
+            let told = told.iter().map(|(told, right)| (*told, Peer::new(1000, *right)));
+            hibernates(told, Monotonic(0) + MINUTE)
+        };
+        for right in [Right::Follow, Right::Control] {
+            assert_eq!(by(&[(&lid, right)]), Some(HibernatesBy::Lid));
+            assert_eq!(by(&[(&told(None, 60), right), (&lid, right)]), Some(HibernatesBy::Lid));
+            assert_eq!(by(&[(&old, right)]), None, "it looked too long ago");
+        }
+        for right in [Right::Read, Right::Prepare] {
+            assert_eq!(by(&[(&lid, right), (&told(None, 60), Right::Follow)]), None);
+        }
+        assert_eq!(by(&[]), None);
     }
 }

@@ -11,6 +11,7 @@ use omr_machine::sample::cpu::CpuByClass;
 use omr_machine::sample::observation;
 use omr_machine::sample::snapshot::{Snapshot, SwapSpace, read_hibernates};
 use omr_policy::cost::CostFacts;
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
 use omr_policy::{Goal, Machine, Signals};
 use omr_units::Bytes;
@@ -29,6 +30,8 @@ pub struct Readings {
     pub buffer: Vec<u8>,
     /// What clients tell about who is there; `None`: unknown.
     pub presence: Option<Facts>,
+    /// The setting by which the machine hibernates, as clients tell; `None`: none, or unknown.
+    pub hibernates: Option<HibernatesBy>,
     snapshot: Option<Snapshot>,
     seldom: Seldom,
     cost: CostReader,
@@ -46,6 +49,7 @@ impl Readings {
             signals: None,
             buffer: Vec::with_capacity(8192),
             presence: None,
+            hibernates: None,
             snapshot: None,
             seldom: Seldom::default(),
             cost: CostReader::default(),
@@ -73,6 +77,7 @@ impl Readings {
             self.seldom.tell(&mut signals.machine);
             signals.machine.cost = cost;
             signals.machine.presence.clone_from(&self.presence);
+            signals.machine.hibernates_by = self.hibernates;
             self.measure_image(host, settings, &mut signals.machine);
             signals
         });
@@ -103,7 +108,9 @@ impl Readings {
             Goal::Free => {}
             Goal::Hibernate => machine.image = measure(),
             // Without a forecast swap still needs room for an image.
-            Goal::Auto if self.seldom.hibernated.is_some() => machine.image = measure().or(machine.image),
+            Goal::Auto if self.seldom.hibernated.is_some() || self.hibernates.is_some() => {
+                machine.image = measure().or(machine.image);
+            }
             Goal::Auto => {}
         }
     }

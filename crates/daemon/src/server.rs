@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use omr_base::paths;
 use omr_control::protocol::{Answer, PATIENCE, Request, Right};
 use omr_machine::statements::Statements;
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
 use omr_units::Monotonic;
 use rustix::event::PollFlags;
@@ -252,15 +253,30 @@ impl Server {
         self.clients[index].statements = statements;
     }
 
-    /// What a client tells about who is there from now on.
-    pub fn keep_presence(&mut self, index: usize, facts: Option<Facts>, now: Monotonic) {
-        self.clients[index].presence = facts.map(|facts| Told { facts, at: now });
+    /// What a client tells about who is there, and about hibernation, from now on.
+    pub fn keep_presence(
+        &mut self,
+        index: usize,
+        facts: Option<Facts>,
+        hibernates: Option<HibernatesBy>,
+        now: Monotonic,
+    ) {
+        self.clients[index].presence = facts.map(|facts| Told { facts, hibernates, at: now });
+    }
+
+    fn told(&self) -> impl Iterator<Item = (&Told, Peer)> {
+        let clients = self.clients.iter().filter(|client| !client.is_closed);
+        clients.filter_map(|client| Some((client.presence.as_ref()?, client.peer)))
     }
 
     /// What all clients together tell about who is there; `None`: unknown.
     pub fn presence(&self, now: Monotonic) -> Option<Facts> {
-        let clients = self.clients.iter().filter(|client| !client.is_closed);
-        presence::combine(clients.filter_map(|client| Some((client.presence.as_ref()?, client.peer))), now)
+        presence::combine(self.told(), now)
+    }
+
+    /// The setting by which the machine hibernates; `None`: there is none, or unknown.
+    pub fn hibernates(&self, now: Monotonic) -> Option<HibernatesBy> {
+        presence::hibernates(self.told(), now)
     }
 
     /// Drops clients that are gone.

@@ -41,6 +41,12 @@ pub const LOGIND: Target<'static> = Target {
     path: "/org/freedesktop/login1",
     interface: "org.freedesktop.login1.Manager",
 };
+/// UPower.
+pub const UPOWER: Target<'static> = Target {
+    destination: "org.freedesktop.UPower",
+    path: "/org/freedesktop/UPower",
+    interface: "org.freedesktop.UPower",
+};
 const BUS: Target<'static> =
     Target { destination: "org.freedesktop.DBus", path: "/org/freedesktop/DBus", interface: "org.freedesktop.DBus" };
 

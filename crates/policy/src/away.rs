@@ -5,6 +5,10 @@
 //! group loses memory older than the away age or than its threshold, whichever is shorter. Ages
 //! that a rule sets do not change, and a group whose threshold was not observed yet keeps it.
 //!
+//! A machine that hibernates may do so minutes after everybody has left. Where a small image is
+//! needed, the away age therefore begins at half of the time after which everybody counts as away,
+//! and groups are aged for it before.
+//!
 //! There is no away age unless what leaves can be given back, and it is gone as soon as somebody
 //! may be there.
 
@@ -13,8 +17,10 @@ use core::time::Duration;
 use omr_units::Monotonic;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::config::{Config, Goal};
 use crate::judge::judge;
+use crate::need::{NeedPurpose, need};
+use crate::presence::{Presence, Sign};
 use crate::reason::Reason;
 use crate::signals::{ColdOnly, Group, Machine, Signals};
 use crate::state::State;
@@ -30,6 +36,9 @@ const LEAST_TIME: Duration = Duration::from_secs(300);
 pub(crate) struct AwayState {
     /// The age, and when it began; `None`: thresholds are in force.
     age: Option<(Step, Monotonic)>,
+    /// The age that groups are aged for, so that it is known when everybody is away.
+    #[serde(default)]
+    ahead: Option<Step>,
 }
 
 impl State {
@@ -37,6 +46,11 @@ impl State {
     /// thresholds of the groups are in force.
     pub fn away_age(&self) -> Option<Duration> {
         self.away.age.map(|(step, _)| step.age())
+    }
+
+    /// The age that groups are aged for because it may soon be in force; `None`: there is none.
+    pub fn age_ahead(&self) -> Option<Duration> {
+        self.away.ahead.map(Step::age)
     }
 }
 
@@ -62,6 +76,26 @@ pub(crate) fn tick(config: &Config, state: &mut State, machine: &Machine) {
     if !may_begin(config, state, machine) {
         state.away = AwayState::default();
     }
+    state.away.ahead = ahead(config, state, machine);
+}
+
+/// The first away age, once nobody has been seen for as long.
+fn ahead(config: &Config, state: &State, machine: &Machine) -> Option<Step> {
+    let unseen = match state.presence() {
+        Presence::Away { away } => *away,
+        Presence::Present { why: Sign::Used { ago, .. } | Sign::Lately { ago } } => *ago,
+        Presence::Present { why: Sign::Active { .. } } | Presence::Inhibited | Presence::Nobody | Presence::Unknown => {
+            return None;
+        }
+    };
+    first(config, machine).filter(|first| config.goal == Goal::Auto && machine.gives_back && unseen >= first.age())
+}
+
+/// The away age to begin with where a hibernation image should be small.
+fn first(config: &Config, machine: &Machine) -> Option<Step> {
+    let need = need(config, machine).ok()?;
+    let is_for_image = matches!(need.purpose, NeedPurpose::Hibernate { .. });
+    is_for_image.then(|| Step::not_above(config.presence.away_after / 2))
 }
 
 /// `Err`: memory of the age that the group has may not leave.
@@ -94,6 +128,7 @@ pub(crate) fn lower(config: &Config, state: &mut State, signals: &Signals, group
         None => longest,
     };
     if let Some(next) = from.shorter() {
+        let next = first(config, &signals.machine).map_or(next, |first| next.min(first));
         state.away.age = Some((next, signals.now));
     }
 }

@@ -49,9 +49,35 @@ pub enum NeedPurpose {
         image: Bytes,
         /// The size that is small enough.
         small: Bytes,
+        /// The setting by which the machine hibernates; `None`: it hibernated lately.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<HibernatesBy>,
     },
     /// The host should get memory back. Only cold memory is wanted for that.
     Footprint,
+}
+
+/// A setting by which the machine hibernates by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HibernatesBy {
+    /// The lid's action is hibernation.
+    Lid,
+    /// The action of an idle machine is.
+    Idle,
+    /// The action with a critical battery is.
+    CriticalBattery,
+}
+
+/// Such as `the lid's action is hibernation`.
+impl fmt::Display for HibernatesBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HibernatesBy::Lid => "the lid's action is hibernation",
+            HibernatesBy::Idle => "the action of the idle machine is hibernation",
+            HibernatesBy::CriticalBattery => "the action with a critical battery is hibernation",
+        })
+    }
 }
 
 impl NeedPurpose {
@@ -70,12 +96,16 @@ impl fmt::Display for Need {
             NeedPurpose::Available { available, wanted } => {
                 write!(f, "{bytes} more should be available: {} of memory is (auto wants {wanted})", whole(available))
             }
-            NeedPurpose::Hibernate { image, small } => {
+            NeedPurpose::Hibernate { image, small, by } => {
                 write!(
                     f,
                     "a hibernation image should hold {bytes} less: it would hold {image}, and the disk writes {small} \
-                     in {WRITE_SECONDS} s"
-                )
+                     in {WRITE_SECONDS} s; "
+                )?;
+                match by {
+                    Some(by) => by.fmt(f),
+                    None => f.write_str("the machine hibernated in the last 30 days"),
+                }
             }
             NeedPurpose::Footprint => f.write_str("all cold memory should go back to the host of this machine"),
         }
@@ -126,13 +156,17 @@ fn largest(config: &Config, machine: &Machine, footprint: Option<Need>) -> Resul
 }
 
 /// The part of the image that the disk does not write in time, where the machine hibernates in
-/// practice. Being able to hibernate is not enough.
+/// practice: it did lately, or a setting has it do so. Being able to hibernate is not enough.
 fn hibernation(machine: &Machine, memory: Memory) -> Option<Need> {
-    machine.hibernated.filter(|ago| *ago <= IN_PRACTICE)?;
+    let lately = machine.hibernated.is_some_and(|ago| ago <= IN_PRACTICE);
+    let by = machine.hibernates_by.filter(|_| !lately);
+    if !lately && by.is_none() {
+        return None;
+    }
     let image = machine.image?;
     let small = Bytes(machine.disk_rate?.0.saturating_mul(WRITE_SECONDS));
     let bytes = (image - small).min(memory.total);
-    Some(Need { bytes, purpose: NeedPurpose::Hibernate { image, small } })
+    Some(Need { bytes, purpose: NeedPurpose::Hibernate { image, small, by } })
 }
 
 /// All memory, where a host gains from it.

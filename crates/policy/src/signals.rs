@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Class;
 use crate::cost::CostFacts;
+use crate::need::HibernatesBy;
 use crate::presence::Facts;
 use crate::probe;
 
@@ -61,6 +62,9 @@ pub struct Machine {
     /// Time since the machine last hibernated, by omr's own record; `None`: never, or unknown.
     #[serde(default)]
     pub hibernated: Option<Duration>,
+    /// The setting by which the machine hibernates by itself; `None`: there is none, or unknown.
+    #[serde(default)]
+    pub hibernates_by: Option<HibernatesBy>,
     /// Bytes that the disk of the image writes in a second, as last measured; `None`: unknown.
     #[serde(default)]
     pub disk_rate: Option<Bytes>,

@@ -1,8 +1,10 @@
 """Fill the memory, leave the machine idle, hibernate, resume, and verify every byte.
 
-The arms: with omr's daemon, without it, by hand, and in the way of the original.
+The arms: with omr's daemon, without it, by hand, and in the way of the original. With `--away`
+somebody leaves before; then also with omr's defaults, and a guest that never ran the load.
 """
 
+import json
 import signal
 import time
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from typing import Any, TypedDict
 from matplotlib.axes import Axes
 
 from ..daemon import Daemon
-from ..guest import MIB, Disk, Guest
+from ..guest import MIB, Disk, Guest, Process
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric
 from ..scenario import Comparison, Results, arms_option, option
@@ -29,11 +31,26 @@ LOAD = "load"
 
 ROOT_FILE = "/sys/fs/cgroup/memory.swap.reclaim"
 
-LABELS = {"off": "without omr", "on": "with omr", "by-hand": "by hand", "seed": "the original way"}
-"""`seed` writes `max` to the root's memory.swap.reclaim, as the original did.
+LABELS = {
+    "off": "without omr",
+    "on": "with omr",
+    "by-hand": "by hand",
+    "seed": "the original way",
+    "unloaded": "never loaded",
+    "default": "omr, default",
+}
+"""`on` has `goal = "free"` and acts at once. `default` acts by itself while somebody is away.
 
-That file needs the patched kernel, 6.12-omr.
+`seed` writes `max` to the root's memory.swap.reclaim, as the original did. That file needs the
+patched kernel, 6.12-omr.
 """
+
+ARM_COLOURS = COLOURS | {"unloaded": COLOURS["machine"], "default": COLOURS["prepare"]}
+
+OVER_UNLOADED = "<= 1.15"
+
+LOOK = 120
+"""Seconds between two questions to the daemon while somebody is away. Each is a little work."""
 
 
 class Run(TypedDict):
@@ -64,15 +81,20 @@ class Hibernate(Comparison[Run]):
     mb_s: float = option(25, "speed of its disk in MB/s")
     fill: int = option(85, "memory that the load fills", "PERCENT")
     idle: float = option(10, "idle time before hibernation", "S")
+    present: float = option(0, "how long somebody is there after the load has filled its memory", "MINUTES")
+    away: float = option(0, "how long that person is away before hibernation", "MINUTES")
 
     def measure(self, arm: str, pair: int) -> Run:
         with Guest(self.kernel, self.mem, Disk(2 * self.mem, self.mb_s)) as guest:
             guest.group(LOAD)
             record = guest.spawn(["omr-guest", "record", LOAD], group="init.scope")
-            daemon = Daemon(guest) if arm == "on" else None
-            load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=LOAD)
-            filled = load.line_with("ready", timeout=300)
-            prepared = prepare(guest, arm, daemon, filled["bytes"], self.mb_s)
+            daemon = self.start_omr(guest, arm)
+            person = guest.spawn(["omr-guest", "present"], group="omr.service") if arm == "default" else None
+            load = None if arm == "unloaded" else guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=LOAD)
+            filled = load.line_with("ready", timeout=300) if load else {"bytes": 0}
+            prepared = (
+                self.leave(guest, person) if self.away else prepare(guest, arm, daemon, filled["bytes"], self.mb_s)
+            )
             guest.shell(f"sleep {self.idle}", timeout=self.idle + 60)
             before = guest.meminfo()
             timeline = record.lines()
@@ -81,8 +103,10 @@ class Hibernate(Comparison[Run]):
 
             round_trip = guest.hibernate_and_resume()
             guest.throttle_swap(None)  # the verification is not timed
-            load.kill(signal.SIGUSR1)
-            verified = load.line_with("verified", timeout=900)
+            verified = {"errors": 0}
+            if load:
+                load.kill(signal.SIGUSR1)
+                verified = load.line_with("verified", timeout=900)
             console = self.runs.raw / f"{self.run_name(arm, pair)}.console.txt"
             console.write_text(guest.console())
             return {
@@ -98,6 +122,33 @@ class Hibernate(Comparison[Run]):
                 "timeline": timeline,
                 "ledger": ledger,
             }
+
+    def start_omr(self, guest: Guest, arm: str) -> Daemon | None:
+        if arm == "on":
+            return Daemon(guest)
+        if arm != "default":
+            return None
+        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        # The machine hibernated a moment ago, and its disk was measured then.
+        guest.shell("mkdir -p /var/lib/omr; date +'{\"time\":%s}' > /var/lib/omr/hibernated.json")
+        swap = guest.shell("awk 'NR == 2 { print $1 }' /proc/swaps").strip()
+        rate = {"bytes_per_second": int(self.mb_s * 1e6), "device": swap}
+        guest.write("/var/lib/omr/disk-rate.json", json.dumps(rate), create=True)
+        return Daemon(guest, whole="")
+
+    def leave(self, guest: Guest, person: Process | None) -> dict[str, Any]:
+        """Lets the person stay for a while and leave; returns what omr says meanwhile."""
+        guest.shell(f"sleep {60 * self.present}", timeout=60 * self.present + 120)
+        if person:
+            person.kill(signal.SIGUSR1)
+        end = guest.monotonic_ns() + int(60e9 * self.away)
+        said = []
+        while (left := (end - guest.monotonic_ns()) / 1e9) > 0:
+            guest.shell(f"sleep {min(left, LOOK)}", timeout=LOOK + 120)
+            if person:
+                explained = guest.run(["omr", "explain", LOAD], check=False).stdout
+                said.append({"monotonic_ns": guest.monotonic_ns(), "omr_explain": explained})
+        return {"said": said, "omr_status": guest.run(["omr", "status"], check=False).stdout if person else ""}
 
     def summary(self, run: Run) -> str:
         return f"hibernate {run['hibernate_s']:.1f} s, resume {run['resume_s']:.1f} s"
@@ -121,6 +172,13 @@ class Hibernate(Comparison[Run]):
             for part in SEED:
                 found[f"{part}_{suffix}"] = Metric(seconds(part, runs), "s")
             found[f"image_{suffix}"] = Metric([run["image"]["image_kib"] / 1024 for run in runs], "MiB")
+        for arm, suffix in (("default", ""), ("off", "_off"), ("on", "_free")):
+            if "unloaded" not in results or arm not in results:
+                continue
+            for part in SEED:
+                ratios = speedups(part, results[arm], results["unloaded"])
+                goal = OVER_UNLOADED if arm == "default" else None
+                found[f"{part}_over_unloaded{suffix}"] = Metric(ratios, "ratio", goal)
         errors = [run["verified"]["errors"] for runs in results.values() for run in runs]
         found["content_errors"] = Metric([float(sum(errors))], "words", "= 0")
         return found
@@ -193,7 +251,7 @@ def draw_times(axes: Axes, results: Results[Run]) -> None:
             if arm != "off" and "off" in results:
                 text += f"\n{Metric(speedups(part, results['off'], runs), 'ratio').value:.1f} x"
             label = LABELS[arm] if place == 0 else None
-            bar(axes, place - 0.4 + width * (number + 0.5), metric, COLOURS[arm], text, width * 0.92, label=label)
+            bar(axes, place - 0.4 + width * (number + 0.5), metric, ARM_COLOURS[arm], text, width * 0.92, label=label)
     names = [f"{part}\n(seed: {before / after:.1f} x)" for part, (before, after) in SEED.items()]
     # Room for the legend above the figures.
     name_bars(axes, names, "seconds", "Time", room=1.35)
@@ -206,8 +264,8 @@ def draw_memory(axes: Axes, results: Results[Run]) -> None:
         start = timeline[0]["monotonic_ns"]
         seconds = [(line["monotonic_ns"] - start) / 1e9 for line in timeline]
         used = [(line["MemTotal"] - line["MemFree"]) / MIB for line in timeline]
-        axes.plot(seconds, used, color=COLOURS[arm], linewidth=2, label=f"memory in use, {LABELS[arm]}")
-        axes.plot(seconds[-1], used[-1], "o", color=COLOURS[arm])
+        axes.plot(seconds, used, color=ARM_COLOURS[arm], linewidth=2, label=f"memory in use, {LABELS[arm]}")
+        axes.plot(seconds[-1], used[-1], "o", color=ARM_COLOURS[arm])
         end = (seconds[-1], used[-1])
         axes.annotate("hibernates", end, (6, 7), textcoords="offset points", ha="right", fontsize=8)
     total = next(iter(results.values()))[0]["timeline"][0]["MemTotal"] / MIB

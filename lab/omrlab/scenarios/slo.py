@@ -202,7 +202,7 @@ class Slo(Comparison[Run]):
     def begin(self, guest: Guest, arm: str) -> Daemon | None:
         """Starts the program that reclaims."""
         if arm == "omr":
-            return Daemon(guest, quick=False)
+            return Daemon(guest, whole="")
         args = {"cgroup": "load/*", "limit_min_bytes": str(10 * MIB)} | SENPAI[arm]
         ruleset = {
             "name": "senpai",

@@ -217,6 +217,59 @@ fn while_everybody_is_away_younger_memory_leaves_and_the_threshold_is_back_at_on
 }
 
 #[test]
+fn for_a_hibernation_image_groups_are_aged_before_everybody_counts_as_away() {
+    for by in [None, Some(HibernatesBy::Lid)] {
+        let mut machine = able_to_hibernate("goal = 'auto'");
+        machine.daemon.giving_back.is_possible = true;
+        machine.daemon.readings.hibernates = by;
+        // The ages that the group is aged for, in minutes.
+        let mut unseen = |seconds| {
+            machine.daemon.readings.presence = used(seconds);
+            let mut ages = Vec::new();
+            for _ in 0..600 {
+                machine.pass(1, 0);
+                ages.extend(machine.age(Bytes::mib(32)).map(|age| age.as_secs() / 60));
+            }
+            ages.dedup();
+            (ages, machine.min_age())
+        };
+        assert_eq!(unseen(239), (vec![], 30));
+        if by.is_none() {
+            // The control: no need.
+            assert_eq!(unseen(590), (vec![], 30));
+            continue;
+        }
+        assert_eq!(unseen(241), (vec![4], 30), "nothing leaves yet");
+        // Somebody was seen 241 s ago.
+        machine.daemon.readings.presence = used(600);
+        for _ in 241..599 {
+            machine.pass(1, 0);
+            machine.age(Bytes::mib(32));
+        }
+        assert_eq!(machine.min_age(), 30);
+        machine.pass(3, 0);
+        assert_eq!(machine.min_age(), 4);
+        assert_eq!(machine.begin_sweep().older_than, Some(Duration::from_secs(240)), "known at once");
+    }
+}
+
+#[test]
+fn a_group_in_its_warm_up_is_aged_ahead_as_well() {
+    let first_ages = |seconds| {
+        let mut machine = able_to_hibernate("goal = 'auto'");
+        machine.daemon.giving_back.is_possible = true;
+        machine.daemon.readings.hibernates = Some(HibernatesBy::Lid);
+        machine.daemon.readings.presence = used(seconds);
+        // Groups are first aged for their history after five minutes.
+        machine.pass(200, 0);
+        assert_eq!(machine.min_age(), 480);
+        machine.aging.try_next().map(|order| order.ages)
+    };
+    assert_eq!(first_ages(241), Some(vec![Duration::from_secs(240)]));
+    assert_eq!(first_ages(0), None, "the control");
+}
+
+#[test]
 fn without_the_rights_to_give_back_no_younger_memory_leaves() {
     let mut machine = deserted("goal = 'auto'");
     machine.daemon.giving_back.set_possible(false);

@@ -41,6 +41,7 @@ pub fn between(before: &Snapshot, now: &Snapshot, file_only: bool) -> Signals {
                 None
             },
             hibernated: None,
+            hibernates_by: None,
             disk_rate: None,
             free_page_reporting: None,
             presence: None,

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use omr_base::exit::Exit;
 use omr_base::signals::SignalFd;
 use omr_base::{logging, paths};
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
 use omr_policy::statement::Statement;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -21,7 +22,9 @@ use crate::follow::{self, DaemonReceiver, Source, StatementReceiver};
 /// there in the background. gamemode (on the bus of the session) and sway (by SWAYSOCK): registered
 /// games and the window with the focus are in the foreground, and so is the whole group that they
 /// are in. presence (on the bus of the machine) tells who is there: the active sessions of people,
-/// since when there was no input to them, and whether a program holds an idle inhibitor. With goal =
+/// since when there was no input to them, and whether a program holds an idle inhibitor; and whether
+/// the machine hibernates when its lid closes, when it is idle, or when its battery is critical (by
+/// UPower, where that runs). With goal =
 /// "auto", only cold memory is reclaimed while somebody is there, and without this source somebody
 /// may always be there.
 ///
@@ -47,7 +50,7 @@ pub struct Args {
 #[derive(Default)]
 struct Printer {
     statements: Option<BTreeSet<Statement>>,
-    presence: Option<Option<Facts>>,
+    presence: Option<(Option<Facts>, Option<HibernatesBy>)>,
 }
 
 impl StatementReceiver for Printer {
@@ -59,12 +62,12 @@ impl StatementReceiver for Printer {
         Ok(())
     }
 
-    fn replace_presence(&mut self, facts: Option<Facts>) -> Result<()> {
+    fn replace_presence(&mut self, facts: Option<Facts>, hibernates: Option<HibernatesBy>) -> Result<()> {
         // They are printed as they are found.
-        let facts = facts.map(|facts| Facts { age: Duration::ZERO, ..facts });
-        if self.presence.as_ref() != Some(&facts) {
-            outln!("{}", serde_json::json!({ "presence": &facts }));
-            self.presence = Some(facts);
+        let told = (facts.map(|facts| Facts { age: Duration::ZERO, ..facts }), hibernates);
+        if self.presence.as_ref() != Some(&told) {
+            outln!("{}", serde_json::json!({ "presence": &told.0, "hibernates": told.1 }));
+            self.presence = Some(told);
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ use omr_base::text::printable;
 use omr_control::client::Link;
 use omr_control::protocol::Request;
 use omr_kernel::Kernel;
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
 use omr_policy::statement::{Presence, Statement, Subject};
 
@@ -42,7 +43,8 @@ const MOST: usize = 100;
 pub enum Source {
     /// logind: the users whose session is active, neither idle nor locked, are present
     Logind,
-    /// logind: the sessions that are active, since when they were not used, and idle inhibitors
+    /// logind: the sessions that are active, since when they were not used, idle inhibitors, and with
+    /// UPower whether the lid, idleness or a critical battery makes the machine hibernate
     Presence,
     /// GameMode: the games that are registered
     Gamemode,
@@ -77,8 +79,9 @@ pub trait StatementReceiver: Send {
     /// Replaces all earlier statements by these.
     fn replace(&mut self, statements: &BTreeSet<Statement>) -> Result<()>;
 
-    /// Replaces the earlier facts about who is there; `None`: that is unknown now.
-    fn replace_presence(&mut self, facts: Option<Facts>) -> Result<()>;
+    /// Replaces the earlier facts about who is there, and the setting by which the machine
+    /// hibernates; `None`: that is unknown now.
+    fn replace_presence(&mut self, facts: Option<Facts>, hibernates: Option<HibernatesBy>) -> Result<()>;
 }
 
 /// Sends statements to the daemon. Connects with the first ones, and again after a failure.
@@ -122,8 +125,8 @@ impl StatementReceiver for DaemonReceiver {
         Ok(())
     }
 
-    fn replace_presence(&mut self, facts: Option<Facts>) -> Result<()> {
-        let may_speak = self.ask(&Request::Presence { facts })?.as_bool() == Some(true);
+    fn replace_presence(&mut self, facts: Option<Facts>, hibernates: Option<HibernatesBy>) -> Result<()> {
+        let may_speak = self.ask(&Request::Presence { facts, hibernates })?.as_bool() == Some(true);
         if !may_speak && !self.may_not_speak {
             log::warn!("only signs of somebody count: root and the service may say that nobody is there");
         }
@@ -191,7 +194,10 @@ fn pass_on(
         receiver.replace(statements)?;
     }
     match sources.iter().position(|source| *source == Source::Presence) {
-        Some(index) => receiver.replace_presence(known[index].presence.as_ref().map(tell::Looked::now)),
+        Some(index) => {
+            let looked = known[index].presence.as_ref();
+            receiver.replace_presence(looked.map(tell::Looked::now), looked.and_then(|looked| looked.hibernates))
+        }
         None => Ok(()),
     }
 }
@@ -250,7 +256,7 @@ mod tests {
             if fails { Err(anyhow::anyhow!("not now")) } else { Ok(()) }
         }
 
-        fn replace_presence(&mut self, _: Option<Facts>) -> Result<()> {
+        fn replace_presence(&mut self, _: Option<Facts>, _: Option<HibernatesBy>) -> Result<()> {
             Ok(())
         }
     }

@@ -1,24 +1,29 @@
 //! Who is there, by logind on the bus of the machine: the active sessions of people with the time
 //! of their last input, and whether a program holds an idle inhibitor.
 //!
+//! With UPower, it also tells whether the machine hibernates by itself.
+//!
 //! Every answer that is missing or of another kind ends the source, and who is there is unknown
 //! until logind answers again.
 //!
 //! Reasons: docs/design/decisions/016-presence.md.
 
 mod session;
+mod sleep;
 mod terminals;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use omr_kernel::Kernel;
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::{Facts, Place, Sessions};
 use zbus::OwnedObjectPath;
 
-use self::session::{Inputs, Moment, Session};
+use self::session::{Inputs, Moment, Properties, Session};
+use self::sleep::CriticalBattery;
 use super::logind;
 use super::tell::{Looked, Tell, Told};
 use crate::bus::{Connection, LOGIND, Target, Whose, flag, text};
@@ -35,10 +40,14 @@ pub(super) fn follow(kernel: &Kernel, root: &Path, tell: Tell<'_>) -> Result<()>
     let manager = "interface='org.freedesktop.DBus.Properties',path='/org/freedesktop/login1'";
     bus.subscribe(&format!("type='signal',sender='{}',{manager}", LOGIND.destination))?;
     let mut inputs = Inputs::default();
+    let mut battery = CriticalBattery::default();
     loop {
         let at = Instant::now();
-        let facts = Look { bus: &bus, kernel, root }.look(&mut inputs)?;
-        let presence = facts.map(|facts| Looked { facts, at });
+        let looked = Look { bus: &bus, kernel, root }.look(&mut inputs)?;
+        let presence = looked.map(|(facts, hibernates)| {
+            let hibernates = hibernates.or_else(|| battery.hibernates(&bus).then_some(HibernatesBy::CriticalBattery));
+            Looked { facts, hibernates, at }
+        });
         if !tell(Told { statements: BTreeSet::new(), presence }) {
             return Ok(());
         }
@@ -55,10 +64,11 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// The facts; `None`: logind does not run.
-    fn look(&self, inputs: &mut Inputs) -> Result<Option<Facts>> {
+    /// The facts, and logind's setting by which the machine hibernates; `None`: logind does not run.
+    fn look(&self, inputs: &mut Inputs) -> Result<Option<(Facts, Option<HibernatesBy>)>> {
         let Some(sessions) = logind::sessions(self.bus)? else { return Ok(None) };
-        let mut facts = Facts { inhibited: self.is_inhibited()?, ..Facts::default() };
+        let Some(manager) = self.bus.properties(&LOGIND)? else { return Ok(None) };
+        let mut facts = Facts { inhibited: is_inhibited(&manager)?, ..Facts::default() };
         let clock = &self.kernel.clock;
         let now = Moment { monotonic: clock.monotonic(), wall: clock.wall() };
         inputs.retain(|path| sessions.iter().any(|session| session.path.as_str() == path));
@@ -72,7 +82,7 @@ impl Look<'_> {
             let idle = if all.active > 0 { all.idle.min(idle) } else { idle };
             *all = Sessions { active: all.active.saturating_add(1), idle };
         }
-        Ok(Some(facts))
+        Ok(Some((facts, sleep::by_logind(&manager))))
     }
 
     /// A session of a person, with the last input to its terminals if logind does not know it.
@@ -109,17 +119,16 @@ impl Look<'_> {
         let answer = self.bus.property(&target, "CanGraphical")?;
         Ok(answer.and_then(|answer| flag(&answer)) != Some(false))
     }
+}
 
-    /// Returns true if a program holds an idle inhibitor.
-    fn is_inhibited(&self) -> Result<bool> {
-        let mut properties = self.bus.properties(&LOGIND)?.unwrap_or_else(HashMap::new);
-        // BlockWeakInhibited: since systemd 257.
-        let [strong, weak] = ["BlockInhibited", "BlockWeakInhibited"].map(|name| properties.remove(name));
-        let has_idle = |value: &zbus::OwnedVariant| {
-            let what = text(value).context("logind answers with something else than a list of inhibitors")?;
-            anyhow::Ok(what.split(':').any(|what| what == "idle"))
-        };
-        let strong = has_idle(&strong.context("logind does not tell which inhibitors are held")?)?;
-        Ok(strong || weak.as_ref().map(has_idle).transpose()?.unwrap_or(false))
-    }
+/// Returns true if a program holds an idle inhibitor.
+fn is_inhibited(manager: &Properties) -> Result<bool> {
+    // BlockWeakInhibited: since systemd 257.
+    let [strong, weak] = ["BlockInhibited", "BlockWeakInhibited"].map(|name| manager.get(name));
+    let has_idle = |value: &zbus::OwnedVariant| {
+        let what = text(value).context("logind answers with something else than a list of inhibitors")?;
+        anyhow::Ok(what.split(':').any(|what| what == "idle"))
+    };
+    let strong = has_idle(strong.context("logind does not tell which inhibitors are held")?)?;
+    Ok(strong || weak.map(has_idle).transpose()?.unwrap_or(false))
 }

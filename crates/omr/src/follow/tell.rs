@@ -6,6 +6,7 @@ use std::time::Instant;
 use omr_kernel::Kernel;
 use omr_kernel::process::Process;
 use omr_machine::processes;
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
 use omr_policy::statement::{Presence, Statement, Subject};
 
@@ -28,6 +29,8 @@ impl From<BTreeSet<Statement>> for Told {
 #[derive(Clone, Debug)]
 pub struct Looked {
     pub facts: Facts,
+    /// The setting by which the machine hibernates; `None`: there is none, or unknown.
+    pub hibernates: Option<HibernatesBy>,
     pub at: Instant,
 }
 

@@ -15,6 +15,7 @@ use crate::common::running::wait_until;
 use serde_json::{Value, json};
 
 const LOGIND: &str = "org.freedesktop.login1";
+const UPOWER: &str = "org.freedesktop.UPower";
 const GAMEMODE: &str = "com.feralinteractive.GameMode";
 
 /// Longer than anything takes that is not waited for in vain; shorter than the 30 s after which omr
@@ -491,13 +492,14 @@ fn a_silent_source_is_asked_again_and_unknown_until_then() {
 fn presence(active: u32, idle: Option<u64>, inhibited: bool) -> Value {
     let time = |secs: u64| json!({"secs": secs, "nanos": 0});
     let local = json!({"active": active, "idle": idle.map(time)});
-    json!({"presence": {"age": time(0), "local": local, "remote": {"active": 0, "idle": null}, "inhibited": inhibited}})
+    let facts = json!({"age": time(0), "local": local, "remote": {"active": 0, "idle": null}, "inhibited": inhibited});
+    json!({"presence": facts, "hibernates": null})
 }
 
 #[test]
 fn who_is_there_follows_from_sessions_and_inhibitors() {
     const MANAGER: &str = "/org/freedesktop/login1";
-    let unknown = json!({"presence": null});
+    let unknown = json!({"presence": null, "hibernates": null});
     let directory = tempfile::tempdir().expect("a directory");
     let bus = Bus::start(directory.path());
     let answers = Answers::default();
@@ -540,4 +542,62 @@ fn who_is_there_follows_from_sessions_and_inhibitors() {
     follow.tells(&unknown);
     let _logind = Service::start(&bus, LOGIND, &answers);
     follow.tells(&presence(1, None, false));
+}
+
+/// Nobody is there, and this setting makes the machine hibernate.
+fn hibernates(by: Option<&str>) -> Value {
+    let mut told = presence(0, None, false);
+    told["hibernates"] = json!(by);
+    told
+}
+
+#[test]
+fn the_machine_hibernates_by_logind_or_by_upower_and_a_battery() {
+    const MANAGER: &str = "/org/freedesktop/login1";
+    let directory = tempfile::tempdir().expect("a directory");
+    let bus = Bus::start(directory.path());
+    let answers = Answers::default();
+    let set = |key: &str, answer| drop(answers.lock().expect("no panic").insert(key.into(), answer));
+    let manager = |lid| {
+        properties(&[
+            ("BlockInhibited", Property::Text("")),
+            ("HandleLidSwitch", Property::Text(lid)),
+            ("HandleHibernateKey", Property::Text("hibernate")),
+        ])
+    };
+    set("ListSessions", sessions(&[]));
+    set(&format!("GetAll {MANAGER}"), manager("suspend"));
+    let mut logind = Service::start(&bus, LOGIND, &answers);
+    {
+        // UPower does not run.
+        let follow = Follow::start(&bus, &["presence"]);
+        follow.tells(&hibernates(None));
+        set(&format!("GetAll {MANAGER}"), manager("suspend-then-hibernate"));
+        logind.session_changed();
+        follow.tells(&hibernates(Some("lid")));
+        set(&format!("GetAll {MANAGER}"), manager("suspend"));
+        logind.session_changed();
+        follow.tells(&hibernates(None));
+    }
+    let _upower = Service::start(&bus, UPOWER, &answers);
+    let display = "Get/IsPresent /org/freedesktop/UPower/devices/DisplayDevice";
+    for (action, present, by) in [
+        ("HybridSleep", Some(flag(true)), Some("critical-battery")),
+        ("Hibernate", Some(flag(true)), Some("critical-battery")),
+        ("Hibernate", Some(flag(false)), None),
+        // No such device, and an answer of another kind.
+        ("Hibernate", None, None),
+        ("Hibernate", Some(Some(("s", string("yes")))), None),
+        ("PowerOff", Some(flag(true)), None),
+    ] {
+        set("GetCriticalAction", Some(("s", string(action))));
+        match present {
+            Some(answer) => set(display, answer),
+            None => drop(answers.lock().expect("no panic").remove(display)),
+        }
+        Follow::start(&bus, &["presence"]).tells(&hibernates(by));
+    }
+    // UPower that hangs does not hide who is there.
+    set("GetCriticalAction", None);
+    Follow::start(&bus, &["presence"]).tells(&hibernates(None));
 }

@@ -50,6 +50,11 @@ impl Step {
         Step::all().find(|step| step.age() >= age).unwrap_or(Step::MOST)
     }
 
+    /// The longest age on the grid that is at most this long; 2 min where there is none.
+    pub fn not_above(age: Duration) -> Step {
+        Step::all().rfind(|step| step.age() <= age).unwrap_or(Step::LEAST)
+    }
+
     pub(super) fn index(self) -> usize {
         usize::from(self.0)
     }

@@ -75,6 +75,69 @@ fn the_away_age_goes_down_step_by_step_while_nothing_is_old_enough() {
     assert_eq!(desk.state.away_age(), None);
 }
 
+/// A machine that hibernated a day ago, with an image of 1 GiB that should hold 50 MiB.
+fn hibernating(groups: impl Into<Vec<Group>>, unseen: u64) -> Desk {
+    let mut desk = deserted(groups);
+    desk.machine.hibernated = Some(seconds(86_400));
+    desk.machine.image = Some(Bytes::mib(1024));
+    desk.machine.disk_rate = Some(Bytes::mib(10));
+    // More is available than anything else needs.
+    let memory = desk.machine.memory.as_mut().expect("memory");
+    memory.available = memory.total;
+    let idle = Some(seconds(unseen));
+    desk.machine.presence = Some(Facts { local: Sessions { active: 1, idle }, ..Facts::default() });
+    desk
+}
+
+#[test]
+fn where_an_image_should_be_small_the_away_age_begins_at_half_of_the_absence() {
+    let mut desk = hibernating([learned(1, minutes(480))], 600);
+    assert_eq!(descent(&mut desk, 1200), [(4, 0), (2, 240)]);
+    // A threshold that is shorter is in force anyway.
+    let mut desk = hibernating([learned(1, minutes(4))], 600);
+    assert_eq!(descent(&mut desk, 1200), [(2, 0)]);
+    // The control: the image is small enough, and half of the memory should be available.
+    let mut desk = deserted([learned(1, minutes(480))]);
+    desk.machine.hibernated = Some(seconds(86_400));
+    assert_eq!(descent(&mut desk, 301), [(240, 0), (120, 300)]);
+}
+
+#[test]
+fn groups_are_aged_for_the_first_away_age_before_everybody_counts_as_away() {
+    let ahead = |unseen: u64, change: fn(&mut Desk)| {
+        let mut desk = Desk::new([learned(1, minutes(480))]);
+        desk.config.goal = Goal::Auto;
+        desk.now = omr_units::Monotonic(0) + seconds(3600);
+        desk.machine = hibernating([], unseen).machine;
+        // Somebody was seen then.
+        desk.machine.presence = somebody();
+        desk.tick();
+        desk.now = desk.now + seconds(5);
+        desk.machine.presence = hibernating([], 0).machine.presence;
+        change(&mut desk);
+        for _ in 0..unseen {
+            let idle = desk.machine.presence.as_mut().map(|facts| &mut facts.local.idle);
+            if let Some(Some(idle)) = idle {
+                *idle += seconds(1);
+            }
+            desk.tick();
+        }
+        (desk.state.age_ahead(), desk.state.away_age())
+    };
+    assert_eq!(ahead(230, |_| ()), (None, None));
+    assert_eq!(ahead(250, |_| ()), (Some(minutes(4)), None), "nothing leaves yet");
+    assert_eq!(ahead(590, |_| ()).0, Some(minutes(4)));
+    for change in [
+        (|desk| desk.machine.hibernated = None) as fn(&mut Desk),
+        |desk| desk.machine.gives_back = false,
+        |desk| desk.machine.presence = None,
+        |desk| desk.machine.presence.as_mut().expect("facts").inhibited = true,
+        |desk| desk.config.goal = Goal::Free,
+    ] {
+        assert_eq!(ahead(590, change), (None, None));
+    }
+}
+
 #[test]
 fn there_is_no_away_age_without_a_need_and_a_way_back() {
     let changes: [fn(&mut Desk); 8] = [

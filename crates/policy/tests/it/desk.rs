@@ -39,6 +39,7 @@ pub fn quiet() -> Machine {
         memory: Some(Memory { total: Bytes::mib(8192), available: Bytes::mib(1024) }),
         image: None,
         hibernated: None,
+        hibernates_by: None,
         disk_rate: None,
         free_page_reporting: None,
         presence: Some(Facts::default()),

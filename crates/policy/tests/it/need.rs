@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use omr_policy::need::{Need, NeedPurpose, need};
+use omr_policy::need::{HibernatesBy, Need, NeedPurpose, need};
 use omr_policy::{Class, ColdAmount, ColdOnly, Config, Decision, End, Goal, Group, Machine, Memory, Reason, judge};
 use omr_units::{Bytes, GroupId, Permyriad};
 use proptest::collection::vec;
@@ -80,8 +80,26 @@ fn half_of_the_memory_should_be_available() {
 fn an_image_should_be_small_where_the_machine_hibernates_in_practice() {
     let machine = hibernating(5000);
     let words = "a hibernation image should hold 5.37 GiB less: it would hold 5.86 GiB, and the disk writes 500 MiB \
-                 in 5 s";
-    assert_eq!(needed(&machine), Ok((5500, words.to_owned())));
+                 in 5 s; ";
+    let because = |why: &str| Ok((5500, format!("{words}{why}")));
+    assert_eq!(needed(&machine), because("the machine hibernated in the last 30 days"));
+    for (by, why) in [
+        (HibernatesBy::Lid, "the lid's action is hibernation"),
+        (HibernatesBy::Idle, "the action of the idle machine is hibernation"),
+        (HibernatesBy::CriticalBattery, "the action with a critical battery is hibernation"),
+    ] {
+        let machine = Machine { hibernated: None, hibernates_by: Some(by), ..machine.clone() };
+        assert_eq!(needed(&machine), because(why));
+        let long_ago = Machine { hibernated: Some(seconds(31 * DAY)), ..machine.clone() };
+        assert_eq!(needed(&long_ago), because(why));
+        // What it did says more than what it is set to.
+        let lately = Machine { hibernated: Some(seconds(DAY)), ..machine.clone() };
+        assert_eq!(needed(&lately), because("the machine hibernated in the last 30 days"));
+        // It cannot, or its disk was not measured.
+        for other in [Machine { image: None, ..machine.clone() }, Machine { disk_rate: None, ..machine }] {
+            assert!(matches!(need(&Config::default(), &other), Err(Reason::NoNeed { .. })));
+        }
+    }
     // The controls: each signal that is missing is no need.
     for other in [
         Machine { hibernated: None, ..machine.clone() },
@@ -221,7 +239,7 @@ fn names_in_json() {
     let json = |value: &Reason| serde_json::to_string(value).expect("plain data");
     let reason = Reason::NoNeed { available: Permyriad(6100), wanted: Permyriad(5000) };
     assert_eq!(json(&reason), r#"{"kind":"no-need","available":6100,"wanted":5000}"#);
-    let purpose = NeedPurpose::Hibernate { image: Bytes(3), small: Bytes(1) };
+    let purpose = NeedPurpose::Hibernate { image: Bytes(3), small: Bytes(1), by: None };
     let reason = Reason::LittleNeed { need: Need { bytes: Bytes(2), purpose }, smallest: Bytes(4) };
     assert_eq!(
         json(&reason),
@@ -234,6 +252,7 @@ prop_compose! {
         total in select(vec![0u64, 100, 8192, 1 << 20]),
         available in 0u64..=120,
         hibernated in option::of(select(vec![0, 29 * DAY, 31 * DAY])),
+        hibernates_by in option::of(select(vec![HibernatesBy::Lid, HibernatesBy::Idle, HibernatesBy::CriticalBattery])),
         image in option::of(0u64..10_000),
         disk_rate in option::of(0u64..2000),
         free_page_reporting in option::of(any::<bool>()),
@@ -243,6 +262,7 @@ prop_compose! {
         Machine {
             memory: Some(memory),
             hibernated: hibernated.map(Duration::from_secs),
+            hibernates_by,
             image: image.map(Bytes::mib),
             disk_rate: disk_rate.map(Bytes::mib),
             free_page_reporting,
@@ -289,11 +309,12 @@ proptest! {
     }
 
     #[test]
-    fn unknown_signals_never_want_more(machine in any_machine(), lose in 0u32..1 << 5, groups in vec(any_group(), 0..4)) {
+    fn unknown_signals_never_want_more(machine in any_machine(), lose in 0u32..1 << 6, groups in vec(any_group(), 0..4)) {
         let mut less = machine.clone();
         for (bit, forget) in [
             (|m: &mut Machine| m.memory = None) as fn(&mut Machine),
             |m| m.hibernated = None,
+            |m| m.hibernates_by = None,
             |m| m.disk_rate = None,
             |m| m.free_page_reporting = None,
             |m| m.swap = None,

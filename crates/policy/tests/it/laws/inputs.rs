@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::cost::{CostFacts, Disk, Medium, Power};
+use omr_policy::need::HibernatesBy;
 use omr_policy::presence::{Facts, Sessions};
 use omr_policy::probe::{Answer, Why};
 use omr_policy::{
@@ -229,6 +230,10 @@ pub fn wild_machine() -> BoxedStrategy<Machine> {
     unboxed_machine().boxed()
 }
 
+fn hibernates_by() -> impl Strategy<Value = HibernatesBy> {
+    select(vec![HibernatesBy::Lid, HibernatesBy::Idle, HibernatesBy::CriticalBattery])
+}
+
 fn sessions() -> impl Strategy<Value = Sessions> {
     (0u32..3, option::of(wild_duration())).prop_map(|(active, idle)| Sessions { active, idle })
 }
@@ -254,7 +259,7 @@ prop_compose! {
         swap in option::of((wild_bytes(), wild_bytes(), any::<bool>(), wild_bytes())).boxed(),
         image in option::of(wild_bytes()),
         memory in option::of((wild_bytes(), wild_bytes())).boxed(),
-        hibernation in (option::of(wild_duration()), option::of(wild_bytes())).boxed(),
+        hibernation in (option::of(wild_duration()), option::of(wild_bytes()), option::of(hibernates_by())).boxed(),
         free_page_reporting in option::of(any::<bool>()),
         presence in option::of(facts().boxed()),
         flags in any::<(bool, bool)>(),
@@ -273,6 +278,7 @@ prop_compose! {
             memory: memory.map(|(total, available)| Memory { total, available }),
             image,
             hibernated: hibernation.0,
+            hibernates_by: hibernation.2,
             disk_rate: hibernation.1,
             free_page_reporting,
             presence,
