@@ -1,5 +1,5 @@
-"""Faults of the machine under a daemon that runs: swap that is removed, MGLRU that is switched off.
-Never is more taken than before.
+"""Faults of the machine under a daemon that runs: swap that is removed, MGLRU that is switched off, a
+disk that is full. Never is more taken than before.
 """
 
 import json
@@ -12,6 +12,8 @@ from omrlab.guest import MIB, Disk, Guest, Zram
 
 SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 STATE = "/var/lib/omr"
+FILE = f"{STATE}/thresholds.json"
+OLD = '{"version":1,"groups":{}}'
 
 LEARNING = """
 [slo]
@@ -79,3 +81,34 @@ def test_mglru_that_is_switched_off_and_on_again_takes_thresholds_away_and_bring
             steps = len(daemon.sweeps("bg"))
             guest.run(["sleep", "35"])
             assert len(daemon.sweeps("bg")) == steps, explain(guest)
+
+
+@pytest.mark.long
+def test_a_full_disk_keeps_the_old_thresholds_and_the_daemon_goes_on(load) -> None:
+    with Guest("6.12", 768, Zram(512)) as guest:
+        guest.write(SWITCH, "y")
+        load(guest, "bg", "300M")
+        guest.shell(f"mkdir -p {STATE} && mount -t tmpfs -o size=256k none {STATE}")
+        guest.write(FILE, OLD, create=True)
+
+        def learn_and_end() -> str:
+            with Daemon(guest, idle="2s", top='goal = "auto"', config=LEARNING) as daemon:
+                guest.wait_for(lambda: "threshold 4 min, observed only" in explain(guest), 90, "a group", every=2)
+                # Several rounds of the history.
+                guest.run(["sleep", "25"])
+                assert daemon.status()["goal"]["goal"] == "auto"
+            ended = daemon.process.wait()
+            assert ended.code == 0, ended
+            return ended.stderr
+
+        guest.shell(f"dd if=/dev/zero of={STATE}/filler bs=4k; sync")
+        log = learn_and_end()
+        full = [line for line in log.splitlines() if "No space left on device" in line]
+        assert len([line for line in full if "thresholds.json" in line]) == 1, log
+        assert len([line for line in full if "history" in line]) == 1, log
+        assert guest.read(FILE) == OLD
+        assert ".tmp" not in guest.shell(f"ls {STATE}")
+        # The control: there is room.
+        guest.shell(f"rm {STATE}/filler")
+        assert "No space left" not in learn_and_end()
+        assert "bg" in json.loads(guest.read(FILE))["groups"]
