@@ -113,6 +113,11 @@ def test_sessions_terminals_and_inhibitors_tell_who_is_there() -> None:
         wait_for_presence(guest, "unknown")
         guest.shell("systemctl kill --signal=CONT systemd-logind")
         wait_for_presence(guest, "used")
+        # Neither is a program that hangs instead of asking it.
+        guest.shell("systemctl kill --signal=STOP omr-presence")
+        wait_for_presence(guest, "unknown")
+        guest.shell("systemctl kill --signal=CONT omr-presence")
+        wait_for_presence(guest, "used")
         guest.shell("systemctl kill --signal=KILL omr-presence")
         wait_for_presence(guest, "unknown")
 

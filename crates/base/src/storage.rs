@@ -1,11 +1,14 @@
 //! Files that are written completely or not at all.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 /// Replaces a file. A reader finds the complete old or the complete new file, even after a crash.
 pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
@@ -37,6 +40,7 @@ fn put(path: &Path, data: &[u8], mode: u32, place: impl FnOnce(&Path, &Path) -> 
     let written = (|| {
         // A file of that name was left by a process that had our pid before.
         let _ = fs::remove_file(&temporary);
+        remove_leftovers(dir, path.file_name().ok_or_else(no_name)?);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.write_all(data)?;
         file.sync_all()?;
@@ -46,4 +50,81 @@ fn put(path: &Path, data: &[u8], mode: u32, place: impl FnOnce(&Path, &Path) -> 
     // The temporary file still exists after an error, or after a hard link.
     let _ = fs::remove_file(&temporary);
     written
+}
+
+/// Removes what processes that were killed while they wrote this file have left.
+fn remove_leftovers(dir: &Path, name: &OsStr) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let found = entry.file_name();
+        let rest = found.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        let pid =
+            rest.and_then(|rest| str::from_utf8(rest).ok()?.strip_prefix('.')?.strip_suffix(".tmp")?.parse().ok());
+        let has_ended = |pid| test_kill_process(pid) == Err(Errno::SRCH);
+        if pid.and_then(Pid::from_raw).is_some_and(has_ended) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// The directory that the test below writes to, in a process of its own.
+    const DIR: &str = "OMR_TEST_STORAGE";
+    const FILE: &str = "file.json";
+    const SIZE: usize = 1 << 20;
+
+    fn is_whole(text: &[u8]) -> bool {
+        text.len() == SIZE && text.iter().all(|byte| *byte == text[0])
+    }
+
+    fn spawn_writer(dir: &Path) -> Child {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "storage::tests::a_writer_that_is_killed_leaves_the_old_or_the_new_file"]);
+        command.env(DIR, dir).stdout(Stdio::null()).spawn().expect("a process")
+    }
+
+    #[test]
+    fn a_writer_that_is_killed_leaves_the_old_or_the_new_file() {
+        if let Some(dir) = std::env::var_os(DIR) {
+            for byte in (0..=u8::MAX).cycle() {
+                write_atomically(&PathBuf::from(&dir).join(FILE), &vec![byte; SIZE]).expect("written");
+            }
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join(FILE);
+        write_atomically(&file, &vec![0; SIZE]).expect("written");
+        for _ in 0..30 {
+            let before = fs::read(&file).expect("a file");
+            let mut writer = spawn_writer(dir.path());
+            while fs::read(&file).expect("a file") == before {
+                assert!(writer.try_wait().expect("a child").is_none(), "the writer has ended");
+            }
+            writer.kill().expect("killed");
+            writer.wait().expect("ended");
+            assert!(is_whole(&fs::read(&file).expect("a file")));
+        }
+        // What they left is removed, and what others are writing is not.
+        for name in [format!("{FILE}.{}.tmp", std::os::unix::process::parent_id()), "other.1.tmp".into()] {
+            fs::write(dir.path().join(name), "").expect("written");
+        }
+        write_atomically(&file, b"whole").expect("written");
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 3);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_stays_as_it_was() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join(FILE);
+        write_atomically(&file, b"old").expect("written");
+        let failed = put(&file, b"new", 0o644, |_, _| Err(io::ErrorKind::StorageFull.into()));
+        assert_eq!(failed.expect_err("full").kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&file).expect("a file"), b"old");
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing is left");
+    }
 }

@@ -318,6 +318,12 @@ impl Aging {
         self.probes.retain(is_there);
     }
 
+    /// The number of entries about groups.
+    #[cfg(test)]
+    pub fn known_groups(&self) -> usize {
+        self.peaks.len() + self.cold.len() + self.ordered.len() + self.disturbed.len() + self.learned.len()
+    }
+
     /// Stops the thread and waits for its end.
     pub fn close(&mut self) {
         self.thread.close();

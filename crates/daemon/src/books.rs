@@ -28,7 +28,9 @@ impl Books {
     /// Opens the books of a state directory. Returns them with the write budget that was saved.
     pub fn open(host: &Host) -> (Self, Writes) {
         let (state_dir, time) = (&host.state_dir, host.wall());
-        let writes = read_writes(state_dir, time);
+        let mut writes = read_writes(state_dir, time);
+        // What a clock that was ahead has left counts from now on, and not until then.
+        writes.settle(host.hour());
         let books = Books {
             tally: Tally::load(state_dir, time),
             ledger: Ledger::open(state_dir),

@@ -53,6 +53,8 @@ pub struct Daemon {
     pub aging: Aging,
     pub preparation: Preparation,
     pub giving_back: GivingBack,
+    /// Swap was on a disk, or nobody knew, when the worker was given its last order.
+    ordered_to_disk: bool,
 }
 
 impl Daemon {
@@ -75,6 +77,7 @@ impl Daemon {
             aging: Aging::new(&settings.config.history, aging, now),
             preparation: Preparation::default(),
             giving_back: GivingBack::new(&host),
+            ordered_to_disk: true,
             settings,
             host,
         };
@@ -307,7 +310,8 @@ impl Daemon {
     }
 
     fn finish(&mut self, outcome: Outcome) {
-        let on_disk = self.readings.swap_is_on_disk().unwrap_or(false);
+        // Swap may have been removed meanwhile.
+        let on_disk = self.ordered_to_disk || self.readings.swap_is_on_disk().unwrap_or(true);
         match outcome {
             Outcome::Swept(id, report) => self.finish_sweep(id, report, on_disk),
             Outcome::Prepared(result) => {
@@ -315,7 +319,8 @@ impl Daemon {
                     self.note_reclaimed(PathBuf::new(), done.freed_anon, Duration::ZERO, Monotonic(0));
                 }
                 let (time, mode) = (self.host.wall(), self.settings.config.mode);
-                let effects = self.preparation.freed(&mut self.mind.state, time, mode, on_disk, result);
+                let to_disk = on_disk.then(|| self.host.hour());
+                let effects = self.preparation.freed(&mut self.mind.state, time, mode, to_disk, result);
                 self.carry_out(effects);
             }
             Outcome::Hinted(given) => {
@@ -350,7 +355,7 @@ impl Daemon {
             end: report.end,
         };
         self.mind.state.spent(now, running.cpu(&self.host));
-        self.mind.state.finished(&self.settings.config, now, time / 3600, &finished);
+        self.mind.state.finished(&self.settings.config, now, self.host.hour(), &finished);
         self.world.swept(id, report.size, report.refaults);
         if running.is_probe {
             self.aging.probes.took(id, running.asked, report.freed);
@@ -546,6 +551,7 @@ impl Daemon {
     /// Gives the worker an order. Stalls before that are not its doing.
     pub(crate) fn order(&mut self, order: Order) {
         self.sweeps.clear_trigger();
+        self.ordered_to_disk = self.readings.swap_is_on_disk().unwrap_or(true);
         self.work.order(order);
     }
 

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use omr_base::paths;
 use omr_engine::warm::Notice;
@@ -23,6 +24,8 @@ pub struct Host {
     pub own_group: PathBuf,
     /// The identity of that group; `None` when other processes are in it as well.
     pub own_id: Option<GroupId>,
+    /// The wall clock when the daemon started, less the time since boot.
+    booted: Duration,
 }
 
 impl Host {
@@ -30,11 +33,13 @@ impl Host {
     pub fn new(root: &Path, kernel: Arc<Kernel>) -> Self {
         let own_group = process::read_own_group(&kernel).ok().flatten().unwrap_or_default();
         let own_group = own_group.strip_prefix("/").map(Path::to_path_buf).unwrap_or(own_group);
+        let booted = kernel.clock.wall().saturating_sub(since_boot(&kernel));
         Host {
             root: root.into(),
             own_id: own_id(&kernel, &own_group),
             own_group,
             state_dir: paths::state_dir(root),
+            booted,
             kernel,
         }
     }
@@ -47,6 +52,12 @@ impl Host {
     /// Seconds since 1970 on the wall clock.
     pub fn wall(&self) -> u64 {
         self.kernel.clock.wall().as_secs()
+    }
+
+    /// Hours since 1970, for the write budget. A wall clock that is set while the daemon runs changes
+    /// nothing: else a clock that is set forward would give a budget that is not used yet.
+    pub fn hour(&self) -> u64 {
+        (self.booted + since_boot(&self.kernel)).as_secs() / 3600
     }
 
     /// The lock that `omr warm` holds while it brings memory back.
@@ -64,6 +75,11 @@ impl Host {
     pub fn shares_its_group(&self) -> bool {
         self.own_id.is_none() && !self.own_group.as_os_str().is_empty()
     }
+}
+
+/// The time since boot, asleep or not.
+fn since_boot(kernel: &Kernel) -> Duration {
+    Duration::from_nanos(kernel.clock.monotonic().0).saturating_add(kernel.clock.asleep())
 }
 
 /// The daemon's group, when it has one for itself.

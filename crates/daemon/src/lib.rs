@@ -44,6 +44,8 @@ mod settings;
 mod statements;
 mod sweeps;
 mod tally;
+#[cfg(test)]
+mod test_log;
 mod thread;
 mod thresholds;
 mod timer;

@@ -26,13 +26,15 @@ use crate::thread::{Inbox, Thread};
 use crate::work::Work;
 use crate::worker::{Order, Outcome, Sweep};
 
+mod faults;
 mod giving_back;
 mod probes;
 mod regrets;
 
-/// Nanoseconds since boot, and the daemon's CPU time.
+/// Nanoseconds since boot, and the daemon's CPU time. Then what the wall clock was set to beyond the
+/// time since boot, and seconds asleep.
 #[derive(Debug, Default)]
-struct TestClock(AtomicU64, AtomicU64);
+struct TestClock(AtomicU64, AtomicU64, AtomicU64, AtomicU64);
 
 impl Clock for TestClock {
     fn monotonic(&self) -> Monotonic {
@@ -40,11 +42,11 @@ impl Clock for TestClock {
     }
 
     fn wall(&self) -> Duration {
-        Duration::from_secs(1_700_000_000) + Duration::from_nanos(self.0.load(Relaxed))
+        Duration::from_secs(self.2.load(Relaxed)) + Duration::from_nanos(self.0.load(Relaxed)) + self.asleep()
     }
 
     fn asleep(&self) -> Duration {
-        Duration::ZERO
+        Duration::from_secs(self.3.load(Relaxed))
     }
 
     fn own_cpu(&self) -> Duration {
@@ -69,6 +71,8 @@ struct Machine {
 }
 
 const GROUP: &str = "app.scope";
+/// The wall clock at boot, in seconds since 1970.
+const BOOT: u64 = 1_700_000_000;
 const AUTO_ANY_AGE: &str = "goal = 'auto'\n[[group]]\nmatch = '*'\nolder_than = '0s'\n";
 const OLDER_THAN: &str = "[[group]]\nmatch = 'app.scope'\nolder_than = '2m'\n";
 const MEMORY_STAT: &str = "anon 67108864\nfile 0\nshmem 0\nfile_dirty 0\nswapcached 0\n\
@@ -106,7 +110,14 @@ impl Machine {
             root = root.proc(format!("pressure/{resource}"), text);
         }
         root.remove("sys/power");
-        let clock = Arc::new(TestClock(AtomicU64::new(3_600_000_000_000), AtomicU64::new(0)));
+        let clock = Arc::new(TestClock::default());
+        clock.0.store(3_600_000_000_000, Relaxed);
+        clock.2.store(BOOT, Relaxed);
+        Self::start(root, clock)
+    }
+
+    /// The daemon starts on this machine.
+    fn start(root: FakeRoot, clock: Arc<TestClock>) -> Self {
         let kernel = Kernel::open(root.path()).expect("a kernel").with_clock(Arc::<TestClock>::clone(&clock));
         let kernel = Arc::new(kernel);
         let args = Args::default();
@@ -120,6 +131,13 @@ impl Machine {
         machine.use_cpus(0, 0);
         machine.daemon.readings.presence = Some(Facts::default());
         machine
+    }
+
+    /// The daemon ends, and starts again.
+    fn restart(self) -> Self {
+        let Machine { root, clock, daemon, .. } = self;
+        daemon.end();
+        Self::start(root, clock)
     }
 
     /// This much memory of 473,136 kB is available.

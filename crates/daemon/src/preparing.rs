@@ -181,13 +181,14 @@ impl Preparation {
         Some(Order::Prepare(goal, settings.loaded.clone()))
     }
 
-    /// The worker has freed memory. `time`: seconds since 1970. `on_disk`: swap is on a disk.
+    /// The worker has freed memory. `time`: seconds since 1970. `to_disk`: the hour of what it wrote
+    /// to swap on a disk; `None`: swap is on no disk.
     pub fn freed(
         &mut self,
         state: &mut State,
         time: u64,
         mode: Mode,
-        on_disk: bool,
+        to_disk: Option<u64>,
         result: Result<Done>,
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -214,9 +215,9 @@ impl Preparation {
                 return effects;
             }
         };
-        if on_disk {
+        if let Some(hour) = to_disk {
             // The budget did not hold it back, and sweeps pay for that.
-            state.writes.add(time / 3600, done.swapped_out);
+            state.writes.add(hour, done.swapped_out);
             effects.push(Effect::SaveWrites);
         }
         effects.push(Effect::Record(Entry::Prepare(line(time, purpose, why, mode, stop_reason, done))));
@@ -372,7 +373,7 @@ mod tests {
             assert_eq!(preparation.is_wanted(), is_wanted, "{stage:?}");
         }
         // The worker has ended it.
-        let done = preparation.freed(&mut state, 0, Mode::Act, true, Err(anyhow::anyhow!("cancelled")));
+        let done = preparation.freed(&mut state, 0, Mode::Act, Some(0), Err(anyhow::anyhow!("cancelled")));
         assert!(asks(&done).is_empty() && !preparation.is_wanted());
     }
 }

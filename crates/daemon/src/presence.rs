@@ -80,6 +80,34 @@ mod tests {
     }
 
     #[test]
+    fn of_followers_that_contradict_each_other_the_sign_of_somebody_counts() {
+        let absent = Facts { local: Sessions { active: 1, idle: Some(100 * MINUTE) }, ..Facts::default() };
+        let nobody = Facts::default();
+        let signs = [
+            Facts { local: Sessions { active: 1, idle: Some(Duration::ZERO) }, ..Facts::default() },
+            Facts { remote: Sessions { active: 1, idle: None }, ..Facts::default() },
+            Facts { inhibited: true, ..Facts::default() },
+        ];
+        let now = Monotonic(0) + MINUTE;
+        let told = |facts: &Facts| Told { facts: facts.clone(), at: now };
+        let is_somebody = |facts: &Facts| {
+            let is_used = |of: Sessions| of.active > 0 && of.idle.is_none_or(|idle| idle < MINUTE);
+            facts.inhibited || is_used(facts.local) || is_used(facts.remote)
+        };
+        for sign in &signs {
+            for other in [&absent, &nobody] {
+                for (first, second) in [(sign, other), (other, sign)] {
+                    let both = [(told(first), Right::Follow), (told(second), Right::Control)];
+                    let both = both.iter().map(|(told, right)| (told, Peer::new(1000, *right)));
+                    let facts = combine(both, now).expect("facts");
+                    assert!(is_somebody(&facts), "{first:?} {second:?}");
+                }
+            }
+        }
+        assert!(!is_somebody(&absent.merge(&nobody)), "the control");
+    }
+
+    #[test]
     fn facts_grow_old() {
         let (old, new) = (told(Some(MINUTE), 29), told(Some(100 * MINUTE), 30));
         assert_eq!(idle(&[(&old, Right::Follow)]), None);

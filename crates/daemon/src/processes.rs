@@ -182,7 +182,7 @@ impl Processes {
                 }
                 Err(_) => hint.report(HintEnd::Failed, ProcessMemory::default(), Bytes::ZERO, on_disk),
             };
-            self.records.hinted(state, host.now(), host.wall() / 3600, hint.id, &report);
+            self.records.hinted(state, host.now(), host.hour(), hint.id, &report);
             effects.push(Effect::SaveWrites);
         }
         if let Ok((report, _)) = &result

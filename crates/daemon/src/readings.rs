@@ -75,6 +75,7 @@ impl Readings {
         let signals = self.snapshot.as_ref().map(|before| {
             let mut signals = observation::between(before, &snapshot, self.file_only.unwrap_or(false));
             self.seldom.tell(&mut signals.machine);
+            signals.hour = host.hour();
             signals.machine.cost = cost;
             signals.machine.presence.clone_from(&self.presence);
             signals.machine.hibernates_by = self.hibernates;

@@ -357,6 +357,83 @@ mod tests {
         assert_eq!(server.clients.len(), 1);
     }
 
+    /// A server with a client that has told that nobody was there for an hour.
+    fn told() -> (tempfile::TempDir, Server, UnixStream) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = paths::socket(dir.path());
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        let mut server = Server::listen(dir.path()).expect("listening");
+        let client = UnixStream::connect(&path).expect("connected");
+        client.set_nonblocking(true).expect("a flag");
+        server.accept(Monotonic(0));
+        tell(
+            &mut server,
+            &client,
+            r#"{"do":"presence","facts":{"age":{"secs":0,"nanos":0},"local":{"active":1,"idle":{"secs":3600,"nanos":0}},"remote":{"active":0,"idle":null},"inhibited":false}}"#,
+            Monotonic(0),
+        );
+        assert!(server.presence(Monotonic(0)).is_some());
+        (dir, server, client)
+    }
+
+    /// The client sends a line, and the server takes it in as the daemon does. Returns whether it
+    /// was a request.
+    fn tell(server: &mut Server, mut client: &UnixStream, line: &str, now: Monotonic) -> bool {
+        client.write_all(format!("{line}\n").as_bytes()).expect("sent");
+        let request = server.request(0, now).map(|(request, _)| request);
+        if let Some(Request::Presence { facts }) = &request {
+            server.keep_presence(0, facts.clone(), now);
+        }
+        if request.is_some() {
+            server.answer(0, &Answer::Error(String::new()), now);
+        }
+        let _ = client.read(&mut [0; 4096]);
+        request.is_some()
+    }
+
+    #[test]
+    fn a_follower_that_hangs_or_is_killed_tells_nothing_any_more() {
+        let at = |seconds| Monotonic(0) + std::time::Duration::from_secs(seconds);
+        // It hangs.
+        let (_dir, mut server, _client) = told();
+        server.close_silent(at(9));
+        assert!(server.presence(at(9)).is_some(), "the control");
+        server.close_silent(at(10));
+        assert!(server.presence(at(10)).is_none());
+        // It is killed.
+        let (_dir, mut server, client) = told();
+        drop(client);
+        assert!(server.request(0, at(1)).is_none());
+        assert!(server.presence(at(1)).is_none());
+        // It asks on, and what it told once is not told again.
+        let (_dir, mut server, client) = told();
+        for second in 1..=31 {
+            assert!(tell(&mut server, &client, r#"{"do":"status"}"#, at(second)));
+            server.close_silent(at(second));
+            assert_eq!(server.presence(at(second)).is_some(), second <= 30, "{second}");
+        }
+    }
+
+    #[test]
+    fn nonsense_of_a_follower_is_refused_and_makes_nobody_absent() {
+        let (_dir, mut server, client) = told();
+        assert!(tell(&mut server, &client, r#"{"do":"presence","facts":null}"#, Monotonic(0)), "the control");
+        assert!(server.presence(Monotonic(0)).is_none());
+        for nonsense in [
+            "",
+            "away",
+            "{}",
+            r#"{"do":"presence","facts":{}}"#,
+            r#"{"do":"presence","facts":"away"}"#,
+            r#"{"do":"presence","facts":{"age":-1,"local":{},"remote":{},"inhibited":"no"}}"#,
+            r#"{"do":"presence","facts":{"age":{"secs":0,"nanos":0},"local":{"active":-1,"idle":null},"remote":{"active":0,"idle":null},"inhibited":false}}"#,
+            r#"{"do":"presence","facts":{"age":{"secs":18446744073709551615,"nanos":4294967295},"local":{"active":0,"idle":null},"remote":{"active":0,"idle":null},"inhibited":false}}"#,
+        ] {
+            assert!(!tell(&mut server, &client, nonsense, Monotonic(0)), "{nonsense}");
+            assert!(server.presence(Monotonic(0)).is_none(), "{nonsense}");
+        }
+    }
+
     #[test]
     fn who_may_only_ask_speaks_for_itself() {
         let peer = |right| Peer { uid: 1000, right };

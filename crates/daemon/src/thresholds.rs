@@ -106,6 +106,8 @@ pub struct Thresholds {
     file: PathBuf,
     written: Monotonic,
     is_changed: bool,
+    /// Writing it failed the last time.
+    is_unsaved: bool,
 }
 
 impl Thresholds {
@@ -117,7 +119,7 @@ impl Thresholds {
             log::warn!("{}: {why}; thresholds are learned anew", printable(&file.to_string_lossy()));
             HashMap::new()
         });
-        Thresholds { known: HashMap::new(), absent, file, written: now, is_changed: false }
+        Thresholds { known: HashMap::new(), absent, file, written: now, is_changed: false, is_unsaved: false }
     }
 
     /// Learns for these groups from now on, and for no others.
@@ -245,8 +247,12 @@ impl Thresholds {
         }
         let text = serde_json::to_vec(&File { version: VERSION, groups }).unwrap_or_default();
         match write_atomically(&self.file, &text) {
-            Ok(()) => self.is_changed = false,
-            Err(err) => log::warn!("{err:#}; a restart will not know what was learned since the last time"),
+            Ok(()) => (self.is_changed, self.is_unsaved) = (false, false),
+            Err(_) if self.is_unsaved => {}
+            Err(err) => {
+                log::warn!("{err:#}; a restart will not know what was learned since the last time");
+                self.is_unsaved = true;
+            }
         }
     }
 }

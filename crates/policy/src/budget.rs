@@ -44,7 +44,7 @@ impl Writes {
     }
 
     /// Drops hours that are too old, and adds hours in the future to this one.
-    fn settle(&mut self, hour: u64) {
+    pub fn settle(&mut self, hour: u64) {
         let mut future = Bytes::ZERO;
         self.hours.retain(|&(h, bytes)| {
             if h > hour {

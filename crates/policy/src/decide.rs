@@ -223,6 +223,7 @@ fn choose(config: &Config, state: &mut State, signals: &Signals, groups: &[Group
     let swap_short = reclaimable(state, group).is_ok_and(|memory| swap_room(config, state, signals, &memory).is_err());
     state.sweeping = Some(id);
     state.to_disk = cost::is_to_disk(&signals.machine, &job);
+    state.swap = swap_devices(signals);
     let swept = state.swept.entry(id).or_default();
     swept.forgive(signals.now);
     swept.ended = None;
@@ -243,7 +244,14 @@ fn no_longer(config: &Config, state: &State, id: GroupId, groups: &[Group]) -> O
     }
 }
 
-/// Why the running sweep costs too much now; `None`: it does not.
+/// Why the running sweep costs too much now; `None`: it does not. Its limits are those of the swap
+/// that there was when it began.
 fn too_dear(config: &Config, state: &State, signals: &Signals) -> Option<Reason> {
-    cost::must_end(config, &signals.machine).filter(|_| state.to_disk)
+    let changed = (state.swap != swap_devices(signals)).then_some(Reason::SwapChanged);
+    changed.or_else(|| cost::must_end(config, &signals.machine).filter(|_| state.to_disk))
+}
+
+/// All swap, and whether some of it is on a disk; `None`: unknown.
+fn swap_devices(signals: &Signals) -> Option<(Bytes, bool)> {
+    signals.machine.swap.map(|swap| (swap.total, swap.on_disk))
 }

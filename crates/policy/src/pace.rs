@@ -150,6 +150,8 @@ pub struct Pace {
     demoted: Bytes,
     /// The size of the group at the first sample; `None`: there was none yet.
     size: Option<Bytes>,
+    /// There was swap at some sample.
+    had_swap: bool,
     /// Writes in vain, in units of `1 / VAIN`.
     futile: u32,
     /// The time that the job has waited since the last write.
@@ -176,6 +178,7 @@ impl Pace {
             freed: Bytes::ZERO,
             demoted: Bytes::ZERO,
             size: None,
+            had_swap: false,
             futile: 0,
             paused: Duration::ZERO,
             stuck: Duration::ZERO,
@@ -192,6 +195,7 @@ impl Pace {
     /// The next step, from a new sample.
     pub fn next(&mut self, seen: &PaceSample) -> Next {
         self.size.get_or_insert(seen.current);
+        self.had_swap |= seen.swap_free.is_some();
         let left = self.job.amount - self.freed;
         if left.0 == 0 {
             return Next::End(End::Complete);
@@ -218,8 +222,9 @@ impl Pace {
         self.file_only = (room < SMALLEST_STEP).then_some(limit);
         let bytes = match self.file_only {
             None => bytes.min(room),
-            // Without any swap the kernel never reclaims anonymous memory.
-            Some(_) if self.job.file_only || seen.swap_free.is_none() => bytes,
+            // Without any swap the kernel never reclaims anonymous memory. Where swap was taken away
+            // the job may have been for nothing else.
+            Some(_) if self.job.file_only || !self.had_swap => bytes,
             Some(end) => return Next::End(end),
         };
         self.asked = bytes.max(SMALLEST_STEP);
@@ -243,7 +248,9 @@ impl Pace {
     /// Returns the amount that one write may ask for within the swap floor, the write budget and
     /// the worth of the job, and the end of the job if the nearest of these limits is reached.
     fn swap_room(&self, seen: &PaceSample, left: Bytes) -> (Bytes, End) {
-        let Some(free) = seen.swap_free else { return (Bytes::ZERO, End::Futile) };
+        let Some(free) = seen.swap_free else {
+            return (Bytes::ZERO, if self.had_swap { End::SwapFloor } else { End::Futile });
+        };
         let mut nearest = (free - self.job.swap_floor, End::SwapFloor);
         let writes = self.job.swap_writes - seen.swap_written;
         if writes < nearest.0 {

@@ -250,6 +250,8 @@ pub enum Reason {
     },
     /// There is no swap, and no page cache worth a sweep.
     NoSwap,
+    /// During a sweep: swap devices were added or removed, or cannot be read any more.
+    SwapChanged,
     /// With `goal = "hibernate"`: the machine cannot hibernate.
     CannotHibernate,
     /// With `goal = "hibernate"`: the image is small enough.

@@ -46,6 +46,9 @@ pub struct State {
     /// The sweep that runs may write to swap on a disk.
     #[serde(default)]
     pub(crate) to_disk: bool,
+    /// All swap when the sweep that runs began, and whether some of it was on a disk.
+    #[serde(default)]
+    pub(crate) swap: Option<(Bytes, bool)>,
     /// Groups that were swept, and groups whose sweep failed.
     pub(crate) swept: BTreeMap<GroupId, Swept>,
     /// Writes to swap on disk.

@@ -223,6 +223,12 @@ fn a_group_that_is_made_anew_each_minute_keeps_its_threshold() {
         group.thresholds.retain(groups.into_iter(), &Slo::default(), WALL + 60 * number);
     }
     assert_eq!(group.thresholds.absent.len(), 1, "{:?}", group.thresholds.absent.keys());
+    // What it learned before is not in force before it was seen twice.
+    let mut again = Learning { id: GroupId(119), ..group };
+    let learned = again.thresholds.learned().pop().expect("the group");
+    assert!(!learned.is_observed && !learned.is_settled, "{learned:?}");
+    assert!(!again.minute(Bytes::ZERO).is_observed);
+    let mut group = Learning { id: GROUP, ..again };
     group.thresholds.retain([(GROUP, Path::new(PATH))].into_iter(), &Slo::default(), WALL + 1200);
     assert_eq!(group.minute(Bytes::ZERO).step, Step::LEAST);
 }
@@ -249,6 +255,35 @@ fn a_wrong_file_is_left_out_as_a_whole() {
     fs::remove_dir_all(dir.path()).expect("removed");
     group.thresholds.save(WALL);
     assert_eq!(group.minute(Bytes::ZERO).step, Step::LEAST);
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_costs_nothing_that_was_saved_and_is_said_once() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    group.settle();
+    group.thresholds.save(WALL);
+    let file = dir.path().join(FILE);
+    let old = fs::read(&file).expect("a file");
+    // Where the new file has to be written first, there is something else.
+    let in_the_way = dir.path().join(format!("{FILE}.{}.tmp", std::process::id()));
+    fs::create_dir(&in_the_way).expect("made");
+    let mut later = at(0);
+    let mut save = |group: &mut Learning| {
+        group.minute(Bytes::ZERO);
+        later = later + WRITE;
+        crate::test_log::lines_of(|| group.thresholds.save_if_due(later, WALL + 60)).len()
+    };
+    let said: Vec<usize> = (0..5).map(|_| save(&mut group)).collect();
+    assert_eq!(said, [1, 0, 0, 0, 0]);
+    assert_eq!(fs::read(&file).expect("the old file"), old);
+    assert_eq!(group.minute(Bytes::ZERO).step, Step::LEAST, "it goes on");
+    // There is room again, and then none.
+    fs::remove_dir(&in_the_way).expect("removed");
+    assert_eq!(save(&mut group), 0);
+    assert_ne!(fs::read(&file).expect("the new file"), old);
+    fs::create_dir(&in_the_way).expect("made");
+    assert_eq!(save(&mut group), 1);
 }
 
 #[test]

@@ -324,6 +324,22 @@ fn damage_and_other_versions_are_left_out_and_said() {
 }
 
 #[test]
+fn a_file_of_a_newer_version_stays_as_it_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let newer = segment::path(dir.path(), 7);
+    let text = "omr history 4 b\nwhatever";
+    fs::write(&newer, text).expect("written");
+    for time in 1..4 {
+        let mut store = Store::new(dir.path(), "b", Bytes::mib(64));
+        store.add(Duration::from_secs(time), &[sample(time, 1, time)]);
+    }
+    assert_eq!(fs::read_to_string(&newer).expect("the file"), text);
+    let (samples, skipped) = all(dir.path());
+    assert_eq!(samples.len(), 3, "the daemon goes on beside it");
+    assert_eq!(skipped, ["of version 4, and this omr reads up to version 3"]);
+}
+
+#[test]
 fn it_never_grows_beyond_its_size_and_the_oldest_goes_first() {
     let dir = tempfile::tempdir().expect("a directory");
     let size = Bytes::mib(1);

@@ -122,6 +122,7 @@ impl Reason {
             Reason::Refaults { bytes, allowed } => {
                 write!(f, "{bytes} came back in the last minute, {allowed} is allowed")
             }
+            Reason::SwapChanged => write!(f, "swap devices were added or removed since the sweep began"),
             Reason::NoSwap => write!(f, "there is no swap, and hardly any page cache to reclaim"),
             Reason::SwapFloor { free, floor } => write!(f, "{free} of swap is free, {floor} stays free"),
             Reason::WriteBudget { used, budget } => {
@@ -279,6 +280,7 @@ impl Reason {
             | Reason::BackingOff { .. }
             | Reason::Refaults { .. }
             | Reason::NoSwap
+            | Reason::SwapChanged
             | Reason::CannotHibernate
             | Reason::SmallImage { .. }
             | Reason::NoNeed { .. }

@@ -316,6 +316,22 @@ fn without_swap_the_kernel_takes_files_by_itself() {
 }
 
 #[test]
+fn a_job_ends_when_swap_is_taken_away() {
+    for file_only in [true, false] {
+        let mut pace = Pace::new(Job { file_only, ..job(100) });
+        let (bytes, _) = write(&mut pace, &seen(2000));
+        pace.wrote(bytes, MS, false);
+        let none = PaceSample { swap_free: None, ..seen(2000) };
+        // A kernel that can be told so goes on with page cache, as at the floor of swap.
+        let expected = match file_only {
+            true => Next::Write { bytes: Bytes::mib(2), file_only: true },
+            false => Next::End(End::SwapFloor),
+        };
+        assert_eq!(pace.next(&none), expected);
+    }
+}
+
+#[test]
 fn pages_in_swap_are_freed_before_more_are_sent_out() {
     let mut pace = Pace::new(job(100));
     for _ in 0..3 {

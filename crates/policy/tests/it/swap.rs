@@ -108,6 +108,38 @@ fn swap_that_is_not_known_is_not_used() {
 }
 
 #[test]
+fn a_sweep_ends_when_swap_devices_come_or_go() {
+    let zram = |total| disk(total, total).map(|swap| Swap { on_disk: false, ..swap });
+    for (before, after, ends) in [
+        // swapoff of all swap, of one of two devices, and of zram before a disk.
+        (disk(4000, 4000), disk(0, 0).map(|swap| Swap { on_disk: false, ..swap }), true),
+        (disk(4000, 4000), disk(2000, 2000), true),
+        (zram(4000), disk(4000, 4000), true),
+        // It cannot be read any more.
+        (disk(4000, 4000), None, true),
+        (zram(4000), None, true),
+        // swapon: the limits of the job are too low, and it begins anew.
+        (zram(0), zram(4000), true),
+        // The controls: it is only used.
+        (disk(4000, 4000), disk(4000, 3000), false),
+        (zram(4000), zram(4000), false),
+    ] {
+        let mut desk = Desk::new([group(1, 1000, 500)]);
+        desk.machine.swap = before;
+        desk.until_sweep(60);
+        assert!(matches!(desk.tick(), Decision::Continue { .. }), "{before:?}");
+        desk.machine.swap = after;
+        match desk.tick() {
+            Decision::Stop { reason } => {
+                assert!(ends && reason == Reason::SwapChanged, "{before:?} {after:?}: {reason}");
+            }
+            Decision::Continue { .. } => assert!(!ends, "{before:?} {after:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_group_cut_short_by_the_swap_floor_is_continued_when_there_is_swap_again() {
     let mut desk = Desk::new([group(1, 1000, 0)]);
     desk.machine.swap = disk(1000, 300);

@@ -145,9 +145,10 @@ proptest! {
         for (n, event) in events.iter().enumerate() {
             let decision = happen(&mut desk, event);
             match &decision {
-                // Not because of the machine, or said already.
+                // Not because of the machine's users, or said already.
                 Decision::Stop {
                     reason: Reason::Refaults { .. }
+                        | Reason::SwapChanged
                         | Reason::Class { .. }
                         | Reason::Keep { .. }
                         | Reason::KernelProtection

@@ -1,0 +1,315 @@
+//! Bad input and faults: whatever is unknown, wrong or gone, no more memory is taken than without it.
+
+use super::*;
+use crate::aging_thread;
+
+/// A session that was used so many seconds ago.
+fn used(seconds: u64) -> Option<Facts> {
+    let idle = Some(Duration::from_secs(seconds));
+    Some(Facts { local: Sessions { active: 1, idle }, ..Facts::default() })
+}
+
+/// A machine that lacks memory, where nobody is away before two minutes.
+fn short(config: &str) -> Machine {
+    let machine = Machine::with_config(&format!("{config}\n[presence]\naway_after = '2m'"));
+    machine.set_available(200_000);
+    machine
+}
+
+impl Machine {
+    /// Lets a second pass on an idle machine. Returns whether the worker got an order.
+    fn second(&mut self) -> Option<Order> {
+        self.pass(1, 0);
+        self.worker.try_next()
+    }
+
+    /// The worker has ended the sweep, and has written this much to swap.
+    fn end_written(&mut self, sweep: &Sweep, end: End, written: Bytes) {
+        let mut report = Report::nothing(&sweep.job, end, None);
+        (report.freed, report.freed_anon, report.swapped_out) = (written, written, written);
+        report.size = Bytes::mib(64);
+        self.worker.report(Outcome::Swept(sweep.id, report));
+        self.daemon.collect_outcomes();
+    }
+
+    fn set_swap(&self, lines: &str) {
+        self.root.write("proc/swaps", format!("Filename Type Size Used Priority\n{lines}"));
+    }
+
+    /// What was written to swap on a disk, of the budget.
+    fn written(&mut self) -> Value {
+        self.ask(Request::Status)["swap"]["written"].clone()
+    }
+
+    /// The group is removed, and made again under its name.
+    fn make_anew(&self, number: u64) {
+        let group = self.root.resolve(format!("sys/fs/cgroup/{GROUP}"));
+        // Kept aside, as the file system would give its number to the next directory.
+        let aside = self.root.resolve(format!("aside/{number}"));
+        std::fs::create_dir_all(aside.parent().expect("a directory")).expect("made");
+        let copy = |from: &std::path::Path, to: &std::path::Path| {
+            std::fs::create_dir(to).expect("made");
+            for file in std::fs::read_dir(from).expect("a directory") {
+                let file = file.expect("a file");
+                std::fs::copy(file.path(), to.join(file.file_name())).expect("copied");
+            }
+        };
+        std::fs::rename(&group, &aside).expect("aside");
+        copy(&aside, &group);
+    }
+}
+
+const DISK: &str = "/dev/vda partition 524284 0 -2\n";
+
+#[test]
+fn presence_that_flaps_every_second_takes_nothing_of_any_age_and_gives_nothing_back() {
+    let signs: [Option<Facts>; 4] = [
+        used(0),
+        None,
+        Some(Facts { inhibited: true, ..Facts::default() }),
+        Some(Facts { age: Duration::MAX, ..Facts::default() }),
+    ];
+    for sign in signs {
+        let mut machine = short(AUTO_ANY_AGE);
+        machine.daemon.giving_back.is_possible = true;
+        for _ in 0..130 {
+            machine.daemon.readings.presence = sign.clone();
+            assert!(machine.second().is_none(), "{sign:?}: {:?}", machine.reason());
+            machine.daemon.readings.presence = used(10_000);
+            assert!(machine.second().is_none(), "{sign:?}: {:?}", machine.reason());
+        }
+        // The control: it stays like that.
+        machine.pass(118, 0);
+        machine.begin_sweep();
+    }
+}
+
+#[test]
+fn a_follower_that_lies_takes_nothing_from_a_machine_in_use_and_soon_loses_the_group() {
+    let lie = used(36_000);
+    // It says that nobody is there, while a person works.
+    let mut machine = short(AUTO_ANY_AGE);
+    machine.daemon.readings.presence = lie.clone();
+    machine.pass(300, 60);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    // In the first pause a sweep begins, and ends at the second sample of work.
+    let sweep = machine.begin_sweep();
+    assert!(!machine.samples(10, 0).1, "the control");
+    assert!(machine.samples(2, 2).1);
+    machine.end_sweep(&sweep, End::Stopped);
+    // What comes back keeps the next sweeps away: the person misses it.
+    let run = |back: u64| {
+        let mut machine = short(AUTO_ANY_AGE);
+        machine.daemon.readings.presence = lie.clone();
+        let (mut sweeps, mut refaults) = (0, 0);
+        for _ in 0..2400 {
+            if let Some(Order::Sweep(sweep)) = machine.second() {
+                sweeps += 1;
+                machine.end_sweep(&sweep, End::Stopped);
+                refaults += back;
+                machine.set_group(Bytes::mib(64), refaults);
+            }
+        }
+        sweeps
+    };
+    let (unmissed, missed) = (run(0), run(8 << 8));
+    assert!(missed <= 10 && unmissed >= 10 * missed, "{missed} {unmissed}");
+}
+
+#[test]
+fn a_wall_clock_that_is_set_gives_no_other_write_budget() {
+    let budget = "[guard]\nmax_swap_writes = '16 MiB/day'\n";
+    let run = |set: &dyn Fn(&Machine)| {
+        let mut machine = Machine::with_config(&format!("goal = 'free'\n{budget}"));
+        let sweep = machine.begin_sweep();
+        machine.end_written(&sweep, End::WriteBudget, Bytes::mib(16));
+        set(&machine);
+        machine.pass(400, 0);
+        (machine.written(), machine.worker.try_next().is_some())
+    };
+    let used_up = ((16u64 << 20).into(), false);
+    let days = |days: i64| {
+        move |machine: &Machine| {
+            machine.clock.2.store(BOOT.saturating_add_signed(86_400 * days), Relaxed);
+        }
+    };
+    for set in [0, 1, 2, 400, -1, -400] {
+        assert_eq!(run(&days(set)), used_up, "{set} days");
+    }
+    // The control: a day passes, on a machine that sleeps.
+    let asleep = |hours: u64| move |machine: &Machine| machine.clock.3.store(3600 * hours, Relaxed);
+    assert_eq!(run(&asleep(20)), used_up);
+    assert_eq!(run(&asleep(26)), (0.into(), true));
+}
+
+#[test]
+fn a_budget_of_the_future_is_used_up_for_a_day_and_not_for_ever() {
+    let machine = Machine::with_config("goal = 'free'\n[guard]\nmax_swap_writes = '16 MiB/day'\n");
+    // The clock was a year ahead when the last daemon wrote.
+    let hour = (BOOT + 365 * 86_400) / 3600;
+    machine.root.write("var/lib/omr/swap-writes.json", format!("[[{hour},{}]]", 16 << 20));
+    let mut machine = machine.restart();
+    machine.pass(120, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    machine.clock.3.store(26 * 3600, Relaxed);
+    machine.pass(400, 0);
+    assert!(machine.worker.try_next().is_some(), "{:?}", machine.reason());
+}
+
+#[test]
+fn whoever_wakes_the_machine_is_there_whatever_the_clocks_say() {
+    let mut machine = short(AUTO_ANY_AGE);
+    machine.daemon.readings.presence = used(10_000);
+    machine.pass(60, 0);
+    for asleep in [2, 86_400] {
+        machine.clock.3.fetch_add(asleep, Relaxed);
+        for _ in 0..119 {
+            machine.pass(1, 0);
+            assert!(!machine.daemon.mind.state.presence().is_absence(), "{:?}", machine.reason());
+        }
+        machine.pass(2, 0);
+        assert!(machine.daemon.mind.state.presence().is_absence(), "the control");
+    }
+    // The wall clock alone wakes nobody.
+    for time in [0, BOOT, 2 * BOOT] {
+        machine.clock.2.store(time, Relaxed);
+        machine.pass(1, 0);
+        assert!(machine.daemon.mind.state.presence().is_absence(), "{time}");
+    }
+}
+
+#[test]
+fn swap_that_is_removed_ends_its_sweep_and_what_was_written_counts() {
+    let zram = DISK.replace("vda", "zram0");
+    for (after, why) in [("", "no swap"), (DISK, "the same"), (&*DISK.replace("524284", "4096"), "less")] {
+        let mut machine = short(AUTO_ANY_AGE);
+        machine.pass(70, 0);
+        let sweep = machine.begin_sweep();
+        machine.set_swap(after);
+        machine.pass(1, 0);
+        let is_changed = after != DISK;
+        assert_eq!(machine.worker.is_stopped(), is_changed, "{why}");
+        machine.end_written(&sweep, End::Stopped, Bytes::mib(8));
+        if is_changed {
+            let words = "swap devices were added or removed since the sweep began";
+            assert_eq!(machine.ledger()[0]["stop_reason"], words, "{why}");
+            machine.pass(100, 0);
+            assert!(!after.is_empty() || machine.worker.try_next().is_none(), "{why}: {:?}", machine.reason());
+            machine.set_swap(DISK);
+            machine.pass(2, 0);
+        }
+        assert_eq!(machine.written(), 8 << 20, "{why}");
+    }
+    // Memory goes to zram, which is removed before a disk.
+    let mut machine = short(AUTO_ANY_AGE);
+    machine.set_swap(&zram);
+    machine.pass(70, 0);
+    let sweep = machine.begin_sweep();
+    machine.set_swap(DISK);
+    machine.pass(1, 0);
+    assert!(machine.worker.is_stopped(), "its limits are not those of a disk");
+    machine.end_written(&sweep, End::Stopped, Bytes::mib(8));
+    assert_eq!(machine.written(), 8 << 20);
+    // The list of swap cannot be read.
+    let mut machine = short(AUTO_ANY_AGE);
+    machine.pass(70, 0);
+    machine.begin_sweep();
+    machine.root.remove("proc/swaps");
+    machine.pass(1, 0);
+    assert!(machine.worker.is_stopped());
+}
+
+#[test]
+fn a_battery_that_reports_nonsense_counts_as_a_battery() {
+    for (file, text) in [
+        ("BAT0/status", ""),
+        ("BAT0/status", "charged 100 %\n"),
+        ("BAT0/status", "Unknown\n"),
+        ("BAT0/capacity", "-40\n"),
+        ("BAT0/capacity", "much\n"),
+        ("BAT0/present", "-1\n"),
+        ("BAT0/type", "\n"),
+        ("AC/online", ""),
+        ("AC/online", "-1\n"),
+        // A second battery.
+        ("BAT1/type", "Battery\n"),
+    ] {
+        let mut machine = short(AUTO_ANY_AGE);
+        set_mains(&machine, true);
+        // A headset, and a laptop whose battery rests: the cord alone does not say it all.
+        machine.root.write("sys/class/power_supply/headset/type", "Battery\n");
+        machine.root.write("sys/class/power_supply/headset/scope", "Device\n");
+        machine.root.write("sys/class/power_supply/headset/status", "Discharging\n");
+        machine.root.write("sys/class/power_supply/AC/online", "0\n");
+        machine.pass(70, 0);
+        let sweep = machine.begin_sweep();
+        machine.pass(1, 0);
+        assert!(!machine.worker.is_stopped(), "the control");
+        machine.root.write(format!("sys/class/power_supply/{file}"), text);
+        machine.pass(11, 0);
+        assert!(machine.worker.is_stopped(), "{file} {text:?}");
+        machine.end_sweep(&sweep, End::Stopped);
+        machine.pass(100, 0);
+        assert!(machine.worker.try_next().is_none(), "{file} {text:?}: {:?}", machine.reason());
+        let why = machine.ask(Request::Status)["swap"]["no_writes"].clone();
+        assert!(why.as_str().is_some_and(|why| why.contains("battery")), "{file} {text:?}: {why}");
+    }
+}
+
+#[test]
+fn a_group_that_is_made_anew_again_and_again_is_watched_anew_and_forgotten() {
+    let without_ages = |machine: &mut Machine| {
+        let order = machine.aging.try_next().expect("an order to age groups");
+        machine.aging.report(aging_thread::Report {
+            due: order.due,
+            ages: order.ages,
+            old: Err("MGLRU is off".into()),
+            cost: Duration::ZERO,
+            agings: 0,
+            cold: Vec::new(),
+            learned: Vec::new(),
+        });
+    };
+    let run = |every: u64| {
+        let mut machine = Machine::with_config("goal = 'auto'");
+        machine.set_available(200_000);
+        machine.pass(301, 0);
+        without_ages(&mut machine);
+        let mut sweeps = 0;
+        for second in 0..900 {
+            if second % every == 0 {
+                machine.make_anew(second);
+            }
+            if let Some(Order::Sweep(sweep)) = machine.second() {
+                sweeps += 1;
+                machine.end_sweep(&sweep, End::Complete);
+            }
+        }
+        let state = &machine.daemon.mind.state;
+        assert!(serde_json::to_string(state).expect("plain data").len() < 4000);
+        assert!(machine.daemon.aging.known_groups() <= 4, "{}", machine.daemon.aging.known_groups());
+        sweeps
+    };
+    // Each minute, and before it was watched for ten.
+    assert_eq!((run(60), run(300)), (0, 0));
+    assert!(run(900) > 0, "the control");
+}
+
+#[test]
+fn a_group_of_one_mib_loses_nothing_and_one_of_100_gib_no_more_than_lacks() {
+    let begin = |size| {
+        let mut machine = short(AUTO_ANY_AGE);
+        machine.set_group(size, 0);
+        machine.pass(300, 0);
+        match machine.worker.try_next() {
+            Some(Order::Sweep(sweep)) => Some(sweep.job.amount),
+            _ => None,
+        }
+    };
+    assert_eq!(begin(Bytes::mib(1)), None);
+    let lacks = Bytes::kib(473_136 / 2 - 200_000);
+    assert_eq!(begin(Bytes::mib(64)), Some(lacks), "the control");
+    for size in [Bytes::mib(100 << 10), Bytes(u64::MAX)] {
+        assert_eq!(begin(size), Some(lacks), "{size}");
+    }
+}
