@@ -194,7 +194,8 @@ fn print_today(status: &Status) -> Result<()> {
         short(Duration::from_millis(today.cpu_ms)),
     );
     let cost = cost(today.waited_ms, today.refaulted_bytes, today.regret_incomplete);
-    outln!("held out: {} now, {cost} today", status.held_out_bytes);
+    let average = today.held_out_average_bytes;
+    outln!("held out: {} now; today {average} on average, {cost}", status.held_out_bytes);
     Ok(())
 }
 
@@ -206,10 +207,11 @@ fn cost(waited_ms: u64, refaults: Bytes, incomplete: bool) -> String {
 
 /// Returns a line about what sweeps of a group have cost, if there was one.
 fn about_regret(regret: &RegretView) -> Option<String> {
-    let RegretView { held_out_bytes, waited_ms, refaulted_bytes, incomplete } = *regret;
-    let is_any = incomplete || waited_ms > 0 || held_out_bytes + refaulted_bytes > Bytes::ZERO;
+    let RegretView { held_out_bytes, held_out_average_bytes: average, waited_ms, refaulted_bytes, incomplete } =
+        *regret;
+    let is_any = incomplete || waited_ms > 0 || held_out_bytes + average + refaulted_bytes > Bytes::ZERO;
     let cost = cost(waited_ms, refaulted_bytes, incomplete);
-    is_any.then(|| format!("{held_out_bytes} held out now, {cost} today"))
+    is_any.then(|| format!("{held_out_bytes} held out now; today {average} on average, {cost}"))
 }
 
 /// Returns a line about a goal that depends on the machine's need, unless the first line says it.
