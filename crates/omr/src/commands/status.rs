@@ -9,7 +9,7 @@ use omr_base::text::printable;
 use omr_base::{cancel, paths, when};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
-use omr_control::status::{Explanation, GroupView, ImageView, RegretView, Status};
+use omr_control::status::{Explanation, GroupView, ImageView, RegretView, Status, SwapView};
 use omr_machine::{processes, statements};
 use omr_policy::statement::Presence;
 use omr_policy::{ColdAmount, Decision, Mode, short};
@@ -175,16 +175,7 @@ fn probed_out(group: &GroupView) -> Option<Bytes> {
 fn print_today(status: &Status) -> Result<()> {
     let today = &status.today;
     let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
-    let written = match &status.swap {
-        Some(swap) => match swap.budget {
-            Some(budget) => {
-                let medium = swap.medium.map(|medium| format!(" ({medium})")).unwrap_or_default();
-                format!(", swap written {} of {budget}{medium}", swap.written)
-            }
-            None => String::new(),
-        },
-        None => ", no swap".to_owned(),
-    };
+    let written = swap_written(status.swap.as_ref(), today.swapped_out);
     outln!(
         "today: {} sweep{}, {} freed, {} came back{back}{written}, own CPU {}",
         today.sweeps,
@@ -197,6 +188,14 @@ fn print_today(status: &Status) -> Result<()> {
     let average = today.held_out_average_bytes;
     outln!("held out: {} now; today {average} on average, {cost}", status.held_out_bytes);
     Ok(())
+}
+
+/// Describes what was written to swap, and of which budget. `today`: by sweeps since midnight.
+fn swap_written(swap: Option<&SwapView>, today: Bytes) -> String {
+    let Some(swap) = swap else { return ", no swap".to_owned() };
+    let Some(budget) = swap.budget else { return format!(", swap written {today} (no budget)") };
+    let medium = swap.medium.map(|medium| format!(" ({medium})")).unwrap_or_default();
+    format!(", swap written {} of {budget}{medium}", swap.written)
 }
 
 /// Describes the time that tasks waited, and what came back.
@@ -305,4 +304,36 @@ pub fn pause(root: &Path, args: &PauseArgs) -> Result<Exit> {
 pub fn resume(root: &Path) -> Result<Exit> {
     ask(&paths::socket(root), &Request::Resume)?;
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use omr_policy::cost::Medium;
+    use omr_units::Budget;
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_to_swap_names_its_budget() {
+        let zram = SwapView {
+            total: Bytes::mib(512),
+            free: Bytes::mib(256),
+            floor: Bytes::mib(51),
+            on_disk: false,
+            written: Bytes::mib(7),
+            budget: None,
+            medium: None,
+            no_writes: None,
+        };
+        let disk = SwapView {
+            on_disk: true,
+            budget: Some(Budget { bytes: Bytes::mib(512), hours: 24 }),
+            medium: Some(Medium::Card),
+            ..zram.clone()
+        };
+        let today = Bytes::mib(3);
+        assert_eq!(swap_written(Some(&disk), today), ", swap written 7.00 MiB of 512 MiB/day (memory card)");
+        assert_eq!(swap_written(Some(&zram), today), ", swap written 3.00 MiB (no budget)");
+        assert_eq!(swap_written(None, today), ", no swap");
+    }
 }
