@@ -7,8 +7,8 @@ use std::time::Duration;
 use omr_units::{Bytes, millis};
 use serde::{Deserialize, Serialize};
 
-/// The most groups that are known one by one.
-const MOST_GROUPS: usize = 1000;
+/// The most groups that are known one by one. Further ones count for the machine only.
+const MOST_GROUPS: usize = 256;
 
 /// A line of the ledger: memory that sweeps took to swap and that was still there, since the last
 /// such line.
@@ -46,11 +46,9 @@ impl HeldOutSums {
         self.over_ms = self.over_ms.saturating_add(over_ms);
         for (group, bytes) in groups.filter(|(_, bytes)| *bytes > Bytes::ZERO) {
             let added = u128::from(bytes.0).saturating_mul(u128::from(over_ms));
-            if let Some(sum) = self.groups.get_mut(group) {
-                *sum = sum.saturating_add(added);
-            } else if self.groups.len() < MOST_GROUPS {
-                self.groups.insert(group.into(), added);
-            }
+            let has_room = self.groups.len() < MOST_GROUPS || self.groups.contains_key(group);
+            let sum = self.groups.entry(if has_room { group.into() } else { String::new() }).or_default();
+            *sum = sum.saturating_add(added);
         }
     }
 
@@ -153,6 +151,9 @@ mod tests {
         for number in 0..2 * MOST_GROUPS {
             sums.add(MINUTE, [(format!("job-{number:05}").as_str(), Bytes(1 << 20))].into_iter());
         }
-        assert_eq!(sums.groups().count(), MOST_GROUPS);
+        assert_eq!(sums.groups().count(), MOST_GROUPS + 1);
+        let number = 2 * MOST_GROUPS as u64;
+        assert_eq!(sums.average(""), Bytes((number << 20) / number), "the machine has the others as well");
+        assert_eq!(sums.average("job-00511"), Bytes::ZERO);
     }
 }
