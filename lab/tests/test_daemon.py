@@ -1,5 +1,6 @@
 """`omr daemon` on real kernels: which memory it reclaims and spares, and what stops it."""
 
+import json
 import signal
 
 import pytest
@@ -124,6 +125,12 @@ def sleep_until(guest: Guest, condition) -> None:
     raise AssertionError("not in 400 s")
 
 
+def days(guest: Guest) -> list[dict]:
+    """The gain and the cost of the group, by day."""
+    shown = guest.run(["omr", "history", "--groups", "--days", "bg", "--json"])
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
 def hot_pages_that_left(load) -> int:
     load.process.kill(signal.SIGTERM)
     return load.process.line_with("ended")["hot_faults"]
@@ -146,6 +153,9 @@ def test_with_older_than_a_group_loses_old_memory_and_no_used_page(release, load
             assert status["today"]["refaulted_bytes"] < MIB, status["today"]
             assert 0.9 * COLD <= status["held_out_bytes"] <= background.swapped(), status["held_out_bytes"]
         assert hot_pages_that_left(background) == 0
+        # The record of the day has it, without a cost.
+        assert MIB < max(day["held_out_average_bytes"] for day in days(guest)) <= 1.03 * COLD, days(guest)
+        assert all(day["waited_ms"] == 0 and day["refaulted_bytes"] < MIB for day in days(guest)), days(guest)
 
 
 def test_without_older_than_used_pages_leave_too(release, load) -> None:
@@ -159,6 +169,8 @@ def test_without_older_than_used_pages_leave_too(release, load) -> None:
             guest.wait_for(lambda: daemon.status()["today"]["waited_ms"] > 0, 60, "cost of the sweep")
             assert daemon.status()["today"]["refaulted_bytes"] > MIB
         assert hot_pages_that_left(background) > 1000
+        assert sum(day["waited_ms"] for day in days(guest)) > 0, days(guest)
+        assert sum(day["refaulted_bytes"] for day in days(guest)) > MIB, days(guest)
 
 
 def test_with_older_than_a_group_of_unknown_age_is_not_swept_and_omr_reports_why(release, load) -> None:
@@ -177,6 +189,7 @@ def test_with_older_than_a_group_of_unknown_age_is_not_swept_and_omr_reports_why
             assert [(entry["group"], entry["reason"].endswith(fix)) for entry in left] == [("bg", True)]
             assert fix in guest.run(["omr", "explain", "bg"]).stdout
             assert "not swept: ages not known" in guest.run(["omr", "status"]).stdout
+            assert days(guest) == []
             # The control: it was MGLRU that was missing.
             guest.write(SWITCH, "y")
             sleep_until(guest, lambda: background.swapped() > 0.9 * COLD)

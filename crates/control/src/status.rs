@@ -234,6 +234,10 @@ pub struct Today {
     /// Both were not known for a while, so they may be more.
     #[serde(default)]
     pub regret_incomplete: bool,
+    /// The memory that sweeps took to swap and that was still there, on average over the time in
+    /// which the daemon ran.
+    #[serde(default)]
+    pub held_out_average_bytes: Bytes,
 }
 
 /// What sweeps of a group have cost, and what they gained.
@@ -241,6 +245,9 @@ pub struct Today {
 pub struct RegretView {
     /// The memory that sweeps took to swap and that is still there.
     pub held_out_bytes: Bytes,
+    /// Today: the same on average.
+    #[serde(default)]
+    pub held_out_average_bytes: Bytes,
     /// Today: the time that tasks waited for memory, beyond that before the sweeps.
     pub waited_ms: u64,
     /// Today: the memory that came back, beyond that before the sweeps.

@@ -61,7 +61,7 @@ impl Books {
         }
     }
 
-    /// Once a second: writes down what sweeps have cost. `all`: also what has only begun, as the
+    /// Once a second: writes down what sweeps have cost and what they hold out. `all`: also what has only begun, as the
     /// daemon ends.
     pub fn record_regrets(&mut self, now: Monotonic, time: u64, all: bool) {
         for line in self.tally.regret_lines(now, time, all) {
@@ -109,7 +109,11 @@ fn read_writes(state_dir: &Path, now: u64) -> Writes {
             Entry::Sweep(swept) => (swept.time, swept.swapped_out),
             Entry::Prepare(prepared) => (prepared.time, prepared.swapped_out),
             Entry::Hint(hinted) => (hinted.time, hinted.swapped_out),
-            Entry::LeftAlone { .. } | Entry::Refaults { .. } | Entry::Regret(_) | Entry::GiveBack(_) => return,
+            Entry::LeftAlone { .. }
+            | Entry::Refaults { .. }
+            | Entry::Regret(_)
+            | Entry::HeldOut(_)
+            | Entry::GiveBack(_) => return,
         };
         // A time in the future counts as now: older writes must not be forgotten because of it.
         writes.add(time.min(now) / 3600, bytes);

@@ -22,6 +22,7 @@ mod effects;
 mod event_loop;
 mod events;
 mod giving_back;
+mod held_today;
 mod hint_job;
 mod hints;
 mod host;

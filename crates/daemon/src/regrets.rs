@@ -45,11 +45,8 @@ impl RegretReader {
         }
     }
 
-    /// When it is time, reads the counters. Returns the groups with a cost since the last reading.
-    fn read_if_due(&mut self, host: &Host, world: &World, now: Monotonic) -> Vec<(PathBuf, Regret)> {
-        if now < self.next {
-            return Vec::new();
-        }
+    /// Reads the counters. Returns the groups with a cost since the last reading.
+    fn read_all(&mut self, host: &Host, world: &World, now: Monotonic) -> Vec<(PathBuf, Regret)> {
         self.next = now + EVERY;
         let mut wanted: HashSet<GroupId> = self.regrets.swept().collect();
         if now >= self.next_of_others {
@@ -68,6 +65,15 @@ impl RegretReader {
             }
         }
         found
+    }
+
+    /// The memory that sweeps took to swap and that is still out, by group.
+    fn held(&self, world: &World) -> Vec<(String, Bytes)> {
+        let nodes = world.tree.nodes().iter().enumerate();
+        let held = nodes.map(|(index, node)| (index, self.regrets.held(node.id)));
+        held.filter(|(_, bytes)| *bytes > Bytes::ZERO)
+            .map(|(index, bytes)| (world.tree.path_at(index).to_string_lossy().into_owned(), bytes))
+            .collect()
     }
 
     /// A sweep of a group begins. Returns its cost until now, of earlier sweeps.
@@ -95,9 +101,14 @@ impl RegretReader {
 
 /// Once a second: reads what sweeps have cost, when it is time.
 pub fn read(daemon: &mut Daemon, now: Monotonic, time: u64) {
-    for (path, regret) in daemon.regrets.read_if_due(&daemon.host, &daemon.world, now) {
+    if now < daemon.regrets.next {
+        return;
+    }
+    for (path, regret) in daemon.regrets.read_all(&daemon.host, &daemon.world, now) {
         daemon.books.tally.add_regret(now, time, &path.to_string_lossy(), regret);
     }
+    let held = daemon.regrets.held(&daemon.world);
+    daemon.books.tally.add_held(now, time, held.iter().map(|(group, bytes)| (group.as_str(), *bytes)));
 }
 
 /// Reads what sweeps of a group have cost until now: its sweep begins, or has ended and took this

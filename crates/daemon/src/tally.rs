@@ -9,6 +9,7 @@ use omr_history::ledger::{self, Entry, Swept};
 use omr_policy::regret::Regret;
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
+use crate::held_today::HeldToday;
 use crate::regret_today::RegretToday;
 
 const DAY: u64 = 86_400;
@@ -45,6 +46,7 @@ pub struct Tally {
     watched: Vec<Watched>,
     last_sweep: u64,
     regret: RegretToday,
+    held: HeldToday,
     /// Lines of the day that is over.
     lines: Vec<Entry>,
 }
@@ -57,7 +59,9 @@ impl Tally {
             Entry::Sweep(swept) => tally.count(&swept),
             Entry::Refaults { time, bytes, .. } if time / DAY == tally.today.day => tally.today.came_back += bytes,
             Entry::Regret(line) if line.time / DAY == tally.today.day => tally.regret.count_line(&line),
+            Entry::HeldOut(line) if line.time / DAY == tally.today.day => tally.held.count_line(&line),
             Entry::Regret(_)
+            | Entry::HeldOut(_)
             | Entry::Refaults { .. }
             | Entry::LeftAlone { .. }
             | Entry::Prepare(_)
@@ -68,6 +72,7 @@ impl Tally {
             log::warn!("{err:#}");
         }
         tally.show_regret();
+        tally.today.held_out_average_bytes = tally.held.average();
         tally
     }
 
@@ -157,17 +162,30 @@ impl Tally {
         self.today.regret_incomplete = self.regret.total.is_incomplete;
     }
 
+    /// Adds what groups hold out now.
+    pub fn add_held<'g>(&mut self, now: Monotonic, time: u64, groups: impl Iterator<Item = (&'g str, Bytes)> + Clone) {
+        self.roll(time);
+        self.held.add(now, groups);
+        self.today.held_out_average_bytes = self.held.average();
+    }
+
+    /// What sweeps of a group have held out today, on average.
+    pub fn held(&self, group: &str) -> Bytes {
+        self.held.group(group)
+    }
+
     /// What sweeps of a group have cost today.
     pub fn regret(&self, group: &str) -> Regret {
         self.regret.group(group)
     }
 
-    /// Returns lines about costs that began some minutes ago, or yesterday. `all`: about all costs,
-    /// as the daemon ends.
+    /// Returns lines about costs that began some minutes ago, or yesterday, and about what was held
+    /// out in the last hour. `all`: about all of that, as the daemon ends.
     pub fn regret_lines(&mut self, now: Monotonic, time: u64, all: bool) -> Vec<Entry> {
         self.roll(time);
         let mut lines = std::mem::take(&mut self.lines);
         lines.extend(if all { self.regret.all_lines(time) } else { self.regret.due_lines(now, time) });
+        lines.extend(if all { self.held.last_line(time) } else { self.held.due_line(time) });
         lines
     }
 
@@ -175,6 +193,8 @@ impl Tally {
         if time / DAY != self.today.day {
             let last_second = self.today.day.saturating_mul(DAY).saturating_add(DAY - 1);
             self.lines.extend(std::mem::take(&mut self.regret).all_lines(last_second));
+            self.lines.extend(self.held.last_line(last_second));
+            self.held = HeldToday::after(self.held.last());
             self.today = Today { day: time / DAY, ..Today::default() };
         }
     }

@@ -274,7 +274,7 @@ impl Known {
             Reason::Gathering { .. } => self.is_settled,
             Reason::Kept(_) => to.age() <= LONGEST_BEAT,
             Reason::Broke(_)
-            | Reason::Shortest
+            | Reason::Shortest(_)
             | Reason::WouldBreak(_)
             | Reason::BrokeLately { .. }
             | Reason::BrokeOften { .. }

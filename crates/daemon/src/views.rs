@@ -135,6 +135,7 @@ fn regret_view(daemon: &Daemon, id: GroupId, path: &str) -> RegretView {
     let regret = daemon.books.tally.regret(path);
     RegretView {
         held_out_bytes: daemon.regrets.regrets.held(id),
+        held_out_average_bytes: daemon.books.tally.held(path),
         waited_ms: millis(regret.waited),
         refaulted_bytes: regret.refaults,
         incomplete: regret.is_incomplete,

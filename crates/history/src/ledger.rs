@@ -1,5 +1,5 @@
 //! The ledger: one JSON line for each sweep of a group, and one some minutes later for its
-//! refaults and for what it cost. Each line is one write, so a crash loses at most the last line. A
+//! refaults and for what it cost, and one in an hour for what sweeps hold out. Each line is one write, so a crash loses at most the last line. A
 //! full disk loses only lines.
 
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +13,8 @@ use omr_policy::regret::Regret;
 use omr_policy::{End, Purpose};
 use omr_units::{Bytes, GroupId};
 use serde::{Deserialize, Serialize};
+
+use super::held_out::HeldOutLine;
 
 /// The size from which a file is rotated.
 const LARGEST: u64 = 4 << 20;
@@ -55,6 +57,8 @@ pub enum Entry {
     },
     /// What sweeps of a group have cost.
     Regret(RegretLine),
+    /// Memory that sweeps hold out.
+    HeldOut(HeldOutLine),
 }
 
 /// What sweeps of a group have cost its tasks since the last such line.

@@ -18,6 +18,8 @@
 //! * `None` is unknown, never zero.
 //! * What is damaged is left out, and [`Samples::skipped`] says so once all was read.
 
+pub mod days;
+pub mod held_out;
 pub mod ledger;
 mod segment;
 mod store;

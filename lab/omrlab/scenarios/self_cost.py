@@ -86,6 +86,7 @@ class SelfCost(Benchmark):
     seconds: float = option(60, "how long each daemon is watched", "S")
     mb_s: float = option(20, "speed of the guest's disk in MB/s")
     parts: str = option("native,guest,zram,disk,aging", "the parts that are measured", setting=False)
+    sizes: str = option(",".join(map(str, SIZES)), "the numbers of groups of the native part", setting=False)
 
     def run(self) -> dict[str, MetricJson]:
         runs = self.open_runs()
@@ -103,7 +104,7 @@ class SelfCost(Benchmark):
         parts = self.parts.split(",")
         measurements: Measurements = {}
         if "native" in parts:
-            for size in SIZES:
+            for size in map(int, self.sizes.split(",")):
                 measurements[f"native-{size}"] = partial(natively, self.seconds, size)
         if "zram" in parts:
             measurements["zram"] = partial(on_zram, self.kernel)

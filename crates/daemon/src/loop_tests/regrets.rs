@@ -82,3 +82,45 @@ fn an_observed_sweep_costs_nothing_and_a_counter_that_is_missing_is_not_zero() {
     machine.pass(900, 60);
     assert!(machine.ledger().iter().all(|line| line["kind"] != "regret"), "nothing is known to have been lost");
 }
+
+#[test]
+fn what_is_held_out_on_average_is_shown_and_recorded_each_hour_and_at_the_end_of_the_day() {
+    let mut machine = Machine::new();
+    // The first day would end within two hours.
+    machine.clock.0.fetch_add(7_200_000_000_000, Relaxed);
+    let sweep = machine.begin_sweep();
+    set_harm(&machine, 0, 0, 8 << 20);
+    machine.end_sweep(&sweep, End::Complete);
+    let average = |machine: &mut Machine| machine.ask(Request::Status)["today"]["held_out_average_bytes"].clone();
+    let lines =
+        |machine: &Machine| machine.ledger().into_iter().filter(|line| line["kind"] == "held-out").collect::<Vec<_>>();
+    let before = machine.daemon.books.tally.today.held_out_average_bytes;
+    assert_eq!(before, Bytes::ZERO, "no time has passed");
+    machine.pass(1800, 60);
+    let half = average(&mut machine);
+    assert!(half.as_u64().is_some_and(|bytes| (7 << 20..=8 << 20).contains(&bytes)), "{half}");
+    assert!(lines(&machine).is_empty(), "the hour is not over");
+    // All of it comes back.
+    set_harm(&machine, 0, 8 << 20, 0);
+    machine.pass(2400, 60);
+    let found = lines(&machine);
+    assert_eq!((found.len(), &found[0]["groups"][0]["group"]), (1, &GROUP.into()), "{found:?}");
+    let quarter = found[0]["groups"][0]["bytes"].as_u64().expect("a number");
+    assert!((3 << 20..5 << 20).contains(&quarter), "of an hour, half an hour: {found:?}");
+    let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) })["regret"].clone();
+    assert_eq!(
+        (&explained["held_out_bytes"], &explained["held_out_average_bytes"]),
+        (&0.into(), &average(&mut machine))
+    );
+
+    machine.clock.0.fetch_add(86_400_000_000_000, Relaxed);
+    machine.pass(60, 60);
+    assert_eq!(average(&mut machine), 0, "a new day");
+    let found = lines(&machine);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(found[1]["groups"], serde_json::json!([]), "nothing was out in the last minutes of the day");
+    let days = omr_history::days::Days::read(&machine.daemon.host.state_dir).expect("the ledger");
+    let day = found[1]["time"].as_u64().expect("a number") / 86_400;
+    assert!(days.of(day, GROUP).is_some_and(|of| of.held > Bytes::mib(3) && of.held < Bytes(quarter)), "{days:?}");
+    assert_eq!(days.of(day + 1, GROUP), None);
+}

@@ -1,5 +1,6 @@
 //! `omr history`: past sweeps, and the memory that groups had and used.
 
+mod days;
 mod export;
 
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use omr_base::text::printable;
 use omr_base::{paths, when};
 use omr_config::{Glob, parts};
 use omr_history as history;
+use omr_history::days::Days;
 use omr_history::ledger::{self, Entry};
 use omr_history::{AGES, Idle, OnNode, Sample};
 use omr_kernel::Kernel;
@@ -32,6 +34,11 @@ pub struct Args {
     /// Show the memory that groups had and used
     #[arg(long)]
     groups: bool,
+
+    /// With --groups: a line for each day instead, with the memory that sweeps held out on average,
+    /// and what they cost: refaults, and the time that tasks waited
+    #[arg(long, requires = "groups", conflicts_with_all = ["parquet", "per_node"])]
+    days: bool,
 
     /// With --groups: only samples since this time, e.g. 2h (ago) or 2026-11-21T14:00:00Z
     #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "groups")]
@@ -57,12 +64,20 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
-    if args.groups { groups(root, args) } else { sweeps(root, args) }
+    match args {
+        Args { days: true, .. } => days::print(root, args),
+        Args { groups: true, .. } => groups(root, args),
+        _ => sweeps(root, args),
+    }
 }
 
 fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
     let mut entries = VecDeque::new();
     ledger::read(&paths::state_dir(root), |entry| {
+        // No event: people see what was held out by day.
+        if matches!(entry, Entry::HeldOut(_)) && !args.json {
+            return;
+        }
         entries.push_back(entry);
         if entries.len() > args.lines {
             entries.pop_front();
@@ -143,6 +158,7 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
                 short(Duration::from_millis(line.waited_ms)),
                 line.refaulted_bytes,
             ),
+            Entry::HeldOut(_) => {}
         }
     }
     Ok(Exit::Done)
@@ -156,9 +172,10 @@ fn groups_text(number: usize) -> String {
 /// Prints samples of groups, a line for each group and time.
 fn groups(root: &Path, args: &Args) -> Result<Exit> {
     let wanted = wanted(root, args.group.as_deref())?;
+    let read_days = || Days::read(&paths::state_dir(root));
     let mut samples = history::read(&paths::history(root), args.since.unwrap_or_default()..Duration::MAX, wanted)?;
     if let Some(file) = &args.parquet {
-        let rows = export::write(file, samples.by_ref(), args.per_node)?;
+        let rows = export::write(file, samples.by_ref(), &read_days()?, args.per_node)?;
         samples.skipped().iter().for_each(|skipped| eprintln!("omr: {skipped}"));
         outln!("{rows} rows in {}", file.display());
         return Ok(Exit::Done);
@@ -174,8 +191,9 @@ fn groups(root: &Path, args: &Args) -> Result<Exit> {
         eprintln!("omr: {skipped}");
     }
     if args.json {
+        let days = read_days()?;
         for sample in &last {
-            outln!("{}", serde_json::to_string(&Line::new(sample))?);
+            outln!("{}", serde_json::to_string(&Line::new(sample, &days))?);
         }
     } else if !last.is_empty() {
         outln!("{}", table(&last, args.per_node));
@@ -230,6 +248,9 @@ struct Line<'a> {
     /// The cost of all samples of this time together.
     agings: Option<u64>,
     cpu_ms: Option<u64>,
+    /// What sweeps gained and cost on the day of the sample; `None`: not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    day: Option<days::Figures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<NodeLine>,
 }
@@ -254,7 +275,7 @@ struct IdleFor {
 }
 
 impl<'a> Line<'a> {
-    fn new(sample: &'a Sample) -> Self {
+    fn new(sample: &'a Sample, days: &Days) -> Self {
         let since = sample.since.as_ref();
         Line {
             time: when::text(sample.time),
@@ -280,6 +301,7 @@ impl<'a> Line<'a> {
             promoted: sample.promotions.map(|of| ages(AGES.into_iter().zip(of.bounds))).unwrap_or_default(),
             agings: sample.cost.map(|cost| cost.agings),
             cpu_ms: sample.cost.map(|cost| millis(cost.cpu)),
+            day: days::of_sample(days, sample).map(days::Figures::new),
             nodes: sample.nodes.iter().map(NodeLine::new).collect(),
         }
     }

@@ -9,7 +9,7 @@ use omr_base::text::printable;
 use omr_base::{cancel, paths, when};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
-use omr_control::status::{Explanation, GroupView, ImageView, RegretView, Status};
+use omr_control::status::{Explanation, GroupView, ImageView, RegretView, Status, SwapView};
 use omr_machine::{processes, statements};
 use omr_policy::statement::Presence;
 use omr_policy::{ColdAmount, Decision, Mode, short};
@@ -175,16 +175,7 @@ fn probed_out(group: &GroupView) -> Option<Bytes> {
 fn print_today(status: &Status) -> Result<()> {
     let today = &status.today;
     let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
-    let written = match &status.swap {
-        Some(swap) => match swap.budget {
-            Some(budget) => {
-                let medium = swap.medium.map(|medium| format!(" ({medium})")).unwrap_or_default();
-                format!(", swap written {} of {budget}{medium}", swap.written)
-            }
-            None => String::new(),
-        },
-        None => ", no swap".to_owned(),
-    };
+    let written = swap_written(status.swap.as_ref(), today.swapped_out);
     outln!(
         "today: {} sweep{}, {} freed, {} came back{back}{written}, own CPU {}",
         today.sweeps,
@@ -194,8 +185,17 @@ fn print_today(status: &Status) -> Result<()> {
         short(Duration::from_millis(today.cpu_ms)),
     );
     let cost = cost(today.waited_ms, today.refaulted_bytes, today.regret_incomplete);
-    outln!("held out: {} now, {cost} today", status.held_out_bytes);
+    let average = today.held_out_average_bytes;
+    outln!("held out: {} now; today {average} on average, {cost}", status.held_out_bytes);
     Ok(())
+}
+
+/// Describes what was written to swap, and of which budget. `today`: by sweeps since midnight.
+fn swap_written(swap: Option<&SwapView>, today: Bytes) -> String {
+    let Some(swap) = swap else { return ", no swap".to_owned() };
+    let Some(budget) = swap.budget else { return format!(", swap written {today} (no budget)") };
+    let medium = swap.medium.map(|medium| format!(" ({medium})")).unwrap_or_default();
+    format!(", swap written {} of {budget}{medium}", swap.written)
 }
 
 /// Describes the time that tasks waited, and what came back.
@@ -206,10 +206,11 @@ fn cost(waited_ms: u64, refaults: Bytes, incomplete: bool) -> String {
 
 /// Returns a line about what sweeps of a group have cost, if there was one.
 fn about_regret(regret: &RegretView) -> Option<String> {
-    let RegretView { held_out_bytes, waited_ms, refaulted_bytes, incomplete } = *regret;
-    let is_any = incomplete || waited_ms > 0 || held_out_bytes + refaulted_bytes > Bytes::ZERO;
+    let RegretView { held_out_bytes, held_out_average_bytes: average, waited_ms, refaulted_bytes, incomplete } =
+        *regret;
+    let is_any = incomplete || waited_ms > 0 || held_out_bytes + average + refaulted_bytes > Bytes::ZERO;
     let cost = cost(waited_ms, refaulted_bytes, incomplete);
-    is_any.then(|| format!("{held_out_bytes} held out now, {cost} today"))
+    is_any.then(|| format!("{held_out_bytes} held out now; today {average} on average, {cost}"))
 }
 
 /// Returns a line about a goal that depends on the machine's need, unless the first line says it.
@@ -303,4 +304,36 @@ pub fn pause(root: &Path, args: &PauseArgs) -> Result<Exit> {
 pub fn resume(root: &Path) -> Result<Exit> {
     ask(&paths::socket(root), &Request::Resume)?;
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use omr_policy::cost::Medium;
+    use omr_units::Budget;
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_to_swap_names_its_budget() {
+        let zram = SwapView {
+            total: Bytes::mib(512),
+            free: Bytes::mib(256),
+            floor: Bytes::mib(51),
+            on_disk: false,
+            written: Bytes::mib(7),
+            budget: None,
+            medium: None,
+            no_writes: None,
+        };
+        let disk = SwapView {
+            on_disk: true,
+            budget: Some(Budget { bytes: Bytes::mib(512), hours: 24 }),
+            medium: Some(Medium::Card),
+            ..zram.clone()
+        };
+        let today = Bytes::mib(3);
+        assert_eq!(swap_written(Some(&disk), today), ", swap written 7.00 MiB of 512 MiB/day (memory card)");
+        assert_eq!(swap_written(Some(&zram), today), ", swap written 3.00 MiB (no budget)");
+        assert_eq!(swap_written(None, today), ", no swap");
+    }
 }

@@ -188,6 +188,25 @@ fn with_the_goal_auto_the_budgets_of_media_hold_and_a_written_limit_as_well() {
 }
 
 #[test]
+fn a_file_from_before_the_goal_auto_keeps_the_meaning_of_all_its_keys() {
+    let written = include_str!("../config/before-goal-auto.toml");
+    let missing = |root: &FakeRoot| {
+        let shown = show(root, &[]);
+        let values: Vec<&str> = shown.lines().map(|line| line.split("  # ").next().unwrap_or(line)).collect();
+        written.lines().filter(|line| !values.contains(line)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let root = FakeRoot::new();
+    let newer = ["goal = \"free\"", "max_swap_writes = \"20GiB/day\""];
+    assert_eq!(missing(&root), newer, "the built-in values that are not the same any more");
+    root.write("etc/omr/omr.toml", written);
+    assert_eq!(missing(&root), [""; 0]);
+    assert_ok(&root, "/etc/omr/omr.toml");
+    // The goal alone brings back the rest.
+    root.write("etc/omr/omr.toml", "goal = 'free'\n");
+    assert_eq!(missing(&root), [""; 0]);
+}
+
+#[test]
 fn a_file_given_by_hand_is_the_only_one() {
     let root =
         FakeRoot::new().file("etc/omr/omr.toml", "mode = 'observe'\nbroken").file("mine.toml", "idle.for = '7s'\n");

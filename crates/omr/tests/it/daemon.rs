@@ -81,7 +81,8 @@ fn assert_status_tells_of_a_sweep(root: &FakeRoot, daemon: &Daemon) {
     );
     // The groups here have no memory.pressure.
     assert!(
-        shown.contains("\nheld out: 0 B now, cost at least 0 ms of waiting and 0 B of refaults today\n"),
+        shown
+            .contains("\nheld out: 0 B now; today 0 B on average, cost at least 0 ms of waiting and 0 B of refaults\n"),
         "{shown}"
     );
     assert!(

@@ -11,6 +11,7 @@ mod doctor;
 mod follow;
 mod golden;
 mod hint;
+mod history;
 mod hold;
 mod invariants;
 mod processes;

@@ -159,7 +159,7 @@ impl Threshold {
     fn lower(&self, slo: &Slo, seen: &Interval, verdicts: &Verdicts) -> (Step, Reason) {
         let stay = |reason| (self.step, reason);
         let Some(next) = self.step.shorter().filter(|&next| next >= slo.least) else {
-            return stay(Reason::Shortest);
+            return stay(Reason::Shortest(self.figures(slo, self.step)));
         };
         let figures = self.figures(slo, next);
         let Some(stalled) = seen.stalled else { return stay(Reason::Unknown) };

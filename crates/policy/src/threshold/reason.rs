@@ -73,8 +73,8 @@ pub enum Reason {
     },
     /// Promotions at the next shorter age, the working set or the stalls are unknown.
     Unknown,
-    /// The threshold is the shortest that is allowed.
-    Shortest,
+    /// The threshold, which these figures are of, is the shortest that is allowed.
+    Shortest(Figures),
     /// The next shorter age would have broken P in this interval.
     WouldBreak(Figures),
     /// The next shorter age would have broken P a while ago.
@@ -130,16 +130,16 @@ impl fmt::Display for Reason {
             Reason::WarmingUp { left } => write!(f, "observed only, for another {}", short(*left)),
             Reason::Gathering { left } => write!(f, "a small group, judged in {}", short(*left)),
             Reason::Unknown => write!(f, "promotions, working set or stalls are unknown"),
-            Reason::Shortest => write!(f, "the shortest threshold that is allowed"),
+            Reason::Shortest(figures) => write!(f, "the shortest threshold that is allowed: {figures}"),
             Reason::WouldBreak(figures) => write!(f, "too much would come back: {figures}"),
-            Reason::BrokeLately { left, .. } => {
-                write!(f, "a shorter threshold was wrong a while ago, waiting another {}", short(*left))
+            Reason::BrokeLately { left, figures } => {
+                write!(f, "a shorter threshold was wrong a while ago, waiting another {}: {figures}", short(*left))
             }
-            Reason::BrokeOften { needed, figures: Figures { age, kept, .. } } => {
-                let kept = kept.unwrap_or_default();
-                write!(f, "{} would have been right {kept} of the last day, {needed} is needed", short(*age))
+            Reason::BrokeOften { needed, figures } => {
+                let (age, kept) = (short(figures.age), figures.kept.unwrap_or_default());
+                write!(f, "{age} would have been right {kept} of the last day, {needed} is needed: {figures}")
             }
-            Reason::Braked { brake, .. } => write!(f, "{brake}"),
+            Reason::Braked { brake, figures } => write!(f, "{brake}: {figures}"),
         }
     }
 }

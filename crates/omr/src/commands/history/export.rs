@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use omr_history::days::{Days, OfDay};
 use omr_history::{AGES, Idle, OnNode, Sample, Since};
 use omr_policy::age::Bounds;
 use omr_units::{Bytes, millis};
@@ -18,6 +19,8 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
+use super::days;
+
 /// The number of samples that are kept in memory before they are written.
 const ROWS: usize = 20_000;
 
@@ -25,6 +28,7 @@ const ROWS: usize = 20_000;
 #[derive(Clone, Copy)]
 struct Row<'a> {
     sample: &'a Sample,
+    days: &'a Days,
     node: Option<&'a OnNode>,
 }
 
@@ -36,6 +40,10 @@ impl<'a> Row<'a> {
 
     fn since(self) -> Option<&'a Since> {
         self.whole()?.since.as_ref()
+    }
+
+    fn day(self) -> Option<OfDay> {
+        days::of_sample(self.days, self.whole()?)
     }
 
     fn idle(self) -> Option<&'a Idle> {
@@ -88,6 +96,11 @@ fn columns() -> Vec<(String, Column)> {
         ("ages_ms_ago", |row| row.idle().map(|idle| millis(idle.ago))),
         ("memory", |row| size(row.idle()?.memory)),
     ];
+    let day: [(&str, Number); 3] = [
+        ("day_held_out", |row| size(row.day()?.held)),
+        ("day_waited_ms", |row| Some(millis(row.day()?.regret.waited))),
+        ("day_refaulted", |row| size(row.day()?.regret.refaults)),
+    ];
     let since: [(&str, Number); 9] = [
         ("over_ms", |row| row.since().map(|since| millis(since.over))),
         ("refaults_anon", |row| row.since()?.refaults_anon.and_then(size)),
@@ -116,6 +129,7 @@ fn columns() -> Vec<(String, Column)> {
     add_ages(&mut columns, "idle", Column::Idle);
     columns.extend(since.map(named));
     add_ages(&mut columns, "promoted", Column::Promoted);
+    columns.extend(day.map(named));
     columns
 }
 
@@ -144,12 +158,12 @@ impl Column {
 
 /// Writes the samples to this file and returns the number of rows. The file appears once it is
 /// complete.
-pub fn write(path: &Path, samples: impl Iterator<Item = Sample>, per_node: bool) -> Result<u64> {
+pub fn write(path: &Path, samples: impl Iterator<Item = Sample>, days: &Days, per_node: bool) -> Result<u64> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = PathBuf::from(name);
     let written = File::create(&temporary).map_err(anyhow::Error::from).and_then(|file| {
-        let rows = write_to(file, samples, per_node)?;
+        let rows = write_to(file, samples, days, per_node)?;
         fs::rename(&temporary, path)?;
         Ok(rows)
     });
@@ -159,7 +173,12 @@ pub fn write(path: &Path, samples: impl Iterator<Item = Sample>, per_node: bool)
     written.with_context(|| format!("write {}", path.display()))
 }
 
-fn write_to<W: Write + Send>(out: W, mut samples: impl Iterator<Item = Sample>, per_node: bool) -> Result<u64> {
+fn write_to<W: Write + Send>(
+    out: W,
+    mut samples: impl Iterator<Item = Sample>,
+    days: &Days,
+    per_node: bool,
+) -> Result<u64> {
     let columns = columns();
     let fields = columns.iter().map(|(name, column)| column.schema(name).map(Arc::new));
     let schema = Type::group_type_builder("sample").with_fields(fields.collect::<Result<_, _>>()?).build()?;
@@ -172,8 +191,8 @@ fn write_to<W: Write + Send>(out: W, mut samples: impl Iterator<Item = Sample>, 
         }
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(some.len());
         for sample in &some {
-            rows.push(Row { sample, node: None });
-            rows.extend(sample.nodes.iter().filter(|_| per_node).map(|node| Row { sample, node: Some(node) }));
+            rows.push(Row { sample, days, node: None });
+            rows.extend(sample.nodes.iter().filter(|_| per_node).map(|node| Row { sample, days, node: Some(node) }));
         }
         written += rows.len() as u64;
         let mut group = writer.next_row_group()?;
@@ -261,7 +280,7 @@ mod tests {
         let mut promoted = [Bounds::default(); AGES.len()];
         promoted[AGES.len() - 1] = Bounds { least: Bytes(13), most: Bytes(14) };
         full.promotions = Some(Promotions { over: Duration::from_secs(570), bounds: promoted });
-        assert_eq!(write(&path, [full, bare(2)].into_iter(), false).expect("written"), 2);
+        assert_eq!(write(&path, [full, bare(2)].into_iter(), &Days::default(), false).expect("written"), 2);
         let rows = rows(&path);
         let of = |row: usize, names: &[&str]| -> Vec<String> {
             names.iter().map(|name| rows[row].get(*name).cloned().unwrap_or_default()).collect()
@@ -297,7 +316,7 @@ mod tests {
         sample.nodes = vec![OnNode { held: held(0, 1), idle: None }, OnNode { held: held(2, 2), idle: Some(idle) }];
         sample.cost = Some(Cost { agings: 5, cpu: Duration::from_millis(6) });
         let both = [sample, bare(2)];
-        assert_eq!(write(&path, both.iter().cloned(), true).expect("written"), 4);
+        assert_eq!(write(&path, both.iter().cloned(), &Days::default(), true).expect("written"), 4);
         let found = rows(&path);
         let column = |found: &[HashMap<String, String>], name: &str| -> Vec<String> {
             found.iter().map(|row| row[name].clone()).collect()
@@ -310,8 +329,33 @@ mod tests {
         assert_eq!(column(&found, "idle_120s_most"), ["null", "null", "8", "null"]);
         assert_eq!(column(&found, "agings"), ["5", "null", "null", "null"]);
         assert_eq!(column(&found, "cpu_ms"), ["6", "null", "null", "null"]);
-        assert_eq!(write(&path, both.into_iter(), false).expect("written"), 2);
+        assert_eq!(write(&path, both.into_iter(), &Days::default(), false).expect("written"), 2);
         assert_eq!(column(&rows(&path), "node"), ["null", "null"]);
+    }
+
+    #[test]
+    fn the_samples_of_a_day_have_the_gain_and_the_cost_of_that_day() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("x.parquet");
+        // The samples are of 2026-11-18; "a" has one group below it.
+        let lines = [
+            r#"{"kind":"held-out","time":1795000000,"over_ms":2000,"groups":[{"group":"a/\u00e9","bytes":9},{"group":"b","bytes":5}]}"#,
+            r#"{"kind":"regret","time":1795000000,"group":"a/\u00e9/x","waited_ms":7,"refaulted_bytes":8}"#,
+        ];
+        std::fs::write(dir.path().join("ledger.jsonl"), lines.join("\n") + "\n").expect("a ledger");
+        let days = Days::read(dir.path()).expect("days");
+        let mut of_next_day = bare(1);
+        of_next_day.time += Duration::from_secs(86_400);
+        let mut with_node = bare(1);
+        let held = numa::OnNode { node: 0, anon: Bytes(1), file: Bytes(1), shmem: Bytes(0) };
+        with_node.nodes = vec![OnNode { held, idle: None }];
+        assert_eq!(write(&path, [bare(2), with_node, of_next_day].into_iter(), &days, true).expect("written"), 4);
+        let found: Vec<_> = rows(&path)
+            .iter()
+            .map(|row| ["day_held_out", "day_waited_ms", "day_refaulted"].map(|name| row[name].clone()))
+            .collect();
+        let nothing = ["null"; 3];
+        assert_eq!(found, [["14", "7", "8"], ["9", "7", "8"], nothing, nothing], "machine, group, node, next day");
     }
 
     #[test]
@@ -319,20 +363,21 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.parquet");
         let many = ROWS as u64 + 1;
-        assert_eq!(write(&path, (0..many).map(bare), false).expect("written"), many);
+        assert_eq!(write(&path, (0..many).map(bare), &Days::default(), false).expect("written"), many);
         let reader = SerializedFileReader::new(File::open(&path).expect("a file")).expect("Parquet");
         assert_eq!((reader.num_row_groups(), reader.metadata().file_metadata().num_rows()), (2, many as i64));
-        assert_eq!(write(&path, std::iter::empty(), false).expect("written"), 0);
+        assert_eq!(write(&path, std::iter::empty(), &Days::default(), false).expect("written"), 0);
     }
 
     #[test]
     fn a_place_that_cannot_be_written_is_named_and_nothing_is_left() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("none/x.parquet");
-        let err = write(&path, [bare(1)].into_iter(), false).expect_err("no such directory");
+        let err = write(&path, [bare(1)].into_iter(), &Days::default(), false).expect_err("no such directory");
         assert!(format!("{err:#}").contains("none/x.parquet"), "{err:#}");
         std::fs::create_dir(dir.path().join("x")).expect("a directory");
-        write(&dir.path().join("x"), [bare(1)].into_iter(), false).expect_err("a directory in the way");
+        write(&dir.path().join("x"), [bare(1)].into_iter(), &Days::default(), false)
+            .expect_err("a directory in the way");
         assert_eq!(std::fs::read_dir(dir.path()).expect("files").count(), 1);
     }
 }

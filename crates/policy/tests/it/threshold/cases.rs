@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use omr_policy::age::{AGES, Bounds};
 use omr_policy::threshold::{
-    Brake, Interval, Promoted, PromotionRate, Reason, SMALL, STALL, STAY, STEPS, Slo, Step, Threshold,
+    Brake, Figures, Interval, Promoted, PromotionRate, Reason, SMALL, STALL, STAY, STEPS, Slo, Step, Threshold,
 };
 use omr_units::{Bytes, Permyriad};
 
@@ -53,7 +53,13 @@ fn a_group_is_only_observed_at_first_and_then_goes_down_step_by_step() {
         assert_eq!((moved.from, moved.to), (step(left + 1), step(left)));
         assert!(matches!(moved.reason, Reason::Kept(figures) if figures.kept == Some(Permyriad::ONE)));
     }
-    assert_eq!(threshold.observe(&slo, &minute(Bytes::ZERO)).reason, Reason::Shortest);
+    let reason = threshold.observe(&slo, &minute(Bytes::kib(512))).reason;
+    assert!(matches!(&reason, Reason::Shortest(figures) if figures.age == Step::LEAST.age()), "{reason}");
+    assert_eq!(
+        reason.to_string(),
+        "the shortest threshold that is allowed: memory unused for 2 min was used again at 512 KiB/min; \
+         0.2 %/min of the 500 MiB in use is allowed"
+    );
 }
 
 #[test]
@@ -242,6 +248,11 @@ fn the_most_of_the_promotions_counts_and_the_least_of_the_working_set() {
     assert!(settled(&slo).observe(&slo, &seen).to > Step::LEAST);
 }
 
+fn figures(reason: &Reason) -> Figures {
+    let Reason::BrokeLately { figures, .. } = reason else { panic!("another reason: {reason}") };
+    *figures
+}
+
 #[test]
 fn reasons_are_sentences_with_numbers() {
     let slo = Slo::default();
@@ -253,7 +264,23 @@ fn reasons_are_sentences_with_numbers() {
          0.2 %/min of the 500 MiB in use is allowed"
     );
     let lately = threshold.observe(&slo, &minute(Bytes::ZERO)).reason;
-    assert_eq!(lately.to_string(), "a shorter threshold was wrong a while ago, waiting another 59 min");
+    assert_eq!(
+        lately.to_string(),
+        "a shorter threshold was wrong a while ago, waiting another 59 min: \
+         memory unused for 2 min was used again at 0 B/min; 0.2 %/min of the 500 MiB in use is allowed"
+    );
+    for (reason, text) in [
+        (
+            Reason::Braked { brake: Brake::SwapFloor, figures: figures(&lately) },
+            "free swap is at its floor: memory unused for 2 min was used again at 0 B/min; ",
+        ),
+        (
+            Reason::BrokeOften { needed: slo.kept, figures: figures(&lately) },
+            "2 min would have been right 95.5 % of the last day, 98 % is needed: memory unused for 2 min was used again at ",
+        ),
+    ] {
+        assert!(reason.to_string().starts_with(text), "{reason}");
+    }
     let json = serde_json::to_string(&lately).expect("plain data");
     assert_eq!(serde_json::from_str::<Reason>(&json).expect("the same"), lately);
 }
