@@ -1,5 +1,5 @@
-"""Faults of the machine under a daemon that runs: swap that is removed, MGLRU that is switched off, a
-disk that is full. Never is more taken than before.
+"""Faults of the machine under a running daemon: swap that is removed, MGLRU that is switched off,
+a disk that is full. No more is taken than before.
 """
 
 import json

@@ -89,7 +89,7 @@ mod tests {
             Facts { inhibited: true, ..Facts::default() },
         ];
         let now = Monotonic(0) + MINUTE;
-        let told = |facts: &Facts| Told { facts: facts.clone(), at: now };
+        let told = |facts: &Facts| Told { facts: facts.clone(), hibernates: None, at: now };
         let is_somebody = |facts: &Facts| {
             let is_used = |of: Sessions| of.active > 0 && of.idle.is_none_or(|idle| idle < MINUTE);
             facts.inhibited || is_used(facts.local) || is_used(facts.remote)

@@ -381,8 +381,8 @@ mod tests {
     fn tell(server: &mut Server, mut client: &UnixStream, line: &str, now: Monotonic) -> bool {
         client.write_all(format!("{line}\n").as_bytes()).expect("sent");
         let request = server.request(0, now).map(|(request, _)| request);
-        if let Some(Request::Presence { facts }) = &request {
-            server.keep_presence(0, facts.clone(), now);
+        if let Some(Request::Presence { facts, hibernates }) = &request {
+            server.keep_presence(0, facts.clone(), *hibernates, now);
         }
         if request.is_some() {
             server.answer(0, &Answer::Error(String::new()), now);

@@ -71,7 +71,7 @@ fn presence_that_flaps_every_second_takes_nothing_of_any_age_and_gives_nothing_b
     ];
     for sign in signs {
         let mut machine = short(AUTO_ANY_AGE);
-        machine.daemon.giving_back.is_possible = true;
+        machine.daemon.giving_back.set_possible(true);
         for _ in 0..130 {
             machine.daemon.readings.presence = sign.clone();
             assert!(machine.second().is_none(), "{sign:?}: {:?}", machine.reason());

@@ -220,7 +220,7 @@ fn while_everybody_is_away_younger_memory_leaves_and_the_threshold_is_back_at_on
 fn for_a_hibernation_image_groups_are_aged_before_everybody_counts_as_away() {
     for by in [None, Some(HibernatesBy::Lid)] {
         let mut machine = able_to_hibernate("goal = 'auto'");
-        machine.daemon.giving_back.is_possible = true;
+        machine.daemon.giving_back.set_possible(true);
         machine.daemon.readings.hibernates = by;
         // The ages that the group is aged for, in minutes.
         let mut unseen = |seconds| {
@@ -257,7 +257,7 @@ fn for_a_hibernation_image_groups_are_aged_before_everybody_counts_as_away() {
 fn a_group_in_its_warm_up_is_aged_ahead_as_well() {
     let first_ages = |seconds| {
         let mut machine = able_to_hibernate("goal = 'auto'");
-        machine.daemon.giving_back.is_possible = true;
+        machine.daemon.giving_back.set_possible(true);
         machine.daemon.readings.hibernates = Some(HibernatesBy::Lid);
         machine.daemon.readings.presence = used(seconds);
         // Groups are first aged for their history after five minutes.
