@@ -85,8 +85,8 @@ pub enum Request {
 pub enum Right {
     /// Ask questions.
     Read,
-    /// Ask questions, make foreground statements about everything, and say that nobody is there: the
-    /// right of the user that `omr follow` runs as.
+    /// Ask questions, make foreground statements about everything, and say that nobody is there:
+    /// the right of the user that `omr follow` runs as.
     Follow,
     /// Ask questions, and request preparations: the right of the user that `omr watch` runs as.
     Prepare,
@@ -98,8 +98,8 @@ impl Request {
     /// Returns the right that the request needs.
     pub fn needs(&self) -> Right {
         match self {
-            // A client that may ask may also ask for more care of its own groups, and say that it is
-            // there.
+            // A client that may ask may also ask for more care of its own groups, and say that it
+            // is there.
             Request::Hold { .. } | Request::Presence { .. } => Right::Read,
             Request::Status | Request::Explain { .. } | Request::ExplainProcess { .. } | Request::Processes => {
                 Right::Read

@@ -61,8 +61,8 @@ impl Books {
         }
     }
 
-    /// Once a second: writes down what sweeps have cost and what they hold out. `all`: also what has only begun, as the
-    /// daemon ends.
+    /// Once a second: writes down what sweeps have cost and what they hold out. `all`: also what
+    /// has only begun, as the daemon ends.
     pub fn record_regrets(&mut self, now: Monotonic, time: u64, all: bool) {
         for line in self.tally.regret_lines(now, time, all) {
             self.ledger.add(&line);

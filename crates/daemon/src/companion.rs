@@ -2,9 +2,9 @@
 //! to have then (`omr-give-back.socket`). It lives as long as the daemon's connection to it, and
 //! keeps the pages of groups for that long.
 //!
-//! A line of JSON in, a line of JSON out, one request at a time. Anything that comes while a request
-//! is carried out, and the end of the connection, ends it. An answer has sums only: no addresses,
-//! and nothing of what is in memory.
+//! A line of JSON in, a line of JSON out, one request at a time. Anything that comes while a
+//! request is carried out, and the end of the connection, ends it. An answer has sums only: no
+//! addresses, and nothing of what is in memory.
 
 mod client;
 mod service;

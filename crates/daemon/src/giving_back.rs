@@ -1,8 +1,8 @@
 //! Giving back: what sweeps took while everybody was away is brought back when somebody comes.
 //!
 //! Only what left because everybody was away counts: memory of any age, or memory younger than the
-//! threshold of its group. The worker keeps which pages the groups had before, or where it lacks the
-//! rights for that, the companion does.
+//! threshold of its group. The worker keeps which pages the groups had before, or where it lacks
+//! the rights for that, the companion does.
 
 use std::collections::HashMap;
 #[cfg(test)]
@@ -84,8 +84,8 @@ impl GivingBack {
         self.taken.len() < MOST_GROUPS && self.is_possible()
     }
 
-    /// Returns true if the pages of this group must be known before a sweep of it begins. A rule may
-    /// allow any age, and then memory leaves also where it cannot be given back.
+    /// Returns true if the pages of this group must be known before a sweep of it begins. A rule
+    /// may allow any age, and then memory leaves also where it cannot be given back.
     pub fn remembers(&self, settings: &Settings, state: &State, id: GroupId, is_any_age: bool) -> bool {
         let has_place = self.taken.len() < MOST_GROUPS || self.taken.contains_key(&id);
         let can = has_place && self.is_possible();

@@ -54,8 +54,8 @@ impl Host {
         self.kernel.clock.wall().as_secs()
     }
 
-    /// Hours since 1970, for the write budget. A wall clock that is set while the daemon runs changes
-    /// nothing: else a clock that is set forward would give a budget that is not used yet.
+    /// Hours since 1970, for the write budget. A wall clock that is set while the daemon runs
+    /// changes nothing: else a clock that is set forward would give a budget that is not used yet.
     pub fn hour(&self) -> u64 {
         (self.booted + since_boot(&self.kernel)).as_secs() / 3600
     }

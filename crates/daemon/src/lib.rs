@@ -10,8 +10,8 @@
 //! worker, [`sweeps`] the running sweep, [`books`] the ledger and figures, [`processes`] the
 //! background processes with their [`hints`], [`aging`] the schedule of the aging thread,
 //! [`preparing`] the preparation for an event, [`giving_back`] what was taken while everybody was
-//! away, with the [`companion`] that has the rights for it. A part returns [`effects`] that concern other parts.
-//! [`daemon`] carries them out; [`event_loop`] waits.
+//! away, with the [`companion`] that has the rights for it. A part returns [`effects`] that concern
+//! other parts. [`daemon`] carries them out; [`event_loop`] waits.
 
 mod aging;
 mod aging_thread;

@@ -31,8 +31,8 @@ mod giving_back;
 mod probes;
 mod regrets;
 
-/// Nanoseconds since boot, and the daemon's CPU time. Then what the wall clock was set to beyond the
-/// time since boot, and seconds asleep.
+/// Nanoseconds since boot, and the daemon's CPU time. Then what the wall clock was set to beyond
+/// the time since boot, and seconds asleep.
 #[derive(Debug, Default)]
 struct TestClock(AtomicU64, AtomicU64, AtomicU64, AtomicU64);
 
@@ -58,8 +58,8 @@ impl Clock for TestClock {
     }
 }
 
-/// A machine of two CPUs, with a group of 64 MiB and without sessions. All CPU time is used in another group, which is
-/// too small to sweep.
+/// A machine of two CPUs, with a group of 64 MiB and without sessions. All CPU time is used in
+/// another group, which is too small to sweep.
 struct Machine {
     root: FakeRoot,
     clock: Arc<TestClock>,
@@ -199,8 +199,8 @@ impl Machine {
         });
     }
 
-    /// Takes samples of 20 ms, in which each CPU is busy for this many ticks of two. Returns whether
-    /// the sweep is held, and whether it was stopped.
+    /// Takes samples of 20 ms, in which each CPU is busy for this many ticks of two. Returns
+    /// whether the sweep is held, and whether it was stopped.
     fn samples(&mut self, times: u64, busy: u64) -> (bool, bool) {
         for _ in 0..times {
             self.clock.0.fetch_add(20_000_000, Relaxed);

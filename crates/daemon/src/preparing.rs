@@ -181,8 +181,8 @@ impl Preparation {
         Some(Order::Prepare(goal, settings.loaded.clone()))
     }
 
-    /// The worker has freed memory. `time`: seconds since 1970. `to_disk`: the hour of what it wrote
-    /// to swap on a disk; `None`: swap is on no disk.
+    /// The worker has freed memory. `time`: seconds since 1970. `to_disk`: the hour of what it
+    /// wrote to swap on a disk; `None`: swap is on no disk.
     pub fn freed(
         &mut self,
         state: &mut State,

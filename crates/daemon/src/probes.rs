@@ -60,7 +60,8 @@ impl Probes {
         }
     }
 
-    /// What the policy is told instead of that ages cannot be known; `None`: the group has no probe.
+    /// What the policy is told instead of that ages cannot be known; `None`: the group has no
+    /// probe.
     pub fn amount(&self, id: GroupId, why: &str) -> Option<ColdAmount> {
         let Known { probe, answer, .. } = self.known.get(&id)?;
         Some(ColdAmount::Probed { why: why.to_owned(), answer: *answer, out: probe.out() })

@@ -1,4 +1,5 @@
-//! The thresholds that the aging thread learns for groups with `older_than = "auto"`, and their file.
+//! The thresholds that the aging thread learns for groups with `older_than = "auto"`, and their
+//! file.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,8 +22,8 @@ const FILE: &str = "thresholds.json";
 const VERSION: u32 = 1;
 /// The file is written this often, if anything changed.
 const WRITE: Duration = Duration::from_secs(600);
-/// The most groups in memory and in the file. Any user can make groups; those that were not seen for the longest
-/// time are forgotten first.
+/// The most groups in memory and in the file. Any user can make groups; those that were not seen
+/// for the longest time are forgotten first.
 const MOST: usize = 500;
 /// W is the memory that was used within this time.
 const IN_USE: Duration = Duration::from_secs(120);

@@ -47,7 +47,8 @@ enum Law {
 }
 
 impl Law {
-    /// The mean time between two uses of a block in this second, in seconds. `None`: it is not used.
+    /// The mean time between two uses of a block in this second, in seconds. `None`: it is not
+    /// used.
     fn gap(self, block: u32, blocks: u32, second: u32, phase: u32) -> Option<f64> {
         let third = blocks / 3;
         match self {

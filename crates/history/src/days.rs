@@ -54,8 +54,8 @@ impl Days {
         }
     }
 
-    /// Returns the figures of a group; the empty path is the machine. `None`: nothing is recorded of
-    /// that day.
+    /// Returns the figures of a group; the empty path is the machine. `None`: nothing is recorded
+    /// of that day.
     pub fn of(&self, day: u64, group: &str) -> Option<OfDay> {
         self.days.get(&day).map(|of| of.group(group))
     }

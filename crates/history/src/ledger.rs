@@ -1,6 +1,6 @@
 //! The ledger: one JSON line for each sweep of a group, and one some minutes later for its
-//! refaults and for what it cost, and one in an hour for what sweeps hold out. Each line is one write, so a crash loses at most the last line. A
-//! full disk loses only lines.
+//! refaults and for what it cost, and one in an hour for what sweeps hold out. Each line is one
+//! write, so a crash loses at most the last line. A full disk loses only lines.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};

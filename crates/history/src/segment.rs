@@ -9,8 +9,8 @@
 //! A frame is a group or a round. Groups are numbered in the order of their frames. A round has the
 //! samples of one moment. Frames are in postcard's format, in which a number has as many bytes as
 //! it needs. Sizes are in blocks of 4 KiB, as every page consists of such blocks. Each file is
-//! complete by itself and of one boot. In files of version 2, samples have fewer ages, no promotions
-//! and no own reclaim; in files of version 1, rounds have no cost and no nodes either.
+//! complete by itself and of one boot. In files of version 2, samples have fewer ages, no
+//! promotions and no own reclaim; in files of version 1, rounds have no cost and no nodes either.
 
 use std::io;
 use std::ops::Range;

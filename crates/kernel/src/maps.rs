@@ -212,8 +212,8 @@ pub fn read_smaps(process: &Dir) -> Result<Vec<Detail>> {
     Ok(all)
 }
 
-/// True if a mapping is shared memory: a file in tmpfs, with or without a name. False if the process
-/// or the mapping is gone.
+/// True if a mapping is shared memory: a file in tmpfs, with or without a name. False if the
+/// process or the mapping is gone.
 pub fn is_shared_memory(process: &Dir, mapping: &Mapping) -> bool {
     shared_memory(process, mapping).is_some()
 }

@@ -131,8 +131,8 @@ impl Stack<'_> {
         })
     }
 
-    /// All devices of the btrfs file system that one device belongs to: `/sys/fs/btrfs/UUID/devices`
-    /// (3.14).
+    /// All devices of the btrfs file system that one device belongs to:
+    /// `/sys/fs/btrfs/UUID/devices` (3.14).
     fn disks_of_btrfs(&self, device: &OsStr) -> Option<Vec<OsString>> {
         let systems = self.kernel.sys.sub("fs/btrfs").ok()?;
         systems.names().ok()?.into_iter().find_map(|system| {
@@ -213,8 +213,8 @@ impl Stack<'_> {
         }
     }
 
-    /// Returns true if the disk is in another machine: its place in sysfs names the session of iSCSI
-    /// or the port of Fibre Channel.
+    /// Returns true if the disk is in another machine: its place in sysfs names the session of
+    /// iSCSI or the port of Fibre Channel.
     fn is_far(&self, dir: &Path) -> bool {
         let link = self.kernel.sys.link(dir).unwrap_or_default();
         link.iter().map(OsStr::to_string_lossy).any(|part| is_numbered(&part, "session") || part.starts_with("rport-"))

@@ -240,8 +240,8 @@ pub(crate) fn is_to_disk(machine: &Machine, job: &Job) -> bool {
     on_disk.is_some_and(|swap| job.swap_writes > Bytes::ZERO && job.swap_floor < swap.free - machine.cost.memory_first)
 }
 
-/// Why nothing may be written to swap on a disk any more, by a sweep or a hint that runs; `None`: it
-/// may.
+/// Why nothing may be written to swap on a disk any more, by a sweep or a hint that runs; `None`:
+/// it may.
 pub fn must_end(config: &Config, machine: &Machine) -> Option<Reason> {
     on_mains(config, machine).err()
 }
@@ -272,9 +272,9 @@ fn media_limits(rules: &Cost, facts: &CostFacts) -> Vec<Limit> {
     disks.iter().flat_map(limits).collect()
 }
 
-/// The budgets of one disk, which hold all at once. A disk of unknown medium, or of flash of unknown
-/// size, has those of all media, so it never has more than another one. (The share of an unknown
-/// size is unknown: below 25 GiB it would be less than what a card may take.)
+/// The budgets of one disk, which hold all at once. A disk of unknown medium, or of flash of
+/// unknown size, has those of all media, so it never has more than another one. (The share of an
+/// unknown size is unknown: below 25 GiB it would be less than what a card may take.)
 fn budgets(rules: &Cost, disk: &Disk) -> [Option<Budget>; 4] {
     let Cost { ssd_writes, rotational_writes, card_writes, .. } = *rules;
     let share = disk.size.map(|size| Budget { bytes: size.share(rules.device_share), hours: 24 });

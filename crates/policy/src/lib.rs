@@ -3,7 +3,8 @@
 //! The crate has no file, clock, thread or random source. It is `no_std`, so the compiler keeps
 //! them out, and a recorded day can be decided again with another configuration.
 //!
-//! * [`decide`], once a second: is the machine idle, or quiet, which group gains most, must a sweep end?
+//! * [`decide`], once a second: is the machine idle, or quiet, which group gains most, must a sweep
+//!   end?
 //! * [`need::need`]: how much memory should leave, and who gains from it?
 //! * [`away::age`]: from which age on may memory leave while everybody is away?
 //! * [`cost::disk_writes`]: how much may be written to swap on disk now?

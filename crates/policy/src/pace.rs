@@ -222,8 +222,8 @@ impl Pace {
         self.file_only = (room < SMALLEST_STEP).then_some(limit);
         let bytes = match self.file_only {
             None => bytes.min(room),
-            // Without any swap the kernel never reclaims anonymous memory. Where swap was taken away
-            // the job may have been for nothing else.
+            // Without any swap the kernel never reclaims anonymous memory. Where swap was taken
+            // away the job may have been for nothing else.
             Some(_) if self.job.file_only || !self.had_swap => bytes,
             Some(end) => return Next::End(end),
         };

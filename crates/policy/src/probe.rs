@@ -9,11 +9,11 @@
 //!   most. After a day without that, the next wait is the first again.
 //!
 //! Never more than half of the group is out, and nothing is taken within the warm-up of [`Slo`]
-//! (10 min) after the group's start. What is not known takes nothing, and the minute that is watched
-//! begins anew. This is what Senpai wants to be, without a limit that is left behind.
+//! (10 min) after the group's start. What is not known takes nothing, and the minute that is
+//! watched begins anew. This is what Senpai wants to be, without a limit that is left behind.
 //!
-//! An [`Answer`] is an offer. The daemon offers it to [`crate::decide`], which may have reasons not to
-//! take it. A step counts from [`Probe::begin`] on.
+//! An [`Answer`] is an offer. The daemon offers it to [`crate::decide`], which may have reasons not
+//! to take it. A step counts from [`Probe::begin`] on.
 
 use core::fmt;
 use core::time::Duration;

@@ -20,7 +20,8 @@ use crate::pace::Job;
 use crate::reason::Reason;
 use crate::signals::{End, Finished, Group, Machine};
 
-/// The free CPU time that is needed, as a share of one CPU; half of all CPU time where that is less.
+/// The free CPU time that is needed, as a share of one CPU; half of all CPU time where that is
+/// less.
 const FREE: Permyriad = Permyriad::ONE;
 /// A sweep begins only below this part of the I/O and memory pressure of an idle machine. Its own
 /// waits for the disk count as I/O pressure, so while it runs all of that is allowed.
@@ -98,8 +99,8 @@ impl QuietState {
         rule.map(|_| ())
     }
 
-    /// `Err`: the machine has not been quiet for long enough, or the last sweep was too short a time
-    /// ago.
+    /// `Err`: the machine has not been quiet for long enough, or the last sweep was too short a
+    /// time ago.
     pub(crate) fn may_begin(&self, config: &Config, now: Monotonic) -> Result<Reason, Reason> {
         let (quiet, needed) = (self.since.map_or(Duration::ZERO, |since| now.since(since)), config.idle.window);
         if self.since.is_none() || quiet < needed {
@@ -162,8 +163,8 @@ impl QuietState {
     }
 }
 
-/// Applies the rule to the last window. Returns the free CPU time, as a share of one CPU. `Err`: why
-/// the machine is not quiet. `part`: see [`PART`].
+/// Applies the rule to the last window. Returns the free CPU time, as a share of one CPU. `Err`:
+/// why the machine is not quiet. `part`: see [`PART`].
 fn rule(config: &Config, load: &IdleState, cpus: u32, part: u32) -> Result<Permyriad, Reason> {
     let window = config.idle.window;
     let all = Permyriad(cpus.saturating_mul(Permyriad::ONE.0));

@@ -9,8 +9,8 @@
 //!
 //! By its counters, the cost is never too low by more than the allowance. It is too high where a
 //! group waits for another reason, or where nothing is known of the time before: then there is no
-//! allowance. The kernel's counter of waiting only has pages that it takes for a part of the working
-//! set, so refaults are counted beside it.
+//! allowance. The kernel's counter of waiting only has pages that it takes for a part of the
+//! working set, so refaults are counted beside it.
 
 use alloc::collections::BTreeMap;
 use core::ops::AddAssign;

@@ -1,4 +1,5 @@
-//! Bad input and faults: whatever is unknown, wrong or gone, no more memory is taken than without it.
+//! Bad input and faults: whatever is unknown, wrong or gone, no more memory is taken than without
+//! it.
 
 use super::*;
 use crate::aging_thread;

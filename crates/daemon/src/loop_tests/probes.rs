@@ -17,8 +17,8 @@ fn without_ages(machine: &mut Machine) {
     });
 }
 
-/// Lets this many seconds pass on an idle machine, of which each step of the probe is carried out at
-/// once. Returns when the steps were. `back`: the pages of a step that come back at once.
+/// Lets this many seconds pass on an idle machine, of which each step of the probe is carried out
+/// at once. Returns when the steps were. `back`: the pages of a step that come back at once.
 fn probe(machine: &mut Machine, seconds: u64, back: u64, size: &mut Bytes, refaults: &mut u64) -> Vec<u64> {
     let mut steps = Vec::new();
     for second in 0..seconds {

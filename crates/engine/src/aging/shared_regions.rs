@@ -83,8 +83,8 @@ fn is_whole(mapping: &Mapping, memory: &SharedMemory) -> bool {
     mapping.file.is_some_and(|file| file.offset == 0) && Bytes(length) >= memory.size
 }
 
-/// Returns the shared memory whose use MGLRU may not see: files in tmpfs that programs only read and
-/// write.
+/// Returns the shared memory whose use MGLRU may not see: files in tmpfs that programs only read
+/// and write.
 ///
 /// `shmem`: all shared memory of the group. `unmapped`: the part that is in no page table.
 /// `regions`: the memory of [`read`]. More of it than the group has belongs to another group at

@@ -22,11 +22,10 @@ use crate::follow::{self, DaemonReceiver, Source, StatementReceiver};
 /// there in the background. gamemode (on the bus of the session) and sway (by SWAYSOCK): registered
 /// games and the window with the focus are in the foreground, and so is the whole group that they
 /// are in. presence (on the bus of the machine) tells who is there: the active sessions of people,
-/// since when there was no input to them, and whether a program holds an idle inhibitor; and whether
-/// the machine hibernates when its lid closes, when it is idle, or when its battery is critical (by
-/// UPower, where that runs). With goal =
-/// "auto", only cold memory is reclaimed while somebody is there, and without this source somebody
-/// may always be there.
+/// since when there was no input to them, and whether a program holds an idle inhibitor; and
+/// whether the machine hibernates when its lid closes, when it is idle, or when its battery is
+/// critical (by UPower, where that runs). With goal = "auto", only cold memory is reclaimed while
+/// somebody is there, and without this source somebody may always be there.
 ///
 /// It needs no privilege but to ask the daemon. The user omr-follow, as which omr-follow.service
 /// runs it, may make statements about everybody; a member of the group omr about its own processes

@@ -43,8 +43,8 @@ const MOST: usize = 100;
 pub enum Source {
     /// logind: the users whose session is active, neither idle nor locked, are present
     Logind,
-    /// logind: the sessions that are active, since when they were not used, idle inhibitors, and with
-    /// UPower whether the lid, idleness or a critical battery makes the machine hibernate
+    /// logind: the sessions that are active, since when they were not used, idle inhibitors, and
+    /// with UPower whether the lid, idleness or a critical battery makes the machine hibernate
     Presence,
     /// GameMode: the games that are registered
     Gamemode,

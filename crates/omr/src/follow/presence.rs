@@ -64,7 +64,8 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// The facts, and logind's setting by which the machine hibernates; `None`: logind does not run.
+    /// The facts, and logind's setting by which the machine hibernates; `None`: logind does not
+    /// run.
     fn look(&self, inputs: &mut Inputs) -> Result<Option<(Facts, Option<HibernatesBy>)>> {
         let Some(sessions) = logind::sessions(self.bus)? else { return Ok(None) };
         let Some(manager) = self.bus.properties(&LOGIND)? else { return Ok(None) };

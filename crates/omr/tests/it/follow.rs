@@ -487,8 +487,8 @@ fn a_silent_source_is_asked_again_and_unknown_until_then() {
     follow.tells(&json!([this_process()]));
 }
 
-/// What is told about who is there: the sessions at the machine and, if these are idle, the time since
-/// then in seconds.
+/// What is told about who is there: the sessions at the machine and, if these are idle, the time
+/// since then in seconds.
 fn presence(active: u32, idle: Option<u64>, inhibited: bool) -> Value {
     let time = |secs: u64| json!({"secs": secs, "nanos": 0});
     let local = json!({"active": active, "idle": idle.map(time)});

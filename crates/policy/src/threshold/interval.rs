@@ -23,10 +23,10 @@ pub const SMALL_PAGES: u64 = 8;
 pub struct Promoted {
     /// The age. It need not be on the grid.
     pub age: Duration,
-    /// The amount in the interval, without memory that was only reclaimed. Memory that was older than `age` when the interval began is the least. The
-    /// most is the memory that was older than `age` less the interval's length, as it may have
-    /// reached the age before it was used. (In a simulated load with agings every 10 min, a most
-    /// without that broke P in 20 % of the time.)
+    /// The amount in the interval, without memory that was only reclaimed. Memory that was older
+    /// than `age` when the interval began is the least. The most is the memory that was older than
+    /// `age` less the interval's length, as it may have reached the age before it was used. (In a
+    /// simulated load with agings every 10 min, a most without that broke P in 20 % of the time.)
     pub bytes: Bounds,
 }
 

@@ -235,8 +235,8 @@ fn with(machine: &Machine, change: impl FnOnce(&mut CostFacts)) -> Machine {
     machine
 }
 
-/// `Err`: a case that breaks the law. A law that is broken in one of a hundred cases is found out in
-/// each run of the tests.
+/// `Err`: a case that breaks the law. A law that is broken in one of a hundred cases is found out
+/// in each run of the tests.
 fn run<S: Strategy>(cases: S, law: impl Fn(S::Value) -> bool) -> Result<(), String> {
     let config = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new(config)

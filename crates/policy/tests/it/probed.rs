@@ -22,7 +22,8 @@ fn probed(answer: Answer) -> Option<ColdOnly> {
     Some(ColdOnly { min_age: seconds(28_800), cold, learned: true, threshold: None })
 }
 
-/// A group of 150 MiB of anonymous memory and 50 MiB of page cache, and a machine that lacks memory.
+/// A group of 150 MiB of anonymous memory and 50 MiB of page cache, and a machine that lacks
+/// memory.
 fn desk(answer: Answer) -> Desk {
     let mut desk = Desk::new([group(1, 150, 50)]);
     desk.config.goal = Goal::Auto;

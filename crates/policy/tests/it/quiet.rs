@@ -13,7 +13,8 @@ use crate::desk::{Desk, group, millis, quiet, seconds};
 use crate::laws::inputs::reclaims;
 use crate::simulation::model::Chance;
 
-/// FNV-1a of the decisions of some hours: machines that are often idle, and sweeps that end somehow.
+/// FNV-1a of the decisions of some hours: machines that are often idle, and sweeps that end
+/// somehow.
 fn digest(goal: Goal, seed: u64) -> (u64, u64) {
     let mut chance = Chance::new(seed);
     let mut desk = Desk::new([group(1, 300, 100), group(2, 200, 400), group(3, 50, 0)]);

@@ -164,8 +164,8 @@ impl Inputs {
 
 impl Remembered {
     /// The time since the last input to a terminal. The wall clock may jump, and that is no time in
-    /// which nobody typed: it counts only for the first look, and never back beyond the beginning of
-    /// the session.
+    /// which nobody typed: it counts only for the first look, and never back beyond the beginning
+    /// of the session.
     fn terminal(&mut self, last: Duration, began: Monotonic, now: Moment) -> Duration {
         let by_wall = now.wall.saturating_sub(last);
         let idle = match self.terminal {

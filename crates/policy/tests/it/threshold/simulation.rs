@@ -131,7 +131,8 @@ fn a_day_of_each_load_keeps_the_objective_and_holds_most_of_what_is_cold() {
     }
 }
 
-/// The negative controls. (In `Drift` each threshold keeps the objective, so nothing is seen there.)
+/// The negative controls. (In `Drift` each threshold keeps the objective, so nothing is seen
+/// there.)
 #[test]
 fn a_controller_that_is_broken_on_purpose_is_seen() {
     for load in [Load::Zipf, Load::Phases] {
