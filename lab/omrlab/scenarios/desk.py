@@ -84,7 +84,7 @@ class Desk(Comparison[Run]):
 
     pairs: int = option(3, "how often each arm runs", setting=False)
     arms: str = arms_option(LABELS)
-    mem: int = option(1024, "memory of the guest", "MIB")
+    mem: int = option(1536, "memory of the guest", "MIB")
     mb_s: float = option(100, "speed of its disk in MB/s")
     iops: int = option(5000, "requests of its disk per second")
     speed: float = option(1, "how many times faster the day passes, but for the break")
@@ -99,7 +99,9 @@ class Desk(Comparison[Run]):
 
     def measure(self, arm: str, pair: int) -> Run:
         swap = SwapFile(self.mem, self.mb_s, iops=self.iops)
-        with DeskGuest(kernel_release=self.kernel, mem_mib=self.mem, swap=swap, append="nohibernate") as guest:
+        # The guest gives free memory back to its host, so all cold memory is wanted.
+        options: dict[str, Any] = {"append": "nohibernate", "balloon": True}
+        with DeskGuest(kernel_release=self.kernel, mem_mib=self.mem, swap=swap, **options) as guest:
             guest.settle()
             guest.fill_redis(self.redis)
             daemon = guest.start_omr(CONFIGS[arm] + EVERY_ARM) if arm in CONFIGS else None
@@ -135,6 +137,7 @@ class Desk(Comparison[Run]):
             "disk_mb_s": self.mb_s,
             "iops": self.iops,
             "swap": "file",
+            "free_page_reporting": "yes",
             "unused_mib": self.redis,
         }
 

@@ -161,6 +161,8 @@ class Slo(Comparison[Run]):
             since = guest.monotonic_ns() / 1e9 + 60 * self.learn
             others = Others(guest)
             readings = list(self.readings(guest, since + 60 * self.minutes))
+            # Before the programs end, and their memory with them.
+            explained = {name: explain(guest, name) for name in self.groups()} if daemon else {}
             return {
                 "arm": arm,
                 "since": since,
@@ -168,9 +170,7 @@ class Slo(Comparison[Run]):
                 "redis_hot": self.hot * MIB,
                 "readings": readings,
                 "host_others_pct": others.percent(),
-                "explained": {name: guest.run(["omr", "explain", f"load/{name}"]).stdout for name in self.groups()}
-                if daemon
-                else {},
+                "explained": explained,
                 "ledger": daemon.ledger() if daemon else [],
             }
 
@@ -312,6 +312,10 @@ class Slo(Comparison[Run]):
         for axes in (memory, rates):
             axes.axvline(self.learn, color="#333333", linewidth=0.8, linestyle=":")
         memory.set_title(name)
+
+
+def explain(guest: Guest, name: str) -> str:
+    return guest.run(["omr", "explain", f"load/{name}"]).stdout
 
 
 def result(guest: Guest, load: Process) -> Planted:
