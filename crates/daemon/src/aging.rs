@@ -20,7 +20,7 @@ use crate::effects::Effect;
 use crate::own_reclaim::{self, Reclaimed};
 use crate::probes::Probes;
 use crate::processes::Processes;
-use crate::thresholds::{Learned, Terms};
+use crate::thresholds::{Learned, MEASURED_AT, Terms};
 use crate::world::World;
 
 /// Memory younger than the threshold is still being taken.
@@ -226,8 +226,10 @@ impl Aging {
         if self.is_running {
             return;
         }
-        let ages: Vec<Duration> = world.groups.iter().filter_map(|group| self.aged_by(group)).collect();
-        let ages = if may_age { self.rule_schedule.due(now, ages.into_iter()) } else { Vec::new() };
+        let last = |group: &omr_policy::Group| self.learned.get(&group.id)?.aged;
+        let groups = world.groups.iter().filter_map(|group| Some((self.aged_by(group)?, last(group))));
+        let groups: Vec<_> = groups.collect();
+        let ages = if may_age { self.rule_schedule.due(now, groups.into_iter()) } else { Vec::new() };
         let size = config.history.size;
         if !ages.is_empty() {
             return self.order(Due::default(), ages, size, terms, world, of);
@@ -239,8 +241,8 @@ impl Aging {
         }
     }
 
-    /// The age for which the group is aged on a schedule of its own; `None`: it is aged with the
-    /// others. While a threshold is learned, those tell more.
+    /// The age at which the group is observed: it is aged on a schedule of its own, every half of
+    /// that age. `None`: it is aged with the others.
     fn aged_by(&self, group: &omr_policy::Group) -> Option<Duration> {
         let cold_only = group.cold_only.as_ref()?;
         // Also a group that is still observed in its warm-up: that may end while everybody is away.
@@ -248,9 +250,10 @@ impl Aging {
         if ahead.is_some() {
             return ahead;
         }
-        let is_settled = || self.learned.get(&group.id).is_some_and(|learned| learned.is_settled);
-        let is_known_by_age = || is_settled() || cold_only.is_younger();
-        (!cold_only.learned || is_known_by_age()).then_some(cold_only.min_age)
+        if !cold_only.learned || cold_only.is_younger() {
+            return Some(cold_only.min_age);
+        }
+        Some(self.learned.get(&group.id).map_or(MEASURED_AT, |learned| learned.observed_at))
     }
 
     fn order(&mut self, due: Due, ages: Vec<Duration>, size: Bytes, terms: Terms, world: &World, of: &Processes) {

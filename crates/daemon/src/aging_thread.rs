@@ -204,7 +204,7 @@ impl<'a> Ager<'a> {
         let cost = clock::read_thread_cpu().saturating_sub(cpu);
         let agings = self.observer.cost().agings - agings;
         self.thresholds.save_if_due(clock::read_monotonic(), clock::read_wall().as_secs());
-        let learned = self.thresholds.learned();
+        let learned = self.thresholds.learned(&order.terms.slo, clock::read_monotonic());
         Report { due: order.due, ages: order.ages, old, cost, agings, cold, learned }
     }
 

@@ -19,16 +19,22 @@ use crate::own_reclaim::{self, Reclaimed};
 /// The file in the state directory.
 const FILE: &str = "thresholds.json";
 /// The version of its form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The file is written this often, if anything changed.
 const WRITE: Duration = Duration::from_secs(600);
 /// The most groups in memory and in the file. Any user can make groups; those that were not seen
 /// for the longest time are forgotten first.
 const MOST: usize = 500;
-/// W is the memory that was used within this time.
+/// W is the memory that was used within this time. It is known after an interval that is no longer,
+/// but for the slack of agings.
 const IN_USE: Duration = Duration::from_secs(120);
-/// Up to this threshold, a group that is aged every half of it is also observed well enough.
-const LONGEST_BEAT: Duration = Duration::from_secs(480);
+const IN_USE_AT_MOST: Duration = Duration::from_secs(123);
+/// W is measured again after this time, and after [`STALE_THRESHOLDS`] times the threshold, as two
+/// agings in a row delay reclaim by up to the threshold.
+const STALE: Duration = Duration::from_secs(3600);
+const STALE_THRESHOLDS: u32 = 4;
+/// A group that is observed at this age is aged every 2 min, so that W is measured.
+pub const MEASURED_AT: Duration = Duration::from_secs(240);
 
 /// A threshold, for the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,9 +43,11 @@ pub struct Learned {
     pub id: GroupId,
     /// The threshold.
     pub step: Step,
-    /// True if the group is aged every half of the threshold, so that its cold memory is known.
-    /// False while it is observed at shorter ages.
-    pub is_settled: bool,
+    /// The age at which the group is to be observed now: aged every half of it. At the threshold
+    /// its cold memory is known, below the threshold it is not.
+    pub observed_at: Duration,
+    /// When it was last aged; `None`: not since the daemon started.
+    pub aged: Option<Monotonic>,
     /// True once the group was observed for the warm-up, so that the threshold means something.
     pub is_observed: bool,
     /// Why the threshold is where it is.
@@ -73,9 +81,10 @@ pub struct Terms {
 struct Known {
     name: String,
     threshold: Threshold,
-    is_settled: bool,
     is_observed: bool,
     why: String,
+    /// The working set when it was last measured.
+    in_use: Option<(Monotonic, Bytes)>,
     /// The last aging, and the counters then; `None`: not aged since the daemon started.
     last: Option<(Monotonic, Counters)>,
     /// What was reclaimed since then.
@@ -166,7 +175,7 @@ impl Thresholds {
             None => Threshold::new(slo),
         };
         let why = "not observed yet".to_owned();
-        Known { name, threshold, is_settled: false, is_observed: false, why, last: None, reclaimed: Vec::new() }
+        Known { name, threshold, is_observed: false, why, in_use: None, last: None, reclaimed: Vec::new() }
     }
 
     /// Memory that the daemon reclaimed from the group, or a group above it, is no promotion.
@@ -206,9 +215,8 @@ impl Thresholds {
             length,
             size: counters.size,
             promoted: promoted.iter().flat_map(promoted_at_each_age).collect(),
-            reach: seen.reach,
             swapped_in: swapped_in.unwrap_or_default(),
-            working_set: Some(seen.in_use),
+            working_set: known.working_set(seen, length),
             stalled: stalled.map(|(now, before)| Permyriad::of_time(now.saturating_sub(before), length)),
             write_budget_used: terms.write_budget_used,
             swap_at_floor: terms.swap_at_floor,
@@ -218,11 +226,12 @@ impl Thresholds {
     }
 
     /// All thresholds in force.
-    pub fn learned(&self) -> Vec<Learned> {
+    pub fn learned(&self, slo: &Slo, now: Monotonic) -> Vec<Learned> {
         let learned = |(id, known): (&GroupId, &Known)| Learned {
             id: *id,
             step: known.threshold.step(),
-            is_settled: known.is_settled,
+            observed_at: known.observed_at(slo, now),
+            aged: known.last.map(|(at, _)| at),
             is_observed: known.is_observed,
             why: known.why.clone(),
         };
@@ -259,6 +268,25 @@ impl Thresholds {
 }
 
 impl Known {
+    /// The memory in use within [`IN_USE`], at least; `None`: it was never measured. After a longer
+    /// interval nobody knows how much of what was used in it is still in use: no more than was last
+    /// measured.
+    fn working_set(&mut self, seen: &Seen, length: Duration) -> Option<Bytes> {
+        if length <= IN_USE_AT_MOST {
+            self.in_use = Some((seen.at, seen.in_use.least));
+        }
+        self.in_use.map(|(_, bytes)| bytes.min(seen.in_use.most))
+    }
+
+    /// The age at which the group is to be observed.
+    fn observed_at(&self, slo: &Slo, now: Monotonic) -> Duration {
+        let stale = STALE.max(self.threshold.step().age() * STALE_THRESHOLDS);
+        match self.in_use {
+            Some((at, _)) if now.since(at) < stale => self.threshold.observed_at(slo).observed(),
+            _ => MEASURED_AT,
+        }
+    }
+
     fn observe(&mut self, slo: &Slo, interval: &Interval) {
         let Move { from, to, reason } = self.threshold.observe(slo, interval);
         if from != to {
@@ -269,17 +297,6 @@ impl Known {
             Reason::WarmingUp { .. } | Reason::Unknown => false,
             Reason::Gathering { .. } => self.is_observed,
             _ => true,
-        };
-        self.is_settled = match reason {
-            Reason::WarmingUp { .. } | Reason::Unknown => false,
-            Reason::Gathering { .. } => self.is_settled,
-            Reason::Kept(_) => to.age() <= LONGEST_BEAT,
-            Reason::Broke(_)
-            | Reason::Shortest(_)
-            | Reason::WouldBreak(_)
-            | Reason::BrokeLately { .. }
-            | Reason::BrokeOften { .. }
-            | Reason::Braked { .. } => true,
         };
     }
 }
@@ -294,8 +311,6 @@ pub struct Seen {
     at: Monotonic,
     /// Since the aging before; `None`: unknown.
     promotions: Option<Promotions>,
-    /// How long the group has been observed.
-    reach: Duration,
     /// W: memory that was used within [`IN_USE`].
     in_use: Bounds,
 }
@@ -307,7 +322,7 @@ impl Seen {
         for node in nodes {
             let (idle, memory) = (node.idle(IN_USE), node.memory());
             let in_use = Bounds { least: memory - idle.most, most: memory - idle.least };
-            let seen = Seen { at: node.at()?, promotions: node.latest().copied(), reach: node.reach(), in_use };
+            let seen = Seen { at: node.at()?, promotions: node.latest().copied(), in_use };
             match &mut all {
                 Some(all) => all.add(&seen),
                 None => all = Some(seen),
@@ -318,7 +333,6 @@ impl Seen {
 
     fn add(&mut self, other: &Seen) {
         self.at = self.at.max(other.at);
-        self.reach = self.reach.min(other.reach);
         self.in_use += other.in_use;
         self.promotions = self.promotions.zip(other.promotions).map(|(mut all, other)| {
             all.add_bounds(&other);

@@ -230,8 +230,12 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
         };
         explanation.guards.push(format!("probe: {out} is out; {back}ages are not known: {why}"));
     } else if let Some(learned) = daemon.aging.why(node.id) {
-        let phase = if learned.is_settled { "" } else { ", observed only" };
-        explanation.guards.push(format!("threshold {}{phase}: {}", short(learned.step.age()), learned.why));
+        let threshold = learned.step.age();
+        let observed = match learned.observed_at < threshold {
+            true => format!(", observed at {}", short(learned.observed_at)),
+            false => String::new(),
+        };
+        explanation.guards.push(format!("threshold {}{observed}: {}", short(threshold), learned.why));
     }
     if let Some(refaults) = daemon.mind.state.refaults_this_minute(seen) {
         let allowed = daemon.settings.config.guard.refaults_per_minute;

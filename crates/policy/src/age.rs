@@ -223,9 +223,6 @@ const _: () = assert!(size_of::<Merged>() * MERGED.next_power_of_two() <= 1536);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ages {
     last: Option<Reading>,
-    /// The first reading of this group.
-    #[serde(default)]
-    since: Monotonic,
     /// Oldest first.
     merged: Vec<Merged>,
 }
@@ -236,11 +233,11 @@ impl Ages {
     /// unknown, as the two have no border between generations in common.
     pub fn add(&mut self, reading: Reading) -> Option<Promotions> {
         let Some(before) = self.last.take() else {
-            *self = Ages { since: reading.at(), last: Some(reading), merged: Vec::new() };
+            *self = Ages { last: Some(reading), merged: Vec::new() };
             return None;
         };
         if reading.last() < before.last() || reading.first() < before.first() {
-            *self = Ages { since: reading.at(), last: Some(reading), merged: Vec::new() };
+            *self = Ages { last: Some(reading), merged: Vec::new() };
             return None;
         }
         // For each age: bounds for the memory that was unused since these moments.
@@ -322,11 +319,6 @@ impl Ages {
     /// All memory at the last reading.
     pub fn memory(&self) -> Bytes {
         self.last.as_ref().map_or(Bytes::ZERO, Reading::memory)
-    }
-
-    /// How long the group was observed at the last aging.
-    pub fn reach(&self) -> Duration {
-        self.at().map_or(Duration::ZERO, |at| at.since(self.since))
     }
 
     /// When the last aging was; `None`: there is no reading.

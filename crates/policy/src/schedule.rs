@@ -121,10 +121,20 @@ const RULES_SHARE: u32 = 100;
 const JIFFIES: Duration = Duration::from_millis(20);
 
 impl RuleSchedule {
-    /// Returns those of the rules' ages whose groups must be aged now.
-    pub fn due(&mut self, now: Monotonic, ages: impl Iterator<Item = Duration>) -> Vec<Duration> {
+    /// Returns those of the ages whose groups must be aged now. `groups`: the age of each group, and
+    /// when it was last aged; `None`: it was not. A group that had another age before is aged next
+    /// when half of the new one has passed.
+    pub fn due(
+        &mut self,
+        now: Monotonic,
+        groups: impl Iterator<Item = (Duration, Option<Monotonic>)>,
+    ) -> Vec<Duration> {
         let before = core::mem::take(&mut self.next);
-        self.next = ages.map(|age| (age, before.get(&age).copied().unwrap_or(now))).collect();
+        for (age, last) in groups {
+            let first = last.map_or(now, |last| last + age / 2 + JIFFIES);
+            let next = before.get(&age).copied().unwrap_or(first);
+            self.next.entry(age).and_modify(|known| *known = next.min(*known)).or_insert(next);
+        }
         if now < self.rest {
             return Vec::new();
         }

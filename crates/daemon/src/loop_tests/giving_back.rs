@@ -5,7 +5,7 @@ use omr_policy::threshold::Step;
 
 use super::*;
 use crate::giving_back::GivingBack;
-use crate::thresholds::Learned;
+use crate::thresholds::{Learned, MEASURED_AT};
 
 /// A session that was used so many seconds ago.
 fn used(seconds: u64) -> Option<Facts> {
@@ -142,15 +142,18 @@ fn a_pause_sleep_and_a_preparation_end_giving_back() {
     assert!(machine.worker.is_stopped(), "five minutes");
 }
 
+const OBSERVED_AT: Duration = Duration::from_secs(960);
+
 impl Machine {
-    /// The aging thread has aged the group. It has this threshold, and this much of it is as old as
-    /// was asked. Returns the age that was asked for.
+    /// The aging thread has aged the group. Its threshold is 30 min, it is observed at 16 min, and
+    /// this much of it is as old as was asked. Returns the age that was asked for.
     fn age(&mut self, old: Bytes) -> Option<Duration> {
         let order = self.aging.try_next()?;
         let group = order.groups.iter().find(|group| group.path.as_os_str() == GROUP).expect("the group");
         let (id, older_than) = (group.id, group.older_than);
         let step = Step::not_below(Duration::from_secs(1800));
-        let learned = Learned { id, step, is_settled: false, is_observed: true, why: "a test".into() };
+        let learned =
+            Learned { id, step, observed_at: OBSERVED_AT, aged: None, is_observed: true, why: "a test".into() };
         self.aging.report(crate::aging_thread::Report {
             due: order.due,
             ages: order.ages,
@@ -193,7 +196,7 @@ fn while_everybody_is_away_younger_memory_leaves_and_the_threshold_is_back_at_on
     machine.set_available(200_000);
     pass(&mut machine, 302);
     ages.dedup();
-    assert_eq!((ages.as_slice(), machine.min_age()), (&[15, 8][..], 8));
+    assert_eq!((ages.as_slice(), machine.min_age()), (&[4, 16, 15, 8][..], 8), "first to measure its working set");
     let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) })["guards"].to_string();
     assert!(explained.contains("away: memory unused for 8 min, its threshold is 30 min"), "{explained}");
     let sweep = machine.begin_sweep();
@@ -222,7 +225,9 @@ fn for_a_hibernation_image_groups_are_aged_before_everybody_counts_as_away() {
         let mut machine = able_to_hibernate("goal = 'auto'");
         machine.daemon.giving_back.set_possible(true);
         machine.daemon.readings.hibernates = by;
-        // The ages that the group is aged for, in minutes.
+        machine.pass(2, 0);
+        assert_eq!(machine.age(Bytes::ZERO), Some(MEASURED_AT));
+        // The ages that the group is aged for, in minutes, but for the one at which it is observed.
         let mut unseen = |seconds| {
             machine.daemon.readings.presence = used(seconds);
             let mut ages = Vec::new();
@@ -230,6 +235,7 @@ fn for_a_hibernation_image_groups_are_aged_before_everybody_counts_as_away() {
                 machine.pass(1, 0);
                 ages.extend(machine.age(Bytes::mib(32)).map(|age| age.as_secs() / 60));
             }
+            ages.retain(|age| age * 60 != OBSERVED_AT.as_secs());
             ages.dedup();
             (ages, machine.min_age())
         };
@@ -254,19 +260,11 @@ fn for_a_hibernation_image_groups_are_aged_before_everybody_counts_as_away() {
 }
 
 #[test]
-fn a_group_in_its_warm_up_is_aged_ahead_as_well() {
-    let first_ages = |seconds| {
-        let mut machine = able_to_hibernate("goal = 'auto'");
-        machine.daemon.giving_back.set_possible(true);
-        machine.daemon.readings.hibernates = Some(HibernatesBy::Lid);
-        machine.daemon.readings.presence = used(seconds);
-        // Groups are first aged for their history after five minutes.
-        machine.pass(200, 0);
-        assert_eq!(machine.min_age(), 480);
-        machine.aging.try_next().map(|order| order.ages)
-    };
-    assert_eq!(first_ages(241), Some(vec![Duration::from_secs(240)]));
-    assert_eq!(first_ages(0), None, "the control");
+fn a_new_group_is_aged_at_once_and_its_threshold_is_the_longest() {
+    let mut machine = able_to_hibernate("goal = 'auto'");
+    machine.pass(2, 0);
+    assert_eq!(machine.min_age(), 480);
+    assert_eq!(machine.aging.try_next().map(|order| order.ages), Some(vec![MEASURED_AT]));
 }
 
 #[test]

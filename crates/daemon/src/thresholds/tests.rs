@@ -20,7 +20,6 @@ struct Learning {
     id: GroupId,
     minute: u64,
     swapped_in: Bytes,
-    reach: Duration,
     disturbed: Option<Monotonic>,
 }
 
@@ -32,7 +31,7 @@ impl Learning {
     fn of(dir: &Path, id: GroupId, path: &str, wall: u64) -> Self {
         let mut thresholds = Thresholds::load(dir, at(0));
         thresholds.retain([(id, Path::new(path))].into_iter(), &Slo::default(), wall);
-        Learning { thresholds, id, minute: 0, swapped_in: Bytes::ZERO, reach: minutes(600), disturbed: None }
+        Learning { thresholds, id, minute: 0, swapped_in: Bytes::ZERO, disturbed: None }
     }
 
     /// A minute in which this much was promoted at the ages up to 4 min.
@@ -43,7 +42,6 @@ impl Learning {
         let seen = Seen {
             at: at(self.minute),
             promotions: Some(Promotions { over: minutes(1), bounds }),
-            reach: self.reach,
             in_use: Bounds { least: Bytes::mib(500), most: Bytes::mib(500) },
         };
         self.see(&seen)
@@ -53,7 +51,7 @@ impl Learning {
         let stalled = Some(Duration::ZERO);
         let counters = Counters { size: Bytes::mib(1024), swapped_in: Some(self.swapped_in), stalled };
         self.thresholds.observe(self.id, Path::new(PATH), seen, counters, &Terms::default(), self.disturbed);
-        self.thresholds.learned().pop().expect("the group")
+        self.thresholds.learned(&Slo::default(), at(self.minute)).pop().expect("the group")
     }
 
     fn reclaim(&mut self, path: &str, bytes: Bytes, unused_for: Duration) {
@@ -76,24 +74,57 @@ fn dir() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_quiet_group_comes_down_and_is_settled_from_8_min_on() {
+fn a_group_is_observed_at_short_ages_until_its_threshold_is_there() {
     let dir = dir();
     let mut group = Learning::new(dir.path());
-    for minute in 0..12 {
+    for minute in 0..10 {
         let learned = group.minute(Bytes::ZERO);
-        assert!(!learned.is_settled, "minute {minute}: {learned:?}");
+        assert_eq!((learned.step, learned.observed_at), (Step::MOST, MEASURED_AT), "minute {minute}");
     }
-    let mut settled = Vec::new();
-    for _ in 0..10 {
-        let learned = group.minute(Bytes::ZERO);
-        settled.push((learned.step.age(), learned.is_settled));
-    }
-    assert!(settled.iter().all(|(age, settled)| *settled == (*age <= minutes(8))), "{settled:?}");
-    assert_eq!(settled.last(), Some(&(minutes(2), true)));
-    // What broke the objective is settled, too.
+    let ages: Vec<_> = (0..10).map(|_| group.minute(Bytes::ZERO)).map(|of| (of.step.age(), of.observed_at)).collect();
+    assert!(ages.iter().all(|(age, observed)| *observed == MEASURED_AT.min(*age)), "{ages:?}");
+    assert_eq!(ages.last(), Some(&(minutes(2), minutes(2))));
+    // It broke the objective up to 4 min.
     let learned = group.minute(Bytes::mib(2));
-    assert_eq!((learned.step.age(), learned.is_settled), (minutes(8), true));
+    assert_eq!((learned.step.age(), learned.observed_at), (minutes(8), minutes(8)));
     assert!(learned.why.starts_with("too much came back: memory unused for 2 min"), "{}", learned.why);
+}
+
+/// W is what was used within two minutes. An interval of eight does not tell that.
+#[test]
+fn the_working_set_is_measured_first_and_again_after_an_hour() {
+    let dir = dir();
+    let mut group = Learning::new(dir.path());
+    group.minute(Bytes::ZERO);
+    let learned = |group: &Learning, minutes| {
+        let mut learned = group.thresholds.learned(&Slo::default(), at(group.minute + minutes));
+        learned.pop().expect("the group")
+    };
+    assert_eq!(learned(&group, 0).observed_at, MEASURED_AT, "nothing was measured");
+    // At 4 min the objective is broken, so it is observed at 15 min: aged every 8 min.
+    group.minute(Bytes::mib(2));
+    assert_eq!(learned(&group, 0).observed_at, minutes(16));
+    // 0.2 % of 500 MiB is 1 MiB a minute. In this interval 900 MiB were used, which is no reason to allow more.
+    let mut long = |promoted: Bytes, in_use: Bytes| {
+        group.minute += 4;
+        let mut bounds = [Bounds::default(); AGES.len()];
+        bounds[..6].fill(Bounds { least: promoted, most: promoted });
+        let promotions = Some(Promotions { over: minutes(4), bounds });
+        let in_use = Bounds { least: Bytes::ZERO, most: in_use };
+        let seen = Seen { at: at(group.minute), promotions, in_use };
+        group.see(&seen)
+    };
+    let why = long(Bytes::mib(3), Bytes::mib(900)).why;
+    assert!(why.contains("observed only"), "{why}");
+    let why = (0..4).map(|_| long(Bytes::mib(3), Bytes::mib(900))).last().expect("a report").why;
+    assert!(why.contains("of the 500 MiB in use"), "{why}");
+    // No more than was used at all.
+    let why = long(Bytes::mib(3), Bytes::mib(10)).why;
+    assert!(why.contains("of the 10.0 MiB in use"), "{why}");
+    let step = learned(&group, 0).step.age();
+    let stale = STALE.max(4 * step).as_secs() / 60;
+    assert!(learned(&group, stale - 25).observed_at > MEASURED_AT);
+    assert_eq!(learned(&group, stale).observed_at, MEASURED_AT);
 }
 
 #[test]
@@ -108,9 +139,10 @@ fn memory_that_omr_reclaimed_is_no_promotion() {
         group.minute(Bytes::mib(9)).step
     };
     assert_eq!(step(Some((PATH, minutes(5)))), Step::LEAST);
-    // The controls: nothing was reclaimed, or memory of any age.
+    // The control: nothing was reclaimed.
     assert!(step(None) > Step::LEAST);
-    assert!(step(Some((PATH, Duration::ZERO))) > Step::LEAST);
+    // Memory of any age was: nobody knows whether something was promoted.
+    assert_eq!(step(Some((PATH, Duration::ZERO))), Step::LEAST);
     // The group above lost memory. Nobody knows how much of that was this group's.
     assert_eq!(step(Some(("system.slice", minutes(5)))), Step::LEAST);
     // A group below has generations of its own.
@@ -122,7 +154,6 @@ fn memory_that_comes_back_from_swap_raises_it() {
     let dir = dir();
     let mut group = Learning::new(dir.path());
     group.settle();
-    group.reach = Duration::ZERO;
     group.swapped_in = Bytes::mib(1);
     assert_eq!(group.minute(Bytes::ZERO).step, Step::LEAST, "within the objective");
     group.swapped_in = Bytes::mib(3);
@@ -162,9 +193,9 @@ fn an_aging_of_which_nothing_is_known_moves_nothing() {
     for _ in 0..200 {
         group.minute += 1;
         let in_use = Bounds { least: Bytes::mib(500), most: Bytes::mib(500) };
-        let seen = Seen { at: at(group.minute), promotions: None, reach: minutes(600), in_use };
+        let seen = Seen { at: at(group.minute), promotions: None, in_use };
         let learned = group.see(&seen);
-        assert_eq!((learned.step, learned.is_settled), (before, false));
+        assert_eq!(learned.step, before);
     }
     // The control: after an hour of quiet it goes down.
     assert!((0..62).map(|_| group.minute(Bytes::ZERO).step).last().expect("a minute") < before);
@@ -177,7 +208,7 @@ fn an_aging_that_made_no_generation_forgets_nothing() {
     let dir = dir();
     let at_last = |group: &Learning| {
         let in_use = Bounds { least: Bytes::mib(500), most: Bytes::mib(500) };
-        Seen { at: at(group.minute), promotions: None, reach: minutes(600), in_use }
+        Seen { at: at(group.minute), promotions: None, in_use }
     };
     let mut group = Learning::new(dir.path());
     group.settle();
@@ -199,13 +230,13 @@ fn a_threshold_is_kept_by_name_over_a_restart() {
     group.thresholds.save(WALL);
     let mut again = Learning::of(dir.path(), GroupId(99), PATH, WALL + 60);
     assert_eq!(again.minute(Bytes::ZERO).step, Step::LEAST);
-    assert!(again.minute(Bytes::ZERO).is_settled, "after a minute it goes on");
+    assert!(again.minute(Bytes::ZERO).is_observed, "after a minute it goes on");
     // After an hour, and where the clock was set back, it is observed first.
     for wall in [WALL + 3600, WALL - 3600] {
         let mut again = Learning::of(dir.path(), GROUP, PATH, wall);
         again.minute(Bytes::ZERO);
         let learned = again.minute(Bytes::ZERO);
-        assert_eq!((learned.step, learned.is_settled), (Step::LEAST, false), "{learned:?}");
+        assert_eq!((learned.step, learned.is_observed), (Step::LEAST, false), "{learned:?}");
     }
     // The control: another name.
     let mut other = Learning::of(dir.path(), GROUP, "system.slice/web.service", WALL + 60);
@@ -225,8 +256,8 @@ fn a_group_that_is_made_anew_each_minute_keeps_its_threshold() {
     assert_eq!(group.thresholds.absent.len(), 1, "{:?}", group.thresholds.absent.keys());
     // What it learned before is not in force before it was seen twice.
     let mut again = Learning { id: GroupId(119), ..group };
-    let learned = again.thresholds.learned().pop().expect("the group");
-    assert!(!learned.is_observed && !learned.is_settled, "{learned:?}");
+    let learned = again.thresholds.learned(&Slo::default(), at(0)).pop().expect("the group");
+    assert!(!learned.is_observed, "{learned:?}");
     assert!(!again.minute(Bytes::ZERO).is_observed);
     let mut group = Learning { id: GROUP, ..again };
     group.thresholds.retain([(GROUP, Path::new(PATH))].into_iter(), &Slo::default(), WALL + 1200);
@@ -244,7 +275,7 @@ fn a_wrong_file_is_left_out_as_a_whole() {
     assert_eq!(read(&file).map(|groups| groups.len()), Ok(1));
     let half = &good[..good.len() / 2];
     for wrong in
-        ["", "{}", half, &good.replacen("\"version\":1", "\"version\":2", 1), &good.replace("\"step\":0", "\"step\":9")]
+        ["", "{}", half, &good.replacen("\"version\":2", "\"version\":3", 1), &good.replace("\"step\":0", "\"step\":9")]
     {
         fs::write(&file, wrong).expect("written");
         assert!(read(&file).is_err(), "{wrong}");

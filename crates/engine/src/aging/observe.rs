@@ -91,11 +91,6 @@ impl Node {
         self.latest.as_ref()
     }
 
-    /// Returns how long the group was observed at the last aging.
-    pub fn reach(&self) -> Duration {
-        self.ages.reach()
-    }
-
     /// Returns the anonymous and shared memory.
     pub fn memory(&self) -> Bytes {
         self.ages.memory()

@@ -40,7 +40,7 @@ impl Evidence {
                 match verdicts.at(step) {
                     Verdict::Kept => self.kept[slot][step.index()] += part,
                     Verdict::Broken => self.broken[slot][step.index()] += part,
-                    Verdict::Unknown => {}
+                    Verdict::Unclear | Verdict::Unknown => {}
                 }
             }
             left -= u64::from(part);

@@ -9,8 +9,8 @@ pub const STEPS: usize = 9;
 
 /// Minutes. Each age is about twice the one before, and is one of [`AGES`](crate::age::AGES).
 ///
-/// MGLRU keeps four generations. A group that is aged every half of its threshold has borders
-/// between generations at the threshold and at half of it. So memory as old as the threshold can be
+/// MGLRU keeps four generations. A group that is aged in steps of the next shorter age has borders
+/// between generations at that age and at twice of it. So memory as old as the threshold can be
 /// reclaimed, and the next shorter age is judged exactly.
 const MINUTES: [u64; STEPS] = [2, 4, 8, 15, 30, 60, 120, 240, 480];
 
@@ -57,6 +57,13 @@ impl Step {
 
     pub(super) fn index(self) -> usize {
         usize::from(self.0)
+    }
+
+    /// The age for which a group is aged that is observed at this step. It is twice the next shorter
+    /// age, so that an aging every half of it judges that exactly: 16 min instead of 15 min, and the
+    /// ages themselves elsewhere.
+    pub fn observed(self) -> Duration {
+        self.shorter().map_or(self.age(), |shorter| 2 * shorter.age())
     }
 
     /// The bit of this age in a mask.

@@ -23,10 +23,7 @@ pub const SMALL_PAGES: u64 = 8;
 pub struct Promoted {
     /// The age. It need not be on the grid.
     pub age: Duration,
-    /// The amount in the interval, without memory that was only reclaimed. Memory that was older
-    /// than `age` when the interval began is the least. The most is the memory that was older than
-    /// `age` less the interval's length, as it may have reached the age before it was used. (In a
-    /// simulated load with agings every 10 min, a most without that broke P in 20 % of the time.)
+    /// The amount in the interval, without memory that was only reclaimed.
     pub bytes: Bounds,
 }
 
@@ -41,14 +38,11 @@ pub struct Interval {
     /// include those at a longer one, so an age on the grid that is left out has at most the
     /// promotions of the next shorter age here.
     pub promoted: Vec<Promoted>,
-    /// How long the group was observed. At longer ages, the most of the promotions is that of a
-    /// shorter age: it can show that P was kept, but not that P was broken.
-    pub reach: Duration,
     /// Memory that came back from swap. It was reclaimed at an age near the threshold, so it counts
     /// as promoted at the threshold and at shorter ages.
     pub swapped_in: Bytes,
-    /// W: memory used within 2 min; `None`: unknown.
-    pub working_set: Option<Bounds>,
+    /// W: memory used within 2 min, at least; `None`: unknown.
+    pub working_set: Option<Bytes>,
     /// The share of time in which some task of the group waited for memory (PSI some); `None`:
     /// unknown.
     pub stalled: Option<Permyriad>,
@@ -59,10 +53,17 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The most that was promoted at an age; `None`: unknown.
+    /// The most that was promoted at an age: at most what was promoted at a shorter age. `None`:
+    /// unknown.
     fn most(&self, step: Step) -> Option<Bytes> {
         let shorter = self.promoted.iter().filter(|promoted| promoted.age <= step.age());
         shorter.map(|promoted| promoted.bytes.most).min()
+    }
+
+    /// The least that was promoted at an age: at least what was promoted at a longer age.
+    fn least(&self, step: Step) -> Bytes {
+        let longer = self.promoted.iter().filter(|promoted| promoted.age >= step.age());
+        longer.map(|promoted| promoted.bytes.least).max().unwrap_or_default()
     }
 }
 
@@ -71,9 +72,11 @@ impl Interval {
 pub(super) enum Verdict {
     /// The most of the promotions was within P.
     Kept,
-    /// The most of the promotions was above P, at this or a longer age.
+    /// The least of the promotions was above P, at this or a longer age.
     Broken,
-    /// Neither can be said.
+    /// The promotions are between bounds, and P is between them.
+    Unclear,
+    /// Some promotions or the working set are unknown.
     Unknown,
 }
 
@@ -103,14 +106,13 @@ pub(super) struct Window {
     work: u64,
     /// The largest working set, in KiB.
     largest: u64,
-    /// The most that was promoted at each age, in KiB.
-    promoted: [u32; STEPS],
+    /// The least and the most that was promoted at each age, in KiB.
+    least: [u32; STEPS],
+    most: [u32; STEPS],
     /// Memory that came back from swap while the threshold was at least at each age, in KiB.
     swapped_in: [u32; STEPS],
     /// A mask of the ages at which the promotions of some interval are unknown.
     missing: u16,
-    /// A mask of the ages that are longer than the group was observed in some interval.
-    beyond: u16,
 }
 
 const ALL: u16 = (1 << STEPS) - 1;
@@ -123,29 +125,27 @@ impl Window {
         let length = millis(seen.length);
         self.length = self.length.saturating_add(length);
         let Some(working_set) = seen.working_set else { return self.lose() };
-        // The least, as promotions weigh more in a smaller working set.
-        let working_set = working_set.least.0 >> 10;
+        let working_set = working_set.0 >> 10;
         self.known = self.known.saturating_add(length);
         self.work = self.work.saturating_add(working_set.saturating_mul(length));
         self.largest = self.largest.max(working_set);
         for step in Step::all() {
-            if step.age() > seen.reach {
-                self.beyond |= step.bit();
+            add(&mut self.least[step.index()], seen.least(step).0 >> 10);
+            match seen.most(step) {
+                Some(most) => add(&mut self.most[step.index()], most.0.div_ceil(1024)),
+                None => self.missing |= step.bit(),
             }
-            let Some(most) = seen.most(step) else {
-                self.missing |= step.bit();
-                continue;
-            };
-            add_kib(&mut self.promoted[step.index()], most);
         }
         for step in Step::all().filter(|step| *step <= threshold) {
-            add_kib(&mut self.swapped_in[step.index()], seen.swapped_in);
+            add(&mut self.swapped_in[step.index()], seen.swapped_in.0 >> 10);
         }
     }
 
-    /// All that was promoted at an age, in KiB.
-    fn all_promoted(&self, step: Step) -> u128 {
-        u128::from(self.promoted[step.index()]) + u128::from(self.swapped_in[step.index()])
+    /// All that was promoted at an age, at least and at most, in KiB. What came back from swap is
+    /// known.
+    fn promoted(&self, step: Step) -> (u128, u128) {
+        let known = u128::from(self.swapped_in[step.index()]);
+        (known + u128::from(self.least[step.index()]), known + u128::from(self.most[step.index()]))
     }
 
     /// Some time of the window is unknown at every age.
@@ -167,23 +167,24 @@ impl Window {
         let mut verdicts = [Verdict::Unknown; STEPS];
         let mut is_broken = false;
         for step in Step::all().rev() {
-            let is_above = self.all_promoted(step) * MILLION_MINUTES > allowed;
-            let is_back = u128::from(self.swapped_in[step.index()]) * MILLION_MINUTES > allowed;
-            is_broken |= is_back || (is_above && self.beyond & step.bit() == 0);
+            let (least, most) = self.promoted(step);
+            is_broken |= least * MILLION_MINUTES > allowed;
             verdicts[step.index()] = match is_broken {
                 true => Verdict::Broken,
-                false if is_above || self.missing & step.bit() != 0 => Verdict::Unknown,
+                false if self.missing & step.bit() != 0 => Verdict::Unknown,
+                false if most * MILLION_MINUTES > allowed => Verdict::Unclear,
                 false => Verdict::Kept,
             };
         }
         Verdicts(verdicts)
     }
 
-    /// The most that was promoted at an age, per minute of the known time. Where that is unknown,
-    /// it is the most that is known of longer ages.
-    pub fn per_minute(&self, step: Step) -> Bytes {
-        let promoted = Step::all().skip(step.index()).map(|step| self.all_promoted(step)).max().unwrap_or_default();
-        let kib = promoted * 60_000 / u128::from(self.known.max(1));
+    /// What was promoted at an age, per minute of the known time: the least where that broke P, the
+    /// most otherwise. Where the most is unknown, it is the most that is known of longer ages.
+    pub fn per_minute(&self, step: Step, verdict: Verdict) -> Bytes {
+        let promoted = Step::all().skip(step.index()).map(|step| self.promoted(step));
+        let promoted = promoted.map(|(least, most)| if verdict == Verdict::Broken { least } else { most });
+        let kib = promoted.max().unwrap_or_default() * 60_000 / u128::from(self.known.max(1));
         Bytes::kib(u64::try_from(kib).map_or(u64::MAX >> 10, |kib| kib.min(u64::MAX >> 10)))
     }
 
@@ -197,10 +198,10 @@ impl Window {
         self.length < millis(SMALL_TIME)
             && self.known <= self.length
             && u128::from(self.work) <= u128::from(self.largest) * u128::from(self.known)
-            && (self.missing | self.beyond) & !ALL == 0
+            && self.missing & !ALL == 0
     }
 }
 
-fn add_kib(sum: &mut u32, bytes: Bytes) {
-    *sum = sum.saturating_add(u32::try_from(bytes.0.div_ceil(1024)).unwrap_or(u32::MAX));
+fn add(sum: &mut u32, kib: u64) {
+    *sum = sum.saturating_add(u32::try_from(kib).unwrap_or(u32::MAX));
 }

@@ -6,9 +6,9 @@
 //! at each age are known without taking anything, so a shorter T is judged before it is used.
 //!
 //! * A new group has the longest T and is observed for a **warm-up** of 10 min.
-//! * T goes **down** by one step of the [grid](Step) when the next shorter age kept P in this
-//!   interval, in K = 98 % of the last day (or of what is known of it), and has not broken P for an
-//!   hour.
+//! * T goes **down** by a step of the [grid](Step) for each minute of an interval, to ages that kept
+//!   P in this interval, in K = 98 % of the last day (or of what is known of it), and have not
+//!   broken P for an hour.
 //! * T goes **up** at once when it broke P, to the shortest age that has not broken P in that
 //!   interval, or to the longest if all did. The ages below broke P, so T stays for an hour. The hour begins anew
 //!   each time the next shorter age breaks P. So the controller is monotonic: more promotions
@@ -17,8 +17,13 @@
 //!   loads, that would hold 0 to 3 % more.)
 //! * Stalls of the group, a used-up write budget and swap at its floor are **brakes**: T does not
 //!   go down.
-//! * Always the *most* of the promotions and the *least* of the working set count. An interval in
-//!   which either is **unknown** never lowers T, and counts neither as kept nor as broken.
+//! * Promotions are known between bounds. P is kept if the *most* keeps it, and broken if the
+//!   *least* breaks it. Everything between is **unclear**. An interval in which an age is unclear, or
+//!   of which something is unknown, never lowers T to that age, and counts neither as kept nor as
+//!   broken. What comes back from swap is known exactly, so a T in force that breaks P is found out.
+//! * A group is **observed** at the shortest age from 4 min on whose next shorter age does not break
+//!   P too often ([`Threshold::observed_at`]). An aging every half of that age judges the next
+//!   shorter age exactly, and what keeps P there keeps it at each longer age.
 //!
 //! Groups below [`SMALL`] are judged over [`SMALL_TIME`], with [`SMALL_PAGES`] promotions free.
 //! Where the sum is above what the whole time allows, T goes up before its end.
@@ -26,8 +31,8 @@
 //! Sources: the objective, K, the warm-up and the rule for spikes are Google's (Lagar-Cavilla et
 //! al., "Software-Defined Far Memory in Warehouse-Scale Computers", ASPLOS'19); there T is the
 //! larger of a percentile of the best ages so far and the best age of the last minute. Here T moves
-//! by steps, as the four generations of MGLRU tell exactly only about ages near T (`lru_gen`, Linux
-//! 6.1 and later).
+//! by steps, as the four generations of MGLRU tell exactly only about the age at which a group is
+//! observed (`lru_gen`, Linux 6.1 and later).
 
 mod evidence;
 mod grid;
@@ -53,6 +58,13 @@ pub use slo::{PromotionRate, Slo};
 pub const STAY: Duration = Duration::from_secs(3600);
 /// T does not go down while tasks of the group wait for memory in more than 0.1 % of the time.
 pub const STALL: Permyriad = Permyriad(10);
+/// Where the age that should be judged is unclear for this time, and for twice the age at which the
+/// group is observed, that is in vain.
+const DOUBT: Duration = Duration::from_secs(1800);
+/// The time in seconds until an age is looked at again that was observed in vain: [`STAY`].
+const IN_VAIN: u16 = 3600;
+/// In an interval, T goes down by a step for each part of this length, and by one at least.
+const PACE: Duration = Duration::from_secs(60);
 /// After an absence of this length, the group is observed for the warm-up again.
 pub const ABSENCE: Duration = Duration::from_secs(600);
 
@@ -67,6 +79,11 @@ pub struct Threshold {
     observed: u64,
     /// The time since each age last broke P, in milliseconds, up to [`STAY`].
     calm: [u32; STEPS],
+    /// For how long the age that observation should judge has been unclear in a row, in
+    /// milliseconds.
+    unclear: u64,
+    /// The time for which each age is not looked at, in seconds, up to [`STAY`].
+    in_vain: [u16; STEPS],
     evidence: Evidence,
     window: Window,
 }
@@ -79,6 +96,8 @@ impl Threshold {
             step: slo.most,
             observed: 0,
             calm: [calm; STEPS],
+            unclear: 0,
+            in_vain: [0; STEPS],
             evidence: Evidence::default(),
             window: Window::default(),
         }
@@ -87,6 +106,21 @@ impl Threshold {
     /// The threshold in force.
     pub fn step(&self) -> Step {
         self.step
+    }
+
+    /// The age at which the group is to be observed: aged every half of it. At T or below.
+    ///
+    /// It is the shortest from 4 min on of which the next shorter age may become T: that has not
+    /// broken P for an hour, nor too often in the last day, and was not observed in vain. So the search for T begins at short
+    /// ages, where an answer takes minutes, and goes on at longer ones, where it takes as long as
+    /// these ages. Where it is T, memory as old as T is known and can be reclaimed.
+    pub fn observed_at(&self, slo: &Slo) -> Step {
+        let is_open = |step: Step| {
+            let is_calm = self.calm(step) >= STAY && self.in_vain[step.index()] == 0;
+            step >= slo.least && is_calm && self.kept(step).is_none_or(|kept| kept >= slo.kept)
+        };
+        let open = Step::all().find(|step| step.shorter().is_some_and(is_open));
+        open.unwrap_or(Step::MOST).min(self.step)
     }
 
     /// The share of the last day in which an age kept P; `None`: nothing is known.
@@ -123,13 +157,17 @@ impl Threshold {
         let small = seen.size < SMALL;
         let full = !small || self.window.length >= millis(SMALL_TIME);
         let verdicts = self.window.judge(slo, small, full);
+        let observed = self.observed_at(slo);
         self.pass(seen.length, &verdicts);
+        if full {
+            self.doubt(observed, &verdicts);
+        }
         if full && left.is_zero() {
             self.evidence.add(Duration::from_millis(self.window.length), &verdicts);
         }
         let (to, reason) = if verdicts.at(from) == Verdict::Broken {
             let best = verdicts.best().unwrap_or(slo.most).min(slo.most);
-            (best.max(from), Reason::Broke(self.figures(slo, from)))
+            (best.max(from), Reason::Broke(self.figures(slo, from, &verdicts)))
         } else if !full {
             let left = SMALL_TIME.saturating_sub(Duration::from_millis(self.window.length));
             (from, Reason::Gathering { left })
@@ -155,25 +193,59 @@ impl Threshold {
         }
     }
 
-    /// Goes down by one step if nothing speaks against it.
-    fn lower(&self, slo: &Slo, seen: &Interval, verdicts: &Verdicts) -> (Step, Reason) {
-        let stay = |reason| (self.step, reason);
-        let Some(next) = self.step.shorter().filter(|&next| next >= slo.least) else {
-            return stay(Reason::Shortest(self.figures(slo, self.step)));
+    /// Takes in whether the group is observed in vain: agings come too late for the age at which it
+    /// is observed, as on a busy machine. It is observed at a longer age then.
+    fn doubt(&mut self, observed: Step, verdicts: &Verdicts) {
+        let time = u16::try_from(self.window.length / 1000).unwrap_or(u16::MAX);
+        self.in_vain.iter_mut().for_each(|left| *left = left.saturating_sub(time));
+        let Some(judged) = observed.shorter() else { return };
+        self.unclear = match verdicts.at(judged) {
+            Verdict::Unclear => self.unclear.saturating_add(self.window.length),
+            Verdict::Kept | Verdict::Broken | Verdict::Unknown => 0,
         };
-        let figures = self.figures(slo, next);
-        let Some(stalled) = seen.stalled else { return stay(Reason::Unknown) };
+        if self.unclear > millis(DOUBT.max(2 * observed.age())) {
+            (self.unclear, self.in_vain[judged.index()]) = (0, IN_VAIN);
+        }
+    }
+
+    /// Goes down as far as nothing speaks against it.
+    fn lower(&self, slo: &Slo, seen: &Interval, verdicts: &Verdicts) -> (Step, Reason) {
+        let mut moved = None;
+        for _ in 0..(self.window.length / millis(PACE)).clamp(1, STEPS as u64) {
+            let from = moved.as_ref().map_or(self.step, |(to, _)| *to);
+            match self.next_below(from, slo, seen, verdicts) {
+                Ok((to, figures)) => moved = Some((to, Reason::Kept(figures))),
+                Err(reason) => return moved.unwrap_or((self.step, reason)),
+            }
+        }
+        moved.unwrap_or((self.step, Reason::Unknown))
+    }
+
+    /// The next shorter age, or why the threshold must not go down to it.
+    fn next_below(
+        &self,
+        step: Step,
+        slo: &Slo,
+        seen: &Interval,
+        verdicts: &Verdicts,
+    ) -> Result<(Step, Figures), Reason> {
+        let Some(next) = step.shorter().filter(|&next| next >= slo.least) else {
+            return Err(Reason::Shortest(self.figures(slo, step, verdicts)));
+        };
+        let figures = self.figures(slo, next, verdicts);
+        let stalled = seen.stalled.ok_or(Reason::Unknown)?;
         match verdicts.at(next) {
-            Verdict::Unknown => return stay(Reason::Unknown),
-            Verdict::Broken => return stay(Reason::WouldBreak(figures)),
+            Verdict::Unknown => return Err(Reason::Unknown),
+            Verdict::Unclear => return Err(Reason::Unclear(figures)),
+            Verdict::Broken => return Err(Reason::WouldBreak(figures)),
             Verdict::Kept => {}
         }
-        let calm = Duration::from_millis(u64::from(self.calm[next.index()]));
+        let calm = self.calm(next);
         if calm < STAY {
-            return stay(Reason::BrokeLately { left: STAY - calm, figures });
+            return Err(Reason::BrokeLately { left: STAY - calm, figures });
         }
         if figures.kept.is_none_or(|kept| kept < slo.kept) {
-            return stay(Reason::BrokeOften { needed: slo.kept, figures });
+            return Err(Reason::BrokeOften { needed: slo.kept, figures });
         }
         let brake = if stalled > STALL {
             Some(Brake::Stall { share: stalled, allowed: STALL })
@@ -183,15 +255,20 @@ impl Threshold {
             seen.swap_at_floor.then_some(Brake::SwapFloor)
         };
         match brake {
-            Some(brake) => stay(Reason::Braked { brake, figures }),
-            None => (next, Reason::Kept(figures)),
+            Some(brake) => Err(Reason::Braked { brake, figures }),
+            None => Ok((next, figures)),
         }
     }
 
-    fn figures(&self, slo: &Slo, step: Step) -> Figures {
+    /// The time since an age last broke P, up to [`STAY`].
+    fn calm(&self, step: Step) -> Duration {
+        Duration::from_millis(u64::from(self.calm[step.index()]))
+    }
+
+    fn figures(&self, slo: &Slo, step: Step, verdicts: &Verdicts) -> Figures {
         Figures {
             age: step.age(),
-            promoted: self.window.per_minute(step),
+            promoted: self.window.per_minute(step, verdicts.at(step)),
             working_set: self.window.working_set(),
             allowed: slo.promotions,
             kept: self.evidence.kept(step),

@@ -26,7 +26,8 @@ pub struct Move {
 pub struct Figures {
     /// T: the age.
     pub age: Duration,
-    /// R: the most that was promoted at this age, per minute.
+    /// R: what was promoted at this age, per minute: the least where that broke P, the most
+    /// otherwise.
     pub promoted: Bytes,
     /// W: the mean working set, at least.
     pub working_set: Bytes,
@@ -73,6 +74,8 @@ pub enum Reason {
     },
     /// Promotions at the next shorter age, the working set or the stalls are unknown.
     Unknown,
+    /// The next shorter age may have kept P or broken it.
+    Unclear(Figures),
     /// The threshold, which these figures are of, is the shortest that is allowed.
     Shortest(Figures),
     /// The next shorter age would have broken P in this interval.
@@ -130,6 +133,7 @@ impl fmt::Display for Reason {
             Reason::WarmingUp { left } => write!(f, "observed only, for another {}", short(*left)),
             Reason::Gathering { left } => write!(f, "a small group, judged in {}", short(*left)),
             Reason::Unknown => write!(f, "promotions, working set or stalls are unknown"),
+            Reason::Unclear(figures) => write!(f, "it is unclear how much would come back, at most: {figures}"),
             Reason::Shortest(figures) => write!(f, "the shortest threshold that is allowed: {figures}"),
             Reason::WouldBreak(figures) => write!(f, "too much would come back: {figures}"),
             Reason::BrokeLately { left, figures } => {

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::evidence::Evidence;
 use super::grid::{STEPS, Step};
 use super::interval::Window;
-use super::{STAY, Threshold};
+use super::{IN_VAIN, STAY, Threshold};
 
 /// The version of this form. Another version is refused as a whole.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,6 +20,8 @@ pub(super) struct Saved {
     step: Step,
     observed: u64,
     calm: [u32; STEPS],
+    unclear: u64,
+    in_vain: [u16; STEPS],
     evidence: Evidence,
     window: Window,
 }
@@ -45,26 +47,29 @@ impl fmt::Display for Refused {
 impl core::error::Error for Refused {}
 
 impl From<Threshold> for Saved {
-    fn from(Threshold { step, observed, calm, evidence, window }: Threshold) -> Self {
-        Saved { version: VERSION, step, observed, calm, evidence, window }
+    fn from(Threshold { step, observed, calm, unclear, in_vain, evidence, window }: Threshold) -> Self {
+        Saved { version: VERSION, step, observed, calm, unclear, in_vain, evidence, window }
     }
 }
 
 impl TryFrom<Saved> for Threshold {
     type Error = Refused;
 
-    fn try_from(Saved { version, step, observed, calm, evidence, window }: Saved) -> Result<Self, Refused> {
+    fn try_from(
+        Saved { version, step, observed, calm, unclear, in_vain, evidence, window }: Saved,
+    ) -> Result<Self, Refused> {
         if version != VERSION {
             return Err(Refused::Version(version));
         }
         let valid = [
             (calm.iter().all(|&time| u64::from(time) <= millis(STAY)), "calm"),
+            (in_vain.iter().all(|&left| left <= IN_VAIN), "in_vain"),
             (evidence.is_valid(), "evidence"),
             (window.is_valid(), "window"),
         ];
         match valid.into_iter().find(|(is_valid, _)| !is_valid) {
             Some((_, part)) => Err(Refused::Range(part)),
-            None => Ok(Threshold { step, observed, calm, evidence, window }),
+            None => Ok(Threshold { step, observed, calm, unclear, in_vain, evidence, window }),
         }
     }
 }

@@ -286,9 +286,8 @@ impl Model {
                     .zip(promoted)
                     .map(|(step, mib)| Promoted { age: step.age(), bytes: exact(mib) })
                     .collect(),
-                reach: seconds(now),
                 swapped_in: Bytes::ZERO,
-                working_set: Some(exact(in_use)),
+                working_set: Some(Bytes::mib(in_use)),
                 stalled: Some(Permyriad::ZERO),
                 write_budget_used: false,
                 swap_at_floor: false,

@@ -117,7 +117,7 @@ fn groups_under_a_rule_are_aged_twice_in_the_time_it_asks_for_each_by_itself() {
         // One rule goes and comes back: its groups are aged at once.
         let ages =
             [seconds(120), seconds(20)].into_iter().filter(|age| *age == seconds(120) || !(30..=95).contains(&second));
-        for age in beats.due(at(second), ages) {
+        for age in beats.due(at(second), ages.map(|age| (age, None))) {
             agings.push((age.as_secs(), second));
             beats.spent(at(second), ms(20));
         }
@@ -127,13 +127,36 @@ fn groups_under_a_rule_are_aged_twice_in_the_time_it_asks_for_each_by_itself() {
     assert_eq!(of(20), [0, 11, 22, 96, 107, 118, 129]);
 }
 
+/// A group whose age has changed is not aged twice in a row: the kernel would merge a generation
+/// for one that says nothing.
+#[test]
+fn a_group_with_a_new_age_is_aged_when_half_of_it_has_passed() {
+    let seconds = Duration::from_secs;
+    let agings = |second_group: Option<Duration>| {
+        let (mut beats, mut aged, mut agings) = (RuleSchedule::default(), None, Vec::new());
+        for second in 0..=300 {
+            let age = if second < 65 { seconds(120) } else { seconds(240) };
+            let groups = [Some((age, aged)), second_group.map(|age| (age, None))];
+            for due in beats.due(at(second), groups.into_iter().flatten()) {
+                if due == age {
+                    (aged, _) = (Some(at(second)), agings.push(second));
+                }
+            }
+        }
+        agings
+    };
+    assert_eq!(agings(None), [0, 61, 182]);
+    // It joins a group that has this age already.
+    assert_eq!(agings(Some(seconds(240))), [0, 61, 121, 242]);
+}
+
 #[test]
 fn agings_for_all_rules_together_take_no_more_than_one_percent_of_a_cpu() {
     for ages in [&[10][..], &[10, 11, 12, 13], &[10, 60, 600]] {
         let mut beats = RuleSchedule::default();
         let (mut spent, mut aged) = (Duration::ZERO, Vec::new());
         for second in 0..1000 {
-            let due = beats.due(at(second), ages.iter().map(|&age| Duration::from_secs(age)));
+            let due = beats.due(at(second), ages.iter().map(|&age| (Duration::from_secs(age), None)));
             if !due.is_empty() {
                 let cost = ms(500) * u32::try_from(due.len()).expect("few");
                 spent += cost;

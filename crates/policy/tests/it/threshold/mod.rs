@@ -1,5 +1,6 @@
 //! The threshold of a group: cases, laws, its saved form, and simulated days.
 
+mod agings;
 mod cases;
 mod laws;
 mod model;
@@ -39,9 +40,8 @@ fn interval(length: Duration, promoted: &[(usize, Bytes)]) -> Interval {
         length,
         size: Bytes::mib(1024),
         promoted: all,
-        reach: Step::MOST.age(),
         swapped_in: Bytes::ZERO,
-        working_set: Some(exactly(Bytes::mib(500))),
+        working_set: Some(Bytes::mib(500)),
         stalled: Some(Permyriad::ZERO),
         write_budget_used: false,
         swap_at_floor: false,

@@ -165,37 +165,34 @@ impl Day {
         Day { units: load.units(), minutes }
     }
 
-    /// Whether a threshold broke the objective in a range of minutes as a whole.
-    pub fn is_over(&self, range: std::ops::Range<usize>, slo: &Slo, step: Step) -> bool {
-        let minutes = &self.minutes[range];
-        let promoted: u64 = minutes.iter().map(|minute| u64::from(minute.promoted(step))).sum();
-        let working_set: u64 = minutes.iter().map(|minute| u64::from(minute.working_set())).sum();
-        promoted * u64::from(MILLION) > working_set * u64::from(slo.promotions.0)
+    /// The memory that was not used after this minute, at the end of a later one.
+    pub fn unused_since(&self, minute: usize, now: usize) -> Bytes {
+        Bytes(u64::from(at(&self.minutes[now].cold, now - minute)) * UNIT)
     }
 
-    /// What is seen of the minutes in `range` at these ages. Not `exact`: only cohorts are known,
-    /// the units that were used in the range and their age when it began. Those that were old
-    /// enough then are the least, those that could become old enough in the range are the most.
-    pub fn seen(&self, range: std::ops::Range<usize>, ages: &[Duration], exact: bool) -> Interval {
+    /// The memory that was promoted in a minute.
+    pub fn promoted(&self, minute: usize, step: Step) -> Bytes {
+        Bytes(u64::from(self.minutes[minute].promoted(step)) * UNIT)
+    }
+
+    /// What is known of a minute, at these ages.
+    pub fn seen(&self, minute: usize, ages: &[Duration]) -> Interval {
+        let Minute { promoted, .. } = &self.minutes[minute];
         let promoted = |age: Duration| {
-            let cohort = |age: usize| {
-                let units =
-                    range.clone().map(|minute| at(&self.minutes[minute].promoted, age + minute - range.start + 1));
-                Bytes(u64::from(units.sum::<u32>()) * UNIT)
-            };
-            let used = range.clone().map(|minute| at(&self.minutes[minute].promoted, whole(age))).sum::<u32>();
-            let used = Bytes(u64::from(used) * UNIT);
-            let cohorts = Bounds { least: cohort(whole(age)), most: cohort(whole(age).saturating_sub(range.len())) };
-            Promoted { age, bytes: if exact { Bounds { least: used, most: used } } else { cohorts } }
+            let used = Bytes(u64::from(at(promoted, whole(age))) * UNIT);
+            Promoted { age, bytes: Bounds { least: used, most: used } }
         };
-        let working_set = Bytes(u64::from(self.minutes[range.end - 1].working_set()) * UNIT);
+        self.interval(minute, 1, ages.iter().map(|&age| promoted(age)).collect())
+    }
+
+    /// An interval of some minutes up to this one, with these promotions.
+    pub fn interval(&self, minute: usize, minutes: usize, promoted: Vec<Promoted>) -> Interval {
         Interval {
-            length: Duration::from_secs(60 * range.len() as u64),
+            length: Duration::from_secs(60 * minutes as u64),
             size: Bytes(u64::from(self.units) * UNIT),
-            promoted: ages.iter().map(|&age| promoted(age)).collect(),
-            reach: Step::MOST.age(),
+            promoted,
             swapped_in: Bytes::ZERO,
-            working_set: Some(Bounds { least: working_set, most: working_set }),
+            working_set: Some(Bytes(u64::from(self.minutes[minute].working_set()) * UNIT)),
             stalled: Some(Permyriad::ZERO),
             write_budget_used: false,
             swap_at_floor: false,
