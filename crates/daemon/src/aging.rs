@@ -241,6 +241,12 @@ impl Aging {
         }
     }
 
+    /// When groups are aged or sampled next.
+    pub fn next(&self, config: &Config) -> Monotonic {
+        let next = self.schedule.next(&config.history);
+        self.rule_schedule.next().map_or(next, |by_age| by_age.min(next))
+    }
+
     /// The age at which the group is observed: it is aged on a schedule of its own, every half of
     /// that age. `None`: it is aged with the others.
     fn aged_by(&self, group: &omr_policy::Group) -> Option<Duration> {

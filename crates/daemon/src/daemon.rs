@@ -37,6 +37,11 @@ use crate::work::Work;
 use crate::worker::{Order, Outcome};
 use crate::world::World;
 
+/// The policy is asked once in this time.
+pub const TICK: Duration = Duration::from_secs(1);
+/// While nobody gains from reclaim, and nothing runs.
+const SLOW_TICK: Duration = Duration::from_secs(5);
+
 /// The daemon's parts. Each part owns its data.
 pub struct Daemon {
     pub host: Host,
@@ -91,7 +96,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Once a second: read, decide, act.
+    /// At each tick: read, decide, act.
     pub fn tick(&mut self) {
         let now = self.host.now();
         let cpu = self.host.kernel.clock.thread_cpu();
@@ -136,6 +141,18 @@ impl Daemon {
         self.books.record_refaults(now, time, refaults);
         regrets::read(self, now, time);
         self.books.record_regrets(now, time, false);
+    }
+
+    /// The time until the next tick. An idle daemon wakes up for nothing else.
+    pub fn next_tick(&self) -> Duration {
+        let config = &self.settings.config;
+        let nobody_gains = |signals: &Signals| omr_policy::nobody_gains(config, &signals.machine);
+        let is_still = !self.work.is_busy() && !self.preparation.is_wanted() && self.giving_back.is_empty();
+        if !is_still || !self.readings.signals.as_ref().is_some_and(nobody_gains) {
+            return TICK;
+        }
+        // Agings are exact only where they come in time.
+        self.aging.next(config).since(self.host.now()).clamp(TICK, SLOW_TICK)
     }
 
     // Groups.

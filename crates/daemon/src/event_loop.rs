@@ -2,21 +2,17 @@
 //! to the server.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use anyhow::Result;
 use omr_base::signals::SignalFd;
 use omr_control::protocol::{Answer, Request};
 use rustix::event::PollFlags;
 
-use crate::daemon::Daemon;
+use crate::daemon::{self, Daemon};
 use crate::events::{Event, Sources};
 use crate::requests;
 use crate::server::Server;
 use crate::timer::Timer;
-
-/// The policy is asked once in this time. An idle daemon wakes up for nothing else.
-const TICK: Duration = Duration::from_secs(1);
 
 /// The daemon and what wakes it up.
 pub struct EventLoop {
@@ -33,7 +29,7 @@ impl EventLoop {
 
     /// Runs until a signal asks for the end.
     pub fn run(&mut self, signals: &SignalFd) -> Result<()> {
-        self.tick.every(TICK)?;
+        self.tick.every(daemon::TICK)?;
         // The first readings only start the counters.
         self.daemon.tick();
         loop {
@@ -97,6 +93,9 @@ impl EventLoop {
         self.daemon.tick();
         self.server.close_silent(now);
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        if let Err(err) = self.tick.every(self.daemon.next_tick()) {
+            log::error!("{err:#}");
+        }
     }
 
     /// A client is ready: it sends a request, or takes its answer.

@@ -67,6 +67,11 @@ impl GivingBack {
         }
     }
 
+    /// Returns true if nothing was taken that could be given back.
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty() && self.running.is_none()
+    }
+
     /// Returns true if memory can be given back. Otherwise none leaves only because everybody is
     /// away, unless a rule says so.
     pub fn is_possible(&self) -> bool {

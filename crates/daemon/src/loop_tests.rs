@@ -30,6 +30,7 @@ mod faults;
 mod giving_back;
 mod probes;
 mod regrets;
+mod ticks;
 
 /// Nanoseconds since boot, and the daemon's CPU time. Then what the wall clock was set to beyond
 /// the time since boot, and seconds asleep.

@@ -1,4 +1,4 @@
-//! The readings of each second: counters of the machine, and the signals from two readings.
+//! The readings of each tick: counters of the machine, and the signals from two readings.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use omr_policy::cost::CostFacts;
 use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
 use omr_policy::{Goal, Machine, Signals};
-use omr_units::Bytes;
+use omr_units::{Bytes, Monotonic};
 
 use crate::host::Host;
 use crate::settings::Settings;
 
-/// Values that seldom change are read again after this many ticks.
-const SLOW_TICKS: u64 = 60;
+/// Values that seldom change are read again after this time.
+const SELDOM: Duration = Duration::from_secs(60);
 
 /// The last readings.
 pub struct Readings {
@@ -37,7 +37,8 @@ pub struct Readings {
     cost: CostReader,
     /// True if the kernel can reclaim page cache only; `None` until it was probed.
     file_only: Option<bool>,
-    ticks: u64,
+    /// When values that seldom change are read next.
+    next_seldom: Monotonic,
     warm_lock: Notice,
     is_warming: bool,
 }
@@ -54,7 +55,7 @@ impl Readings {
             seldom: Seldom::default(),
             cost: CostReader::default(),
             file_only: None,
-            ticks: 0,
+            next_seldom: Monotonic(0),
             warm_lock,
             is_warming: false,
         }
@@ -63,10 +64,10 @@ impl Readings {
     /// Reads the counters. Returns the signals that they give beside the readings before; `None`
     /// for the first readings.
     pub fn take(&mut self, host: &Host, settings: &Settings, cpu: &mut CpuByClass) -> Option<Signals> {
-        if self.ticks.is_multiple_of(SLOW_TICKS) {
+        if host.now() >= self.next_seldom {
+            self.next_seldom = host.now() + SELDOM;
             self.seldom = Seldom::read(host, settings, self.swap());
         }
-        self.ticks += 1;
         let snapshot = Snapshot::read(&host.kernel, cpu, self.seldom.hibernates, &mut self.buffer);
         let cost = match settings.config.goal {
             Goal::Auto => self.cost.read(&host.kernel),

@@ -15,11 +15,12 @@ use crate::config::{Config, Goal};
 use crate::cost;
 use crate::gates::{unhindered, wanted};
 use crate::judge::{judge, reclaimable, swap_room};
+use crate::need::need;
 use crate::pace::Job;
 use crate::presence::{nobody, permits};
 use crate::quiet::{paced, suffices};
 use crate::reason::Reason;
-use crate::signals::{Group, Signals};
+use crate::signals::{Group, Machine, Signals};
 use crate::state::State;
 
 /// The action.
@@ -104,6 +105,12 @@ pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[G
             None => choose(config, state, signals, groups, &permitted),
         },
     }
+}
+
+/// Returns true if nothing can begin whoever is there: with `goal = "auto"`, nobody gains from
+/// memory that leaves. Such a machine may be looked at less often.
+pub fn nobody_gains(config: &Config, machine: &Machine) -> bool {
+    config.goal == Goal::Auto && matches!(need(config, machine), Err(Reason::NoNeed { .. } | Reason::LittleNeed { .. }))
 }
 
 /// The next group, right after a sweep has ended. This uses the idle state of the last tick,

@@ -62,7 +62,7 @@ pub use budget::Writes;
 pub use config::{
     Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, MinAge, Mode, Objective, Stop, Sweep,
 };
-pub use decide::{Decision, decide, next};
+pub use decide::{Decision, decide, next, nobody_gains};
 pub use gates::swap_floor;
 pub use judge::judge;
 pub use purpose::Purpose;

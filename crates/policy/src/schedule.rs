@@ -75,6 +75,11 @@ impl Schedule {
         Due { aging, sample }
     }
 
+    /// When groups are aged next, or sampled.
+    pub fn next(&self, config: &History) -> Monotonic {
+        self.next.min(self.began + config.every)
+    }
+
     /// The agings and samples that were due are done and have cost this CPU time.
     pub fn spent(&mut self, due: Due, cost: Duration) {
         if due.aging {
@@ -144,6 +149,11 @@ impl RuleSchedule {
             *age
         })
         .collect()
+    }
+
+    /// When groups are aged next; `None`: there are none.
+    pub fn next(&self) -> Option<Monotonic> {
+        self.next.values().min().map(|next| (*next).max(self.rest))
     }
 
     /// The agings that were due are done and have cost this CPU time.
