@@ -13,7 +13,7 @@ from omrlab.guest import MIB, Disk, Guest, Zram
 SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 STATE = "/var/lib/omr"
 FILE = f"{STATE}/thresholds.json"
-OLD = '{"version":1,"groups":{}}'
+OLD = '{"version":2,"groups":{}}'
 
 LEARNING = """
 [slo]
@@ -94,9 +94,8 @@ def test_a_full_disk_keeps_the_old_thresholds_and_the_daemon_goes_on(load) -> No
 
         def learn_and_end() -> str:
             with Daemon(guest, idle="2s", top='goal = "auto"', config=LEARNING) as daemon:
-                guest.wait_for(lambda: "threshold 4 min, observed only" in explain(guest), 90, "a group", every=2)
-                # Several rounds of the history.
-                guest.run(["sleep", "25"])
+                # Two agings 2 min apart, and several rounds of the history.
+                guest.wait_for(lambda: "threshold 4 min: observed only" in explain(guest), 240, "a group", every=5)
                 assert daemon.status()["goal"]["goal"] == "auto"
             ended = daemon.process.wait()
             assert ended.code == 0, ended

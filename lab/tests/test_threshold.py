@@ -38,10 +38,11 @@ def test_a_threshold_is_learned_from_use_and_rises_when_memory_comes_back(load) 
         with Daemon(guest, idle="2s", config=LEARNING) as daemon:
             assert "only memory unused for a learned time is reclaimed" in explain(guest)
             # The control: nothing is reclaimed before the threshold is known to be right.
-            guest.wait_for(lambda: "threshold 4 min, observed only" in explain(guest), 60, "a group that is observed")
+            observed = "threshold 4 min: observed only"
+            guest.wait_for(lambda: observed in explain(guest), 240, "a group that is observed", every=5)
             assert background.swapped() == 0 and daemon.sweeps("bg") == []
 
-            guest.wait_for(lambda: background.swapped() > 0.9 * COLD, 400, "memory that left", every=20)
+            guest.wait_for(lambda: background.swapped() > 0.9 * COLD, 600, "memory that left", every=20)
             assert "threshold 2 min: the shortest threshold that is allowed" in explain(guest)
             assert status(guest)["by_age"]["learned"]
             assert background.swapped() <= 1.03 * COLD

@@ -34,13 +34,13 @@ class = "protected"
 DAY: tuple[tuple[str, float], ...] = (
     ("work", 40),
     ("read", 2),
-    ("work", 13),
-    ("call", 10),
-    ("work", 10),
+    ("work", 8),
+    ("call", 5),
+    ("work", 5),
     ("away", 15),
-    ("work", 30),
+    ("work", 15),
 )
-"""The phases of the day and their minutes, two hours in all."""
+"""The phases of the day and their minutes, an hour and a half in all."""
 
 GOALS = {
     "regret_s_per_h": "<= 1",
@@ -78,7 +78,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class Desk(Comparison[Run]):
     name = "desk"
-    help = "a person's two hours with Chromium, vim and gcc, with omr and without (6 hours a pair)"
+    help = "a person's day of 90 min with Chromium, vim and gcc, with omr and without (5 hours a pair)"
     title = "A person at a desk"
     labels = LABELS
 

@@ -79,9 +79,8 @@ pub struct Threshold {
     observed: u64,
     /// The time since each age last broke P, in milliseconds, up to [`STAY`].
     calm: [u32; STEPS],
-    /// For how long the age that observation should judge has been unclear in a row, in
-    /// milliseconds.
-    unclear: u64,
+    /// For how long the age that observation should judge has been unclear in a row, in seconds.
+    unclear: u32,
     /// The time for which each age is not looked at, in seconds, up to [`STAY`].
     in_vain: [u16; STEPS],
     evidence: Evidence,
@@ -196,14 +195,15 @@ impl Threshold {
     /// Takes in whether the group is observed in vain: agings come too late for the age at which it
     /// is observed, as on a busy machine. It is observed at a longer age then.
     fn doubt(&mut self, observed: Step, verdicts: &Verdicts) {
-        let time = u16::try_from(self.window.length / 1000).unwrap_or(u16::MAX);
-        self.in_vain.iter_mut().for_each(|left| *left = left.saturating_sub(time));
+        let time = u32::try_from(self.window.length / 1000).unwrap_or(u32::MAX);
+        let passed = u16::try_from(time).unwrap_or(u16::MAX);
+        self.in_vain.iter_mut().for_each(|left| *left = left.saturating_sub(passed));
         let Some(judged) = observed.shorter() else { return };
         self.unclear = match verdicts.at(judged) {
-            Verdict::Unclear => self.unclear.saturating_add(self.window.length),
+            Verdict::Unclear => self.unclear.saturating_add(time),
             Verdict::Kept | Verdict::Broken | Verdict::Unknown => 0,
         };
-        if self.unclear > millis(DOUBT.max(2 * observed.age())) {
+        if u64::from(self.unclear) > DOUBT.max(2 * observed.age()).as_secs() {
             (self.unclear, self.in_vain[judged.index()]) = (0, IN_VAIN);
         }
     }

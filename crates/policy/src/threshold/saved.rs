@@ -20,7 +20,7 @@ pub(super) struct Saved {
     step: Step,
     observed: u64,
     calm: [u32; STEPS],
-    unclear: u64,
+    unclear: u32,
     in_vain: [u16; STEPS],
     evidence: Evidence,
     window: Window,
