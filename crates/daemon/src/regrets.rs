@@ -69,10 +69,9 @@ impl RegretReader {
 
     /// The memory that sweeps took to swap and that is still out, by group.
     fn held(&self, world: &World) -> Vec<(String, Bytes)> {
-        let nodes = world.tree.nodes().iter().enumerate();
-        let held = nodes.map(|(index, node)| (index, self.regrets.held(node.id)));
+        let held = self.regrets.swept().map(|id| (id, self.regrets.held(id)));
         held.filter(|(_, bytes)| *bytes > Bytes::ZERO)
-            .map(|(index, bytes)| (world.tree.path_at(index).to_string_lossy().into_owned(), bytes))
+            .filter_map(|(id, bytes)| Some((world.tree.path(id)?.to_string_lossy().into_owned(), bytes)))
             .collect()
     }
 
