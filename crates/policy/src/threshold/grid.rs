@@ -63,7 +63,7 @@ impl Step {
     /// age, so that an aging every half of it judges that exactly: 16 min instead of 15 min, and the
     /// ages themselves elsewhere.
     pub fn observed(self) -> Duration {
-        self.shorter().map_or(self.age(), |shorter| 2 * shorter.age())
+        self.shorter().map_or_else(|| self.age(), |shorter| 2 * shorter.age())
     }
 
     /// The bit of this age in a mask.
