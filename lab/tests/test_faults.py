@@ -95,7 +95,7 @@ def test_a_full_disk_keeps_the_old_thresholds_and_the_daemon_goes_on(load) -> No
         def learn_and_end() -> str:
             with Daemon(guest, idle="2s", top='goal = "auto"', config=LEARNING) as daemon:
                 # Two agings 2 min apart, and several rounds of the history.
-                guest.wait_for(lambda: "threshold 4 min: observed only" in explain(guest), 240, "a group", every=5)
+                guest.wait_for(lambda: "threshold 2 min:" in explain(guest), 240, "a verdict", every=5)
                 assert daemon.status()["goal"]["goal"] == "auto"
             ended = daemon.process.wait()
             assert ended.code == 0, ended

@@ -65,7 +65,7 @@ def test_memory_that_left_while_everybody_was_away_is_back_before_it_is_used(loa
         ruled = load(guest, "ruled", "64M")
         with Daemon(guest, idle="2s", top='goal = "auto"', config=AWAY) as daemon:
             person = Person(guest)
-            guest.wait_for(lambda: "threshold 4 min: the shortest" in explain(guest), 60, "an observed group", every=5)
+            guest.wait_for(lambda: "threshold 4 min: the shortest" in explain(guest), 180, "an observed group", every=5)
             assert not person.leave_or_come()
             guest.wait_for(lambda: left.swapped() > 64 * MIB, 240, "memory that left", every=5)
             # The control: all was younger than the threshold, and a rule's age does not change.

@@ -38,8 +38,7 @@ def test_a_threshold_is_learned_from_use_and_rises_when_memory_comes_back(load) 
         with Daemon(guest, idle="2s", config=LEARNING) as daemon:
             assert "only memory unused for a learned time is reclaimed" in explain(guest)
             # The control: nothing is reclaimed before the threshold is known to be right.
-            observed = "threshold 4 min: observed only"
-            guest.wait_for(lambda: observed in explain(guest), 240, "a group that is observed", every=5)
+            guest.wait_for(lambda: "threshold 4 min: not observed yet" in explain(guest), 60, "a new group", every=5)
             assert background.swapped() == 0 and daemon.sweeps("bg") == []
 
             guest.wait_for(lambda: background.swapped() > 0.9 * COLD, 600, "memory that left", every=20)

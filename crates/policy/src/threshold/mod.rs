@@ -150,8 +150,8 @@ impl Threshold {
         if millis(seen.length) == 0 {
             return Move { from, to: from, reason: Reason::Unknown };
         }
-        let left = slo.warm_up.saturating_sub(Duration::from_millis(self.observed));
         self.observed = self.observed.saturating_add(millis(seen.length));
+        let left = slo.warm_up.saturating_sub(Duration::from_millis(self.observed));
         self.window.add(seen, from);
         let small = seen.size < SMALL;
         let full = !small || self.window.length >= millis(SMALL_TIME);

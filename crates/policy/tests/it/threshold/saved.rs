@@ -71,9 +71,9 @@ fn after_an_absence_the_day_counts_less_and_the_threshold_stays() {
     threshold.absent(minutes(12 * 60));
     assert_eq!(counted(&threshold, "broken"), (broken / 2 * 3).div_ceil(4));
     assert_eq!(threshold.step(), step);
-    // Observed only for 10 min, then by what is left of the hour.
+    // Observed only for 9 min more, then by what is left of the hour.
     let moved = threshold.observe(&slo, &minute(Bytes::ZERO));
-    assert_eq!((moved.to, moved.reason), (step, Reason::WarmingUp { left: minutes(10) }));
+    assert_eq!((moved.to, moved.reason), (step, Reason::WarmingUp { left: minutes(9) }));
     threshold.absent(Duration::MAX);
     assert_eq!((counted(&threshold, "kept"), counted(&threshold, "broken")), (0, 1));
     assert_eq!(threshold.kept(Step::LEAST), Some(Permyriad::ZERO));
