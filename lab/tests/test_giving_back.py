@@ -122,7 +122,7 @@ def test_the_packaged_service_gives_back_by_its_companion_and_without_it_nothing
         guest.shell("systemctl restart omr")
         guest.group("person")
         person = Person(guest, "person")
-        guest.wait_for(lambda: "threshold 4 min: the shortest" in explain(guest), 90, "an observed group", every=5)
+        guest.wait_for(lambda: "threshold 4 min: the shortest" in explain(guest), 200, "an observed group", every=5)
         assert not person.leave_or_come()
 
         # The control: without the companion nothing changes while everybody is away.

@@ -42,7 +42,7 @@ def test_a_threshold_is_learned_from_use_and_rises_when_memory_comes_back(load) 
             assert background.swapped() == 0 and daemon.sweeps("bg") == []
 
             guest.wait_for(lambda: background.swapped() > 0.9 * COLD, 600, "memory that left", every=20)
-            assert "threshold 2 min: the shortest threshold that is allowed" in explain(guest)
+            assert "threshold 2 min:" in explain(guest)
             assert status(guest)["by_age"]["learned"]
             assert background.swapped() <= 1.03 * COLD
 
