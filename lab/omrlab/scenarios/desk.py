@@ -186,16 +186,16 @@ class Desk(Comparison[Run]):
             for phase in next(iter(results.values()))[0]["day"]["phases"]:
                 at = (phase["at"] - next(iter(results.values()))[0]["day"]["phases"][0]["at"]) / 60
                 axes.axvline(at, color="#333333", linewidth=0.8, linestyle=":")
-                axes.text(at, 1.0, f" {phase['kind']}", transform=axes.get_xaxis_transform(), va="top", fontsize=7)
+                axes.text(at, 0.5, phase["kind"], transform=axes.get_xaxis_transform(), rotation=90, ha="right", fontsize=7)
             axes.set_xlabel("minutes of the day")
         memory.set_ylabel("MiB")
         memory.set_title("In swap: the person's programs and Redis")
-        memory.legend(loc="center left")
+        memory.legend(loc="upper left", bbox_to_anchor=(0.0, 0.95))
         stall.set_ylabel("seconds")
-        stall.set_title("The person's programs waited for memory (PSI, some)")
+        stall.set_title("They waited for memory (PSI, some)")
         for place, (arm, runs) in enumerate(results.items()):
             metric = Metric([came_back(run) for run in runs], "ms")
-            bar(back, place, metric, ARM_COLOURS[arm], f"{metric.value:.3g} ms", width=0.5)
+            bar(back, place, metric, ARM_COLOURS[arm], f"{metric.value:.0f} ms", width=0.5)
             share = Metric([taken_pct(run) for run in runs], "%")
             bar(taken, place, share, ARM_COLOURS[arm], f"{share.value:.0f} %", width=0.5)
         names = [LABELS[arm] for arm in results]
