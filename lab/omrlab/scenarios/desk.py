@@ -186,7 +186,9 @@ class Desk(Comparison[Run]):
             for phase in next(iter(results.values()))[0]["day"]["phases"]:
                 at = (phase["at"] - next(iter(results.values()))[0]["day"]["phases"][0]["at"]) / 60
                 axes.axvline(at, color="#333333", linewidth=0.8, linestyle=":")
-                axes.text(at, 0.5, phase["kind"], transform=axes.get_xaxis_transform(), rotation=90, ha="right", fontsize=7)
+                axes.text(
+                    at, 0.5, phase["kind"], transform=axes.get_xaxis_transform(), rotation=90, ha="right", fontsize=7
+                )
             axes.set_xlabel("minutes of the day")
         memory.set_ylabel("MiB")
         memory.set_title("In swap: the person's programs and Redis")

@@ -110,9 +110,10 @@ impl Threshold {
     /// The age at which the group is to be observed: aged every half of it. At T or below.
     ///
     /// It is the shortest from 4 min on of which the next shorter age may become T: that has not
-    /// broken P for an hour, nor too often in the last day, and was not observed in vain. So the search for T begins at short
-    /// ages, where an answer takes minutes, and goes on at longer ones, where it takes as long as
-    /// these ages. Where it is T, memory as old as T is known and can be reclaimed.
+    /// broken P for an hour, nor too often in the last day, and was not observed in vain. So the
+    /// search for T begins at short ages, where an answer takes minutes, and goes on at longer ones,
+    /// where it takes as long as these ages. Where it is T, memory as old as T is known and can be
+    /// reclaimed.
     pub fn observed_at(&self, slo: &Slo) -> Step {
         let is_open = |step: Step| {
             let is_calm = self.calm(step) >= STAY && self.in_vain[step.index()] == 0;
