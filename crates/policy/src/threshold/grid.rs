@@ -59,9 +59,9 @@ impl Step {
         usize::from(self.0)
     }
 
-    /// The age for which a group is aged that is observed at this step. It is twice the next shorter
-    /// age, so that an aging every half of it judges that exactly: 16 min instead of 15 min, and the
-    /// ages themselves elsewhere.
+    /// The age for which a group is aged that is observed at this step. It is twice the next
+    /// shorter age, so that an aging every half of it judges that exactly: 16 min instead of
+    /// 15 min, and the ages themselves elsewhere.
     pub fn observed(self) -> Duration {
         self.shorter().map_or_else(|| self.age(), |shorter| 2 * shorter.age())
     }

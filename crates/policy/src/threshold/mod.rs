@@ -6,23 +6,24 @@
 //! at each age are known without taking anything, so a shorter T is judged before it is used.
 //!
 //! * A new group has the longest T and is observed for a **warm-up** of 10 min.
-//! * T goes **down** by a step of the [grid](Step) for each minute of an interval, to ages that kept
-//!   P in this interval, in K = 98 % of the last day (or of what is known of it), and have not
+//! * T goes **down** by a step of the [grid](Step) for each minute of an interval, to ages that
+//!   kept P in this interval, in K = 98 % of the last day (or of what is known of it), and have not
 //!   broken P for an hour.
 //! * T goes **up** at once when it broke P, to the shortest age that has not broken P in that
-//!   interval, or to the longest if all did. The ages below broke P, so T stays for an hour. The hour begins anew
-//!   each time the next shorter age breaks P. So the controller is monotonic: more promotions
+//!   interval, or to the longest if all did. The ages below broke P, so T stays for an hour. The
+//!   hour begins anew each time the next shorter age breaks P. So the controller is monotonic: more promotions
 //!   never lead to a lower T, at any later time. If the hour began only when T itself broke P, an
 //!   earlier rise would let T go down earlier. (Of what the best fixed T holds in the simulated
 //!   loads, that would hold 0 to 3 % more.)
 //! * Stalls of the group, a used-up write budget and swap at its floor are **brakes**: T does not
 //!   go down.
 //! * Promotions are known between bounds. P is kept if the *most* keeps it, and broken if the
-//!   *least* breaks it. Everything between is **unclear**. An interval in which an age is unclear, or
-//!   of which something is unknown, never lowers T to that age, and counts neither as kept nor as
-//!   broken. What comes back from swap is known exactly, so a T in force that breaks P is found out.
-//! * A group is **observed** at the shortest age from 4 min on whose next shorter age does not break
-//!   P too often ([`Threshold::observed_at`]). An aging every half of that age judges the next
+//!   *least* breaks it. Everything between is **unclear**. An interval in which an age is unclear,
+//!   or of which something is unknown, never lowers T to that age, and counts neither as kept nor
+//!   as broken. What comes back from swap is known exactly, so a T in force that breaks P is found
+//!   out.
+//! * A group is **observed** at the shortest age from 4 min on whose next shorter age does not
+//!   break P too often ([`Threshold::observed_at`]). An aging every half of that age judges the next
 //!   shorter age exactly, and what keeps P there keeps it at each longer age.
 //!
 //! Groups below [`SMALL`] are judged over [`SMALL_TIME`], with [`SMALL_PAGES`] promotions free.
@@ -111,9 +112,9 @@ impl Threshold {
     ///
     /// It is the shortest from 4 min on of which the next shorter age may become T: that has not
     /// broken P for an hour, nor too often in the last day, and was not observed in vain. So the
-    /// search for T begins at short ages, where an answer takes minutes, and goes on at longer ones,
-    /// where it takes as long as these ages. Where it is T, memory as old as T is known and can be
-    /// reclaimed.
+    /// search for T begins at short ages, where an answer takes minutes, and goes on at longer
+    /// ones, where it takes as long as these ages. Where it is T, memory as old as T is known and
+    /// can be reclaimed.
     pub fn observed_at(&self, slo: &Slo) -> Step {
         let is_open = |step: Step| {
             let is_calm = self.calm(step) >= STAY && self.in_vain[step.index()] == 0;
