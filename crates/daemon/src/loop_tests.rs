@@ -79,6 +79,19 @@ const OLDER_THAN: &str = "[[group]]\nmatch = 'app.scope'\nolder_than = '2m'\n";
 const MEMORY_STAT: &str = "anon 67108864\nfile 0\nshmem 0\nfile_dirty 0\nswapcached 0\n\
     workingset_refault_anon 0\nworkingset_refault_file 0\n";
 
+/// The aging thread has carried out the order, and nothing is known of any age.
+fn aged(order: crate::aging_thread::Order) -> crate::aging_thread::Report {
+    crate::aging_thread::Report {
+        due: order.due,
+        ages: order.ages,
+        old: Ok(Vec::new()),
+        cost: Duration::ZERO,
+        agings: 1,
+        cold: Vec::new(),
+        learned: Vec::new(),
+    }
+}
+
 impl Machine {
     fn new() -> Self {
         Self::with_config("goal = 'free'")
@@ -189,15 +202,7 @@ impl Machine {
     fn report_cold(&mut self, mib: u64) {
         let order = self.aging.try_next().expect("an order to age the group");
         let id = order.groups.iter().find(|group| group.path.as_os_str() == GROUP).expect("the group").id;
-        self.aging.report(crate::aging_thread::Report {
-            due: order.due,
-            ages: order.ages,
-            old: Ok(vec![(id, Some(Bytes::mib(mib)))]),
-            cost: Duration::ZERO,
-            agings: 1,
-            cold: Vec::new(),
-            learned: Vec::new(),
-        });
+        self.aging.report(crate::aging_thread::Report { old: Ok(vec![(id, Some(Bytes::mib(mib)))]), ..aged(order) });
     }
 
     /// Takes samples of 20 ms, in which each CPU is busy for this many ticks of two. Returns

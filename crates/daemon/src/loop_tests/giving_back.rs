@@ -155,13 +155,9 @@ impl Machine {
         let learned =
             Learned { id, step, observed_at: OBSERVED_AT, aged: None, is_observed: true, why: "a test".into() };
         self.aging.report(crate::aging_thread::Report {
-            due: order.due,
-            ages: order.ages,
             old: Ok(older_than.map(|_| (id, Some(old))).into_iter().collect()),
-            cost: Duration::ZERO,
-            agings: 1,
-            cold: Vec::new(),
             learned: vec![learned],
+            ..aged(order)
         });
         older_than
     }

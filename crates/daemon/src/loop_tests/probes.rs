@@ -125,15 +125,7 @@ fn nothing_is_probed_in_mode_observe_or_under_a_rule_with_a_time_or_when_ages_ar
     machine.pass(300, 0);
     let order = machine.aging.try_next().expect("another order");
     assert_eq!(order.ages, [Duration::from_secs(240)]);
-    machine.aging.report(crate::aging_thread::Report {
-        due: order.due,
-        ages: order.ages,
-        old: Ok(Vec::new()),
-        cost: Duration::ZERO,
-        agings: 1,
-        cold: Vec::new(),
-        learned: Vec::new(),
-    });
+    machine.aging.report(aged(order));
     machine.pass(300, 0);
     assert!(machine.worker.try_next().is_none());
     let explain = |machine: &mut Machine| machine.ask(Request::Explain { group: Some(GROUP.into()) });

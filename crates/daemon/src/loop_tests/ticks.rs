@@ -52,15 +52,7 @@ fn agings_come_in_time_all_the_same() {
         ticks += 1;
         if let Some(order) = machine.aging.try_next() {
             agings.extend((!order.ages.is_empty()).then(|| machine.daemon.host.now()));
-            machine.aging.report(crate::aging_thread::Report {
-                due: order.due,
-                ages: order.ages,
-                old: Ok(Vec::new()),
-                cost: Duration::ZERO,
-                agings: 1,
-                cold: Vec::new(),
-                learned: Vec::new(),
-            });
+            machine.aging.report(aged(order));
         }
     }
     // The first one was ordered before.
