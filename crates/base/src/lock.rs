@@ -1,7 +1,11 @@
 //! Lock files: one process at a time.
+//!
+//! Whoever can open a file can lock it, read-only as well. So only the user of the process that
+//! makes a lock file may open it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -21,13 +25,13 @@ pub enum Attempt {
 }
 
 impl Lock {
-    /// Tries to take the lock at this path. Makes the file and its directory if they are missing.
+    /// Tries to take the lock at this path. Makes the file and its directory if they are missing. A
+    /// file that others may open is replaced, whoever holds its lock.
     pub fn try_take(path: &Path) -> Result<Attempt> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         }
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let mut lock = Lock(open.with_context(|| format!("open {}", path.display()))?);
+        let mut lock = Lock(open(path).with_context(|| format!("open {}", path.display()))?);
         if flock(&lock.0, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Ok(Attempt::Taken(lock));
         }
@@ -55,13 +59,32 @@ impl Lock {
     }
 }
 
-/// Returns true if a process holds the lock of this file. This briefly takes a shared lock.
+/// Returns true if a process holds the lock of this file. This briefly takes a shared lock. A file
+/// that others may open is no lock.
 pub fn is_held(file: &File) -> bool {
-    flock(file, FlockOperation::NonBlockingLockShared).is_err()
+    is_private(file).unwrap_or(false) && flock(file, FlockOperation::NonBlockingLockShared).is_err()
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).create(true).custom_flags(libc::O_NOFOLLOW);
+    let file = options.open(path)?;
+    if is_private(&file)? {
+        return Ok(file);
+    }
+    // A change of its mode would not close what others have opened.
+    fs::remove_file(path)?;
+    options.create_new(true).open(path)
+}
+
+fn is_private(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.mode() & 0o077 == 0)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -79,5 +102,26 @@ mod tests {
         assert!(!is_held(&file));
         drop(file);
         assert!(matches!(Lock::try_take(&path), Ok(Attempt::Taken(_))), "the file stays, the lock does not");
+    }
+
+    #[test]
+    fn who_may_only_read_cannot_take_a_lock() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("lock");
+        let mode = || fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
+        // As a version before made it: a user has opened it, and holds its lock.
+        fs::write(&path, "").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("changed");
+        let users = File::open(&path).expect("a file");
+        flock(&users, FlockOperation::NonBlockingLockExclusive).expect("locked");
+        assert!(!is_held(&File::open(&path).expect("a file")), "it is no lock");
+        let Attempt::Taken(lock) = Lock::try_take(&path).expect("a lock") else { panic!("a user holds it") };
+        assert_eq!(mode(), 0o600);
+        assert!(is_held(&File::open(&path).expect("a file")));
+        drop(lock);
+        // A file of the right mode is kept, or nobody would see who holds it.
+        let before = fs::metadata(&path).expect("a file").ino();
+        drop(Lock::try_take(&path).expect("a lock"));
+        assert_eq!(fs::metadata(&path).expect("a file").ino(), before);
     }
 }

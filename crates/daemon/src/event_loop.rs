@@ -2,6 +2,7 @@
 //! to the server.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use anyhow::Result;
 use omr_base::signals::SignalFd;
@@ -102,6 +103,8 @@ impl EventLoop {
     fn serve(&mut self, client: usize) {
         let now = self.daemon.host.now();
         let Some((request, peer)) = self.server.request(client, now) else { return };
+        let clock = Arc::clone(&self.daemon.host.kernel.clock);
+        let before = clock.thread_cpu();
         let value = match request {
             Request::Hold { statements } => self.daemon.allowed_statements(&statements, peer).map(|(own, refused)| {
                 self.server.keep(client, own);
@@ -115,5 +118,6 @@ impl EventLoop {
         };
         let answer = value.map_or_else(|err| Answer::Error(format!("{err:#}")), Answer::Ok);
         self.server.answer(client, &answer, now);
+        self.server.spent(client, clock.thread_cpu().saturating_sub(before));
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! Who may connect is the socket's mode (root and the group omr); who may change anything is the
 //! peer's user id, which the kernel tells. A client gets no more than its share: short lines, a few
-//! clients at a time, and what it does not read within a while is dropped.
+//! clients at a time, and what it does not read within a while is dropped. A user who may only ask
+//! has an allowance of CPU time, and takes no place from anybody else.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_base::paths;
@@ -33,6 +36,16 @@ const WATCHER: &str = "omr-watch";
 const FOLLOWER: &str = "omr-follow";
 /// Clients at a time.
 const MOST_CLIENTS: usize = 16;
+/// Of them, clients of one user who may only ask.
+const MOST_OF_A_USER: usize = 4;
+/// New clients between two ticks.
+const MOST_NEW: usize = 256;
+/// New clients in one turn of the loop.
+const MOST_AT_ONCE: usize = 16;
+/// CPU time that the requests of a user who may only ask take in a second.
+const ALLOWANCE: Duration = Duration::from_millis(20);
+/// Costs beyond this are forgiven: such a user waits for 5 s at most.
+const MOST_DEBT: Duration = Duration::from_millis(100);
 
 /// The user at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +88,11 @@ struct Client {
 }
 
 impl Client {
+    /// This user may only ask.
+    fn is_reader(&self) -> bool {
+        matches!(self.peer.right, Right::Read)
+    }
+
     /// Returns true if a request was read and is not answered yet.
     fn has_request(&self) -> bool {
         self.output.is_empty() && self.input.contains(&b'\n')
@@ -128,8 +146,11 @@ pub struct Server {
     watcher: Option<u32>,
     /// User id of `omr follow`, who may say of everything that it is in the foreground.
     follower: Option<u32>,
-    /// Nobody can be taken in until the next tick.
-    deaf: bool,
+    /// New clients since the last tick. From [`MOST_NEW`] on, others wait for the next one.
+    new: usize,
+    /// CPU time of the requests of users who may only ask, as far as it is not made up for.
+    debts: HashMap<u32, Duration>,
+    last_tick: Monotonic,
 }
 
 impl Server {
@@ -158,27 +179,24 @@ impl Server {
             log::warn!("{}: {err}; only root can ask for the status", path.display());
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        Ok(Server { listener, path: path.into(), clients: Vec::new(), watcher, follower, deaf: false })
+        let (path, clients, debts) = (path.into(), Vec::new(), HashMap::new());
+        Ok(Server { listener, path, clients, watcher, follower, new: 0, debts, last_tick: Monotonic(0) })
     }
 
     /// Takes in who wants to connect.
     pub fn accept(&mut self, now: Monotonic) {
-        loop {
+        for _ in 0..MOST_AT_ONCE {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                 // No descriptors left. Who knocks is there still at the next tick; looking at once
                 // would be looking all the time.
                 Err(_) => {
-                    self.deaf = true;
+                    self.new = MOST_NEW;
                     break;
                 }
             };
-            if self.clients.len() >= MOST_CLIENTS {
-                // The one that has been silent for longest has had its time.
-                let silent = self.clients.iter().enumerate().min_by_key(|(_, client)| client.since);
-                silent.map(|(index, _)| index).map(|index| self.clients.remove(index));
-            }
+            self.new += 1;
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
@@ -191,32 +209,73 @@ impl Server {
                 uid if Some(uid) == self.follower => Right::Follow,
                 _ => Right::Read,
             };
-            self.clients.push(Client {
-                stream,
-                peer: Peer { uid, right },
-                statements: Statements::default(),
-                presence: None,
-                input: Vec::new(),
-                output: Vec::new(),
-                since: now,
-                is_closed: false,
-            });
+            self.add(stream, Peer { uid, right }, now);
+        }
+    }
+
+    /// Takes in a client, if there is room.
+    fn add(&mut self, stream: UnixStream, peer: Peer, now: Monotonic) {
+        if !self.make_room(peer) {
+            return;
+        }
+        self.clients.push(Client {
+            stream,
+            peer,
+            statements: Statements::default(),
+            presence: None,
+            input: Vec::new(),
+            output: Vec::new(),
+            since: now,
+            is_closed: false,
+        });
+    }
+
+    /// Makes room for a client of this user: the one that was silent for longest has had its time.
+    /// A user who may only ask takes the place of own clients only. Returns false if there is no
+    /// room.
+    fn make_room(&mut self, Peer { uid, right }: Peer) -> bool {
+        let is_reader = matches!(right, Right::Read);
+        let own = self.clients.iter().filter(|client| client.peer.uid == uid).count();
+        let is_full = self.clients.len() >= MOST_CLIENTS || (is_reader && own >= MOST_OF_A_USER);
+        if !is_full {
+            return true;
+        }
+        let may_go = |client: &Client| client.peer.uid == uid || (!is_reader && client.is_reader());
+        let clients = self.clients.iter().enumerate().filter(|(_, client)| may_go(client));
+        // Users who may only ask go first.
+        let silent = clients.min_by_key(|(_, client)| (!client.is_reader(), client.since)).map(|(index, _)| index);
+        silent.map(|index| self.clients.remove(index)).is_some()
+    }
+
+    /// Returns true if the client must wait, because requests of its user have cost too much.
+    fn must_wait(&self, client: &Client) -> bool {
+        let debt = || self.debts.get(&client.peer.uid).is_some_and(|debt| *debt >= ALLOWANCE);
+        client.is_reader() && client.output.is_empty() && debt()
+    }
+
+    /// The request of a client took this CPU time.
+    pub fn spent(&mut self, index: usize, cost: Duration) {
+        if let Some(client) = self.clients.get(index).filter(|client| client.is_reader()) {
+            let debt = self.debts.entry(client.peer.uid).or_default();
+            *debt = (*debt + cost).min(MOST_DEBT);
         }
     }
 
     /// Registers the listening socket and the clients.
     pub fn register<'a>(&'a self, sources: &mut Sources<'a>) {
-        for (index, client) in self.clients.iter().enumerate() {
+        for (index, client) in self.clients.iter().enumerate().filter(|(_, client)| !self.must_wait(client)) {
             let flags = if client.output.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             sources.add_fd(Event::Client(index), client.stream.as_fd(), flags);
         }
-        let flags = if self.deaf { PollFlags::empty() } else { PollFlags::IN };
+        let flags = if self.new >= MOST_NEW { PollFlags::empty() } else { PollFlags::IN };
         sources.add_fd(Event::Connect, self.listener.as_fd(), flags);
     }
 
     /// The clients whose request was read and is not answered yet: nobody needs to wait for them.
     pub fn waiting(&self) -> Vec<usize> {
-        (0..self.clients.len()).filter(|&index| self.clients[index].has_request()).collect()
+        let clients = self.clients.iter().enumerate();
+        let waiting = clients.filter(|(_, client)| client.has_request() && !self.must_wait(client));
+        waiting.map(|(index, _)| index).collect()
     }
 
     /// The next request of a client that is ready, and who it is. An answer that is still to be
@@ -224,6 +283,9 @@ impl Server {
     /// without end does not keep the others, or a sweep, waiting. A request that the client has no
     /// right to is refused here.
     pub fn request(&mut self, index: usize, now: Monotonic) -> Option<(Request, Peer)> {
+        if self.must_wait(self.clients.get(index)?) {
+            return None;
+        }
         let client = self.clients.get_mut(index).filter(|client| !client.is_closed)?;
         if !client.output.is_empty() {
             client.flush();
@@ -296,7 +358,12 @@ impl Server {
     /// Once a tick: closes clients that neither ask nor read. They keep their numbers, by which
     /// events name clients, until [`Server::drop_closed`].
     pub fn close_silent(&mut self, now: Monotonic) {
-        self.deaf = false;
+        self.new = 0;
+        let earned = now.since(std::mem::replace(&mut self.last_tick, now)).mul_f64(ALLOWANCE.as_secs_f64());
+        self.debts.retain(|_, debt| {
+            *debt = debt.saturating_sub(earned);
+            !debt.is_zero()
+        });
         for client in &mut self.clients {
             client.is_closed |= now.since(client.since) >= PATIENCE;
         }
@@ -355,6 +422,63 @@ mod tests {
         assert!(server.request(1, later).is_some(), "the other is served under its number");
         server.drop_closed();
         assert_eq!(server.clients.len(), 1);
+    }
+
+    /// A server in which this many clients of each user, with this right, have connected.
+    fn with_clients(users: &[(u32, Right, usize)]) -> (tempfile::TempDir, Server, Vec<UnixStream>) {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir_all(paths::runtime_dir(dir.path())).expect("made");
+        let mut server = Server::listen(dir.path()).expect("listening");
+        let mut streams = Vec::new();
+        let peers = users.iter().flat_map(|&(uid, right, count)| vec![Peer { uid, right }; count]);
+        for (now, peer) in (1..).zip(peers) {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            ours.set_nonblocking(true).expect("a flag");
+            streams.push(theirs);
+            server.add(ours, peer, Monotonic(now));
+        }
+        (dir, server, streams)
+    }
+
+    fn count(server: &Server, uid: u32) -> usize {
+        server.clients.iter().filter(|client| client.peer.uid == uid).count()
+    }
+
+    #[test]
+    fn a_user_who_may_only_ask_takes_nobodys_place() {
+        let users =
+            [(990, Right::Follow, 1), (991, Right::Prepare, 1), (1001, Right::Read, 2), (1000, Right::Read, 50)];
+        let (_dir, server, _streams) = with_clients(&users);
+        assert_eq!([990, 991, 1001, 1000].map(|uid| count(&server, uid)), [1, 1, 2, MOST_OF_A_USER]);
+        // When all places are taken, such users get none of others, and root gets one of theirs.
+        let crowd: Vec<_> = (1000..1010).map(|uid| (uid, Right::Read, 4)).collect();
+        let (_dir, server, _streams) = with_clients(&[crowd, vec![(990, Right::Follow, 1)]].concat());
+        let counts: Vec<_> = (1000..1005).chain([990]).map(|uid| count(&server, uid)).collect();
+        assert_eq!(counts, [3, 4, 4, 4, 0, 1], "the one silent for longest has gone");
+        let (_dir, server, _streams) = with_clients(&[(0, Right::Control, 16), (1000, Right::Read, 1)]);
+        assert_eq!((count(&server, 0), count(&server, 1000)), (16, 0));
+    }
+
+    #[test]
+    fn who_asks_without_end_waits_and_others_do_not() {
+        let (_dir, mut server, streams) =
+            with_clients(&[(1000, Right::Read, 1), (1001, Right::Read, 1), (0, Right::Control, 1)]);
+        let ask = |server: &mut Server| {
+            streams.iter().for_each(|mut stream| stream.write_all(b"{\"do\":\"status\"}\n").expect("sent"));
+            (0..3).map(|index| server.request(index, Monotonic(1)).is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(ask(&mut server), [true, true, true]);
+        server.spent(0, Duration::from_secs(1));
+        server.spent(1, ALLOWANCE / 2);
+        server.spent(2, Duration::from_secs(1));
+        assert_eq!(ask(&mut server), [false, true, true]);
+        assert!(server.waiting().is_empty(), "the loop need not turn for the one who waits");
+        for second in 1..=4 {
+            server.close_silent(Monotonic(second * 1_000_000_000));
+            assert!(server.request(0, Monotonic(1)).is_none(), "{second} s");
+        }
+        server.close_silent(Monotonic(4_100_000_000));
+        assert!(server.request(0, Monotonic(1)).is_some(), "nobody waits for longer than 5 s");
     }
 
     /// A server with a client that has told that nobody was there for an hour.

@@ -3,6 +3,7 @@
 
 pub mod aging;
 pub mod hint;
+mod holder;
 pub mod prepare;
 pub mod reclaim;
 mod session;

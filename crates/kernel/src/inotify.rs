@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omr_units::GroupId;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -46,8 +46,10 @@ impl Watches {
         if self.watched.contains_key(&id) {
             return Ok(());
         }
-        let flags = WatchFlags::ATTRIB | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
-        let watch = inotify::add_watch(&self.fd, dir.path(), flags).map_err(|err| Error::read(dir.path(), err))?;
+        // By its descriptor: another group may have the name now, and a path may be too long.
+        let link = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
+        let flags = WatchFlags::ATTRIB | WatchFlags::ONLYDIR;
+        let watch = inotify::add_watch(&self.fd, link, flags).map_err(|err| Error::read(dir.path(), err))?;
         self.watched.insert(id, watch);
         self.groups.insert(watch, id);
         Ok(())

@@ -109,7 +109,11 @@ impl Group {
         if path.components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
             return Err(Error::parse(root.path().join(path), "a group's path has no \"..\" or \".\" in it"));
         }
-        let dir = root.sub(if path.as_os_str().is_empty() { Path::new(".") } else { path })?;
+        let mut pieces = pieces(path).into_iter();
+        let mut dir = root.sub(pieces.next().as_deref().unwrap_or_else(|| Path::new(".")))?;
+        for piece in pieces {
+            dir = dir.sub(piece)?;
+        }
         let id = dir.id()?;
         Ok(Group { dir, id, path: path.into() })
     }
@@ -190,6 +194,22 @@ impl Group {
     }
 }
 
+/// The longest path that the kernel takes at once, in bytes, without the zero at its end.
+const PATH_MAX: usize = 4095;
+
+/// Splits the path of a group into pieces that the kernel takes. Anyone who may make groups can
+/// make a path that is longer.
+fn pieces(path: &Path) -> Vec<PathBuf> {
+    let mut pieces: Vec<PathBuf> = Vec::new();
+    for name in path {
+        match pieces.last_mut() {
+            Some(piece) if piece.as_os_str().len() + 1 + name.len() <= PATH_MAX => piece.push(name),
+            _ => pieces.push(name.into()),
+        }
+    }
+    pieces
+}
+
 /// See [`Group::read_cpu`]. Sample line: `usage_usec 2204520`. Source: kernel/cgroup/rstat.c.
 pub fn read_cpu(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Duration> {
     dir.read_at_once("cpu.stat", buffer)?;
@@ -229,54 +249,132 @@ fn parse_limit(text: &[u8]) -> Option<Limit> {
     }
 }
 
+/// A group that [`walk`] has found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// Its open directory.
+    pub dir: &'a Dir,
+    /// Its identity.
+    pub id: GroupId,
+    /// The user whom it belongs to.
+    pub owner: u32,
+    /// That is neither root nor the user of this process. Such users make groups as they like.
+    pub is_users: bool,
+    /// Its name; empty for the group at which the walk began.
+    pub name: &'a OsStr,
+    /// The parent's token; `None` for the group at which the walk began.
+    pub parent: Option<usize>,
+}
+
 /// The callbacks of [`walk`].
 pub trait Visit {
-    /// Called for a group before its children, with the group's name and the parent's token (`None`
-    /// for the root). Returns a token for the group's children, or `None` to leave them out.
-    fn enter(&mut self, dir: &Dir, id: GroupId, name: &OsStr, parent: Option<usize>) -> Option<usize>;
+    /// Called for a group before its children. Returns a token for the group's children, or `None`
+    /// to leave them out.
+    fn enter(&mut self, found: Found<'_>) -> Option<usize>;
 
     /// Called with the parent's token when groups below it cannot be read (no descriptors left, no
     /// permission, too deep): nothing is known about these groups.
     fn unknown(&mut self, parent: usize) {
         let _ = parent;
     }
-}
 
-/// Walks over `root` and all groups below it, parents first. A group that disappears meanwhile is
-/// left out.
-///
-/// A directory of cgroupfs has two links, and one more for each child. So a leaf is recognized
-/// without listing it, which saves a third of the system calls for a tree of services.
-pub fn walk(root: &Dir, visit: &mut impl Visit) -> Result<()> {
-    let stat = rustix::fs::fstat(root).map_err(|e| Error::read(root.path(), e))?;
-    if let Some(token) = visit.enter(root, GroupId(stat.st_ino), OsStr::new(""), None) {
-        walk_children(root, token, visit, 0)?;
+    /// As [`Visit::unknown`], because a user has made too many groups.
+    fn too_many(&mut self, parent: usize) {
+        self.unknown(parent);
     }
-    Ok(())
 }
 
 /// Upper bound on the depth of a walk, so that a hostile tree cannot exhaust the stack. Trees in
 /// use are not as deep.
 const DEPTH_LIMIT: usize = 64;
 
-fn walk_children(dir: &Dir, token: usize, visit: &mut impl Visit, depth: usize) -> Result<()> {
-    if depth >= DEPTH_LIMIT {
-        visit.unknown(token);
-        return Ok(());
+/// Upper bound on the groups below one that a user was given, so that nobody makes a walk long. A
+/// desktop has a hundred.
+pub const MOST_OF_A_USER: usize = 1000;
+
+/// Walks over `root` and all groups below it, parents first. A group that disappears meanwhile is
+/// left out. Of the groups that a user has made below one of root's, the first [`MOST_OF_A_USER`]
+/// are visited.
+///
+/// A directory of cgroupfs has two links, and one more for each child. So a leaf is recognized
+/// without listing it, which saves a third of the system calls for a tree of services.
+pub fn walk(root: &Dir, visit: &mut impl Visit) -> Result<()> {
+    let stat = rustix::fs::fstat(root).map_err(|e| Error::read(root.path(), e))?;
+    let mut walk = Walk { visit, own_uid: rustix::process::geteuid().as_raw() };
+    let found = walk.found(root, &stat, OsStr::new(""), None);
+    if let Some(token) = walk.visit.enter(found) {
+        let mut left = MOST_OF_A_USER;
+        walk.children(root, token, 0, found.is_users.then_some(&mut left))?;
     }
-    let mut names: Vec<Box<OsStr>> = Vec::new();
-    {
+    Ok(())
+}
+
+struct Walk<'a, V> {
+    visit: &'a mut V,
+    own_uid: u32,
+}
+
+impl<V: Visit> Walk<'_, V> {
+    fn found<'a>(&self, dir: &'a Dir, stat: &rustix::fs::Stat, name: &'a OsStr, parent: Option<usize>) -> Found<'a> {
+        let owner = stat.st_uid;
+        Found { dir, id: GroupId(stat.st_ino), owner, is_users: owner != 0 && owner != self.own_uid, name, parent }
+    }
+
+    /// `left`: how many groups may still be visited, below a group of a user.
+    fn children(&mut self, dir: &Dir, token: usize, depth: usize, mut left: Option<&mut usize>) -> Result<()> {
+        if depth >= DEPTH_LIMIT {
+            self.visit.unknown(token);
+            return Ok(());
+        }
+        for name in self.names(dir, token, left.as_deref().copied())? {
+            let child = dir.sub(&*name).and_then(|child| {
+                let stat = rustix::fs::fstat(&child).map_err(|e| Error::read(child.path(), e))?;
+                Ok((child, stat))
+            });
+            let (child, stat) = match child {
+                Ok(opened) => opened,
+                Err(err) if err.is_gone() => continue,
+                Err(_) => {
+                    self.visit.unknown(token);
+                    continue;
+                }
+            };
+            match &mut left {
+                Some(0) => {
+                    self.visit.too_many(token);
+                    return Ok(());
+                }
+                Some(left) => **left -= 1,
+                None => {}
+            }
+            let found = self.found(&child, &stat, &name, Some(token));
+            if let Some(token) = self.visit.enter(found)
+                && stat.st_nlink != 2
+            {
+                let mut of_user = MOST_OF_A_USER;
+                let left = left.as_deref_mut().or_else(|| found.is_users.then_some(&mut of_user));
+                self.children(&child, token, depth + 1, left)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of the groups in a group, at most one more than `left`.
+    fn names(&mut self, dir: &Dir, token: usize, left: Option<usize>) -> Result<Vec<Box<OsStr>>> {
+        let mut names: Vec<Box<OsStr>> = Vec::new();
         let mut space = [MaybeUninit::uninit(); 4096];
         // The root's descriptor stays open from walk to walk, so its position is not at the start.
         rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map_err(|e| Error::read(dir.path(), e))?;
         let mut entries = RawDir::new(dir, &mut space);
-        while let Some(entry) = entries.next() {
+        while left.is_none_or(|left| names.len() <= left)
+            && let Some(entry) = entries.next()
+        {
             let entry = match entry {
                 Ok(entry) => entry,
                 // The group was removed while it was listed.
                 Err(rustix::io::Errno::NOENT) => break,
                 Err(_) => {
-                    visit.unknown(token);
+                    self.visit.unknown(token);
                     break;
                 }
             };
@@ -285,25 +383,6 @@ fn walk_children(dir: &Dir, token: usize, visit: &mut impl Visit, depth: usize) 
                 names.push(os(name).into());
             }
         }
+        Ok(names)
     }
-    for name in names {
-        let child = dir.sub(&*name).and_then(|child| {
-            let stat = rustix::fs::fstat(&child).map_err(|e| Error::read(child.path(), e))?;
-            Ok((child, stat))
-        });
-        let (child, stat) = match child {
-            Ok(opened) => opened,
-            Err(err) if err.is_gone() => continue,
-            Err(_) => {
-                visit.unknown(token);
-                continue;
-            }
-        };
-        if let Some(token) = visit.enter(&child, GroupId(stat.st_ino), &name, Some(token))
-            && stat.st_nlink != 2
-        {
-            walk_children(&child, token, visit, depth + 1)?;
-        }
-    }
-    Ok(())
 }

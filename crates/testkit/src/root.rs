@@ -1,7 +1,8 @@
 //! [`FakeRoot`]: a temporary directory that looks like `/` to omr.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -126,6 +127,27 @@ impl FakeRoot {
             self.write(group.join(name), bytes);
         }
         self
+    }
+
+    /// Adds busy groups below the group `top`, one in the other, until the path is longer than the
+    /// kernel takes at once. Returns the path of the last one below the cgroup mount, and its open
+    /// directory.
+    pub fn deep_group(&self, top: &str) -> (PathBuf, File) {
+        let name = "d".repeat(250);
+        let mut path = PathBuf::from(top);
+        let top = self.resolve(Path::new(CGROUP).join(top));
+        fs::create_dir_all(&top).expect("the top group's directory");
+        let mut dir = File::open(top).expect("a directory");
+        while path.as_os_str().len() <= 4096 {
+            path.push(&name);
+            let here = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(&name);
+            fs::create_dir(&here).expect("a group's directory");
+            for (name, bytes) in Release::V6_12.files("group") {
+                fs::write(here.join(name), bytes).expect("a group's file");
+            }
+            dir = File::open(here).expect("a directory");
+        }
+        (path, dir)
     }
 
     /// The directory that omr gets as its root.

@@ -1,8 +1,9 @@
 """A server with PostgreSQL, Redis, nginx and Tomcat from Debian's packages: a light steady load,
 then a burst. A part of each service's memory is never used again.
 
-The arms: no omr, omr with goal = "auto", and omr with goal = "free" as the negative control. How
-much of the unused memory does omr take, and do the services' answers get slower?
+The arms: no omr, omr with goal = "auto" and the thresholds that it learns, omr with one named age,
+and omr with goal = "free" as the negative control. How much of the unused memory does omr take, and
+do the services' answers get slower?
 """
 
 import re
@@ -22,9 +23,9 @@ from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
 from ..services import CLIENTS, GROUPS, OMR, Answers, Load, ServerGuest, Services, Sizes
 
-LABELS = {"off": "without omr", "auto": "omr, goal auto", "free": "omr, goal free"}
+LABELS = {"off": "without omr", "auto": "omr, goal auto", "age": "omr, a named age", "free": "omr, goal free"}
 
-ARM_COLOURS = {"off": COLOURS["off"], "auto": COLOURS["on"], "free": COLOURS["seed"]}
+ARM_COLOURS = {"off": COLOURS["off"], "auto": COLOURS["on"], "age": COLOURS["by-hand"], "free": COLOURS["seed"]}
 
 # The clients stand for other machines: their CPU time is not work of this one, and their memory
 # stays. The lab's agent asks for nothing meanwhile.
@@ -42,6 +43,9 @@ class = "protected"
 CONFIGS = {
     "auto": """
 goal = "auto"
+""",
+    "age": """
+goal = "auto"
 
 [[group]]
 match = "system.slice/**"
@@ -51,9 +55,7 @@ older_than = "{age}m"
 goal = "free"
 """,
 }
-"""The daemon's configuration in each arm. The arm `auto` names an age: omr learns one for each
-group by itself, which takes more than an hour for groups as small as these.
-"""
+"""The daemon's configuration in each arm."""
 
 SERVICES = {"pg": ("PostgreSQL", "p99", 0.99), "redis": ("Redis", "p999", 0.999), "nginx": ("nginx", "p99", 0.99)}
 """The services that are asked: their names, and the quantile of their answers that counts."""
@@ -99,10 +101,11 @@ class Server(Comparison[Run]):
     mb_s: float = option(40, "speed of its disk in MB/s")
     iops: int = option(1500, "requests of its disk per second")
     no_reporting: bool = option(False, "no free page reporting: the goal auto frees only what lacks to half of memory")
+    learn: float = option(40, "steady load before it, in which omr learns thresholds", "MINUTES")
     minutes: float = option(30, "steady load", "MINUTES")
     burst: float = option(60, "burst after it", "S")
     factor: int = option(4, "requests and connections of the burst, as a multiple of the steady load's")
-    age: float = option(10, "memory is cold when it was not used for this time", "MINUTES")
+    age: float = option(10, "in the arm age, memory is cold when it was not used for this time", "MINUTES")
     pg: int = option(200, "buffers of PostgreSQL that nobody uses", "MIB")
     redis: int = option(180, "values in Redis that nobody uses", "MIB")
     java: int = option(120, "heap of Java that nobody uses", "MIB")
@@ -118,8 +121,10 @@ class Server(Comparison[Run]):
             services = Services(guest, sizes)
             watching = services.watch(EVERY)
             daemon = guest.start_omr(CONFIGS[arm].format(age=f"{self.age:g}") + EVERY_ARM) if arm in CONFIGS else None
-            others = Others(guest)
             load = Load(pg=8, redis=10, nginx=5, connections=1)
+            if self.learn:
+                services.ask("learn", 60 * self.learn, load)
+            others = Others(guest)
             steady_at = guest.monotonic_ns() / 1e9
             steady = services.ask("steady", 60 * self.minutes, load)
             busy = {"steady": others.percent()}
@@ -155,6 +160,7 @@ class Server(Comparison[Run]):
             "iops": self.iops,
             "swap": "file",
             "free_page_reporting": "no" if self.no_reporting else "yes",
+            "learn_minutes": self.learn,
             "steady_minutes": self.minutes,
             "unused_mib": self.pg + self.redis + self.java,
         }
@@ -170,7 +176,8 @@ class Server(Comparison[Run]):
                 if "off" in results:
                     found |= ratios(results["off"], runs, suffix)
                 goal = COLD_GOAL if arm == "auto" else None
-                name = f"cold{runs[0]['age_minutes']:g}m_taken_pct{suffix}"
+                age = runs[0]["age_minutes"] if arm == "age" else 10
+                name = f"cold{age:g}m_taken_pct{suffix}"
                 found[name] = Metric([taken_pct(run) for run in runs], "%", goal)
             for name, (figure, unit) in FIGURES.items():
                 found[f"{name}{suffix}"] = Metric([figure(run) for run in runs], unit)
@@ -203,9 +210,9 @@ class Server(Comparison[Run]):
                 counted = [faults_of(look) - faults_of(run["watched"][0]) for look in run["watched"]]
                 faults.plot(minutes, counted, color=ARM_COLOURS[arm], linewidth=1)
         for axes in (memory, faults):
-            for at in (0, self.minutes):
+            for at in (-self.learn, 0, self.minutes):
                 axes.axvline(at, color="#333333", linewidth=0.8, linestyle=":")
-            axes.set_xlabel("minutes from the begin of the steady load")
+            axes.set_xlabel("minutes from the begin of the measurement")
         memory.axhline(self.mem / 2, color="#333333", linewidth=0.8, linestyle="--")
         memory.set_ylabel("MiB")
         memory.set_title("Available memory (MemAvailable)")
@@ -253,11 +260,11 @@ def at(run: Run, monotonic: float) -> dict[str, Any]:
 
 
 def taken(run: Run, service: str) -> float:
-    """Bytes of a service that left memory during the steady load, at most its unused memory.
+    """Bytes of a service that left memory before the burst, at most its unused memory.
 
     Not all of them are in swap: Linux 6.12 frees pages of zeros when it splits a huge page.
     """
-    before, after = (at(run, when)["groups"][GROUPS[service]] for when in (run["steady_at"], run["burst_at"]))
+    before, after = (look["groups"][GROUPS[service]] for look in (run["watched"][0], at(run, run["burst_at"])))
     left = (before["anon"] + before["shmem"]) - (after["anon"] + after["shmem"])
     return float(min(max(0, left), run["unused"][service]))
 
@@ -268,8 +275,8 @@ def taken_pct(run: Run) -> float:
 
 
 def available(run: Run) -> float:
-    """MiB that became available during the steady load."""
-    before, after = (at(run, when)["meminfo"]["MemAvailable"] for when in (run["steady_at"], run["burst_at"]))
+    """MiB that became available from the start of the daemon until the burst."""
+    before, after = (look["meminfo"]["MemAvailable"] for look in (run["watched"][0], at(run, run["burst_at"])))
     return float(after - before) / MIB
 
 
@@ -323,7 +330,7 @@ FIGURES: dict[str, tuple[Callable[[Run], float], str]] = {
     ),
     "stalled": (stalled, "s"),
     "available_gained": (available, "MiB"),
-    "available_before": (lambda run: at(run, run["steady_at"])["meminfo"]["MemAvailable"] / MIB, "MiB"),
+    "available_before": (lambda run: run["watched"][0]["meminfo"]["MemAvailable"] / MIB, "MiB"),
     "available_after": (lambda run: at(run, run["burst_at"])["meminfo"]["MemAvailable"] / MIB, "MiB"),
     "swapped_out": (counted("pswpout", pages=True), "MiB"),
     "swapped_in": (counted("pswpin", pages=True), "MiB"),
@@ -340,6 +347,8 @@ FIGURES |= {f"{service}_{of}": (partial(slowest, service=service), "ms") for ser
 
 def draw_taken(axes: Axes, results: Results[Run]) -> None:
     arms = [arm for arm in results if arm != "off"]
+    if not arms:
+        return
     for place, arm in enumerate(arms):
         metric = Metric([taken_pct(run) for run in results[arm]], "%")
         faults = Metric([major_faults(run) for run in results[arm]], "count")

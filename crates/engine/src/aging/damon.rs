@@ -1,17 +1,16 @@
 //! Ages of process memory from DAMON: the set-up, which a later run recognises, and the bounds of
 //! ages.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use omr_actuate::Actuator;
 use omr_actuate::damon::{self, Monitor, Refusal, RegionSample, Stamp, Target};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
+use omr_base::lock::{self, Attempt};
 use omr_base::paths;
 use omr_kernel::damon::Damon;
 use omr_kernel::maps::Mapping;
@@ -20,7 +19,6 @@ use omr_kernel::process::Process;
 use omr_kernel::ranges::{Ranges, length};
 use omr_kernel::{Kernel, clock};
 use omr_units::{Bytes, Monotonic, millis};
-use rustix::fs::{FlockOperation, flock};
 
 use super::measurement::{GroupAges, Measurement};
 use super::resident::{self, Idle, Mapped, Sums, cut_regions, split_range};
@@ -66,30 +64,22 @@ pub fn state(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Resul
 /// The lock file of the one omr that uses DAMON. Contains the boot id and the stamp of the last
 /// monitor.
 struct Lock {
-    file: File,
+    lock: lock::Lock,
     boot: String,
 }
 
 impl Lock {
     /// Acquires the lock; `None`: another omr has it.
     fn try_acquire(kernel: &Kernel, root: &Path) -> Result<Option<Self>> {
-        let path = paths::damon_lock(root);
-        if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        match lock::Lock::try_take(&paths::damon_lock(root))? {
+            Attempt::Taken(lock) => Ok(Some(Lock { lock, boot: kernel.read_boot_id()? })),
+            Attempt::Held(_) => Ok(None),
         }
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = open.with_context(|| format!("open {}", path.display()))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(None);
-        }
-        Ok(Some(Lock { file, boot: kernel.read_boot_id()? }))
     }
 
     /// Removes the monitor that a killed omr left behind.
     fn remove_leftover(&mut self, kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<()> {
-        let mut text = String::new();
-        self.file.rewind()?;
-        (&mut self.file).take(128).read_to_string(&mut text)?;
+        let text = self.lock.read()?;
         let stamp = text.trim().split_once(' ').filter(|(boot, _)| *boot == self.boot);
         if let Some(stamp) = stamp.and_then(|(_, stamp)| stamp.parse().ok()) {
             damon::remove_leftover(kernel, actuator, Stamp(stamp))?;
@@ -102,9 +92,7 @@ impl Lock {
     fn write_stamp(&mut self) -> Result<Stamp> {
         let nanos = clock::read_monotonic().0;
         let stamp = Stamp(u32::try_from(nanos % u64::from(u32::MAX)).unwrap_or_default() ^ std::process::id());
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        self.file.write_all(format!("{} {}\n", self.boot, stamp.0).as_bytes())?;
+        self.lock.write(&format!("{} {}\n", self.boot, stamp.0))?;
         Ok(stamp)
     }
 }

@@ -2,14 +2,13 @@
 //! ignores its accessed bits, so MGLRU calls it unused even if it is used all the time.
 
 use std::cmp::Reverse;
-use std::ffi::OsStr;
 
 use anyhow::Result;
 use omr_base::cancel::Flag;
-use omr_kernel::memcg::{self, Group, Visit};
+use omr_kernel::memcg::{self, Found, Group, Visit};
 use omr_kernel::process::{self, Process, ProcessMemory};
-use omr_kernel::{Dir, Kernel, maps};
-use omr_units::{Bytes, GroupId};
+use omr_kernel::{Kernel, maps};
+use omr_units::Bytes;
 
 use super::resident::is_counted;
 
@@ -59,7 +58,7 @@ struct Accounted {
 }
 
 impl Visit for Accounted {
-    fn enter(&mut self, dir: &Dir, _: GroupId, _: &OsStr, parent: Option<usize>) -> Option<usize> {
+    fn enter(&mut self, Found { dir, parent, .. }: Found<'_>) -> Option<usize> {
         if parent.is_some() && dir.has("memory.stat") {
             return None;
         }

@@ -29,6 +29,7 @@ use omr_policy::{Class, MinAge};
 use omr_units::{Bytes, GroupId, Limit};
 use serde::{Deserialize, Serialize};
 
+use crate::holder::Holder;
 use crate::prepare::image::Place;
 use crate::prepare::{disk_rate, read_free};
 use crate::reclaim::limit_journal::{self, Guard};
@@ -52,7 +53,8 @@ struct Note {
     /// The kernel's boot id.
     boot: String,
     /// The process that switches the devices on again. While it runs, no other process does so.
-    pid: u32,
+    #[serde(flatten)]
+    holder: Holder,
     devices: Vec<Device>,
 }
 
@@ -251,7 +253,7 @@ impl<'a> Off<'a> {
         let state_dir = paths::state_dir(root);
         fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
         let file = paths::zram(&state_dir);
-        let note = Note { boot: kernel.read_boot_id()?, pid: std::process::id(), devices };
+        let note = Note { boot: kernel.read_boot_id()?, holder: Holder::this(kernel), devices };
         if !write_new(&file, &serde_json::to_vec(&note)?)? {
             bail!("another omr has switched zram off, or could not switch it on again ({})", file.display());
         }
@@ -295,12 +297,21 @@ fn read_left_off(kernel: &Kernel, root: &Path) -> Result<Option<Vec<Device>>> {
     let Ok(text) = fs::read(&file) else { return Ok(None) };
     let note = serde_json::from_slice::<Note>(&text);
     let note = note.with_context(|| format!("{}: not what omr writes there; remove it", file.display()))?;
+    // swapon of a file that a user can read would show the user all memory.
+    if let Some(device) = note.devices.iter().find(|device| !is_zram(&device.path)) {
+        bail!("{}: {} is no zram device; remove the file", file.display(), name(device));
+    }
     if note.boot != kernel.read_boot_id()? {
         let _ = fs::remove_file(&file);
         return Ok(None);
     }
-    let is_running = note.pid != std::process::id() && limit_journal::is_omr(kernel, note.pid);
-    Ok((!is_running).then_some(note.devices))
+    Ok((!note.holder.is_other(kernel)).then_some(note.devices))
+}
+
+/// Returns true for `/dev/zram0` and so on.
+fn is_zram(path: &Path) -> bool {
+    let number = path.to_str().and_then(|path| path.strip_prefix("/dev/zram"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn names(devices: &[Device]) -> String {
@@ -429,6 +440,19 @@ mod tests {
         // The control: the process is another program by now.
         root.write("proc/7/comm", "sh\n");
         assert!(!restored(&root).1);
+    }
+
+    #[test]
+    fn nothing_but_zram_is_switched_on() {
+        for path in ["/home/user/file", "/dev/zram", "/dev/zram1/../../home/user/file", "/dev/vda", "zram1"] {
+            let root = machine("this");
+            root.write("var/lib/omr/zram.json", root.read("var/lib/omr/zram.json").replace("/dev/zram1", path));
+            let kernel = Kernel::open(root.path()).expect("a root");
+            let mut transcript = Transcript::new(DryRun);
+            let err = restore(&kernel, root.path(), |_| Ok(()), &mut transcript).expect_err("no zram device");
+            assert!(err.to_string().contains("is no zram device"), "{path}: {err}");
+            assert!(transcript.lines().is_empty(), "{path}");
+        }
     }
 
     #[test]

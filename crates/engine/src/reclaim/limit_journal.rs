@@ -13,11 +13,12 @@ use anyhow::{Context, Result, bail};
 use omr_actuate::{Actuator, Outcome};
 use omr_base::storage::write_new;
 use omr_kernel::memcg::Group;
-use omr_kernel::process::ProcessStat;
 use omr_kernel::{Dir, Kernel};
 use omr_units::{GroupId, Limit};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
+
+use crate::holder::{Holder, is_omr};
 
 /// The limits that omr may change. An entry with another file is not from omr.
 const FILES: [&str; 2] = ["memory.high", "memory.swap.max"];
@@ -32,7 +33,8 @@ struct Entry {
     /// The kernel's boot id: groups and their limits do not outlive a boot.
     boot: String,
     /// The process that changed the limit. While it runs, no other process restores the limit.
-    pid: u32,
+    #[serde(flatten)]
+    holder: Holder,
     /// The path of the group below the mount; `id` identifies the group.
     path: OsString,
     id: GroupId,
@@ -46,6 +48,7 @@ struct Entry {
 pub struct Journal {
     dir: PathBuf,
     boot: String,
+    holder: Holder,
 }
 
 impl Journal {
@@ -54,7 +57,7 @@ impl Journal {
         let dir = state_dir.join("limits");
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let boot = kernel.read_boot_id()?;
-        Ok(Journal { dir, boot })
+        Ok(Journal { dir, boot, holder: Holder::this(kernel) })
     }
 
     /// Adds an entry before `file` of `group` is changed for a time. `before`: the value that was
@@ -77,7 +80,7 @@ impl Journal {
     fn add_entry(&self, group: &Group, file: &str, value: Limit) -> Result<bool> {
         let entry = Entry {
             boot: self.boot.clone(),
-            pid: std::process::id(),
+            holder: self.holder,
             path: group.path().as_os_str().to_owned(),
             id: group.id(),
             file: file.to_owned(),
@@ -114,7 +117,7 @@ impl Journal {
                 continue;
             };
             if entry.boot == self.boot {
-                if entry.pid != std::process::id() && is_omr(kernel, entry.pid) {
+                if entry.holder.is_other(kernel) {
                     continue;
                 }
                 match restore_one(kernel.cgroup()?, &entry, actuator) {
@@ -230,17 +233,6 @@ pub struct Guard(#[allow(dead_code, reason = "its purpose is to be closed")] Own
 fn writer(path: &Path) -> Option<u32> {
     let written = path.file_name()?.to_str()?.strip_suffix(".tmp")?;
     written.rsplit_once('.')?.1.parse().ok()
-}
-
-/// The names of omr's programs, as `/proc/PID/comm` has them.
-const PROGRAMS: [&str; 2] = ["omr", "omr-daemon"];
-
-/// Returns true if this process is a running omr: the pid may belong to another program by now, or
-/// to a zombie.
-pub fn is_omr(kernel: &Kernel, pid: u32) -> bool {
-    let Ok(process) = kernel.proc.sub(pid.to_string()) else { return false };
-    !ProcessStat::read(&process).is_ok_and(|stat| stat.is_zombie())
-        && process.read_string("comm").is_ok_and(|comm| PROGRAMS.contains(&comm.trim()))
 }
 
 fn restore_one(root: &Dir, entry: &Entry, actuator: &mut dyn Actuator) -> Result<Outcome> {

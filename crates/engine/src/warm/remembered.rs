@@ -1,7 +1,6 @@
 //! The pages that groups had in memory before they lost some of them, so that just those pages can
 //! be given back.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,9 +8,9 @@ use anyhow::{Context, Result, bail};
 use omr_actuate::Actuator;
 use omr_base::cancel::Flag;
 use omr_config::Loaded;
-use omr_kernel::memcg::{self, Group, Visit};
+use omr_kernel::memcg::{self, Found, Group, Visit};
 use omr_kernel::meminfo::Meminfo;
-use omr_kernel::{Dir, Kernel, process};
+use omr_kernel::{Kernel, process};
 use omr_machine::groups::tree::Tree;
 use omr_machine::inventory::read_groups;
 use omr_policy::Class;
@@ -148,8 +147,8 @@ struct Pids {
 }
 
 impl Visit for Pids {
-    fn enter(&mut self, dir: &Dir, _: GroupId, _: &OsStr, _: Option<usize>) -> Option<usize> {
-        match process::read_pids(dir) {
+    fn enter(&mut self, found: Found<'_>) -> Option<usize> {
+        match process::read_pids(found.dir) {
             Ok(pids) => self.found.extend(pids),
             Err(err) => self.is_whole &= err.is_gone(),
         }

@@ -1,17 +1,18 @@
 //! `/proc/meminfo`, `stat`, `vmstat`, pressure, and the memory and CPU files of groups.
 
-use std::ffi::OsStr;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
+use omr_kernel::Kernel;
+use omr_kernel::inotify::Watches;
+use omr_kernel::memcg::{self, Found, Group, MemoryStat, Visit};
 use omr_kernel::meminfo::Meminfo;
 use omr_kernel::psi::{self, Resource};
 use omr_kernel::stat::Stat;
 use omr_kernel::vmstat::Vmstat;
-use omr_kernel::{Dir, Kernel};
 use omr_testkit::{FakeRoot, Release, captured};
-use omr_units::{Bytes, GroupId, Limit, Pages};
+use omr_units::{Bytes, Limit, Pages};
 use proptest::prelude::*;
 
 use crate::open;
@@ -253,8 +254,8 @@ fn a_target_cannot_lead_out_of_the_mount() {
 struct Names(Vec<String>, usize);
 
 impl Visit for Names {
-    fn enter(&mut self, _: &Dir, _: GroupId, name: &OsStr, _: Option<usize>) -> Option<usize> {
-        self.0.push(name.to_string_lossy().into_owned());
+    fn enter(&mut self, found: Found<'_>) -> Option<usize> {
+        self.0.push(found.name.to_string_lossy().into_owned());
         Some(self.0.len() - 1)
     }
 
@@ -276,6 +277,54 @@ fn a_tree_that_is_too_deep_is_said_to_be_unknown() {
     assert_eq!(names(60), (61, 0));
     let (seen, unknown) = names(200);
     assert!(seen < 100 && unknown == 1, "{seen} {unknown}");
+}
+
+/// Anyone who may make groups can make such a path.
+#[test]
+fn a_group_whose_path_is_too_long_for_the_kernel_can_be_opened_and_watched() {
+    let root = FakeRoot::new();
+    let (path, dir) = root.deep_group("user.slice");
+    let kernel: Kernel = open(&root);
+    let hierarchy = kernel.cgroup().expect("groups");
+    let at_once = std::fs::File::open(hierarchy.path().join(&path)).expect_err("too long");
+    assert_eq!(at_once.raw_os_error(), Some(libc::ENAMETOOLONG));
+    let group = Group::open(hierarchy, &path).expect("a group");
+    assert_eq!((group.id().0, group.path()), (dir.metadata().expect("metadata").ino(), path.as_path()));
+    assert!(group.read_stat(&mut Vec::new()).expect("memory.stat").anon.is_some());
+    let mut watches = Watches::new().expect("inotify");
+    watches.watch(group.dir(), group.id()).expect("a watch");
+    dir.set_permissions(std::fs::Permissions::from_mode(0o700)).expect("changed");
+    assert_eq!(watches.read().groups, [group.id()]);
+    let gone = Group::open(hierarchy, &path.join("gone")).expect_err("no such group");
+    assert!(gone.is_gone(), "{gone}");
+}
+
+#[test]
+fn of_a_users_groups_a_walk_visits_the_first_thousand() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root: the groups cannot be given to a user");
+        return;
+    }
+    let visit = |owner: u32| {
+        let root = FakeRoot::new();
+        let top = root.resolve("sys/fs/cgroup/user@1000.service");
+        for (name, count) in [("a", 300), ("b", 3000)] {
+            for number in 0..count {
+                std::fs::create_dir_all(top.join(name).join(number.to_string())).expect("a group");
+            }
+        }
+        for number in 0..1500 {
+            std::fs::create_dir_all(root.resolve(format!("sys/fs/cgroup/system.slice/{number}"))).expect("a group");
+        }
+        std::os::unix::fs::chown(&top, Some(owner), None).expect("chown");
+        let kernel: Kernel = open(&root);
+        let mut names = Names::default();
+        memcg::walk(kernel.cgroup().expect("groups"), &mut names).expect("a walk");
+        (names.0.len(), names.1 > 0)
+    };
+    // The root, both tops, and 1,500 of root's.
+    assert_eq!(visit(1000), (3 + 1500 + 1000, true));
+    assert_eq!(visit(0), (3 + 1500 + 2 + 3300, false), "nobody bounds root");
 }
 
 proptest! {

@@ -1,10 +1,9 @@
 //! The groups at and below a group.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use omr_kernel::memcg::{self, Group, Visit};
-use omr_kernel::{Dir, Result};
+use omr_kernel::Result;
+use omr_kernel::memcg::{self, Found, Group, Visit};
 use omr_units::GroupId;
 
 /// Returns all groups with a memory controller at and below this one.
@@ -21,7 +20,7 @@ struct GroupWalk<'a> {
 }
 
 impl Visit for GroupWalk<'_> {
-    fn enter(&mut self, dir: &Dir, id: GroupId, name: &OsStr, parent: Option<usize>) -> Option<usize> {
+    fn enter(&mut self, Found { dir, id, name, parent, .. }: Found<'_>) -> Option<usize> {
         let path = match parent {
             None => self.top.to_path_buf(),
             Some(parent) => self.paths[parent].1.join(name),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_kernel::inotify::Watches;
-use omr_kernel::memcg::{self, Group, MemoryStat, Visit};
+use omr_kernel::memcg::{self, Found, Group, MOST_OF_A_USER, MemoryStat, Visit};
 use omr_kernel::{Dir, Kernel, Result};
 use omr_policy::statement::Presence;
 use omr_policy::threshold::Step;
@@ -28,6 +28,9 @@ const FULL_SCAN_AFTER: Duration = Duration::from_secs(30);
 /// At least this many scans lie between two full scans. A full scan takes twice as long, and with
 /// thousands of groups two scans are more than `FULL_SCAN_AFTER` apart.
 const FULL_SCAN_EVERY: u32 = 6;
+
+/// As many groups of a user are watched. A desktop has a hundred.
+const WATCHED_OF_A_USER: usize = 256;
 
 /// The properties of a group that are kept between scans.
 #[derive(Debug)]
@@ -63,6 +66,9 @@ pub struct Node {
     /// Reclaim of this group may also reclaim from all groups below it: each is known, of class
     /// background, unprotected, without a keep rule, and without a higher minimum age.
     pub subtree_reclaimable: bool,
+    /// The index of the topmost group at or above it that belongs to a user, who may make groups
+    /// below it; `None`: it is root's.
+    pub users_top: Option<u32>,
     /// The group and all its children could be read.
     readable: bool,
 }
@@ -79,6 +85,10 @@ pub struct Tree {
     statements: GroupStatements,
     /// The watched directories; `None`: no group is watched.
     watches: Option<Watches>,
+    /// A group could not be watched, which was said.
+    lacks_watches: bool,
+    /// A user has made too many groups, which was said.
+    has_too_many: bool,
     scan: u32,
     /// The time and the number of the last full scan.
     read_all: (Monotonic, u32),
@@ -93,13 +103,17 @@ struct Scan<'a> {
     /// Reads limits and xattrs of all groups, not only of new ones.
     all: bool,
     memory: bool,
+    /// A group in which there are more groups of a user than are visited.
+    too_many: Option<usize>,
 }
 
 impl Visit for Scan<'_> {
-    fn enter(&mut self, dir: &Dir, id: GroupId, name: &OsStr, parent: Option<usize>) -> Option<usize> {
+    fn enter(&mut self, Found { dir, id, owner, is_users, name, parent }: Found<'_>) -> Option<usize> {
         let tree = &mut *self.tree;
         let index = tree.nodes.len();
         let parent_index = parent.unwrap_or(index);
+        let above = parent.and_then(|parent| tree.nodes[parent].users_top);
+        let users_top = above.or_else(|| is_users.then(|| u32::try_from(index).unwrap_or(u32::MAX)));
         let stale = match tree.known.get(&id) {
             Some(known) => self.all || *known.name != *name,
             None => true,
@@ -112,7 +126,8 @@ impl Visit for Scan<'_> {
                 tree.path.push(name);
             }
             let above = parent.map(|parent| tree.nodes[parent].id);
-            let assignment = tree.classify(self.classifier, dir, id, above);
+            let may_watch = may_watch(owner, index, users_top);
+            let assignment = tree.classify(self.classifier, dir, id, above, may_watch);
             let protection = memcg::read_protection(dir, &mut tree.buffer).ok();
             tree.known.insert(id, CachedGroup { name: name.into(), assignment, protection, seen: tree.scan });
         } else if let Some(known) = tree.known.get_mut(&id) {
@@ -141,6 +156,7 @@ impl Visit for Scan<'_> {
             refaults: stat.refaults().map(|pages| pages.bytes(self.page)),
             unprotected: None,
             subtree_reclaimable: false,
+            users_top,
             readable,
         });
         Some(index)
@@ -151,6 +167,18 @@ impl Visit for Scan<'_> {
             node.readable = false;
         }
     }
+
+    fn too_many(&mut self, parent: usize) {
+        self.unknown(parent);
+        self.too_many = Some(parent);
+    }
+}
+
+/// Groups of root are not watched: most are no applications, and a compositor writes only to groups
+/// of its own user. Of a user's groups, the first are watched: all watches are root's, who may have
+/// only so many.
+fn may_watch(owner: u32, index: usize, users_top: Option<u32>) -> bool {
+    owner != 0 && users_top.is_none_or(|top| index - (top as usize) < WATCHED_OF_A_USER)
 }
 
 /// Error for a cgroup that does not exist.
@@ -182,8 +210,10 @@ impl Tree {
         if all || self.scan == 1 {
             self.read_all = (now, self.scan);
         }
-        let mut scan = Scan { classifier, page: kernel.page(), all, memory, tree: self };
+        let mut scan = Scan { classifier, page: kernel.page(), all, memory, too_many: None, tree: self };
         memcg::walk(kernel.cgroup()?, &mut scan)?;
+        let too_many = scan.too_many;
+        self.note_too_many(too_many);
         let this_scan = self.scan;
         self.known.retain(|_, known| known.seen == this_scan);
         if let Some(watches) = &mut self.watches {
@@ -194,9 +224,16 @@ impl Tree {
     }
 
     /// Returns the assignment of the group at `self.path`, from its xattrs as they are now.
-    fn classify(&mut self, classifier: &Classifier, dir: &Dir, id: GroupId, parent: Option<GroupId>) -> Assignment {
+    fn classify(
+        &mut self,
+        classifier: &Classifier,
+        dir: &Dir,
+        id: GroupId,
+        parent: Option<GroupId>,
+        may_watch: bool,
+    ) -> Assignment {
         // The watch comes first: a change in between is then read twice instead of being missed.
-        if self.watches.is_some() {
+        if may_watch {
             self.watch(dir, id);
         }
         let attributes = Attributes::read(dir);
@@ -218,19 +255,27 @@ impl Tree {
         }
     }
 
-    /// Watches one group, unless it belongs to root. A compositor writes only to groups of its own
-    /// user, and most groups of root are no applications.
+    /// Watches one group.
     fn watch(&mut self, dir: &Dir, id: GroupId) {
         let Some(watches) = &mut self.watches else { return };
-        if dir.owner().is_ok_and(|owner| owner == 0) {
-            return;
-        }
         match watches.watch(dir, id) {
-            Err(err) if !err.is_gone() => {
-                log::warn!("{err}; changes of the focus are noticed within {} s", FULL_SCAN_AFTER.as_secs());
-                self.watches = None;
+            Err(err) if !err.is_gone() && !self.lacks_watches => {
+                self.lacks_watches = true;
+                let seconds = FULL_SCAN_AFTER.as_secs();
+                log::warn!("{err}; changes of the focus in such groups are noticed within {seconds} s");
             }
             _ => {}
+        }
+    }
+
+    /// Says once that there are too many groups below this one.
+    fn note_too_many(&mut self, parent: Option<usize>) {
+        let had_too_many = std::mem::replace(&mut self.has_too_many, parent.is_some());
+        if let Some(parent) = parent.filter(|_| !had_too_many) {
+            let top = self.nodes[parent].users_top.map_or(parent, |top| top as usize);
+            let path = self.path_at(top);
+            let shown = printable(&path.to_string_lossy());
+            log::warn!("{shown} has more than {MOST_OF_A_USER} groups; the others are not swept");
         }
     }
 
@@ -261,7 +306,8 @@ impl Tree {
         let mut reassigned = Vec::new();
         let mut touched = vec![false; self.nodes.len()];
         for index in 0..self.nodes.len() {
-            let (id, parent) = (self.nodes[index].id, self.nodes[index].parent as usize);
+            let Node { id, parent, users_top, .. } = self.nodes[index];
+            let parent = parent as usize;
             touched[index] = touched[parent] || ids.contains(&id);
             if !touched[index] {
                 continue;
@@ -270,7 +316,8 @@ impl Tree {
             // The next scan removes a group that is gone.
             let Some(group) = Group::open(root, &self.path).ok().filter(|group| group.id() == id) else { continue };
             let above = (parent != index).then(|| self.nodes[parent].id);
-            let assignment = self.classify(classifier, group.dir(), id, above);
+            let may_watch = group.dir().owner().is_ok_and(|owner| may_watch(owner, index, users_top));
+            let assignment = self.classify(classifier, group.dir(), id, above, may_watch);
             if let Some(known) = self.known.get_mut(&id)
                 && known.assignment != assignment
             {

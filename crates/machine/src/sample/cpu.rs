@@ -4,7 +4,7 @@
 //! CPU time of groups (`cpu.stat`) is exact, while `/proc/stat` counts ticks. So two samples of 20
 //! ms are enough to tell work from noise.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use omr_kernel::memcg::{Group, read_cpu};
@@ -13,6 +13,10 @@ use omr_policy::Class;
 use omr_units::GroupId;
 
 use crate::groups::tree::Tree;
+
+/// A user's groups have at most this many counters on one side. If more were needed, they count as
+/// one group outside of the background, so that nobody makes a sample long.
+const COUNTERS_OF_A_USER: usize = 16;
 
 /// Descriptors that stay free for clients, files and a sweep.
 const RESERVED: usize = 64;
@@ -119,8 +123,8 @@ enum Side {
 /// The side of each group of a tree, to find the fewest files that tell the CPU time of a side.
 struct Sides<'a> {
     tree: &'a Tree,
-    /// True for omr's own groups and those below them.
-    own: Vec<bool>,
+    /// The side of each group.
+    side: Vec<Side>,
     /// True for a subtree that is all on one side.
     pure: Vec<bool>,
 }
@@ -132,31 +136,51 @@ impl<'a> Sides<'a> {
         for (index, node) in nodes.iter().enumerate() {
             is_own[index] = own.contains(&node.id) || is_own[node.parent as usize];
         }
-        let mut sides = Sides { tree, own: is_own, pure: vec![true; nodes.len()] };
-        // Children come after their parents.
-        for index in (1..nodes.len()).rev() {
-            let parent = nodes[index].parent as usize;
-            if parent != 0 {
-                sides.pure[parent] &= sides.pure[index] && sides.side(index) == sides.side(parent);
-            }
+        let side = |(index, is_own): (usize, &bool)| match tree.assignment(&nodes[index]) {
+            _ if *is_own => Side::Own,
+            Some(assignment) if assignment.class == Class::Background && assignment.explicit => Side::Background,
+            _ => Side::NonBackground,
+        };
+        let side = is_own.iter().enumerate().map(side).collect();
+        let mut sides = Sides { tree, side, pure: Vec::new() };
+        sides.find_pure();
+        if sides.merge_users() {
+            sides.find_pure();
         }
         sides
     }
 
-    fn side(&self, index: usize) -> Side {
-        let node = &self.tree.nodes()[index];
-        match self.tree.assignment(node) {
-            _ if self.own[index] => Side::Own,
-            Some(assignment) if assignment.class == Class::Background && assignment.explicit => Side::Background,
-            _ => Side::NonBackground,
+    fn find_pure(&mut self) {
+        let nodes = self.tree.nodes();
+        self.pure = vec![true; nodes.len()];
+        // Children come after their parents.
+        for index in (1..nodes.len()).rev() {
+            let parent = nodes[index].parent as usize;
+            if parent != 0 {
+                self.pure[parent] &= self.pure[index] && self.side[index] == self.side[parent];
+            }
         }
+    }
+
+    /// Moves groups of users that need too many counters out of the background. Returns true if
+    /// there are some.
+    fn merge_users(&mut self) -> bool {
+        let background = over_budget(self.tree, &self.tops(Side::Background));
+        let other = over_budget(self.tree, &self.tops(Side::NonBackground));
+        let is_merged = |top: u32| background.contains(&top) || other.contains(&top);
+        for (side, node) in self.side.iter_mut().zip(self.tree.nodes()) {
+            if node.users_top.is_some_and(is_merged) {
+                *side = Side::NonBackground;
+            }
+        }
+        !background.is_empty() || !other.is_empty()
     }
 
     /// Returns the topmost groups of the subtrees that are all on this side.
     fn tops(&self, side: Side) -> Vec<usize> {
         let is_top = |&index: &usize| {
             let parent = self.tree.nodes()[index].parent as usize;
-            self.pure[index] && (parent == 0 || !self.pure[parent]) && self.side(index) == side
+            self.pure[index] && (parent == 0 || !self.pure[parent]) && self.side[index] == side
         };
         groups(self.tree).filter(is_top).collect()
     }
@@ -181,13 +205,28 @@ fn groups(tree: &Tree) -> std::ops::Range<usize> {
     1..tree.nodes().len()
 }
 
-/// Returns the topmost foreground groups.
+/// The users' topmost groups below which too many of these groups are.
+fn over_budget(tree: &Tree, groups: &[usize]) -> HashSet<u32> {
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    for top in groups.iter().filter_map(|&index| tree.nodes()[index].users_top) {
+        *counts.entry(top).or_default() += 1;
+    }
+    counts.into_iter().filter(|(_, count)| *count > COUNTERS_OF_A_USER).map(|(top, _)| top).collect()
+}
+
+/// Returns the topmost foreground groups. If a user has too many, all groups of that user count.
 fn foreground_tops(tree: &Tree) -> Vec<(usize, bool)> {
     let nodes = tree.nodes();
     let is_foreground =
         |index: usize| tree.assignment(&nodes[index]).map(|assignment| assignment.class) == Some(Class::Foreground);
     let is_top = |&index: &usize| is_foreground(index) && !is_foreground(nodes[index].parent as usize);
-    groups(tree).filter(is_top).map(|index| (index, true)).collect()
+    let tops: Vec<usize> = groups(tree).filter(is_top).collect();
+    let whole = over_budget(tree, &tops);
+    let is_single = |index: &usize| nodes[*index].users_top.is_none_or(|top| !whole.contains(&top));
+    let mut terms: Vec<usize> = tops.into_iter().filter(is_single).collect();
+    terms.extend(whole.into_iter().map(|top| top as usize));
+    terms.sort_unstable();
+    terms.into_iter().map(|index| (index, true)).collect()
 }
 
 /// Returns the number of files that may be open for groups.
@@ -228,5 +267,64 @@ impl CpuByClass {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+    use std::path::Path;
+
+    use omr_testkit::FakeRoot;
+
+    use super::*;
+    use crate::groups::class::Classifier;
+
+    const USERS: &str = "sys/fs/cgroup/user@1000.service";
+
+    /// A user's groups, each with one group in the background and one that is not, beside a group
+    /// of root. All have used `usec` of CPU time.
+    fn write(root: &FakeRoot, groups: usize, usec: u64) {
+        let cpu = |path: &str, usec: u64| root.write(format!("{path}/cpu.stat"), format!("usage_usec {usec}\n"));
+        for number in 0..groups {
+            cpu(&format!("{USERS}/{number}/background.slice"), usec);
+            cpu(&format!("{USERS}/{number}/app.scope"), usec);
+            cpu(&format!("{USERS}/{number}"), 2 * usec);
+        }
+        cpu(USERS, 2 * usec * groups as u64);
+        cpu("sys/fs/cgroup/job.scope", usec);
+    }
+
+    /// The number of files that are read for a user's groups, and the CPU time by class of each.
+    fn read(groups: usize) -> (usize, [u128; 3]) {
+        let root = FakeRoot::new();
+        write(&root, groups, 1000);
+        chown(root.resolve(USERS), Some(1000), None).expect("chown");
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let mut tree = Tree::default();
+        let rules = omr_config::rules("[[group]]\nunit = 'app.scope'\nclass = 'foreground'\n");
+        tree.scan(&kernel, &Classifier::new(&rules, Path::new("omr")), false).expect("a scan");
+        let mut cpu = CpuByClass::default();
+        cpu.update(&kernel, &tree, &[]).expect("files");
+        write(&root, groups, 4000);
+        let sums = [&mut cpu.background, &mut cpu.foreground, &mut cpu.non_background];
+        let files = sums.iter().map(|sum| sum.counters.len()).sum();
+        (files, sums.map(|sum| sum.sample().expect("a sum").as_millis()))
+    }
+
+    #[test]
+    fn a_user_who_makes_many_groups_makes_no_sample_long() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("not root: the groups cannot be given to a user");
+            return;
+        }
+        // Each group has used 3 ms; the job of root is outside of the background.
+        let (files, times) = read(10);
+        assert_eq!(times, [30, 30, 33]);
+        assert!(files < 40, "{files}");
+        let (files, times) = read(300);
+        // The user's background is not told from the rest any more, and all of it is foreground.
+        assert_eq!(times, [0, 1800, 1803]);
+        assert!(files < 10, "{files}");
     }
 }

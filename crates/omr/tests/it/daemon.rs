@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::fake_kernel::FakeKernel;
 use crate::common::running::{Daemon, ledger, refused, swept, wait_until};
-use crate::common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text};
+use crate::common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text, write_lock};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 
@@ -397,11 +397,10 @@ fn memory_that_warm_brings_back_is_no_refault() {
     for warm in [true, false] {
         let root = machine();
         add_group(&root, "app.scope", 4096, 1024);
-        root.write("run/omr/warm.lock", "");
+        let lock = write_lock(&root, "run/omr/warm.lock", "");
         let _kernel = FakeKernel::start(&root);
         let daemon = Daemon::start(&root, "");
         wait_until("the sweep is in the ledger", || swept(&root, "app.scope").is_some());
-        let lock = std::fs::File::open(root.resolve("run/omr/warm.lock")).expect("the lock");
         if warm {
             rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
             daemon.wait_for_reason("warming");

@@ -421,3 +421,15 @@ fn without_mglru_doctor_says_what_the_goal_auto_does_instead() {
         assert!(row(&text, "MGLRU").ends_with(says), "{config}: {text}");
     }
 }
+
+#[test]
+fn doctor_says_whether_memory_can_be_given_back() {
+    let root = full().file("etc/omr/omr.toml", "goal = 'auto'");
+    let (code, text) = doctor(&root);
+    let missing = "giving back no omr-give-back.socket is not there systemctl start omr-give-back.socket; not needed";
+    assert_eq!((code, row(&text, "giving back").as_str()), (0, missing));
+    root.write("run/omr/give-back.sock", "");
+    assert!(row(&doctor(&root).1, "giving back").starts_with("giving back yes when somebody comes back"));
+    root.write("etc/omr/omr.toml", "goal = 'free'\n");
+    assert!(!doctor(&root).1.contains("giving back"), "another goal, no row");
+}

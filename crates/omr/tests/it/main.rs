@@ -17,5 +17,6 @@ mod invariants;
 mod processes;
 mod reclaim;
 mod run;
+mod user;
 mod warm;
 mod watch;

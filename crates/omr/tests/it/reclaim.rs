@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use crate::common::fake_kernel::FakeKernel;
 use crate::common::running::wait_until;
-use crate::common::{GROUPS, STEADY, add_group, command, machine, omr, replace, stat, text};
+use crate::common::{GROUPS, STEADY, add_group, add_program, command, machine, omr, replace, stat, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 
@@ -177,7 +177,7 @@ fn a_limit_that_another_omr_holds_lowered_is_left_to_it() {
     let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
     let note = |file| {
         format!(
-            r#"{{"boot":"{boot}","pid":4242,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"{file}","value":"Max"}}"#
+            r#"{{"boot":"{boot}","pid":4242,"start":500,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"{file}","value":"Max"}}"#
         )
     };
     let file = format!("var/lib/omr/limits/{id}.json");
@@ -185,7 +185,7 @@ fn a_limit_that_another_omr_holds_lowered_is_left_to_it() {
     root.write(format!("{dir}/memory.high"), "1000000\n");
     for program in ["omr", "omr-daemon"] {
         // The other one lives, as far as this machine's /proc tells.
-        root.write("proc/4242/comm", format!("{program}\n"));
+        add_program(&root, 4242, program);
         let (code, stdout, stderr) = text(&omr(&root, &["reclaim", "--backend", "memory.high", "app.scope", "512K"]));
         assert!(code == 4 && stdout.contains("nothing more to free"), "{program}: {stdout}{stderr}");
         assert_eq!(root.read(format!("{dir}/memory.high")), "1000000\n");

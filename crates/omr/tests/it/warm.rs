@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::common::{GROUPS, add_group, command, machine, omr, set_line, text};
+use crate::common::{GROUPS, add_group, command, machine, omr, set_line, text, write_lock};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 
@@ -281,9 +281,7 @@ fn a_dry_run_leaves_nothing_behind() {
 #[test]
 fn there_is_one_at_a_time() {
     let root = with_groups();
-    let lock = root.resolve("run/omr/warm.lock");
-    root.write("run/omr/warm.lock", "77\n");
-    let held = fs::File::open(&lock).expect("the lock");
+    let held = write_lock(&root, "run/omr/warm.lock", "77\n");
     rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
     let (code, _, stderr) = text(&omr(&root, &["warm", "--ignore-busy"]));
     assert!(code == 4 && stderr.contains("running already (pid 77)"), "{stderr}");

@@ -157,6 +157,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     rows.extend(tiers(facts));
     rows.extend(facts.process_rules.as_ref().map(process_rules));
     rows.extend(facts.age_rules.map(|rules| age_rules(facts, rules)));
+    rows.extend(facts.gives_back.map(giving_back));
     rows
 }
 
@@ -546,6 +547,15 @@ fn age_rules(facts: &Facts, rules: usize) -> Check {
         None if facts.swap.is_empty() => row(Works::No, format!("{rules}, no swap: not swept")).fix(NO_SWAP),
         None => row(Works::Yes, rules),
     }
+}
+
+/// Returns the row about what gives memory back.
+fn giving_back(is_possible: bool) -> Check {
+    let row = |works, found| Check::new("giving back", works, found, "younger memory while everybody is away");
+    if is_possible {
+        return row(Works::Yes, "when somebody comes back");
+    }
+    row(Works::No, "omr-give-back.socket is not there").fix("systemctl start omr-give-back.socket; not needed")
 }
 
 fn ioctl(facts: &Facts, name: &'static str, answer: Support, version: (u32, u32)) -> Check {

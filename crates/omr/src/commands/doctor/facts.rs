@@ -1,6 +1,5 @@
 //! The facts: read from files, and probed on the running kernel if there is one.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +15,7 @@ use omr_kernel::hibernate::Hibernation;
 use omr_kernel::lockdown::Lockdown;
 use omr_kernel::lru_gen::{self, Enabled, Generations};
 use omr_kernel::medium::{self, Disk};
-use omr_kernel::memcg::{self, Group, Visit};
+use omr_kernel::memcg::{self, Found, Group, Visit};
 use omr_kernel::numa::Nodes;
 use omr_kernel::power_supply::{self, PowerSource};
 use omr_kernel::probe::{self, Support};
@@ -24,7 +23,7 @@ use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::swap::{self, SwapDevice};
 use omr_kernel::{Dir, Error, Kernel, mounts, page_reporting};
 use omr_policy::{Goal, MinAge};
-use omr_units::{Bytes, GroupId};
+use omr_units::Bytes;
 use serde::Serialize;
 
 /// Everything that omr could use. A field is `None` if it is unknown.
@@ -63,6 +62,10 @@ pub struct Facts {
     pub age_rules: Option<usize>,
     /// True if the goal or a rule lets the daemon learn ages of groups.
     pub learns_ages: bool,
+    /// Somebody can give memory back: the companion, or the daemon itself; `None`: the goal is
+    /// another, so that nobody has to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gives_back: Option<bool>,
 }
 
 /// The `[[process]]` rules of the configuration.
@@ -90,6 +93,13 @@ fn learns_ages(root: &Path) -> bool {
     let is_learned = |rule: &GroupRule| rule.older_than == Some(MinAge::Learned);
     config::load(root, None)
         .is_ok_and(|loaded| loaded.policy.goal == Goal::Auto || loaded.groups.iter().any(is_learned))
+}
+
+fn gives_back(kernel: &Kernel, root: &Path) -> Option<bool> {
+    let has_socket = || paths::give_back_socket(root).symlink_metadata().is_ok();
+    let has_rights = || daemon_lacks(kernel, root).is_some_and(|lacking| lacking.is_empty());
+    let is_auto = config::load(root, None).is_ok_and(|loaded| loaded.policy.goal == Goal::Auto);
+    is_auto.then(|| has_socket() || has_rights())
 }
 
 fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
@@ -256,6 +266,7 @@ impl Facts {
             process_rules: ProcessRules::read(kernel, root),
             age_rules: read_age_rules(root),
             learns_ages: learns_ages(root),
+            gives_back: gives_back(kernel, root),
         }
     }
 }
@@ -347,7 +358,7 @@ impl Groups {
 }
 
 impl Visit for Groups {
-    fn enter(&mut self, dir: &Dir, _: GroupId, _: &OsStr, parent: Option<usize>) -> Option<usize> {
+    fn enter(&mut self, Found { dir, parent, .. }: Found<'_>) -> Option<usize> {
         if parent.is_some() {
             self.cgroup.groups += 1;
             self.cgroup.groups_with_memory += usize::from(dir.has("memory.current"));

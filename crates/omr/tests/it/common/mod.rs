@@ -114,6 +114,22 @@ pub fn add_group(root: &FakeRoot, path: impl AsRef<Path>, anon_kib: u64, file_ki
     }
 }
 
+/// Adds a process of this name that started 500 ticks after boot, or renames it.
+pub fn add_program(root: &FakeRoot, pid: u32, comm: &str) {
+    let stat = format!("{pid} ({comm}) S 1 {pid} {pid} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0");
+    root.write(format!("proc/{pid}/stat"), stat);
+    root.write(format!("proc/{pid}/comm"), format!("{comm}\n"));
+}
+
+/// Makes a lock file, with this text.
+pub fn write_lock(root: &FakeRoot, path: &str, text: &str) -> std::fs::File {
+    root.write(path, text);
+    let lock = std::fs::File::open(root.resolve(path)).expect("the lock");
+    // One that others may open would be none.
+    lock.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
+    lock
+}
+
 /// Text of `memory.stat`.
 pub fn stat(anon: u64, file: u64) -> String {
     format!(
