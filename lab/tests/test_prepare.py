@@ -73,7 +73,6 @@ def test_a_deadline_ends_a_preparation_partly(release, load) -> None:
         assert (ended.code, done["end"], done["why"]) == (PARTIAL, "partly", "timeout"), done
         assert done["freed"] > 4 * MIB
         assert done["missing"] > 4 * MIB
-        assert done["seconds"] < 10
 
 
 def test_a_preparation_spares_foreground_and_protected_memory(release, load) -> None:

@@ -200,21 +200,21 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
     };
     if daemon.mind.state.sweeping() == Some(node.id) {
         explanation.verdict = "being swept now".into();
-        return Ok(explanation);
-    }
-    match judge(&daemon.settings.config, &daemon.mind.state, signals, seen) {
-        Err(reason) => {
-            explanation.verdict = format!("not swept: {reason}");
-            explanation.reason = Some(reason);
-        }
-        Ok((job, _)) => {
-            let old = match &seen.cold_only {
-                None => String::new(),
-                Some(by_age) if by_age.is_probed() => ", memory of any age by a probe,".into(),
-                Some(by_age) => format!(", not used for {}", short(by_age.min_age)),
-            };
-            let when = if quiet::suffices(&daemon.settings.config, seen) { "quiet" } else { "idle" };
-            explanation.next = Some(format!("a sweep of up to {}{old} once the machine is {when}", job.amount))
+    } else {
+        match judge(&daemon.settings.config, &daemon.mind.state, signals, seen) {
+            Err(reason) => {
+                explanation.verdict = format!("not swept: {reason}");
+                explanation.reason = Some(reason);
+            }
+            Ok((job, _)) => {
+                let old = match &seen.cold_only {
+                    None => String::new(),
+                    Some(by_age) if by_age.is_probed() => ", memory of any age by a probe,".into(),
+                    Some(by_age) => format!(", not used for {}", short(by_age.min_age)),
+                };
+                let when = if quiet::suffices(&daemon.settings.config, seen) { "quiet" } else { "idle" };
+                explanation.next = Some(format!("a sweep of up to {}{old} once the machine is {when}", job.amount))
+            }
         }
     }
     if let Some(ColdOnly { min_age, threshold: Some(threshold), .. }) =
