@@ -12,25 +12,48 @@ use rustix::process::{Pid, test_kill_process};
 
 /// Replaces a file. A reader finds the complete old or the complete new file, even after a crash.
 pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, 0o644, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
+    put(path, data, 0o644, Lasts::Ever, |from, to| fs::rename(from, to)).with_context(|| failed(path))
 }
 
 /// As [`write_atomically`], for a file that only root may read.
 pub fn write_privately(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, 0o600, |from, to| fs::rename(from, to)).with_context(|| format!("write {}", path.display()))
+    put(path, data, 0o600, Lasts::Ever, |from, to| fs::rename(from, to)).with_context(|| failed(path))
+}
+
+/// As [`write_atomically`], for a file that means nothing after the next boot: it does not wait for
+/// the disk.
+pub fn write_for_this_boot(path: &Path, data: &[u8]) -> Result<()> {
+    put(path, data, 0o644, Lasts::ThisBoot, |from, to| fs::rename(from, to)).with_context(|| failed(path))
 }
 
 /// As [`write_atomically`], but never replaces a file. Returns false if the file exists already.
 pub fn write_new(path: &Path, data: &[u8]) -> Result<bool> {
-    match put(path, data, 0o644, |from, to| fs::hard_link(from, to)) {
+    match put(path, data, 0o644, Lasts::Ever, |from, to| fs::hard_link(from, to)) {
         Ok(()) => Ok(true),
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(err) => Err(err).with_context(|| format!("write {}", path.display())),
+        Err(err) => Err(err).with_context(|| failed(path)),
     }
 }
 
+fn failed(path: &Path) -> String {
+    format!("write {}", path.display())
+}
+
+/// How long a file has a meaning.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lasts {
+    ThisBoot,
+    Ever,
+}
+
 /// Writes a temporary file and moves it to `path` with `place`.
-fn put(path: &Path, data: &[u8], mode: u32, place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+fn put(
+    path: &Path,
+    data: &[u8],
+    mode: u32,
+    lasts: Lasts,
+    place: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
     let no_name = || io::Error::from(io::ErrorKind::InvalidInput);
     let dir = path.parent().ok_or_else(no_name)?;
     let mut name = path.file_name().ok_or_else(no_name)?.to_owned();
@@ -43,9 +66,14 @@ fn put(path: &Path, data: &[u8], mode: u32, place: impl FnOnce(&Path, &Path) -> 
         remove_leftovers(dir, path.file_name().ok_or_else(no_name)?);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.write_all(data)?;
-        file.sync_all()?;
+        if lasts == Lasts::Ever {
+            file.sync_all()?;
+        }
         place(&temporary, path)?;
-        File::open(dir)?.sync_all()
+        match lasts {
+            Lasts::Ever => File::open(dir)?.sync_all(),
+            Lasts::ThisBoot => Ok(()),
+        }
     })();
     // The temporary file still exists after an error, or after a hard link.
     let _ = fs::remove_file(&temporary);
@@ -122,7 +150,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join(FILE);
         write_atomically(&file, b"old").expect("written");
-        let failed = put(&file, b"new", 0o644, |_, _| Err(io::ErrorKind::StorageFull.into()));
+        let failed = put(&file, b"new", 0o644, Lasts::Ever, |_, _| Err(io::ErrorKind::StorageFull.into()));
         assert_eq!(failed.expect_err("full").kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read(&file).expect("a file"), b"old");
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing is left");

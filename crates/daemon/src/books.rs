@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use omr_base::storage::write_atomically;
-use omr_history::ledger::{self, Entry, Ledger, Swept};
+use omr_history::ledger::{self, Entry, Swept};
 use omr_policy::Writes;
 use omr_units::{Bytes, GroupId, Monotonic};
 
+use crate::disk::Disk;
 use crate::host::Host;
 use crate::tally::Tally;
 
@@ -15,35 +15,29 @@ use crate::tally::Tally;
 pub struct Books {
     /// Today's figures, and those of each group.
     pub tally: Tally,
-    ledger: Ledger,
+    /// Writes the records.
+    pub disk: Disk,
     /// The file of the write budget.
     budget: PathBuf,
-    /// The write budget as it was saved last.
+    /// The write budget as the disk was last given it.
     saved: Writes,
-    /// Saving it failed the last time.
-    is_unsaved: bool,
 }
 
 impl Books {
     /// Opens the books of a state directory. Returns them with the write budget that was saved.
-    pub fn open(host: &Host) -> (Self, Writes) {
+    pub fn open(host: &Host, disk: Disk) -> (Self, Writes) {
         let (state_dir, time) = (&host.state_dir, host.wall());
         let mut writes = read_writes(state_dir, time);
         // What a clock that was ahead has left counts from now on, and not until then.
         writes.settle(host.hour());
-        let books = Books {
-            tally: Tally::load(state_dir, time),
-            ledger: Ledger::open(state_dir),
-            budget: state_dir.join(BUDGET),
-            saved: writes.clone(),
-            is_unsaved: false,
-        };
+        let books =
+            Books { tally: Tally::load(state_dir, time), disk, budget: state_dir.join(BUDGET), saved: writes.clone() };
         (books, writes)
     }
 
     /// Adds a line to the ledger.
     pub fn record(&mut self, entry: &Entry) {
-        self.ledger.add(entry);
+        self.disk.add_line(entry);
     }
 
     /// Writes down the sweep of a group. The write budget comes first: whoever sees the line may
@@ -51,13 +45,13 @@ impl Books {
     pub fn record_sweep(&mut self, now: Monotonic, swept: Swept, refaults: Option<Bytes>, writes: &Writes) {
         self.tally.add(now, &swept, refaults);
         self.save(writes);
-        self.ledger.add(&Entry::Sweep(swept));
+        self.disk.add_line(&Entry::Sweep(swept));
     }
 
     /// Once a second: writes down what came back after sweeps that ended some minutes ago.
     pub fn record_refaults(&mut self, now: Monotonic, time: u64, refaults: impl Fn(GroupId) -> Option<Bytes>) {
         for line in self.tally.came_back(now, time, refaults) {
-            self.ledger.add(&line);
+            self.disk.add_line(&line);
         }
     }
 
@@ -65,27 +59,18 @@ impl Books {
     /// has only begun, as the daemon ends.
     pub fn record_regrets(&mut self, now: Monotonic, time: u64, all: bool) {
         for line in self.tally.regret_lines(now, time, all) {
-            self.ledger.add(&line);
+            self.disk.add_line(&line);
         }
     }
 
-    /// Writes the write budget to disk when it has changed.
+    /// Has the write budget written to disk when it has changed.
     pub fn save(&mut self, writes: &Writes) {
         if self.saved == *writes {
             return;
         }
         let text = serde_json::to_vec(writes).unwrap_or_default();
-        match write_atomically(&self.budget, &text) {
-            Ok(()) => {
-                self.saved = writes.clone();
-                self.is_unsaved = false;
-            }
-            Err(err) if !self.is_unsaved => {
-                log::warn!("{err:#}; a restart will not know of the last writes to swap");
-                self.is_unsaved = true;
-            }
-            Err(_) => {}
-        }
+        self.disk.replace(&self.budget, text, "a restart will not know of the last writes to swap");
+        self.saved = writes.clone();
     }
 }
 

@@ -18,6 +18,7 @@ use omr_units::{Bytes, GroupId, Monotonic};
 use crate::aging::{self, Aging};
 use crate::aging_thread::AgingThread;
 use crate::books::Books;
+use crate::disk::Disk;
 use crate::effects::{Effect, SparedGroup};
 use crate::giving_back::GivingBack;
 use crate::hint_job::Given;
@@ -64,9 +65,9 @@ pub struct Daemon {
 
 impl Daemon {
     /// Reads the state of earlier runs and scans the groups. The threads run already.
-    pub fn new(host: Host, settings: Settings, work: Work, aging: AgingThread) -> Result<Self> {
+    pub fn new(host: Host, settings: Settings, work: Work, aging: AgingThread, disk: Disk) -> Result<Self> {
         let now = host.now();
-        let (books, writes) = Books::open(&host);
+        let (books, writes) = Books::open(&host, disk);
         let mut state = State::default();
         state.writes = writes;
         let mut daemon = Daemon {
@@ -362,7 +363,7 @@ impl Daemon {
 
     fn finish_sweep(&mut self, id: GroupId, report: Report, on_disk: bool) {
         regrets::note_sweep(self, id, Some(report.freed_anon));
-        let Some(running) = self.sweeps.finish(&self.host, &report) else { return };
+        let Some(running) = self.sweeps.finish(&self.host, &mut self.books.disk, &report) else { return };
         let (now, time) = (self.host.now(), self.host.wall());
         let finished = Finished {
             id,
@@ -608,5 +609,6 @@ impl Daemon {
             self.finish(outcome);
         }
         self.books.record_regrets(self.host.now(), self.host.wall(), true);
+        self.books.disk.close();
     }
 }

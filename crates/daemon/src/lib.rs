@@ -7,7 +7,7 @@
 //!
 //! Each part of the daemon owns its data: [`host`] where it runs, [`settings`] its configuration,
 //! [`world`] the groups, [`readings`] the counters, [`mind`] the policy's state, [`work`] the
-//! worker, [`sweeps`] the running sweep, [`books`] the ledger and figures, [`processes`] the
+//! worker, [`sweeps`] the running sweep, [`books`] the ledger and figures with the [`disk`] that takes them, [`processes`] the
 //! background processes with their [`hints`], [`aging`] the schedule of the aging thread,
 //! [`preparing`] the preparation for an event, [`giving_back`] what was taken while everybody was
 //! away, with the [`companion`] that has the rights for it. A part returns [`effects`] that concern
@@ -18,6 +18,7 @@ mod aging_thread;
 mod books;
 mod companion;
 mod daemon;
+mod disk;
 mod effects;
 mod event_loop;
 mod events;
@@ -69,6 +70,7 @@ use omr_kernel::memcg::Group;
 use omr_machine::groups::tree::no_group;
 
 use self::daemon::Daemon;
+use self::disk::Disk;
 use self::event_loop::EventLoop;
 use self::host::Host;
 use self::lock::Lock;
@@ -120,8 +122,9 @@ fn start(host: Host, settings: Settings) -> Result<EventLoop> {
         processes::warn_of_missing_rights(&host.kernel);
     }
     let aging = aging_thread::start(Arc::clone(&host.kernel), &host.root, settings.actuator())?;
+    let disk = Disk::start(&host.state_dir)?;
     let server = Server::listen(&host.root)?;
-    EventLoop::new(Daemon::new(host, settings, work, aging)?, server)
+    EventLoop::new(Daemon::new(host, settings, work, aging, disk)?, server)
 }
 
 /// A descriptor stays open for each group whose CPU time is read. The usual soft limit, 1024, is

@@ -19,6 +19,7 @@ use omr_units::{Bytes, Monotonic};
 use serde_json::Value;
 
 use crate::daemon::Daemon;
+use crate::disk::Disk;
 use crate::host::Host;
 use crate::requests;
 use crate::settings::{Args, Settings, load};
@@ -140,7 +141,8 @@ impl Machine {
         let work = Work::new(thread, Arc::new(Mutex::new(Progress::default())));
         let (to_aging, aging) = Thread::pair().expect("channels");
         let host = Host::new(root.path(), kernel);
-        let daemon = Daemon::new(host, settings, work, to_aging).expect("a daemon");
+        let disk = Disk::at_once(&host.state_dir);
+        let daemon = Daemon::new(host, settings, work, to_aging, disk).expect("a daemon");
         let mut machine = Machine { root, clock, daemon, worker, aging, ticks: (0, 0) };
         machine.use_cpus(0, 0);
         machine.daemon.readings.presence = Some(Facts::default());

@@ -18,6 +18,7 @@ use omr_policy::{ColdOnly, Config, End, Goal, Mode, Reason, State, Stop};
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::disk::Disk;
 use crate::host::Host;
 use crate::timer::Timer;
 use crate::worker::{Order, Remember, Sweep};
@@ -232,14 +233,15 @@ impl Sweeps {
         }
     }
 
-    /// The worker has ended the sweep. Returns it, and keeps the measured rate of the swap disk.
-    pub fn finish(&mut self, host: &Host, report: &Report) -> Option<Running> {
+    /// The worker has ended the sweep. Returns it, and has the disk keep its measured rate.
+    pub fn finish(&mut self, host: &Host, disk: &mut Disk, report: &Report) -> Option<Running> {
         let _ = self.sampler.stop();
         let running = self.running.take()?;
         self.disk_rate.add(report);
         if let Some(rate) = self.disk_rate.rate() {
-            if disk_rate::is_disk_only(&host.kernel) {
-                disk_rate::keep(&host.kernel, &host.root, rate);
+            let is_of_disk = disk_rate::is_disk_only(&host.kernel);
+            if let Some((file, text)) = is_of_disk.then(|| disk_rate::file(&host.kernel, &host.root, rate)).flatten() {
+                disk.replace(&file, text, "the next preparation will not know how fast the disk is");
             }
             self.disk_rate = disk_rate::Measured::default();
         }

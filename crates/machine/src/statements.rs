@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use omr_base::paths;
-use omr_base::storage::write_atomically;
+use omr_base::storage::write_for_this_boot;
 use omr_policy::rank::ProcessId;
 use omr_policy::statement::Presence;
 use omr_units::GroupId;
@@ -140,7 +140,7 @@ impl StatementStore {
     }
 
     fn save(&self) -> Result<()> {
-        write_atomically(&self.path, &serde_json::to_vec(&self.saved)?)
+        write_for_this_boot(&self.path, &serde_json::to_vec(&self.saved)?)
     }
 
     /// Saves a statement about a group; `None` removes it.

@@ -1,6 +1,6 @@
 //! The last measured write rate of the swap disk, at which an image would be written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use omr_base::paths;
@@ -55,17 +55,20 @@ pub fn load(root: &Path, device: &Path) -> Option<Bytes> {
     (saved.device == device.to_string_lossy() && saved.bytes_per_second.0 > 0).then_some(saved.bytes_per_second)
 }
 
-/// Saves a rate as that of the swap for an image; see [`is_disk_only`]. Does nothing if this
-/// machine cannot hibernate. A failed write is only logged.
+/// Saves a rate; see [`file`]. A failed write is only logged.
 pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
-    let Ok(place) = image::place(kernel, root) else { return };
-    let saved = Saved { bytes_per_second: rate, device: place.device.path.to_string_lossy().into_owned() };
-    let written = serde_json::to_vec(&saved)
-        .map_err(anyhow::Error::from)
-        .and_then(|data| write_atomically(&paths::state_dir(root).join(FILE), &data));
-    if let Err(err) = written {
+    let Some((path, text)) = file(kernel, root, rate) else { return };
+    if let Err(err) = write_atomically(&path, &text) {
         log::debug!("{err:#}");
     }
+}
+
+/// The file that keeps a rate as that of the swap for an image, and its contents; see
+/// [`is_disk_only`]. `None`: this machine cannot hibernate.
+pub fn file(kernel: &Kernel, root: &Path, rate: Bytes) -> Option<(PathBuf, Vec<u8>)> {
+    let place = image::place(kernel, root).ok()?;
+    let saved = Saved { bytes_per_second: rate, device: place.device.path.to_string_lossy().into_owned() };
+    Some((paths::state_dir(root).join(FILE), serde_json::to_vec(&saved).ok()?))
 }
 
 /// Returns true if all swap is on disks. If some swap is zram, a rate is not that of the disk.
