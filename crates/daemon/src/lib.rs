@@ -56,7 +56,6 @@ mod work;
 mod worker;
 mod world;
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -64,10 +63,13 @@ use anyhow::Result;
 use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_base::signals::SignalFd;
+use omr_base::storage::make_dir_for_members;
 use omr_engine::prepare::zram;
+use omr_engine::reclaim::backend;
 use omr_kernel::Kernel;
 use omr_kernel::memcg::Group;
 use omr_machine::groups::tree::no_group;
+use omr_policy::Mode;
 
 use self::daemon::Daemon;
 use self::disk::Disk;
@@ -75,7 +77,7 @@ use self::event_loop::EventLoop;
 use self::host::Host;
 use self::lock::Lock;
 use self::server::Server;
-use self::settings::{Settings, load};
+use self::settings::{Settings, actuator, load};
 use self::work::Work;
 
 pub use self::companion::serve as serve_giving_back;
@@ -99,7 +101,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     }
     let _lock = Lock::take(&paths::runtime_dir(root))?;
     let host = Host::new(root, kernel);
-    if let Err(err) = fs::create_dir_all(&host.state_dir) {
+    if let Err(err) = make_dir_for_members(&host.state_dir) {
         log::warn!("create {}: {err}", host.state_dir.display());
     }
     let mut event_loop = start(host, Settings::new(args.clone(), loaded))?;
@@ -111,6 +113,15 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     event_loop.end();
     ended?;
     log::info!("omr ended");
+    Ok(Exit::Done)
+}
+
+/// Restores the limits that ended processes of omr left changed. omr.service runs this when the
+/// daemon has ended, however it ended.
+pub fn restore_limits(root: &Path) -> Result<Exit> {
+    omr_base::logging::start(false);
+    let kernel = Kernel::open(root)?;
+    backend::journal(&kernel, &paths::state_dir(root), &mut *actuator(Mode::Act))?;
     Ok(Exit::Done)
 }
 

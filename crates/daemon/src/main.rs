@@ -25,6 +25,7 @@ Options:
   --config FILE     Read this file instead of the configuration of the system
   --give-back       Instead of that serve the daemon, which is at the other end of standard input:
                     keep which pages groups have in memory, and bring them back
+  --restore-limits  Instead of that restore the limits that a daemon which was killed has left changed
   --profile NAME    Replace values of the configuration with those of a profile: seed
   --root DIR        Read /proc, /sys and the configuration below this directory
   -h, --help        Print help
@@ -37,6 +38,7 @@ enum Request {
     Help,
     Version,
     GiveBack { root: PathBuf },
+    RestoreLimits { root: PathBuf },
     Run { root: PathBuf, args: Args },
 }
 
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Ok(Request::Help) => print(HELP),
         Ok(Request::Version) => print(concat!("omr-daemon ", env!("CARGO_PKG_VERSION"), "\n")),
         Ok(Request::GiveBack { root }) => omr_daemon::serve_giving_back(&root),
+        Ok(Request::RestoreLimits { root }) => omr_daemon::restore_limits(&root),
         Ok(Request::Run { root, args }) => omr_daemon::run(&root, &args),
         Err(err) => {
             eprintln!("omr-daemon: {err:#}; see omr-daemon --help");
@@ -69,13 +72,14 @@ fn print(text: &str) -> Result<Exit> {
 /// Parses a command line. Every error has the exit code of a wrong command line.
 fn parse(mut parser: Parser) -> Result<Request> {
     let (mut root, mut config, mut profile, mut target) = (None, None, None, None);
-    let (mut foreground, mut gives_back) = (false, false);
+    let (mut foreground, mut gives_back, mut restores) = (false, false, false);
     while let Some(arg) = parser.next().map_err(wrong)? {
         match arg {
             Arg::Short('h') | Arg::Long("help") => return Ok(Request::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Request::Version),
             Arg::Long("foreground") => foreground = true,
             Arg::Long("give-back") => gives_back = true,
+            Arg::Long("restore-limits") => restores = true,
             Arg::Long("config") => set(&mut config, "--config", value(&mut parser, "--config", "a file")?)?,
             Arg::Long("root") => set(&mut root, "--root", value(&mut parser, "--root", "a directory")?)?,
             Arg::Long("profile") => {
@@ -96,13 +100,13 @@ fn parse(mut parser: Parser) -> Result<Request> {
         return Err(wrong("GROUP: expected --profile with it"));
     }
     let root = root.map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    if gives_back {
-        let alone = !foreground && config.is_none() && profile.is_none();
-        return if alone {
-            Ok(Request::GiveBack { root })
-        } else {
-            Err(wrong("--give-back: expected --root with it at most"))
-        };
+    let alone = !foreground && config.is_none() && profile.is_none();
+    match (gives_back, restores) {
+        (false, false) => {}
+        (true, false) if alone => return Ok(Request::GiveBack { root }),
+        (true, _) => return Err(wrong("--give-back: expected --root with it at most")),
+        (false, true) if alone => return Ok(Request::RestoreLimits { root }),
+        (false, true) => return Err(wrong("--restore-limits: expected --root with it at most")),
     }
     let args = Args { foreground, config: config.map(PathBuf::from), profile, target: target.map(PathBuf::from) };
     Ok(Request::Run { root, args })
@@ -151,6 +155,10 @@ mod tests {
         assert_eq!(root(&["--give-back"]), Some("/".into()));
         assert_eq!(root(&["--give-back", "--root", "/r"]), Some("/r".into()));
         assert_eq!(root(&["--root", "/r"]), None, "the control");
+        let Ok(Request::RestoreLimits { root }) = parsed(&["--restore-limits", "--root", "/r"]) else {
+            panic!("it restores nothing")
+        };
+        assert_eq!(root, PathBuf::from("/r"));
     }
 
     #[test]
@@ -175,6 +183,8 @@ mod tests {
             (&["--profile", "seed", "a", "b"], "\"b\": expected one group"),
             (&["--profile", "seed", ""], "\"\": expected one group"),
             (&["--give-back", "--foreground"], "--give-back: expected --root with it at most"),
+            (&["--give-back", "--restore-limits"], "--give-back: expected --root with it at most"),
+            (&["--restore-limits", "--config", "c"], "--restore-limits: expected --root with it at most"),
             (&["--foreground=no"], "unexpected argument for option '--foreground': \"no\""),
         ] {
             let err = parsed(words).expect_err("a mistake");

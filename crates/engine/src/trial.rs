@@ -255,6 +255,7 @@ impl<'a> TrialRunner<'a> {
 
     fn write(&mut self, limit: Limit) -> Result<()> {
         let (actuator, dir) = (&mut *self.session.actuator, self.group.dir());
+        self.user_limit.announce(limit);
         match self.alarm.limit(WRITE_TIME, || actuator.write(dir, HIGH, &limit.to_string()))? {
             // The next check notices a removed group.
             Outcome::Done | Outcome::Partial | Outcome::Interrupted | Outcome::Gone => {}

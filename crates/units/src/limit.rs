@@ -1,7 +1,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Bytes, ParseError};
+use crate::{Bytes, PageSize, ParseError};
 
 /// A limit of a group: a number of bytes, or `max` for no limit (`memory.high`, `memory.max`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,6 +11,16 @@ pub enum Limit {
     Bytes(Bytes),
     /// No limit.
     Max,
+}
+
+impl Limit {
+    /// The limit as the kernel keeps it: in whole pages, rounded down.
+    pub fn in_whole_pages(self, page: PageSize) -> Limit {
+        match self {
+            Limit::Bytes(bytes) => Limit::Bytes(Bytes(bytes.0 - bytes.0 % page.bytes().0)),
+            Limit::Max => Limit::Max,
+        }
+    }
 }
 
 /// The kernel's form: digits or `max`.

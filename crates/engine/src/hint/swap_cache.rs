@@ -82,7 +82,7 @@ impl MadviseSession<'_, '_> {
         let mut session = Session { journal: None, ..self.session.with_progress(&mut silent) };
         let behind = session.reclaim(&mut method, group.into(), job);
         if let Some(borrowed) = bound {
-            borrowed.restore(self.session.actuator)?;
+            borrowed.restore(kernel, self.session.actuator)?;
         }
         Ok(Some(behind))
     }
@@ -116,10 +116,15 @@ impl MadviseSession<'_, '_> {
         if low >= before {
             return Ok(None);
         }
-        let Some(borrowed) = journal.borrow(group, FILE, before)? else { return Ok(None) };
-        match self.session.actuator.write(group.dir(), FILE, &low.to_string())? {
-            Outcome::Done => Ok(Some(borrowed)),
-            _ => borrowed.restore(self.session.actuator).map(|()| None),
+        let Some(mut borrowed) = journal.borrow(group, FILE, before)? else { return Ok(None) };
+        borrowed.announce(low);
+        match self.session.actuator.write(group.dir(), FILE, &low.to_string()) {
+            Ok(Outcome::Done) => Ok(Some(borrowed)),
+            refused => {
+                borrowed.restore(self.session.host.kernel, self.session.actuator)?;
+                refused?;
+                Ok(None)
+            }
         }
     }
 }

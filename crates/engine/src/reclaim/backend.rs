@@ -112,6 +112,8 @@ impl Backend {
 
 /// One write to a backend's file.
 pub struct Step<'a> {
+    /// The machine.
+    pub kernel: &'a Kernel,
     /// The backend.
     pub backend: Backend,
     /// The group.
@@ -161,12 +163,14 @@ impl Step<'_> {
             // The group's own limit is lower than that already.
             return Ok(Outcome::Partial);
         }
-        let Some(borrowed) = journal.borrow(self.group, "memory.high", before)? else { return Ok(Outcome::Partial) };
+        let borrowed = journal.borrow(self.group, "memory.high", before)?;
+        let Some(mut borrowed) = borrowed else { return Ok(Outcome::Partial) };
         // The kernel reclaims during the write. The alarm's signal ends the reclaim, and the write
         // succeeds.
         let time = HIGH_TIME.min(self.write_time);
+        borrowed.announce(low);
         let lowered = self.alarm.limit(time, || actuator.write(self.group.dir(), "memory.high", &low.to_string()));
-        borrowed.restore(actuator)?;
+        borrowed.restore(self.kernel, actuator)?;
         Ok(lowered?)
     }
 }

@@ -71,7 +71,7 @@ impl Journal {
             self.remove_entry(group.id());
             return Ok(None);
         }
-        Ok(Some(Borrowed { journal: self, group, file, before }))
+        Ok(Some(Borrowed { journal: self, group, file, before, ours: None }))
     }
 
     /// Adds an entry with the value of `file` of `group`, which is on disk when this returns.
@@ -126,11 +126,11 @@ impl Journal {
                     // The entry stays: a later start may have the permission that this one lacks.
                     // One group that cannot be restored must not prevent the others.
                     Ok(_) => {
-                        log::warn!("{}: {} could not be restored", shown(&entry), entry.file);
+                        log::warn!("{}: {} could not be restored", shown(Path::new(&entry.path)), entry.file);
                         continue;
                     }
                     Err(err) => {
-                        log::warn!("{}: {} could not be restored: {err:#}", shown(&entry), entry.file);
+                        log::warn!("{}: {} could not be restored: {err:#}", shown(Path::new(&entry.path)), entry.file);
                         continue;
                     }
                 }
@@ -158,6 +158,8 @@ pub struct Borrowed<'a> {
     group: &'a Group,
     file: &'static str,
     before: Limit,
+    /// The value that omr has set; `None`: it has not changed the limit.
+    ours: Option<Limit>,
 }
 
 impl Borrowed<'_> {
@@ -166,9 +168,24 @@ impl Borrowed<'_> {
         self.before
     }
 
-    /// Restores the old value.
-    pub fn restore(self, actuator: &mut dyn Actuator) -> Result<()> {
-        let Borrowed { group, file, before, .. } = self;
+    /// Call this before the limit is set to a value.
+    pub fn announce(&mut self, limit: Limit) {
+        self.ours = Some(limit);
+    }
+
+    /// Restores the old value. A limit that another program has set meanwhile stays as it is.
+    pub fn restore(self, kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<()> {
+        let Borrowed { group, file, before, ours, .. } = &self;
+        let Some(ours) = ours else { return Ok(()) };
+        // A value that cannot be read is restored.
+        if let Ok(now) = group.read_limit(file, &mut Vec::new())
+            && now != *before
+            && now != ours.in_whole_pages(kernel.page())
+        {
+            log::info!("{}: another program has set {file} to {now}, which stays", shown(group.path()));
+            self.release();
+            return Ok(());
+        }
         match actuator.write(group.dir(), file, &before.to_string())? {
             Outcome::Done | Outcome::Gone => self.release(),
             _ => bail!("{file} could not be restored to {before}; the next start of omr tries again"),
@@ -180,6 +197,15 @@ impl Borrowed<'_> {
     /// it.
     pub fn release(&self) {
         self.journal.remove_entry(self.group.id());
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    /// Nothing is to be restored where the run ended before the limit was changed.
+    fn drop(&mut self) {
+        if self.ours.is_none() {
+            self.release();
+        }
     }
 }
 
@@ -246,6 +272,49 @@ fn restore_one(root: &Dir, entry: &Entry, actuator: &mut dyn Actuator) -> Result
     }
 }
 
-fn shown(entry: &Entry) -> String {
-    omr_base::text::printable(&entry.path.to_string_lossy())
+fn shown(group: &Path) -> String {
+    omr_base::text::printable(&group.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use omr_actuate::Live;
+    use omr_testkit::{FakeRoot, Release};
+    use omr_units::Bytes;
+
+    use super::*;
+
+    const FILE: &str = "memory.high";
+
+    /// The limit after omr has borrowed it, set it to 1 MiB and a bit, and restored it, and the number
+    /// of entries that are left. `now`: what it was before omr restored it; `None`: omr did not set it.
+    fn restored(now: Option<&str>) -> (String, usize) {
+        let root = FakeRoot::captured(Release::V6_12)
+            .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
+            .group("app.scope", &[(FILE, "max\n")]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let journal = Journal::open(&kernel, &root.resolve("var/lib/omr")).expect("a journal");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("app.scope")).expect("a group");
+        let mut borrowed = journal.borrow(&group, FILE, Limit::Max).expect("an entry").expect("the first");
+        assert!(journal.borrow(&group, FILE, Limit::Max).expect("no error").is_none(), "one at a time");
+        let path = "sys/fs/cgroup/app.scope/memory.high";
+        if let Some(now) = now {
+            borrowed.announce(Limit::Bytes(Bytes((1 << 20) + 5)));
+            root.write(path, now);
+        }
+        borrowed.restore(&kernel, &mut Live).expect("restored");
+        let left = fs::read_dir(root.resolve("var/lib/omr/limits")).expect("the journal").count();
+        // A kernel's file takes the new value in the place of the old one.
+        let after = root.read(path);
+        (if after.starts_with("max") { "max".into() } else { after.trim().into() }, left)
+    }
+
+    #[test]
+    fn a_limit_that_another_program_has_set_meanwhile_stays() {
+        // The kernel keeps whole pages.
+        assert_eq!(restored(Some("1048576\n")), ("max".into(), 0), "ours");
+        assert_eq!(restored(Some("2097152\n")), ("2097152".into(), 0), "theirs");
+        assert_eq!(restored(Some("max\n")), ("max".into(), 0), "it was never lowered");
+        assert_eq!(restored(None), ("max".into(), 0), "nothing was tried");
+    }
 }

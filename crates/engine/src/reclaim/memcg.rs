@@ -16,7 +16,6 @@ use super::backend::{Backend, Step};
 use super::errors::of_machine;
 use super::report::{Report, run_job};
 use super::target::Target;
-use super::writeback::{DIRTY, flush};
 use crate::session::{Progress, Session};
 
 /// Reclaims through a file of the group.
@@ -61,11 +60,6 @@ impl FileReclaimer<'_, '_> {
         if !self.session.actuator.is_live() {
             return Ok(End::Complete);
         }
-        if stat_before.file_dirty.is_some_and(|dirty| dirty > DIRTY) {
-            flush(self.session.cancel, || {
-                group.read_stat(&mut buffer).is_ok_and(|stat| stat.file_dirty.is_some_and(|dirty| dirty > DIRTY))
-            });
-        }
         let on_disk = SwapSpace::read(kernel).is_none_or(|swap| swap.on_disk);
         let mut gauge = Gauge { kernel, group, on_disk, buffer };
         let mut pace = Pace::new(job.clone());
@@ -98,7 +92,8 @@ impl FileReclaimer<'_, '_> {
         let page = gauge.kernel.page();
         let (group, journal) = (gauge.group, self.session.journal);
         let alarm = Alarm::new();
-        let step = Step { backend: self.backend, group, journal, alarm: &alarm, write_time: job.write_time };
+        let (kernel, backend) = (gauge.kernel, self.backend);
+        let step = Step { kernel, backend, group, journal, alarm: &alarm, write_time: job.write_time };
         let mut last = first;
         let end = loop {
             if let Some(end) = self.session.cancelled_after_hold() {

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::fake_kernel::FakeKernel;
-use crate::common::running::{Daemon, can_mount, in_own_mounts, ledger, refused, swept, wait_until};
+use crate::common::running::{Daemon, can_mount, daemon_command, in_own_mounts, ledger, refused, swept, wait_until};
 use crate::common::{GROUPS, STEADY, add_group, command, machine, omr, replace, stat, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
@@ -141,7 +141,7 @@ fn corrupt_records_are_passed_over() {
 /// moment.
 #[test]
 fn a_limit_that_kill_9_left_behind_is_restored_by_whatever_comes_next() {
-    for next in ["daemon", "reclaim"] {
+    for next in ["daemon", "its end", "reclaim"] {
         let root = machine();
         add_group(&root, "app.scope", 4096, 0);
         let high = root.resolve(format!("{GROUPS}/app.scope/memory.high"));
@@ -162,6 +162,10 @@ fn a_limit_that_kill_9_left_behind_is_restored_by_whatever_comes_next() {
             "daemon" => {
                 let log = Daemon::start(&root, "mode = 'observe'").end();
                 assert!(log.contains("restored 1 limit that an earlier run of omr left changed"), "{log}");
+            }
+            "its end" => {
+                let restored = daemon_command(root.path()).arg("--restore-limits").status();
+                assert!(restored.expect("omr-daemon runs").success());
             }
             _ => {
                 omr(&root, &["reclaim", "--backend", "memory.reclaim", "app.scope", "128K"]);

@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use crate::common::fake_kernel::FakeKernel;
 use crate::common::running::wait_until;
-use crate::common::{GROUPS, STEADY, add_group, add_program, command, machine, omr, replace, stat, text};
+use crate::common::{GROUPS, STEADY, add_group, add_program, command, machine, omr, replace, set_line, stat, text};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 
@@ -48,6 +48,46 @@ fn a_signal_ends_it_and_what_was_done_is_printed() {
         let left: u64 = root.read(format!("{GROUPS}/app.scope/memory.current")).trim().parse().expect("bytes");
         assert_eq!(left + asked, 256 << 20);
         assert!(asked - freed <= 128 << 10, "{asked} asked for, {freed} freed");
+    }
+}
+
+/// Runs the program, which ends by SIGSYS when it calls sync(2). Returns that signal.
+fn signal_of_sync(root: &FakeRoot, args: &[&str]) -> Option<i32> {
+    let ret = libc::BPF_RET | libc::BPF_K;
+    let step = |code: u32, jt, jf, k: u32| libc::sock_filter { code: u16::try_from(code).expect("a code"), jt, jf, k };
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, u32::try_from(libc::SYS_sync).expect("a number")),
+        step(ret, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        step(ret, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let mut command = command(root.path(), args);
+    // SAFETY: two calls of prctl(2) between fork and exec; the filter is in the child's memory.
+    unsafe {
+        command.pre_exec(move || {
+            let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+            let refused = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) != 0;
+            if refused { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+    let ended = command.stdout(Stdio::null()).status().expect("omr runs");
+    std::os::unix::process::ExitStatusExt::signal(&ended)
+}
+
+#[test]
+fn dirty_page_cache_is_left_to_the_kernel_except_for_a_preparation() {
+    for (args, expected) in
+        [(&["reclaim", "app.scope", "1M"][..], None), (&["prepare", "burst", "300M"], Some(libc::SIGSYS))]
+    {
+        let root = machine();
+        root.write("etc/omr/omr.toml", STEADY);
+        add_group(&root, "app.scope", 4096, 64 << 10);
+        let file = format!("{GROUPS}/app.scope/memory.stat");
+        root.write(&file, root.read(&file).replace("file_dirty 0", "file_dirty 33554432"));
+        set_line(&root, "proc/meminfo", "Dirty:", "32768 kB");
+        let _kernel = FakeKernel::start(&root);
+        assert_eq!(signal_of_sync(&root, args), expected, "{args:?}");
     }
 }
 

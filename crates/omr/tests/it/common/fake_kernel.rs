@@ -115,8 +115,18 @@ struct Watch {
     request: Option<File>,
     /// While a write goes on: `memory.current` with a lease.
     size: Option<File>,
-    /// While `memory.high` is lowered: the file with the low value, and a pipe for what follows.
-    lowered: Option<(File, File)>,
+    /// While `memory.high` is lowered.
+    lowered: Option<Lowered>,
+}
+
+/// The value of `memory.high` is there for a moment only, so each step has a file of its own.
+struct Lowered {
+    /// The file with the low value.
+    low: File,
+    /// The file for whoever reads it then: with a lease, as the value is not known yet.
+    shown: Option<File>,
+    /// A pipe for the value that is restored.
+    restored: Option<File>,
 }
 
 impl Watch {
@@ -135,7 +145,10 @@ impl Watch {
     }
 
     fn look(&mut self, machine: &mut Machine, all: &mut Vec<Written>) {
-        if self.request.as_ref().is_some_and(|file| is_broken(file, libc::F_RDLCK)) {
+        let is_read = |lowered: &Lowered| lowered.shown.as_ref().is_some_and(|file| is_broken(file, libc::F_WRLCK));
+        if self.lowered.as_ref().is_some_and(is_read) {
+            self.show_low();
+        } else if self.request.as_ref().is_some_and(|file| is_broken(file, libc::F_RDLCK)) {
             self.writer_waits();
         } else if self.size.as_ref().is_some_and(|file| is_broken(file, libc::F_WRLCK)) {
             self.writer_is_done(machine, all);
@@ -157,13 +170,12 @@ impl Watch {
         if self.file == "memory.high"
             && let Some(request) = request
         {
-            // The value is there for a moment only: what comes second goes into a pipe.
-            let pipe = self.dir.join("memory.high.pipe");
-            make_pipe(&pipe);
-            let reader = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(&pipe).expect("a pipe");
-            fs::rename(&pipe, self.dir.join(self.file)).expect("renamed");
+            let next = self.dir.join("memory.high.next");
+            fs::write(&next, "").expect("written");
+            let shown = lease_when_free(&next, true);
+            fs::rename(&next, self.dir.join(self.file)).expect("renamed");
             let low = request.try_clone().expect("a descriptor");
-            self.lowered = Some((low, reader));
+            self.lowered = Some(Lowered { low, shown, restored: None });
             unlock(&request);
             return;
         }
@@ -171,17 +183,30 @@ impl Watch {
         drop(request);
     }
 
+    /// Somebody reads the lowered limit, and will then restore it.
+    fn show_low(&mut self) {
+        let Some(lowered) = &mut self.lowered else { return };
+        let Some(mut shown) = lowered.shown.take() else { return };
+        writeln!(shown, "{}", limit(&mut lowered.low)).expect("written");
+        let pipe = self.dir.join("memory.high.pipe");
+        make_pipe(&pipe);
+        lowered.restored = Some(OpenOptions::new().read(true).custom_flags(NONBLOCK).open(&pipe).expect("a pipe"));
+        fs::rename(&pipe, self.dir.join(self.file)).expect("renamed");
+        // Closed: the reader goes on.
+        drop(shown);
+    }
+
     /// Somebody wants to know the group's size.
     fn writer_is_done(&mut self, machine: &mut Machine, all: &mut Vec<Written>) {
-        if let Some((mut low, mut pipe)) = self.lowered.take() {
-            let (mut lowered, mut restored) = (String::new(), String::new());
-            low.rewind().and_then(|()| low.read_to_string(&mut lowered)).expect("the low limit");
-            // Digits written over "max\n" may leave its end.
-            let digits: String = lowered.chars().take_while(char::is_ascii_digit).collect();
-            pipe.read_to_string(&mut restored).expect("the limit");
+        if let Some(Lowered { mut low, restored: pipe, .. }) = self.lowered.take() {
+            let digits: String = limit(&mut low).chars().take_while(char::is_ascii_digit).collect();
+            let mut restored = String::new();
+            if let Some(mut pipe) = pipe {
+                pipe.read_to_string(&mut restored).expect("the limit");
+            }
             if restored.is_empty() {
                 // The first open was interrupted, so what was written is the old limit.
-                restored = lowered.trim().to_owned();
+                restored = limit(&mut low);
             }
             replace(&self.dir.join(self.file), &format!("{restored}\n"));
             let want = digits.parse::<u64>().map_or(0, |low| self.number().saturating_sub(low));
@@ -292,6 +317,14 @@ impl Machine {
             .collect();
         replace(&path, &(lines.join("\n") + "\n"));
     }
+}
+
+/// The limit in this file. Digits written over "max\n" may leave its end.
+fn limit(file: &mut File) -> String {
+    let mut text = String::new();
+    file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("a limit");
+    let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
+    if digits.is_empty() { text.trim().to_owned() } else { digits }
 }
 
 fn page() -> u64 {

@@ -13,11 +13,19 @@ use serde_json::Value;
 
 use super::{STEADY, command};
 
+/// The program `omr-daemon` itself, to be run on a root.
+pub fn daemon_command(root: &Path) -> Command {
+    let mut command = Command::new(assert_daemon_is_built());
+    command.arg("--root").arg(root);
+    command
+}
+
 /// Fails where `omr-daemon` was not built: cargo builds the programs of the packages that it tests.
-fn assert_daemon_is_built() {
+fn assert_daemon_is_built() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_omr")).with_file_name("omr-daemon");
     let fix = "build it with: cargo build -p omr-daemon, or test the workspace: cargo test --workspace";
     assert!(program.is_file(), "{} is missing; {fix}", program.display());
+    program
 }
 
 /// Far beyond what anything takes, on the slowest machine.
