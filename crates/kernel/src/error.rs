@@ -72,6 +72,11 @@ impl Error {
         }
     }
 
+    /// True if who asked for it wanted no more (`ECANCELED`).
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Read { err, .. } if err.raw_os_error() == Some(libc::ECANCELED))
+    }
+
     /// True if another process holds the interface (`EBUSY`); a later attempt may succeed.
     pub fn is_busy(&self) -> bool {
         matches!(self, Error::Read { err, .. } | Error::Write { err, .. } if err.raw_os_error() == Some(libc::EBUSY))

@@ -4,6 +4,7 @@
 //! The file has 8 bytes for each page; bit 63 is "present" and bit 62 is "swapped". Source:
 //! fs/proc/task_mmu.c, do_pagemap_scan() and pagemap_read().
 
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
@@ -73,23 +74,56 @@ const AT_ONCE: usize = 64 << 10;
 /// The open `pagemap` of one process. It stays the file of this process when another process gets
 /// its pid.
 #[derive(Debug)]
-pub struct Pagemap {
+pub struct Pagemap<'a> {
     file: OwnedFd,
     name: std::path::PathBuf,
     page: u64,
     /// True until the kernel returns that it does not have `PAGEMAP_SCAN`.
     scans: bool,
     buffer: Vec<u8>,
+    is_cancelled: Check<'a>,
 }
 
-impl Pagemap {
+/// Says whether to go on reading; `None`: always.
+#[derive(Clone, Copy)]
+struct Check<'a>(Option<&'a (dyn Fn() -> bool + Sync)>);
+
+impl fmt::Debug for Check<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Check" } else { "None" })
+    }
+}
+
+impl<'a> Pagemap<'a> {
     /// Opens the file in a process's directory. This takes the right to read the process by
     /// `ptrace`.
     pub fn open(process: &Dir, page: PageSize) -> Result<Self> {
         let name = process.path().join("pagemap");
         let file = rustix::fs::openat(process, "pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|err| Error::read(&name, err))?;
-        Ok(Pagemap { file, name, page: page.bytes().0, scans: true, buffer: Vec::new() })
+        Ok(Pagemap { file, name, page: page.bytes().0, scans: true, buffer: Vec::new(), is_cancelled: Check(None) })
+    }
+
+    /// The same file. A read ends with [`Error::is_cancelled`] once `check` is true, which is asked
+    /// before each system call: without `PAGEMAP_SCAN`, the kernel needs 2 s for 1 TiB of addresses,
+    /// whether there is memory or not.
+    pub fn until(self, check: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        Pagemap { is_cancelled: Check(Some(check)), ..self }
+    }
+
+    /// True if this kernel has `PAGEMAP_SCAN`, which passes over addresses without memory.
+    pub fn can_scan(&mut self) -> bool {
+        if self.scans && self.scan(0..self.page, &mut |_, _| {}) == Err(Errno::NOTTY) {
+            self.scans = false;
+        }
+        self.scans
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        match self.is_cancelled.0.is_some_and(|check| check()) {
+            true => Err(Errno::CANCELED),
+            false => Ok(()),
+        }
     }
 
     /// The same file, read without `PAGEMAP_SCAN`, as on a kernel that does not have it.
@@ -140,6 +174,7 @@ impl Pagemap {
         let mut regions = [PageRegion::default(); REGIONS];
         let mut start = range.start;
         while start < range.end {
+            self.check()?;
             let mut scan = PagemapScan {
                 size: size_of::<PagemapScan>() as u64,
                 start,
@@ -202,6 +237,7 @@ impl Pagemap {
         let mut at = range.start;
         self.buffer.resize(AT_ONCE, 0);
         while at < range.end {
+            self.check()?;
             let entries = usize::try_from((range.end - at).div_ceil(self.page)).unwrap_or(usize::MAX);
             let wanted = entries.saturating_mul(8).min(AT_ONCE);
             let read = match rustix::io::pread(&self.file, &mut self.buffer[..wanted], at / self.page * 8) {

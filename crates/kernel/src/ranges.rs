@@ -35,6 +35,13 @@ impl Ranges {
         }
     }
 
+    /// As [`Ranges::push`], and joins it with the last range over a gap of at most this size.
+    pub fn push_bridged(&mut self, range: Range<u64>, gap: Bytes) {
+        let near = self.0.last().filter(|last| range.start.saturating_sub(last.end) <= gap.0);
+        let start = near.map_or(range.start, |last| last.end.min(range.start));
+        self.push(start..range.end);
+    }
+
     /// Adds ranges after the others, see [`Ranges::push`].
     pub fn append(&mut self, others: &Ranges) {
         others.0.iter().for_each(|range| self.push(range.clone()));

@@ -28,7 +28,7 @@ pub struct Mapped {
     /// mount.
     pub group: PathBuf,
     layout: Layout,
-    pagemap: Pagemap,
+    pagemap: Pagemap<'static>,
     changed: Ranges,
 }
 

@@ -144,7 +144,7 @@ impl Plan {
     /// instead: smaps walks all page tables, and a lock may change before the hint is given.
     pub fn new(
         mappings: &[Mapping],
-        pagemap: &mut Pagemap,
+        pagemap: &mut Pagemap<'_>,
         selection: &Selection,
         has_swap: bool,
         refusal: impl Fn(&Mapping) -> Option<Refusal>,

@@ -17,7 +17,7 @@ pub(super) struct HintState<'a> {
     pub subject: &'a Subject,
     pub advice: Advice,
     pub layout: Layout,
-    pub pagemap: Pagemap,
+    pub pagemap: Pagemap<'static>,
     /// Swap that stays free.
     pub floor: Bytes,
     /// Some swap is on a disk.

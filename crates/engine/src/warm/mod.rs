@@ -22,12 +22,13 @@ use omr_actuate::{Actuator, Advice, Outcome, probe};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_base::paths;
+use omr_base::storage::make_dir_for_members;
 use omr_config::Loaded;
 use omr_kernel::block::SwapDisks;
-use omr_kernel::maps::{Backing, Layout};
+use omr_kernel::maps::{self, Backing, Detail, Layout};
 use omr_kernel::memcg::Group;
 use omr_kernel::meminfo::Meminfo;
-use omr_kernel::pagemap::{Pagemap, Residency};
+use omr_kernel::pagemap::{NEAR, Pagemap, Residency};
 use omr_kernel::probe::Support;
 use omr_kernel::process::{self, Capability, Process, Status};
 use omr_kernel::ranges::Ranges;
@@ -109,7 +110,7 @@ pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<
 /// Replaces the record, and returns its size.
 pub fn write(root: &Path, record: &Record) -> Result<Bytes> {
     let dir = paths::state_dir(root);
-    std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    make_dir_for_members(&dir).with_context(|| format!("create {}", dir.display()))?;
     record.write(&paths::warm_record(root)).map(Bytes)
 }
 
@@ -380,7 +381,17 @@ impl Run<'_, '_> {
             task.recorded = None;
             return Ok(Ok(Asked::Done));
         }
-        let mut found = find_absent(&process, page, wanted.as_ref())?;
+        let stop = self.warmer.stop;
+        let mut found = match find_absent(&process, page, wanted.as_ref(), stop) {
+            Err(_) if stop.is_set() => return Ok(Err(end_of(stop))),
+            // One process must not end the run for all.
+            Err(err) if !is_gone(&err) && !is_denied(&err) => {
+                log::info!("process {}: {err:#}", task.pid);
+                self.report.unread += 1;
+                return Ok(Ok(Asked::Done));
+            }
+            found => found?,
+        };
         self.report.unmapped += found.unmapped;
         self.report.uncovered += found.uncovered;
         let mut first = task.asked.is_empty();
@@ -431,7 +442,7 @@ impl Run<'_, '_> {
         }
         loop {
             if stop.is_set() {
-                return Ok(Err(if stop.timed_out() { End::Timeout } else { End::Stopped }));
+                return Ok(Err(end_of(stop)));
             }
             if let Some(reason) = self.check_busy().filter(|_| live) {
                 self.report.reason = Some(reason);
@@ -483,6 +494,11 @@ impl Run<'_, '_> {
     }
 }
 
+/// The reason for which a set flag ends a run.
+fn end_of(stop: &Flag) -> End {
+    if stop.timed_out() { End::Timeout } else { End::Stopped }
+}
+
 fn is_gone(err: &anyhow::Error) -> bool {
     err.downcast_ref::<omr_kernel::Error>().is_some_and(omr_kernel::Error::is_gone)
 }
@@ -504,22 +520,37 @@ struct Absent {
 }
 
 /// Finds the absent part of `wanted` in the process's present mappings; `None`: all pages in swap.
-fn find_absent(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>) -> Result<Absent> {
-    let mut pagemap = Pagemap::open(process.dir(), page)?;
+/// Fails when the flag is set, or after [`record::until`].
+fn find_absent(process: &Process, page: omr_units::PageSize, wanted: Option<&Ranges>, stop: &Flag) -> Result<Absent> {
+    let is_over = record::until(stop);
+    let mut pagemap = Pagemap::open(process.dir(), page)?.until(&is_over);
+    // Without PAGEMAP_SCAN, reading addresses that are only reserved takes as long as if there were
+    // memory.
+    let with_swap = match wanted {
+        None if !pagemap.can_scan() => Some(find_with_swap(process)?),
+        _ => None,
+    };
     let (mut swapped, mut file, mut mapped) = (Ranges::new(), Ranges::new(), Ranges::new());
     let mut uncovered = Bytes::ZERO;
     let layout = Layout::read(process.dir())?;
     for mapping in layout.mappings() {
         mapped.push(mapping.range.clone());
-        let (mut present, mut in_swap) = (Ranges::new(), Ranges::new());
         let wanted = wanted.map(|wanted| wanted.within(&mapping.range));
-        if mapping.backing == Backing::Kernel || wanted.as_ref().is_some_and(Ranges::is_empty) {
+        let looked_at = match (&wanted, &with_swap) {
+            (Some(wanted), _) => wanted.bridged(NEAR),
+            (None, Some(with_swap)) => with_swap.within(&mapping.range),
+            (None, None) => Ranges::from_iter([mapping.range.clone()]),
+        };
+        if mapping.backing == Backing::Kernel || looked_at.is_empty() {
             continue;
         }
-        pagemap.for_each(mapping.range.clone(), |range, residency| match residency {
-            Residency::Present => present.push(range),
-            Residency::Swapped => in_swap.push(range),
-        })?;
+        let (mut present, mut in_swap) = (Ranges::new(), Ranges::new());
+        for span in looked_at.as_slice() {
+            pagemap.for_each(span.clone(), |range, residency| match residency {
+                Residency::Present => present.push(range),
+                Residency::Swapped => in_swap.push(range),
+            })?;
+        }
         match (mapping.backing, wanted) {
             (Backing::Anonymous, None) => swapped.append(&in_swap),
             (Backing::Anonymous, Some(wanted)) => swapped.append(&wanted.intersection(&in_swap)),
@@ -530,6 +561,13 @@ fn find_absent(process: &Process, page: omr_units::PageSize, wanted: Option<&Ran
     }
     let unmapped = wanted.map_or(Bytes::ZERO, |wanted| wanted.without(&mapped).bytes());
     Ok(Absent { swapped, file, unmapped, uncovered, layout })
+}
+
+/// The mappings of a process that have pages in swap, or may have some.
+fn find_with_swap(process: &Process) -> Result<Ranges> {
+    let details = maps::read_smaps(process.dir())?;
+    let has_swap = |detail: &&Detail| detail.swapped != Some(Bytes::ZERO);
+    Ok(details.iter().filter(has_swap).map(|detail| detail.mapping.range.clone()).collect())
 }
 
 /// Returns the memory that fits into a group: the least that `memory.max` and `memory.high` of the

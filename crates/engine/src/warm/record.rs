@@ -9,11 +9,14 @@ use std::fs::OpenOptions;
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use omr_base::cancel::Flag;
 use omr_base::storage::write_privately;
 use omr_kernel::maps::{self, Backing, Detail};
-use omr_kernel::pagemap::Pagemap;
+use omr_kernel::pagemap::{NEAR, Pagemap, Residency};
 use omr_kernel::process::Process;
 use omr_kernel::ranges::Ranges;
 use omr_kernel::{Kernel, clock};
@@ -28,6 +31,8 @@ const VERSION: u32 = 1;
 /// The most ranges in a record. If there are more, those of the least important groups are left
 /// out.
 const MOST_RANGES: usize = 500_000;
+/// The longest time of reading one process's page table.
+const PROCESS_TIME: Duration = Duration::from_secs(5);
 /// The largest size of a record: most of the [`MOST_RANGES`] have short numbers.
 const LARGEST: u64 = 16 << 20;
 
@@ -213,31 +218,44 @@ pub struct Recorded {
     pub used: Bytes,
     /// Bytes in other mappings.
     pub rest: Bytes,
-    /// The number of processes that could not be read.
+    /// The number of processes that this process has no right to read.
     pub denied: usize,
-    /// True if processes were left out because the record is full.
+    /// The number of processes that could not be read for other reasons: they have too many
+    /// mappings or ranges, or reading one took too long.
+    pub unread: usize,
+    /// True if processes were left out because the record is full, or the time was up.
     pub cut: bool,
 }
 
-/// Records the resident memory of these processes.
+/// Records the resident memory of these processes, until the flag ends it.
 ///
 /// The page table shows which pages are resident, but not their use; smaps shows if a whole mapping
 /// was used. Unused mappings come after all used ones. They are not left out, because on an idle
 /// machine little of the memory that will be needed was used lately.
-pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded)> {
+pub fn record(kernel: &Kernel, subjects: &[Subject], cancel: &Flag) -> Result<(Record, Recorded)> {
     let mut record = Record::new(kernel.read_boot_id()?, kernel.page(), clock::read_wall().as_secs());
     let mut figures = Recorded::default();
     for subject in subjects {
         let mut processes = Vec::new();
         for &pid in &subject.pids {
-            let (starttime, used, rest) = match read_process(kernel, pid) {
+            if cancel.is_set() {
+                record.cut = true;
+                break;
+            }
+            let (starttime, used, rest) = match read_process(kernel, pid, cancel) {
                 Ok(seen) => seen,
                 Err(err) if err.is_gone() => continue,
                 Err(err) if err.is_denied() => {
                     figures.denied += 1;
                     continue;
                 }
-                Err(err) => return Err(err.into()),
+                Err(_) if cancel.is_set() => continue,
+                // One process must not keep the others out of the record.
+                Err(err) => {
+                    log::info!("process {pid} is not recorded: {err}");
+                    figures.unread += 1;
+                    continue;
+                }
             };
             let (bytes, more) = (used.bytes(), rest.bytes());
             let (used, rest) = (Packed::new(&used, kernel.page()), Packed::new(&rest, kernel.page()));
@@ -266,13 +284,31 @@ pub fn record(kernel: &Kernel, subjects: &[Subject]) -> Result<(Record, Recorded
 }
 
 /// Returns a process's start time and its resident memory, in used mappings and in others. Short
-/// gaps count as resident.
-pub(super) fn read_process(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
+/// gaps count as resident. Fails when the flag is set, and for a process that takes longer than
+/// [`PROCESS_TIME`] or has more than [`MOST_RANGES`] ranges, which any user can make.
+pub(super) fn read_process(
+    kernel: &Kernel,
+    pid: u32,
+    cancel: &Flag,
+) -> Result<(u64, Ranges, Ranges), omr_kernel::Error> {
     let process = Process::open(kernel, pid)?;
     let mut details = maps::read_smaps(process.dir())?;
-    details.retain(|detail| detail.mapping.backing != Backing::Kernel);
-    let all = details.iter().map(|detail| detail.mapping.range.clone()).collect();
-    let (present, _) = Pagemap::open(process.dir(), kernel.page())?.residency(&all)?;
+    // Addresses that are only reserved have no memory.
+    details.retain(|detail| detail.mapping.backing != Backing::Kernel && detail.resident != Some(Bytes::ZERO));
+    let all: Ranges = details.iter().map(|detail| detail.mapping.range.clone()).collect();
+    let is_over = until(cancel);
+    let is_full = AtomicBool::new(false);
+    let check = || is_over() || is_full.load(Ordering::Relaxed);
+    let mut pagemap = Pagemap::open(process.dir(), kernel.page())?.until(&check);
+    let mut present = Ranges::new();
+    for span in all.bridged(NEAR).as_slice() {
+        pagemap.for_each(span.clone(), |range, residency| {
+            if residency == Residency::Present {
+                present.push_bridged(range, GAP);
+                is_full.store(present.as_slice().len() > MOST_RANGES, Ordering::Relaxed);
+            }
+        })?;
+    }
     let (mut used, mut rest) = (Ranges::new(), Ranges::new());
     for Detail { mapping, referenced, .. } in details {
         // A mapping of unknown use counts as used: unknown is never cold.
@@ -281,6 +317,12 @@ pub(super) fn read_process(kernel: &Kernel, pid: u32) -> Result<(u64, Ranges, Ra
     }
     let (used, rest) = (used.bridged(GAP), rest.bridged(GAP).without(&used.bridged(GAP)));
     Ok((process.stat().starttime, used, rest))
+}
+
+/// Returns a check that is true once the flag is set, or [`PROCESS_TIME`] is over.
+pub(super) fn until(cancel: &Flag) -> impl Fn() -> bool + '_ {
+    let end = clock::read_monotonic() + PROCESS_TIME;
+    move || cancel.is_set() || clock::read_monotonic() >= end
 }
 
 #[cfg(test)]

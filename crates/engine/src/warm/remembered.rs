@@ -66,7 +66,7 @@ impl Remembered {
             if cancel.is_set() {
                 bail!("it was ended before its memory was recorded");
             }
-            let (starttime, used, rest) = match read_process(kernel, pid) {
+            let (starttime, used, rest) = match read_process(kernel, pid, cancel) {
                 Ok(read) => read,
                 Err(err) if err.is_gone() => continue,
                 Err(err) => return Err(err.into()),

@@ -91,6 +91,9 @@ pub struct Report {
     pub gone: usize,
     /// The number of processes that could not be read.
     pub denied: usize,
+    /// The number of processes that could not be read for other reasons: they have too many
+    /// mappings, or reading one took too long.
+    pub unread: usize,
     /// The number of calls to the kernel.
     pub calls: u32,
     /// The time (`CLOCK_MONOTONIC`) at which the last call returned.
@@ -123,6 +126,7 @@ impl Report {
             uncovered: Bytes::ZERO,
             gone: 0,
             denied: 0,
+            unread: 0,
             calls: 0,
             last_call_end_ns: 0,
             wall: Duration::ZERO,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use omr_kernel::Kernel;
 use omr_kernel::maps::{self, Backing, Detail, Layout, Mapping, Refusal};
@@ -158,7 +159,7 @@ fn entries(text: &str) -> Vec<u8> {
     text.chars().flat_map(|c| entry(c).to_ne_bytes()).collect()
 }
 
-fn runs(pagemap: &mut Pagemap, range: Range<u64>) -> Vec<(Range<u64>, Residency)> {
+fn runs(pagemap: &mut Pagemap<'_>, range: Range<u64>) -> Vec<(Range<u64>, Residency)> {
     let mut all = Vec::new();
     pagemap.for_each(range, |range, residency| all.push((range, residency))).expect("readable");
     all
@@ -177,6 +178,19 @@ fn runs_of_pages() {
     // The file ends early, as the file of a process that has exited.
     assert_eq!(runs(&mut pagemap, 5 * page..100 * page), [run(5, 6, swapped)]);
     assert_eq!(runs(&mut pagemap, 50 * page..100 * page), []);
+}
+
+#[test]
+fn reading_ends_when_the_check_says_so() {
+    let root = FakeRoot::new().proc("7/pagemap", vec![0; 1 << 20]);
+    let kernel = open(&root);
+    let page = kernel.page().bytes().0;
+    let asked = AtomicU32::new(0);
+    let check = || asked.fetch_add(1, Relaxed) == 3;
+    let open = || Pagemap::open(&kernel.proc.sub("7").expect("a process"), kernel.page()).expect("a file");
+    let err = open().until(&check).for_each(0..page << 17, |_, _| {}).expect_err("cancelled");
+    assert!(err.is_cancelled() && asked.load(Relaxed) == 4, "{err}");
+    open().for_each(0..page << 17, |_, _| {}).expect("the control");
 }
 
 #[test]

@@ -23,6 +23,8 @@ use crate::commands::{prepare, warm};
 /// The time between two questions to logind whether the sleep is over.
 const LOOK: Duration = Duration::from_millis(200);
 /// The shortest time that counts as sleep: the clock that runs on while the machine is off counts
+/// The longest time of recording memory before the machine sleeps.
+const RECORD: Duration = Duration::from_secs(10);
 /// in seconds.
 const ASLEEP: Duration = Duration::from_millis(500);
 
@@ -78,7 +80,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
     let began = clock::read_monotonic();
     if !args.no_warm && !args.prepare.is_dry_run() {
-        tell("record", warm::run(root, &warm::Args::plain(true, args.prepare.is_json())?));
+        tell("record", warm::run(root, &warm::Args::plain(Some(RECORD), args.prepare.is_json())?));
     }
     // A machine that cannot hibernate is an error. If less memory was reclaimed than wished, the
     // machine hibernates all the same.
@@ -112,7 +114,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let warmed = !args.no_warm && {
         omr_engine::warm::wait(&paths::warm_lock(root), &Flag::with_timeout(Some(OTHERS)));
         // The rest, or all where that service did not run.
-        tell("warm", warm::run(root, &warm::Args::plain(false, args.prepare.is_json())?))
+        tell("warm", warm::run(root, &warm::Args::plain(None, args.prepare.is_json())?))
     };
     let logged = log.as_mut().map(|log| HibernationLog::parse(&log.read())).unwrap_or_default();
     let summary = Summary {

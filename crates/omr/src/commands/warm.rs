@@ -40,7 +40,7 @@ pub struct Args {
     targets: Vec<PathBuf>,
 
     /// Record what is in memory now, for the next run, and bring nothing back
-    #[arg(long, conflicts_with_all = ["rate", "timeout", "free_floor", "ignore_busy"])]
+    #[arg(long, conflicts_with_all = ["rate", "free_floor", "ignore_busy"])]
     record: bool,
 
     /// Keep a record that was made less than this time ago, e.g. 10m
@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
 
-    /// Stop after this time, e.g. 30s
+    /// Stop after this time, e.g. 30s; with --record, write what was read until then
     #[arg(long, value_parser = when::parse_length, value_name = "TIME")]
     timeout: Option<Duration>,
 
@@ -103,14 +103,14 @@ struct Summary {
 }
 
 impl Args {
-    /// Returns the defaults, with or without `--record`.
-    pub fn plain(record: bool, json: bool) -> Result<Self> {
+    /// Returns the defaults, with `--record` for this time at most, or without it.
+    pub fn plain(record: Option<Duration>, json: bool) -> Result<Self> {
         Ok(Args {
             targets: Vec::new(),
-            record,
+            record: record.is_some(),
             unless_newer: None,
             rate: None,
-            timeout: None,
+            timeout: record,
             free_floor: warm::FLOOR.parse().context("the default")?,
             ignore_busy: false,
             dry_run: false,
@@ -221,7 +221,11 @@ fn print_kept(root: &Path, args: &Args, age: Duration) -> Result<Exit> {
 }
 
 fn write_record(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject]) -> Result<Exit> {
-    let (record, recorded) = warm::record(kernel, subjects)?;
+    cancel::catch_signals();
+    let (record, recorded) = warm::record(kernel, subjects, &Flag::with_timeout(args.timeout))?;
+    if cancel::signal().is_some() {
+        return Err(Exit::Partial.error("interrupted; nothing was written"));
+    }
     if recorded.processes == 0 && recorded.denied > 0 {
         return Err(Exit::Failed.error(format!(
             "none of {} processes could be read: this needs CAP_SYS_PTRACE, so run it as root",
@@ -234,14 +238,14 @@ fn write_record(kernel: &Kernel, root: &Path, args: &Args, subjects: &[Subject])
         outln!("{}", serde_json::to_string_pretty(&written)?);
         return Ok(Exit::Done);
     }
-    let Recorded { groups, processes, ranges, used, rest, denied, cut } = written.recorded;
+    let Recorded { groups, processes, ranges, used, rest, denied, unread, cut } = written.recorded;
     let mut line =
         format!("{processes} processes in {groups} groups: {used} used, {rest} more in memory, {ranges} ranges");
-    if denied > 0 {
-        line += &format!("; {denied} processes could not be read");
+    if denied + unread > 0 {
+        line += &format!("; {} processes could not be read", denied + unread);
     }
     if cut {
-        line += "; incomplete: the record is full";
+        line += "; incomplete: the record is full, or the time was up";
     }
     match size {
         Some(size) => outln!("{line}. Written to {}, {size}.", paths::warm_record(root).display()),
@@ -303,8 +307,8 @@ fn print(args: &Args, summary: &Summary) -> Result<()> {
     for group in report.groups.iter().filter(|group| group.full && !summary.dry_run) {
         eprintln!("omr: {}: more does not fit under its memory.max or memory.high", shown(&group.group));
     }
-    if report.denied > 0 {
-        eprintln!("omr: {} processes could not be read", report.denied);
+    if report.denied + report.unread > 0 {
+        eprintln!("omr: {} processes could not be read", report.denied + report.unread);
     }
     Ok(())
 }

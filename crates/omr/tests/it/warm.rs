@@ -101,6 +101,60 @@ fn foreground_comes_first_and_background_only_when_named() {
     assert_eq!(order(&summary), [("bg".into(), 4 * PAGE)], "no process comes twice");
 }
 
+/// The process has 64 TiB of addresses more, of which this much is in memory and in swap, as smaps
+/// says. There is no PAGEMAP_SCAN on a fake root, as on Linux before 6.7.
+fn reserve(root: &FakeRoot, pid: u32, resident: &str, swapped: &str) {
+    let head = "100000000000-500000000000 rw-p 00000000 00:00 0\n";
+    for (file, text) in
+        [("maps", String::new()), ("smaps", format!("Rss: {resident}\nSwap: {swapped}\nReferenced: 0 kB\n"))]
+    {
+        let path = format!("proc/{pid}/{file}");
+        let (before, rest) =
+            root.read(&path).split_once("ffffffffff").map(|(a, b)| (a.to_owned(), b.to_owned())).expect("vsyscall");
+        root.write(&path, format!("{before}{head}{text}ffffffffff{rest}"));
+    }
+    let pagemap = fs::OpenOptions::new().write(true).open(root.resolve(format!("proc/{pid}/pagemap"))).expect("a file");
+    pagemap.set_len(0x5000_0000_0000 / PAGE * 8).expect("a hole");
+}
+
+#[test]
+fn addresses_without_memory_cost_nothing_and_a_process_of_holes_only_itself() {
+    let root = with_groups();
+    add_process(&root, 103, 3, "fg", &pages("pppp", "ss", ""));
+    reserve(&root, 103, "0 kB", "0 kB");
+    let record = |root: &FakeRoot| json(&text(&omr(root, &["warm", "--record", "--json"])).1);
+    let written = record(&root);
+    assert_eq!(
+        (&written["processes"], &written["unread"], &written["used"]),
+        (&1.into(), &0.into(), &(4 * PAGE).into())
+    );
+    let (code, summary) = dry(&root, &[]);
+    assert_eq!((code, &summary["unread"], &summary["swap"]), (0, &0.into(), &(2 * PAGE).into()), "{summary}");
+    // A page somewhere in them: the others are recorded and come back all the same.
+    add_process(&root, 104, 4, "fg", &pages("pppp", "ss", ""));
+    reserve(&root, 104, "4 kB", "4 kB");
+    let written = record(&root);
+    assert_eq!((&written["processes"], &written["unread"], &written["cut"]), (&1.into(), &1.into(), &false.into()));
+    let (code, summary) = dry(&root, &[]);
+    assert_eq!((code, &summary["unread"], &summary["swap"]), (0, &1.into(), &(2 * PAGE).into()), "{summary}");
+    // The time of the whole command.
+    let written = json(&text(&omr(&root, &["warm", "--record", "--json", "--timeout", "100ms"])).1);
+    assert!(written["cut"] == true && written["unread"] == 0, "{written}");
+    assert_eq!(dry(&root, &["--timeout", "100ms"]).1["end"], "timeout");
+}
+
+#[test]
+fn a_file_that_is_too_long_keeps_nobody_else_out() {
+    let root = with_groups();
+    add_process(&root, 103, 3, "fg", &pages("pppp", "ss", ""));
+    add_process(&root, 104, 4, "fg", &pages("pppp", "ss", ""));
+    let smaps = root.resolve("proc/104/smaps");
+    fs::OpenOptions::new().write(true).open(smaps).and_then(|file| file.set_len(65 << 20)).expect("a long file");
+    let (code, stdout, _) = text(&omr(&root, &["warm", "--record", "--json"]));
+    let written = json(&stdout);
+    assert_eq!((code, &written["processes"], &written["unread"]), (0, &1.into(), &1.into()), "{written}");
+}
+
 #[test]
 fn a_record_brings_back_what_was_there_and_what_was_used_first() {
     let root = with_groups();
