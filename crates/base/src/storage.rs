@@ -1,34 +1,52 @@
 //! Files that are written completely or not at all.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
+/// The mode of files that members of the group omr may read, whatever umask omr was started with.
+const FOR_MEMBERS: u32 = 0o640;
+const FOR_ROOT: u32 = 0o600;
+
+/// Lets the members of the group omr read a file that this process has made.
+pub fn show_to_members(file: &File) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(FOR_MEMBERS))
+}
+
+/// Makes a directory that is missing, and lets the members of the group omr list it.
+pub fn make_dir_for_members(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir_all(dir)?;
+    fs::set_permissions(dir, Permissions::from_mode(0o750))
+}
+
 /// Replaces a file. A reader finds the complete old or the complete new file, even after a crash.
 pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, 0o644, Lasts::Ever, |from, to| fs::rename(from, to)).with_context(|| failed(path))
+    put(path, data, FOR_MEMBERS, Lasts::Ever, |from, to| fs::rename(from, to)).with_context(|| failed(path))
 }
 
 /// As [`write_atomically`], for a file that only root may read.
 pub fn write_privately(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, 0o600, Lasts::Ever, |from, to| fs::rename(from, to)).with_context(|| failed(path))
+    put(path, data, FOR_ROOT, Lasts::Ever, |from, to| fs::rename(from, to)).with_context(|| failed(path))
 }
 
 /// As [`write_atomically`], for a file that means nothing after the next boot: it does not wait for
 /// the disk.
 pub fn write_for_this_boot(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, 0o644, Lasts::ThisBoot, |from, to| fs::rename(from, to)).with_context(|| failed(path))
+    put(path, data, FOR_MEMBERS, Lasts::ThisBoot, |from, to| fs::rename(from, to)).with_context(|| failed(path))
 }
 
 /// As [`write_atomically`], but never replaces a file. Returns false if the file exists already.
 pub fn write_new(path: &Path, data: &[u8]) -> Result<bool> {
-    match put(path, data, 0o644, Lasts::Ever, |from, to| fs::hard_link(from, to)) {
+    match put(path, data, FOR_MEMBERS, Lasts::Ever, |from, to| fs::hard_link(from, to)) {
         Ok(()) => Ok(true),
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(err) => Err(err).with_context(|| failed(path)),
@@ -64,7 +82,8 @@ fn put(
         // A file of that name was left by a process that had our pid before.
         let _ = fs::remove_file(&temporary);
         remove_leftovers(dir, path.file_name().ok_or_else(no_name)?);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(FOR_ROOT).open(&temporary)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(data)?;
         if lasts == Lasts::Ever {
             file.sync_all()?;
@@ -146,11 +165,25 @@ mod tests {
     }
 
     #[test]
+    fn members_may_read_a_file_whatever_the_umask_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
+        let file = dir.path().join(FILE);
+        for (write, expected) in [(write_atomically as fn(&Path, &[u8]) -> Result<()>, 0o640), (write_privately, 0o600)]
+        {
+            let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+            write(&file, b"whole").expect("written");
+            rustix::process::umask(before);
+            assert_eq!(mode(&file), expected);
+        }
+    }
+
+    #[test]
     fn a_file_that_cannot_be_written_stays_as_it_was() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join(FILE);
         write_atomically(&file, b"old").expect("written");
-        let failed = put(&file, b"new", 0o644, Lasts::Ever, |_, _| Err(io::ErrorKind::StorageFull.into()));
+        let failed = put(&file, b"new", FOR_MEMBERS, Lasts::Ever, |_, _| Err(io::ErrorKind::StorageFull.into()));
         assert_eq!(failed.expect_err("full").kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read(&file).expect("a file"), b"old");
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing is left");

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -173,7 +173,9 @@ impl Server {
         let listener = listener.with_context(|| format!("listen on {}", path.display()))?;
         listener.set_nonblocking(true)?;
         let mode = if group.is_some() { 0o660 } else { 0o600 };
+        // omr.service runs in the group, so its socket is in it, and its filter has no chown.
         if let Some(group) = group
+            && fs::metadata(path)?.gid() != group
             && let Err(err) = chown(path, None, Some(group))
         {
             log::warn!("{}: {err}; only root can ask for the status", path.display());

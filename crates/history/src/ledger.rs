@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use omr_base::storage::show_to_members;
 use omr_policy::rank::{HintKind, ProcessId};
 use omr_policy::regret::Regret;
 use omr_policy::{End, Purpose};
@@ -293,6 +294,10 @@ impl Ledger {
 fn open_file(path: &Path) -> io::Result<(File, u64)> {
     let mut file = OpenOptions::new().append(true).create(true).read(true).open(path)?;
     let size = file.metadata()?.len();
+    if size == 0 {
+        // It is new.
+        show_to_members(&file)?;
+    }
     let mut last = [0u8; 1];
     if size > 0 && std::os::unix::fs::FileExt::read_exact_at(&file, &mut last, size - 1).is_ok() && last != *b"\n" {
         file.write_all(b"\n")?;

@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use omr_base::storage::{make_dir_for_members, show_to_members};
 use omr_units::{Bytes, GroupId};
 
 use super::{Sample, segment};
@@ -100,7 +101,7 @@ impl Store {
 
     /// Drops the oldest files to make room for a new one of this size, and makes it.
     fn begin(&self, part: u64) -> io::Result<Open> {
-        fs::create_dir_all(&self.dir)?;
+        make_dir_for_members(&self.dir)?;
         let files = segment::list(&self.dir)?;
         let sizes = files.iter().map(|file| fs::metadata(file).map_or(0, |found| found.len()));
         let mut all: u64 = sizes.clone().sum();
@@ -115,7 +116,7 @@ impl Store {
         let path = segment::path(&self.dir, number);
         let mut file = OpenOptions::new().append(true).create_new(true).open(&path)?;
         let header = segment::header(&self.boot);
-        if let Err(err) = file.write_all(&header) {
+        if let Err(err) = show_to_members(&file).and_then(|()| file.write_all(&header)) {
             let _ = fs::remove_file(&path);
             return Err(err);
         }

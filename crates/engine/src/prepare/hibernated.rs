@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_base::paths;
-use omr_base::storage::write_atomically;
+use omr_base::storage::{make_dir_for_members, write_atomically};
 use omr_kernel::Kernel;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ struct Saved {
 /// Records that the machine hibernates now.
 pub fn record(kernel: &Kernel, root: &Path) -> Result<()> {
     let dir = paths::state_dir(root);
-    std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    make_dir_for_members(&dir).with_context(|| format!("create {}", dir.display()))?;
     let saved = Saved { time: kernel.clock.wall().as_secs() };
     write_atomically(&dir.join(FILE), &serde_json::to_vec(&saved)?)
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use omr_actuate::{Actuator, Outcome};
 use omr_base::paths;
-use omr_base::storage::write_atomically;
+use omr_base::storage::{make_dir_for_members, write_atomically};
 use omr_kernel::Kernel;
 use omr_kernel::hibernate::Hibernation;
 use omr_policy::Config;
@@ -44,7 +44,7 @@ pub fn raise(kernel: &Kernel, root: &Path, config: &Config, actuator: &mut dyn A
     let raised = forecast.worth_copying(place.device.free());
     let (Some(raised), Some(before)) = (raised, Hibernation::read(kernel).image_size) else { return Ok(None) };
     let state_dir = paths::state_dir(root);
-    fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+    make_dir_for_members(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
     let file = paths::image_size(&state_dir);
     let note = Note { boot: kernel.read_boot_id()?, before, raised };
     write_atomically(&file, &serde_json::to_vec(&note)?)?;

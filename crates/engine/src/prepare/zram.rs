@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use omr_actuate::{Actuator, Outcome, Switch};
 use omr_base::cancel::{self, Alarm};
 use omr_base::paths;
-use omr_base::storage::write_new;
+use omr_base::storage::{make_dir_for_members, write_new};
 use omr_base::text::printable;
 use omr_config::Loaded;
 use omr_kernel::memcg::Group;
@@ -251,7 +251,7 @@ impl<'a> Off<'a> {
         actuator: &mut dyn Actuator,
     ) -> Result<Self> {
         let state_dir = paths::state_dir(root);
-        fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+        make_dir_for_members(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
         let file = paths::zram(&state_dir);
         let note = Note { boot: kernel.read_boot_id()?, holder: Holder::this(kernel), devices };
         if !write_new(&file, &serde_json::to_vec(&note)?)? {
