@@ -65,11 +65,14 @@ pub struct Disk {
     pub medium: Medium,
     /// The size of the whole disk; `None`: unknown.
     pub size: Option<Bytes>,
+    /// What is written to it is encrypted by this machine (dm-crypt).
+    #[serde(default)]
+    pub encrypted: bool,
 }
 
 impl Disk {
     fn unknown() -> Self {
-        Disk { name: String::new(), medium: Medium::Unknown, size: None }
+        Disk { name: String::new(), medium: Medium::Unknown, size: None, encrypted: false }
     }
 }
 
@@ -82,7 +85,7 @@ const MOST_DISKS: usize = 64;
 
 /// Reads the disks that a swap device writes to. The list is never empty.
 pub fn read_disks(kernel: &Kernel, device: &SwapDevice) -> Vec<Disk> {
-    let mut stack = Stack { kernel, disks: Vec::new() };
+    let mut stack = Stack { kernel, disks: Vec::new(), encrypted: false };
     let found = match device.kind {
         SwapKind::File => stack.add_file(&device.path),
         SwapKind::Partition | SwapKind::Zram => {
@@ -100,6 +103,8 @@ pub fn read_disks(kernel: &Kernel, device: &SwapDevice) -> Vec<Disk> {
 struct Stack<'a> {
     kernel: &'a Kernel,
     disks: Vec<Disk>,
+    /// A volume on the way down to the present one is encrypted.
+    encrypted: bool,
 }
 
 impl Stack<'_> {
@@ -156,7 +161,17 @@ impl Stack<'_> {
             self.disks.push(disk);
             return Some(());
         }
-        below.iter().try_for_each(|name| self.add_device(name, deepest - 1))
+        let above = self.encrypted;
+        self.encrypted |= self.is_encrypted(&dir);
+        let found = below.iter().try_for_each(|name| self.add_device(name, deepest - 1));
+        self.encrypted = above;
+        found
+    }
+
+    /// `dm/uuid` of a volume (2.6.29). Sample line: `CRYPT-LUKS2-3f...-cryptswap`. Source: the prefix
+    /// is cryptsetup's, the file drivers/md/dm-sysfs.c.
+    fn is_encrypted(&self, dir: &Path) -> bool {
+        self.kernel.sys.read_string(dir.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with("CRYPT-"))
     }
 
     /// The disk that a partition is on; `None`: the device is no partition, or its link does not
@@ -178,6 +193,7 @@ impl Stack<'_> {
             name: text.into_owned(),
             // Sectors of 512 bytes, whatever the disk's own are. Source: block/genhd.c.
             size: sectors.map(|sectors| Bytes(sectors.saturating_mul(512))),
+            encrypted: self.encrypted,
         }
     }
 

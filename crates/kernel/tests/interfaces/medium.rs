@@ -118,7 +118,10 @@ fn a_partition_is_on_its_disk() {
     assert_eq!(sata("0\n").media(line), [(Medium::Ssd, Some(2000))]);
     assert_eq!(sata("\n").media(line), [(Medium::Unknown, Some(2000))]);
     let disk = nvme().disks("/dev/nvme0n1p3 partition 1000 0 -2");
-    assert_eq!(disk, [Disk { name: "nvme0n1".into(), medium: Medium::Nvme, size: Some(Bytes(500 * GIB)) }]);
+    assert_eq!(
+        disk,
+        [Disk { name: "nvme0n1".into(), medium: Medium::Nvme, size: Some(Bytes(500 * GIB)), encrypted: false }]
+    );
 }
 
 #[test]

@@ -112,12 +112,18 @@ fn the_medium_of_the_swap_and_the_power_source_are_named() {
         .sys("class/power_supply/BAT0/type", "Battery\n")
         .sys("class/power_supply/BAT0/status", "Discharging\n");
     let (_, text) = doctor(&root);
-    let swap = "swap yes /dev/vdb (disk), 1.00 GiB of 2.00 GiB free, resume device, on rotating disk";
+    let swap = "swap yes /dev/vdb (disk), 1.00 GiB of 2.00 GiB free, resume device, on rotating disk, not encrypted";
     assert!(row(&text, "swap").starts_with(swap), "{text}");
     assert!(row(&text, "power").starts_with("power partly battery on battery"), "{text}");
     let json = json(&root);
     assert_eq!(json["facts"]["swap"][0]["disks"][0]["medium"], "rotational");
     assert_eq!(json["facts"]["power"], "battery");
+    // The same disk below an encrypted volume.
+    root.write("sys/class/block/vdb/slaves/vda/x", "");
+    root.write("sys/class/block/vda/queue/rotational", "1\n");
+    root.write("sys/class/block/vdb/dm/uuid", "CRYPT-PLAIN-swap\n");
+    let (_, text) = doctor(&root);
+    assert!(row(&text, "swap").ends_with("on rotating disk"), "{text}");
     // The control: neither is known.
     let (_, text) = doctor(&full());
     assert!(row(&text, "power").starts_with("power yes mains"), "{text}");

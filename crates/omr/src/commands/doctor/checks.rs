@@ -4,7 +4,7 @@ use omr_actuate::Outcome;
 use omr_engine::aging::{Missing, NO_SWAP};
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Availability;
-use omr_kernel::medium::Medium;
+use omr_kernel::medium::{Disk, Medium};
 use omr_kernel::power_supply::PowerSource;
 use omr_kernel::probe::Support;
 use omr_kernel::process::Capability;
@@ -316,8 +316,13 @@ fn media(swap: &Swap) -> String {
     let mut media: Vec<String> = swap.disks.iter().map(|disk| disk.medium.to_string()).collect();
     media.sort();
     media.dedup();
-    let is_plain = swap.disks.iter().all(|disk| matches!(disk.medium, Medium::Memory | Medium::Unknown));
-    if is_plain { String::new() } else { format!(", on {}", media.join(" and ")) }
+    let is_known = |disk: &Disk| !matches!(disk.medium, Medium::Memory | Medium::Unknown);
+    if !swap.disks.iter().any(is_known) {
+        return String::new();
+    }
+    // Passwords and keys that were in memory can be read from it.
+    let is_plain = swap.disks.iter().any(|disk| is_known(disk) && !disk.encrypted);
+    format!(", on {}{}", media.join(" and "), if is_plain { ", not encrypted" } else { "" })
 }
 
 fn power(facts: &Facts) -> Check {
