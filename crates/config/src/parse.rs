@@ -220,11 +220,12 @@ impl Reader<'_> {
 
     fn group(&mut self, span: Range<usize>, table: &DeTable<'_>) -> Option<GroupRule> {
         let mut selectors = Vec::new();
-        let (mut class, mut keep, mut older_than) = (None, None, None);
+        let (mut class, mut enforce, mut keep, mut older_than) = (None, false, None, None);
         let sound = self.keys("group", &GROUP_KEYS, table, |name, span, value| {
             Some(match name {
                 "match" | "unit" => selector(name, value).map(|selector| selectors.push((selector, span.start))),
                 "class" => schema::word(value, &schema::CLASSES).map(|word| class = schema::parse_class(word)),
+                "enforce" => schema::parse_switch(value).map(|on| enforce = on),
                 "keep" => schema::parse_amount(value, "20%").map(|amount| keep = Some(amount)),
                 "older_than" => schema::parse_age(value).map(|age| older_than = Some(age)),
                 _ => return None,
@@ -243,10 +244,12 @@ impl Reader<'_> {
         if let Some((_, offset)) = selectors.next() {
             self.problem(offset..offset, "group: has \"match\" and \"unit\"; make two rules of it");
         }
-        if class.is_none() && keep.is_none() && older_than.is_none() {
+        if class.is_none() && enforce {
+            self.problem(span, "group: \"enforce\" is about \"class\", which is missing");
+        } else if class.is_none() && keep.is_none() && older_than.is_none() {
             self.problem(span, "group: needs \"class\", \"keep\" or \"older_than\", to say what omr must do");
         }
-        Some(GroupRule { selector, class, keep, older_than, place: self.place(offset) })
+        Some(GroupRule { selector, class, enforce, keep, older_than, place: self.place(offset) })
     }
 }
 
@@ -376,7 +379,10 @@ mod tests {
             ("[group]\nmatch = 'a'", "f:1: group: write [[group]], with two brackets on each side"),
             ("group = [1]", "f:1: group: write [[group]], and \"match\" and \"class\" in the lines below"),
             ("[[group]]\nmatch = 'a'\nclas = 'foreground'", "f:3: group.clas: unknown key; did you mean \"class\"?"),
-            ("[[group]]\nfoo = 1", "f:2: group.foo: unknown key; there are match, unit, class, keep and older_than"),
+            (
+                "[[group]]\nfoo = 1",
+                "f:2: group.foo: unknown key; there are match, unit, class, enforce, keep and older_than",
+            ),
             ("\n[[group]]\nclass = 'background'", "f:2: group: needs \"match\" or \"unit\", to name the groups"),
             (
                 "[[group]]\nmatch = 'a'",
@@ -405,6 +411,14 @@ mod tests {
             (
                 "[[group]]\nmatch = 'a'\nclass = 'fore'",
                 "f:3: group.class = 'fore': must be \"foreground\", \"background\" or \"protected\"",
+            ),
+            (
+                "[[group]]\nmatch = 'a'\nclass = 'background'\nenforce = 'true'",
+                "f:4: group.enforce = 'true': must be true or false, without quotes",
+            ),
+            (
+                "[[group]]\nmatch = 'a'\nkeep = '1M'\nenforce = true",
+                "f:1: group: \"enforce\" is about \"class\", which is missing",
             ),
             ("[[group]]\nmatch = 'a'\nkeep = 64", "f:3: group.keep = 64: a size or share needs a unit, e.g. \"20%\""),
             (

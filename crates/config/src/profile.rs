@@ -52,6 +52,7 @@ fn rule(text: &str, class: Class) -> Result<GroupRule, String> {
     Ok(GroupRule {
         selector: Selector::Match(Glob::path(text)?),
         class: Some(class),
+        enforce: false,
         keep: None,
         older_than: None,
         place,

@@ -143,6 +143,8 @@ pub struct GroupRule {
     pub selector: Selector,
     /// The class of the groups; `None`: the rule gives none.
     pub class: Option<Class>,
+    /// The class wins over what the group is called, and over the attributes that its user sets.
+    pub enforce: bool,
     /// The amount that is never reclaimed; `None`: the rule gives none.
     pub keep: Option<Amount>,
     /// The memory that sweeps may reclaim, by age; `None`: the rule does not say.

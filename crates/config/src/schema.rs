@@ -227,7 +227,7 @@ pub const TABLES: [&str; 11] =
     ["idle", "presence", "stop", "sweep", "hibernate", "guard", "slo", "cost", "hints", "history", "cloud"];
 
 /// The keys that a `[[group]]` may have.
-pub const GROUP_KEYS: [&str; 5] = ["match", "unit", "class", "keep", "older_than"];
+pub const GROUP_KEYS: [&str; 6] = ["match", "unit", "class", "enforce", "keep", "older_than"];
 
 /// Returns the index of a key in [`KEYS`] by its full name.
 pub fn index(name: &str) -> Option<usize> {
@@ -306,6 +306,14 @@ fn parse_time(value: &DeValue<'_>, usual: &str) -> Result<Duration, String> {
     sane.then(|| humantime::parse_duration(text).ok())
         .flatten()
         .ok_or_else(|| format!("not a duration; write numbers with ms, s, m, h or d, e.g. \"{usual}\""))
+}
+
+/// Parses a switch.
+pub fn parse_switch(value: &DeValue<'_>) -> Result<bool, String> {
+    match value {
+        DeValue::Boolean(on) => Ok(*on),
+        _ => Err("must be true or false, without quotes".into()),
+    }
 }
 
 /// Parses the minimum age of a rule. Shorter ages would need more than one aging in two seconds.

@@ -302,7 +302,9 @@ mod tests {
         chown(root.resolve(USERS), Some(1000), None).expect("chown");
         let kernel = Kernel::open(root.path()).expect("a kernel");
         let mut tree = Tree::default();
-        let rules = omr_config::rules("[[group]]\nunit = 'app.scope'\nclass = 'foreground'\n");
+        let rules = "[[group]]\nunit = 'app.scope'\nclass = 'foreground'\n\
+            [[group]]\nunit = 'background.slice'\nclass = 'background'\n";
+        let rules = omr_config::rules(rules);
         tree.scan(&kernel, &Classifier::new(&rules, Path::new("omr")), false).expect("a scan");
         let mut cpu = CpuByClass::default();
         cpu.update(&kernel, &tree, &[]).expect("files");

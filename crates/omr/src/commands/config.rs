@@ -140,18 +140,20 @@ fn to_toml(loaded: &Loaded, origin: bool) -> String {
     }
     for rule in &loaded.groups {
         let _ = writeln!(out, "\n[[group]]{}", comment(Some(&rule.place)));
-        for (name, value) in fields(rule) {
-            let _ = writeln!(out, "{name} = {}", quoted(&value));
-        }
+        write_fields(&mut out, fields(rule));
     }
     for rule in &loaded.processes {
         let _ = writeln!(out, "\n[[process]]{}", comment(Some(&rule.place)));
-        for (name, value) in rule.fields() {
-            let text = value.as_str().map_or_else(|| value.to_string(), quoted);
-            let _ = writeln!(out, "{name} = {text}");
-        }
+        write_fields(&mut out, rule.fields());
     }
     out
+}
+
+fn write_fields(out: &mut String, fields: Vec<(&str, Value)>) {
+    for (name, value) in fields {
+        let text = value.as_str().map_or_else(|| value.to_string(), quoted);
+        let _ = writeln!(out, "{name} = {text}");
+    }
 }
 
 fn to_json(loaded: &Loaded, origin: bool) -> Value {
@@ -177,10 +179,7 @@ fn to_json(loaded: &Loaded, origin: bool) -> Value {
         }
         Value::Object(rule)
     };
-    let groups = loaded.groups.iter().map(|group| {
-        let fields = fields(group).into_iter().map(|(name, value)| (name, json!(value)));
-        rule(fields.collect(), &group.place)
-    });
+    let groups = loaded.groups.iter().map(|group| rule(fields(group), &group.place));
     top.insert("group".into(), groups.collect());
     let processes = loaded.processes.iter().map(|process| rule(process.fields(), &process.place));
     top.insert("process".into(), processes.collect());
@@ -188,15 +187,16 @@ fn to_json(loaded: &Loaded, origin: bool) -> Value {
     Value::Object(top)
 }
 
-fn fields(rule: &GroupRule) -> Vec<(&'static str, String)> {
+fn fields(rule: &GroupRule) -> Vec<(&'static str, Value)> {
     let selector = match &rule.selector {
         Selector::Match(_) => "match",
         Selector::Unit(_) => "unit",
     };
-    let mut fields = vec![(selector, rule.selector.glob().to_string())];
-    fields.extend(rule.class.map(|class| ("class", class.name().to_owned())));
-    fields.extend(rule.keep.map(|keep| ("keep", keep.exact())));
-    fields.extend(rule.older_than.map(|age| ("older_than", age_text(age))));
+    let mut fields = vec![(selector, json!(rule.selector.glob().to_string()))];
+    fields.extend(rule.class.map(|class| ("class", json!(class.name()))));
+    fields.extend(rule.enforce.then_some(("enforce", json!(true))));
+    fields.extend(rule.keep.map(|keep| ("keep", json!(keep.exact()))));
+    fields.extend(rule.older_than.map(|age| ("older_than", json!(age_text(age)))));
     fields
 }
 

@@ -1,5 +1,7 @@
 //! Built-in classes: groups that need no rule.
 
+use std::borrow::Cow;
+
 /// Groups that are protected unless a rule names them: the beginning and the end of the last part
 /// of the path. The list is short on purpose. It holds the services without which a machine looks
 /// dead while they are read back from a slow disk.
@@ -50,6 +52,23 @@ pub const BUILT_IN: [(&str, &str); 33] = [
 /// The low-priority part of a user's session by systemd's rules. It is background unless it, or a
 /// group above it, has another class.
 pub(super) const BACKGROUND: &str = "background.slice";
+
+/// Returns true if the group at these parts of a path is [`BACKGROUND`] in a place where systemd puts
+/// it: below a user's service manager, or at the top. Anywhere else, any user can make a group of that
+/// name, and the CPU time of the background is no sign of work.
+pub(super) fn is_background(path: &[Cow<'_, str>]) -> bool {
+    match path {
+        [name] => name == BACKGROUND,
+        [users, user, manager, name] => {
+            let is_of = |part: &str, start: &str, end: &str| part.starts_with(start) && part.ends_with(end);
+            name == BACKGROUND
+                && users == "user.slice"
+                && is_of(user, "user-", ".slice")
+                && is_of(manager, "user@", ".service")
+        }
+        _ => false,
+    }
+}
 
 /// Returns the line of [`BUILT_IN`] for the group of this name.
 pub(super) fn protecting(name: &str) -> Option<&'static (&'static str, &'static str)> {

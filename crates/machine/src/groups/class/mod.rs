@@ -45,6 +45,8 @@ pub struct Assignment {
     pub age_rule: Option<Arc<GroupRule>>,
     /// The reason why the extended attribute is ignored; `None`: it is not set, or it counts.
     pub ignored: Option<Ignored>,
+    /// The class is from a rule with `enforce`, of this group or of one above it.
+    enforced: bool,
     /// The moment when the focus was lost; `None`: it has the focus, or this is unknown.
     pub unfocused: Option<Monotonic>,
     /// The number of levels between the group and the group with the source; 0: the group itself.
@@ -61,6 +63,7 @@ impl Default for Assignment {
             keep_rule: None,
             age_rule: None,
             ignored: None,
+            enforced: false,
             unfocused: None,
             above: 0,
         }
@@ -134,13 +137,14 @@ impl Classifier {
     pub fn assign(&self, path: &Path, parent: &Assignment, attributes: &Attributes) -> Assignment {
         let path_parts = parts(path);
         let mut assignment = if path_parts.is_empty() { parent.clone() } else { parent.inherited() };
-        if let Some(origin) = self.built_in(path, &path_parts) {
+        if let Some(origin) = self.built_in(path, &path_parts).filter(|origin| assignment.may_be(origin)) {
             assignment.set_class(Class::Protected, origin);
-        } else if path_parts.last().is_some_and(|name| name == BACKGROUND) && !assignment.explicit {
+        } else if built_in::is_background(&path_parts) && !assignment.explicit {
             assignment.set_class(Class::Background, Origin::BuiltIn(BACKGROUND, ""));
         }
         if let Some(oom_preference) = attributes.oom_preference
             && oom_preference.class() > assignment.class
+            && !assignment.enforced
         {
             assignment.set_class(oom_preference.class(), Origin::OomPreference(oom_preference));
         }
@@ -158,6 +162,7 @@ impl Classifier {
             && let Some(class) = rule.class
         {
             assignment.set_class(class, Origin::Rule(rule.clone()));
+            assignment.enforced = rule.enforce;
         }
         if let Some(rule) = matching().filter(|rule| rule.keep.is_some()).max_by_key(specific) {
             assignment.keep = rule.keep;
@@ -192,6 +197,12 @@ impl Assignment {
         self.above = 0;
     }
 
+    /// Returns true if the group may be protected for this: a rule with `enforce` for a group above it
+    /// wins over a name that any user can give to a group.
+    fn may_be(&self, origin: &Origin) -> bool {
+        !self.enforced || *origin == Origin::Own
+    }
+
     /// Returns true if a rule that matches may replace the current class.
     ///
     /// Built-in protection, and that by systemd-oomd's preference, yields to a rule that names the
@@ -199,6 +210,9 @@ impl Assignment {
     /// services that the user thinks of, hardly for the bus.
     fn yields_to(&self, rule: &GroupRule, path: &[Cow<'_, str>]) -> bool {
         let is_default = matches!(self.origin, Origin::BuiltIn(..) | Origin::Own | Origin::OomPreference(_));
+        if rule.enforce && self.origin != Origin::Own {
+            return true;
+        }
         if !is_default || self.class == Class::Background || rule.class > Some(self.class) {
             return true;
         }
@@ -227,7 +241,9 @@ impl Assignment {
             return;
         };
         let more_care = class > self.class || (class == self.class && self.explicit);
-        if owner == 0 || more_care {
+        if owner != 0 && self.enforced {
+            self.ignored = Some(Ignored::Enforced);
+        } else if owner == 0 || more_care {
             self.set_class(class, Origin::Attribute);
         } else {
             self.ignored = Some(Ignored::NotRoot);
@@ -246,7 +262,7 @@ impl Assignment {
             }
         };
         self.unfocused = None;
-        if self.class < Class::Foreground {
+        if self.class < Class::Foreground && !self.enforced {
             self.set_class(Class::Foreground, origin);
         }
     }

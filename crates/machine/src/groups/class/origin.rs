@@ -61,6 +61,8 @@ pub enum Ignored {
     Unknown,
     /// The attribute asks for less care, and the group belongs to a user.
     NotRoot,
+    /// A rule with `enforce` gives the class.
+    Enforced,
 }
 
 impl fmt::Display for Ignored {
@@ -69,6 +71,7 @@ impl fmt::Display for Ignored {
         match self {
             Ignored::Unknown => f.write_str("no class of that name"),
             Ignored::NotRoot => f.write_str("in a user's group it can only ask for more care"),
+            Ignored::Enforced => f.write_str("the rule has enforce = true"),
         }
     }
 }

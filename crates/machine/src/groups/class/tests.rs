@@ -219,6 +219,58 @@ fn background_slice_is_background_where_nothing_else_is_said() {
         let rule = format!("[[group]]\nmatch = '{glob}'\nclass = 'foreground'");
         assert_eq!(assigned(&rule, path).class, Class::Foreground, "{glob}");
     }
+    assert!(assigned("", "background.slice").explicit, "for omr run of root");
+    for elsewhere in [
+        "user.slice/user-1000.slice/user@1000.service/app.slice/background.slice",
+        "user.slice/user-1000.slice/background.slice",
+        "system.slice/a.service/background.slice",
+        "a/user-1000.slice/user@1000.service/background.slice",
+    ] {
+        assert!(!assigned("", elsewhere).explicit, "{elsewhere}: any user can make it");
+    }
+}
+
+#[test]
+fn a_rule_with_enforce_wins_over_what_a_user_says_and_over_names() {
+    let classified = |enforce: bool, path: &str, attributes: &Attributes| {
+        let enforce = if enforce { "\nenforce = true" } else { "" };
+        let config = format!("[[group]]\nmatch = 'users.slice/*'\nclass = 'background'{enforce}");
+        let classifier = Classifier::new(&rules(&config), Path::new(OWN));
+        let mut assignment = Assignment::default();
+        let mut above: Vec<_> = Path::new(path).ancestors().collect();
+        above.reverse();
+        for group in above {
+            let none = Attributes::none(1000);
+            let attributes = if group == Path::new(path) { attributes } else { &none };
+            assignment = classifier.assign(group, &assignment, attributes);
+        }
+        assignment
+    };
+    let class = |value: &str, owner| Attributes { class: Some(value.into()), ..Attributes::none(owner) };
+    let focus = Attributes { focus: Some(Focus::Here), ..Attributes::none(1000) };
+    let omit = Attributes { oom_preference: Some(OomPreference::Omit), ..Attributes::none(1000) };
+    for path in ["users.slice/a", "users.slice/a/b/c"] {
+        for attributes in [&class("protected", 1000), &focus, &omit] {
+            let found = classified(true, path, attributes);
+            assert_eq!(found.class, Class::Background, "{path} {attributes:?}");
+        }
+        for attributes in [&class("protected", 1000), &focus] {
+            assert_ne!(classified(false, path, attributes).class, Class::Background, "the control: {path}");
+        }
+        assert_eq!(classified(true, path, &class("foreground", 0)).class, Class::Foreground, "of root");
+    }
+    let explained = classified(true, "users.slice/a", &class("protected", 1000)).explain(Path::new("users.slice/a"));
+    assert!(
+        explained.ends_with("extended attribute user.omr.class ignored: the rule has enforce = true"),
+        "{explained}"
+    );
+    let none = Attributes::none(1000);
+    for name in ["users.slice/init.scope", "users.slice/a/session.slice"] {
+        assert_eq!(classified(true, name, &none).class, Class::Background, "{name}");
+        assert_eq!(classified(false, name, &none).class, Class::Protected, "the control: {name}");
+    }
+    let own = Classifier::new(&rules("[[group]]\nmatch = '**'\nclass = 'background'\nenforce = true"), Path::new(OWN));
+    assert_eq!(walk(&own, Path::new(OWN), None, 0).class, Class::Protected, "omr itself");
 }
 
 #[test]
