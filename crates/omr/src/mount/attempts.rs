@@ -25,12 +25,23 @@ use super::request::Request;
 
 /// The most attempts at a time, as each is a thread. Further ones are refused (`EAGAIN`).
 const MOST: usize = 64;
+/// The most attempts of one user, so that nobody takes the places of all others.
+const MOST_OF_A_USER: usize = 8;
 /// The number of counts at which those of removed groups are dropped.
 const KEPT: usize = 1024;
 /// The time between two checks for an interrupt or for an end, while a thread waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The longest wait for attempts to end when the file system is unmounted.
 const END_TIME: Duration = Duration::from_secs(1);
+
+/// A write that asks for an attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The number of the request.
+    pub unique: u64,
+    /// The user who writes.
+    pub uid: u32,
+}
 
 /// The environment of an attempt.
 pub struct Reclaimer {
@@ -53,11 +64,18 @@ struct File {
     turn: Mutex<()>,
 }
 
+/// A running attempt.
+#[derive(Debug)]
+struct Running {
+    uid: u32,
+    stop: Arc<Flag>,
+}
+
 /// All running attempts, and the counts of all files.
 pub struct Attempts {
     reclaimer: Arc<Reclaimer>,
     files: HashMap<GroupId, (PathBuf, Arc<File>)>,
-    running: Arc<Mutex<HashMap<u64, Arc<Flag>>>>,
+    running: Arc<Mutex<HashMap<u64, Running>>>,
 }
 
 impl Attempts {
@@ -73,13 +91,14 @@ impl Attempts {
     /// Begins an attempt, and calls `done` with its result.
     pub fn begin(
         &mut self,
-        unique: u64,
+        Asked { unique, uid }: Asked,
         group: Group,
         request: Request,
         done: impl FnOnce(Result<(), Errno>) + Send + 'static,
     ) -> Result<(), Errno> {
         let mut running = lock(&self.running);
-        if running.len() >= MOST {
+        let of_user = running.values().filter(|running| running.uid == uid).count();
+        if running.len() >= MOST || (uid != 0 && of_user >= MOST_OF_A_USER) {
             return Err(Errno::AGAIN);
         }
         if self.files.len() >= KEPT
@@ -89,7 +108,7 @@ impl Attempts {
         }
         let (_, file) = self.files.entry(group.id()).or_insert_with(|| (group.path().into(), Arc::default()));
         let (file, stop) = (Arc::clone(file), Arc::new(Flag::default()));
-        running.insert(unique, Arc::clone(&stop));
+        running.insert(unique, Running { uid, stop: Arc::clone(&stop) });
         drop(running);
         let (reclaimer, all) = (Arc::clone(&self.reclaimer), Arc::clone(&self.running));
         let thread = std::thread::Builder::new().name("omr-mount-write".into()).spawn(move || {
@@ -106,8 +125,8 @@ impl Attempts {
 
     /// Cancels the attempt of this request. Does nothing if the attempt has ended.
     pub fn interrupt(&self, unique: u64) {
-        if let Some(stop) = lock(&self.running).get(&unique) {
-            stop.set();
+        if let Some(running) = lock(&self.running).get(&unique) {
+            running.stop.set();
         }
     }
 
@@ -116,7 +135,7 @@ impl Attempts {
         let began = clock::read_monotonic();
         loop {
             let running = lock(&self.running);
-            running.values().for_each(|stop| stop.set());
+            running.values().for_each(|running| running.stop.set());
             if running.is_empty() || clock::read_monotonic().since(began) > END_TIME {
                 return;
             }

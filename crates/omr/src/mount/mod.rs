@@ -27,8 +27,8 @@ use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use self::attempts::Attempts;
 pub use self::attempts::Reclaimer;
+use self::attempts::{Asked, Attempts};
 pub use self::fuse::{KIND, detach};
 use self::fuse::{Session, argument, name, push_entry};
 
@@ -57,8 +57,16 @@ struct Known {
     lookups: u64,
 }
 
+/// The most entries that the open directories of one user hold together, some 8 MiB. Further ones
+/// are not opened (`ENFILE`).
+const MOST_ENTRIES: usize = 100_000;
+
 /// An open directory listing.
-type Listing = Vec<(OsString, u64, FileType)>;
+#[derive(Debug)]
+struct Listing {
+    uid: u32,
+    entries: Vec<(OsString, u64, FileType)>,
+}
 
 /// The mounted tree; unmounted when it is dropped.
 pub struct Mirror {
@@ -167,7 +175,7 @@ impl Mirror {
                 Ok(Answer::Nothing)
             }
             Op::FUSE_OPENDIR => {
-                let listing = self.list(node)?;
+                let listing = Listing { uid: header.uid, entries: self.list(node, header.uid)? };
                 self.count += 1;
                 self.listings.insert(self.count, listing);
                 Answer::of(fuse_open_out { fh: self.count, ..Default::default() })
@@ -244,14 +252,20 @@ impl Mirror {
         Answer::of(fuse_attr_out { attr, ..Default::default() })
     }
 
-    fn list(&self, node: u64) -> Result<Listing, Errno> {
+    fn list(&self, node: u64, uid: u32) -> Result<Vec<(OsString, u64, FileType)>, Errno> {
+        let of_user = self.listings.values().filter(|listing| listing.uid == uid);
+        let held: usize = of_user.map(|listing| listing.entries.len()).sum();
         let group = self.group(node)?;
         let here = group.id().0;
         let mut listing = vec![(".".into(), here, FileType::Directory), ("..".into(), here, FileType::Directory)];
         if group.dir().has(LIKE) {
             listing.push((FILE.into(), here | IS_FILE, FileType::RegularFile));
         }
-        for child in group.dir().names().map_err(|err| no_entry(&err))? {
+        let children = group.dir().names().map_err(|err| no_entry(&err))?;
+        if uid != 0 && held + children.len() > MOST_ENTRIES {
+            return Err(Errno::NFILE);
+        }
+        for child in children {
             // A child that is gone meanwhile, and a file, are left out.
             if let Ok(dir) = group.dir().sub(&child)
                 && let Ok(id) = dir.id()
@@ -267,7 +281,7 @@ impl Mirror {
         let listing = self.listings.get(&asked.fh).ok_or(Errno::BADF)?;
         let mut answer = Vec::new();
         let from = usize::try_from(asked.offset).unwrap_or(usize::MAX);
-        for (place, (name, ino, kind)) in listing.iter().enumerate().skip(from) {
+        for (place, (name, ino, kind)) in listing.entries.iter().enumerate().skip(from) {
             let kind = if *kind == FileType::Directory { libc::DT_DIR } else { libc::DT_REG };
             let next = place as u64 + 1;
             if !push_entry(&mut answer, asked.size as usize, *ino, next, u32::from(kind), name) {
@@ -299,7 +313,7 @@ impl Mirror {
             Ok(()) => session.reply(unique, fuse_write_out { size: asked.size, padding: 0 }.as_bytes()),
             Err(err) => session.fail(unique, err),
         };
-        self.attempts.begin(unique, group, request, done)?;
+        self.attempts.begin(Asked { unique, uid: header.uid }, group, request, done)?;
         Ok(Answer::Later)
     }
 }
