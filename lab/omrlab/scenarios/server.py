@@ -74,7 +74,7 @@ class Run(TypedDict):
     arm: str
     age_minutes: float
     steady_at: float
-    """The begin of the steady load on the guest's monotonic clock, in seconds."""
+    """The start of the steady load on the guest's monotonic clock, in seconds."""
     burst_at: float
     unused: dict[str, int]
     """Bytes that nobody used since the steady load began, for each service."""
@@ -212,7 +212,7 @@ class Server(Comparison[Run]):
         for axes in (memory, faults):
             for at in (-self.learn, 0, self.minutes):
                 axes.axvline(at, color="#333333", linewidth=0.8, linestyle=":")
-            axes.set_xlabel("minutes from the begin of the measurement")
+            axes.set_xlabel("minutes from the start of the measurement")
         memory.axhline(self.mem / 2, color="#333333", linewidth=0.8, linestyle="--")
         memory.set_ylabel("MiB")
         memory.set_title("Available memory (MemAvailable)")
@@ -231,7 +231,7 @@ class Server(Comparison[Run]):
         save(figure, directory / "server.png")
         return {
             "server.png": "Left: available memory and the services' major faults over time, every run. The dotted lines"
-            " are the begin of the steady load and of the burst, the dashed line is half of the memory. Right: the part"
+            " are the start of the steady load and of the burst, the dashed line is half of the memory. Right: the part"
             " of the unused memory that had left memory before the burst, and the slow answers; bars are medians, each"
             " run a dot."
         }

@@ -112,7 +112,7 @@ class Reading(TypedDict):
 class Run(TypedDict):
     arm: str
     since: float
-    """The begin of the measurement on the guest's monotonic clock, in seconds."""
+    """The start of the measurement on the guest's monotonic clock, in seconds."""
     planted: dict[str, Planted]
     redis_hot: int
     """Bytes of the values that are read."""
@@ -289,7 +289,7 @@ class Slo(Comparison[Run]):
         return {
             f"{self.name}.png": "Above: memory of each program in swap; the dashed line is what the best fixed age"
             " would have held. Below: what came back each minute; the dashed line is the objective, 0.2 %. The dotted"
-            " line is the begin of the measurement."
+            " line is the start of the measurement."
         }
 
     def draw(self, memory: Axes, rates: Axes, name: str, results: Results[Run]) -> None:

@@ -197,6 +197,9 @@ fn while_everybody_is_away_younger_memory_leaves_and_the_threshold_is_back_at_on
     assert!(explained.contains("away: memory unused for 8 min, its threshold is 30 min"), "{explained}");
     let sweep = machine.begin_sweep();
     assert_eq!((sweep.older_than, sweep.remember.is_some()), (Some(Duration::from_secs(480)), true));
+    let explained = machine.ask(Request::Explain { group: Some(GROUP.into()) });
+    let (verdict, guards) = (explained["verdict"].to_string(), explained["guards"].to_string());
+    assert!(verdict.contains("being swept now") && guards.contains("away: memory unused for 8 min"), "{explained}");
     machine.pass(1, 0);
     assert!(!machine.worker.is_stopped(), "the control");
     machine.daemon.readings.presence = used(0);

@@ -1,6 +1,6 @@
 //! `omr advise` as far as files go: what is refused, and why; and that nothing was touched then.
 
-use crate::common::{GROUPS, add_group, add_program, machine, omr, stat, text};
+use crate::common::{GROUPS, add_group, add_program, machine, omr, stat, text, write_limit_note};
 use omr_testkit::FakeRoot;
 
 const DIR: &str = "sys/fs/cgroup/app.scope";
@@ -129,12 +129,8 @@ fn a_group_that_another_omr_is_at_is_left_to_it() {
 
     let root = with_group();
     let id = std::fs::metadata(root.resolve(DIR)).expect("the group").ino();
-    let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
     add_program(&root, 4242, "omr");
-    let note = format!(
-        r#"{{"boot":"{boot}","pid":4242,"start":500,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"memory.high","value":"Max"}}"#
-    );
-    root.write(format!("var/lib/omr/limits/{id}.json"), &note);
+    write_limit_note(&root, id, "memory.high");
     let (code, stderr) = refused(&root, &["app.scope"]);
     assert!(code == 1 && stderr.contains("another omr is changing the limits"), "{stderr}");
 }

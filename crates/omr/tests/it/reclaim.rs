@@ -9,7 +9,9 @@ use std::process::Stdio;
 
 use crate::common::fake_kernel::FakeKernel;
 use crate::common::running::wait_until;
-use crate::common::{GROUPS, STEADY, add_group, add_program, command, machine, omr, replace, set_line, stat, text};
+use crate::common::{
+    GROUPS, STEADY, add_group, add_program, command, machine, omr, replace, set_line, stat, text, write_limit_note,
+};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
 
@@ -214,14 +216,9 @@ fn a_limit_that_another_omr_holds_lowered_is_left_to_it() {
     let root = with_group(1024);
     let dir = format!("{GROUPS}/app.scope");
     let id = fs::metadata(root.resolve(&dir)).expect("the group").ino();
-    let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
-    let note = |file| {
-        format!(
-            r#"{{"boot":"{boot}","pid":4242,"start":500,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"{file}","value":"Max"}}"#
-        )
-    };
     let file = format!("var/lib/omr/limits/{id}.json");
-    root.write(&file, note("memory.high"));
+    write_limit_note(&root, id, "memory.high");
+    let note = root.read(&file);
     root.write(format!("{dir}/memory.high"), "1000000\n");
     for program in ["omr", "omr-daemon"] {
         // The other one lives, as far as this machine's /proc tells.
@@ -229,12 +226,12 @@ fn a_limit_that_another_omr_holds_lowered_is_left_to_it() {
         let (code, stdout, stderr) = text(&omr(&root, &["reclaim", "--backend", "memory.high", "app.scope", "512K"]));
         assert!(code == 4 && stdout.contains("nothing more to free"), "{program}: {stdout}{stderr}");
         assert_eq!(root.read(format!("{dir}/memory.high")), "1000000\n");
-        assert_eq!(root.read(&file), note("memory.high"));
+        assert_eq!(root.read(&file), note);
     }
     // It ended without putting the limit back: now that is everybody's business.
     root.remove("proc/4242");
     for limit in ["memory.high", "memory.swap.max"] {
-        root.write(&file, note(limit));
+        write_limit_note(&root, id, limit);
         root.write(format!("{dir}/{limit}"), "1000000\n");
         omr(&root, &["reclaim", "app.scope", "128K"]);
         assert!(root.read(format!("{dir}/{limit}")).starts_with("max"));

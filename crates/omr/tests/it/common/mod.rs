@@ -121,6 +121,16 @@ pub fn add_program(root: &FakeRoot, pid: u32, comm: &str) {
     root.write(format!("proc/{pid}/comm"), format!("{comm}\n"));
 }
 
+/// Writes the note of process 4242, see [`add_program`], that this limit of app.scope was "max" before
+/// it changed it.
+pub fn write_limit_note(root: &FakeRoot, id: u64, file: &str) {
+    let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
+    let note = format!(
+        r#"{{"boot":"{boot}","pid":4242,"start":500,"path":{{"Unix":[97,112,112,46,115,99,111,112,101]}},"id":{id},"file":"{file}","value":"Max"}}"#
+    );
+    root.write(format!("var/lib/omr/limits/{id}.json"), note);
+}
+
 /// Makes a lock file, with this text.
 pub fn write_lock(root: &FakeRoot, path: &str, text: &str) -> std::fs::File {
     root.write(path, text);
