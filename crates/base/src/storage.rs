@@ -101,14 +101,26 @@ fn put(
 
 /// Removes what processes that were killed while they wrote this file have left.
 fn remove_leftovers(dir: &Path, name: &OsStr) {
+    remove_leftovers_of(dir, |file| file == name.as_encoded_bytes());
+}
+
+/// Removes what processes that were killed while they wrote any file here have left.
+pub fn remove_all_leftovers(dir: &Path) {
+    remove_leftovers_of(dir, |_| true);
+}
+
+/// Temporary files are named FILE.PID.tmp.
+fn remove_leftovers_of(dir: &Path, is_wanted: impl Fn(&[u8]) -> bool) {
     let Ok(entries) = fs::read_dir(dir) else { return };
+    let has_ended = |pid| test_kill_process(pid) == Err(Errno::SRCH);
     for entry in entries.flatten() {
-        let found = entry.file_name();
-        let rest = found.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
-        let pid =
-            rest.and_then(|rest| str::from_utf8(rest).ok()?.strip_prefix('.')?.strip_suffix(".tmp")?.parse().ok());
-        let has_ended = |pid| test_kill_process(pid) == Err(Errno::SRCH);
-        if pid.and_then(Pid::from_raw).is_some_and(has_ended) {
+        let name = entry.file_name();
+        let mut parts = name.as_encoded_bytes().rsplitn(3, |byte| *byte == b'.');
+        if parts.next() != Some(b"tmp") {
+            continue;
+        }
+        let pid = parts.next().and_then(|pid| str::from_utf8(pid).ok()?.parse().ok()).and_then(Pid::from_raw);
+        if parts.next().is_some_and(&is_wanted) && pid.is_some_and(has_ended) {
             let _ = fs::remove_file(entry.path());
         }
     }

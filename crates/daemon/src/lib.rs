@@ -63,7 +63,7 @@ use anyhow::Result;
 use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_base::signals::SignalFd;
-use omr_base::storage::make_dir_for_members;
+use omr_base::storage::{make_dir_for_members, remove_all_leftovers};
 use omr_engine::prepare::zram;
 use omr_engine::reclaim::backend;
 use omr_kernel::Kernel;
@@ -103,6 +103,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let host = Host::new(root, kernel);
     if let Err(err) = make_dir_for_members(&host.state_dir) {
         log::warn!("create {}: {err}", host.state_dir.display());
+    }
+    for dir in [&host.state_dir, &paths::runtime_dir(root)] {
+        remove_all_leftovers(dir);
     }
     let mut event_loop = start(host, Settings::new(args.clone(), loaded))?;
     lock_memory();

@@ -28,6 +28,8 @@ use crate::presence::{self, Told};
 
 /// A request is shorter: there is room for more than a hundred statements.
 const LONGEST_REQUEST: usize = 16 << 10;
+/// An answer to a user who may only ask is no longer: it is kept until it is read.
+const LONGEST_ANSWER: usize = 4 << 20;
 /// The group that may ask for the status.
 const GROUP: &str = "omr";
 /// The user that `omr watch` runs as.
@@ -307,6 +309,10 @@ impl Server {
     pub fn answer(&mut self, index: usize, answer: &Answer, now: Monotonic) {
         let client = &mut self.clients[index];
         client.output = serde_json::to_vec(answer).unwrap_or_default();
+        if client.is_reader() && client.output.len() > LONGEST_ANSWER {
+            let refused = Answer::Error("the answer is longer than 4 MiB; ask as root, or for less".into());
+            client.output = serde_json::to_vec(&refused).unwrap_or_default();
+        }
         client.output.push(b'\n');
         client.since = now;
         client.flush();

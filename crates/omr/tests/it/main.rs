@@ -5,6 +5,7 @@ mod ages;
 mod bad_input;
 mod common;
 mod config;
+mod crash;
 mod daemon;
 mod daemon_prepare;
 mod doctor;
