@@ -18,6 +18,7 @@ use crate::common::{GROUPS, STEADY, add_group, command, machine, omr, set_line, 
 
 /// Runs a program and kills it before its `n`-th change of a file, counted from 0. Returns the number
 /// of changes that it made.
+#[expect(clippy::zombie_processes, reason = "wait() below waits for it")]
 fn run_until(n: usize, command: &mut Command, started: impl FnOnce(u32)) -> usize {
     // SAFETY: one call of ptrace(2) between fork and exec.
     unsafe {

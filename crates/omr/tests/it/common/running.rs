@@ -64,9 +64,7 @@ impl Daemon {
         let goal = if config.contains("goal =") { "" } else { "goal = 'free'\n" };
         root.write("etc/omr/omr.toml", format!("{goal}{config}\n{SOON}{STEADY}"));
         let mut daemon = Self::spawn(root, change);
-        wait_until("the daemon is ready", || {
-            daemon.log().contains(" started") || daemon.child.try_wait().unwrap().is_some()
-        });
+        wait_until("the daemon is ready", || daemon.log().contains(" started") || !daemon.is_running());
         assert!(daemon.is_running(), "the daemon has ended: {}", daemon.log());
         daemon
     }
