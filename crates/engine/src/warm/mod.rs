@@ -226,6 +226,8 @@ struct Task<'a> {
     recorded: Option<&'a RecordedProcess>,
     /// The ranges that were requested already.
     asked: Ranges,
+    /// It could not be read, and is not tried again.
+    is_unread: bool,
 }
 
 /// The state that is the same for all processes.
@@ -322,6 +324,7 @@ impl Run<'_, '_> {
                 group,
                 recorded: recorded.remove(&pid),
                 asked: Ranges::new(),
+                is_unread: false,
             }));
         }
         // The other recorded processes are gone, or are targets of another run.
@@ -364,7 +367,9 @@ impl Run<'_, '_> {
         };
         let wanted = packed.and_then(|packed| packed.ranges(page));
         // Most groups have no memory in swap.
-        if part != Part::Swapped && wanted.as_ref().is_none_or(Ranges::is_empty) || self.report.groups[task.group].full
+        if task.is_unread
+            || part != Part::Swapped && wanted.as_ref().is_none_or(Ranges::is_empty)
+            || self.report.groups[task.group].full
         {
             return Ok(Ok(Asked::Done));
         }
@@ -388,6 +393,7 @@ impl Run<'_, '_> {
             Err(err) if !is_gone(&err) && !is_denied(&err) => {
                 log::info!("process {}: {err:#}", task.pid);
                 self.report.unread += 1;
+                task.is_unread = true;
                 return Ok(Ok(Asked::Done));
             }
             found => found?,
