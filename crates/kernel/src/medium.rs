@@ -168,7 +168,7 @@ impl Stack<'_> {
         found
     }
 
-    /// `dm/uuid` of a volume (2.6.29). Sample line: `CRYPT-LUKS2-3f...-cryptswap`. Source: the prefix
+    /// `dm/uuid` of a volume (2.6.30). Sample line: `CRYPT-LUKS2-3f...-cryptswap`. Source: the prefix
     /// is cryptsetup's, the file drivers/md/dm-sysfs.c.
     fn is_encrypted(&self, dir: &Path) -> bool {
         self.kernel.sys.read_string(dir.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with("CRYPT-"))
