@@ -180,7 +180,11 @@ def test_used_memory_under_madv_random_looks_unused_and_stays() -> None:
             ["omr-guest", "fill", "3M", "--hot", "100", "--advise", "random"],
         ):
             guest.spawn(command, group="top/cold").line_with("ready", timeout=120)
-        summary = reclaim(guest, "top", "max", "--older-than", "4s", "--wait", code=PARTIAL)
+        # On a slow machine one group may be aged a second after the others.
+        for _ in range(5):
+            summary = reclaim(guest, "top", "max", "--older-than", "4s", "--wait", code=PARTIAL)
+            if summary["end"] != "not-aged":
+                break
         assert summary["end"] == "not-seen", summary
         ends = {group["group"]: group["end"] for group in summary["groups"]}
         errors = {group["group"]: group.get("error", "") for group in summary["groups"]}
