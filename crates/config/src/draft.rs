@@ -1,7 +1,6 @@
 //! A configuration while its files are read, and the checks that concern several keys.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use omr_policy::Goal;
@@ -90,11 +89,11 @@ impl Draft {
         Some(Problem::at(place(key)?, text))
     }
 
-    pub(crate) fn finish(self, files: Vec<PathBuf>, world_writable: Vec<Arc<Path>>) -> Loaded {
+    pub(crate) fn finish(self, files: Vec<PathBuf>) -> Loaded {
         let Draft { settings: Settings { policy, backend, cloud }, origins, mut groups, mut processes } = self;
         groups.shrink_to_fit();
         processes.shrink_to_fit();
-        Loaded { policy, backend, cloud, groups, processes, files, origins, world_writable }
+        Loaded { policy, backend, cloud, groups, processes, files, origins }
     }
 }
 

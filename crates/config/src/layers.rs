@@ -59,16 +59,8 @@ fn drop_ins(dir: &Path, problems: &mut Vec<Problem>) -> BTreeMap<OsString, PathB
     files
 }
 
-/// The text of a file.
-pub struct Text {
-    /// The text.
-    pub text: String,
-    /// Anybody may write to the file.
-    pub world_writable: bool,
-}
-
 /// Reads a file. `None`: it is a link to `/dev/null`, or missing and not `wanted`.
-pub fn read(path: &Path, wanted: bool) -> Result<Option<Text>, Problem> {
+pub fn read(path: &Path, wanted: bool) -> Result<Option<String>, Problem> {
     let problem = |text: String| Err(Problem::of_file(path, text));
     // A FIFO without a writer must not hang a daemon.
     let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
@@ -97,6 +89,9 @@ pub fn read(path: &Path, wanted: bool) -> Result<Option<Text>, Problem> {
     if !kind.is_file() {
         return problem("not a regular file".into());
     }
+    if meta.mode() & 0o002 != 0 {
+        return problem("all users may write to it, and so control a root process; run chmod o-w".into());
+    }
     let mut bytes = Vec::new();
     if let Err(err) = file.take(SIZE_LIMIT + 1).read_to_end(&mut bytes) {
         return problem(format!("cannot be read: {}", reason(&err)));
@@ -105,7 +100,7 @@ pub fn read(path: &Path, wanted: bool) -> Result<Option<Text>, Problem> {
         return problem("larger than 1 MiB, too large for a configuration".into());
     }
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(Some(Text { text, world_writable: meta.mode() & 0o002 != 0 })),
+        Ok(text) => Ok(Some(text)),
         Err(err) => {
             let at = err.utf8_error().valid_up_to();
             let (before, byte) = (&err.as_bytes()[..at], err.as_bytes().get(at).copied().unwrap_or_default());

@@ -36,15 +36,12 @@ pub fn load(root: &Path, file: Option<&Path>) -> Result<Loaded, Errors> {
         None => layers::find(root, &mut problems),
     };
     let mut draft = Draft::default();
-    let (mut files, mut world_writable) = (Vec::new(), Vec::new());
+    let mut files = Vec::new();
     for source in &sources {
         match layers::read(source, file.is_some()) {
             Ok(Some(text)) => {
-                parse::parse(source, &text.text, &mut draft, &mut problems);
+                parse::parse(source, &text, &mut draft, &mut problems);
                 files.push(source.to_path_buf());
-                if text.world_writable {
-                    world_writable.push(source.clone());
-                }
             }
             Ok(None) => {}
             Err(problem) => problems.push(problem),
@@ -53,7 +50,7 @@ pub fn load(root: &Path, file: Option<&Path>) -> Result<Loaded, Errors> {
     let order = |file: &Path| sources.iter().position(|source| **source == *file);
     draft.check_combinations(&order, &mut problems);
     if problems.is_empty() {
-        return Ok(draft.finish(files, world_writable));
+        return Ok(draft.finish(files));
     }
     // A directory that cannot be listed is no source, so its problem comes first.
     problems.sort_by_key(|problem| (order(&problem.file), problem.line));
@@ -90,6 +87,6 @@ fn draft(text: &str) -> Draft {
 impl Loaded {
     /// Returns the configuration without any file.
     pub fn built_in() -> Loaded {
-        Draft::default().finish(Vec::new(), Vec::new())
+        Draft::default().finish(Vec::new())
     }
 }

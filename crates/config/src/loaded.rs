@@ -1,7 +1,6 @@
 //! The effective configuration.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use crate::process::ProcessRule;
 use crate::rules::{BackendChoice, Cloud, GroupRule, Place};
@@ -24,8 +23,6 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// For each of [`KEYS`](crate::KEYS) the place of its value; `None`: built in.
     pub(crate) origins: Vec<Option<Place>>,
-    /// The files that all users may write to.
-    pub(crate) world_writable: Vec<Arc<Path>>,
 }
 
 impl Loaded {
@@ -37,10 +34,5 @@ impl Loaded {
     /// Returns the value of one of [`KEYS`](crate::KEYS) as it is written in a file.
     pub fn text(&self, key: &schema::Key) -> String {
         key.text(&Settings { policy: self.policy.clone(), backend: self.backend, cloud: self.cloud.clone() })
-    }
-
-    /// Returns the files that all users may write to.
-    pub fn world_writable(&self) -> &[Arc<Path>] {
-        &self.world_writable
     }
 }

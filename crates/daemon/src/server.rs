@@ -143,6 +143,7 @@ impl Client {
 pub struct Server {
     listener: UnixListener,
     path: PathBuf,
+    root: PathBuf,
     clients: Vec<Client>,
     /// User id of `omr watch`, who may have the machine prepared.
     watcher: Option<u32>,
@@ -183,8 +184,8 @@ impl Server {
             log::warn!("{}: {err}; only root can ask for the status", path.display());
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        let (path, clients, debts) = (path.into(), Vec::new(), HashMap::new());
-        Ok(Server { listener, path, clients, watcher, follower, new: 0, debts, last_tick: Monotonic(0) })
+        let (path, root, clients, debts) = (path.into(), root.into(), Vec::new(), HashMap::new());
+        Ok(Server { listener, path, root, clients, watcher, follower, new: 0, debts, last_tick: Monotonic(0) })
     }
 
     /// Takes in who wants to connect.
@@ -209,12 +210,18 @@ impl Server {
             let uid = peer.uid.as_raw();
             let right = match uid {
                 uid if uid == 0 || uid == own.as_raw() => Right::Control,
-                uid if Some(uid) == self.watcher => Right::Prepare,
-                uid if Some(uid) == self.follower => Right::Follow,
+                uid if Some(uid) == self.watcher && self.is_still(WATCHER, uid) => Right::Prepare,
+                uid if Some(uid) == self.follower && self.is_still(FOLLOWER, uid) => Right::Follow,
                 _ => Right::Read,
             };
             self.add(stream, Peer { uid, right }, now);
         }
+    }
+
+    /// Returns true if the user of this name has this id. It may be somebody else's since the daemon
+    /// has started.
+    fn is_still(&self, name: &str, uid: u32) -> bool {
+        read_id(&self.root, "etc/passwd", name) == Some(uid)
     }
 
     /// Takes in a client, if there is room.

@@ -333,18 +333,29 @@ fn an_unreadable_file_is_refused_by_name() {
 }
 
 #[test]
+fn a_file_that_all_users_may_write_to_is_refused() {
+    let root = FakeRoot::new().file("etc/omr/omr.toml", "mode = 'observe'\n");
+    let set_mode = |mode| {
+        fs::set_permissions(root.resolve("etc/omr/omr.toml"), fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    set_mode(0o664);
+    assert_eq!(run(&root, &["config", "check"]).2, 0, "the control");
+    set_mode(0o646);
+    let refusal = "/etc/omr/omr.toml: all users may write to it, and so control a root process; run chmod o-w";
+    assert_refused(&root, &[refusal]);
+}
+
+#[test]
 fn warnings_do_not_refuse() {
     let rule = |pattern: &str, class: &str| format!("[[group]]\n{pattern}\nclass = '{class}'\n");
     let root = FakeRoot::new()
         .file("etc/omr/omr.toml", rule("match = '**'", "protected") + &rule("unit = 'x?'", "foreground"))
         .file("etc/omr/conf.d/x.toml", rule("unit = '?x'", "protected"));
-    fs::set_permissions(root.resolve("etc/omr/conf.d/x.toml"), fs::Permissions::from_mode(0o666)).expect("chmod");
     let (out, err, code) = run(&root, &["config", "check"]);
     assert_eq!((out.as_str(), code), ("OK: /etc/omr/omr.toml, /etc/omr/conf.d/x.toml\n", 0));
     assert_eq!(
         err.lines().collect::<Vec<_>>(),
         [
-            "warning: /etc/omr/conf.d/x.toml: all users may write to this file and so control a root process",
             "warning: /etc/omr/omr.toml:5: group \"x?\": as specific as \"?x\" in /etc/omr/conf.d/x.toml:2; \
              for groups that match both, the later one wins",
             "warning: /etc/omr/omr.toml:2: group \"**\": every group is protected and none background, so nothing is ever swept",

@@ -314,5 +314,8 @@ fn only_root_and_the_user_of_watch_may_have_it_prepared() {
     for uid in [watch, somebody] {
         assert!(ask_as(&socket, uid, omr_group, r#"{"do":"status"}"#)["ok"]["pid"].is_u64());
     }
+    // The package is removed, and the number is given to somebody else.
+    root.write("etc/passwd", format!("root:x:0:0::/:/bin/sh\neve:x:{watch}:{watch}::/:/bin/sh\n"));
+    assert_eq!(ask_as(&socket, watch, omr_group, &notice), refused);
     daemon.end();
 }
