@@ -542,4 +542,15 @@ mod tests {
             errors(&format!("{table}.{key} = \"{value}\"\n"));
         }
     }
+
+    #[test]
+    fn no_change_of_a_configuration_makes_it_panic() {
+        let files = [
+            include_str!("../../omr/tests/config/built-in.toml"),
+            include_str!("../../../packaging/usr-lib-omr.toml"),
+            "[[group]]\nmatch = 'a/*'\nclass = 'foreground'\nolder_than = 'auto'\nkeep = '10%'\nenforce = true\n\
+             [[process]]\nexe = '/usr/bin/*'\nuid = 1000\nclass = 'background'\noom_score_adj = '>300'\n",
+        ];
+        omr_testkit::fuzz::feed(&files, |text| drop(errors(&String::from_utf8_lossy(text))));
+    }
 }

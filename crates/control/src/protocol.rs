@@ -130,3 +130,29 @@ pub enum Answer {
     /// The error.
     Error(String),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_makes_it_panic_and_a_request_says_the_same_when_it_is_said_again() {
+        let lines = [
+            r#"{"do":"status"}"#,
+            r#"{"do":"explain","group":"a/b"}"#,
+            r#"{"do":"say","word":"foreground","of":{"group":"a"}}"#,
+            r#"{"do":"hold","statements":[{"group":"a"},{"process":{"pid":7,"start":9}},{"user":1000}]}"#,
+            r#"{"do":"presence","facts":{"age":{"secs":1,"nanos":2},"local":{"active":1,"idle":null},"remote":{"active":0,"idle":{"secs":0,"nanos":0}},"inhibited":true}}"#,
+            r#"{"do":"pause","seconds":18446744073709551615}"#,
+            r#"{"do":"prepare","for":"preempt","deadline_ms":120000,"why":"a notice"}"#,
+            r#"{"ok":{"a":[1,2.5,null]}}"#,
+            r#"{"error":"no"}"#,
+        ];
+        omr_testkit::fuzz::feed(&lines, |line| {
+            let _ = serde_json::from_slice::<Answer>(line);
+            let Ok(request) = serde_json::from_slice::<Request>(line) else { return };
+            let again = serde_json::to_vec(&request).expect("text");
+            assert_eq!(serde_json::from_slice::<Request>(&again).ok(), Some(request));
+        });
+    }
+}

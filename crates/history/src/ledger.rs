@@ -400,4 +400,13 @@ mod tests {
         ledger.add(&line(9));
         assert_eq!(lines(dir.path()), [line(1), line(9)]);
     }
+
+    #[test]
+    fn no_line_makes_it_panic() {
+        let line = serde_json::to_vec(&line(3)).expect("text");
+        omr_testkit::fuzz::feed(&[line], |line| {
+            let Ok(entry) = serde_json::from_slice::<Entry>(line) else { return };
+            serde_json::to_vec(&entry).expect("text");
+        });
+    }
 }

@@ -320,4 +320,15 @@ mod tests {
             "{err:#}"
         );
     }
+
+    #[test]
+    fn no_file_makes_it_panic() {
+        let texts = [r#"{"boot":"one","groups":{"7":"background"},"processes":{"8@9":"foreground"}}"#, "{}"];
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("statements.json");
+        omr_testkit::fuzz::feed(&texts, |text| {
+            std::fs::write(&path, text).expect("written");
+            let _ = SavedStatements::read(&path, "one");
+        });
+    }
 }

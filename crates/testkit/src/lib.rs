@@ -17,6 +17,7 @@
 //! replaces the file's bytes.
 
 mod captured;
+pub mod fuzz;
 mod root;
 
 pub use captured::{Release, captured};

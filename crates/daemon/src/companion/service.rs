@@ -196,4 +196,10 @@ mod tests {
         let found = answers(&root, &[format!("{good}\n")]);
         assert!(found[0]["error"].as_str().is_some_and(|why| why.contains("it was ended")), "{found:?}");
     }
+
+    #[test]
+    fn no_line_makes_it_panic() {
+        let lines = [remember("app.scope", 7), r#"{"do":"give-back","groups":[1,2]}"#.into()];
+        omr_testkit::fuzz::feed(&lines, |line| drop(serde_json::from_slice::<Request>(line)));
+    }
 }

@@ -351,3 +351,19 @@ fn names_leave_out_what_changes_from_start_to_start() {
         assert_eq!(name_of(Path::new(path)), name);
     }
 }
+
+#[test]
+fn no_file_makes_it_panic() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut learning = Learning::new(dir.path());
+    for _ in 0..20 {
+        learning.minute(Bytes::mib(1));
+    }
+    learning.thresholds.save(WALL);
+    let file = dir.path().join(FILE);
+    let text = fs::read(&file).expect("a file");
+    omr_testkit::fuzz::feed(&[text], |text| {
+        fs::write(&file, text).expect("written");
+        let _ = read(&file);
+    });
+}

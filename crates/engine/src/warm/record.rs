@@ -444,4 +444,20 @@ mod tests {
         record(&Ranges::new(), &Ranges::new()).write(&path).expect("written");
         assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
     }
+
+    #[test]
+    fn no_change_of_a_record_makes_it_panic_and_ranges_are_in_order() {
+        let used: Ranges = [0x1000..0x3000, 0x7000..0x8000].into_iter().collect();
+        let rest: Ranges = std::iter::once(0x10_0000..0x20_0000).collect();
+        let text = serde_json::to_vec(&record(&used, &rest)).expect("text");
+        omr_testkit::fuzz::feed(&[text], |text| {
+            let Ok(record) = Record::parse(text) else { return };
+            for process in record.processes() {
+                for packed in [&process.used, &process.rest] {
+                    let ranges = packed.ranges(record.page).expect("it was checked");
+                    assert!(ranges.as_slice().iter().all(|range| range.start < range.end));
+                }
+            }
+        });
+    }
 }

@@ -515,3 +515,27 @@ fn any_sample() -> impl Strategy<Value = Sample> {
         },
     )
 }
+
+#[test]
+fn no_damage_of_a_file_makes_it_panic_or_gives_more_samples_than_it_has_bytes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut store = Store::new(dir.path(), "b", Bytes::mib(64));
+    for time in 0..3 {
+        let of = |group| if group == 0 { on_two_nodes(sample(time, group, time)) } else { sample(time, group, time) };
+        store.add(Duration::from_secs(time), &(0..3).map(of).collect::<Vec<_>>());
+    }
+    let file = one_file(dir.path());
+    let bytes = std::fs::read(&file).expect("a file");
+    // The same as a file of each older version says: its frames are others.
+    let as_version = |version: &str| {
+        let text = bytes.split(|&byte| byte == b'\n').next().expect("a line");
+        let line = String::from_utf8_lossy(text).replacen(" 3 ", &format!(" {version} "), 1);
+        [line.as_bytes(), &bytes[text.len()..]].concat()
+    };
+    omr_testkit::fuzz::feed(&[bytes.clone(), as_version("2"), as_version("4")], |bytes| {
+        let Ok(mut segment) = segment::Segment::new(&file, bytes.to_vec()) else { return };
+        let mut samples = Vec::new();
+        while let Ok(true) = segment.next(&(Duration::ZERO..Duration::MAX), &|_| true, &mut samples) {}
+        assert!(samples.len() <= bytes.len());
+    });
+}

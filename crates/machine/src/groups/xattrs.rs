@@ -166,4 +166,12 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn no_value_makes_it_panic() {
+        omr_testkit::fuzz::feed(&["-1", "123456789", "foreground\n", "yes\0"], |value| {
+            let _ = (parse_focus(value, Monotonic(1 << 40)), is_no(value));
+            assert!(trim(value).len() <= value.len());
+        });
+    }
 }

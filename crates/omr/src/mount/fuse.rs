@@ -171,4 +171,13 @@ mod tests {
         assert!(argument::<fuse_init_in>(&[0; 15]).is_none());
         assert!(argument::<fuse_init_in>(&[0; 104]).is_some());
     }
+
+    #[test]
+    fn no_request_of_the_kernel_makes_it_panic() {
+        let init = fuse_init_in { major: 7, minor: 36, ..fuse_init_in::default() };
+        omr_testkit::fuzz::feed(&[init.as_bytes(), b"memory.swap.reclaim\0", b"a\0b\0"], |body| {
+            let _ = (argument::<fuse_init_in>(body), argument::<fuse_dirent>(body));
+            assert!(!name(body).as_bytes().contains(&0));
+        });
+    }
 }

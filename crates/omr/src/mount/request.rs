@@ -127,4 +127,14 @@ mod tests {
         assert_eq!(parse(b"\xff"), Err(Errno::INVAL));
         assert_eq!(parse("١".as_bytes()), Err(Errno::INVAL));
     }
+
+    #[test]
+    fn no_write_makes_it_panic() {
+        let writes = ["64M older_than=60\n", "0x1e", "07", "max", "18446744073709551615e", "1k older_than=4294967295"];
+        omr_testkit::fuzz::feed(&writes, |data| {
+            // The whole amount, or an error: never a part of the text.
+            let Ok(request) = parse(data) else { return };
+            assert!(std::str::from_utf8(data).is_ok() && request.older_than != Some(Duration::ZERO));
+        });
+    }
 }

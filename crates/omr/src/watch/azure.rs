@@ -165,4 +165,9 @@ mod tests {
             let _ = parse(text.as_bytes(), "vm_1");
         }
     }
+
+    #[test]
+    fn no_change_of_an_answer_makes_it_panic() {
+        omr_testkit::fuzz::feed(&[PREEMPT], |body| drop(parse(body, "vm_1")));
+    }
 }

@@ -244,4 +244,11 @@ mod tests {
             let _ = parse_rebalance(body.as_bytes(), true);
         }
     }
+
+    #[test]
+    fn no_change_of_an_answer_makes_it_panic() {
+        let bodies =
+            [r#"{"action": "hibernate", "time": "2017-09-18T11:42:00Z"}"#, r#"{"noticeTime": "2020-10-26T22:54:51Z"}"#];
+        omr_testkit::fuzz::feed(&bodies, |body| drop((parse_action(body), parse_rebalance(body, true))));
+    }
 }
