@@ -48,7 +48,7 @@ def test_swap_that_is_removed_ends_a_sweep_and_its_writes_count(load) -> None:
             guest.run(["sleep", "5"])
             sweeps = daemon.sweeps("bg")
             taken = len(sweeps)
-            written = sum(amount for _, amount in json.loads(guest.read(f"{STATE}/swap-writes.json")))
+            written = sum(amount for _, amount in json.loads(guest.read(f"{STATE}/swap-writes.json"))["writes"])
             assert written >= sum(entry["swapped_out"] for entry in sweeps) > 4 * MIB, sweeps
             # Nothing of an idle machine leaves to nowhere.
             guest.run(["sleep", "10"])

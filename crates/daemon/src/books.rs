@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use omr_history::ledger::{self, Entry, Swept};
 use omr_policy::Writes;
 use omr_units::{Bytes, GroupId, Monotonic};
+use serde::{Deserialize, Serialize};
 
 use crate::disk::Disk;
 use crate::host::Host;
@@ -20,19 +21,36 @@ pub struct Books {
     /// The file of the write budget.
     budget: PathBuf,
     /// The write budget as the disk was last given it.
-    saved: Writes,
+    saved: Saved,
+}
+
+/// The file of the write budget. The hours in it are those of one clock for all daemons of a boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
+    /// The identity of the boot.
+    boot: String,
+    /// The time of the boot, in seconds since 1970.
+    booted: u64,
+    writes: Writes,
 }
 
 impl Books {
     /// Opens the books of a state directory. Returns them with the write budget that was saved.
-    pub fn open(host: &Host, disk: Disk) -> (Self, Writes) {
-        let (state_dir, time) = (&host.state_dir, host.wall());
-        let mut writes = read_writes(state_dir, time);
+    pub fn open(host: &mut Host, disk: Disk) -> (Self, Writes) {
+        let time = host.wall();
+        let mut saved = read_saved(&host.state_dir, time);
+        let boot = host.kernel.read_boot_id().unwrap_or_default();
+        if saved.boot == boot && !boot.is_empty() {
+            host.keep_booted(saved.booted);
+        }
+        (saved.boot, saved.booted) = (boot, host.booted());
+        let mut writes = saved.writes.clone();
         // What a clock that was ahead has left counts from now on, and not until then.
         writes.settle(host.hour());
-        let books =
-            Books { tally: Tally::load(state_dir, time), disk, budget: state_dir.join(BUDGET), saved: writes.clone() };
-        (books, writes)
+        saved.writes.clone_from(&writes);
+        let (tally, budget) = (Tally::load(&host.state_dir, time), host.state_dir.join(BUDGET));
+        (Books { tally, disk, budget, saved }, writes)
     }
 
     /// Adds a line to the ledger.
@@ -65,12 +83,12 @@ impl Books {
 
     /// Has the write budget written to disk when it has changed.
     pub fn save(&mut self, writes: &Writes) {
-        if self.saved == *writes {
+        if self.saved.writes == *writes {
             return;
         }
-        let text = serde_json::to_vec(writes).unwrap_or_default();
+        self.saved.writes.clone_from(writes);
+        let text = serde_json::to_vec(&self.saved).unwrap_or_default();
         self.disk.replace(&self.budget, text, "a restart will not know of the last writes to swap");
-        self.saved = writes.clone();
     }
 }
 
@@ -79,13 +97,19 @@ const BUDGET: &str = "swap-writes.json";
 
 /// Reads the write budget. Where its file cannot be read, the budget is put together anew from the
 /// ledger, which also knows what went to swap.
-fn read_writes(state_dir: &Path, now: u64) -> Writes {
+fn read_saved(state_dir: &Path, now: u64) -> Saved {
     let path = state_dir.join(BUDGET);
-    let err = match fs::read(&path).map(|text| serde_json::from_slice(&text)) {
-        Ok(Ok(writes)) => return writes,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Writes::default(),
+    let err = match fs::read(&path) {
+        Ok(text) => match serde_json::from_slice(&text) {
+            Ok(saved) => return saved,
+            Err(err) => match serde_json::from_slice(&text) {
+                // An older omr did not write down the boot.
+                Ok(writes) => return Saved { writes, ..Saved::default() },
+                Err(_) => err.to_string(),
+            },
+        },
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Saved::default(),
         Err(err) => err.to_string(),
-        Ok(Err(err)) => err.to_string(),
     };
     log::warn!("{}: {err}; the writes to swap are counted anew from the ledger", path.display());
     let mut writes = Writes::default();
@@ -103,5 +127,5 @@ fn read_writes(state_dir: &Path, now: u64) -> Writes {
         // A time in the future counts as now: older writes must not be forgotten because of it.
         writes.add(time.min(now) / 3600, bytes);
     });
-    writes
+    Saved { writes, ..Saved::default() }
 }

@@ -65,9 +65,9 @@ pub struct Daemon {
 
 impl Daemon {
     /// Reads the state of earlier runs and scans the groups. The threads run already.
-    pub fn new(host: Host, settings: Settings, work: Work, aging: AgingThread, disk: Disk) -> Result<Self> {
+    pub fn new(mut host: Host, settings: Settings, work: Work, aging: AgingThread, disk: Disk) -> Result<Self> {
         let now = host.now();
-        let (books, writes) = Books::open(&host, disk);
+        let (books, writes) = Books::open(&mut host, disk);
         let mut state = State::default();
         state.writes = writes;
         let mut daemon = Daemon {

@@ -24,7 +24,7 @@ pub struct Host {
     pub own_group: PathBuf,
     /// The identity of that group; `None` when other processes are in it as well.
     pub own_id: Option<GroupId>,
-    /// The wall clock when the daemon started, less the time since boot.
+    /// The time of the boot, since 1970, by the wall clock when the daemon started.
     booted: Duration,
 }
 
@@ -54,8 +54,18 @@ impl Host {
         self.kernel.clock.wall().as_secs()
     }
 
-    /// Hours since 1970, for the write budget. A wall clock that is set while the daemon runs
-    /// changes nothing: else a clock that is set forward would give a budget that is not used yet.
+    /// The time of the boot, in seconds since 1970.
+    pub fn booted(&self) -> u64 {
+        self.booted.as_secs()
+    }
+
+    /// An earlier daemon of this boot took this for the time of the boot.
+    pub fn keep_booted(&mut self, seconds: u64) {
+        self.booted = Duration::from_secs(seconds);
+    }
+
+    /// Hours since 1970, for the write budget. A wall clock that is set during the boot changes
+    /// nothing: else a clock that is set forward would give a budget that is not used yet.
     pub fn hour(&self) -> u64 {
         (self.booted + since_boot(&self.kernel)).as_secs() / 3600
     }

@@ -158,6 +158,22 @@ fn a_budget_of_the_future_is_used_up_for_a_day_and_not_for_ever() {
 }
 
 #[test]
+fn a_clock_that_is_set_between_two_daemons_gives_no_new_budget() {
+    let mut machine = Machine::with_config("goal = 'free'\n[guard]\nmax_swap_writes = '16 MiB/day'\n");
+    let sweep = machine.begin_sweep();
+    machine.end_written(&sweep, End::Complete, Bytes::mib(16));
+    let set = |machine: &Machine, days: u64| machine.clock.2.store(BOOT + days * 86_400, Relaxed);
+    set(&machine, 2);
+    let mut machine = machine.restart();
+    machine.pass(400, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    // The control: two days pass, on a machine that sleeps.
+    machine.clock.3.store(2 * 86_400, Relaxed);
+    machine.pass(400, 0);
+    assert!(machine.worker.try_next().is_some(), "{:?}", machine.reason());
+}
+
+#[test]
 fn whoever_wakes_the_machine_is_there_whatever_the_clocks_say() {
     let mut machine = short(AUTO_ANY_AGE);
     machine.daemon.readings.presence = used(10_000);
