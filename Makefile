@@ -2,10 +2,10 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-every check unit fuzz golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
+.PHONY: help setup build demo test test-every check unit fuzz simulate planted-faults golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what building and testing need (root, or sudo is used)
 	@tools/setup
@@ -27,6 +27,7 @@ test-every: setup ## Run all tests, each in VMs on every kernel it is for (two h
 check: setup ## Formatting, lints of Rust, Python and shell, and the links of the documents
 	@lab/setup lint
 	tools/lint
+	tools/plant-faults --check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	tools/check-links
@@ -38,6 +39,15 @@ fuzz: setup ## Feed parsers of the kernel's files what no kernel says (2 minutes
 	fuzz/seeds.py
 	cargo +nightly fuzz run lru_gen -- -max_total_time=60 -max_len=8192
 	cargo +nightly fuzz run kernel_files -- -max_total_time=60 -max_len=8192
+
+SEEDS ?= 1..100
+HOURS ?= 24
+simulate: setup ## Run the daemon on model machines: SEEDS=1..100, each for HOURS=24 of model time
+	OMR_SEEDS=$(SEEDS) OMR_HOURS=$(HOURS) cargo test --locked --profile simulation --package omr-daemon --lib \
+		simulation::seeds -- --ignored --exact --nocapture
+
+planted-faults: setup ## Plant faults in the daemon, one at a time, which the simulation has to find (20 minutes)
+	tools/plant-faults
 
 golden: setup ## Run the program on trees of files and compare what it does
 	cargo test --locked --package omr --test it golden::

@@ -105,14 +105,11 @@ pub type AgingThread = Thread<Order, Report>;
 /// Starts the thread. It writes samples and thresholds below `root`, and ages groups through
 /// `actuator`.
 pub fn start(kernel: Arc<Kernel>, root: &Path, actuator: Box<dyn Actuator>) -> Result<AgingThread> {
-    let (history, state_dir) = (paths::history(root), paths::state_dir(root));
+    let root = root.to_owned();
     Thread::start("omr-age", move |inbox| {
-        let boot = kernel.read_boot_id().unwrap_or_default();
-        let store = Store::new(&history, &boot, Bytes::ZERO);
-        let thresholds = Thresholds::load(&state_dir, clock::read_monotonic());
-        let mut ager = Ager::new(&kernel, store, thresholds, boot.into(), actuator);
+        let mut ager = Ager::start(&kernel, &root, actuator);
         inbox.each(|order, stop| ager.carry_out(order, stop));
-        ager.thresholds.save(clock::read_wall().as_secs());
+        ager.end();
     })
 }
 
@@ -126,8 +123,8 @@ struct Counters {
     stalled: Option<Duration>,
 }
 
-/// The state of the thread.
-struct Ager<'a> {
+/// Carries out orders, and remembers ages.
+pub struct Ager<'a> {
     kernel: &'a Kernel,
     actuator: Box<dyn Actuator>,
     observer: Observer<'a>,
@@ -146,6 +143,19 @@ struct Ager<'a> {
 }
 
 impl<'a> Ager<'a> {
+    /// Reads what was learned before.
+    pub fn start(kernel: &'a Kernel, root: &Path, actuator: Box<dyn Actuator>) -> Self {
+        let boot = kernel.read_boot_id().unwrap_or_default();
+        let store = Store::new(&paths::history(root), &boot, Bytes::ZERO);
+        let thresholds = Thresholds::load(&paths::state_dir(root), clock::read_monotonic());
+        Ager::new(kernel, store, thresholds, boot.into(), actuator)
+    }
+
+    /// Keeps what was learned.
+    pub fn end(&mut self) {
+        self.thresholds.save(clock::read_wall().as_secs());
+    }
+
     fn new(
         kernel: &'a Kernel,
         store: Store,
@@ -171,7 +181,8 @@ impl<'a> Ager<'a> {
         }
     }
 
-    fn carry_out(&mut self, mut order: Order, stop: &Flag) -> Report {
+    /// Carries out one order.
+    pub fn carry_out(&mut self, mut order: Order, stop: &Flag) -> Report {
         let reclaimed = std::mem::take(&mut order.reclaimed);
         self.prepare_to_learn(&order, &reclaimed);
         self.own_reclaim.add(reclaimed, |group| last_agings(&self.observer, group));

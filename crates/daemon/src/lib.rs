@@ -43,6 +43,8 @@ mod regrets;
 mod requests;
 mod server;
 mod settings;
+#[cfg(test)]
+mod simulation;
 mod statements;
 mod sweeps;
 mod tally;
@@ -123,9 +125,14 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 /// daemon has ended, however it ended.
 pub fn restore_limits(root: &Path) -> Result<Exit> {
     omr_base::logging::start(false);
+    restore_limits_below(root)?;
+    Ok(Exit::Done)
+}
+
+fn restore_limits_below(root: &Path) -> Result<()> {
     let kernel = Kernel::open(root)?;
     backend::journal(&kernel, &paths::state_dir(root), &mut *actuator(Mode::Act))?;
-    Ok(Exit::Done)
+    Ok(())
 }
 
 /// Starts the threads and opens the socket.

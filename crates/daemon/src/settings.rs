@@ -73,6 +73,8 @@ impl Settings {
 /// The one place of the daemon that makes actuators.
 pub fn actuator(mode: Mode) -> Box<dyn Actuator> {
     match mode {
+        #[cfg(test)]
+        Mode::Act if omr_kernel::clock::is_simulated() => Box::new(crate::simulation::ModelActuator),
         Mode::Act => Box::new(Live),
         Mode::Observe => Box::new(DryRun),
     }

@@ -106,6 +106,12 @@ impl<O, R> Inbox<O, R> {
         self.reports.send(report).expect("the loop is there");
     }
 
+    /// The flag that ends an order, for a test that plays the thread.
+    #[cfg(test)]
+    pub fn flag(&self) -> Arc<Flag> {
+        Arc::clone(&self.stop)
+    }
+
     /// Returns true if the order is to end, for a test that plays the thread.
     #[cfg(test)]
     pub fn is_stopped(&self) -> bool {

@@ -24,17 +24,8 @@ pub struct Work {
 impl Work {
     /// Restores limits that an earlier run has left behind, and starts the thread.
     pub fn start(host: &Host, settings: &Settings) -> Result<Self> {
-        let progress = Arc::new(Mutex::new(Progress::default()));
-        let mode = settings.config.mode;
-        let setup = Setup {
-            kernel: Arc::clone(&host.kernel),
-            root: host.root.clone(),
-            actuator: settings.actuator(),
-            new_actuator: Box::new(move || actuator(mode)),
-            choice: settings.backend,
-            journal: open_journal(host, settings.backend)?,
-            progress: Arc::clone(&progress),
-        };
+        let setup = setup(host, settings)?;
+        let progress = Arc::clone(&setup.progress);
         Ok(Work::new(worker::start(setup)?, progress))
     }
 
@@ -87,6 +78,20 @@ impl AsFd for Work {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.thread.as_fd()
     }
+}
+
+/// The parts of the thread, after limits that an earlier run has left behind were restored.
+pub fn setup(host: &Host, settings: &Settings) -> Result<Setup> {
+    let mode = settings.config.mode;
+    Ok(Setup {
+        kernel: Arc::clone(&host.kernel),
+        root: host.root.clone(),
+        actuator: settings.actuator(),
+        new_actuator: Box::new(move || actuator(mode)),
+        choice: settings.backend,
+        journal: open_journal(host, settings.backend)?,
+        progress: Arc::default(),
+    })
 }
 
 /// The journal of changed limits, after left-over limits were restored. `None`: limits cannot be

@@ -109,27 +109,39 @@ pub struct Setup {
 pub type Worker = Thread<Order, Outcome>;
 
 /// Starts the thread.
-pub fn start(mut setup: Setup) -> Result<Worker> {
-    let mut remembered = Remembered::default();
-    Thread::start("omr-reclaim", move |inbox| {
-        inbox.each(|order, stop| {
-            show(&setup.progress, |progress| *progress = Progress::default());
-            match order {
-                Order::Sweep(sweep) => Outcome::Swept(sweep.id, carry_out(&mut setup, &mut remembered, &sweep, stop)),
-                Order::Prepare(goal, loaded) => Outcome::Prepared(prepare(&mut setup, &goal, &loaded, stop)),
-                Order::Hint(order) => {
-                    Outcome::Hinted(setup.session(stop, &mut |_| {}, |session| hint_job::give(session, &order)))
-                }
-                Order::GiveBack(order) => Outcome::GivenBack(give_back(&mut setup, &mut remembered, &order, stop)),
-                Order::HandBack => Outcome::HandedBack(free_page_reporting::run(
-                    &setup.kernel,
-                    &setup.root,
-                    &*setup.new_actuator,
-                    stop,
-                )),
+pub fn start(setup: Setup) -> Result<Worker> {
+    let mut reclaimer = Reclaimer::new(setup);
+    Thread::start("omr-reclaim", move |inbox| inbox.each(|order, stop| reclaimer.carry_out(order, stop)))
+}
+
+/// Carries out orders.
+pub struct Reclaimer {
+    setup: Setup,
+    remembered: Remembered,
+}
+
+impl Reclaimer {
+    /// It has carried out no order yet.
+    pub fn new(setup: Setup) -> Self {
+        Reclaimer { setup, remembered: Remembered::default() }
+    }
+
+    /// Carries out one order.
+    pub fn carry_out(&mut self, order: Order, stop: &Flag) -> Outcome {
+        let Reclaimer { setup, remembered } = self;
+        show(&setup.progress, |progress| *progress = Progress::default());
+        match order {
+            Order::Sweep(sweep) => Outcome::Swept(sweep.id, carry_out(setup, remembered, &sweep, stop)),
+            Order::Prepare(goal, loaded) => Outcome::Prepared(prepare(setup, &goal, &loaded, stop)),
+            Order::Hint(order) => {
+                Outcome::Hinted(setup.session(stop, &mut |_| {}, |session| hint_job::give(session, &order)))
             }
-        });
-    })
+            Order::GiveBack(order) => Outcome::GivenBack(give_back(setup, remembered, &order, stop)),
+            Order::HandBack => {
+                Outcome::HandedBack(free_page_reporting::run(&setup.kernel, &setup.root, &*setup.new_actuator, stop))
+            }
+        }
+    }
 }
 
 impl Setup {

@@ -43,11 +43,28 @@ impl FakeRoot {
     /// without groups.
     pub fn captured(release: Release) -> Self {
         let root = Self::new();
+        root.fill(release);
+        root
+    }
+
+    fn fill(&self, release: Release) {
+        fs::create_dir_all(self.dir.path().join("proc")).expect("proc");
+        fs::create_dir_all(self.dir.path().join(CGROUP)).expect("sys/fs/cgroup");
         for top in ["proc", "sys"] {
             for (path, bytes) in release.files(top) {
-                root.write(Path::new(top).join(path), bytes);
+                self.write(Path::new(top).join(path), bytes);
             }
         }
+    }
+
+    /// A root as from [`Self::captured`], in memory where the machine has a directory for that: for
+    /// tests that write much.
+    pub fn in_memory(release: Release) -> Self {
+        let place = Path::new("/dev/shm");
+        let place = if place.is_dir() { place.to_owned() } else { std::env::temp_dir() };
+        let dir = tempfile::Builder::new().prefix("omr-root-").tempdir_in(place).expect("a temporary directory");
+        let root = Self { dir };
+        root.fill(release);
         root
     }
 

@@ -1,0 +1,521 @@
+//! The events of the machine: people, jobs, users' requests, sleep, power, faults, and the ends of
+//! the daemon.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use omr_control::protocol::Request;
+use omr_policy::Purpose;
+use omr_policy::presence::{Facts, Sessions};
+use omr_policy::statement::{Presence, Subject};
+
+use super::checks::{Checks, Goal};
+use super::machine::{CPUS, HOUR, Kind, MINUTE, Machine, SECOND};
+use super::{Nanos, Simulation};
+use crate::requests;
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// An event of [`RECURRING`], at this place.
+    Recurs(usize),
+    /// The person comes, or goes.
+    Comes,
+    Goes,
+    /// The person's programs begin to work, or all CPUs are used, or they rest.
+    Works,
+    WorksInFull,
+    Rests,
+    /// A background job begins, or ends.
+    JobBegins,
+    JobEnds(usize),
+    /// Groups come and go.
+    Churn,
+    /// Somebody asks the daemon for its status.
+    Asks,
+    /// Sweeps are paused, and go on.
+    Pauses,
+    Resumes,
+    /// A user says that a group is in the foreground, and takes it back.
+    Says,
+    SaysOf(String),
+    TakesBack(String),
+    /// A group is protected, or not any more.
+    Protects,
+    /// An administrator sets a limit.
+    Limits,
+    /// A task waits for memory.
+    Stalls,
+    /// Somebody is told that the machine will sleep, and it does.
+    FallsAsleep,
+    Sleeps,
+    /// The provider of the machine will take it away soon.
+    Notice,
+    /// The disk of the daemon's state cannot be written to for a while.
+    DiskGoes,
+    DiskComes,
+    /// The cord is pulled, or plugged in.
+    Unplugs,
+    PlugsIn,
+    /// Swap goes away, and is there again.
+    SwapGoes,
+    SwapComes(u64),
+    /// The wall clock is set.
+    SetsClock,
+    /// A file of the kernel cannot be read for a while.
+    FileFails,
+    FileMended(&'static str),
+    /// The daemon is told to end, or to read its configuration again, or is killed.
+    Restarts,
+    Reloads,
+    Killed,
+}
+
+/// The people.
+pub struct Actors {
+    random: fastrand::Rng,
+    is_present: bool,
+    input: Nanos,
+    /// Somebody tells the daemon who is there.
+    is_told: bool,
+    has_battery: bool,
+}
+
+impl Actors {
+    /// The facts about people that the daemon is told; `None`: nobody tells.
+    pub fn facts(&self, now: Nanos) -> Option<Facts> {
+        let idle = if self.is_present { Duration::ZERO } else { Duration::from_nanos(now - self.input) };
+        let local = Sessions { active: 1, idle: Some(idle) };
+        self.is_told.then(|| Facts { local, ..Facts::default() })
+    }
+
+    /// A time around this one.
+    fn around(&mut self, time: Nanos) -> Nanos {
+        time / 4 + self.random.u64(0..time * 3 / 2)
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.random.u32(0..100) < percent
+    }
+}
+
+const FOREGROUND: &str = "user.slice/editor.scope";
+
+/// Patterns of use: shares in percent, and the time between two uses. The rest is never used again.
+const PATTERNS: [&[(u64, Nanos)]; 5] = [
+    &[(30, 20 * SECOND), (20, 5 * MINUTE)],
+    &[(60, 10 * SECOND), (10, HOUR)],
+    &[(10, MINUTE), (20, 20 * MINUTE), (20, 3 * HOUR)],
+    &[(5, 30 * SECOND)],
+    &[(50, 8 * MINUTE), (50, 40 * MINUTE)],
+];
+
+/// Makes a machine, its people, and the promises.
+pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
+    let goal = if random.u32(0..3) > 0 { Goal::Auto } else { Goal::Free };
+    let budget = random.u64(64..1024) << 20;
+    let swap = random.u64(128..1024) << 20;
+    let on_disk = random.bool();
+    let has_mglru = random.u32(0..8) > 0;
+    let backend = if random.u32(0..4) == 0 { "memory.high" } else { "auto" };
+    let goal_word = if goal == Goal::Auto { "auto" } else { "free" };
+    let age = match random.u32(0..3) {
+        0 if goal == Goal::Free => "[[group]]\nmatch = 'system.slice/*'\nolder_than = '5m'\n",
+        _ => "",
+    };
+    let config = format!(
+        "goal = '{goal_word}'\nbackend = '{backend}'\n[sweep]\nafter_boot = '0s'\n[guard]\nmax_swap_writes = \
+         '{}MiB/day'\n[[group]]\nmatch = 'user.slice/*'\nclass = 'foreground'\n[[group]]\nmatch = 'keep.slice/*'\nclass \
+         = 'protected'\n{age}",
+        budget >> 20
+    );
+    let floor = if goal == Goal::Auto { 30 } else { 10 };
+    let mut machine = Machine::new(&config, swap, on_disk, has_mglru, random.fork());
+    machine.add_group(FOREGROUND, Kind::Foreground, random.u64(50..500), PATTERNS[0]);
+    machine.add_group("keep.slice/db.service", Kind::Protected, random.u64(20..200), PATTERNS[3]);
+    for number in 0..random.u64(2..7) {
+        let path = format!("system.slice/s{number}.service");
+        let pattern = PATTERNS[random.usize(0..PATTERNS.len())];
+        machine.add_group(&path, Kind::Background, random.u64(8..300), pattern);
+    }
+    let actors = Actors {
+        random: random.fork(),
+        is_present: true,
+        input: HOUR,
+        is_told: random.u32(0..6) > 0,
+        has_battery: random.u32(0..3) == 0,
+    };
+    (machine, actors, Checks::new(goal, budget, floor))
+}
+
+/// The events that come again and again, and the time between two of them, more or less.
+const RECURRING: [(Event, Nanos); 18] = [
+    (Event::Works, 25 * SECOND),
+    (Event::JobBegins, 20 * MINUTE),
+    (Event::Churn, HOUR),
+    (Event::Asks, 11 * MINUTE),
+    (Event::Pauses, 5 * HOUR),
+    (Event::Says, 3 * HOUR),
+    (Event::Protects, HOUR),
+    (Event::Limits, 2 * HOUR),
+    (Event::Stalls, 10 * MINUTE),
+    (Event::FallsAsleep, 12 * HOUR),
+    (Event::Notice, 20 * HOUR),
+    (Event::DiskGoes, 9 * HOUR),
+    (Event::SwapGoes, 20 * HOUR),
+    (Event::SetsClock, 10 * HOUR),
+    (Event::FileFails, 2 * HOUR),
+    (Event::Restarts, 10 * HOUR),
+    (Event::Reloads, 6 * HOUR),
+    (Event::Killed, 5 * HOUR),
+];
+
+/// Plans the first events.
+pub fn plan_all(simulation: &Simulation) {
+    plan_later(simulation, HOUR, Event::Goes);
+    for (place, (_, time)) in RECURRING.iter().enumerate() {
+        plan_later(simulation, *time, Event::Recurs(place));
+    }
+    if simulation.actors.borrow().has_battery {
+        plan_later(simulation, HOUR, Event::Unplugs);
+    }
+}
+
+/// Plans an event after about this time.
+fn plan_later(simulation: &Simulation, time: Nanos, event: Event) {
+    let after = simulation.actors.borrow_mut().around(time);
+    simulation.plan(after, event);
+}
+
+/// The worst moments come seldom by chance, so some events happen during a sweep on purpose.
+pub fn disturb_sweep(simulation: &Simulation, path: &str) {
+    let mut actors = simulation.actors.borrow_mut();
+    if !actors.chance(40) {
+        return;
+    }
+    let after = actors.random.u64(0..SECOND / 2);
+    let event = match actors.random.u32(0..16) {
+        0..4 => Event::WorksInFull,
+        4..6 => Event::SaysOf(path.into()),
+        6 => Event::Protects,
+        7 => Event::Stalls,
+        8 => Event::Pauses,
+        9 => Event::FallsAsleep,
+        10 if actors.has_battery => Event::Unplugs,
+        11 => Event::Killed,
+        12 => Event::Restarts,
+        13 => Event::FileFails,
+        14 => Event::Churn,
+        _ => Event::SwapGoes,
+    };
+    drop(actors);
+    simulation.plan(after, event);
+}
+
+const FAULTS: [&str; 6] =
+    ["proc/meminfo", "proc/stat", "proc/vmstat", "proc/swaps", "sys/kernel/debug/lru_gen", "proc/pressure/memory"];
+
+/// Carries out an event, and plans those that follow from it.
+pub fn happen(simulation: &Simulation, event: Event) {
+    let now = simulation.clock.now();
+    let later = |time: Nanos, event: Event| plan_later(simulation, time, event);
+    if !matches!(event, Event::Recurs(_)) {
+        simulation.trace(|| format!("{event:?}"));
+    }
+    match event {
+        Event::Recurs(place) => {
+            let (event, time) = RECURRING[place].clone();
+            later(time, Event::Recurs(place));
+            happen(simulation, event);
+        }
+        Event::Comes => {
+            simulation.actors.borrow_mut().is_present = true;
+            later(HOUR, Event::Goes);
+            simulation.plan(0, Event::Works);
+        }
+        Event::Goes => {
+            let mut actors = simulation.actors.borrow_mut();
+            actors.is_present = false;
+            actors.input = now;
+            drop(actors);
+            later(3 * HOUR, Event::Comes);
+        }
+        Event::Works if !simulation.actors.borrow().is_present => {}
+        Event::Works => {
+            let full = simulation.actors.borrow_mut().chance(30);
+            let load = if full { CPUS } else { simulation.actors.borrow_mut().random.u64(50..CPUS) };
+            set_load(simulation, FOREGROUND, load);
+            let long = if simulation.actors.borrow_mut().chance(10) { MINUTE } else { 2 * SECOND };
+            later(long, Event::Rests);
+        }
+        Event::WorksInFull => {
+            set_load(simulation, FOREGROUND, CPUS);
+            later(2 * SECOND, Event::Rests);
+        }
+        Event::Rests => set_load(simulation, FOREGROUND, 0),
+        Event::JobBegins => {
+            if let Some(index) = some_background(simulation) {
+                let load = simulation.actors.borrow_mut().random.u64(10..1500);
+                simulation.machine.borrow_mut().set_load(index, load);
+                later(3 * MINUTE, Event::JobEnds(index));
+            }
+        }
+        Event::JobEnds(index) => {
+            if index < simulation.machine.borrow().groups.len() {
+                simulation.machine.borrow_mut().set_load(index, 0);
+            }
+        }
+        Event::Churn => churn(simulation),
+        Event::Asks => {
+            ask(simulation, Request::Status);
+            ask(simulation, Request::Explain { group: None });
+            let path = some_background(simulation).map(|index| simulation.machine.borrow().groups[index].path.clone());
+            if let Some(path) = path.filter(|path| is_known(simulation, path)) {
+                ask(simulation, Request::Explain { group: Some(path) });
+            }
+        }
+        Event::Pauses => {
+            if ask(simulation, Request::Pause { seconds: None }) {
+                simulation.checks.borrow_mut().paused = Some(now);
+            }
+            later(10 * MINUTE, Event::Resumes);
+        }
+        Event::Resumes => {
+            if ask(simulation, Request::Resume) {
+                simulation.checks.borrow_mut().paused = None;
+            }
+        }
+        Event::Says => {
+            if let Some(index) = some_background(simulation) {
+                let path = simulation.machine.borrow().groups[index].path.clone();
+                says(simulation, path, now);
+            }
+        }
+        Event::SaysOf(path) => says(simulation, path, now),
+        Event::TakesBack(path) => {
+            let request = Request::Say { presence: None, subject: Subject::Group(path.clone()) };
+            if is_known(simulation, &path) && ask(simulation, request) {
+                let mut machine = simulation.machine.borrow_mut();
+                machine
+                    .groups
+                    .iter_mut()
+                    .filter(|group| group.path == path)
+                    .for_each(|group| group.said_foreground = None);
+            }
+        }
+        Event::Protects => {
+            if let Some(index) = some_background(simulation) {
+                let current = simulation.machine.borrow().groups[index].current();
+                let low = if simulation.actors.borrow_mut().chance(50) { current / 2 } else { 0 };
+                simulation.machine.borrow_mut().set_low(index, low);
+            }
+        }
+        Event::Limits => {
+            if let Some(index) = some_background(simulation) {
+                let mut machine = simulation.machine.borrow_mut();
+                let high = Some(machine.groups[index].current() + (64 << 20)).filter(|high| high % 3 > 0);
+                machine.set_high(index, high);
+                machine.groups[index].own_high = machine.groups[index].high;
+            }
+        }
+        Event::Stalls => {
+            let stalled = simulation.life.borrow_mut().as_mut().is_some_and(|life| {
+                let stalls = life.daemon.is_in_the_way() && !simulation.is_ending.get();
+                if stalls {
+                    life.daemon.stalled();
+                }
+                stalls
+            });
+            if stalled {
+                simulation.checks.borrow_mut().stalled = Some(now);
+            }
+        }
+        Event::FallsAsleep => {
+            if simulation.actors.borrow_mut().chance(50) && ask(simulation, Request::FallAsleep) {
+                simulation.checks.borrow_mut().falls_asleep = Some(now);
+            }
+            simulation.plan(3 * SECOND, Event::Sleeps);
+        }
+        Event::Sleeps => {
+            let time = simulation.actors.borrow_mut().around(4 * HOUR);
+            simulation.clock.asleep.fetch_add(time, Relaxed);
+            let mut checks = simulation.checks.borrow_mut();
+            checks.falls_asleep = None;
+            checks.slept += time;
+            drop(checks);
+        }
+        Event::Notice => {
+            let deadline = simulation.actors.borrow_mut().random.u64(1..120);
+            let why = "the model machine's provider".to_owned();
+            ask(simulation, Request::Prepare { purpose: Purpose::Preempt, deadline_ms: Some(deadline * 1000), why });
+        }
+        Event::DiskGoes => {
+            move_state(simulation, STATE, AWAY);
+            simulation.checks.borrow_mut().disk_is_away = true;
+            simulation.plan(5 * MINUTE, Event::DiskComes);
+        }
+        Event::DiskComes => {
+            move_state(simulation, AWAY, STATE);
+            simulation.checks.borrow_mut().disk_is_away = false;
+        }
+        Event::Unplugs => {
+            simulation.machine.borrow_mut().set_battery(true);
+            later(HOUR, Event::PlugsIn);
+        }
+        Event::PlugsIn => {
+            simulation.machine.borrow_mut().set_battery(false);
+            later(3 * HOUR, Event::Unplugs);
+        }
+        Event::SwapGoes => {
+            let swap = simulation.machine.borrow().swap;
+            if swap > 0 {
+                simulation.machine.borrow_mut().set_swap(0);
+                later(30 * MINUTE, Event::SwapComes(swap));
+            }
+        }
+        Event::SwapComes(swap) => {
+            simulation.machine.borrow_mut().set_swap(swap);
+        }
+        Event::SetsClock => {
+            let by = simulation.actors.borrow_mut().random.u64(0..20_000);
+            let _ = match by % 2 {
+                0 => simulation.clock.wall.fetch_add(by, Relaxed),
+                _ => simulation.clock.wall.fetch_sub(by, Relaxed),
+            };
+        }
+        Event::FileFails => {
+            let which = simulation.actors.borrow_mut().random.usize(0..FAULTS.len());
+            break_file(simulation, FAULTS[which], now);
+            simulation.plan(MINUTE, Event::FileMended(FAULTS[which]));
+        }
+        Event::FileMended(file) => mend_file(simulation, file),
+        Event::Restarts => {
+            simulation.is_ending.set(true);
+            if let Some(life) = simulation.life.borrow().as_ref() {
+                life.worker.flag().set();
+                life.aging.flag().set();
+            }
+            let mut checks = simulation.checks.borrow_mut();
+            (checks.paused, checks.falls_asleep) = (None, None);
+            drop(checks);
+        }
+        Event::Reloads => {
+            if let Some(life) = simulation.life.borrow_mut().as_mut() {
+                life.daemon.reload();
+            }
+        }
+        Event::Killed => {
+            let mut checks = simulation.checks.borrow_mut();
+            checks.killed();
+            checks.paused = None;
+            checks.falls_asleep = None;
+            drop(checks);
+            simulation.kill();
+        }
+    }
+}
+
+fn set_load(simulation: &Simulation, path: &str, load: u64) {
+    let mut machine = simulation.machine.borrow_mut();
+    if let Some(index) = machine.groups.iter().position(|group| group.path == path) {
+        machine.set_load(index, load);
+    }
+}
+
+fn some_background(simulation: &Simulation) -> Option<usize> {
+    let machine = simulation.machine.borrow();
+    let is_background = |index: &usize| {
+        let group = &machine.groups[*index];
+        group.kind == Kind::Background && group.exists
+    };
+    let groups: Vec<usize> = (0..machine.groups.len()).filter(is_background).collect();
+    let place = simulation.actors.borrow_mut().random.usize(0..groups.len().max(1));
+    groups.get(place).copied()
+}
+
+/// A group ends, and is made again under its name, or another one comes.
+fn churn(simulation: &Simulation) {
+    if let Some(index) = some_background(simulation) {
+        let mut actors = simulation.actors.borrow_mut();
+        let (again, mib) = (actors.chance(60), actors.random.u64(8..300));
+        let pattern = PATTERNS[actors.random.usize(0..PATTERNS.len())];
+        drop(actors);
+        let mut machine = simulation.machine.borrow_mut();
+        let path = machine.groups[index].path.clone();
+        match again {
+            true => machine.add_group(&path, Kind::Background, mib, pattern),
+            false => machine.remove_group(index),
+        }
+    }
+    let number = simulation.actors.borrow_mut().random.u64(0..8);
+    let path = format!("system.slice/s{number}.service");
+    let exists = simulation.machine.borrow().groups.iter().any(|group| group.path == path && group.exists);
+    if !exists && simulation.actors.borrow_mut().chance(50) {
+        simulation.machine.borrow_mut().add_group(&path, Kind::Background, 16 + 20 * number, PATTERNS[2]);
+    }
+}
+
+/// Returns true if the daemon knows the group: a new one is there with the next scan.
+fn is_known(simulation: &Simulation, path: &str) -> bool {
+    let life = simulation.life.borrow();
+    life.as_ref().is_some_and(|life| life.daemon.world.tree.find(std::path::Path::new(path)).is_some())
+}
+
+/// Asks the daemon. Returns whether it has answered; it must, if there is one.
+fn ask(simulation: &Simulation, request: Request) -> bool {
+    let answer = match simulation.life.borrow_mut().as_mut() {
+        Some(life) if !simulation.is_ending.get() => requests::answer(&mut life.daemon, request.clone()),
+        _ => return false,
+    };
+    if let Err(err) = &answer {
+        simulation.fail(format!("{request:?}: {err:#}"));
+    }
+    answer.is_ok()
+}
+
+fn says(simulation: &Simulation, path: String, now: Nanos) {
+    let request = Request::Say { presence: Some(Presence::Foreground), subject: Subject::Group(path.clone()) };
+    if is_known(simulation, &path) && ask(simulation, request) {
+        let mut machine = simulation.machine.borrow_mut();
+        machine
+            .groups
+            .iter_mut()
+            .filter(|group| group.path == path)
+            .for_each(|group| group.said_foreground = Some(now));
+        drop(machine);
+        plan_later(simulation, HOUR, Event::TakesBack(path));
+    }
+}
+
+const STATE: &str = "var/lib/omr";
+const AWAY: &str = "var/lib/away";
+
+fn move_state(simulation: &Simulation, from: &str, to: &str) {
+    let machine = simulation.machine.borrow();
+    let (from, to) = (machine.root.resolve(from), machine.root.resolve(to));
+    let _ = std::fs::remove_dir_all(&to);
+    let _ = std::fs::rename(from, to);
+}
+
+/// A directory in the place of the file: it cannot be read.
+fn break_file(simulation: &Simulation, file: &'static str, now: Nanos) {
+    let path = simulation.machine.borrow().root.resolve(file);
+    if path.is_dir() {
+        return;
+    }
+    let _ = std::fs::remove_file(&path);
+    std::fs::create_dir(&path).expect("a directory");
+    // Ages come from the list of generations only, and pressure is one sign of several.
+    if file == "proc/meminfo" || file == "proc/stat" || file == "proc/swaps" {
+        simulation.checks.borrow_mut().unreadable = Some(now);
+    }
+}
+
+fn mend_file(simulation: &Simulation, file: &'static str) {
+    let path = simulation.machine.borrow().root.resolve(file);
+    let _ = std::fs::remove_dir(&path);
+    let mut machine = simulation.machine.borrow_mut();
+    machine.show_all();
+    drop(machine);
+    simulation.checks.borrow_mut().unreadable = None;
+}

@@ -1,0 +1,194 @@
+//! The promises: checked whenever omr writes, and when a daemon has ended.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::machine::{BLOCK, Evicted, HOUR, Kind, MINUTE, Machine, SECOND};
+use super::{Nanos, Summary};
+
+/// The time in which a sweep ends when somebody needs the machine.
+const STOP: Nanos = SECOND / 10;
+
+/// The goal of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    Auto,
+    Free,
+}
+
+/// The promises, and the facts that they need.
+pub struct Checks {
+    pub goal: Goal,
+    /// The write budget of a day, in bytes.
+    budget: u64,
+    /// The part of swap that stays free, in percent.
+    floor: u64,
+    /// The time that the machine was asleep.
+    pub slept: Nanos,
+    /// Bytes that omr has written to swap on a disk, by the time since boot, asleep or not.
+    written: VecDeque<(Nanos, u64)>,
+    /// Bytes that killed daemons had written in sweeps that did not end.
+    unrecorded: u64,
+    of_sweep: u64,
+    /// The group being swept, and since when.
+    sweep: Option<(String, Nanos)>,
+    /// Sweeps are paused since then.
+    pub paused: Option<Nanos>,
+    /// The daemon was told that the machine will sleep.
+    pub falls_asleep: Option<Nanos>,
+    /// The daemon prepares for an event, whoever works.
+    pub prepares: bool,
+    /// The disk of the daemon's state is gone: new records are lost if the daemon ends.
+    pub disk_is_away: bool,
+    /// A task waited for memory, at this time.
+    pub stalled: Option<Nanos>,
+    /// Files that cannot be read since then.
+    pub unreadable: Option<Nanos>,
+    /// The groups whose thresholds were in the file.
+    learned: BTreeSet<String>,
+    pub violation: Option<String>,
+    pub summary: Summary,
+}
+
+impl Checks {
+    pub fn new(goal: Goal, budget: u64, floor: u64) -> Self {
+        Checks {
+            goal,
+            budget,
+            floor,
+            slept: 0,
+            written: VecDeque::new(),
+            unrecorded: 0,
+            of_sweep: 0,
+            sweep: None,
+            paused: None,
+            falls_asleep: None,
+            prepares: false,
+            disk_is_away: false,
+            stalled: None,
+            unreadable: None,
+            learned: BTreeSet::new(),
+            violation: None,
+            summary: Summary::default(),
+        }
+    }
+
+    /// The first violation counts.
+    pub fn fail(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+
+    pub fn begin_sweep(&mut self, path: &Path, now: Nanos) {
+        self.sweep = Some((path.display().to_string(), now));
+        self.of_sweep = 0;
+        self.stalled = None;
+        self.summary.sweeps += 1;
+    }
+
+    pub fn end_sweep(&mut self) {
+        self.sweep = None;
+        self.of_sweep = 0;
+    }
+
+    /// A write begins that takes memory from this group.
+    pub fn before(&mut self, machine: &Machine, index: usize, now: Nanos, data: &str) {
+        self.summary.writes += 1;
+        for byte in data.bytes().chain(now.to_le_bytes()) {
+            self.summary.digest = (self.summary.digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        let group = &machine.groups[index];
+        let mut promise = |is_kept: bool, what: &str| {
+            if !is_kept {
+                self.violation.get_or_insert_with(|| format!("{what}: {} by {data:?}", group.path));
+            }
+        };
+        let late = |since: Option<Nanos>, grace: Nanos| since.is_some_and(|since| now > since + grace);
+        promise(group.kind == Kind::Background, "a foreground or protected group loses memory");
+        promise(!late(group.said_foreground, 0), "a group loses memory after omr foreground");
+        if !self.prepares {
+            promise(!late(machine.full_since, STOP), "a write begins more than 100 ms after work has begun");
+            promise(!late(self.paused, 0), "a write begins while sweeps are paused");
+            promise(!late(self.stalled, STOP), "a write begins more than 100 ms after a task had to wait");
+            promise(!late(self.unreadable, 2 * SECOND), "a write begins while the kernel's files cannot be read");
+        }
+        promise(!late(self.falls_asleep, 0), "a write begins before the machine sleeps");
+        // Page cache is dropped, and nothing goes to swap.
+        let to_swap = !data.ends_with("swappiness=0");
+        let floor = if self.prepares { self.floor.min(10) } else { self.floor };
+        promise(!to_swap || machine.swap_free() * 100 >= machine.swap * floor, "swap has reached its floor");
+        let began = self.sweep.as_ref().map_or(now, |(_, began)| *began);
+        // Of two values that were in force since the sweep began, the smaller one counts.
+        let low = if group.low.1 < began { group.low.0 } else { group.low.0.min(group.low_before) };
+        promise(group.current() > low, "protected memory is taken");
+        if self.goal == Goal::Auto && machine.swap_on_disk && to_swap && !self.prepares {
+            promise(!late(machine.on_battery_since(), 2 * SECOND), "a write goes to a disk on battery");
+        }
+        if machine.swap_on_disk && to_swap && !self.prepares {
+            while self.written.front().is_some_and(|(at, _)| at + 23 * HOUR < now + self.slept) {
+                self.written.pop_front();
+            }
+            let written: u64 = self.written.iter().map(|(_, bytes)| bytes).sum();
+            let allowed = self.budget + self.unrecorded + 8 * BLOCK;
+            promise(written <= allowed, "the write budget of the day is used up");
+        }
+    }
+
+    /// The write has moved this much.
+    pub fn after(&mut self, machine: &Machine, index: usize, now: Nanos, evicted: Evicted) {
+        self.summary.to_swap += evicted.to_swap;
+        if machine.swap_on_disk && evicted.to_swap > 0 {
+            self.written.push_back((now + self.slept, evicted.to_swap));
+            self.of_sweep += evicted.to_swap;
+        }
+        if self.disk_is_away {
+            self.unrecorded += evicted.to_swap;
+        }
+        // Without MGLRU a probe takes a little, whatever its age.
+        if self.goal == Goal::Auto
+            && machine.has_mglru
+            && !self.prepares
+            && evicted.youngest.is_some_and(|unused| unused < 2 * MINUTE - SECOND)
+        {
+            let unused = Duration::from_nanos(evicted.youngest.unwrap_or_default());
+            let path = &machine.groups[index].path;
+            self.fail(format!("memory of {path} was taken that was used {unused:?} ago"));
+        }
+    }
+
+    /// The daemon was killed: the writes of its sweep are not in its books.
+    pub fn killed(&mut self) {
+        self.unrecorded += std::mem::take(&mut self.of_sweep);
+        self.sweep = None;
+        self.summary.kills += 1;
+    }
+
+    /// A daemon has ended, and its limits were restored.
+    pub fn ended(&mut self, machine: &Machine, _: Nanos) {
+        for group in machine.groups.iter().filter(|group| group.exists && group.high != group.own_high) {
+            let (path, high, own) = (&group.path, group.high, group.own_high);
+            self.violation.get_or_insert_with(|| format!("{path}: memory.high is {high:?} and not {own:?}"));
+        }
+        if self.disk_is_away {
+            return;
+        }
+        let learned = learned(machine);
+        let is_there = |path: &&String| machine.groups.iter().any(|group| group.exists && group.path == **path);
+        let lost: Vec<&String> = self.learned.iter().filter(is_there).filter(|path| !learned.contains(*path)).collect();
+        if !lost.is_empty() {
+            let what = format!("what was learned of {lost:?} is lost");
+            self.violation.get_or_insert(what);
+        }
+        self.learned = learned;
+    }
+}
+
+/// The groups in the file of learned thresholds.
+fn learned(machine: &Machine) -> BTreeSet<String> {
+    let text = std::fs::read(machine.root.resolve("var/lib/omr/thresholds.json")).unwrap_or_default();
+    let Ok(saved) = serde_json::from_slice::<Value>(&text) else { return BTreeSet::new() };
+    let groups = saved["groups"].as_object().map(|groups| groups.keys().cloned().collect());
+    groups.unwrap_or_default()
+}
