@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use omr_control::protocol::Request;
+use omr_kernel::memcg::Group;
 use omr_policy::Reason;
 use omr_policy::statement::{Presence, Subject};
 use omr_units::Monotonic;
@@ -56,8 +57,10 @@ fn record_statement(daemon: &mut Daemon, presence: Option<Presence>, subject: &S
         }
         Subject::Group(path) => {
             let path = daemon.host.kernel.group_path(Path::new(path)).to_path_buf();
-            if daemon.world.tree.find(&path).is_none() {
-                // It may be newer than the last scan.
+            let known = daemon.world.tree.find(&path).map(|node| node.id);
+            let there = daemon.host.kernel.cgroup().and_then(|root| Group::open(root, &path)).map(|group| group.id());
+            if known != there.ok() {
+                // It is newer than the last scan, as a service that was started again.
                 daemon.scan();
             }
             let effect = statements::set_group(&daemon.world, &mut daemon.statements, &path, presence)?;

@@ -158,6 +158,22 @@ fn a_budget_of_the_future_is_used_up_for_a_day_and_not_for_ever() {
 }
 
 #[test]
+fn a_statement_right_after_a_group_was_made_anew_is_about_the_new_one() {
+    let mut machine = Machine::new();
+    let before = machine.daemon.world.tree.find(GROUP.as_ref()).map(|node| node.id);
+    machine.make_anew(1);
+    let say = |presence| Request::Say { presence, subject: Subject::Group(GROUP.into()) };
+    machine.ask(say(Some(Presence::Foreground)));
+    let said: Vec<_> = machine.daemon.statements.groups().keys().copied().collect();
+    assert!(said.len() == 1 && Some(said[0]) != before, "{said:?} {before:?}");
+    machine.pass(120, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    // The control.
+    machine.ask(say(None));
+    machine.begin_sweep();
+}
+
+#[test]
 fn a_clock_that_is_set_between_two_daemons_gives_no_new_budget() {
     let mut machine = Machine::with_config("goal = 'free'\n[guard]\nmax_swap_writes = '16 MiB/day'\n");
     let sweep = machine.begin_sweep();
