@@ -145,6 +145,9 @@ pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
         is_told: random.u32(0..6) > 0,
         has_battery: random.u32(0..3) == 0,
     };
+    if actors.has_battery {
+        machine.set_battery(false);
+    }
     (machine, actors, Checks::new(goal, budget, floor))
 }
 
