@@ -10,11 +10,11 @@ use omr_kernel::{Kernel, clock};
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::End;
 use omr_policy::pace::{Job, Next, Pace, PaceSample};
-use omr_units::{Bytes, Pages, Swappiness};
+use omr_units::{Bytes, Swappiness};
 
 use super::backend::{Backend, Step};
 use super::errors::of_machine;
-use super::report::{Report, run_job};
+use super::report::{Moved, Report, run_job};
 use super::target::Target;
 use crate::session::{Progress, Session};
 
@@ -30,8 +30,7 @@ struct Readings {
     current: Bytes,
     /// Swapped out but not freed yet; zero where no swap is on disk.
     swapcached: Bytes,
-    pswpout: Pages,
-    pgdemote: Pages,
+    moved: Moved,
 }
 
 /// Reads the group and the machine between two writes.
@@ -64,10 +63,13 @@ impl FileReclaimer<'_, '_> {
         let mut gauge = Gauge { kernel, group, on_disk, buffer };
         let mut pace = Pace::new(job.clone());
         let first = gauge.read()?;
-        let (end, last) = self.writes(&mut gauge, &job, &mut pace, first, report)?;
+        let ended = self.writes(&mut gauge, &job, &mut pace, first, report);
         report.freed = pace.freed();
-        report.swapped_out = (last.pswpout - first.pswpout).bytes(page);
-        report.demoted = (last.pgdemote - first.pgdemote).bytes(page);
+        // The group may have ended during the last write.
+        if let Ok(moved) = gauge.read_moved() {
+            report.note_moved(first.moved, moved, page);
+        }
+        let (end, last) = ended?;
         report.size = last.current;
         let swap_side =
             |stat: &MemoryStat| stat.swap_backed().unwrap_or_default() + stat.swapcached.unwrap_or_default();
@@ -99,8 +101,8 @@ impl FileReclaimer<'_, '_> {
             if let Some(end) = self.session.cancelled_after_hold() {
                 break end;
             }
-            let written = (last.pswpout - first.pswpout).bytes(page);
-            match pace.next(&gauge.seen(last, written)?) {
+            report.note_moved(first.moved, last.moved, page);
+            match pace.next(&gauge.seen(last, report.swapped_out)?) {
                 Next::End(end) => break end,
                 Next::Wait(time) => {
                     self.session.cancel.sleep(time);
@@ -123,12 +125,13 @@ impl FileReclaimer<'_, '_> {
                         Outcome::Unsupported => break End::Unsupported,
                     }
                     let now = gauge.read()?;
-                    let in_flight = now.pswpout > last.pswpout;
+                    let in_flight = now.moved.to_swap > last.moved.to_swap;
                     pace.wrote(last.current - now.current, took, in_flight);
-                    pace.demoted((now.pgdemote - last.pgdemote).bytes(page));
+                    pace.demoted((now.moved.demoted - last.moved.demoted).bytes(page));
                     last = now;
-                    let swapped_out = (last.pswpout - first.pswpout).bytes(page);
-                    (self.session.progress)(Progress { freed: pace.freed(), swapped_out, ..Progress::default() });
+                    report.note_moved(first.moved, last.moved, page);
+                    let (freed, swapped_out) = (pace.freed(), report.swapped_out);
+                    (self.session.progress)(Progress { freed, swapped_out, ..Progress::default() });
                 }
             }
         };
@@ -138,7 +141,7 @@ impl FileReclaimer<'_, '_> {
 
 impl Gauge<'_> {
     fn read(&mut self) -> Result<Readings> {
-        let Gauge { kernel, group, on_disk, buffer } = self;
+        let Gauge { group, on_disk, buffer, .. } = self;
         let current = group.read_current(buffer)?;
         // Without swap on disk nothing stays behind in the swap cache, and memory.stat is the dear
         // file: the kernel collects its counters from all CPUs for it.
@@ -146,13 +149,12 @@ impl Gauge<'_> {
             true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
             false => Bytes::ZERO,
         };
-        let vmstat = Vmstat::read(kernel, buffer).map_err(of_machine)?;
-        Ok(Readings {
-            current,
-            swapcached,
-            pswpout: vmstat.pswpout.unwrap_or_default(),
-            pgdemote: vmstat.pgdemote.unwrap_or_default(),
-        })
+        Ok(Readings { current, swapcached, moved: self.read_moved()? })
+    }
+
+    fn read_moved(&mut self) -> Result<Moved> {
+        let vmstat = Vmstat::read(self.kernel, &mut self.buffer).map_err(of_machine)?;
+        Ok(Moved { to_swap: vmstat.pswpout.unwrap_or_default(), demoted: vmstat.pgdemote.unwrap_or_default() })
     }
 
     /// Returns a sample for the pace: the readings, and the machine's present state.

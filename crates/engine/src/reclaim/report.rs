@@ -7,7 +7,7 @@ use omr_kernel::clock;
 use omr_kernel::memcg::Group;
 use omr_policy::End;
 use omr_policy::pace::Job;
-use omr_units::{Bytes, Monotonic};
+use omr_units::{Bytes, Monotonic, PageSize, Pages};
 use serde::Serialize;
 
 use super::errors::is_gone;
@@ -50,6 +50,15 @@ pub struct Report {
     pub refaults: Option<Bytes>,
 }
 
+/// Pages that the whole machine has moved so far, since boot.
+#[derive(Clone, Copy)]
+pub(super) struct Moved {
+    /// Written to swap.
+    pub to_swap: Pages,
+    /// Moved to slower memory.
+    pub demoted: Pages,
+}
+
 impl Report {
     /// Returns the report of a job without any work.
     pub fn nothing(job: &Job, end: End, error: Option<String>) -> Self {
@@ -77,6 +86,13 @@ impl Report {
         self.last_write_end = clock::read_monotonic();
         self.writes += 1;
         self.longest_write = self.longest_write.max(took);
+    }
+
+    /// Notes the pages that were moved since the run began. Called after each write: a run whose
+    /// group ends has moved them all the same.
+    pub(super) fn note_moved(&mut self, first: Moved, now: Moved, page: PageSize) {
+        self.swapped_out = (now.to_swap - first.to_swap).bytes(page);
+        self.demoted = (now.demoted - first.demoted).bytes(page);
     }
 
     /// Adds the result of paging out a part of one of the group's processes.

@@ -6,9 +6,10 @@ use omr_kernel::meminfo::Meminfo;
 use omr_kernel::vmstat::Vmstat;
 use omr_kernel::{Kernel, clock};
 use omr_policy::pace::PaceSample;
-use omr_units::{Bytes, Limit, Monotonic, Pages};
+use omr_units::{Bytes, Limit, Monotonic};
 
 use crate::reclaim::errors::of_machine;
+use crate::reclaim::report::Moved;
 
 /// Reads the group and the machine between two commands.
 pub(super) struct Gauge<'a> {
@@ -28,8 +29,7 @@ pub(super) struct Readings {
     pub swapcached: Bytes,
     pub writeback: Bytes,
     pub swap_free: Bytes,
-    pub pswpout: Pages,
-    pub pgdemote: Pages,
+    pub moved: Moved,
 }
 
 impl Gauge<'_> {
@@ -40,19 +40,24 @@ impl Gauge<'_> {
         // The floor is of the machine's swap, not of what a group may have of it.
         let allowed = swap_left(&self.above, buffer)? + self.swap_floor;
         let current = group.read_current(buffer)?;
-        let vmstat = Vmstat::read(kernel, buffer).map_err(of_machine)?;
+        let swapcached = match *on_disk {
+            true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
+            false => Bytes::ZERO,
+        };
         Ok(Readings {
             at: clock::read_monotonic(),
             current,
-            swapcached: match *on_disk {
-                true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
-                false => Bytes::ZERO,
-            },
+            swapcached,
             writeback: if *on_disk { known(memory.writeback, "Writeback")? } else { Bytes::ZERO },
             swap_free: known(memory.swap_free, "SwapFree")?.min(allowed),
-            pswpout: vmstat.pswpout.context("no pswpout in vmstat")?,
-            pgdemote: vmstat.pgdemote.unwrap_or_default(),
+            moved: self.read_moved()?,
         })
+    }
+
+    pub fn read_moved(&mut self) -> Result<Moved> {
+        let vmstat = Vmstat::read(self.kernel, &mut self.buffer).map_err(of_machine)?;
+        let to_swap = vmstat.pswpout.context("no pswpout in vmstat")?;
+        Ok(Moved { to_swap, demoted: vmstat.pgdemote.unwrap_or_default() })
     }
 }
 

@@ -144,15 +144,18 @@ impl<'s, 'a> Evictor<'s, 'a> {
             first,
             last: first,
         };
-        let end = loop {
-            if let Some(end) = self.portion(&mut run, report)? {
-                break end;
+        let ended = loop {
+            if let Some(ended) = self.portion(&mut run, report).transpose() {
+                break ended;
             }
         };
         let Run { mut gauge, pace, mut lists, last, .. } = run;
         report.freed = pace.freed();
-        report.swapped_out = (last.pswpout - first.pswpout).bytes(page);
-        report.demoted = (last.pgdemote - first.pgdemote).bytes(page);
+        // The group may have ended during the last command.
+        if let Ok(moved) = gauge.read_moved() {
+            report.note_moved(first.moved, moved, page);
+        }
+        let end = ended?;
         report.size = last.current;
         // By its own lists: in memory.stat swap cache is a part of "file" or is not, depending on
         // the kernel.
@@ -170,7 +173,8 @@ impl<'s, 'a> Evictor<'s, 'a> {
         if let Some(end) = self.session.cancelled_after_hold() {
             return Ok(Some(end));
         }
-        let bytes = match run.pace.next(&run.last.seen(run.swap_written(page))) {
+        report.note_moved(run.first.moved, run.last.moved, page);
+        let bytes = match run.pace.next(&run.last.seen(report.swapped_out)) {
             Next::End(end) => return Ok(Some(end)),
             Next::Wait(time) => {
                 self.session.cancel.sleep(time);
@@ -246,12 +250,13 @@ impl<'s, 'a> Evictor<'s, 'a> {
             }
         }
         let now = run.gauge.read()?;
-        let sent = now.pswpout - run.last.pswpout;
+        let sent = now.moved.to_swap - run.last.moved.to_swap;
         run.disk.learn(sent, took);
         run.pace.wrote(run.last.current - now.current, took, sent.0 > 0);
-        run.pace.demoted((now.pgdemote - run.last.pgdemote).bytes(page));
+        run.pace.demoted((now.moved.demoted - run.last.moved.demoted).bytes(page));
         run.last = now;
-        let (freed, swapped_out) = (run.pace.freed(), run.swap_written(page));
+        report.note_moved(run.first.moved, now.moved, page);
+        let (freed, swapped_out) = (run.pace.freed(), report.swapped_out);
         (self.session.progress)(Progress { freed, swapped_out, ..Progress::default() });
         Ok(None)
     }
@@ -313,13 +318,6 @@ impl<'s, 'a> Evictor<'s, 'a> {
     }
 }
 
-impl Run<'_> {
-    /// Returns the memory that the whole machine has written to swap so far.
-    fn swap_written(&self, page: PageSize) -> Bytes {
-        (self.last.pswpout - self.first.pswpout).bytes(page)
-    }
-}
-
 impl Unseen {
     /// `None`: the kernel does not show how much shared memory the group has.
     fn of(stat: &MemoryStat) -> Option<Self> {
@@ -361,6 +359,7 @@ mod tests {
         let evict = |ends| {
             let root = FakeRoot::captured(Release::V6_12)
                 .proc("swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 524284 0 -2\n")
+                .proc("vmstat", "pswpin 0\npswpout 1000\n")
                 .file(FILE, text("/a", 1024))
                 .group(
                     "a",
@@ -377,6 +376,7 @@ mod tests {
             let mut kernel_side = Writes(|data: &str| {
                 assert!(data.starts_with("- 7 0 3 max "), "{data}");
                 commands += 1;
+                root.write("proc/vmstat", "pswpin 0\npswpout 1512\n");
                 if ends {
                     root.remove("sys/fs/cgroup/a");
                     root.write(FILE, text("/b", 0));
@@ -404,12 +404,13 @@ mod tests {
                 progress: &mut |_| {},
             };
             let report = Evictor::new(&mut session, true).run((&group).into(), job, Duration::from_secs(120));
-            (report.end, report.freed, commands, report.error)
+            (report.end, report.freed, report.swapped_out, commands, report.error)
         };
-        let (end, freed, commands, error) = evict(true);
-        assert_eq!((end, freed, commands), (End::Gone, Bytes::ZERO, 1), "{error:?}");
+        // The machine has written to swap all the same.
+        let (end, freed, swapped, commands, error) = evict(true);
+        assert_eq!((end, freed, swapped, commands), (End::Gone, Bytes::ZERO, Bytes::mib(2), 1), "{error:?}");
         // The control: it has not ended.
-        let (_, freed, commands, error) = evict(false);
-        assert_eq!((freed, commands), (Bytes::mib(4), 1), "{error:?}");
+        let (_, freed, swapped, commands, error) = evict(false);
+        assert_eq!((freed, swapped, commands), (Bytes::mib(4), Bytes::mib(2), 1), "{error:?}");
     }
 }
