@@ -14,6 +14,7 @@ use omr_policy::pace::Job;
 use omr_policy::statement::Statement;
 use omr_policy::{Decision, End, Finished, Mode, Reason, Signals, State, cost};
 use omr_units::{Bytes, GroupId, Monotonic};
+use sd_notify::NotifyState;
 
 use crate::aging::{self, Aging};
 use crate::aging_thread::AgingThread;
@@ -24,6 +25,7 @@ use crate::giving_back::GivingBack;
 use crate::hint_job::Given;
 use crate::host::Host;
 use crate::mind::Mind;
+use crate::notify;
 use crate::own_reclaim::Reclaimed;
 use crate::preparing::Preparation;
 use crate::processes::Processes;
@@ -286,7 +288,7 @@ impl Daemon {
         let reason = decision.reason().clone();
         if self.mind.keep(self.host.now(), decision) {
             log::debug!("{reason}");
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Custom(&format!("STATUS={reason}"))]);
+            notify::tell(&NotifyState::Status(&reason.to_string()));
         }
     }
 

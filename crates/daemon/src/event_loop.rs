@@ -8,12 +8,13 @@ use anyhow::Result;
 use omr_base::signals::SignalFd;
 use omr_control::protocol::{Answer, Request};
 use rustix::event::PollFlags;
+use sd_notify::NotifyState;
 
 use crate::daemon::{self, Daemon};
 use crate::events::{Event, Sources};
-use crate::requests;
 use crate::server::Server;
 use crate::timer::Timer;
+use crate::{notify, requests};
 
 /// The daemon and what wakes it up.
 pub struct EventLoop {
@@ -41,7 +42,7 @@ impl EventLoop {
                     Event::Worker => self.daemon.collect_outcomes(),
                     Event::Attributes => self.daemon.collect_changes(),
                     Event::Tick => self.tick(),
-                    Event::Client(client) => self.serve(client),
+                    Event::Client(client) => serve(&mut self.daemon, &mut self.server, client),
                     Event::Connect => self.server.accept(self.daemon.host.now()),
                     Event::Signal => match signals.read() {
                         Some(libc::SIGHUP) => self.daemon.reload(),
@@ -93,31 +94,31 @@ impl EventLoop {
         self.daemon.readings.hibernates = self.server.hibernates(now);
         self.daemon.tick();
         self.server.close_silent(now);
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        notify::tell(&NotifyState::Watchdog);
         if let Err(err) = self.tick.every(self.daemon.next_tick()) {
             log::error!("{err:#}");
         }
     }
+}
 
-    /// A client is ready: it sends a request, or takes its answer.
-    fn serve(&mut self, client: usize) {
-        let now = self.daemon.host.now();
-        let Some((request, peer)) = self.server.request(client, now) else { return };
-        let clock = Arc::clone(&self.daemon.host.kernel.clock);
-        let before = clock.thread_cpu();
-        let value = match request {
-            Request::Hold { statements } => self.daemon.allowed_statements(&statements, peer).map(|(own, refused)| {
-                self.server.keep(client, own);
-                refused.into()
-            }),
-            Request::Presence { facts, hibernates } => {
-                self.server.keep_presence(client, facts, hibernates, now);
-                Ok(peer.speaks_for_all().into())
-            }
-            request => requests::answer(&mut self.daemon, request),
-        };
-        let answer = value.map_or_else(|err| Answer::Error(format!("{err:#}")), Answer::Ok);
-        self.server.answer(client, &answer, now);
-        self.server.spent(client, clock.thread_cpu().saturating_sub(before));
-    }
+/// A client is ready: it sends a request, or takes its answer.
+pub fn serve(daemon: &mut Daemon, server: &mut Server, client: usize) {
+    let now = daemon.host.now();
+    let Some((request, peer)) = server.request(client, now) else { return };
+    let clock = Arc::clone(&daemon.host.kernel.clock);
+    let before = clock.thread_cpu();
+    let value = match request {
+        Request::Hold { statements } => daemon.allowed_statements(&statements, peer).map(|(own, refused)| {
+            server.keep(client, own);
+            refused.into()
+        }),
+        Request::Presence { facts, hibernates } => {
+            server.keep_presence(client, facts, hibernates, now);
+            Ok(peer.speaks_for_all().into())
+        }
+        request => requests::answer(daemon, request),
+    };
+    let answer = value.map_or_else(|err| Answer::Error(format!("{err:#}")), Answer::Ok);
+    server.answer(client, &answer, now);
+    server.spent(client, clock.thread_cpu().saturating_sub(before));
 }

@@ -31,6 +31,7 @@ mod lock;
 #[cfg(test)]
 mod loop_tests;
 mod mind;
+mod notify;
 mod own_reclaim;
 mod preparing;
 mod presence;
@@ -110,15 +111,18 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         remove_all_leftovers(dir);
     }
     let mut event_loop = start(host, Settings::new(args.clone(), loaded))?;
+    omr_base::logging::write_in_background()?;
     lock_memory();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     log::info!("omr {} started", env!("CARGO_PKG_VERSION"));
     let ended = event_loop.run(&signal_fd);
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    notify::tell(&sd_notify::NotifyState::Stopping);
     event_loop.end();
-    ended?;
-    log::info!("omr ended");
-    Ok(Exit::Done)
+    if ended.is_ok() {
+        log::info!("omr ended");
+    }
+    log::logger().flush();
+    ended.map(|()| Exit::Done)
 }
 
 /// Restores the limits that ended processes of omr left changed. omr.service runs this when the

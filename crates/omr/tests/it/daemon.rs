@@ -1,11 +1,13 @@
 //! `omr daemon` on fake roots, and the commands that ask it.
 
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use crate::common::fake_kernel::FakeKernel;
-use crate::common::running::{Daemon, ledger, refused, swept, wait_until};
+use crate::common::running::{Daemon, SOON, daemon_command, ledger, refused, swept, wait_until};
 use crate::common::{GROUPS, STEADY, add_group, machine, omr, replace, set_line, text, write_lock};
 use omr_testkit::FakeRoot;
 use serde_json::Value;
@@ -259,6 +261,50 @@ fn the_service_manager_hears_of_it() {
     hear("STATUS=no group has anything to gain");
     daemon.end();
     hear("STOPPING=1");
+}
+
+/// Sends to a socket until its queue is full.
+fn fill(socket: &impl AsRawFd) {
+    // SAFETY: a pointer to a constant of this length.
+    while unsafe { libc::send(socket.as_raw_fd(), c"full\n".as_ptr().cast(), 5, libc::MSG_DONTWAIT) } > 0 {}
+    assert_eq!(std::io::Error::last_os_error().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn it_works_on_while_the_readers_of_its_log_and_of_its_state_hang() {
+    let root = machine();
+    let path = root.resolve("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    root.write("etc/omr/omr.toml", format!("goal = 'free'\n{SOON}{STEADY}"));
+    let (log, _unread) = UnixStream::pair().expect("a socket");
+    let mut command = daemon_command(root.path());
+    command.arg("--foreground").env("NOTIFY_SOCKET", &path).env("OMR_LOG", "debug");
+    command.stdin(Stdio::null()).stderr(OwnedFd::from(log.try_clone().expect("a copy")));
+    let mut daemon = command.spawn().expect("it starts");
+    let mut message = [0; 4096];
+    let length = manager.recv(&mut message).expect("a message");
+    assert_eq!(&message[..length], b"READY=1\n");
+    fill(&log);
+    let to_manager = UnixDatagram::unbound().expect("a socket");
+    to_manager.connect(&path).expect("a manager");
+    fill(&to_manager);
+    // A sweep is logged, and each decision is told to the manager.
+    let kernel = FakeKernel::start(&root);
+    add_group(&root, "app.scope", 4096, 1024);
+    wait_until("the sweep is in the ledger", || swept(&root, "app.scope").is_some());
+    let (code, ..) = text(&omr(&root, &["status"]));
+    assert_eq!(code, 0);
+    // SAFETY: the child has not been waited for, so the pid is its own.
+    unsafe { libc::kill(i32::try_from(daemon.id()).expect("a pid"), libc::SIGTERM) };
+    let mut status = None;
+    wait_until("the daemon has ended", || {
+        status = daemon.try_wait().expect("a child");
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(0));
+    // The control: the manager hangs still.
+    fill(&to_manager);
+    kernel.end();
 }
 
 #[test]
