@@ -225,7 +225,7 @@ impl Server {
     }
 
     /// Takes in a client, if there is room.
-    fn add(&mut self, stream: UnixStream, peer: Peer, now: Monotonic) {
+    pub(crate) fn add(&mut self, stream: UnixStream, peer: Peer, now: Monotonic) {
         if !self.make_room(peer) {
             return;
         }
@@ -354,6 +354,12 @@ impl Server {
     /// The setting by which the machine hibernates; `None`: there is none, or unknown.
     pub fn hibernates(&self, now: Monotonic) -> Option<HibernatesBy> {
         presence::hibernates(self.told(), now)
+    }
+
+    /// The number of clients.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.clients.len()
     }
 
     /// Drops clients that are gone.

@@ -10,6 +10,7 @@
 
 mod actors;
 mod checks;
+mod clients;
 mod machine;
 
 use std::cell::{Cell, RefCell};
@@ -37,6 +38,7 @@ use crate::aging_thread::{self, Ager};
 use crate::daemon::Daemon;
 use crate::disk::Disk;
 use crate::host::Host;
+use crate::server::Server;
 use crate::settings::{Args, Settings, load};
 use crate::thread::{Inbox, Thread};
 use crate::work::{self, Work};
@@ -44,13 +46,18 @@ use crate::worker::{Order, Outcome, Reclaimer};
 
 type Nanos = u64;
 
+/// Ticks between two looks at what the daemon keeps.
+const LOOK: u64 = 600;
 /// The longest write to the kernel that an alarm does not end.
 const WRITE: Nanos = SECOND / 50;
 
 /// Model clocks.
 #[derive(Debug, Default)]
 struct ModelClock {
+    /// The time of the model, which goes on over boots.
     now: AtomicU64,
+    /// The time of the boot.
+    booted: AtomicU64,
     asleep: AtomicU64,
     /// What the wall clock was set to beyond the time since boot, in seconds.
     wall: AtomicU64,
@@ -64,7 +71,7 @@ impl ModelClock {
 
 impl Clock for ModelClock {
     fn monotonic(&self) -> Monotonic {
-        Monotonic(self.now())
+        Monotonic(self.now() - self.booted.load(Relaxed))
     }
 
     fn wall(&self) -> Duration {
@@ -111,6 +118,7 @@ struct Killed;
 /// A run of the daemon, from its start to its end.
 struct Life {
     daemon: Daemon,
+    server: Server,
     worker: Inbox<Order, Outcome>,
     aging: Inbox<aging_thread::Order, aging_thread::Report>,
     next_tick: Nanos,
@@ -123,6 +131,7 @@ struct Simulation {
     machine: RefCell<Machine>,
     checks: RefCell<Checks>,
     actors: RefCell<actors::Actors>,
+    clients: RefCell<clients::Clients>,
     plan: RefCell<BTreeMap<(Nanos, u64), Event>>,
     planned: Cell<u64>,
     life: RefCell<Option<Life>>,
@@ -133,6 +142,8 @@ struct Simulation {
     is_ending: Cell<bool>,
     /// The daemon was killed: writes of its destructors reach nothing.
     is_dead: Cell<bool>,
+    /// The machine has lost its power, and boots next.
+    is_off: Cell<bool>,
     end: Nanos,
     traces: bool,
 }
@@ -147,6 +158,9 @@ pub struct Summary {
     pub agings: u64,
     pub starts: u64,
     pub kills: u64,
+    pub boots: u64,
+    /// The most files that a daemon had open.
+    pub files: u64,
     /// Of all writes, so that two runs can be compared.
     pub digest: u64,
 }
@@ -160,6 +174,8 @@ impl std::ops::AddAssign for Summary {
         self.agings += other.agings;
         self.starts += other.starts;
         self.kills += other.kills;
+        self.boots += other.boots;
+        self.files = self.files.max(other.files);
         self.digest ^= other.digest;
     }
 }
@@ -176,6 +192,7 @@ pub fn run(seed: u64, hours: u64) -> Result<Summary, String> {
         machine: RefCell::new(machine),
         checks: RefCell::new(checks),
         actors: RefCell::new(actors),
+        clients: RefCell::default(),
         plan: RefCell::default(),
         planned: Cell::new(0),
         life: RefCell::new(None),
@@ -183,6 +200,7 @@ pub fn run(seed: u64, hours: u64) -> Result<Summary, String> {
         depth: Cell::new(0),
         is_ending: Cell::new(false),
         is_dead: Cell::new(false),
+        is_off: Cell::new(false),
         end: HOUR + hours * HOUR,
         traces: std::env::var_os("OMR_TRACE").is_some(),
     });
@@ -224,14 +242,31 @@ impl Simulation {
             self.is_dead.set(true);
             *self.reclaimer.borrow_mut() = None;
             drop(self.life.borrow_mut().take());
+            self.clients.borrow_mut().disconnect();
+            self.machine.borrow_mut().groups.iter_mut().for_each(|group| group.kept_foreground = None);
             if let Err(payload) = ended
                 && !payload.is::<Killed>()
             {
                 panic::resume_unwind(payload);
             }
             self.is_dead.set(false);
+            if self.is_off.take() {
+                self.boot();
+            }
             self.recover();
         }
+    }
+
+    /// The machine boots after its power was cut.
+    fn boot(&self) {
+        let slept = self.checks.borrow().slept;
+        self.clock.booted.store(self.clock.now() - SECOND, Relaxed);
+        self.clock.asleep.store(0, Relaxed);
+        // The time comes from the network.
+        self.clock.wall.store(BOOT + Duration::from_nanos(slept).as_secs(), Relaxed);
+        self.machine.borrow_mut().boot();
+        actors::boot(self);
+        self.checks.borrow_mut().summary.boots += 1;
     }
 
     /// Restores limits, as systemd has it done after the daemon.
@@ -259,8 +294,9 @@ impl Simulation {
         let mut ager = Ager::start(&kernel, &root, settings.actuator());
         let disk = Disk::at_once(&host.state_dir);
         let daemon = Daemon::new(host, settings, work, to_aging, disk).expect("a daemon");
-        let now = self.clock.now();
-        *self.life.borrow_mut() = Some(Life { daemon, worker, aging, next_tick: now, next_sample: Nanos::MAX });
+        let server = Server::listen(&root).expect("a socket");
+        let (next_tick, next_sample) = (self.clock.now(), Nanos::MAX);
+        *self.life.borrow_mut() = Some(Life { daemon, server, worker, aging, next_tick, next_sample });
         self.checks.borrow_mut().summary.starts += 1;
         while !self.is_over() {
             let (order, flag) = {
@@ -359,9 +395,15 @@ impl Simulation {
         self.with_life(|life| {
             life.daemon.readings.presence = facts;
             life.daemon.tick();
+            life.server.close_silent(life.daemon.host.now());
+            clients::settle(life);
             life.next_tick = self.clock.now() + nanos(life.daemon.next_tick());
         });
-        self.checks.borrow_mut().summary.ticks += 1;
+        let mut checks = self.checks.borrow_mut();
+        checks.summary.ticks += 1;
+        if checks.summary.ticks.is_multiple_of(LOOK) {
+            checks.look(&self.machine.borrow());
+        }
     }
 
     /// After each step: starts the sampler, and the worker where there is an order for it.

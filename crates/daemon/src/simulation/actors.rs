@@ -11,7 +11,7 @@ use omr_policy::statement::{Presence, Subject};
 
 use super::checks::{Checks, Goal};
 use super::machine::{CPUS, HOUR, Kind, MINUTE, Machine, SECOND};
-use super::{Nanos, Simulation};
+use super::{Nanos, Simulation, clients};
 use crate::requests;
 
 /// Something that happens.
@@ -40,6 +40,12 @@ pub enum Event {
     Says,
     SaysOf(String),
     TakesBack(String),
+    /// A program begins to keep a group in the foreground, and repeats that.
+    BeginsToKeep,
+    BeginsToKeepOf(String),
+    Keeps,
+    /// Users flood the socket.
+    Floods,
     /// A group is protected, or not any more.
     Protects,
     /// An administrator sets a limit.
@@ -69,6 +75,8 @@ pub enum Event {
     Restarts,
     Reloads,
     Killed,
+    /// The machine loses its power, and boots again.
+    PowerCut,
 }
 
 /// The people.
@@ -152,13 +160,15 @@ pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
 }
 
 /// The events that come again and again, and the time between two of them, more or less.
-const RECURRING: [(Event, Nanos); 18] = [
+const RECURRING: [(Event, Nanos); 21] = [
     (Event::Works, 25 * SECOND),
     (Event::JobBegins, 20 * MINUTE),
     (Event::Churn, HOUR),
     (Event::Asks, 11 * MINUTE),
     (Event::Pauses, 5 * HOUR),
     (Event::Says, 3 * HOUR),
+    (Event::BeginsToKeep, HOUR),
+    (Event::Floods, HOUR),
     (Event::Protects, HOUR),
     (Event::Limits, 2 * HOUR),
     (Event::Stalls, 10 * MINUTE),
@@ -171,6 +181,7 @@ const RECURRING: [(Event, Nanos); 18] = [
     (Event::Restarts, 10 * HOUR),
     (Event::Reloads, 6 * HOUR),
     (Event::Killed, 5 * HOUR),
+    (Event::PowerCut, 15 * HOUR),
 ];
 
 /// Plans the first events.
@@ -197,7 +208,7 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
         return;
     }
     let after = actors.random.u64(0..SECOND / 2);
-    let event = match actors.random.u32(0..16) {
+    let event = match actors.random.u32(0..19) {
         0..4 => Event::WorksInFull,
         4..6 => Event::SaysOf(path.into()),
         6 => Event::Protects,
@@ -209,6 +220,9 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
         12 => Event::Restarts,
         13 => Event::FileFails,
         14 => Event::Churn,
+        15 => Event::PowerCut,
+        16 => Event::BeginsToKeepOf(path.into()),
+        17 => Event::Floods,
         _ => Event::SwapGoes,
     };
     drop(actors);
@@ -305,6 +319,16 @@ pub fn happen(simulation: &Simulation, event: Event) {
                     .filter(|group| group.path == path)
                     .for_each(|group| group.said_foreground = None);
             }
+        }
+        Event::BeginsToKeep => {
+            let group = some_background(simulation).map(|index| simulation.machine.borrow().groups[index].path.clone());
+            group.into_iter().for_each(|group| clients::begin_to_keep(simulation, group));
+        }
+        Event::BeginsToKeepOf(group) => clients::begin_to_keep(simulation, group),
+        Event::Keeps => clients::keep(simulation),
+        Event::Floods => {
+            let mut random = simulation.actors.borrow_mut().random.fork();
+            clients::flood(simulation, &mut random);
         }
         Event::Protects => {
             if let Some(index) = some_background(simulation) {
@@ -415,6 +439,25 @@ pub fn happen(simulation: &Simulation, event: Event) {
             drop(checks);
             simulation.kill();
         }
+        Event::PowerCut => {
+            simulation.checks.borrow_mut().killed();
+            simulation.is_off.set(true);
+            simulation.kill();
+        }
+    }
+}
+
+/// The machine boots: nobody has said anything yet, and the last line of the ledger may be torn.
+pub fn boot(simulation: &Simulation) {
+    let mut checks = simulation.checks.borrow_mut();
+    (checks.paused, checks.falls_asleep, checks.stalled) = (None, None, None);
+    drop(checks);
+    let path = simulation.machine.borrow().root.resolve(STATE).join("ledger.jsonl");
+    let lost = simulation.actors.borrow_mut().random.u64(0..300);
+    if let Ok(file) = std::fs::OpenOptions::new().write(true).open(path)
+        && let Ok(metadata) = file.metadata()
+    {
+        file.set_len(metadata.len().saturating_sub(lost)).expect("a shorter file");
     }
 }
 
@@ -425,7 +468,7 @@ fn set_load(simulation: &Simulation, path: &str, load: u64) {
     }
 }
 
-fn some_background(simulation: &Simulation) -> Option<usize> {
+pub fn some_background(simulation: &Simulation) -> Option<usize> {
     let machine = simulation.machine.borrow();
     let is_background = |index: &usize| {
         let group = &machine.groups[*index];
@@ -459,7 +502,7 @@ fn churn(simulation: &Simulation) {
 }
 
 /// Returns true if the daemon knows the group: a new one is there with the next scan.
-fn is_known(simulation: &Simulation, path: &str) -> bool {
+pub fn is_known(simulation: &Simulation, path: &str) -> bool {
     let life = simulation.life.borrow();
     life.as_ref().is_some_and(|life| life.daemon.world.tree.find(std::path::Path::new(path)).is_some())
 }

@@ -12,6 +12,11 @@ use super::{Nanos, Summary};
 /// The time in which a sweep ends when somebody needs the machine.
 const STOP: Nanos = SECOND / 10;
 
+/// The most files that a daemon has open on a machine with some ten groups.
+const MOST_FILES: u64 = 40;
+/// Of them, files of groups that were removed since the last scan.
+const MOST_OF_REMOVED: u64 = 20;
+
 /// The goal of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
@@ -108,6 +113,7 @@ impl Checks {
         let late = |since: Option<Nanos>, grace: Nanos| since.is_some_and(|since| now > since + grace);
         promise(group.kind == Kind::Background, "a foreground or protected group loses memory");
         promise(!late(group.said_foreground, 0), "a group loses memory after omr foreground");
+        promise(!late(group.kept_foreground, 0), "a group loses memory that a client keeps in the foreground");
         if !self.prepares {
             // A sweep may begin within the second in which work begins.
             let began = self.sweep.as_ref().map(|(_, began)| *began);
@@ -166,6 +172,15 @@ impl Checks {
         self.unrecorded += std::mem::take(&mut self.of_sweep);
         self.sweep = None;
         self.summary.kills += 1;
+    }
+
+    /// Now and then: what the daemon keeps is bounded.
+    pub fn look(&mut self, machine: &Machine) {
+        let (files, of_removed) = machine.open_files();
+        self.summary.files = self.summary.files.max(files);
+        if files > MOST_FILES || of_removed > MOST_OF_REMOVED {
+            self.fail(format!("{files} files are open, {of_removed} of them of groups that are gone"));
+        }
     }
 
     /// A daemon has ended, and its limits were restored.

@@ -80,6 +80,8 @@ pub struct Group {
     pub low_before: u64,
     /// Somebody said `omr foreground`, at this time.
     pub said_foreground: Option<Nanos>,
+    /// A client keeps it in the foreground, since this time.
+    pub kept_foreground: Option<Nanos>,
     is_dirty: bool,
     cpu_is_dirty: bool,
 }
@@ -144,7 +146,17 @@ pub struct Machine {
     /// Directories of removed groups are kept, as the file system may give their inode numbers to
     /// others.
     removed: u64,
+    boots: u64,
 }
+
+const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
+
+fn boot_id(number: u64) -> String {
+    format!("7d0c9ad0-0000-4000-8000-{number:012}\n")
+}
+
+/// The directory of removed groups.
+const REMOVED: &str = "removed";
 
 fn inode(root: &FakeRoot, path: &str) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
@@ -160,11 +172,11 @@ impl Machine {
     pub fn new(config: &str, swap: u64, swap_on_disk: bool, has_mglru: bool, random: fastrand::Rng) -> Self {
         let root = FakeRoot::in_memory(Release::V6_12)
             .proc("self/cgroup", "0::/system.slice/omr.service\n")
-            .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
             .sys("kernel/mm/lru_gen/enabled", if has_mglru { "0x0007\n" } else { "0x0000\n" })
             .file("run/omr/lock", "")
             .file("var/lib/omr/ledger.jsonl", "")
             .file("etc/omr/omr.toml", config);
+        root.write(BOOT_ID, boot_id(1));
         root.remove("sys/power");
         for resource in ["cpu", "io"] {
             root.write(format!("proc/pressure/{resource}"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
@@ -192,7 +204,30 @@ impl Machine {
             machine_is_dirty: true,
             random,
             removed: 0,
+            boots: 1,
         }
+    }
+
+    /// The machine boots: all memory is new, and what `/run` had is gone.
+    pub fn boot(&mut self) {
+        self.boots += 1;
+        self.root.write(BOOT_ID, boot_id(self.boots));
+        let run = self.root.resolve("run/omr");
+        let _ = std::fs::remove_dir_all(&run);
+        std::fs::create_dir_all(&run).expect("made");
+        self.root.write("run/omr/lock", "");
+        for index in (0..self.groups.len()).filter(|index| self.groups[*index].exists).collect::<Vec<_>>() {
+            self.set_low(index, 0);
+            self.set_high(index, None);
+            let (now, group) = (self.now, &mut self.groups[index]);
+            group.blocks.iter_mut().for_each(|block| (block.generation, block.accessed) = (Some(1), true));
+            (group.oldest, group.born) = (0, vec![now; 2]);
+            (group.own_high, group.said_foreground, group.low_before) = (None, None, 0);
+            (group.load, group.refaults, group.is_dirty) = (0, 0, true);
+        }
+        (self.pswpin, self.pswpout, self.stall) = (0, 0, 0);
+        self.note_load();
+        self.show_all();
     }
 
     /// Makes a group of this many MiB. Its blocks are used after these times, by share.
@@ -261,6 +296,7 @@ impl Machine {
             low: (0, 0),
             low_before: 0,
             said_foreground: None,
+            kept_foreground: None,
             is_dirty: true,
             cpu_is_dirty: true,
         });
@@ -283,9 +319,9 @@ impl Machine {
             std::fs::remove_file(file.expect("a file").path()).expect("removed");
         }
         self.removed += 1;
-        let aside = self.root.resolve("aside");
-        std::fs::create_dir_all(&aside).expect("made");
-        std::fs::rename(dir, aside.join((self.removed % 64).to_string())).expect("aside");
+        let removed = self.root.resolve(REMOVED);
+        std::fs::create_dir_all(&removed).expect("made");
+        std::fs::rename(dir, removed.join((self.removed % 64).to_string())).expect("moved");
         self.machine_is_dirty = true;
         self.note_load();
     }
@@ -499,6 +535,18 @@ impl Machine {
     /// Since when the machine runs on battery, if it does.
     pub fn on_battery_since(&self) -> Option<Nanos> {
         self.on_battery.filter(|(on_battery, _)| *on_battery).map(|(_, since)| since)
+    }
+
+    /// The files of the machine that this process has open, and those of them in removed groups.
+    pub fn open_files(&self) -> (u64, u64) {
+        let (mut files, mut of_removed) = (0, 0);
+        let removed = self.root.resolve(REMOVED);
+        for fd in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+            let Ok(target) = std::fs::read_link(fd.path()) else { continue };
+            files += u64::from(target.starts_with(self.root.path()));
+            of_removed += u64::from(target.starts_with(&removed));
+        }
+        (files, of_removed)
     }
 
     /// Available memory.
