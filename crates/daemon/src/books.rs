@@ -41,7 +41,8 @@ impl Books {
         let time = host.wall();
         let mut saved = read_saved(&host.state_dir, time);
         let boot = host.kernel.read_boot_id().unwrap_or_default();
-        if saved.boot == boot && !boot.is_empty() {
+        let is_first = saved.boot != boot;
+        if !is_first && !boot.is_empty() {
             host.keep_booted(saved.booted);
         }
         (saved.boot, saved.booted) = (boot, host.booted());
@@ -50,7 +51,12 @@ impl Books {
         writes.settle(host.hour());
         saved.writes.clone_from(&writes);
         let (tally, budget) = (Tally::load(&host.state_dir, time), host.state_dir.join(BUDGET));
-        (Books { tally, disk, budget, saved }, writes)
+        let mut books = Books { tally, disk, budget, saved };
+        if is_first {
+            // The next daemon of this boot may find a wall clock that was set meanwhile.
+            books.write_budget();
+        }
+        (books, writes)
     }
 
     /// Adds a line to the ledger.
@@ -87,6 +93,10 @@ impl Books {
             return;
         }
         self.saved.writes.clone_from(writes);
+        self.write_budget();
+    }
+
+    fn write_budget(&mut self) {
         let text = serde_json::to_vec(&self.saved).unwrap_or_default();
         self.disk.replace(&self.budget, text, "a restart will not know of the last writes to swap");
     }

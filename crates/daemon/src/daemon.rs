@@ -464,7 +464,7 @@ impl Daemon {
     /// Returns those of a client's statements that the client may make, and the number of refused
     /// ones.
     pub fn allowed_statements(&self, statements: &[Statement], peer: Peer) -> Result<(Statements, usize)> {
-        statements::allowed(&self.host, &self.world, statements, peer)
+        statements::allowed(&self.host, statements, peer)
     }
 
     pub(crate) fn apply_statements(&mut self) {

@@ -35,14 +35,14 @@ pub fn apply(host: &Host, world: &mut World, statements: &StatementStore) -> Vec
 /// Returns those of a client's statements that the client may make, and the number of refused ones.
 /// A statement about a process or group that is gone is left out. A statement about a subject of
 /// another user is refused, unless the client may speak for everybody.
-pub fn allowed(host: &Host, world: &World, statements: &[Statement], peer: Peer) -> Result<(Statements, usize)> {
+pub fn allowed(host: &Host, statements: &[Statement], peer: Peer) -> Result<(Statements, usize)> {
     if statements.iter().any(|statement| statement.presence == Presence::Background) {
         bail!("a client can only state what is in the foreground; omr background states the opposite, as root");
     }
     let mut allowed = Statements::default();
     let mut refused = 0;
     for Statement { presence, subject } in statements {
-        let Some((identity, owner)) = identify(host, world, subject) else { continue };
+        let Some((identity, owner)) = identify(host, subject) else { continue };
         if !peer.owns(owner) {
             refused += 1;
             continue;
@@ -61,17 +61,17 @@ enum Identity {
 }
 
 /// The identity of a subject and the user id of its owner, if it is there.
-fn identify(host: &Host, world: &World, subject: &Subject) -> Option<(Identity, u32)> {
+fn identify(host: &Host, subject: &Subject) -> Option<(Identity, u32)> {
     match subject {
         Subject::Process(id) => {
             let process = Process::open(&host.kernel, id.pid).ok().filter(|process| processes::id(process) == *id)?;
             Some((Identity::Process(*id), Status::read(process.dir()).ok()?.uid?))
         }
         Subject::Group(path) => {
+            // Not by the last scan, which does not know a group that was made since.
             let path = host.kernel.group_path(Path::new(path));
-            let id = world.tree.find(path)?.id;
-            let group = Group::open(host.kernel.cgroup().ok()?, path).ok().filter(|group| group.id() == id)?;
-            Some((Identity::Group(id), group.dir().owner().ok()?))
+            let group = Group::open(host.kernel.cgroup().ok()?, path).ok()?;
+            Some((Identity::Group(group.id()), group.dir().owner().ok()?))
         }
     }
 }

@@ -1,8 +1,13 @@
 //! Bad input and faults: whatever is unknown, wrong or gone, no more memory is taken than without
 //! it.
 
+use omr_control::protocol::Right;
+use omr_machine::statements::Statements;
+use omr_policy::statement::Statement;
+
 use super::*;
 use crate::aging_thread;
+use crate::server::Peer;
 
 /// A session that was used so many seconds ago.
 fn used(seconds: u64) -> Option<Facts> {
@@ -158,6 +163,23 @@ fn a_budget_of_the_future_is_used_up_for_a_day_and_not_for_ever() {
 }
 
 #[test]
+fn what_a_client_keeps_up_is_about_a_group_that_was_just_made_anew() {
+    let mut machine = Machine::new();
+    machine.make_anew(1);
+    let subject = Subject::Group(GROUP.into());
+    let statement = Statement { presence: Presence::Foreground, subject };
+    let (kept, refused) =
+        machine.daemon.allowed_statements(&[statement], Peer::new(990, Right::Follow)).expect("statements");
+    assert_eq!(refused, 0);
+    machine.daemon.set_client_statements(kept);
+    machine.pass(120, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    // The control.
+    machine.daemon.set_client_statements(Statements::default());
+    machine.begin_sweep();
+}
+
+#[test]
 fn a_statement_right_after_a_group_was_made_anew_is_about_the_new_one() {
     let mut machine = Machine::new();
     let before = machine.daemon.world.tree.find(GROUP.as_ref()).map(|node| node.id);
@@ -179,6 +201,14 @@ fn a_clock_that_is_set_between_two_daemons_gives_no_new_budget() {
     let sweep = machine.begin_sweep();
     machine.end_written(&sweep, End::Complete, Bytes::mib(16));
     let set = |machine: &Machine, days: u64| machine.clock.2.store(BOOT + days * 86_400, Relaxed);
+    set(&machine, 2);
+    let mut machine = machine.restart();
+    machine.pass(400, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    // In another boot it is set before anything is written.
+    set(&machine, 0);
+    machine.root.write("proc/sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000002\n");
+    let machine = machine.restart();
     set(&machine, 2);
     let mut machine = machine.restart();
     machine.pass(400, 0);

@@ -501,10 +501,12 @@ fn churn(simulation: &Simulation) {
     }
 }
 
-/// Returns true if the daemon knows the group: a new one is there with the next scan.
+/// Returns true if there is such a group, and the daemon knows it: a new one is there with the next
+/// scan.
 pub fn is_known(simulation: &Simulation, path: &str) -> bool {
+    let exists = simulation.machine.borrow().groups.iter().any(|group| group.path == path && group.exists);
     let life = simulation.life.borrow();
-    life.as_ref().is_some_and(|life| life.daemon.world.tree.find(std::path::Path::new(path)).is_some())
+    exists && life.as_ref().is_some_and(|life| life.daemon.world.tree.find(std::path::Path::new(path)).is_some())
 }
 
 /// Asks the daemon. Returns whether it has answered; it must, if there is one.

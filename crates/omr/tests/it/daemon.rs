@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use crate::common::fake_kernel::FakeKernel;
@@ -263,6 +263,16 @@ fn the_service_manager_hears_of_it() {
     hear("STOPPING=1");
 }
 
+/// A daemon that does not outlive a test that fails.
+struct KilledWhenDropped(Child);
+
+impl Drop for KilledWhenDropped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Sends to a socket until its queue is full.
 fn fill(socket: &impl AsRawFd) {
     // SAFETY: a pointer to a constant of this length.
@@ -279,8 +289,9 @@ fn it_works_on_while_the_readers_of_its_log_and_of_its_state_hang() {
     let (log, _unread) = UnixStream::pair().expect("a socket");
     let mut command = daemon_command(root.path());
     command.arg("--foreground").env("NOTIFY_SOCKET", &path).env("OMR_LOG", "debug");
-    command.stdin(Stdio::null()).stderr(OwnedFd::from(log.try_clone().expect("a copy")));
-    let mut daemon = command.spawn().expect("it starts");
+    let stderr = OwnedFd::from(log.try_clone().expect("a copy"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    let mut daemon = KilledWhenDropped(command.spawn().expect("it starts"));
     let mut message = [0; 4096];
     let length = manager.recv(&mut message).expect("a message");
     assert_eq!(&message[..length], b"READY=1\n");
@@ -295,10 +306,10 @@ fn it_works_on_while_the_readers_of_its_log_and_of_its_state_hang() {
     let (code, ..) = text(&omr(&root, &["status"]));
     assert_eq!(code, 0);
     // SAFETY: the child has not been waited for, so the pid is its own.
-    unsafe { libc::kill(i32::try_from(daemon.id()).expect("a pid"), libc::SIGTERM) };
+    unsafe { libc::kill(i32::try_from(daemon.0.id()).expect("a pid"), libc::SIGTERM) };
     let mut status = None;
     wait_until("the daemon has ended", || {
-        status = daemon.try_wait().expect("a child");
+        status = daemon.0.try_wait().expect("a child");
         status.is_some()
     });
     assert_eq!(status.and_then(|status| status.code()), Some(0));
