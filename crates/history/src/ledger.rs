@@ -347,6 +347,7 @@ pub fn read(state_dir: &Path, mut each: impl FnMut(Entry)) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::days::Days;
 
     fn line(sweep: u64) -> Entry {
         Entry::Refaults { time: 1, sweep, group: "a".into(), bytes: Bytes(4096), after: 300 }
@@ -401,12 +402,36 @@ mod tests {
         assert_eq!(lines(dir.path()), [line(1), line(9)]);
     }
 
+    /// A line of each kind, as omr writes them.
+    const LINES: &str = include_str!("ledger/lines.jsonl");
+
     #[test]
     fn no_line_makes_it_panic() {
-        let line = serde_json::to_vec(&line(3)).expect("text");
-        omr_testkit::fuzz::feed(&[line], |line| {
+        let lines: Vec<&str> = LINES.lines().collect();
+        assert_eq!(lines.iter().filter(|line| serde_json::from_str::<Entry>(line).is_ok()).count(), 8, "the control");
+        omr_testkit::fuzz::feed(&lines, |line| {
             let Ok(entry) = serde_json::from_slice::<Entry>(line) else { return };
-            serde_json::to_vec(&entry).expect("text");
+            let again = serde_json::to_vec(&entry).expect("text");
+            assert_eq!(serde_json::from_slice::<Entry>(&again).ok(), Some(entry));
+        });
+    }
+
+    #[test]
+    fn a_damaged_line_costs_nothing_of_the_others_and_its_figures_add_up_to_something() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ledger.jsonl");
+        let parts: Vec<&str> = LINES.lines().collect();
+        let good = serde_json::to_string(&line(77)).expect("text");
+        omr_testkit::fuzz::feed(&parts, |damaged| {
+            // Twice, so that sums of the largest numbers are made.
+            let text = [good.as_bytes(), b"\n", damaged, b"\n", damaged, b"\n", good.as_bytes()].concat();
+            fs::write(&path, text).expect("written");
+            let found = lines(dir.path());
+            assert!(found.iter().filter(|entry| **entry == line(77)).count() >= 2, "{found:?}");
+            let days = Days::read(dir.path()).expect("the ledger");
+            for (day, group, of) in days.rows() {
+                assert_eq!(days.of(day, group).as_ref(), Some(&of));
+            }
         });
     }
 }

@@ -18,6 +18,7 @@
 
 mod captured;
 pub mod fuzz;
+pub mod memory;
 mod root;
 
 pub use captured::{Release, captured};
