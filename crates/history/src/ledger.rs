@@ -310,8 +310,11 @@ fn rotated(path: &Path, number: u32) -> PathBuf {
     path.with_extension(format!("jsonl.{number}"))
 }
 
+/// A rotation that was cut off has left a gap. Only the files before the gap move then, so that the
+/// oldest one is not dropped too early.
 fn rotate(path: &Path) -> io::Result<()> {
-    for number in (1..KEPT).rev() {
+    let free = (1..KEPT).find(|number| !rotated(path, *number).exists()).unwrap_or(KEPT);
+    for number in (1..free).rev() {
         match fs::rename(rotated(path, number), rotated(path, number + 1)) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
             _ => {}
@@ -381,6 +384,21 @@ mod tests {
             ledger.add(&line(sweep));
         }
         assert_eq!(lines(dir.path()), [2, 3, 4, 5].map(line));
+    }
+
+    #[test]
+    fn a_rotation_that_was_cut_off_goes_on_and_drops_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ledger.jsonl");
+        let text = |sweep| format!("{}\n", serde_json::to_string(&line(sweep)).expect("text"));
+        // Killed between two moves: the file that was the first is the second.
+        for (file, sweep) in [(rotated(&path, 3), 1), (rotated(&path, 2), 2), (path.clone(), 3)] {
+            fs::write(file, text(sweep)).expect("written");
+        }
+        let mut ledger = Ledger::open(dir.path());
+        ledger.largest = 0;
+        ledger.add(&line(4));
+        assert_eq!(lines(dir.path()), [1, 2, 3, 4].map(line));
     }
 
     #[test]
