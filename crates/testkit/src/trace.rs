@@ -13,9 +13,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// A fault, at a change that is counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     /// None.
+    #[default]
     None,
     /// The program is killed before the change.
     Kill(usize),
@@ -52,7 +53,7 @@ pub const CAN_REPLACE: bool = cfg!(target_arch = "x86_64");
 #[derive(Default)]
 pub struct Trace<'a> {
     /// The fault.
-    pub fault: Option<Fault>,
+    pub fault: Fault,
     /// Its forked processes live on when it ends, and are waited for.
     pub children_live: bool,
     /// Stands in for the kernel's swap.
@@ -173,23 +174,23 @@ impl Tracer<'_> {
         let swap = matches!(number, libc::SYS_swapon | libc::SYS_swapoff);
         // Whether it is killed before or after it waits for the disk makes no difference here.
         let syncs = matches!(number, libc::SYS_fsync | libc::SYS_fdatasync);
-        let counts = !(syncs && matches!(self.trace.fault, Some(Fault::Kill(_))));
+        let counts = !(syncs && matches!(self.trace.fault, Fault::Kill(_)));
         if counts && !self.forked.contains(&process_of(task)) && (swap || is_change(task, number, &args)) {
             let this = self.changes;
             self.changes += 1;
             match self.trace.fault {
-                Some(Fault::Kill(at)) if at == this => {
+                Fault::Kill(at) if at == this => {
                     self.changes = this;
                     // SAFETY: the process has not been waited for. The call is not carried out any
                     // more.
                     unsafe { libc::kill(self.main, libc::SIGKILL) };
                     return;
                 }
-                Some(Fault::Fail { at, errno }) if at == this => {
+                Fault::Fail { at, errno } if at == this => {
                     self.replace(task, -i64::from(errno));
                     return;
                 }
-                Some(Fault::Full { at, changes })
+                Fault::Full { at, changes }
                     if (at..at.saturating_add(changes)).contains(&this) && needs_room(task, number, &args) =>
                 {
                     if this == at && number == libc::SYS_write && args[2] > 1 {

@@ -50,7 +50,7 @@ fn run(root: &FakeRoot, mut command: Command, fault: Fault, children_live: bool)
     let (mut said, stderr) = io::pipe().expect("a pipe");
     command.stdout(Stdio::null()).stderr(stderr);
     let swap = |call| switch(root, &call);
-    let trace = Trace { fault: Some(fault), children_live, swap: Some(&swap) };
+    let trace = Trace { fault, children_live, swap: Some(&swap) };
     let ended = trace.run(&mut command, |_| {});
     drop(command);
     let mut words = String::new();
@@ -647,7 +647,7 @@ fn crash_the_daemon(fault: Fault) -> bool {
     let ended = thread::scope(|scope| {
         let mut daemon = daemon_command(root.path());
         daemon.arg("--foreground").stdout(Stdio::null()).stderr(stderr);
-        Trace { fault: Some(fault), ..Trace::default() }.run(&mut daemon, |pid| {
+        Trace { fault, ..Trace::default() }.run(&mut daemon, |pid| {
             let root = &root;
             scope.spawn(move || use_daemon(root, pid, fault));
         })
