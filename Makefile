@@ -35,10 +35,9 @@ check: setup ## Formatting, lints of Rust, Python and shell, and the links of th
 unit: setup ## Run the tests that need no VM
 	tools/test unit
 
-fuzz: setup ## Feed parsers of the kernel's files what no kernel says (2 minutes; cargo-fuzz, nightly Rust)
-	fuzz/seeds.py
-	cargo +nightly fuzz run lru_gen -- -max_total_time=60 -max_len=8192
-	cargo +nightly fuzz run kernel_files -- -max_total_time=60 -max_len=8192
+FUZZ_SECONDS ?= 60
+fuzz: setup ## Feed all parsers with changed real inputs, each for FUZZ_SECONDS=60 (20 minutes)
+	tools/fuzz $(FUZZ_SECONDS)
 
 SEEDS ?= 1..100
 HOURS ?= 24

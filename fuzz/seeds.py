@@ -21,6 +21,8 @@ KERNEL_FILES = {
     "proc/self/mountinfo": 14,
     "proc/swaps": 15,
     "memory.numa_stat": 16,
+    "sys/power/disk": 17,
+    "debug/lru_gen": 19,
 }
 """The end of a path, and the byte that chooses its parser in fuzz_targets/kernel_files.rs."""
 

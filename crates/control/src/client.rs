@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::protocol::{Answer, PATIENCE, Request};
 
+/// The most bytes of an answer: the processes of a large machine are some MiB.
+const LONGEST: usize = 64 << 20;
+
 /// Sends one request to the daemon; for the command line.
 pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
     Link::open(path)?.ask(request)
@@ -38,6 +41,9 @@ impl Link {
                 0 => bail!("the daemon closed the connection without an answer"),
                 n => reply.extend_from_slice(&chunk[..n]),
             }
+            if reply.len() > LONGEST {
+                bail!("the daemon's answer is longer than {} MiB", LONGEST >> 20);
+            }
         }
         match serde_json::from_slice(&reply).context("the daemon's answer")? {
             Answer::Ok(value) => Ok(value),
@@ -58,4 +64,49 @@ fn connect(path: &Path) -> Result<UnixStream> {
         Err(err) => return Err(err).with_context(|| format!("connect to {}", path.display())),
     };
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+
+    use super::*;
+    use crate::status::{Explanation, ProcessView, Status};
+
+    #[test]
+    fn no_answer_makes_the_client_panic() {
+        let answers = [
+            concat!(r#"{"ok":null}"#, "\n").to_owned(),
+            concat!(r#"{"error":"only root may do that"}"#, "\n").to_owned(),
+            format!("{{\"ok\":{}}}\n", include_str!("status/example.json").trim()),
+            format!("{{\"ok\":{}}}\n", include_str!("status/explanation.json").trim()),
+            format!("{{\"ok\":{}}}\n", include_str!("status/processes.json").trim()),
+        ];
+        let known = std::cell::Cell::new([0; 3]);
+        omr_testkit::fuzz::feed(&answers, |bytes| {
+            let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+            theirs.write_all(bytes).expect("written");
+            theirs.shutdown(Shutdown::Write).expect("ended");
+            let Ok(value) = Link(ours).ask(&Request::Status) else { return };
+            let status = serde_json::from_value::<Status>(value.clone());
+            let explanation = serde_json::from_value::<Explanation>(value.clone());
+            let processes = serde_json::from_value::<Vec<ProcessView>>(value);
+            if let Ok(status) = &status {
+                let text = serde_json::to_value(status).expect("JSON");
+                let again: Status = serde_json::from_value(text.clone()).expect("what was printed");
+                assert_eq!(serde_json::to_value(&again).expect("JSON"), text);
+            }
+            let found = [status.is_ok(), explanation.is_ok(), processes.is_ok()];
+            known.set(std::array::from_fn(|of| known.get()[of] + usize::from(found[of])));
+        });
+        assert!(known.get().iter().all(|known| *known >= 1_usize), "the control: {:?}", known.get());
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_not_kept_for_ever() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        std::thread::spawn(move || while theirs.write_all(&[b' '; 1 << 20]).is_ok() {});
+        let err = Link(ours).ask(&Request::Status).expect_err("too long");
+        assert_eq!(err.to_string(), "the daemon's answer is longer than 64 MiB");
+    }
 }

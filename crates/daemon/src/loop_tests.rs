@@ -28,6 +28,7 @@ use crate::work::Work;
 use crate::worker::{Order, Outcome, Sweep};
 
 mod faults;
+mod fuzz;
 mod giving_back;
 mod probes;
 mod regrets;

@@ -310,8 +310,11 @@ fn rotated(path: &Path, number: u32) -> PathBuf {
     path.with_extension(format!("jsonl.{number}"))
 }
 
+/// A rotation that was cut off has left a gap. Only the files before the gap move then, so that the
+/// oldest one is not dropped too early.
 fn rotate(path: &Path) -> io::Result<()> {
-    for number in (1..KEPT).rev() {
+    let free = (1..KEPT).find(|number| !rotated(path, *number).exists()).unwrap_or(KEPT);
+    for number in (1..free).rev() {
         match fs::rename(rotated(path, number), rotated(path, number + 1)) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
             _ => {}
@@ -347,6 +350,7 @@ pub fn read(state_dir: &Path, mut each: impl FnMut(Entry)) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::days::Days;
 
     fn line(sweep: u64) -> Entry {
         Entry::Refaults { time: 1, sweep, group: "a".into(), bytes: Bytes(4096), after: 300 }
@@ -383,6 +387,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rotation_that_was_cut_off_goes_on_and_drops_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ledger.jsonl");
+        let text = |sweep| format!("{}\n", serde_json::to_string(&line(sweep)).expect("text"));
+        // Killed between two moves: the file that was the first is the second.
+        for (file, sweep) in [(rotated(&path, 3), 1), (rotated(&path, 2), 2), (path.clone(), 3)] {
+            fs::write(file, text(sweep)).expect("written");
+        }
+        let mut ledger = Ledger::open(dir.path());
+        ledger.largest = 0;
+        ledger.add(&line(4));
+        assert_eq!(lines(dir.path()), [1, 2, 3, 4].map(line));
+    }
+
+    #[test]
     fn a_next_file_that_cannot_be_made_does_not_cost_the_old_ones() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("ledger.jsonl");
@@ -401,12 +420,36 @@ mod tests {
         assert_eq!(lines(dir.path()), [line(1), line(9)]);
     }
 
+    /// A line of each kind, as omr writes them.
+    const LINES: &str = include_str!("ledger/lines.jsonl");
+
     #[test]
     fn no_line_makes_it_panic() {
-        let line = serde_json::to_vec(&line(3)).expect("text");
-        omr_testkit::fuzz::feed(&[line], |line| {
+        let lines: Vec<&str> = LINES.lines().collect();
+        assert_eq!(lines.iter().filter(|line| serde_json::from_str::<Entry>(line).is_ok()).count(), 8, "the control");
+        omr_testkit::fuzz::feed(&lines, |line| {
             let Ok(entry) = serde_json::from_slice::<Entry>(line) else { return };
-            serde_json::to_vec(&entry).expect("text");
+            let again = serde_json::to_vec(&entry).expect("text");
+            assert_eq!(serde_json::from_slice::<Entry>(&again).ok(), Some(entry));
+        });
+    }
+
+    #[test]
+    fn a_damaged_line_costs_nothing_of_the_others_and_its_figures_add_up_to_something() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ledger.jsonl");
+        let parts: Vec<&str> = LINES.lines().collect();
+        let good = serde_json::to_string(&line(77)).expect("text");
+        omr_testkit::fuzz::feed(&parts, |damaged| {
+            // Twice, so that sums of the largest numbers are made.
+            let text = [good.as_bytes(), b"\n", damaged, b"\n", damaged, b"\n", good.as_bytes()].concat();
+            fs::write(&path, text).expect("written");
+            let found = lines(dir.path());
+            assert!(found.iter().filter(|entry| **entry == line(77)).count() >= 2, "{found:?}");
+            let days = Days::read(dir.path()).expect("the ledger");
+            for (day, group, of) in days.rows() {
+                assert_eq!(days.of(day, group).as_ref(), Some(&of));
+            }
         });
     }
 }

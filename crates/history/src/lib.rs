@@ -40,6 +40,8 @@ pub use omr_policy::age::AGES;
 
 use self::segment::Segment;
 pub use self::segment::Skipped;
+#[cfg(any(test, feature = "testing"))]
+pub use self::segment::mend_checksums;
 pub use self::store::Store;
 
 /// Groups with less memory get no samples.

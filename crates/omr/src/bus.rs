@@ -525,6 +525,16 @@ mod tests {
         assert!(format!("{err:#}").starts_with("start x.swap: no answer on D-Bus: "), "{err:#}");
     }
 
+    #[test]
+    fn no_text_of_an_address_makes_it_panic() {
+        let texts =
+            ["unix:path=/run/user/1000/bus,guid=1;unix:abstract=/tmp/dbus%2fx", "tcp:host=x,port=1;unix:path=/a%20b"];
+        omr_testkit::fuzz::feed(&texts, |text| {
+            let Ok(text) = std::str::from_utf8(text) else { return };
+            assert!(addresses(text).len() <= text.split(';').count());
+        });
+    }
+
     /// In a process of its own, as tests run side by side.
     #[test]
     fn a_process_that_has_started_a_unit_may_fork() {

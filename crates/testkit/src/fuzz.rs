@@ -2,11 +2,17 @@
 //!
 //! The fuzzers of `fuzz/` are guided by coverage and need a nightly compiler. This one runs
 //! wherever the tests do, also for functions that are private.
+//!
+//! A target does not panic, and holds no more than [`MOST_HELD`] at a time whatever a length field
+//! says. What else is true of all inputs is asserted by the target itself.
 
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+
+use crate::memory::most_held;
 
 /// Seconds for each target.
 const SECONDS: &str = "OMR_FUZZ_SECONDS";
@@ -14,12 +20,15 @@ const SECONDS: &str = "OMR_FUZZ_SECONDS";
 const SEED: &str = "OMR_FUZZ_SEED";
 /// The longest input, in bytes.
 const LONGEST: usize = 1 << 16;
+/// The most memory that a target may hold at a time, in bytes. An element of JSON has 2 bytes or
+/// more and becomes 32, in a list that is copied when it grows: 6 MiB for the longest input.
+const MOST_HELD: usize = 8 << 20;
 
 /// Gives `parse` each of these inputs, and then changed ones: for `OMR_FUZZ_SECONDS`, or a quarter
 /// of a second.
 ///
 /// # Panics
-/// If `parse` does. The seed and the input are printed before.
+/// If `parse` does, or if it holds too much memory. The seed and the input are printed before.
 pub fn feed<S: AsRef<[u8]>>(inputs: &[S], parse: impl Fn(&[u8])) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seed = number(SEED).unwrap_or_else(|| fastrand::u64(..));
@@ -28,7 +37,13 @@ pub fn feed<S: AsRef<[u8]>>(inputs: &[S], parse: impl Fn(&[u8])) {
     for input in &inputs {
         try_one(&parse, input, seed);
     }
+    if number(SECONDS).is_some() {
+        // Not captured: a stack that overflows, and a parser that does not end, print nothing.
+        let thread = std::thread::current();
+        let _ = writeln!(std::io::stderr(), "{SEED}={seed} {}", thread.name().unwrap_or_default());
+    }
     let mut random = Rng::with_seed(seed);
+    let mut tries = 0u64;
     let began = Instant::now();
     while began.elapsed() < time {
         let mut input = inputs[random.usize(0..inputs.len())].to_vec();
@@ -37,11 +52,17 @@ pub fn feed<S: AsRef<[u8]>>(inputs: &[S], parse: impl Fn(&[u8])) {
         }
         input.truncate(LONGEST);
         try_one(&parse, &input, seed);
+        tries += 1;
     }
+    eprintln!("{tries} inputs");
 }
 
 fn try_one(parse: &impl Fn(&[u8]), input: &[u8], seed: u64) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| parse(input))) {
+    let checked = || {
+        let held = most_held(|| parse(input));
+        assert!(held <= MOST_HELD, "it holds {held} bytes at a time");
+    };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(checked)) {
         eprintln!("{SEED}={seed}: it panics with b\"{}\"", input.escape_ascii());
         resume_unwind(panic);
     }
@@ -51,7 +72,7 @@ fn try_one(parse: &impl Fn(&[u8]), input: &[u8], seed: u64) {
 fn change(input: &mut Vec<u8>, inputs: &[&[u8]], random: &mut Rng) {
     let place = random.usize(0..=input.len());
     let end = (place + random.usize(0..=16)).min(input.len());
-    match random.u32(0..9) {
+    match random.u32(0..10) {
         0 if place < input.len() => input[place] ^= 1 << random.u32(0..8),
         1 if place < input.len() => input[place] = random.u8(..),
         2 => drop(input.drain(place..end)),
@@ -74,6 +95,13 @@ fn change(input: &mut Vec<u8>, inputs: &[&[u8]], random: &mut Rng) {
             let numbers = ["0", "-1", "1e999", "255", "4294967296", "18446744073709551615", "18446744073709551616"];
             drop(input.splice(place..end, numbers[random.usize(0..numbers.len())].bytes()));
         }
+        // The same in binary, in the place of a length or a checksum.
+        8 => {
+            let numbers: [&[u8]; 5] = [&[0; 4], &[0xff; 4], &[0xff, 0xff, 0xff, 0x7f], &[0, 0, 0, 1], &[0xff; 10]];
+            let number = numbers[random.usize(0..numbers.len())];
+            let end = (place + number.len()).min(input.len());
+            drop(input.splice(place..end, number.iter().copied()));
+        }
         _ => {
             let words = ["\0", "\n", "\"", "{", "[", "max", "\u{fffd}", "é", "\\u0000", "null", " ", "\r\n"];
             drop(input.splice(place..end, words[random.usize(0..words.len())].bytes()));
@@ -84,6 +112,17 @@ fn change(input: &mut Vec<u8>, inputs: &[&[u8]], random: &mut Rng) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_finds_a_length_that_is_believed() {
+        let parse = |input: &[u8]| {
+            let Some(length) = input.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else { return };
+            drop(std::hint::black_box(Vec::<u8>::with_capacity(length as usize)));
+        };
+        let found = catch_unwind(AssertUnwindSafe(|| feed(&[b"\x03\0\0\0abc".as_slice()], parse)));
+        let said = found.expect_err("4 GiB").downcast::<String>().expect("words");
+        assert!(said.starts_with("it holds "), "{said}");
+    }
 
     #[test]
     fn it_finds_a_panic_that_real_inputs_do_not_have() {

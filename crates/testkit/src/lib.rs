@@ -18,7 +18,9 @@
 
 mod captured;
 pub mod fuzz;
+pub mod memory;
 mod root;
+pub mod trace;
 
 pub use captured::{Release, captured};
 pub use root::FakeRoot;

@@ -354,16 +354,27 @@ fn names_leave_out_what_changes_from_start_to_start() {
 
 #[test]
 fn no_file_makes_it_panic() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut learning = Learning::new(dir.path());
+    let root = omr_testkit::FakeRoot::in_memory(omr_testkit::Release::V6_12);
+    let dir = root.path();
+    let mut learning = Learning::new(dir);
     for _ in 0..20 {
         learning.minute(Bytes::mib(1));
     }
     learning.thresholds.save(WALL);
-    let file = dir.path().join(FILE);
+    let file = dir.join(FILE);
     let text = fs::read(&file).expect("a file");
-    omr_testkit::fuzz::feed(&[text], |text| {
+    let old = br#"{"version":1,"groups":{}}"#.to_vec();
+    let loaded = std::cell::Cell::new(0);
+    omr_testkit::fuzz::feed(&[text, old], |text| {
         fs::write(&file, text).expect("written");
-        let _ = read(&file);
+        loaded.set(loaded.get() + read(&file).map_or(0, |groups| groups.len()));
+        // What it says is used, and written again.
+        let mut learning = Learning::new(dir);
+        for promoted in [0, 2, 2000] {
+            learning.minute(Bytes::mib(promoted));
+        }
+        learning.thresholds.save(WALL);
+        assert!(read(&file).is_ok_and(|groups| groups.len() <= MOST));
     });
+    assert!(loaded.get() > 1, "the control");
 }

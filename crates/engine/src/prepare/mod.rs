@@ -361,3 +361,58 @@ fn add_report(done: &mut Done, measured: &mut Measured, report: &Report) {
     done.swapped_out += report.swapped_out;
     measured.add(report);
 }
+
+#[cfg(test)]
+mod tests {
+    use omr_actuate::{DryRun, Transcript};
+    use omr_base::paths;
+    use omr_testkit::{FakeRoot, Release};
+
+    use super::*;
+
+    /// The first byte of an input is the number of the file.
+    #[test]
+    fn no_change_of_a_note_makes_it_panic_or_changes_anything_but_image_size_and_zram() {
+        let root = FakeRoot::in_memory(Release::V6_12)
+            .proc("sys/kernel/random/boot_id", "this\n")
+            .proc("swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 4096 0 5\n");
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        hibernated::record(&kernel, root.path()).expect("recorded");
+        let state_dir = paths::state_dir(root.path());
+        let files = [
+            (paths::image_size(&state_dir), r#"{"boot":"this","before":1000,"raised":2000}"#.into()),
+            (
+                paths::zram(&state_dir),
+                r#"{"boot":"this","pid":7,"start":9,"devices":[{"path":"/dev/zram0","priority":5},{"path":"/dev/zram1","priority":7}]}"#.into(),
+            ),
+            (state_dir.join("disk-rate.json"), r#"{"bytes_per_second":104857600,"device":"/dev/vda"}"#.into()),
+            (state_dir.join("hibernated.json"), root.read("var/lib/omr/hibernated.json")),
+        ];
+        let inputs: Vec<Vec<u8>> =
+            (0u8..).zip(&files).map(|(at, (_, text))| [&[at], text.as_bytes()].concat()).collect();
+        let changed = std::cell::Cell::new(0);
+        omr_testkit::fuzz::feed(&inputs, |input| {
+            let Some((which, text)) = input.split_first() else { return };
+            std::fs::write(&files[usize::from(*which) % files.len()].0, text).expect("written");
+            root.write("sys/power/image_size", "2000\n");
+            let mut transcript = Transcript::new(DryRun);
+            let _ = image_size::restore(&kernel, root.path(), &mut transcript);
+            let _ = zram::restore(&kernel, root.path(), |_| Ok(()), &mut transcript);
+            if let Some(rate) = disk_rate::load(root.path(), Path::new("/dev/vda")) {
+                assert!(rate > Bytes::ZERO);
+            }
+            hibernated::ago(&kernel, root.path());
+            for (file, text) in transcript.lines() {
+                let of_root = file.strip_prefix(root.path()).expect("below the root").to_string_lossy().into_owned();
+                let device = of_root.strip_prefix("proc/1/root/dev/zram");
+                let is_zram = device.is_some_and(|of| of.bytes().all(|byte| byte.is_ascii_digit()));
+                assert!(
+                    of_root == "sys/power/image_size" || (is_zram && text.starts_with("swapon")),
+                    "{of_root} {text}"
+                );
+                changed.set(changed.get() + 1);
+            }
+        });
+        assert!(changed.get() >= 2, "the control");
+    }
+}

@@ -317,4 +317,33 @@ mod tests {
         assert_eq!(restored(Some("max\n")), ("max".into(), 0), "it was never lowered");
         assert_eq!(restored(None), ("max".into(), 0), "nothing was tried");
     }
+
+    #[test]
+    fn no_change_of_a_note_makes_it_panic_or_writes_to_anything_but_a_limit_of_its_group() {
+        let root = FakeRoot::in_memory(Release::V6_12)
+            .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
+            .group("app.scope", &[(FILE, "max\n"), ("memory.swap.max", "max\n")]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let journal = Journal::open(&kernel, &root.resolve("var/lib/omr")).expect("a journal");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("app.scope")).expect("a group");
+        let path = journal.path(group.id());
+        let notes = [(FILE, Limit::Max), ("memory.swap.max", Limit::Bytes(Bytes::mib(64)))].map(|(file, value)| {
+            assert!(journal.add_entry(&group, file, value).expect("written"));
+            let note = fs::read(&path).expect("a note");
+            fs::remove_file(&path).expect("removed");
+            note
+        });
+        let restored = std::cell::Cell::new(0);
+        omr_testkit::fuzz::feed(&notes, |note| {
+            fs::write(&path, note).expect("written");
+            let mut transcript = omr_actuate::Transcript::new(omr_actuate::DryRun);
+            restored.set(restored.get() + journal.restore(&kernel, &mut transcript).expect("a directory"));
+            for (file, text) in transcript.lines() {
+                let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+                assert!(FILES.contains(&name) && file.parent() == Some(group.dir().path()), "{}", file.display());
+                assert!(text.parse::<Limit>().is_ok(), "{text}");
+            }
+        });
+        assert!(restored.get() >= 2, "the control");
+    }
 }

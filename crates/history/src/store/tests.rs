@@ -144,14 +144,16 @@ fn each_node_is_kept_where_there_are_several_and_nothing_is_where_there_is_one()
 }
 
 /// By the description of the format, with Python's zlib, and not by this program.
+const VERSION_1: &[u8] =
+    b"omr history 1 b\x0a\x07\x00\x00\x00`KlH\x00\xe7$\x03a/b6\x00\x00\x00\x17\xfd\x8cz\x01\xc0\x8d\xf6\
+      \xd7\x06\x01\x00\xe8\x07\x01\xbc\x05\xc8\x01d\x01\x05\x01\x09\xa0\x06\x07\x06\x05\x04\x03\x02\x01\
+      \xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\x01\xd4\xcf$\x01\x03\x00\x00\x01\xdc\x0b\
+      \x13\x00\x00\x00\xf3U|\x82\x01\x98\x92\xf6\xd7\x06\x01\x00\xe8\x07\x01\xbc\x05\xc8\x01d\x00\x00\x00";
+
 #[test]
 fn a_file_of_version_1_is_read() {
-    let bytes = b"omr history 1 b\x0a\x07\x00\x00\x00`KlH\x00\xe7$\x03a/b6\x00\x00\x00\x17\xfd\x8cz\x01\xc0\x8d\xf6\
-          \xd7\x06\x01\x00\xe8\x07\x01\xbc\x05\xc8\x01d\x01\x05\x01\x09\xa0\x06\x07\x06\x05\x04\x03\x02\x01\
-          \xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\xac\x02\x01\xd4\xcf$\x01\x03\x00\x00\x01\xdc\x0b\
-          \x13\x00\x00\x00\xf3U|\x82\x01\x98\x92\xf6\xd7\x06\x01\x00\xe8\x07\x01\xbc\x05\xc8\x01d\x00\x00\x00";
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(segment::path(dir.path(), 1), bytes).expect("written");
+    fs::write(segment::path(dir.path(), 1), VERSION_1).expect("written");
     let (samples, skipped) = all(dir.path());
     assert_eq!(skipped, Vec::<String>::new());
     let mut bounds = [None; AGES.len()];
@@ -189,23 +191,23 @@ fn a_file_of_version_1_is_read() {
     assert_eq!(samples, [full, bare]);
 }
 
-/// The bytes are of an omr that wrote version 2: two samples of one group, the first on two
-/// nodes.
+/// Of an omr that wrote version 2: two samples of one group, the first on two nodes.
+const VERSION_2: &[u8] = b"omr history 2 b\nE\x00\x00\x00\xc7\x95\xb1p\x00\x07Buser.slice/user-1000.slice/user@\
+      1000.service/app.slice/app-7.scope\xaf\x00\x00\x00\xdd\xcc\x9d\xde\x02\xc0\x8d\xf6\
+      \xd7\x06\x01\x00\x8f\xfc$\xe47\xf1\xd0\x15\x9e\xab\x0f\x91\x12\x01\xd7\x9e\r\x01-\
+      \xf1\xd0\x15\xcc\xc8\x02\xeb\xcb\x01\xfc\xa1\x01\x00\xc78\x9bl\xfb\xeb\r\xac+\x98&\
+      \xde\x0b\x8c@\x8b8\x95\x1d\xab\x0b\x01\xd4\xcf$\x01\x84\x19\x01\xca\x05\x00\x01\xb9`\
+      \x01\xc0\xc3\xce\xb7!\xc0\x8d\xf6\xd7\x06\x01\x00\x02\x00\xb8\xe8\n\xcf\xd5\x07\x88\
+      \t\x01-\xb8\xe8\n\xa6\xa4\x01\xf6e\xfeP\x00\xa3\x1c\x8e6\xfd\xf5\x06\xd6\x15\x8c\x13\
+      \xef\x05\x86 \x86\x1c\xca\x0e\xd6\x05\x01\xb8\xe8\n\xcf\xd5\x07\x88\t\x01-\xb8\xe8\n\
+      \xa6\xa4\x01\xf6e\xfeP\x00\xa3\x1c\x8e6\xfd\xf5\x06\xd6\x15\x8c\x13\xef\x05\x86 \x86\
+      \x1c\xca\x0e\xd6\x05\x1a\x00\x00\x00rz\x0b\x11\x02\x98\x92\xf6\xd7\x06\x01\x00\x92\
+      \xb1\x16\xb3+\xa6\x92\x12\xec\x9e\x04\xf97\x00\x00\x00\x00\x00";
+
 #[test]
 fn a_file_of_version_2_is_read_and_ages_that_it_did_not_record_are_unknown() {
-    let bytes = b"omr history 2 b\nE\x00\x00\x00\xc7\x95\xb1p\x00\x07Buser.slice/user-1000.slice/user@\
-          1000.service/app.slice/app-7.scope\xaf\x00\x00\x00\xdd\xcc\x9d\xde\x02\xc0\x8d\xf6\
-          \xd7\x06\x01\x00\x8f\xfc$\xe47\xf1\xd0\x15\x9e\xab\x0f\x91\x12\x01\xd7\x9e\r\x01-\
-          \xf1\xd0\x15\xcc\xc8\x02\xeb\xcb\x01\xfc\xa1\x01\x00\xc78\x9bl\xfb\xeb\r\xac+\x98&\
-          \xde\x0b\x8c@\x8b8\x95\x1d\xab\x0b\x01\xd4\xcf$\x01\x84\x19\x01\xca\x05\x00\x01\xb9`\
-          \x01\xc0\xc3\xce\xb7!\xc0\x8d\xf6\xd7\x06\x01\x00\x02\x00\xb8\xe8\n\xcf\xd5\x07\x88\
-          \t\x01-\xb8\xe8\n\xa6\xa4\x01\xf6e\xfeP\x00\xa3\x1c\x8e6\xfd\xf5\x06\xd6\x15\x8c\x13\
-          \xef\x05\x86 \x86\x1c\xca\x0e\xd6\x05\x01\xb8\xe8\n\xcf\xd5\x07\x88\t\x01-\xb8\xe8\n\
-          \xa6\xa4\x01\xf6e\xfeP\x00\xa3\x1c\x8e6\xfd\xf5\x06\xd6\x15\x8c\x13\xef\x05\x86 \x86\
-          \x1c\xca\x0e\xd6\x05\x1a\x00\x00\x00rz\x0b\x11\x02\x98\x92\xf6\xd7\x06\x01\x00\x92\
-          \xb1\x16\xb3+\xa6\x92\x12\xec\x9e\x04\xf97\x00\x00\x00\x00\x00";
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(segment::path(dir.path(), 1), bytes).expect("written");
+    fs::write(segment::path(dir.path(), 1), VERSION_2).expect("written");
     let (samples, skipped) = all(dir.path());
     assert_eq!((samples.len(), skipped), (2, vec![]));
     let [first, second] = samples.as_slice() else { panic!("two samples") };
@@ -516,26 +518,86 @@ fn any_sample() -> impl Strategy<Value = Sample> {
     )
 }
 
-#[test]
-fn no_damage_of_a_file_makes_it_panic_or_gives_more_samples_than_it_has_bytes() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut store = Store::new(dir.path(), "b", Bytes::mib(64));
-    for time in 0..3 {
+/// A file with three rounds of three groups, from this time on.
+fn small_file(dir: &Path, time: u64) -> Vec<u8> {
+    let mut store = Store::new(dir, "b", Bytes::mib(64));
+    for time in time..time + 3 {
         let of = |group| if group == 0 { on_two_nodes(sample(time, group, time)) } else { sample(time, group, time) };
         store.add(Duration::from_secs(time), &(0..3).map(of).collect::<Vec<_>>());
     }
-    let file = one_file(dir.path());
-    let bytes = std::fs::read(&file).expect("a file");
-    // The same as a file of each older version says: its frames are others.
-    let as_version = |version: &str| {
-        let text = bytes.split(|&byte| byte == b'\n').next().expect("a line");
-        let line = String::from_utf8_lossy(text).replacen(" 3 ", &format!(" {version} "), 1);
-        [line.as_bytes(), &bytes[text.len()..]].concat()
-    };
-    omr_testkit::fuzz::feed(&[bytes.clone(), as_version("2"), as_version("4")], |bytes| {
-        let Ok(mut segment) = segment::Segment::new(&file, bytes.to_vec()) else { return };
-        let mut samples = Vec::new();
-        while let Ok(true) = segment.next(&(Duration::ZERO..Duration::MAX), &|_| true, &mut samples) {}
-        assert!(samples.len() <= bytes.len());
+    let files = segment::list(dir).expect("files");
+    fs::read(files.last().expect("a file")).expect("bytes")
+}
+
+/// The same bytes, as a file of another version says.
+fn as_version(version: &str, bytes: &[u8]) -> Vec<u8> {
+    let text = bytes.split(|&byte| byte == b'\n').next().expect("a line");
+    let line = String::from_utf8_lossy(text).replacen(" 3 ", &format!(" {version} "), 1);
+    [line.as_bytes(), &bytes[text.len()..]].concat()
+}
+
+/// Files of all versions. Those of versions 1 and 2 are what their programs wrote.
+fn files(dir: &Path) -> Vec<Vec<u8>> {
+    let now = small_file(dir, 0);
+    vec![as_version("4", &now), VERSION_1.to_vec(), VERSION_2.to_vec(), now]
+}
+
+/// Reads a whole file, and checks what a reader may rely on.
+fn read_file(bytes: &[u8]) -> Vec<Sample> {
+    let Ok(mut segment) = segment::Segment::new(Path::new("f"), bytes.to_vec()) else { return Vec::new() };
+    let mut samples = Vec::new();
+    while let Ok(true) = segment.next(&(Duration::ZERO..Duration::MAX), &|_| true, &mut samples) {}
+    // A record has nine bytes or more, and that of a node five.
+    let nodes: usize = samples.iter().map(|sample| sample.nodes.len()).sum();
+    assert!(9 * samples.len() + 5 * nodes <= bytes.len(), "{} samples, {nodes} nodes", samples.len());
+    for sample in &samples {
+        assert!(sample.peak >= sample.current);
+        let idle = sample.idle.iter().chain(sample.nodes.iter().filter_map(|node| node.idle.as_ref()));
+        for bounds in idle.flat_map(|idle| idle.ages()) {
+            assert!(bounds.1.least <= bounds.1.most, "{bounds:?}");
+        }
+    }
+    samples
+}
+
+#[test]
+fn no_damage_of_a_file_makes_it_panic_or_gives_more_samples_than_it_has_bytes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = files(dir.path());
+    assert_eq!(files.iter().map(|file| read_file(file).len()).collect::<Vec<_>>(), [0, 2, 2, 9], "the control");
+    omr_testkit::fuzz::feed(&files, |bytes| drop(read_file(bytes)));
+}
+
+/// Damage with a right checksum, as of a program with a fault: all frames are decoded.
+#[test]
+fn no_frame_makes_it_panic_or_gives_more_samples_than_it_has_bytes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = files(dir.path());
+    let decoded = std::cell::Cell::new(0);
+    omr_testkit::fuzz::feed(&files, |bytes| {
+        let mut bytes = bytes.to_vec();
+        segment::mend_checksums(&mut bytes);
+        decoded.set(decoded.get() + read_file(&bytes).len());
+    });
+    assert!(decoded.get() > 100, "the control: {} samples", decoded.get());
+}
+
+#[test]
+fn a_damaged_file_costs_nothing_of_the_others_and_nothing_before_the_damage() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let whole = [0, 10, 20].map(|time| small_file(dir.path(), time));
+    let list = segment::list(dir.path()).expect("files");
+    assert_eq!(list.len(), 3);
+    omr_testkit::fuzz::feed(&[&whole[1]], |bytes| {
+        fs::write(&list[1], bytes).expect("written");
+        let (samples, skipped) = all(dir.path());
+        let of_others = samples.iter().filter(|sample| !(10..20).contains(&sample.time.as_secs()));
+        assert_eq!(of_others.count(), 18);
+        assert!(skipped.len() <= 1, "{skipped:?}");
+        // Rounds are read up to the first changed byte.
+        let same = bytes.iter().zip(&whole[1]).take_while(|(a, b)| a == b).count();
+        let before = read_file(&whole[1][..same]);
+        assert!(samples.len() >= 18 + before.len(), "{} and {}", samples.len(), before.len());
+        assert_eq!(samples[9..9 + before.len()], before);
     });
 }

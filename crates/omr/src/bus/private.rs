@@ -180,3 +180,27 @@ impl Cursor<'_> {
         Some((code, value))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_change_of_an_answer_makes_it_panic_or_reads_more_than_there_is() {
+        let call = Message::method_call("/", "Call").build(&()).expect("a call");
+        let done = Message::method_return(&call.header()).build(&"/org/freedesktop/systemd1/job/1");
+        let error = Message::error(&call.header(), "org.freedesktop.systemd1.NoSuchUnit").build(&"No such unit");
+        let signal = Message::signal("/", "org.freedesktop.systemd1.Manager", "JobNew").build(&7u32);
+        let messages = [done, error, signal].map(|message| message.expect("a message").data().to_vec());
+        let read = std::cell::Cell::new(0);
+        omr_testkit::fuzz::feed(&messages, |bytes| {
+            let mut rest = bytes;
+            let Ok(answer) = Answer::read(&mut rest) else { return };
+            // Bytes that are no UTF-8 become three each.
+            let texts = answer.error.iter().chain(&answer.words).map(String::len).sum::<usize>();
+            assert!(texts <= 3 * (bytes.len() - rest.len()), "{texts}");
+            read.set(read.get() + 1);
+        });
+        assert!(read.get() >= messages.len(), "the control");
+    }
+}

@@ -214,3 +214,43 @@ fn quoted(text: &str) -> String {
     }
     out + "\""
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn an_accepted_configuration_prints_as_one_with_the_same_values() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let load = |text: &str| {
+            let file = dir.path().join("omr.toml");
+            std::fs::write(&file, text).expect("written");
+            config::load(Path::new("/"), Some(&file))
+        };
+        let rules = "[[group]]\nmatch = 'a/*'\nclass = 'foreground'\nolder_than = 'auto'\nkeep = '10%'\nenforce = true\n\
+            [[group]]\nunit = 'app-*.scope'\nclass = 'background'\n[[process]]\nexe = '/usr/bin/*'\nuid = 1000\n\
+            class = 'background'\noom_score_adj = '>300'\n[[process]]\ncommand = '* --\"x\" \\\\ *'\nclass = 'protected'\n";
+        // Each table alone, as most changes of a long file are mistakes.
+        let built_in = include_str!("../../tests/config/built-in.toml").split("\n\n");
+        let files: Vec<&str> =
+            built_in.chain([include_str!("../../../../packaging/usr-lib-omr.toml"), rules]).collect();
+        let accepted = Cell::new(0);
+        omr_testkit::fuzz::feed(&files, |text| {
+            let Ok(loaded) = load(&String::from_utf8_lossy(text)) else { return };
+            accepted.set(accepted.get() + 1);
+            let printed = to_toml(&loaded, false);
+            let again = load(&printed).unwrap_or_else(|errors| panic!("{errors}\n{printed}"));
+            assert_eq!((&again.policy, again.backend, &again.cloud), (&loaded.policy, loaded.backend, &loaded.cloud));
+            assert_eq!(to_toml(&again, false), printed);
+            lint::warnings(&loaded);
+            for path in ["", "a/b", "user.slice/app-x.scope"] {
+                let parts = config::parts(Path::new(path));
+                let fits = |rule: &&GroupRule| rule.selector.glob().matches(&parts);
+                assert!(loaded.groups.iter().filter(fits).count() <= loaded.groups.len());
+            }
+        });
+        assert!(accepted.get() >= files.len(), "the control: {} accepted", accepted.get());
+    }
+}

@@ -383,3 +383,93 @@ fn table(samples: &VecDeque<Sample>, per_node: bool) -> String {
     }
     lines.join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+
+    use omr_history::{Store, mend_checksums};
+    use omr_kernel::numa;
+    use omr_policy::age::Promotions;
+    use omr_testkit::{FakeRoot, Release};
+    use omr_units::GroupId;
+
+    use super::*;
+
+    fn sample(time: Duration, group: &str) -> Sample {
+        let bounds = Bounds { least: Bytes::mib(1), most: Bytes::mib(2) };
+        let idle =
+            Some(Idle { ago: Duration::from_secs(9), memory: Bytes::mib(9), bounds: [Some(bounds); AGES.len()] });
+        let held = numa::OnNode { node: 1, anon: Bytes::mib(4), file: Bytes::mib(3), shmem: Bytes::mib(1) };
+        Sample {
+            time,
+            boot: "b".into(),
+            group: Path::new(group).into(),
+            id: GroupId(7),
+            current: Bytes::mib(9),
+            peak: Bytes::mib(10),
+            anon: Bytes::mib(5),
+            file: Bytes::mib(4),
+            shmem: Bytes::mib(1),
+            swap: Some(Bytes::mib(3)),
+            idle: idle.clone(),
+            since: Some(omr_history::Since {
+                over: Duration::from_secs(600),
+                refaults_anon: Some(Bytes::mib(1)),
+                refaults_file: Some(Bytes::mib(1)),
+                swapped_in: None,
+                stalled: Some(Duration::from_millis(3)),
+                reclaimed: Some(Bytes::mib(1)),
+            }),
+            promotions: Some(Promotions { over: Duration::from_secs(60), bounds: [bounds; AGES.len()] }),
+            nodes: vec![OnNode { held, idle }],
+            cost: Some(omr_history::Cost { agings: 5, cpu: Duration::from_micros(70) }),
+        }
+    }
+
+    /// Figures at the ends of their ranges, behind right checksums, as of a program with a fault. The
+    /// first byte of an input is the number of the file.
+    #[test]
+    fn no_figure_of_the_history_or_of_the_ledger_makes_what_shows_it_panic() {
+        let root = FakeRoot::in_memory(Release::V6_12);
+        let dir = paths::history(root.path());
+        let mut store = Store::new(&dir, "b", Bytes::mib(64));
+        for time in [1_795_000_000, 1_795_000_600].map(Duration::from_secs) {
+            store.add(time, &["", "user.slice/app.scope"].map(|group| sample(time, group)));
+        }
+        let file = fs::read_dir(&dir).expect("files").next().expect("a file").expect("a file").path();
+        let ledger = paths::state_dir(root.path()).join("ledger.jsonl");
+        let lines = include_str!("../../../history/src/ledger/lines.jsonl");
+        let whole = [(file.clone(), fs::read(&file).expect("bytes")), (ledger, lines.as_bytes().to_vec())];
+        for (path, bytes) in &whole {
+            fs::write(path, bytes).expect("written");
+        }
+        let inputs: Vec<Vec<u8>> =
+            (0u8..).zip(&whole).map(|(at, (_, bytes))| [&[at], bytes.as_slice()].concat()).collect();
+        let shown = Cell::new(0);
+        omr_testkit::fuzz::feed(&inputs, |input| {
+            let Some((which, bytes)) = input.split_first() else { return };
+            let mut bytes = bytes.to_vec();
+            let (path, before) = &whole[usize::from(*which) % whole.len()];
+            if *path == file {
+                mend_checksums(&mut bytes);
+            }
+            fs::write(path, bytes).expect("written");
+            let samples = || history::read(&dir, Duration::ZERO..Duration::MAX, |_| true).expect("a history");
+            let days = Days::read(&paths::state_dir(root.path())).expect("the ledger");
+            let all: VecDeque<Sample> = samples().collect();
+            shown.set(shown.get() + all.len());
+            for sample in &all {
+                serde_json::to_string(&Line::new(sample, &days)).expect("JSON");
+            }
+            assert!(table(&all, true).lines().count() > all.len());
+            export::write(&root.resolve("out.parquet"), samples(), &days, true).expect("a file of Parquet");
+            for (_, _, of) in days.rows() {
+                serde_json::to_string(&days::Figures::new(of)).expect("JSON");
+            }
+            fs::write(path, before).expect("written");
+        });
+        assert!(shown.get() >= 8, "the control: {} samples", shown.get());
+    }
+}

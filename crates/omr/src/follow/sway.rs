@@ -92,8 +92,12 @@ impl Sway {
         if &head[..6] != MAGIC || length > LONGEST {
             bail!("sway answers with something else than its protocol");
         }
-        let mut payload = vec![0; usize::try_from(length)?];
-        self.stream.read_exact(&mut payload).context("sway has gone")?;
+        // Memory for what comes, and not for what was announced.
+        let mut payload = Vec::new();
+        let read = (&self.stream).take(length.into()).read_to_end(&mut payload).context("sway has gone")?;
+        if read < usize::try_from(length)? {
+            bail!("sway has gone in the middle of an answer");
+        }
         Ok((kind, payload))
     }
 }
@@ -129,5 +133,39 @@ mod tests {
         assert!(!is_news(EVENT | 3, br#"{"change":"title"}"#));
         assert!(!is_news(GET_TREE, br#"{"change":"focus"}"#), "an answer, though a late one");
         assert!(is_news(EVENT | 3, b"\xff"), "an unreadable message counts as news");
+    }
+
+    #[test]
+    fn a_length_that_does_not_come_takes_no_memory() {
+        let (stream, mut theirs) = UnixStream::pair().expect("a pair");
+        let head = [MAGIC.as_slice(), &LONGEST.to_ne_bytes(), &GET_TREE.to_ne_bytes(), b"{}"].concat();
+        theirs.write_all(&head).expect("written");
+        drop(theirs);
+        let held = omr_testkit::memory::most_held(|| {
+            let err = (Sway { stream, heard: false }).read().expect_err("cut off");
+            assert_eq!(err.to_string(), "sway has gone in the middle of an answer");
+        });
+        assert!(held < 1 << 16, "{held} bytes");
+    }
+
+    #[test]
+    fn no_answer_makes_it_panic_or_is_read_into_more_memory_than_came() {
+        let message = |kind: u32, payload: &str| {
+            let length = u32::try_from(payload.len()).expect("short").to_ne_bytes();
+            [MAGIC.as_slice(), &length, &kind.to_ne_bytes(), payload.as_bytes()].concat()
+        };
+        let tree = r#"{"focused":false,"nodes":[{"nodes":[{"pid":7,"focused":false},{"pid":8,"focused":true}]}]}"#;
+        let event = message(EVENT | 3, r#"{"change":"focus","container":{"pid":8}}"#);
+        let answers = [message(GET_TREE, tree), [event.clone(), message(GET_TREE, tree)].concat(), event];
+        let found = std::cell::Cell::new(0);
+        omr_testkit::fuzz::feed(&answers, |bytes| {
+            let (stream, mut theirs) = UnixStream::pair().expect("a pair");
+            theirs.write_all(bytes).expect("written");
+            // It hears the question, and then the end.
+            theirs.shutdown(std::net::Shutdown::Write).expect("ended");
+            let Ok(tree) = (Sway { stream, heard: false }).ask(GET_TREE, b"") else { return };
+            found.set(found.get() + usize::from(focused(&tree).is_some()));
+        });
+        assert!(found.get() >= 2, "the control");
     }
 }

@@ -46,6 +46,12 @@ impl Session {
         Ok(Session { device, dir: dir.into() })
     }
 
+    /// A session without a mount, whose kernel is the other end of a socket; for tests.
+    #[cfg(test)]
+    pub fn of(device: File, dir: &Path) -> Self {
+        Session { device, dir: dir.into() }
+    }
+
     /// Unmounts. Processes that have files open get errors.
     pub fn unmount(&self) {
         match detach(&self.dir) {

@@ -108,16 +108,19 @@ fn no_entry(err: &Error) -> Errno {
 impl Mirror {
     /// Mounts at `dir`; groups are reclaimed by `reclaimer`.
     pub fn mount(dir: &Path, kernel: Arc<Kernel>, reclaimer: Reclaimer) -> io::Result<Self> {
-        let session = Arc::new(Session::mount(dir)?);
-        Ok(Mirror {
+        Ok(Mirror::over(Session::mount(dir)?, kernel, reclaimer))
+    }
+
+    fn over(session: Session, kernel: Arc<Kernel>, reclaimer: Reclaimer) -> Self {
+        Mirror {
             attempts: Attempts::new(reclaimer),
-            session,
+            session: Arc::new(session),
             kernel,
             known: HashMap::new(),
             listings: HashMap::new(),
             count: 0,
             buffer: Vec::new(),
-        })
+        }
     }
 
     /// Answers all pending requests. Fails if the file system is no longer mounted.
@@ -349,4 +352,97 @@ fn stat_group(group: &Group, node: u64) -> Result<fuse_attr, Errno> {
     let id = group.id().0;
     let (ino, nlink, size) = if node & IS_FILE == 0 { (id, 2, 0) } else { (id | IS_FILE, 1, SIZE) };
     Ok(fuse_attr { ino, mode, nlink, size, uid: stat.st_uid, gid: stat.st_gid, blksize: 4096, ..Default::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use omr_config::Loaded;
+    use omr_engine::reclaim::backend::Backend;
+    use omr_testkit::{FakeRoot, Release};
+    use polyfuse_kernel::{fuse_in_header, fuse_init_in, fuse_out_header};
+
+    use super::*;
+
+    fn request(opcode: fuse_opcode, nodeid: u64, body: &[u8]) -> Vec<u8> {
+        let header = fuse_in_header { opcode: opcode as u32, nodeid, unique: 7, uid: 1000, ..Default::default() };
+        [header.as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn no_request_makes_it_panic_and_each_has_one_answer_at_most() {
+        use fuse_opcode as Op;
+        let root = FakeRoot::captured(Release::V6_12).busy_group("a.slice/b.service");
+        let kernel = Arc::new(Kernel::open(root.path()).expect("a kernel"));
+        let (device, asking) = UnixDatagram::pair().expect("a pair");
+        for socket in [&device, &asking] {
+            socket.set_nonblocking(true).expect("set");
+        }
+        let reclaimer = Reclaimer {
+            kernel: Arc::clone(&kernel),
+            root: root.path().into(),
+            loaded: Loaded::built_in(),
+            backend: Backend::MemoryReclaim { swappiness: false },
+        };
+        let session = Session::of(File::from(OwnedFd::from(device)), &root.resolve("mnt"));
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a.slice")).expect("a group").id().0;
+        let file = IS_FILE | 2;
+        let all = u32::MAX;
+        let write = fuse_write_in { size: 4, ..Default::default() };
+        let read = fuse_read_in { fh: 1, size: all, ..Default::default() };
+        let requests = [
+            request(Op::FUSE_INIT, 0, fuse_init_in { major: 7, minor: 36, ..Default::default() }.as_bytes()),
+            request(Op::FUSE_LOOKUP, ROOT, b"a.slice\0"),
+            request(Op::FUSE_LOOKUP, ROOT, b"memory.swap.reclaim\0"),
+            request(Op::FUSE_LOOKUP, group, b"b.service\0"),
+            request(Op::FUSE_GETATTR, group, &[0; 16]),
+            request(Op::FUSE_SETATTR, file, fuse_setattr_in { valid: FATTR_SIZE, ..Default::default() }.as_bytes()),
+            request(Op::FUSE_OPEN, file, &[0; 8]),
+            request(Op::FUSE_READ, file, read.as_bytes()),
+            request(Op::FUSE_WRITE, file, &[write.as_bytes(), b"64K\n"].concat()),
+            request(Op::FUSE_INTERRUPT, 0, fuse_interrupt_in { unique: 7 }.as_bytes()),
+            request(Op::FUSE_OPENDIR, ROOT, &[0; 8]),
+            request(Op::FUSE_READDIR, ROOT, read.as_bytes()),
+            request(Op::FUSE_RELEASEDIR, ROOT, fuse_release_in { fh: 1, ..Default::default() }.as_bytes()),
+            request(Op::FUSE_FORGET, group, fuse_forget_in { nlookup: u64::MAX }.as_bytes()),
+            request(Op::FUSE_BATCH_FORGET, 0, &[&[2, 0, 0, 0, 0, 0, 0, 0], [1u8; 32].as_slice()].concat()),
+            request(Op::FUSE_STATFS, ROOT, b""),
+        ];
+        let mirror = RefCell::new(Mirror::over(session, kernel, reclaimer));
+        let (answered, accepted) = (Cell::new(0), Cell::new(0));
+        let mut buffer = vec![0; 1 << 20];
+        let buffer = RefCell::new(&mut buffer);
+        omr_testkit::fuzz::feed(&requests, |request| {
+            // The kernel says how long it is, and sends no more than a request.
+            let request = &request[..request.len().min(4096)];
+            asking.send(request).expect("sent");
+            let mut mirror = mirror.borrow_mut();
+            // Without a whole header it is no request, and the file system ends.
+            assert_eq!(mirror.serve().is_ok(), request.len() >= size_of::<fuse_in_header>());
+            // The answer to a write comes from a thread.
+            let buffer = &mut *buffer.borrow_mut();
+            let mut answers = 0;
+            while let Ok(length) = asking.recv(buffer) {
+                let answer: fuse_out_header = argument(&buffer[..length]).expect("a header");
+                assert_eq!(answer.len as usize, length);
+                assert!((-200..=0).contains(&answer.error), "{}", answer.error);
+                answers += 1;
+                accepted.set(accepted.get() + usize::from(answer.error == 0));
+            }
+            assert!(answers <= 1 + MOST_ATTEMPTS, "{answers} answers");
+            answered.set(answered.get() + answers);
+            if mirror.known.len() + mirror.listings.len() > 10_000 {
+                mirror.known.clear();
+                mirror.listings.clear();
+            }
+        });
+        assert!(accepted.get() >= 8 && answered.get() > accepted.get(), "{} of {}", accepted.get(), answered.get());
+    }
+
+    /// Attempts that ended meanwhile.
+    const MOST_ATTEMPTS: usize = 64;
 }

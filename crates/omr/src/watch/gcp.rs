@@ -150,4 +150,18 @@ mod tests {
             let _ = parse(Key::MaintenanceEvent, &value, SystemTime::UNIX_EPOCH);
         }
     }
+
+    #[test]
+    fn no_change_of_an_answer_makes_it_panic() {
+        let values = ["TRUE", "NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE"];
+        // The server's clock, which the answer sets, may be at the end of the years that have four digits.
+        let late = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+        omr_testkit::fuzz::feed(&values, |value| {
+            let value = String::from_utf8_lossy(value);
+            for key in [Key::Preempted, Key::MaintenanceEvent] {
+                let Ok(notice) = parse(key, &value, late) else { continue };
+                assert!(notice.is_none_or(|notice| notice.id.len() < 100 && notice.at > Some(late)));
+            }
+        });
+    }
 }

@@ -306,6 +306,45 @@ mod tests {
         }
     }
 
+    /// Real answers of the three metadata servers, without their names.
+    const ANSWERS: [&[u8]; 5] = [
+        b"HTTP/1.1 200 OK\r\nX-Aws-Ec2-Metadata-Token-Ttl-Seconds: 21600\r\nContent-Type: text/plain\r\n\
+          Date: Mon, 23 Nov 2026 10:00:00 GMT\r\nConnection: close\r\nContent-Length: 8\r\n\r\nAQAAAA==",
+        b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n\
+          1f\r\n{\"DocumentIncarnation\":1,\"Event\r\n7\r\ns\":[]}\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Type: application/text\r\nETag: 411261ca6c9e4182\r\n\
+          Date: Fri, 31 Dec 9999 23:59:59 GMT\r\nContent-Length: 5\r\n\r\nFALSE",
+        b"HTTP/1.1 503 Service Unavailable\r\n\r\n",
+    ];
+
+    #[test]
+    fn no_change_of_an_answer_makes_it_panic_or_a_body_longer_than_it_may_be() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let server = Server::new(listener.local_addr().expect("an address"));
+        let (give, given) = std::sync::mpsc::sync_channel::<Vec<u8>>(0);
+        let thread = std::thread::spawn(move || {
+            while let Ok(bytes) = given.recv() {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let _ = stream.read(&mut [0; 1024]);
+                let _ = stream.write_all(&bytes);
+            }
+        });
+        let whole = std::cell::Cell::new(0);
+        omr_testkit::fuzz::feed(&ANSWERS, |bytes| {
+            give.send(bytes.to_vec()).expect("sent");
+            let Ok(answer) = server.ask(&GET) else { return };
+            assert!(answer.body.len() <= LARGEST.min(bytes.len()) && answer.headers.len() <= MOST_HEADERS);
+            assert!((100..1000).contains(&answer.status), "{}", answer.status);
+            // The clock that it set is one that times can be counted from.
+            assert!(server.now().checked_add(Duration::from_secs(86_400)).is_some());
+            whole.set(whole.get() + 1);
+        });
+        assert!(whole.get() >= ANSWERS.len(), "the control");
+        drop(give);
+        thread.join().expect("the server");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -557,4 +557,27 @@ mod tests {
         let used = used(idle, Duration::from_secs(500));
         assert_eq!(used, Some(Bounds { least: Bytes::mib(200), most: Bytes::mib(200) }));
     }
+
+    #[test]
+    fn no_figure_of_the_history_makes_advice_panic() {
+        let root = machine(26, &[("system.slice/db.service", 300), ("user.slice/app.scope", 10)]);
+        let dir = paths::history(root.path());
+        let file = fs::read_dir(&dir).expect("files").next().expect("a file").expect("a file").path();
+        let whole = fs::read(&file).expect("bytes");
+        let args = args(&["--window", "24h"]);
+        let advised = std::cell::Cell::new(0);
+        omr_testkit::fuzz::feed(&[whole], |bytes| {
+            let mut bytes = bytes.to_vec();
+            omr_history::mend_checksums(&mut bytes);
+            fs::write(&file, bytes).expect("written");
+            let groups = read(root.path(), &args).expect("a history");
+            advised.set(advised.get() + groups.iter().filter(|group| group.result.is_ok()).count());
+            let _ = (table(&groups, &args), drop_ins(&groups, args.window), patch(&groups, "main"));
+            for group in &groups {
+                serde_json::to_string(&Line::new(group)).expect("JSON");
+                describe(group, &args);
+            }
+        });
+        assert!(advised.get() >= 2, "the control: {} advised", advised.get());
+    }
 }

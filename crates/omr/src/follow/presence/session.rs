@@ -359,4 +359,58 @@ mod tests {
         let ssh = session(&[("Type", "tty".into()), ("Remote", true.into())]).expect("active");
         assert!(!ssh.is_on_console() && !idle_desktop(1).is_on_console());
     }
+
+    /// Answers of logind, UPower and the bus, as zbus reads them from a socket.
+    #[test]
+    fn no_change_of_an_answer_makes_it_panic() {
+        use zbus::wire::serialized::{Context, Data};
+        use zbus::wire::{Endian, ObjectPath};
+        use zbus::{Message, OwnedObjectPath};
+
+        let call = Message::method_call("/", "Call").build(&()).expect("a call");
+        let to = || Message::method_return(&call.header());
+        let path = ObjectPath::try_from("/org/freedesktop/login1/session/_32").expect("a path");
+        let session = HashMap::from([
+            ("Class", Variant::from("user")),
+            ("State", "active".into()),
+            ("Type", "tty".into()),
+            ("Scope", "session-2.scope".into()),
+            ("Active", true.into()),
+            ("Remote", false.into()),
+            ("IdleHint", false.into()),
+            ("LockedHint", false.into()),
+            ("IdleSinceHint", 1_795_000_000_000_000u64.into()),
+            ("IdleSinceHintMonotonic", 0u64.into()),
+            ("TimestampMonotonic", 100_000_000u64.into()),
+        ]);
+        let messages = [
+            to().build(&session),
+            to().build(&vec![("2", 1000u32, "user", "seat0", path)]),
+            to().build(&Variant::from(true)),
+            to().build(&"HybridSleep"),
+            Message::error(&call.header(), "org.freedesktop.DBus.Error.ServiceUnknown").build(&"who?"),
+        ];
+        let inputs: Vec<Vec<u8>> = messages.map(|message| message.expect("a message").data().to_vec()).into();
+        let read = std::cell::Cell::new(0);
+        omr_testkit::fuzz::feed(&inputs, |bytes| {
+            let context = Context::new(Endian::native(), 0);
+            // SAFETY: the check of the bytes is what is tested; a socket's bytes are read in the same way.
+            let message = unsafe { Message::from_bytes(Data::new(bytes.to_vec(), context)) };
+            let Ok(message) = message else { return };
+            let body = message.body();
+            let sessions = body.deserialize::<Vec<(String, u32, String, String, OwnedObjectPath)>>();
+            let value = body.deserialize::<OwnedVariant>();
+            let words = body.deserialize::<String>();
+            if let Ok(value) = &value {
+                let _ = (flag(value), text(value));
+            }
+            let properties = body.deserialize::<HashMap<String, OwnedVariant>>();
+            if let Some(session) = properties.as_ref().ok().and_then(|of| Session::read(of).ok()?) {
+                let _ = (idle(&session, moment(500)), session.needs_terminals(), session.is_on_console());
+            }
+            let known = [sessions.is_ok(), value.is_ok(), words.is_ok(), properties.is_ok()];
+            read.set(read.get() + known.iter().filter(|known| **known).count());
+        });
+        assert!(read.get() >= 5, "the control: {}", read.get());
+    }
 }
