@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
+.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults golden vm kernel vm-kernel bench bench-full bench-% deb reproducible install uninstall clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ bench-%: setup ## Run one scenario; lab/run lists them
 
 deb: setup ## Build the Debian package: target/debian/*.deb
 	packaging/build-deb.sh
+
+reproducible: setup ## Build the Debian package twice in different directories, and compare the bytes
+	tools/reproducible
 
 install: ## Install on this machine what make build has built (root); DESTDIR and PREFIX as usual
 	packaging/install.sh install

@@ -389,6 +389,15 @@ def test_the_package_is_installed_upgraded_and_purged_without_a_trace(packages: 
         assert "omr:" in guest.read("/etc/group")
 
 
+def test_the_programs_name_no_directory_of_the_machine_that_built_them(packages: list[Path], tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", packages[0], tmp_path], check=True)
+    for program in ("bin/omr", "libexec/omr/omr-daemon"):
+        data = (tmp_path / "usr" / program).read_bytes()
+        assert b"/cargo/registry/src/" in data, "the control: messages of panics have the names of files"
+        for directory in (REPOSITORY, Path.home() / ".cargo", Path.home() / ".rustup"):
+            assert bytes(directory) not in data
+
+
 # make install
 
 
