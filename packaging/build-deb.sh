@@ -16,6 +16,7 @@ fi
 export SOURCE_DATE_EPOCH
 
 packaging/build.sh >&2
+packaging/sbom > target/package/omr.cdx.json
 
 # The files in their places. cargo-deb knows one mode for a tree, so each mode has a tree of its
 # own.
