@@ -36,7 +36,7 @@ impl Link {
         while !reply.ends_with(b"\n") {
             match self.0.read(&mut chunk).context("no answer from the daemon")? {
                 0 => bail!("the daemon closed the connection without an answer"),
-                n => reply.extend_from_slice(&chunk[..n]),
+                n => reply.extend(chunk.iter().take(n)),
             }
         }
         match serde_json::from_slice(&reply).context("the daemon's answer")? {
