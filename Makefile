@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-every check unit fuzz simulate planted-faults golden vm kernel vm-kernel bench bench-full bench-% deb install uninstall clean
+.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults golden vm kernel vm-kernel bench bench-full bench-% deb reproducible install uninstall clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,13 +24,17 @@ test-every: setup ## Run all tests, each in VMs on every kernel it is for (two h
 	@lab/setup tests
 	tools/test unit every
 
-check: setup ## Formatting, lints of Rust, Python and shell, and the links of the documents
+check: setup ## Formatting, lints of Rust, Python and shell, the crates' licences and sources, and the links of the documents
 	@lab/setup lint
 	tools/lint
 	tools/plant-faults --check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	tools/check-links
+
+advisories: setup ## Look for known faults of the crates (the database comes from the network)
+	@lab/setup lint
+	tools/lint advisories
 
 unit: setup ## Run the tests that need no VM
 	tools/test unit
@@ -79,6 +83,9 @@ bench-%: setup ## Run one scenario; lab/run lists them
 
 deb: setup ## Build the Debian package: target/debian/*.deb
 	packaging/build-deb.sh
+
+reproducible: setup ## Build the Debian package twice in different directories, and compare the bytes
+	tools/reproducible
 
 install: ## Install on this machine what make build has built (root); DESTDIR and PREFIX as usual
 	packaging/install.sh install

@@ -10,7 +10,13 @@ if [ ! -x "$tools/bin/cargo-deb" ]; then
     cargo install --quiet --locked --root "$tools" --version $cargo_deb cargo-deb >&2
 fi
 
+# The time in the package is that of the last commit, so that the same commit makes the same bytes.
+# Without a repository it is the time of the file CHANGELOG.md.
+: "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || stat -c %Y CHANGELOG.md)}"
+export SOURCE_DATE_EPOCH
+
 packaging/build.sh >&2
+packaging/sbom > target/package/omr.cdx.json
 
 # The files in their places. cargo-deb knows one mode for a tree, so each mode has a tree of its
 # own.

@@ -15,7 +15,7 @@ stage=target/package
 
 mkdir -p $stage
 for program in $programs; do
-    CARGO_TARGET_DIR=$guest RUSTFLAGS='-C target-feature=+crt-static' \
+    CARGO_TARGET_DIR=$guest CARGO_ENCODED_RUSTFLAGS=$(packaging/rustflags.sh) \
         cargo build --quiet --locked --release --target "$target" --package "$program"
     # There is no debugging information to lose. Without names of functions omr is 15 % smaller
     # (1.0 MB).

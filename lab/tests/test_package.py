@@ -2,6 +2,7 @@
 `make install`.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 from conftest import DPKG_TIMEOUT, NEWER, booted, install, with_packages
 
 from omrlab.agent import AgentError
+from omrlab.binaries import TARGET, cargo
 from omrlab.debian import LAB, DebianGuest
 from omrlab.guest import MIB
 from omrlab.paths import REPOSITORY
@@ -387,6 +389,62 @@ def test_the_package_is_installed_upgraded_and_purged_without_a_trace(packages: 
         assert guest.run(["systemctl", "status", "omr"], check=False).code == 4
         # The system group stays, as is usual in Debian.
         assert "omr:" in guest.read("/etc/group")
+
+
+def crates(program: str) -> set[tuple[str, str]]:
+    """The names and versions of the crates that cargo has built for the processor of the guest. It
+    builds macros and build scripts elsewhere.
+    """
+    found = set()
+    for line in cargo(program, "--message-format", "json").splitlines():
+        message = json.loads(line)
+        if message["reason"] == "compiler-artifact" and f"/{TARGET}/" in message["filenames"][0]:
+            # "...#serde@1.0.229", or ".../crates/omr#0.1.0" if the directory has the name.
+            directory, _, package = message["package_id"].partition("#")
+            name, _, version = package.rpartition("@")
+            found.add((name or Path(directory).name, version))
+    return found
+
+
+def test_the_bill_of_materials_names_the_crates_in_the_programs(packages: list[Path], tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", packages[0], tmp_path], check=True)
+    bill = json.loads((tmp_path / "usr/share/doc/omr/omr.cdx.json").read_text())
+    named = [component for component in bill["components"] if component.get("purl", "").startswith("pkg:cargo/")]
+    assert {(crate["name"], crate["version"]) for crate in named} == crates("omr") | crates("omr-daemon")
+    # Each program has crates that the other lacks, and the tests have more.
+    assert crates("omr") - crates("omr-daemon") and crates("omr-daemon") - crates("omr")
+    tree = subprocess.run(
+        ["cargo", "tree", "--locked", "--package", "omr", "--prefix", "none", "--format", "{p}"],
+        cwd=REPOSITORY,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    for only_in_tests in ("clap_mangen", "omr-testkit", "proptest"):
+        assert f"\n{only_in_tests} v" in tree
+        assert only_in_tests not in {crate["name"] for crate in named}
+
+    # The checksums are those of the archives that cargo has downloaded.
+    archives = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / "registry/cache"
+    for crate in named:
+        licences = [licence["expression"] for licence in crate["licenses"]]
+        assert all(licences), crate
+        if crate["name"] == "omr" or crate["name"].startswith("omr-"):
+            assert "hashes" not in crate
+            continue
+        (archive,) = archives.glob(f"*/{crate['name']}-{crate['version']}.crate")
+        assert crate["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(archive.read_bytes()).hexdigest()}]
+    others = {component["name"] for component in bill["components"]} - {crate["name"] for crate in named}
+    assert "std" in others and any(name.startswith("libc6") for name in others)
+
+
+def test_the_programs_name_no_directory_of_the_machine_that_built_them(packages: list[Path], tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", packages[0], tmp_path], check=True)
+    for program in ("bin/omr", "libexec/omr/omr-daemon"):
+        data = (tmp_path / "usr" / program).read_bytes()
+        assert b"/cargo/registry/src/" in data, "the control: messages of panics have the names of files"
+        for directory in (REPOSITORY, Path.home() / ".cargo", Path.home() / ".rustup"):
+            assert bytes(directory) not in data
 
 
 # make install

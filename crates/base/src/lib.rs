@@ -1,5 +1,7 @@
 //! Basics that every part of omr uses: exit codes, paths, files, locks, signals, texts.
 
+#![deny(clippy::indexing_slicing)]
+
 pub mod cancel;
 pub mod exit;
 pub mod lock;

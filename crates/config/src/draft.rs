@@ -34,22 +34,23 @@ impl Draft {
     /// Checks values that depend on each other. A built-in value yields to a written one: with
     /// `idle.for = "3s"`, the built-in `idle.again` of 5 s is lowered.
     pub(crate) fn check_combinations(&mut self, order: &dyn Fn(&Path) -> Option<usize>, problems: &mut Vec<Problem>) {
+        let is_built_in = |key| place(&self.origins, key).is_none();
         let policy = &mut self.settings.policy;
-        if self.origins[at("idle.again")].is_none() {
+        if is_built_in("idle.again") {
             policy.idle.again = policy.idle.again.min(policy.idle.hold);
         }
-        if self.origins[at("guard.backoff_max")].is_none() {
+        if is_built_in("guard.backoff_max") {
             policy.guard.backoff_max = policy.guard.backoff_max.max(policy.guard.backoff);
-        } else if self.origins[at("guard.backoff")].is_none() {
+        } else if is_built_in("guard.backoff") {
             policy.guard.backoff = policy.guard.backoff.min(policy.guard.backoff_max);
         }
-        if self.origins[at("hints.pageout_after")].is_none() {
+        if is_built_in("hints.pageout_after") {
             policy.hints.pageout_after = policy.hints.pageout_after.max(policy.hints.cold_after);
-        } else if self.origins[at("hints.cold_after")].is_none() {
+        } else if is_built_in("hints.cold_after") {
             policy.hints.cold_after = policy.hints.cold_after.min(policy.hints.pageout_after);
         }
         // With this goal each medium has a budget of its own.
-        if policy.goal == Goal::Auto && self.origins[at("guard.max_swap_writes")].is_none() {
+        if policy.goal == Goal::Auto && is_built_in("guard.max_swap_writes") {
             policy.guard.max_swap_writes = None;
         }
         let policy = self.settings.policy.clone();
@@ -79,10 +80,10 @@ impl Draft {
         mut wrong: [(&str, &str); 2],
         end: &str,
     ) -> Option<Problem> {
-        let place = |key| self.origins[at(key)].as_ref();
+        let place = |key| place(&self.origins, key);
         wrong.sort_by_key(|(key, _)| place(key).map(|place| (order(&place.file), place.line)));
         let [(other, _), (key, words)] = wrong;
-        let text = |key| KEYS[at(key)].text(&self.settings);
+        let text = |key| KEYS.get(at(key)).map(|key| key.text(&self.settings)).unwrap_or_default();
         let elsewhere = place(other).map_or_else(|| "built in".to_owned(), Place::to_string);
         let (value, other_value) = (text(key), text(other));
         let text = format!("{key} = \"{value}\": {words} {other}, which is \"{other_value}\" ({elsewhere}){end}");
@@ -95,6 +96,11 @@ impl Draft {
         processes.shrink_to_fit();
         Loaded { policy, backend, cloud, groups, processes, files, origins }
     }
+}
+
+/// Returns the place of the value of a key that exists; `None`: built in.
+fn place<'a>(origins: &'a [Option<Place>], key: &str) -> Option<&'a Place> {
+    origins.get(at(key))?.as_ref()
 }
 
 /// Returns the index in [`KEYS`] of a key that exists.

@@ -142,8 +142,8 @@ impl Glob {
     /// Returns true if the pattern names the group `path`, or a group above it with at least
     /// `depth` parts: the pattern without its blanket end matches that group.
     pub fn names(&self, path: &[Cow<'_, str>], depth: usize) -> bool {
-        self.stem > 0
-            && (depth..=path.len()).any(|n| path.get(..n).is_some_and(|path| matches(&self.parts[..self.stem], path)))
+        let stem = self.parts.get(..self.stem).unwrap_or_default();
+        !stem.is_empty() && (depth..=path.len()).any(|n| path.get(..n).is_some_and(|path| matches(stem, path)))
     }
 
     /// Returns true if a path can match both patterns. Two `[...]` count as having a common
@@ -284,6 +284,7 @@ enum Item<T> {
 }
 
 /// Returns true if two patterns have a common sequence: reachability in their grid.
+#[expect(clippy::indexing_slicing, reason = "both numbers are of a place in the grid")]
 fn meet<T>(a: &[Item<T>], b: &[Item<T>], both: &dyn Fn(&T, &T) -> bool) -> bool {
     let width = b.len() + 1;
     let mut reached = vec![false; (a.len() + 1) * width];

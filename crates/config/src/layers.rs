@@ -103,7 +103,8 @@ pub fn read(path: &Path, wanted: bool) -> Result<Option<String>, Problem> {
         Ok(text) => Ok(Some(text)),
         Err(err) => {
             let at = err.utf8_error().valid_up_to();
-            let (before, byte) = (&err.as_bytes()[..at], err.as_bytes().get(at).copied().unwrap_or_default());
+            let (before, rest) = err.as_bytes().split_at(at);
+            let byte = rest.first().copied().unwrap_or_default();
             let line = 1 + before.iter().filter(|&&c| c == b'\n').count();
             Err(Problem {
                 file: path.into(),

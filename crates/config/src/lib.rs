@@ -3,6 +3,8 @@
 //! Without any file omr uses the built-in defaults. Every mistake in every file is reported, with
 //! file and line, before any value is used.
 
+#![deny(clippy::indexing_slicing)]
+
 mod draft;
 mod glob;
 mod layers;

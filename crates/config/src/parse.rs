@@ -114,13 +114,15 @@ impl Reader<'_> {
 
     fn scalar(&mut self, table: &str, name: &str, span: Range<usize>, value: &Spanned<DeValue<'_>>) {
         let full = if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") };
-        let Some(index) = KEYS.iter().position(|key| key.table == table && key.name == name) else {
+        let place = self.place(span.start);
+        let mut keys = KEYS.iter().zip(&mut self.draft.origins);
+        let Some((key, origin)) = keys.find(|(key, _)| key.table == table && key.name == name) else {
             let hint = hint(table, name);
             self.problem(span, format!("{}: unknown key{hint}", shown(&full)));
             return;
         };
-        match KEYS[index].set(&mut self.draft.settings, value.get_ref()) {
-            Ok(()) => self.draft.origins[index] = Some(self.place(span.start)),
+        match key.set(&mut self.draft.settings, value.get_ref()) {
+            Ok(()) => *origin = Some(place),
             Err(expected) => self.wrong_value(&full, span, value, &expected),
         }
     }

@@ -131,7 +131,7 @@ impl Selector {
     pub fn matches(&self, path: &[std::borrow::Cow<'_, str>]) -> bool {
         match self {
             Selector::Match(glob) => glob.matches(path),
-            Selector::Unit(glob) => path.len().checked_sub(1).is_some_and(|last| glob.matches(&path[last..])),
+            Selector::Unit(glob) => path.last().is_some_and(|last| glob.matches(std::slice::from_ref(last))),
         }
     }
 }

@@ -452,6 +452,7 @@ pub fn meant<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option
 }
 
 /// Returns the number of letters to add, remove, change or swap with the next to turn `b` into `a`.
+#[expect(clippy::indexing_slicing, reason = "each row and column is one that was made before")]
 fn distance(a: &str, b: &str) -> usize {
     // A long key is more likely hostile than misspelt.
     if a.len() > 40 {

@@ -39,7 +39,7 @@ impl Link {
         while !reply.ends_with(b"\n") {
             match self.0.read(&mut chunk).context("no answer from the daemon")? {
                 0 => bail!("the daemon closed the connection without an answer"),
-                n => reply.extend_from_slice(&chunk[..n]),
+                n => reply.extend(chunk.iter().take(n)),
             }
             if reply.len() > LONGEST {
                 bail!("the daemon's answer is longer than {} MiB", LONGEST >> 20);

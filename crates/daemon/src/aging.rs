@@ -8,7 +8,7 @@ use omr_base::text::printable;
 use omr_control::status::HistoryView;
 use omr_history::ledger::Entry;
 use omr_history::{MOST_GROUPS, SMALLEST};
-use omr_machine::groups::tree::Tree;
+use omr_machine::groups::tree::{Node, Tree};
 use omr_policy::away;
 use omr_policy::schedule::{Due, RuleSchedule, Schedule};
 use omr_policy::threshold::Slo;
@@ -378,22 +378,21 @@ pub fn may_age(config: &Config, decision: Option<&Decision>, machine: Option<&Ma
 /// The groups to age: the machine; the largest groups, above the smallest size that is sampled; and
 /// the largest of those whose rules ask for an age, with that age.
 fn choose(tree: &Tree, by_age: &HashMap<GroupId, Duration>) -> Vec<Wanted> {
-    let nodes = tree.nodes();
-    let size = |index: usize| nodes[index].current.unwrap_or_default();
-    let mut chosen: Vec<usize> = (1..nodes.len()).filter(|&index| size(index) >= SMALLEST).collect();
-    chosen.sort_by_key(|&index| (std::cmp::Reverse(size(index)), index));
+    let size = |node: &Node| node.current.unwrap_or_default();
+    let mut nodes = tree.nodes().iter().enumerate();
+    let machine = nodes.next();
+    let mut chosen: Vec<(usize, &Node)> = nodes.filter(|(_, node)| size(node) >= SMALLEST).collect();
+    chosen.sort_by_key(|&(index, node)| (std::cmp::Reverse(size(node)), index));
     let rest = chosen.split_off(chosen.len().min(MOST_GROUPS));
-    let room = MOST_GROUPS - chosen.iter().filter(|&&index| by_age.contains_key(&nodes[index].id)).count();
-    chosen.extend(rest.into_iter().filter(|&index| by_age.contains_key(&nodes[index].id)).take(room));
-    if !nodes.is_empty() {
-        chosen.push(0);
-    }
-    chosen.sort_unstable();
-    let wanted = |index: usize| Wanted {
-        id: nodes[index].id,
+    let room = MOST_GROUPS - chosen.iter().filter(|(_, node)| by_age.contains_key(&node.id)).count();
+    chosen.extend(rest.into_iter().filter(|(_, node)| by_age.contains_key(&node.id)).take(room));
+    chosen.extend(machine);
+    chosen.sort_unstable_by_key(|&(index, _)| index);
+    let wanted = |(index, node): (usize, &Node)| Wanted {
+        id: node.id,
         path: tree.path_at(index),
         peak: Bytes::ZERO,
-        older_than: by_age.get(&nodes[index].id).copied(),
+        older_than: by_age.get(&node.id).copied(),
         own: Bytes::ZERO,
         learns: false,
         disturbed: None,

@@ -288,7 +288,8 @@ impl<'a> Ager<'a> {
         self.observer.age_chosen(&mut *self.actuator, stop, is_chosen)?;
         self.learn(order, is_chosen);
         // All of it is locked in memory: up to 1.9 KiB of each group and node.
-        self.observer.keep(AGES[AGES.len() - 1]);
+        let [.., longest] = AGES;
+        self.observer.keep(longest);
         let page = self.kernel.page();
         let old = |group: &ObservedGroup| Some((group.id, group.cold((*by_rule.get(&group.id)?)?, page)));
         Ok(self.observer.groups().iter().filter_map(old).collect())

@@ -122,7 +122,7 @@ impl Lines {
             }
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(read) => self.input.extend_from_slice(&chunk[..read]),
+                Ok(read) => self.input.extend(chunk.iter().take(read)),
                 Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Ok(None),
                 Err(err) if err.kind() == ErrorKind::Interrupted => {}
                 Err(err) => return Err(err),

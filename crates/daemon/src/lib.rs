@@ -13,6 +13,8 @@
 //! away, with the [`companion`] that has the rights for it. A part returns [`effects`] that concern
 //! other parts. [`daemon`] carries them out; [`event_loop`] waits.
 
+#![deny(clippy::indexing_slicing)]
+
 mod aging;
 mod aging_thread;
 mod books;

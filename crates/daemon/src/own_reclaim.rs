@@ -38,10 +38,10 @@ impl Reclaimed {
 /// Adds to a list that has one entry for each group. Of too many groups only the sum is kept, as
 /// reclaimed from the machine.
 pub fn note(list: &mut Vec<Reclaimed>, new: Reclaimed) {
-    let known = list.iter().position(|known| known.path == new.path);
-    match known {
-        Some(index) => list[index].add(&new),
-        None if list.len() < MOST => list.push(new),
+    let length = list.len();
+    match list.iter_mut().find(|known| known.path == new.path) {
+        Some(known) => known.add(&new),
+        None if length < MOST => list.push(new),
         None => {
             let mut all = Reclaimed { path: PathBuf::new(), ..new };
             list.drain(..).for_each(|known| all.add(&known));

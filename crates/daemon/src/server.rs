@@ -113,7 +113,7 @@ impl Client {
                 read => read,
             };
             match read {
-                Ok(read) => self.input.extend_from_slice(&chunk[..read]),
+                Ok(read) => self.input.extend(chunk.iter().take(read)),
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(_) => {
                     self.is_closed = true;
@@ -314,7 +314,7 @@ impl Server {
 
     /// Answers the request of a client.
     pub fn answer(&mut self, index: usize, answer: &Answer, now: Monotonic) {
-        let client = &mut self.clients[index];
+        let Some(client) = self.clients.get_mut(index) else { return };
         client.output = serde_json::to_vec(answer).unwrap_or_default();
         if client.is_reader() && client.output.len() > LONGEST_ANSWER {
             let refused = Answer::Error("the answer is longer than 4 MiB; ask as root, or for less".into());
@@ -327,7 +327,9 @@ impl Server {
 
     /// The statements that a client keeps up from now on.
     pub fn keep(&mut self, index: usize, statements: Statements) {
-        self.clients[index].statements = statements;
+        if let Some(client) = self.clients.get_mut(index) {
+            client.statements = statements;
+        }
     }
 
     /// What a client tells about who is there, and about hibernation, from now on.
@@ -338,7 +340,9 @@ impl Server {
         hibernates: Option<HibernatesBy>,
         now: Monotonic,
     ) {
-        self.clients[index].presence = facts.map(|facts| Told { facts, hibernates, at: now });
+        if let Some(client) = self.clients.get_mut(index) {
+            client.presence = facts.map(|facts| Told { facts, hibernates, at: now });
+        }
     }
 
     fn told(&self) -> impl Iterator<Item = (&Told, Peer)> {

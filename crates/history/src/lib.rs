@@ -18,6 +18,8 @@
 //! * `None` is unknown, never zero.
 //! * What is damaged is left out, and [`Samples::skipped`] says so once all was read.
 
+#![deny(clippy::indexing_slicing)]
+
 pub mod days;
 pub mod held_out;
 pub mod ledger;
@@ -119,7 +121,7 @@ pub struct Idle {
 impl Idle {
     /// Returns the memory that was not used for this age, one of [`AGES`]; `None`: not recorded.
     pub fn of(&self, age: Duration) -> Option<Bounds> {
-        AGES.iter().position(|&known| known == age).and_then(|index| self.bounds[index])
+        AGES.iter().zip(self.bounds).find(|&(&known, _)| known == age).and_then(|(_, bounds)| bounds)
     }
 
     /// Returns the recorded ages, with the memory that was not used for each.

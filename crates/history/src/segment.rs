@@ -388,8 +388,7 @@ impl Segment {
         wanted: &dyn Fn(&Path) -> bool,
         samples: &mut Vec<Sample>,
     ) -> Result<bool, Skipped> {
-        while self.at < self.bytes.len() {
-            let rest = &self.bytes[self.at..];
+        while let Some(rest) = self.bytes.get(self.at..).filter(|rest| !rest.is_empty()) {
             let skipped = |why: &str| Skipped { file: self.path.clone(), bytes: rest.len() as u64, why: why.into() };
             let payload = payload(rest).map_err(skipped)?;
             // Most rounds are of other times, so their samples need not be decoded.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use omr_units::{Bytes, Pages};
 use serde::{Deserialize, Serialize};
 
-use crate::text::parse_u64;
+use crate::text::{parse_u64, split_once};
 use crate::{Dir, Kernel};
 
 /// The number of a block device.
@@ -21,10 +21,9 @@ pub struct DeviceNumber {
 impl DeviceNumber {
     /// Parses `MAJOR:MINOR`. `None`: the text is in another form.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let text = text.trim_ascii();
-        let colon = text.iter().position(|&c| c == b':')?;
+        let (major, minor) = split_once(text.trim_ascii(), b':')?;
         let number = |digits: &[u8]| parse_u64(digits).and_then(|n| u32::try_from(n).ok());
-        Some(DeviceNumber { major: number(&text[..colon])?, minor: number(&text[colon + 1..])? })
+        Some(DeviceNumber { major: number(major)?, minor: number(minor)? })
     }
 
     /// True if the number is 0:0, which no device has.

@@ -42,7 +42,7 @@ impl Log {
         loop {
             match self.0.read(&mut record) {
                 Ok(0) => return messages,
-                Ok(length) => messages.extend(parse_record(&record[..length])),
+                Ok(length) => messages.extend(record.get(..length).and_then(parse_record)),
                 Err(err) if err.raw_os_error() == Some(Errno::PIPE.raw_os_error()) => {}
                 Err(_) => return messages,
             }

@@ -9,6 +9,8 @@
 //! Missing data is `None` or an [`Error`], never a zero: a decision must be able to tell "nothing"
 //! from "unknown".
 
+#![deny(clippy::indexing_slicing)]
+
 mod error;
 mod root;
 mod text;

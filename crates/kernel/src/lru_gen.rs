@@ -118,9 +118,11 @@ impl Reader {
                 Err(err) => return Err(Error::read(&path, err)),
             }
             // Parse whole lines only. The rest of the last line comes with the next read.
-            let Some(end) = memchr::memrchr(b'\n', &self.buffer) else { continue };
-            let parsed = self.parser.feed(&self.buffer[..=end], &mut visit);
-            self.buffer.drain(..=end);
+            let end = memchr::memrchr(b'\n', &self.buffer);
+            let Some(lines) = end.and_then(|end| self.buffer.get(..=end)) else { continue };
+            let parsed = self.parser.feed(lines, &mut visit);
+            let length = lines.len();
+            self.buffer.drain(..length);
             if parsed.map_err(|what| Error::parse(&path, what))?.is_break() {
                 return Ok(());
             }

@@ -14,7 +14,7 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 
 use crate::ranges::Ranges;
 use crate::root::read_all;
-use crate::text::{leading_u64, parse_mask, parse_u64};
+use crate::text::{leading_u64, parse_mask, parse_u64, split_once};
 use crate::{Dir, Error, Result};
 
 /// The origin of a mapping's pages.
@@ -76,9 +76,8 @@ pub fn parse(text: &[u8], found: impl FnMut(Mapping)) {
 /// Parses the first line of a mapping: the mapping, and its name. `None`: the line is another one.
 fn parse_head(line: &[u8]) -> Option<(Mapping, &[u8])> {
     let mut fields = line.splitn(6, |&c| c == b' ');
-    let range = fields.next()?;
-    let dash = range.iter().position(|&c| c == b'-')?;
-    let range = parse_mask(&range[..dash])?..parse_mask(&range[dash + 1..])?;
+    let (start, end) = split_once(fields.next()?, b'-')?;
+    let range = parse_mask(start)?..parse_mask(end)?;
     let shared = fields.next()?.ends_with(b"s");
     let (offset, device) = (fields.next()?, fields.next()?);
     let inode = parse_u64(fields.next()?)?;
@@ -86,10 +85,9 @@ fn parse_head(line: &[u8]) -> Option<(Mapping, &[u8])> {
     let file = if inode == 0 {
         None
     } else {
-        let colon = device.iter().position(|&c| c == b':')?;
+        let (major, minor) = split_once(device, b':')?;
         let number = |digits| u32::try_from(parse_mask(digits)?).ok();
-        let device = (number(&device[..colon])?, number(&device[colon + 1..])?);
-        Some(FilePart { device, inode, offset: parse_mask(offset)? })
+        Some(FilePart { device: (number(major)?, number(minor)?), inode, offset: parse_mask(offset)? })
     };
     let mapping = Mapping { backing: backing(file, name), range, shared, file };
     (mapping.range.start < mapping.range.end).then_some((mapping, name))
@@ -166,8 +164,7 @@ pub fn parse_smaps(text: &[u8], mut found: impl FnMut(Detail)) {
             continue;
         }
         let Some(last) = &mut last else { continue };
-        let Some(colon) = line.iter().position(|&c| c == b':') else { continue };
-        let (key, rest) = (&line[..colon], &line[colon + 1..]);
+        let Some((key, rest)) = split_once(line, b':') else { continue };
         let size = || leading_u64(rest).map(|kib| Bytes(kib.saturating_mul(1024)));
         match key {
             b"Rss" => last.resident = size(),

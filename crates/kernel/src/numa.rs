@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::parse_u64;
+use crate::text::{parse_u64, split_once};
 use crate::{Kernel, Result};
 
 /// The machine's nodes and their tiers.
@@ -123,16 +123,17 @@ pub fn parse_numa_stat(text: &[u8]) -> Vec<OnNode> {
         };
         for word in words {
             let Some((node, bytes)) = word.strip_prefix(b"N").and_then(|word| {
-                let equals = word.iter().position(|&c| c == b'=')?;
-                Some((u32::try_from(parse_u64(&word[..equals])?).ok()?, parse_u64(&word[equals + 1..])?))
+                let (node, bytes) = split_once(word, b'=')?;
+                Some((u32::try_from(parse_u64(node)?).ok()?, parse_u64(bytes)?))
             }) else {
                 continue;
             };
-            let place = nodes.iter().position(|known| known.node == node).unwrap_or_else(|| {
+            if nodes.iter().all(|known| known.node != node) {
                 nodes.push(OnNode { node, ..OnNode::default() });
-                nodes.len() - 1
-            });
-            *field(&mut nodes[place]) = omr_units::Bytes(bytes);
+            }
+            for known in nodes.iter_mut().filter(|known| known.node == node) {
+                *field(known) = omr_units::Bytes(bytes);
+            }
         }
     }
     nodes

@@ -235,12 +235,12 @@ impl<'a> Pagemap<'a> {
     /// Calls `found` with the address and the entry of each page in the range, lowest first.
     fn entries(&mut self, range: Range<u64>, found: &mut dyn FnMut(u64, u64)) -> Result<(), Errno> {
         let mut at = range.start;
-        self.buffer.resize(AT_ONCE, 0);
         while at < range.end {
             self.check()?;
             let entries = usize::try_from((range.end - at).div_ceil(self.page)).unwrap_or(usize::MAX);
             let wanted = entries.saturating_mul(8).min(AT_ONCE);
-            let read = match rustix::io::pread(&self.file, &mut self.buffer[..wanted], at / self.page * 8) {
+            self.buffer.resize(wanted, 0);
+            let read = match rustix::io::pread(&self.file, &mut self.buffer, at / self.page * 8) {
                 Err(Errno::INTR) => continue,
                 result => result?,
             };
@@ -248,7 +248,7 @@ impl<'a> Pagemap<'a> {
             if read < 8 {
                 break;
             }
-            for entry in self.buffer[..read].chunks_exact(8) {
+            for entry in self.buffer.chunks_exact(8).take(read / 8) {
                 found(at, entry.try_into().map(u64::from_ne_bytes).unwrap_or(0));
                 at = at.saturating_add(self.page);
             }

@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 
 use crate::root::os;
 use crate::stat::TICK;
-use crate::text::{parse_mask, parse_u64};
+use crate::text::{parse_mask, parse_u64, split_once};
 use crate::{Dir, Error, Kernel, Result};
 
 /// The capabilities that omr uses, with their numbers (include/uapi/linux/capability.h).
@@ -224,18 +224,18 @@ impl ProcessStat {
 
     /// Parses the text. `None`: the text is in another form.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let open = text.iter().position(|&c| c == b'(')?;
+        let (pid, rest) = split_once(text, b'(')?;
         // No field after the name has a bracket, so the last bracket ends the name.
-        let close = text.iter().rposition(|&c| c == b')').filter(|&close| close > open)?;
+        let mut parts = rest.rsplitn(2, |&c| c == b')');
+        let (after, comm) = (parts.next()?, parts.next()?);
         let number = |field: Option<&[u8]>| parse_u64(field?);
         // The state, the third field in proc(5), is the first after the name.
-        let fields: Vec<&[u8]> =
-            text[close + 1..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
+        let fields: Vec<&[u8]> = after.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
         let field = |number_in_proc5: usize| fields.get(number_in_proc5 - 3).copied();
         let &[state] = field(3)? else { return None };
         Some(ProcessStat {
-            pid: u32::try_from(parse_u64(&text[..open])?).ok()?,
-            comm: OsString::from_vec(text[open + 1..close].to_vec()),
+            pid: u32::try_from(parse_u64(pid)?).ok()?,
+            comm: OsString::from_vec(comm.to_vec()),
             state,
             ppid: u32::try_from(number(field(4))?).ok()?,
             terminal: u32::try_from(number(field(7))?).ok()?,
@@ -285,15 +285,15 @@ impl ProcessMemory {
     pub fn parse(text: &[u8]) -> Self {
         let mut memory = ProcessMemory::default();
         for line in text.split(|&c| c == b'\n') {
-            let Some(colon) = line.iter().position(|&c| c == b':') else { continue };
-            let field = match &line[..colon] {
+            let Some((key, rest)) = split_once(line, b':') else { continue };
+            let field = match key {
                 b"VmRSS" => &mut memory.resident,
                 b"RssAnon" => &mut memory.anon,
                 b"VmSwap" => &mut memory.swapped,
                 b"VmLck" => &mut memory.locked,
                 _ => continue,
             };
-            let kib = line[colon + 1..].trim_ascii().strip_suffix(b" kB").and_then(parse_u64);
+            let kib = rest.trim_ascii().strip_suffix(b" kB").and_then(parse_u64);
             *field = kib.map(|kib| Bytes(kib.saturating_mul(1024)));
         }
         memory

@@ -188,7 +188,7 @@ fn is_blank(c: &u8) -> bool {
 
 fn trim_blanks_end(text: &[u8]) -> &[u8] {
     let end = text.iter().rposition(|c| !is_blank(c)).map_or(0, |last| last + 1);
-    &text[..end]
+    text.get(..end).unwrap_or_default()
 }
 
 fn is_zram(name: &OsStr) -> bool {

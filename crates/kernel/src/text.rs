@@ -30,11 +30,17 @@ pub(crate) fn for_each_key<'a>(mut text: &'a [u8], mut found: impl FnMut(&'a [u8
     }
 }
 
+/// The text before and after the first such byte. `None`: there is none.
+pub(crate) fn split_once(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let mut parts = text.splitn(2, |&c| c == separator);
+    Some((parts.next()?, parts.next()?))
+}
+
 /// The decimal number at the start of a line, after white space. A unit may follow the number.
 pub(crate) fn leading_u64(rest: &[u8]) -> Option<u64> {
     let rest = rest.trim_ascii_start();
     let end = rest.iter().position(|c| !c.is_ascii_digit()).unwrap_or(rest.len());
-    parse_u64(&rest[..end])
+    parse_u64(rest.get(..end)?)
 }
 
 /// Parses hexadecimal digits; anything else is `None` (`from_str_radix` alone would accept a sign).

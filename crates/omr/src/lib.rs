@@ -1,6 +1,8 @@
 //! `omr`: opportunistic memory reclaim for Linux. This is a library so that the generator of manual
 //! pages and completions can read the command line.
 
+#![deny(clippy::indexing_slicing)]
+
 mod bus;
 mod cli;
 mod commands;

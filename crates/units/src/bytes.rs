@@ -98,17 +98,19 @@ impl Sum for Bytes {
 /// Three significant digits and a binary unit: `1.43 GiB`, `12.0 MiB`, `312 KiB`, `17 B`.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-        let mut unit = 0;
+        const LARGER: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let mut name = "B";
         // In hundredths of the current unit, rounded half up.
         let mut hundredths = u128::from(self.0) * 100;
-        // From 999.5 on, which would print as "1000", the next unit is used.
-        while hundredths >= 99_950 && unit + 1 < UNITS.len() {
-            unit += 1;
+        for (unit, larger) in (1u32..).zip(LARGER) {
+            // From 999.5 on, which would print as "1000", the next unit is used.
+            if hundredths < 99_950 {
+                break;
+            }
+            name = larger;
             hundredths = (u128::from(self.0) * 100 + (1u128 << (10 * unit - 1))) >> (10 * unit);
         }
-        let name = UNITS[unit];
-        let text = if unit == 0 {
+        let text = if name == "B" {
             format!("{} {name}", self.0)
         } else if hundredths >= 9_995 {
             format!("{} {name}", (hundredths + 50) / 100)

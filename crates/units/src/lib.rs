@@ -4,6 +4,7 @@
 //!
 //! Everything here is a pure value: no I/O, no clock, no floating point.
 #![no_std]
+#![deny(clippy::indexing_slicing)]
 extern crate alloc;
 
 mod bytes;

@@ -96,8 +96,8 @@ impl BoundsFormat for OldBounds {
         for ((age, rise), spread) in OLD_AGES.iter().zip(self.least).zip(self.spread).rev() {
             least = least.saturating_add(rise);
             let bounds = Bounds { least: bytes(least), most: bytes(least.saturating_add(spread)) };
-            if let Some(place) = AGES.iter().position(|known| known == age) {
-                all[place] = Some(bounds);
+            if let Some((_, place)) = AGES.iter().zip(&mut all).find(|&(known, _)| known == age) {
+                *place = Some(bounds);
             }
         }
         all

@@ -38,6 +38,7 @@ pub struct Lists {
     length: usize,
 }
 
+#[expect(clippy::indexing_slicing, reason = "the length is at least 1 and at most that of the array")]
 impl Lists {
     /// The generations, oldest first. There is at least one.
     pub fn generations(&self) -> &[Generation] {
@@ -114,7 +115,7 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
         value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
         end += 1;
     }
-    let rest = &text[end..];
+    let rest = text.get(end..)?;
     (end > start && rest.first().is_none_or(|&c| c == b' ')).then_some((value, rest))
 }
 
@@ -144,9 +145,8 @@ impl Parser {
         visit: &mut impl FnMut(&[u8], Ids, &Lists) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, String> {
         while !text.is_empty() {
-            let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
-            let line = &text[..end];
-            text = text.get(end + 1..).unwrap_or_default();
+            let (line, rest) = text.split_at(memchr::memchr(b'\n', text).unwrap_or(text.len()));
+            text = rest.get(1..).unwrap_or_default();
             let parsed = Line::parse(line).ok_or_else(|| unknown(line))?;
             if !matches!(parsed, Line::Generation(_)) && self.finish(visit).is_break() {
                 return Ok(ControlFlow::Break(()));

@@ -93,7 +93,8 @@ impl Answer {
         let order = if cfg!(target_endian = "little") { b'l' } else { b'B' };
         let mut head = [0u8; 16];
         stream.read_exact(&mut head)?;
-        if head[0] != order {
+        let [byte_order, kind, ..] = head;
+        if byte_order != order {
             return Err(io::Error::other("an answer in the other byte order"));
         }
         let mut head = Cursor { bytes: &head, at: 4 };
@@ -103,12 +104,11 @@ impl Answer {
         let (Some(body), Some(fields)) = (body, fields) else {
             return Err(io::Error::other("an answer that is too long"));
         };
-        let kind = head.bytes[1];
         let mut rest = vec![0; fields.next_multiple_of(8) + body];
         stream.read_exact(&mut rest)?;
         let (header, body) = rest.split_at(fields.next_multiple_of(8));
         let mut answer = Answer { kind, reply_to: None, error: None, words: None };
-        let mut cursor = Cursor { bytes: &header[..fields], at: 0 };
+        let mut cursor = Cursor { bytes: header.get(..fields).unwrap_or_default(), at: 0 };
         while let Some((code, value)) = cursor.field() {
             match (code, value) {
                 (REPLY_SERIAL, Value::Number(number)) => answer.reply_to = Some(number),
@@ -143,7 +143,7 @@ impl Cursor<'_> {
     }
 
     fn byte(&mut self) -> Option<u8> {
-        self.take(1).map(|bytes| bytes[0])
+        self.take(1)?.first().copied()
     }
 
     fn number(&mut self) -> Option<u32> {

@@ -342,6 +342,8 @@ impl Child {
             .map(|word| CString::new(word.clone().into_vec()))
             .collect::<Result<_, _>>()
             .context("a word of the command has a NUL in it")?;
+        let (Some(name), Some(program)) = (command.first(), words.first()) else { bail!("no command") };
+        let program = program.as_ptr();
         let mut argv: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
         argv.push(std::ptr::null());
         let (gate_out, gate) = pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
@@ -358,7 +360,7 @@ impl Child {
                         libc::_exit(FAILED.into());
                     }
                     libc::sigprocmask(libc::SIG_SETMASK, &signals.before, std::ptr::null_mut());
-                    libc::execvp(argv[0], argv.as_ptr());
+                    libc::execvp(program, argv.as_ptr());
                     let errno = *libc::__errno_location();
                     libc::write(error_in.as_raw_fd(), (&raw const errno).cast(), size_of_val(&errno));
                     libc::_exit(CANNOT_RUN.into());
@@ -367,7 +369,7 @@ impl Child {
             }
         };
         let pid = u32::try_from(pid).map_err(|_| io::Error::last_os_error()).context("fork")?;
-        Ok(Child { pid, program: command[0].to_string_lossy().into_owned(), gate, error })
+        Ok(Child { pid, program: name.to_string_lossy().into_owned(), gate, error })
     }
 
     /// Ends the process before the command begins.

@@ -155,7 +155,9 @@ pub fn follow(root: &Path, sources: &[Source], receiver: &mut dyn StatementRecei
         match seen.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok((index, news)) => {
                 is_news = sources.get(index) == Some(&Source::Presence);
-                known[index] = news;
+                if let Some(told) = known.get_mut(index) {
+                    *told = news;
+                }
             }
             Err(RecvTimeoutError::Timeout) => {}
             // The senders never end.
@@ -193,9 +195,9 @@ fn pass_on(
     if sources.iter().any(|source| *source != Source::Presence) {
         receiver.replace(statements)?;
     }
-    match sources.iter().position(|source| *source == Source::Presence) {
-        Some(index) => {
-            let looked = known[index].presence.as_ref();
+    match sources.iter().zip(known).find(|(source, _)| **source == Source::Presence) {
+        Some((_, told)) => {
+            let looked = told.presence.as_ref();
             receiver.replace_presence(looked.map(tell::Looked::now), looked.and_then(|looked| looked.hibernates))
         }
         None => Ok(()),

@@ -87,9 +87,9 @@ impl Sway {
     fn read(&mut self) -> Result<(u32, Vec<u8>)> {
         let mut head = [0; 14];
         self.stream.read_exact(&mut head).context("sway has gone")?;
-        let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let (length, kind) = (number(6), number(10));
-        if &head[..6] != MAGIC || length > LONGEST {
+        let [magic @ .., l0, l1, l2, l3, k0, k1, k2, k3] = head;
+        let (length, kind) = (u32::from_ne_bytes([l0, l1, l2, l3]), u32::from_ne_bytes([k0, k1, k2, k3]));
+        if magic != *MAGIC || length > LONGEST {
             bail!("sway answers with something else than its protocol");
         }
         // Memory for what comes, and not for what was announced.

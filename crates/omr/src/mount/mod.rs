@@ -246,7 +246,7 @@ impl Mirror {
         let mut rest = body.get(size_of::<fuse_batch_forget_in>()..).unwrap_or_default();
         while let Some(one) = argument::<fuse_forget_one>(rest) {
             self.forget(one.nodeid, one.nlookup);
-            rest = &rest[size_of::<fuse_forget_one>()..];
+            rest = rest.get(size_of::<fuse_forget_one>()..).unwrap_or_default();
         }
     }
 
@@ -301,7 +301,7 @@ impl Mirror {
         let text = format!("{}\n", self.attempts.freed(known.id).0);
         let from = usize::try_from(asked.offset).unwrap_or(usize::MAX).min(text.len());
         let to = from.saturating_add(asked.size as usize).min(text.len());
-        Ok(Answer::Body(text.as_bytes()[from..to].to_vec()))
+        Ok(Answer::Body(text.as_bytes().get(from..to).unwrap_or_default().to_vec()))
     }
 
     fn write(&mut self, header: &fuse_in_header, body: &[u8]) -> Result<Answer, Errno> {

@@ -90,8 +90,10 @@ fn read(root: &Path, args: &Args) -> Result<Vec<Group>> {
     if all {
         // In the order of paths a group below another one comes right behind it.
         let paths: Vec<Rc<Path>> = samples.keys().cloned().collect();
-        for pair in paths.windows(2).filter(|pair| pair[1].starts_with(&pair[0])) {
-            samples.remove(&pair[0]);
+        for (path, next) in paths.iter().zip(paths.iter().skip(1)) {
+            if next.starts_with(path) {
+                samples.remove(path);
+            }
         }
     }
     let guard = guard(args);
@@ -272,7 +274,7 @@ fn describe(group: &Group, args: &Args) -> String {
 }
 
 fn table(groups: &[Group], args: &Args) -> String {
-    let shown = &groups[..groups.len().min(ROWS)];
+    let shown = groups.get(..ROWS).unwrap_or(groups);
     let width = shown.iter().map(|group| name(group).chars().count()).max().unwrap_or(0).clamp(5, 48);
     let mut text = format!(
         "{:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  HISTORY",

@@ -529,9 +529,9 @@ fn tiers(facts: &Facts) -> Option<Check> {
                 row(Works::No, format!("{} nodes of the same speed", nodes.with_memory.len())).fix("not needed"),
             );
         }
-        tiers => {
-            let slower: Vec<String> = tiers[1..].iter().map(|tier| format!("then node {}", listed(tier))).collect();
-            format!("fast: node {}, {}", listed(&tiers[0]), slower.join(", "))
+        [fastest, slower @ ..] => {
+            let slower: Vec<String> = slower.iter().map(|tier| format!("then node {}", listed(tier))).collect();
+            format!("fast: node {}, {}", listed(fastest), slower.join(", "))
         }
     };
     Some(match nodes.demotion {

@@ -150,8 +150,8 @@ impl Column {
         match self {
             Column::Text(_) => None,
             Column::Time(number) | Column::Number(number) => number(row),
-            Column::Idle(index, side) => side.of(row.idle()?.bounds[*index]?),
-            Column::Promoted(index, side) => side.of(row.whole()?.promotions.as_ref()?.bounds[*index]),
+            Column::Idle(index, side) => side.of((*row.idle()?.bounds.get(*index)?)?),
+            Column::Promoted(index, side) => side.of(*row.whole()?.promotions.as_ref()?.bounds.get(*index)?),
         }
     }
 }
