@@ -459,13 +459,13 @@ fn payload(bytes: &[u8]) -> Result<&[u8], &'static str> {
 #[cfg(any(test, feature = "testing"))]
 pub fn mend_checksums(bytes: &mut [u8]) {
     let mut at = bytes.iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| end + 1);
-    while let Some(head) = bytes.get(at..at + HEAD) {
-        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        let begin = at + HEAD;
-        let Some(frame) = bytes.get(begin..begin.saturating_add(length)) else { return };
-        let checksum = crc32fast::hash(frame).to_le_bytes();
-        bytes[at + 4..begin].copy_from_slice(&checksum);
-        at = begin + length;
+    while let Some(rest) = bytes.get_mut(at..)
+        && let Some((length, rest)) = rest.split_first_chunk_mut::<4>()
+        && let Some((checksum, rest)) = rest.split_first_chunk_mut::<4>()
+        && let Some(frame) = rest.get(..u32::from_le_bytes(*length) as usize)
+    {
+        *checksum = crc32fast::hash(frame).to_le_bytes();
+        at += HEAD + frame.len();
     }
 }
 
