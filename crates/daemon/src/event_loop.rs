@@ -69,7 +69,7 @@ impl EventLoop {
             sources.add_fd(Event::Stall, trigger.as_fd(), PollFlags::PRI);
         }
         sources.add(Event::Worker, &daemon.work);
-        if let Some(changes) = daemon.world.tree.changes().filter(|_| daemon.world.may_collect()) {
+        if let Some(changes) = daemon.world.tree.changes().filter(|_| daemon.world.collecting.may_go_on()) {
             sources.add_fd(Event::Attributes, changes, PollFlags::IN);
         }
         sources.add(Event::Tick, &self.tick);
@@ -102,9 +102,13 @@ impl EventLoop {
     /// A client is ready: it sends a request, or takes its answer.
     fn serve(&mut self, client: usize) {
         let now = self.daemon.host.now();
-        let Some((request, peer)) = self.server.request(client, now) else { return };
         let clock = Arc::clone(&self.daemon.host.kernel.clock);
         let before = clock.thread_cpu();
+        let Some((request, peer)) = self.server.request(client, now) else {
+            // A line that is no request costs its user as much as one.
+            self.server.spent(client, clock.thread_cpu().saturating_sub(before));
+            return;
+        };
         let value = match request {
             Request::Hold { statements } => self.daemon.allowed_statements(&statements, peer).map(|(own, refused)| {
                 self.server.keep(client, own);
