@@ -41,7 +41,10 @@ const MOST_CLIENTS: usize = 16;
 /// Of them, clients of one user who may only ask.
 const MOST_OF_A_USER: usize = 4;
 /// New clients between two ticks. Each costs 0.1 ms on a slow CPU, which nobody is charged with.
-const MOST_NEW: usize = 64;
+const MOST_NEW: usize = 32;
+/// Connections that wait for the daemon; whoever connects meanwhile waits in connect(2). They are taken
+/// in the order in which they came, so root waits for no more than these.
+const BACKLOG: i32 = 16;
 /// New clients in one turn of the loop.
 const MOST_AT_ONCE: usize = 16;
 /// CPU time that a user who may only ask gets in each second for what this user sends.
@@ -177,6 +180,8 @@ impl Server {
         rustix::process::umask(before);
         let listener = listener.with_context(|| format!("listen on {}", path.display()))?;
         listener.set_nonblocking(true)?;
+        // The standard library's queue is so long that those behind a flood would wait for minutes.
+        rustix::net::listen(&listener, BACKLOG)?;
         let mode = if group.is_some() { 0o660 } else { 0o600 };
         // omr.service runs in the group, so its socket is in it, and its filter has no chown.
         if let Some(group) = group
@@ -474,6 +479,25 @@ mod tests {
         assert_eq!(counts, [3, 4, 4, 4, 0, 1], "the one silent for longest has gone");
         let (_dir, server, _streams) = with_clients(&[(0, Right::Control, 16), (1000, Right::Read, 1)]);
         assert_eq!((count(&server, 0), count(&server, 1000)), (16, 0));
+    }
+
+    #[test]
+    fn a_flood_of_connections_leaves_no_long_queue_before_root() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+        let (dir, mut server, _) = with_clients(&[]);
+        let address = SocketAddrUnix::new(paths::socket(dir.path())).expect("an address");
+        let queue = || {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
+            connect(&socket, &address).ok().map(|()| socket)
+        };
+        let waiting: Vec<_> = std::iter::repeat_with(queue).take(1000).map_while(|queued| queued).collect();
+        let most = usize::try_from(BACKLOG).expect("a number") + 1;
+        assert_eq!(waiting.len(), most, "the others wait in connect(2)");
+        // One turn of the loop takes nearly all of them.
+        server.accept(Monotonic(1));
+        assert!(queue().is_some());
+        assert!(server.clients.len() > MOST_OF_A_USER);
     }
 
     #[test]
