@@ -153,12 +153,16 @@ def parsed(log: str) -> list[list[float]]:
     samples = []
     for text in log.split("sample ")[1:]:
         first, *lines = text.splitlines()
-        uptime, cpu_us, descriptors = (float(word) for word in first.split())
         found = [line.split() for line in lines]
+        sizes = [float(words[0]) for words in found if words[0].isdigit()]
+        if len(sizes) < 2:
+            # Before the first sweep there is no ledger; and the last sample may be half written.
+            continue
+        history, ledger = sizes
+        uptime, cpu_us, descriptors = (float(word) for word in first.split())
         # The first process status is that of the main thread, which is among the threads again.
         resident_kib = float(next(words[1] for words in found if words[0] == "VmRSS:"))
         switches = [float(words[1]) for words in found if words[0] == "voluntary_ctxt_switches:"][1:]
-        history, ledger = (float(words[0]) for words in found if words[0].isdigit())
         hours, resident_mib = round(uptime / 3600, 4), round(resident_kib / 1024, 3)
         samples.append([hours, resident_mib, sum(switches), descriptors, history, ledger, round(cpu_us / 1e6, 3)])
     return samples
