@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults golden vm kernel vm-kernel bench bench-full bench-% deb reproducible install uninstall clean
+.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults golden vm kernel vm-kernel bench bench-full bench-% soak deb reproducible install uninstall clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ bench-full: setup ## Hibernation as in the seed: 8 GiB, 100 MB/s, image_size def
 
 bench-%: setup ## Run one scenario; lab/run lists them
 	lab/run $*
+
+soak: setup ## Run the daemon for six hours of a guest's clock: nothing may grow (20 minutes)
+	lab/run soak
 
 deb: setup ## Build the Debian package: target/debian/*.deb
 	packaging/build-deb.sh

@@ -22,10 +22,11 @@ from .machine import (
     accelerator,
     hibernation_figures,
 )
-from .qemu import KVM, MIB, TCG, Accelerator, Disk, Hardware, Node, Swap, SwapFile, Zram
+from .qemu import COUNTED, KVM, MIB, TCG, Accelerator, Disk, Hardware, Node, Swap, SwapFile, Zram
 
 __all__ = [
     "BOOT_TIMEOUT",
+    "COUNTED",
     "KVM",
     "MIB",
     "TCG",

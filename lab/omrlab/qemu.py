@@ -65,6 +65,13 @@ class Accelerator:
 # TCG's cmpxchg16b with several threads has caused oopses in 6.12's slab allocator. Without that
 # instruction the kernel takes another path.
 TCG = Accelerator("tcg", ("-accel", "tcg,thread=multi", "-cpu", "max,-cx16"))
+# The guest's clock counts instructions, 1 ns each, and jumps over idle time. So no other process
+# of the host makes the guest late, and six idle hours take a minute. All CPUs share one thread of
+# the host. A disk of limited speed goes by the host's clock, so swap is zram.
+COUNTED = Accelerator(
+    "tcg-icount",
+    ("-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-icount", "shift=0,sleep=off", "-rtc", "clock=vm"),
+)
 KVM = Accelerator("kvm", ("-accel", "kvm", "-cpu", "host"))
 
 

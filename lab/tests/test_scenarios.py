@@ -8,7 +8,7 @@ import pytest
 from omrlab import desktop, packages
 from omrlab.guest import MIB
 from omrlab.report import reached
-from omrlab.scenarios import advise, footprint, hibernate_seed, hint
+from omrlab.scenarios import advise, footprint, hibernate_seed, hint, soak
 from omrlab.scenarios.app_switch import AppSwitch
 from omrlab.scenarios.burst import Burst
 from omrlab.scenarios.cold_age import ColdAge
@@ -531,3 +531,26 @@ def test_the_kernels_files_are_read_by_group() -> None:
     text += "          7       1234      10 0 \n          8       234      10 0 \n"
     assert youngest(text) == {"/": 4, "/load/zipf": 8}
     assert came_back("anon 5\nworkingset_refault_anon 3\nworkingset_refault_file 2\npgfault 9\n") == 5 * 4096
+
+
+def soaked(leak_kib: int) -> soak.Run:
+    """Three hours of samples as the guest writes them; memory grows by this much in each minute."""
+    log = "".join(
+        f"sample {60 * minute}.0 {1000 * minute} 20\nVmRSS:\t{3000 + leak_kib * minute} kB\n"
+        f"voluntary_ctxt_switches:\t{40 * minute}\nvoluntary_ctxt_switches:\t{40 * minute}\n"
+        f"voluntary_ctxt_switches:\t{20 * minute}\n256\t/var/lib/omr/history\n8\t/var/lib/omr/ledger.jsonl\n"
+        for minute in range(1, 181)
+    )
+    return {"samples": soak.parsed(log), "sweeps": 200, "groups": 3780, "sleeps": 18, "log": ""}
+
+
+def test_a_leak_is_a_slope_and_a_daemon_that_stays_the_same_has_none(tmp_path: Path) -> None:
+    still, leaking = soak.metrics([soaked(0)]), soak.metrics([soaked(1)])
+    slopes = [name for name in still if name.endswith("_slope")]
+    assert len(slopes) == 4 and all(abs(still[name].value) < 0.1 for name in slopes), still
+    # 60 KiB an hour of 3 MiB.
+    assert 1.5 < leaking["resident_slope"].value < 2.5 and leaking["resident_slope"].goal == "<= 1"
+    # The main thread and another one.
+    assert still["wakeups_per_s"].value == pytest.approx(1.0, rel=0.01)
+    assert still["cpu_pct"].value == pytest.approx(100 * 0.001 / 60, rel=0.01)
+    assert soak.draw(soaked(1), tmp_path).keys() == {"soak.png"} and (tmp_path / "soak.png").exists()

@@ -103,7 +103,7 @@ impl Daemon {
     pub fn tick(&mut self) {
         let now = self.host.now();
         let cpu = self.host.kernel.clock.thread_cpu();
-        self.world.allow_collecting();
+        self.world.collecting.tick();
         let freed = self.work.progress().freed;
         let effects = self.preparation.check_deadline(&self.host, &mut self.mind.state, now, freed);
         self.carry_out(effects);
@@ -257,7 +257,7 @@ impl Daemon {
                 self.scan_processes();
             }
         }
-        self.world.collected(self.host.kernel.clock.thread_cpu().saturating_sub(cpu));
+        self.world.collecting.add(self.host.kernel.clock.thread_cpu().saturating_sub(cpu));
     }
 
     /// These groups changed their class. Those that are not in the background lose no more memory.

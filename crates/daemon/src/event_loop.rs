@@ -70,7 +70,7 @@ impl EventLoop {
             sources.add_fd(Event::Stall, trigger.as_fd(), PollFlags::PRI);
         }
         sources.add(Event::Worker, &daemon.work);
-        if let Some(changes) = daemon.world.tree.changes().filter(|_| daemon.world.may_collect()) {
+        if let Some(changes) = daemon.world.tree.changes().filter(|_| daemon.world.collecting.may_go_on()) {
             sources.add_fd(Event::Attributes, changes, PollFlags::IN);
         }
         sources.add(Event::Tick, &self.tick);
@@ -104,9 +104,13 @@ impl EventLoop {
 /// A client is ready: it sends a request, or takes its answer.
 pub fn serve(daemon: &mut Daemon, server: &mut Server, client: usize) {
     let now = daemon.host.now();
-    let Some((request, peer)) = server.request(client, now) else { return };
     let clock = Arc::clone(&daemon.host.kernel.clock);
     let before = clock.thread_cpu();
+    let Some((request, peer)) = server.request(client, now) else {
+        // A line that is no request costs its user as much as one.
+        server.spent(client, clock.thread_cpu().saturating_sub(before));
+        return;
+    };
     let value = match request {
         Request::Hold { statements } => daemon.allowed_statements(&statements, peer).map(|(own, refused)| {
             server.keep(client, own);

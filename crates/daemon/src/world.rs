@@ -23,9 +23,34 @@ const SCAN_SHARE: u32 = 200;
 /// Foreground work must be noticed in time during a sweep. A scan that takes longer than this, of
 /// thousands of groups, waits until the sweep has ended; the swept group is read each second.
 const LONGEST_SCAN: Duration = Duration::from_millis(10);
-/// CPU time in each tick for changed attributes. Any user can change attributes without end; the
-/// rest waits for the next tick.
-const LONGEST_COLLECTING: Duration = Duration::from_millis(5);
+/// CPU time that each tick adds for changed attributes. Any user can change attributes without end.
+const COLLECTING: Duration = Duration::from_millis(3);
+/// As much may be owed before changes wait for the next ticks: a switch between applications is no
+/// storm.
+const COLLECTING_BURST: Duration = Duration::from_millis(15);
+/// Costs beyond this are forgiven: nobody's change waits for more than six ticks.
+const MOST_COLLECTING: Duration = Duration::from_millis(30);
+
+/// CPU time that changed attributes have cost, as far as no tick has made up for it.
+#[derive(Debug, Default)]
+pub struct Collecting(Duration);
+
+impl Collecting {
+    /// A new tick: there is CPU time again, unless one look has cost more than its share.
+    pub fn tick(&mut self) {
+        self.0 = self.0.min(MOST_COLLECTING).saturating_sub(COLLECTING);
+    }
+
+    /// Returns true if there is CPU time left in this tick.
+    pub fn may_go_on(&self) -> bool {
+        self.0 < COLLECTING_BURST
+    }
+
+    /// Adds the CPU time of one look.
+    pub fn add(&mut self, took: Duration) {
+        self.0 += took;
+    }
+}
 
 /// All groups, their classes, and the CPU time of each class.
 pub struct World {
@@ -42,7 +67,8 @@ pub struct World {
     /// The minimum age of memory in groups for which no rule says one.
     without_rule: MinAge,
     scan_took: Duration,
-    collecting_took: Duration,
+    /// CPU time for changed attributes.
+    pub collecting: Collecting,
 }
 
 impl World {
@@ -58,7 +84,7 @@ impl World {
             next_scan: Monotonic(0),
             without_rule: without_rule(settings),
             scan_took: Duration::ZERO,
-            collecting_took: Duration::ZERO,
+            collecting: Collecting::default(),
         }
     }
 
@@ -106,21 +132,6 @@ impl World {
         }
     }
 
-    /// A new tick: there is CPU time again for changed attributes.
-    pub fn allow_collecting(&mut self) {
-        self.collecting_took = Duration::ZERO;
-    }
-
-    /// Returns true if there is CPU time left in this tick for changed attributes.
-    pub fn may_collect(&self) -> bool {
-        self.collecting_took < LONGEST_COLLECTING
-    }
-
-    /// Adds CPU time that changed attributes have cost.
-    pub fn collected(&mut self, took: Duration) {
-        self.collecting_took += took;
-    }
-
     /// Reads changed attributes. Returns the groups whose class changed.
     pub fn collect_changes(&mut self, host: &Host) -> Vec<GroupId> {
         self.tree.collect_changes(&host.kernel, &self.classifier).unwrap_or_else(|err| {
@@ -149,13 +160,22 @@ impl World {
         self.tree.nodes().iter().filter_map(refaults).collect()
     }
 
-    /// The groups of these that are not in the background.
+    /// The topmost groups of these that are not in the background. What is below them is spared with
+    /// them.
     pub fn not_background(&self, ids: &[GroupId]) -> Vec<SparedGroup> {
-        let spared = |id: &GroupId| {
-            let assignment = self.tree.assignment(self.node(*id)?)?;
-            SparedGroup::new(self.tree.path(*id)?, assignment)
-        };
-        ids.iter().filter_map(spared).collect()
+        let ids: HashSet<GroupId> = ids.iter().copied().collect();
+        let nodes = self.tree.nodes();
+        let mut is_spared = vec![false; nodes.len()];
+        let mut topmost = Vec::new();
+        for (index, node) in nodes.iter().enumerate().filter(|(_, node)| ids.contains(&node.id)) {
+            let Some(assignment) = self.tree.assignment(node) else { continue };
+            let is_below_one = is_spared[node.parent as usize];
+            is_spared[index] = assignment.class != Class::Background;
+            if is_spared[index] && !is_below_one {
+                topmost.extend(SparedGroup::new(self.tree.path_at(index), assignment));
+            }
+        }
+        topmost
     }
 
     /// After a sweep of a group: its size and refaults as they are now.
@@ -195,5 +215,39 @@ fn without_rule(settings: &Settings) -> MinAge {
     match settings.config.goal {
         Goal::Auto => MinAge::Learned,
         Goal::Free | Goal::Hibernate => MinAge::Any,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_at_attributes_that_took_long_is_paid_for_by_the_next_ticks() {
+        let mut collecting = Collecting::default();
+        let ms = Duration::from_millis;
+        collecting.add(ms(14));
+        assert!(collecting.may_go_on());
+        collecting.add(ms(3));
+        assert!(!collecting.may_go_on());
+        collecting.tick();
+        assert!(collecting.may_go_on());
+        // A look takes 15 ms, so there is one in five ticks.
+        let mut looks = 0;
+        for _ in 0..500 {
+            collecting.tick();
+            if collecting.may_go_on() {
+                collecting.add(ms(15));
+                looks += 1;
+            }
+        }
+        assert!((99..=102).contains(&looks), "{looks}");
+        // Nobody waits for long after the longest.
+        collecting.add(ms(10_000));
+        let waits = (1..).find(|_| {
+            collecting.tick();
+            collecting.may_go_on()
+        });
+        assert_eq!(waits, Some(6));
     }
 }

@@ -3,12 +3,14 @@
 //!
 //! Every load prints JSON lines on its standard output. Times are nanoseconds of `CLOCK_MONOTONIC`.
 
+mod adversary;
 mod advise;
 mod agent;
 mod amount;
 mod app;
 mod attribute;
 mod burst;
+mod claim;
 mod clock;
 mod footprint;
 mod frame;
@@ -86,6 +88,10 @@ enum Command {
     Attribute(attribute::Args),
     /// Writes to a file once, and prints how long that took and how soon a signal ended it
     Write(write::Args),
+    /// Plays a user without rights who makes as much as the kernel allows
+    Adversary(adversary::Args),
+    /// Keeps telling omr's daemon that a group of this user is in the foreground
+    Claim(claim::Args),
     /// Hibernates, and prints the clocks from before and after
     Hibernate(hibernate::Args),
     /// Prints memory figures at an interval
@@ -119,6 +125,8 @@ fn main() -> Result<ExitCode> {
         Command::ByHand(args) => reclaim::by_hand(&args)?,
         Command::Attribute(args) => attribute::set(&args)?,
         Command::Write(args) => write::run(&args)?,
+        Command::Adversary(args) => adversary::run(&args)?,
+        Command::Claim(args) => claim::run(&args)?,
         Command::Hibernate(args) => hibernate::run(&args)?,
         Command::Record(args) => record::run(&args)?,
         Command::Tree { groups } => println!("{}", FakeRoot::scaled_tree(groups).keep().display()),

@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// Run as this user, without privileges
     #[arg(long)]
     uid: Option<u32>,
+    /// The group of that user
+    #[arg(long, requires = "uid")]
+    gid: Option<u32>,
     /// The command and its arguments
     #[arg(required = true, last = true)]
     command: Vec<String>,
@@ -27,7 +30,7 @@ pub(crate) fn exec(args: &Args) -> Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(rest);
     if let Some(uid) = args.uid {
-        command.uid(uid).gid(uid);
+        command.uid(uid).gid(args.gid.unwrap_or(uid));
     }
     Err(command.exec()).with_context(|| program.clone())
 }

@@ -1,15 +1,19 @@
 //! A burst of CPU work that prints the time when it began. It measures how soon other work makes
 //! room.
 
+use std::fs;
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::json;
 
+use crate::amount::Amount;
 use crate::clock;
 use crate::pattern;
+use crate::place;
 use crate::signals::Signals;
 
 #[derive(clap::Args)]
@@ -29,7 +33,16 @@ pub(crate) struct Args {
     /// Longest time between two of these bursts
     #[arg(long, value_parser = clock::parse_span, default_value = "9s")]
     gap_max: Duration,
+    /// One burst, as soon as this group has memory in swap, instead of one for each SIGUSR1
+    #[arg(long, value_name = "GROUP", conflicts_with = "times")]
+    when_swapped: Option<PathBuf>,
+    /// The amount of it
+    #[arg(long, default_value = "8M", value_name = "AMOUNT")]
+    swapped: Amount,
 }
+
+/// How often the group's swap is read. Each time is work, too.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Makes one burst after another. The process runs already, so no fork or exec is measured.
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -41,6 +54,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             spin(args)?;
         }
         return Ok(());
+    }
+    if let Some(group) = &args.when_swapped {
+        let (path, amount) = (place::directory(group).join("memory.swap.current"), args.swapped.bytes()?);
+        while fs::read_to_string(&path)?.trim().parse::<u64>()? < amount {
+            clock::sleep(LOOK);
+        }
+        return spin(args);
     }
     loop {
         match signals.wait(None)? {

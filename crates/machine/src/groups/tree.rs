@@ -3,7 +3,7 @@
 //! The tree is kept between scans: counters change all the time; names, classes and limits seldom
 //! do.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -36,6 +36,8 @@ const WATCHED_OF_A_USER: usize = 256;
 #[derive(Debug)]
 struct CachedGroup {
     name: Box<OsStr>,
+    /// As they were last read: a change of a group above it changes its class, and not these.
+    attributes: Attributes,
     assignment: Assignment,
     /// The larger one of `memory.min` and `memory.low`.
     protection: Option<Limit>,
@@ -127,9 +129,11 @@ impl Visit for Scan<'_> {
             }
             let above = parent.map(|parent| tree.nodes[parent].id);
             let may_watch = may_watch(owner, index, users_top);
-            let assignment = tree.classify(self.classifier, dir, id, above, may_watch);
+            let attributes = tree.read_attributes(dir, id, may_watch);
+            let assignment = tree.classify(self.classifier, id, above, &attributes);
             let protection = memcg::read_protection(dir, &mut tree.buffer).ok();
-            tree.known.insert(id, CachedGroup { name: name.into(), assignment, protection, seen: tree.scan });
+            let name = name.into();
+            tree.known.insert(id, CachedGroup { name, attributes, assignment, protection, seen: tree.scan });
         } else if let Some(known) = tree.known.get_mut(&id) {
             known.seen = tree.scan;
         }
@@ -223,23 +227,26 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the assignment of the group at `self.path`, from its xattrs as they are now.
-    fn classify(
-        &mut self,
-        classifier: &Classifier,
-        dir: &Dir,
-        id: GroupId,
-        parent: Option<GroupId>,
-        may_watch: bool,
-    ) -> Assignment {
+    /// Reads the xattrs of a group as they are now.
+    fn read_attributes(&mut self, dir: &Dir, id: GroupId, may_watch: bool) -> Attributes {
         // The watch comes first: a change in between is then read twice instead of being missed.
         if may_watch {
             self.watch(dir, id);
         }
-        let attributes = Attributes::read(dir);
+        Attributes::read(dir)
+    }
+
+    /// Returns the assignment of the group at `self.path` with these xattrs.
+    fn classify(
+        &self,
+        classifier: &Classifier,
+        id: GroupId,
+        parent: Option<GroupId>,
+        attributes: &Attributes,
+    ) -> Assignment {
         let none = Assignment::default();
         let above = parent.and_then(|parent| self.known.get(&parent)).map_or(&none, |known| &known.assignment);
-        let mut assignment = classifier.assign(&self.path, above, &attributes);
+        let mut assignment = classifier.assign(&self.path, above, attributes);
         if let Some((word, of)) = self.statements.get(&id) {
             assignment.apply_statement(*word, *of);
         }
@@ -284,8 +291,8 @@ impl Tree {
         self.watches.as_ref().map(|watches| watches.as_fd())
     }
 
-    /// Reads the xattrs of watched groups that changed since the last scan, and of all groups below
-    /// them. Returns the groups whose assignment changed.
+    /// Reads the xattrs of watched groups that changed since the last scan. Returns the groups whose
+    /// assignment changed: these, and groups below them.
     pub fn collect_changes(&mut self, kernel: &Kernel, classifier: &Classifier) -> Result<Vec<GroupId>> {
         let Some(changed) = self.watches.as_mut().map(Watches::read) else { return Ok(Vec::new()) };
         if changed.lost {
@@ -296,32 +303,43 @@ impl Tree {
         self.refresh(kernel, classifier, &changed.groups)
     }
 
-    /// Classifies these groups and all groups below them again. Returns the groups whose assignment
-    /// changed.
+    /// Reads the xattrs of these groups, and classifies them and all groups below them again. Those
+    /// below cost no system call, and none is looked at whose parent stays as it is: a user can have
+    /// a thousand of them, and change a group above them all the time. Returns the groups whose
+    /// assignment changed.
     fn refresh(&mut self, kernel: &Kernel, classifier: &Classifier, ids: &[GroupId]) -> Result<Vec<GroupId>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let root = kernel.cgroup()?;
+        let ids: HashSet<GroupId> = ids.iter().copied().collect();
         let mut reassigned = Vec::new();
-        let mut touched = vec![false; self.nodes.len()];
+        let mut changed = vec![false; self.nodes.len()];
         for index in 0..self.nodes.len() {
             let Node { id, parent, users_top, .. } = self.nodes[index];
             let parent = parent as usize;
-            touched[index] = touched[parent] || ids.contains(&id);
-            if !touched[index] {
+            let is_one = ids.contains(&id);
+            if !is_one && !changed[parent] {
                 continue;
             }
             self.path = self.path_at(index);
-            // The next scan removes a group that is gone.
-            let Some(group) = Group::open(root, &self.path).ok().filter(|group| group.id() == id) else { continue };
+            if is_one {
+                // The next scan removes a group that is gone.
+                let Some(group) = Group::open(root, &self.path).ok().filter(|group| group.id() == id) else { continue };
+                let may_watch = group.dir().owner().is_ok_and(|owner| may_watch(owner, index, users_top));
+                let attributes = self.read_attributes(group.dir(), id, may_watch);
+                if let Some(known) = self.known.get_mut(&id) {
+                    known.attributes = attributes;
+                }
+            }
             let above = (parent != index).then(|| self.nodes[parent].id);
-            let may_watch = group.dir().owner().is_ok_and(|owner| may_watch(owner, index, users_top));
-            let assignment = self.classify(classifier, group.dir(), id, above, may_watch);
-            if let Some(known) = self.known.get_mut(&id)
-                && known.assignment != assignment
+            let Some(known) = self.known.get(&id) else { continue };
+            let assignment = self.classify(classifier, id, above, &known.attributes);
+            if known.assignment != assignment
+                && let Some(known) = self.known.get_mut(&id)
             {
                 known.assignment = assignment;
+                changed[index] = true;
                 reassigned.push(id);
             }
         }
@@ -481,4 +499,62 @@ fn cold_only(age: MinAge) -> Option<ColdOnly> {
         MinAge::Learned => Step::MOST.age(),
     };
     Some(ColdOnly { min_age, cold: ColdAmount::NotYet, learned: age == MinAge::Learned, threshold: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::chown;
+    use std::time::Instant;
+
+    use omr_testkit::FakeRoot;
+    use rustix::fs::{XattrFlags, fsetxattr};
+
+    use super::*;
+
+    const TOP: &str = "user@1000.service";
+
+    fn class(tree: &Tree, path: &str) -> Option<Class> {
+        let node = tree.find(Path::new(path))?;
+        Some(tree.assignment(node)?.class)
+    }
+
+    /// A user can have a thousand groups below one, and change its attribute 200 times a second.
+    #[test]
+    fn a_change_reaches_the_groups_below_without_opening_them() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("not root: the groups cannot be given to a user, and only such are watched");
+            return;
+        }
+        let root = FakeRoot::new();
+        for group in ["", "/app.slice", "/app.slice/app.scope", "/other"] {
+            let path = format!("sys/fs/cgroup/{TOP}{group}");
+            root.write(format!("{path}/memory.current"), "4096\n");
+            chown(root.resolve(&path), Some(1000), None).expect("chown");
+        }
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let classifier = Classifier::new(&omr_config::rules(""), Path::new("omr"));
+        let mut tree = Tree::default();
+        tree.watch_attributes();
+        tree.scan(&kernel, &classifier, false).expect("a scan");
+        let paths = [TOP, "user@1000.service/app.slice", "user@1000.service/app.slice/app.scope"];
+        assert_eq!(paths.map(|path| class(&tree, path)), [Some(Class::Background); 3]);
+        let slice = File::open(root.resolve(format!("sys/fs/cgroup/{}", paths[1]))).expect("a directory");
+        // What cannot be opened any more was not opened.
+        std::fs::remove_dir_all(root.resolve(format!("sys/fs/cgroup/{}", paths[2]))).expect("removed");
+        fsetxattr(&slice, "user.omr.class", b"foreground", XattrFlags::empty()).expect("an attribute");
+        let began = Instant::now();
+        let mut changed = Vec::new();
+        while changed.is_empty() && began.elapsed() < Duration::from_secs(10) {
+            changed = tree.collect_changes(&kernel, &classifier).expect("changes");
+        }
+        let ids = paths.map(|path| tree.find(Path::new(path)).map(|node| node.id).expect("a node"));
+        assert_eq!(changed, ids[1..]);
+        assert_eq!(
+            paths.map(|path| class(&tree, path).expect("a class")),
+            [Class::Background, Class::Foreground, Class::Foreground]
+        );
+        // The control: beside the group nothing has changed.
+        assert_eq!(class(&tree, "user@1000.service/other"), Some(Class::Background));
+    }
 }
