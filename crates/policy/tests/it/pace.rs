@@ -399,3 +399,39 @@ fn a_write_that_moves_memory_to_a_slower_node_is_not_in_vain() {
         assert_eq!(pace.freed(), Bytes::ZERO);
     }
 }
+
+#[test]
+fn each_end_has_words_of_its_own_and_some_are_failures() {
+    let ends = [
+        End::Complete,
+        End::Floor,
+        End::Futile,
+        End::Stopped,
+        End::Timeout,
+        End::SwapFloor,
+        End::WriteBudget,
+        End::NoMoreCold,
+        End::NotAged,
+        End::NotSeen,
+        End::Gone,
+        End::Denied,
+        End::Unsupported,
+        End::Failed,
+    ];
+    let words: std::collections::BTreeSet<&str> = ends.map(End::words).into();
+    assert!(words.len() == ends.len() && words.iter().all(|words| words.len() > 3), "{words:?}");
+    // An administrator can do something about these.
+    let failures: Vec<End> = ends.into_iter().filter(|end| end.is_failure()).collect();
+    assert_eq!(failures, [End::Denied, End::Unsupported, End::Failed]);
+}
+
+#[test]
+fn a_job_knows_how_much_it_has_freed() {
+    let mut pace = Pace::new(job(100));
+    assert_eq!(pace.freed(), Bytes::ZERO);
+    for freed in [1, 2] {
+        write(&mut pace, &seen(200));
+        pace.wrote(Bytes::mib(freed), MS, false);
+    }
+    assert_eq!(pace.freed(), Bytes::mib(3));
+}

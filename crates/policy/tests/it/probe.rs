@@ -109,6 +109,26 @@ fn a_slow_device_allows_less_and_a_small_group_has_a_readahead_free() {
 }
 
 #[test]
+fn half_of_a_group_stays_and_a_smaller_step_than_the_smallest_is_not_taken() {
+    let ready = |out| {
+        let mut probe = Probe::new(at(0));
+        watch(&mut probe, 500, 570, 0);
+        probe.begin(at(0), Bytes::mib(out));
+        probe
+    };
+    let size = 100;
+    let answer = |out| ready(out).look(&Slo::default(), &look(630, size, 0));
+    // 0.5 % of 100 MiB are a step; half of 200 MiB are out.
+    assert!(matches!(answer(0), Answer::Take { bytes, .. } if bytes == Bytes::kib(512)), "{:?}", answer(0));
+    assert!(matches!(answer(99), Answer::Take { bytes, .. } if bytes == Bytes::kib(512)), "{:?}", answer(99));
+    for out in [100, 101, 300] {
+        assert!(matches!(answer(out), Answer::Hold(Why::HalfOut { .. })), "{out}: {:?}", answer(out));
+    }
+    // A step of 50 KiB is smaller than one write to the kernel.
+    assert!(matches!(ready(0).look(&Slo::default(), &look(630, 10, 0)), Answer::Hold(Why::Small { .. })));
+}
+
+#[test]
 fn what_is_not_known_takes_nothing_and_is_watched_anew() {
     for broken in [
         Look { size: None, ..look(630, 0, 0) },

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::desk::{free, millis, quiet, seconds};
 use omr_policy::cost::Power;
 use omr_policy::rank::{
-    HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords, Ranked, Score, Verdict, lacking, rank,
+    HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords, Ranked, Score, Verdict, lacking, may_prefetch,
+    rank,
 };
 use omr_policy::{Class, Config, Goal, Machine, Memory, Reason, Signals, State, Swap};
 use omr_units::{Amount, Bytes, Monotonic, Permyriad};
@@ -447,6 +448,16 @@ fn a_pause_of_sweeps_is_a_pause_of_hints() {
     assert_eq!(desk.reason_to_hold(0), "preparing for hibernate");
     desk.state.prepare(None);
     assert_eq!(desk.due(0), HintKind::PageOut);
+}
+
+#[test]
+fn memory_is_prefetched_only_where_it_is_configured_and_nothing_is_paused() {
+    let mut desk = Desk::new([]);
+    assert!(!may_prefetch(&desk.config, &desk.state, desk.now), "not by default");
+    desk.config.hints.prefetch = true;
+    assert!(may_prefetch(&desk.config, &desk.state, desk.now));
+    desk.state.pause(desk.now, None);
+    assert!(!may_prefetch(&desk.config, &desk.state, desk.now));
 }
 
 #[test]
