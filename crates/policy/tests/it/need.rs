@@ -96,6 +96,16 @@ fn a_machine_is_looked_at_less_often_only_where_nobody_gains() {
 }
 
 #[test]
+fn page_cache_that_is_available_already_is_said_to_be_only_where_there_is_enough_of_it() {
+    let judged = |anon, file| {
+        let desk = auto(available(1000), [group(1, anon, file)]);
+        judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|(job, _)| job.amount)
+    };
+    assert!(matches!(judged(1, 100), Err(Reason::AvailableAlready { .. })), "{:?}", judged(1, 100));
+    assert!(matches!(judged(1, 1), Err(Reason::TooSmall { .. })), "{:?}", judged(1, 1));
+}
+
+#[test]
 fn an_image_should_be_small_where_the_machine_hibernates_in_practice() {
     let machine = hibernating(5000);
     let words = "a hibernation image should hold 5.37 GiB less: it would hold 5.86 GiB, and the disk writes 500 MiB \

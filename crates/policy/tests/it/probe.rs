@@ -129,6 +129,15 @@ fn half_of_a_group_stays_and_a_smaller_step_than_the_smallest_is_not_taken() {
 }
 
 #[test]
+fn what_comes_back_is_not_out_any_more_whatever_came_back_before() {
+    let before = 1 << 20;
+    let mut probe = Probe::new(at(0));
+    assert_eq!(watch(&mut probe, 500, 620, before), [(600, 5120)]);
+    probe.look(&Slo::default(), &look(620, 1000, before + 100));
+    assert_eq!(probe.out(), Bytes::kib(5120 - 100));
+}
+
+#[test]
 fn what_is_not_known_takes_nothing_and_is_watched_anew() {
     for broken in [
         Look { size: None, ..look(630, 0, 0) },

@@ -250,6 +250,17 @@ fn a_process_of_the_same_id_that_started_later_is_another_one() {
 }
 
 #[test]
+fn nothing_is_remembered_of_a_process_that_is_gone() {
+    let mut desk = Desk::new([process(7, 100), process(8, 100)]);
+    desk.sample(1);
+    assert!(format!("{:?}", desk.records).contains("pid: 7,"));
+    desk.processes.remove(0);
+    desk.sample(1);
+    let known = format!("{:?}", desk.records);
+    assert!(known.contains("pid: 8,") && !known.contains("pid: 7,"), "{known}");
+}
+
+#[test]
 fn small_processes_are_left_alone() {
     let mut desk = Desk::new([process(1, 11)]);
     assert_eq!(desk.reason_to_hold(3600), "11.0 MiB of anonymous memory, 12.0 MiB is worth a hint");

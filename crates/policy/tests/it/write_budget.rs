@@ -22,6 +22,19 @@ fn the_write_budget_counts_the_last_hours() {
 }
 
 #[test]
+fn the_smallest_sweep_may_use_up_the_rest_of_the_budget() {
+    let judged = |written| {
+        let mut desk = Desk::new([group(1, 1000, 0)]);
+        desk.config.guard.max_swap_writes = Some(Budget { bytes: Bytes::mib(300), hours: 24 });
+        desk.machine.swap = disk(4000, 4000);
+        desk.state.writes.add(desk.hour, written);
+        judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|(job, _)| job.amount)
+    };
+    assert_eq!(judged(Bytes::mib(298)), Ok(Bytes::mib(2)));
+    assert!(matches!(judged(Bytes::mib(298) + Bytes(1)), Err(Reason::WriteBudget { .. })));
+}
+
+#[test]
 fn the_write_budget_survives_a_restart() {
     let mut desk = Desk::new([group(1, 1000, 0)]);
     desk.config.guard.max_swap_writes = Some(Budget { bytes: Bytes::mib(300), hours: 24 });
