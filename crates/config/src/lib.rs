@@ -90,3 +90,6 @@ impl Loaded {
         Draft::default().finish(Vec::new())
     }
 }
+
+#[cfg(test)]
+mod tests;
