@@ -50,7 +50,7 @@ planted-faults: setup ## Plant faults in the daemon, one at a time, which the si
 	tools/plant-faults
 
 MUTANTS ?= policy config machine engine
-mutants: setup ## Run the tests of MUTANTS="policy config machine engine" against mutants of these crates (an hour or two)
+mutants: setup ## Run the tests of MUTANTS="policy config machine engine" against mutants of these crates (policy: 30 minutes; all: hours)
 	tools/mutants $(addprefix omr-,$(MUTANTS))
 
 golden: setup ## Run the program on trees of files and compare what it does
