@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults golden vm kernel vm-kernel bench bench-full bench-% soak deb reproducible install uninstall clean
+.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults mutants golden vm kernel vm-kernel bench bench-full bench-% soak deb reproducible install uninstall clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ simulate: setup ## Run the daemon on model machines: SEEDS=1..100, each for HOUR
 
 planted-faults: setup ## Plant faults in the daemon, one at a time, which the simulation has to find (20 minutes)
 	tools/plant-faults
+
+MUTANTS ?= policy config machine engine
+mutants: setup ## Run the tests of MUTANTS="policy config machine engine" against mutants of these crates (policy: 30 minutes; all: hours)
+	tools/mutants $(addprefix omr-,$(MUTANTS))
 
 golden: setup ## Run the program on trees of files and compare what it does
 	cargo test --locked --package omr --test it golden::

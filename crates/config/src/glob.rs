@@ -406,6 +406,53 @@ mod tests {
     }
 
     #[test]
+    fn the_pattern_of_a_program_begins_with_a_slash_and_keeps_it() {
+        let glob = Glob::program("/opt/*/gimp").expect("a pattern");
+        assert_eq!((glob.as_str(), format!("{glob:>13}").as_str()), ("/opt/*/gimp", "  /opt/*/gimp"));
+        assert!(glob.matches(&parts(Path::new("/opt/a/gimp"))));
+        let expected = "expected the path of a program, such as \"/usr/bin/gimp\" or \"/usr/lib/firefox/**\"";
+        for text in ["/", "", "gimp"] {
+            assert_eq!(Glob::program(text).map(|_| ()), Err(expected.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_without_wildcards_is_literal_and_its_last_named_part_is_known() {
+        for (text, is_literal, naming) in [
+            ("system.slice/cron.service", true, Some("cron.service")),
+            ("system.slice/*", false, Some("system.slice")),
+            ("**/session.slice/**", false, Some("session.slice")),
+            ("app-*.scope", false, Some("app-*.scope")),
+            ("**", false, None),
+            ("*", false, None),
+        ] {
+            let glob = Glob::path(text).expect(text);
+            assert_eq!((glob.is_literal(), glob.naming_part()), (is_literal, naming), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_names_nothing_names_no_group() {
+        let names = |pattern: &str| Glob::path(pattern).expect(pattern).names(&parts(Path::new("a/b")), 0);
+        assert!(names("a/*") && names("a/b"));
+        assert!(!names("*") && !names("**"));
+    }
+
+    #[test]
+    fn a_bracket_right_after_the_opening_of_a_class_stands_for_itself() {
+        for (text, letters) in [("[]a]x", 1), ("[!]a]xy", 2), ("[*]x", 2), ("[!*]x", 1)] {
+            assert_eq!(literals(text), letters, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_class_meets_its_own_characters_only() {
+        let meet = |a: &str, b: &str| Glob::path(a).expect(a).meets(&Glob::path(b).expect(b));
+        assert!(meet("[ab]*", "b*") && meet("b*", "[ab]*"));
+        assert!(!meet("[ab]*", "c*") && !meet("c*", "[ab]*"));
+    }
+
+    #[test]
     fn literal_characters_count() {
         for (pattern, literals) in [("**", 0), ("a/**", 2), ("a[0-9]b?c*", 3), ("[*]", 1), ("[]]x", 2), ("[!a]", 0)] {
             assert_eq!(Glob::path(pattern).map(|glob| glob.literals()), Ok(literals), "{pattern}");

@@ -92,3 +92,6 @@ impl Loaded {
         Draft::default().finish(Vec::new())
     }
 }
+
+#[cfg(test)]
+mod tests;

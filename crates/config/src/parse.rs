@@ -527,6 +527,39 @@ mod tests {
         assert_eq!(errors(&text), ["f:3001: group: there are more than 1000 of them"]);
     }
 
+    #[test]
+    fn each_key_of_a_process_names_processes_by_itself() {
+        for key in [
+            "exe = '/usr/bin/gimp'",
+            "command = '*--type=renderer*'",
+            "group = 'app.slice/**'",
+            "uid = 1000",
+            "oom_score_adj = 300",
+            "oom_score_adj = '..0'",
+            "oom_score_adj = '-1000..1000'",
+        ] {
+            assert_eq!(errors(&format!("[[process]]\n{key}\nclass = 'background'")), [""; 0], "{key}");
+        }
+        let none = errors("[[process]]\nclass = 'background'");
+        assert!(none.len() == 1 && none[0].contains("to name the processes"), "{none:?}");
+    }
+
+    #[test]
+    fn numbers_that_no_user_and_no_process_has_are_refused() {
+        for key in [
+            // The kernel's word for nobody at all.
+            "uid = 4294967295",
+            "uid = -1",
+            "uid = '1000'",
+            "oom_score_adj = 1001",
+            "oom_score_adj = '..'",
+            "oom_score_adj = '300..200'",
+            "oom_score_adj = '0..1001'",
+        ] {
+            assert_eq!(errors(&format!("[[process]]\n{key}\nclass = 'background'")).len(), 1, "{key}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "\\PC{0,80}|[a-z\\[\\]=\"'.#\n0-9 {},%]{0,120}") {

@@ -169,3 +169,17 @@ impl fmt::Display for GroupRule {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_backend_and_each_provider_is_found_by_its_name() {
+        let backends = ["auto", "memory.reclaim", "memory.swap.reclaim", "memory.high"];
+        assert_eq!(backends.map(BackendChoice::from_name), BackendChoice::ALL.map(Some));
+        let providers = ["auto", "ec2", "gcp", "azure"];
+        assert_eq!(providers.map(Provider::from_name), Provider::ALL.map(Some));
+        assert_eq!((BackendChoice::from_name("memory"), Provider::from_name("EC2")), (None, None));
+    }
+}

@@ -527,6 +527,86 @@ mod tests {
         }
     }
 
+    #[test]
+    fn two_letters_that_are_swapped_are_one_mistake() {
+        for (a, b, mistakes) in [
+            ("", "", 0),
+            ("a", "", 1),
+            ("", "ab", 2),
+            ("class", "class", 0),
+            ("calss", "class", 1),
+            ("ab", "ba", 1),
+            ("badc", "abcd", 2),
+            ("kitten", "sitting", 3),
+            ("keep", "class", 5),
+        ] {
+            assert_eq!(distance(a, b), mistakes, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn one_letter_in_three_may_be_wrong_and_nothing_is_guessed_of_a_long_word() {
+        assert_eq!(meant("pritectud", CLASSES), Some("protected"));
+        assert_eq!(meant("potectd", CLASSES), Some("protected"));
+        assert_eq!(meant("potct", CLASSES), None);
+        let long = |letters| "a".repeat(letters);
+        assert_eq!(
+            (distance(&long(40), ""), distance(&long(41), ""), distance(&long(42), "")),
+            (40, usize::MAX, usize::MAX)
+        );
+    }
+
+    fn string(text: &str) -> DeValue<'_> {
+        DeValue::String(text.into())
+    }
+
+    #[test]
+    fn a_time_of_many_digits_or_many_parts_is_none() {
+        let time = |text: &str| parse_time(&string(text), "30s").ok();
+        assert_eq!(time("123456789ms"), Some(Duration::from_millis(123_456_789)));
+        assert_eq!(time("1m 30s"), Some(Duration::from_secs(90)));
+        assert_eq!(time("1234567890ms"), None);
+        assert_eq!(time(&"1s ".repeat(30)), None);
+    }
+
+    #[test]
+    fn an_amount_that_is_none_is_refused_with_the_way_to_write_it() {
+        let amount = |text: &str| parse_amount(&string(text), "25%");
+        assert_eq!(amount("64MiB"), Ok(Amount::Bytes(Bytes::mib(64))));
+        assert_eq!(amount("25%"), Ok(Amount::Share(Permyriad::percent(25))));
+        for (text, why) in [
+            ("max", "a size or a share is needed; for all memory write \"100%\""),
+            ("175%", "a share cannot be above \"100%\""),
+            ("x%", "not a share; write it in percent, e.g. \"25%\""),
+            ("64MB", "not a size: units are powers of 1024, so write \"MiB\" for \"MB\""),
+            ("much", "neither a size nor a share, e.g. \"64MiB\" or \"25%\""),
+        ] {
+            assert_eq!(amount(text), Err(why.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_allowance_is_an_amount_in_a_time_or_unlimited() {
+        assert_eq!(parse_budget(&string("unlimited")), Ok(None));
+        assert_eq!(parse_budget(&string("1GiB/hour")), Ok(Some(Budget { bytes: Bytes::mib(1024), hours: 1 })));
+        assert!(parse_budget(&string("1GiB")).is_err() && parse_budget(&string("none")).is_err());
+    }
+
+    #[test]
+    fn each_class_has_its_name() {
+        let classes = CLASSES.map(parse_class);
+        assert_eq!(classes, [Some(Class::Foreground), Some(Class::Background), Some(Class::Protected)]);
+        assert_eq!(parse_class("other"), None);
+    }
+
+    #[test]
+    fn an_age_is_written_as_it_is_read() {
+        for text in ["auto", "0s", "2m", "1h 30m"] {
+            let age = parse_age(&string(text)).expect(text);
+            assert_eq!(age_text(age), text);
+        }
+    }
+
     proptest! {
         #[test]
         fn no_value_makes_a_parser_panic(text in "[0-9]{0,25}[a-zA-Z%/. ]{0,4}[0-9]{0,20}[a-z]{0,3}|\\PC{0,30}") {

@@ -246,6 +246,15 @@ mod tests {
     }
 
     #[test]
+    fn without_a_file_there_are_no_statements_and_one_that_cannot_be_read_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let saved = SavedStatements::read(&dir.path().join("none"), "one").expect("no statements");
+        assert_eq!(saved.boot, "one");
+        let err = SavedStatements::read(dir.path(), "one").map(|_| ()).expect_err("a directory");
+        assert!(!format!("{err:#}").contains("as root"), "{err:#}");
+    }
+
+    #[test]
     fn a_statement_that_cannot_be_saved_has_no_effect() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("statements.json");

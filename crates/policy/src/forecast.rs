@@ -366,6 +366,83 @@ mod tests {
         assert!(forecast.most_written() >= units && forecast.most_written() < units + Bytes::mib(1));
     }
 
+    /// The largest image of a machine of one zone of which nothing is in use, in pages.
+    fn largest(zone: Zone, reserved: u64) -> u64 {
+        let reserved_size = Pages(reserved).bytes(page());
+        let zones = [Zone { free: zone.present, ..zone }];
+        forecast(&Inputs { image_size: Bytes::MAX, reserved_size, ..inputs(&zones) }).largest.0 / u64::from(PAGE)
+    }
+
+    fn zone(pages: u64) -> Zone {
+        Zone { spanned: Pages(pages), present: Pages(pages), managed: Pages(pages), ..Zone::default() }
+    }
+
+    /// The kernel's sums by hand: two trees of bitmaps with 32,768 frames in a leaf and 512 nodes in
+    /// a node, each node with 24 bytes in pages of 4,088.
+    #[test]
+    fn half_of_the_memory_is_left_for_an_image_after_what_the_kernel_needs_for_making_it() {
+        for (pages, metadata) in [
+            // 16 GiB: 128 leaves, a page of nodes, a root.
+            (4 << 20, 2 * (128 + 1 + 1)),
+            // 171 nodes are 4,104 bytes, which one page does not hold.
+            (171 << 15, 2 * (171 + 2 + 1)),
+            // 1 TiB: 8,192 leaves, 49 pages of nodes, 16 inner nodes, a root.
+            (1 << 28, 2 * (8192 + 49 + 16 + 1)),
+        ] {
+            assert_eq!(largest(zone(pages), 0), (pages - metadata - 1024) / 2, "{pages} pages");
+        }
+    }
+
+    #[test]
+    fn reserves_leave_less_for_an_image() {
+        // 31 leaves, a page of nodes, a root, twice.
+        let usable = 1_000_000 - 66 - 1024;
+        let with = |high, protection, reserved| {
+            largest(Zone { high: Pages(high), protection: Pages(protection), ..zone(1_000_000) }, reserved)
+        };
+        assert_eq!(with(5000, 3000, 0), (usable - 8000) / 2);
+        // The kernel keeps reserved_size free twice: once for devices before, and once after.
+        assert_eq!(with(5000, 3000, 100), (usable - 8000) / 2 - 200);
+        // No more is reserved than the allocator has.
+        assert_eq!(with(900_000, 900_000, 0), 0);
+        let small = Zone { managed: Pages(10_000), high: Pages(900_000), ..zone(1_000_000) };
+        assert_eq!(largest(small, 0), (usable - 10_000) / 2);
+    }
+
+    #[test]
+    fn a_zone_without_memory_takes_nothing() {
+        let of = |zones: &[Zone]| forecast(&Inputs { image_size: Bytes::MAX, ..inputs(zones) }).largest;
+        let hole = Zone { spanned: Pages(1 << 20), ..Zone::default() };
+        assert_eq!(of(&[zone(1 << 20), hole]), of(&[zone(1 << 20)]));
+    }
+
+    #[test]
+    fn the_rest_is_not_copied_where_the_kernel_could_reclaim_more_than_half_of_what_must_stay() {
+        let zones = zones(1800, 4);
+        // Of 232 MiB in use, 98 MiB could leave: three quarters of the rest.
+        let some = Inputs {
+            anon: Bytes::mib(70),
+            swap_cache: Bytes::ZERO,
+            file: Bytes::mib(20),
+            image_size: Bytes::ZERO,
+            ..inputs(&zones)
+        };
+        let left = forecast(&some);
+        let (leaves, stays) = (left.could_leave.total(), left.must_stay);
+        assert!(leaves > Bytes(stays.0 / 2) && leaves < stays, "{left:?}");
+        assert_eq!(left.worth_copying(Bytes::MAX), None);
+        assert!(forecast(&Inputs { anon: Bytes::mib(20), ..some }).worth_copying(Bytes::MAX).is_some());
+    }
+
+    #[test]
+    fn a_page_of_map_is_written_for_each_511_pages() {
+        let zones = zones(1700, 0);
+        let forecast = Forecast { image: Bytes::mib(1024), ..forecast(&inputs(&zones)) };
+        let units = 1024.0 * 35.0 / 32.0;
+        let map = forecast.most_written().0 as f64 / f64::from(1 << 20) - units;
+        assert!(map > units / 512.0 && map < units / 510.0, "{map} of {units} MiB");
+    }
+
     prop_compose! {
         fn any_zone()(n in proptest::array::uniform7(any::<u64>())) -> Zone {
             Zone {

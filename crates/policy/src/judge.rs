@@ -193,9 +193,8 @@ fn judge_cold(
         return Err(Reason::LittleCold { cold, min_age: *min_age, smallest });
     }
     // The age of page cache is unknown, so everything that is reclaimed goes to swap.
-    let swap_backed = memory.swap_backed.min(cold);
-    let room = memory.room.min(swap_backed);
-    let memory_to_swap = Reclaimable { swap_backed, page_cache: Bytes::ZERO, room, ..*memory };
+    let room = memory.room.min(memory.swap_backed).min(cold);
+    let memory_to_swap = Reclaimable { page_cache: Bytes::ZERO, room, ..*memory };
     let swap = swap_room(config, state, signals, &memory_to_swap)?;
     let gain = room.min(swap.bytes);
     if gain < smallest {

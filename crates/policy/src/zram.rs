@@ -160,6 +160,14 @@ mod tests {
         assert_eq!(Inputs { movable: Bytes::mib(300), ..known() }.stays_on(), None);
     }
 
+    #[test]
+    fn memory_is_taken_to_compress_to_a_third_where_zram_is_empty() {
+        // With zram on, 100 of 300 MiB would stay, so the disk must take 200.
+        let empty = Inputs { stored: Bytes::ZERO, pool: Bytes::ZERO, movable: Bytes::ZERO, ..known() };
+        assert_eq!(Inputs { writable: Some(Bytes::mib(199)), ..empty }.stays_on(), Some(StaysOn::Time));
+        assert_eq!(Inputs { writable: Some(Bytes::mib(200)), ..empty }.stays_on(), None);
+    }
+
     proptest! {
         /// No input causes a panic, and zram is never switched off where its pages do not fit.
         #[test]

@@ -208,6 +208,22 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_for_other_groups_that_lose_nothing_either_changes_no_warning() {
+        let all = rule("match = '**'", "class = 'protected'");
+        for (pattern, class, warned) in [("match = 'a'", "foreground", true), ("match = 'a'", "background", false)] {
+            let found = found(&(all.clone() + &rule(pattern, &format!("class = '{class}'"))));
+            let pointed_out = found.iter().any(|warning| warning.contains("nothing is ever swept"));
+            assert_eq!(pointed_out, warned, "{class}: {found:?}");
+        }
+        let all = rule("match = '**'", "keep = '100%'");
+        for (rest, warned) in [("class = 'background'", true), ("keep = '100%'", true), ("keep = '1M'", false)] {
+            let found = found(&(all.clone() + &rule("match = 'a'", rest)));
+            let pointed_out = found.iter().any(|warning| warning.contains("nothing is ever swept"));
+            assert_eq!(pointed_out, warned, "{rest}: {found:?}");
+        }
+    }
+
+    #[test]
     fn a_rule_that_takes_protection_away_is_pointed_out() {
         for (pattern, what) in [
             ("unit = 'dbus.service'", "dbus.service"),

@@ -40,11 +40,6 @@ impl Step {
         self.0.checked_sub(1).map(Step)
     }
 
-    /// The next longer age; `None`: this is the longest.
-    pub fn longer(self) -> Option<Step> {
-        (self < Step::MOST).then_some(Step(self.0 + 1))
-    }
-
     /// The shortest age on the grid that is at least this long; 8 h where there is none.
     pub fn not_below(age: Duration) -> Step {
         Step::all().find(|step| step.age() >= age).unwrap_or(Step::MOST)

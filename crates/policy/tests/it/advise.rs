@@ -89,6 +89,17 @@ fn evidence_is_from_times_at_that_size() {
 }
 
 #[test]
+fn a_time_of_which_a_counter_is_unknown_is_no_evidence() {
+    let small = Sample { current: Bytes::mib(400), peak: Bytes::mib(400), memory: Bytes::mib(250), ..sample(200) };
+    for unknown in
+        [Sample { stalled: None, ..small }, Sample { refaults: None, ..small }, Sample { over: None, ..small }]
+    {
+        let advice = advise(&day(|n| if n < 100 { unknown } else { sample(200) }), DAY, &GUARD).expect("advice");
+        assert_eq!(advice.evidence, None, "{unknown:?}");
+    }
+}
+
+#[test]
 fn too_little_history_gives_no_advice_and_little_history_is_marked() {
     for (samples, over, known) in [
         (LEAST_SAMPLES, Some(LEAST_COVERED / 6), true),

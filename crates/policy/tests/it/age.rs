@@ -106,6 +106,51 @@ fn readings_are_forgotten_for_longer_times_only() {
     assert!(little.idle(seconds(240)).least < all.idle(seconds(240)).least, "something was forgotten");
 }
 
+#[test]
+fn numbers_that_have_gone_back_at_either_end_are_those_of_another_group() {
+    let before = || ages([reading(3, &[(0, 30), (1000, 10), (1060, 50), (1120, 0)])]);
+    for (case, other) in [
+        ("the youngest", reading(3, &[(0, 30), (1000, 10), (1180, 50)])),
+        ("the oldest", reading(2, &[(0, 30), (1000, 10), (1060, 50), (1120, 0), (1180, 0)])),
+        ("both", reading(0, &[(1000, 30), (1060, 10), (1120, 50), (1180, 0)])),
+    ] {
+        let mut known = before();
+        assert_eq!(known.add(other.clone()), None, "{case}");
+        assert_eq!(known, ages([other]), "{case}: nothing is left of the group before");
+    }
+    // The same numbers, or more, are those of the same group.
+    let mut known = before();
+    assert!(known.add(reading(3, &[(0, 30), (1000, 10), (1060, 50), (1120, 0)])).is_some());
+    assert!(known.add(reading(3, &[(0, 30), (1000, 10), (1060, 50), (1120, 0), (1180, 0)])).is_some());
+}
+
+#[test]
+fn reclaimed_memory_is_taken_out_at_the_ages_that_it_surely_had() {
+    // 50 at up to two minutes, 20 at longer ages.
+    let mut promotions = Promotions { over: seconds(120), bounds: AGES.map(|_| bounds(10, 20)) };
+    promotions.bounds[..3].fill(bounds(10, 50));
+    promotions.subtract_reclaimed(Bytes(5), seconds(120));
+    assert_eq!(promotions.bounds[..3], [bounds(5, 45); 3]);
+    assert!(promotions.bounds[3..].iter().all(|longer| *longer == bounds(5, 20)), "{promotions:?}");
+    // Memory that is promoted at an age is promoted at each shorter age.
+    promotions.bounds[0].least = Bytes::ZERO;
+    promotions.subtract_reclaimed(Bytes::ZERO, seconds(120));
+    assert_eq!(promotions.bounds[0], bounds(5, 45));
+}
+
+#[test]
+fn a_group_is_remembered_by_sixty_births_however_many_generations_are_merged_at_once() {
+    let mut known = Ages::default();
+    for round in 0..100 {
+        let born = |n: u64| (round * 120 + n * 30, 10);
+        known.add(reading(round * 4, &[born(0), born(1), born(2), born(3)]));
+        let saved = serde_json::to_value(&known).expect("plain data");
+        assert!(saved["merged"].as_array().expect("a list").len() <= 60, "round {round}");
+    }
+    let saved = serde_json::to_value(&known).expect("plain data");
+    assert_eq!(saved["merged"].as_array().map(Vec::len), Some(60));
+}
+
 /// The times of the daemon's agings in this many rounds of ten minutes, in seconds.
 fn agings_in(rounds: u64) -> Vec<u64> {
     (1..=rounds).flat_map(|round| [10, 16, 18, 19, 20].map(|part| (round * 20 + part) * 30)).collect()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use omr_policy::away::age;
 use omr_policy::presence::{Facts, Presence, Sessions};
-use omr_policy::{ColdAmount, ColdOnly, Decision, End, Goal, Group, Reason};
+use omr_policy::{ColdAmount, ColdOnly, Decision, End, Goal, Group, Reason, judge};
 use omr_units::{Bytes, GroupId};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -139,6 +139,21 @@ fn groups_are_aged_for_the_first_away_age_before_everybody_counts_as_away() {
 }
 
 #[test]
+fn memory_is_given_back_soon_after_boot_and_resume_but_not_while_omr_is_paused() {
+    let mut desk = deserted([]);
+    let now = desk.now;
+    assert_eq!(desk.state.may_give_back(&desk.config, now), Ok(()));
+    let soon = omr_units::Monotonic(0) + seconds(1);
+    assert_eq!(desk.state.may_give_back(&desk.config, soon), Ok(()), "after boot");
+    desk.slept = true;
+    desk.tick();
+    assert_eq!(desk.state.may_give_back(&desk.config, desk.now), Ok(()), "after resume");
+    desk.state.pause(desk.now, None);
+    let why = desk.state.may_give_back(&desk.config, desk.now);
+    assert_eq!(why, Err(Reason::Paused { left: None }));
+}
+
+#[test]
 fn there_is_no_away_age_without_a_need_and_a_way_back() {
     let changes: [fn(&mut Desk); 8] = [
         |desk| desk.machine.gives_back = false,
@@ -172,6 +187,44 @@ fn there_is_no_away_age_without_a_need_and_a_way_back() {
     server.now = omr_units::Monotonic(0) + seconds(10);
     assert_eq!(descent(&mut server, 1200), [(0, 0)]);
     assert_eq!(*server.state.presence(), Presence::Nobody);
+}
+
+#[test]
+fn the_away_age_stays_where_younger_memory_of_some_group_could_not_leave_or_none_is_too_young() {
+    let stays = |change: fn(&mut Desk), old: fn(GroupId) -> u64| {
+        let mut desk = deserted([learned(1, minutes(15)), learned(2, minutes(15))]);
+        change(&mut desk);
+        (0..600).all(|_| {
+            follow(&mut desk, |id, _| old(id));
+            desk.tick();
+            desk.state.away_age().is_none()
+        })
+    };
+    assert!(!stays(|_| (), |_| 0), "the control");
+    // Nothing of one group is old enough, and the old memory of the other does not fit into swap.
+    assert!(stays(
+        |desk| desk.machine.swap.as_mut().expect("swap").free = Bytes::mib(100),
+        |id| if id.0 == 1 { 0 } else { 100 }
+    ));
+    // The kernel protects both groups, however old their memory is.
+    let protect = |desk: &mut Desk| desk.groups.iter_mut().for_each(|group| group.unprotected = Some(Bytes::ZERO));
+    assert!(stays(protect, |_| 0));
+}
+
+#[test]
+fn memory_younger_than_the_away_age_stays() {
+    let mut desk = deserted([learned(1, minutes(60))]);
+    follow(&mut desk, |_, _| 0);
+    desk.tick();
+    assert_eq!(desk.state.away_age(), Some(minutes(30)));
+    let mut judged = |age| {
+        let cold_only = desk.groups[0].cold_only.as_mut().expect("an age");
+        (cold_only.min_age, cold_only.cold) = (age, ColdAmount::Known { bytes: Bytes::mib(100) });
+        judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|(job, _)| job.amount)
+    };
+    assert_eq!(judged(minutes(30)), Ok(Bytes::mib(100)));
+    assert_eq!(judged(minutes(45)), Ok(Bytes::mib(100)));
+    assert_eq!(judged(minutes(29)), Err(Reason::Learning { threshold: minutes(60) }));
 }
 
 #[test]

@@ -64,6 +64,29 @@ fn a_watch_that_cannot_see_stops_the_sweep() {
     assert!(matches!(watch.sample(millis(20), None), Some(Reason::Unknown { .. })));
 }
 
+#[test]
+fn an_uneven_load_that_goes_down_may_rise_by_a_third_more_than_the_unevenness_that_is_allowed() {
+    // At least half of a CPU is in use when the sweep begins, so half of a CPU more is allowed: a
+    // quarter more than for an even load. A third of this quarter is 8.3 %.
+    let mut watch = BusyWatch::of_cold(&Stop::default(), Permyriad::percent(50));
+    let twice = |watch: &mut BusyWatch, used| [0; 2].map(|_| watch.sample(millis(20), Some(millis(used))))[1].clone();
+    (0..100).for_each(|_| assert_eq!(watch.sample(millis(20), Some(Duration::ZERO)), None));
+    assert_eq!(twice(&mut watch.clone(), 11), None, "55 %");
+    assert!(matches!(twice(&mut watch, 12), Some(Reason::WorkBegan { .. })), "60 %");
+}
+
+#[test]
+fn work_lasts_where_the_load_of_a_whole_second_is_more_than_is_allowed() {
+    // 25 % of a CPU are allowed.
+    let lasting = |used| {
+        let mut watch = BusyWatch::new(&Stop::default(), Permyriad::ZERO);
+        (0..50).for_each(|_| drop(watch.sample(millis(20), Some(used))));
+        watch.is_work_lasting()
+    };
+    assert!(!lasting(millis(5)));
+    assert!(lasting(millis(6)));
+}
+
 fn work() -> Option<Reason> {
     Some(Reason::WorkBegan { used: Permyriad::percent(80), allowed: Permyriad::percent(25) })
 }

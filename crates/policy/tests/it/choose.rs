@@ -55,6 +55,13 @@ fn a_group_that_becomes_protected_or_unknown_is_let_go_in_the_middle_of_its_swee
 }
 
 #[test]
+fn an_empty_group_is_too_small_and_neither_kept_nor_protected() {
+    let desk = Desk::new([group(1, 0, 0)]);
+    let why = judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|_| ());
+    assert_eq!(why, Err(Reason::TooSmall { gain: Bytes::ZERO, smallest: Bytes::mib(2) }));
+}
+
+#[test]
 fn keep_rules() {
     let cases = [
         (Some(Amount::Bytes(Bytes::mib(100))), 100, Ok(300)),
@@ -243,4 +250,17 @@ fn state_survives_a_round_trip() {
     assert_eq!(serde_json::from_str::<State>(&text).expect("what was written is read"), desk.state);
     let text = serde_json::to_string(&Config::default()).expect("configuration is plain data");
     assert_eq!(serde_json::from_str::<Config>(&text).expect("what was written is read"), Config::default());
+}
+
+#[test]
+fn the_next_sweep_is_held_for_the_reason_that_holds_all_sweeps_with_or_without_groups() {
+    for groups in [vec![], vec![group(1, 100, 0)]] {
+        let mut desk = Desk::new(groups);
+        desk.ticks(60);
+        desk.state = State::default();
+        desk.state.pause(desk.now, None);
+        let signals = desk.signals();
+        let held = next(&desk.config, &mut desk.state, &signals, &desk.groups);
+        assert_eq!(held, Decision::Hold { reason: Reason::Paused { left: None } });
+    }
 }

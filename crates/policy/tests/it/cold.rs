@@ -1,9 +1,9 @@
 //! Groups of which only cold memory is reclaimed.
 
 use omr_policy::{Class, ColdAmount, ColdOnly, End, Reason, Swap, judge};
-use omr_units::{Amount, Bytes, GroupId};
+use omr_units::{Amount, Budget, Bytes, GroupId};
 
-use crate::desk::{Desk, group, seconds};
+use crate::desk::{Desk, disk, group, seconds};
 
 fn cold_only(cold: ColdAmount) -> Option<ColdOnly> {
     Some(ColdOnly { min_age: seconds(120), cold, learned: false, threshold: None })
@@ -30,6 +30,7 @@ fn a_group_under_a_rule_loses_only_cold_memory_that_goes_to_swap() {
     assert_eq!(judged(&Desk::new([group(1, 100, 50)])), Ok(150));
     assert_eq!(judged(&desk_cold_only(known(30))), Ok(30));
     assert_eq!(judged(&desk_cold_only(known(500))), Ok(100));
+    assert_eq!(judged(&desk_cold_only(known(2))), Ok(2));
     for (cold, why) in [
         (known(1), "1.00 MiB is known to be unused for 2 min, 2.00 MiB is worth a sweep"),
         (ColdAmount::NotYet, "its rule reclaims only memory unused for 2 min, and ages that long are not known yet"),
@@ -75,4 +76,40 @@ fn a_group_under_a_rule_is_swept_again_when_more_is_cold_though_it_has_not_grown
     desk.until_sweep(10);
     desk.finish(End::NotSeen, 100);
     desk.no_sweep(500);
+}
+
+#[test]
+fn little_that_is_cold_after_the_keep_rule_is_worth_no_sweep() {
+    let judged = |keep| {
+        let mut desk = desk_cold_only(known(100));
+        desk.group(1).keep = Some(Amount::Bytes(Bytes::mib(keep)));
+        judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|(job, _)| (job.amount, job.floor))
+    };
+    assert_eq!(judged(148), Ok((Bytes::mib(2), Bytes::mib(148))));
+    assert_eq!(judged(149), Err(Reason::TooSmall { gain: Bytes::mib(1), smallest: Bytes::mib(2) }));
+}
+
+#[test]
+fn a_group_whose_threshold_is_learned_is_not_said_to_wait_for_a_rule() {
+    let mut desk = desk_cold_only(ColdAmount::NotYet);
+    let judged = |desk: &Desk| judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|_| ());
+    assert_eq!(judged(&desk), Err(Reason::NotAged { needed: seconds(120) }));
+    desk.group(1).cold_only.as_mut().expect("a rule").learned = true;
+    assert_eq!(judged(&desk), Err(Reason::Learning { threshold: seconds(120) }));
+}
+
+#[test]
+fn the_swap_of_an_image_needs_room_for_the_rest_after_cold_memory_has_left() {
+    // An image of 400 MiB, of which the cold 30 MiB would not be part any more.
+    let floor = |cold, budget| {
+        let mut desk = desk_cold_only(known(cold));
+        desk.config.guard.max_swap_writes = Some(Budget { bytes: Bytes::mib(budget), hours: 24 });
+        desk.machine.swap = disk(1000, 900);
+        desk.machine.image = Some(Bytes::mib(400));
+        let (job, _) = judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).expect("worth a sweep");
+        job.swap_floor
+    };
+    assert_eq!(floor(30, 1000), Bytes::mib(370));
+    assert_eq!(floor(100, 1000), Bytes::mib(300));
+    assert_eq!(floor(100, 10), Bytes::mib(390), "10 MiB may be written");
 }

@@ -189,6 +189,16 @@ fn a_sweep_to_disk_ends_when_the_cord_is_pulled() {
 }
 
 #[test]
+fn a_sweep_to_swap_in_memory_goes_on_when_the_cord_is_pulled() {
+    let in_memory = disk(8000, 8000).map(|swap| Swap { on_disk: false, ..swap });
+    // No disk is listed where no swap is on one.
+    let mut desk = desk(CostFacts { power: Power::Mains, ..CostFacts::default() }, in_memory);
+    desk.until_sweep(60);
+    desk.machine.cost.power = Power::Battery;
+    assert!(matches!(desk.tick(), Decision::Continue { .. }), "{:?}", desk.tick());
+}
+
+#[test]
 fn more_swap_stays_free() {
     let mut desk = desk(CostFacts::default(), Some(Swap { on_disk: false, ..disk(1000, 1000).expect("swap") }));
     let floor = |desk: &Desk| judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).expect("worth it").0;

@@ -343,3 +343,38 @@ fn a_new_configuration_must_hold_anew() {
     desk.state.reconfigured();
     assert_eq!(desk.until_sweep(60).0, 30);
 }
+
+#[test]
+fn the_least_load_is_that_of_the_quietest_tick_of_the_last_ten_seconds() {
+    let mut desk = Desk::new([]);
+    assert_eq!(desk.state.least_load(), Permyriad::ZERO);
+    let mut load = |percent, ticks| {
+        desk.machine.load = Some(seconds(1) * percent / 100);
+        desk.ticks(ticks);
+        desk.state.least_load()
+    };
+    assert_eq!(load(30, 10), Permyriad::percent(30));
+    assert_eq!(load(20, 1), Permyriad::percent(20));
+    assert_eq!(load(40, 9), Permyriad::percent(20), "it is still in the window");
+    assert_eq!(load(40, 2), Permyriad::percent(40));
+}
+
+#[test]
+fn no_sweep_begins_while_a_process_is_hinted() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.state.set_hinting(true);
+    assert_eq!(desk.no_sweep(60), Reason::Hinting);
+    desk.state.set_hinting(false);
+    assert_eq!(desk.until_sweep(1).1, GroupId(1));
+}
+
+#[test]
+fn the_steady_load_is_that_of_the_last_ten_seconds() {
+    let mut desk = Desk::new([]);
+    desk.machine.load = Some(millis(400));
+    desk.ticks(20);
+    assert_eq!(desk.state.steady_load(), Permyriad::percent(40));
+    desk.machine.load = Some(millis(200));
+    desk.ticks(5);
+    assert_eq!(desk.state.steady_load(), Permyriad::percent(30));
+}

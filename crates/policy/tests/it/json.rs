@@ -1,8 +1,9 @@
 //! Names in JSON: clients of the control socket and files on disk know them, so a name in the code
 //! may change while the name in JSON stays.
 
+use omr_policy::cost::{Medium, OnBattery};
 use omr_policy::rank::{HintEnd, HintKind, HintReport, Verdict};
-use omr_policy::{ColdAmount, ColdOnly, End, Reason, Swap};
+use omr_policy::{ColdAmount, ColdOnly, End, Goal, Purpose, Reason, Swap};
 use omr_units::Bytes;
 use serde::Serialize;
 
@@ -40,9 +41,38 @@ fn names_of_swap_stay() {
 fn names_of_hints_stay() {
     let kinds = [HintKind::Deactivate, HintKind::PageOut, HintKind::Prefetch];
     assert_eq!(json(kinds), r#"["cold","pageout","willneed"]"#);
+    assert_eq!(kinds.map(HintKind::name), ["cold", "pageout", "willneed"]);
     let verdict = Verdict::Hint { kind: HintKind::PageOut, reason: Reason::CameBack };
     assert_eq!(json(verdict), r#"{"do":"hint","step":"pageout","reason":{"kind":"came-back"}}"#);
     let report =
         HintReport { kind: HintKind::Deactivate, anon: Bytes(1), swap_writes: Bytes(2), end: HintEnd::Complete };
     assert_eq!(json(report), r#"{"step":"cold","anon":1,"swap_writes":2,"end":"complete"}"#);
+}
+
+#[test]
+fn names_in_the_configuration_are_found_and_are_the_same_in_json() {
+    for (goal, name) in [(Goal::Auto, "auto"), (Goal::Free, "free"), (Goal::Hibernate, "hibernate")] {
+        assert_eq!((goal.name(), Goal::from_name(name), json(goal)), (name, Some(goal), format!("\"{name}\"")));
+    }
+    for (value, name) in [(OnBattery::Memory, "memory"), (OnBattery::Disk, "disk")] {
+        let found = (value.name(), OnBattery::from_name(name), json(value));
+        assert_eq!(found, (name, Some(value), format!("\"{name}\"")));
+    }
+    assert_eq!((Goal::from_name("Auto"), OnBattery::from_name("")), (None, None));
+}
+
+#[test]
+fn a_medium_is_named_as_people_name_it() {
+    let media = [Medium::Memory, Medium::Ssd, Medium::Rotational, Medium::Card, Medium::Unknown];
+    let names = media.map(|medium| medium.to_string());
+    assert_eq!(names, ["memory", "SSD", "rotating disk", "memory card", "unknown medium"]);
+}
+
+#[test]
+fn names_of_purposes_stay() {
+    for (purpose, name) in
+        [(Purpose::Hibernate, "hibernate"), (Purpose::Migrate, "migrate"), (Purpose::Preempt, "preempt")]
+    {
+        assert_eq!((purpose.name(), json(purpose)), (name, format!("\"{name}\"")));
+    }
 }

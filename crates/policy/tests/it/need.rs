@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use omr_policy::need::{HibernatesBy, Need, NeedPurpose, need};
-use omr_policy::{Class, ColdAmount, ColdOnly, Config, Decision, End, Goal, Group, Machine, Memory, Reason, judge};
+use omr_policy::{
+    Class, ColdAmount, ColdOnly, Config, Decision, End, Goal, Group, Machine, Memory, Reason, judge, nobody_gains,
+};
 use omr_units::{Bytes, GroupId, Permyriad};
 use proptest::collection::vec;
 use proptest::option;
@@ -74,6 +76,33 @@ fn half_of_the_memory_should_be_available() {
     assert_eq!(needed(&available(4080)).map(|(mib, _)| mib), Ok(16));
     // More than there is.
     assert_eq!(needed(&available(16_384)), enough(200));
+}
+
+#[test]
+fn a_machine_is_looked_at_less_often_only_where_nobody_gains() {
+    let auto = Config { goal: Goal::Auto, ..Config::default() };
+    assert!(nobody_gains(&auto, &available(5000)), "enough is available");
+    assert!(nobody_gains(&auto, &available(4081)), "too little for a sweep");
+    for (why, machine) in [
+        ("little is available", available(1000)),
+        ("it hibernates", hibernating(5000)),
+        ("a need may be there that is not known", Machine { memory: None, ..available(5000) }),
+    ] {
+        assert!(!nobody_gains(&auto, &machine), "{why}");
+    }
+    for goal in [Goal::Free, Goal::Hibernate] {
+        assert!(!nobody_gains(&Config { goal, ..Config::default() }, &available(5000)), "{goal:?}");
+    }
+}
+
+#[test]
+fn page_cache_that_is_available_already_is_said_to_be_only_where_there_is_enough_of_it() {
+    let judged = |anon, file| {
+        let desk = auto(available(1000), [group(1, anon, file)]);
+        judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|(job, _)| job.amount)
+    };
+    assert!(matches!(judged(1, 100), Err(Reason::AvailableAlready { .. })), "{:?}", judged(1, 100));
+    assert!(matches!(judged(1, 1), Err(Reason::TooSmall { .. })), "{:?}", judged(1, 1));
 }
 
 #[test]

@@ -399,3 +399,57 @@ fn a_write_that_moves_memory_to_a_slower_node_is_not_in_vain() {
         assert_eq!(pace.freed(), Bytes::ZERO);
     }
 }
+
+#[test]
+fn a_group_without_a_floor_is_asked_for_all_of_it_at_once() {
+    let small = |kib| PaceSample { current: Bytes::kib(kib), ..seen(0) };
+    assert_eq!(write(&mut Pace::new(job(100)), &small(1024)).0, Bytes::mib(1));
+    // Less than the smallest write is asked for, too.
+    assert_eq!(write(&mut Pace::new(job(100)), &small(32)).0, SMALLEST_STEP);
+    assert_eq!(Pace::new(job(100)).next(&small(0)), Next::End(End::Floor));
+}
+
+#[test]
+fn a_wait_for_the_disk_is_a_tenth_of_the_time_that_a_slow_disk_needs_for_the_rest() {
+    let wait = |writeback| Pace::new(job(100)).next(&PaceSample { writeback: Bytes(writeback), ..seen(200) });
+    // At 25 MB/s.
+    assert_eq!(wait(5_100_000), Next::Wait(20 * MS));
+    assert_eq!(wait(10_000_000), Next::Wait(40 * MS));
+    assert_eq!(wait(1_000_000_000), Next::Wait(50 * MS), "and no more than 50 ms");
+}
+
+#[test]
+fn each_end_has_words_of_its_own_and_some_are_failures() {
+    let ends = [
+        End::Complete,
+        End::Floor,
+        End::Futile,
+        End::Stopped,
+        End::Timeout,
+        End::SwapFloor,
+        End::WriteBudget,
+        End::NoMoreCold,
+        End::NotAged,
+        End::NotSeen,
+        End::Gone,
+        End::Denied,
+        End::Unsupported,
+        End::Failed,
+    ];
+    let words: std::collections::BTreeSet<&str> = ends.map(End::words).into();
+    assert!(words.len() == ends.len() && words.iter().all(|words| words.len() > 3), "{words:?}");
+    // An administrator can do something about these.
+    let failures: Vec<End> = ends.into_iter().filter(|end| end.is_failure()).collect();
+    assert_eq!(failures, [End::Denied, End::Unsupported, End::Failed]);
+}
+
+#[test]
+fn a_job_knows_how_much_it_has_freed() {
+    let mut pace = Pace::new(job(100));
+    assert_eq!(pace.freed(), Bytes::ZERO);
+    for freed in [1, 2] {
+        write(&mut pace, &seen(200));
+        pace.wrote(Bytes::mib(freed), MS, false);
+    }
+    assert_eq!(pace.freed(), Bytes::mib(3));
+}

@@ -104,6 +104,31 @@ fn a_session_whose_use_is_unknown_is_in_use() {
 }
 
 #[test]
+fn a_statement_of_nobody_does_not_make_the_use_of_a_session_unknown() {
+    // One who sees only remote sessions, of which there are none, knows no idle time of local ones.
+    let (seen, other) = (Facts { local: session(Some(300)), ..Facts::default() }, Facts::default());
+    assert_eq!(seen.merge(&other), seen);
+    assert_eq!(other.merge(&seen).local, seen.local);
+    let mut desk = auto([]);
+    let used = with(&mut desk, Some(seen.merge(&other)), 1);
+    assert!(matches!(used, Presence::Present { why: Sign::Used { ago, .. } } if ago == seconds(300)), "{used:?}");
+    // Two who see a session each know when the later one was used.
+    let both = seen.merge(&Facts { local: session(Some(100)), ..Facts::default() });
+    assert_eq!(both.local.idle, Some(seconds(100)));
+    assert_eq!(seen.merge(&Facts { local: session(None), ..Facts::default() }).local.idle, None);
+}
+
+#[test]
+fn a_session_that_was_used_long_ago_is_no_sign_of_use() {
+    // Somebody woke the machine, so somebody is there, though the session was not used for an hour.
+    let mut desk = auto([]);
+    with(&mut desk, local(Some(3600)), 1);
+    desk.slept = true;
+    let presence = with(&mut desk, local(Some(3600)), 1);
+    assert!(matches!(presence, Presence::Present { why: Sign::Lately { .. } }), "{presence:?}");
+}
+
+#[test]
 fn a_machine_where_nobody_ever_logged_in_waits_for_nobody() {
     let mut desk = auto([]);
     desk.now = omr_units::Monotonic(0) + seconds(10);

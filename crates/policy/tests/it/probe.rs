@@ -109,6 +109,35 @@ fn a_slow_device_allows_less_and_a_small_group_has_a_readahead_free() {
 }
 
 #[test]
+fn half_of_a_group_stays_and_a_smaller_step_than_the_smallest_is_not_taken() {
+    let ready = |out| {
+        let mut probe = Probe::new(at(0));
+        watch(&mut probe, 500, 570, 0);
+        probe.begin(at(0), Bytes::mib(out));
+        probe
+    };
+    let size = 100;
+    let answer = |out| ready(out).look(&Slo::default(), &look(630, size, 0));
+    // 0.5 % of 100 MiB are a step; half of 200 MiB are out.
+    assert!(matches!(answer(0), Answer::Take { bytes, .. } if bytes == Bytes::kib(512)), "{:?}", answer(0));
+    assert!(matches!(answer(99), Answer::Take { bytes, .. } if bytes == Bytes::kib(512)), "{:?}", answer(99));
+    for out in [100, 101, 300] {
+        assert!(matches!(answer(out), Answer::Hold(Why::HalfOut { .. })), "{out}: {:?}", answer(out));
+    }
+    // A step of 50 KiB is smaller than one write to the kernel.
+    assert!(matches!(ready(0).look(&Slo::default(), &look(630, 10, 0)), Answer::Hold(Why::Small { .. })));
+}
+
+#[test]
+fn what_comes_back_is_not_out_any_more_whatever_came_back_before() {
+    let before = 1 << 20;
+    let mut probe = Probe::new(at(0));
+    assert_eq!(watch(&mut probe, 500, 620, before), [(600, 5120)]);
+    probe.look(&Slo::default(), &look(620, 1000, before + 100));
+    assert_eq!(probe.out(), Bytes::kib(5120 - 100));
+}
+
+#[test]
 fn what_is_not_known_takes_nothing_and_is_watched_anew() {
     for broken in [
         Look { size: None, ..look(630, 0, 0) },

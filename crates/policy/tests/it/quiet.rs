@@ -245,6 +245,31 @@ fn sweeps_that_work_cuts_short_stay_away() {
 }
 
 #[test]
+fn a_small_sweep_that_got_a_quarter_on_was_not_cut_short() {
+    let after = |freed: u64| {
+        let mut desk = server();
+        set_cold(&mut desk, 20);
+        desk.until_sweep(20);
+        desk.interrupt(1500 - freed);
+        *desk.group(1) = server().groups.remove(0);
+        matches!(desk.tick(), Decision::Hold { reason: Reason::CutShort { .. } })
+    };
+    assert!(after(4), "less than 5 of 20 MiB");
+    assert!(!after(6));
+}
+
+#[test]
+fn after_work_in_the_middle_of_a_tick_the_machine_must_be_quiet_anew() {
+    let mut desk = server();
+    desk.until_sweep(20);
+    desk.interrupt(1000);
+    *desk.group(1) = server().groups.remove(0);
+    // A window of ten seconds.
+    assert!(matches!(desk.no_sweep(5), Reason::QuietFor { .. }));
+    desk.until_sweep(10);
+}
+
+#[test]
 fn who_is_there_counts_as_before() {
     let mut desk = server();
     desk.machine.presence = Some(Facts { inhibited: true, ..Facts::default() });

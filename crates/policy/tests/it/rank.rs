@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::desk::{free, millis, quiet, seconds};
 use omr_policy::cost::Power;
 use omr_policy::rank::{
-    HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords, Ranked, Score, Verdict, lacking, rank,
+    HintEnd, HintKind, HintReport, Process, ProcessId, ProcessRecords, Ranked, Score, Verdict, lacking, may_prefetch,
+    rank,
 };
 use omr_policy::{Class, Config, Goal, Machine, Memory, Reason, Signals, State, Swap};
 use omr_units::{Amount, Bytes, Monotonic, Permyriad};
@@ -249,6 +250,17 @@ fn a_process_of_the_same_id_that_started_later_is_another_one() {
 }
 
 #[test]
+fn nothing_is_remembered_of_a_process_that_is_gone() {
+    let mut desk = Desk::new([process(7, 100), process(8, 100)]);
+    desk.sample(1);
+    assert!(format!("{:?}", desk.records).contains("pid: 7,"));
+    desk.processes.remove(0);
+    desk.sample(1);
+    let known = format!("{:?}", desk.records);
+    assert!(known.contains("pid: 8,") && !known.contains("pid: 7,"), "{known}");
+}
+
+#[test]
 fn small_processes_are_left_alone() {
     let mut desk = Desk::new([process(1, 11)]);
     assert_eq!(desk.reason_to_hold(3600), "11.0 MiB of anonymous memory, 12.0 MiB is worth a hint");
@@ -447,6 +459,16 @@ fn a_pause_of_sweeps_is_a_pause_of_hints() {
     assert_eq!(desk.reason_to_hold(0), "preparing for hibernate");
     desk.state.prepare(None);
     assert_eq!(desk.due(0), HintKind::PageOut);
+}
+
+#[test]
+fn memory_is_prefetched_only_where_it_is_configured_and_nothing_is_paused() {
+    let mut desk = Desk::new([]);
+    assert!(!may_prefetch(&desk.config, &desk.state, desk.now), "not by default");
+    desk.config.hints.prefetch = true;
+    assert!(may_prefetch(&desk.config, &desk.state, desk.now));
+    desk.state.pause(desk.now, None);
+    assert!(!may_prefetch(&desk.config, &desk.state, desk.now));
 }
 
 #[test]

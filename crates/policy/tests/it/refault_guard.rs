@@ -237,3 +237,18 @@ fn a_group_that_could_not_be_written_to_is_tried_again_after_its_back_off() {
         assert_eq!(desk.until_sweep(10_000).0, 1200);
     }
 }
+
+#[test]
+fn what_came_back_since_the_sweep_is_known_for_a_group_that_was_swept() {
+    let mut desk = Desk::new([group(1, 100, 0), group(2, 50, 0)]);
+    for group in &mut desk.groups {
+        group.refaults = Some(Bytes::mib(1000));
+    }
+    desk.until_sweep(60);
+    desk.finish(End::Complete, 0);
+    desk.refault(1, 3);
+    let now = |desk: &Desk, index: usize| desk.state.refaults_this_minute(&desk.groups[index]);
+    assert_eq!((now(&desk, 0), now(&desk, 1)), (Some(Bytes::mib(3)), None));
+    desk.group(1).refaults = None;
+    assert_eq!(now(&desk, 0), None);
+}

@@ -93,6 +93,66 @@ fn without_a_time_before_all_waiting_counts_and_without_a_sweep_none() {
 }
 
 #[test]
+fn each_kind_of_cost_is_something_to_tell_and_stays_incomplete_in_a_sum() {
+    let incomplete = Regret { is_incomplete: true, ..Regret::default() };
+    for cost in [
+        Regret { waited: Duration::from_micros(1), ..Regret::default() },
+        Regret { refaults: Bytes(1), ..Regret::default() },
+        incomplete,
+    ] {
+        assert!(!cost.is_none(), "{cost:?}");
+    }
+    for (mut first, second) in [(incomplete, Regret::default()), (Regret::default(), incomplete)] {
+        first += second;
+        assert!(first.is_incomplete);
+    }
+}
+
+#[test]
+fn a_group_that_is_gone_holds_nothing() {
+    let mut case = Case::default();
+    case.sweep(100);
+    case.regret.retain(|id| id == ID);
+    assert_eq!(case.regret.held(ID), Bytes(100));
+    case.regret.retain(|_| false);
+    assert_eq!((case.regret.held(ID), case.regret.swept().count()), (Bytes::ZERO, 0));
+}
+
+#[test]
+fn memory_that_leaves_later_without_a_sweep_is_not_held_by_sweeps() {
+    let mut case = Case::default();
+    case.sweep(100);
+    // For a moment nobody knows how much is in swap; then it is 20, and the kernel adds 80.
+    case.regret.read(case.at(), ID, Counters { swapped: None, ..case.counters() }, false);
+    for swapped in [20, 100] {
+        case.swapped = swapped;
+        case.read();
+        assert_eq!(case.regret.held(ID), Bytes(20), "{swapped}");
+    }
+}
+
+#[test]
+fn the_usual_waiting_is_known_again_after_a_counter_began_anew() {
+    let mut case = Case::default();
+    case.pass(900, 1000);
+    case.waited = 0;
+    case.pass(300, 1000);
+    case.sweep(0);
+    case.pass(300, 1000);
+    assert!(case.cost.waited < Duration::from_millis(1), "{:?}", case.cost);
+}
+
+#[test]
+fn waiting_that_ended_long_before_the_sweep_is_not_usual() {
+    let mut case = Case::default();
+    case.pass(2 * HOUR, 10_000);
+    case.pass(HOUR, 0);
+    case.sweep(0);
+    case.pass(300, 10_000);
+    assert_eq!(case.cost.waited, Duration::from_millis(600));
+}
+
+#[test]
 fn the_allowance_stays_the_same_while_sweeps_follow_each_other() {
     let mut case = Case::default();
     case.pass(900, 1000);

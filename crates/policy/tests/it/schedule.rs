@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use omr_policy::History;
-use omr_policy::schedule::{RuleSchedule, Schedule};
+use omr_policy::schedule::{Due, RuleSchedule, Schedule};
 use omr_units::{Monotonic, Permyriad};
 use proptest::prelude::*;
 
@@ -84,6 +84,53 @@ fn an_aging_that_may_not_run_now_runs_as_soon_as_it_may() {
     }
     assert!(schedule.due(&config, at(500), true).aging);
     assert!(!schedule.due(&config, at(501), true).aging);
+}
+
+#[test]
+fn nothing_is_due_before_the_next_moment_and_something_is_at_it() {
+    let config = config(600, 20);
+    let mut schedule = Schedule::new(&config, at(0));
+    for second in 0..1800 {
+        let next = schedule.next(&config);
+        let due = schedule.due(&config, at(second), true);
+        assert_eq!(due.aging || due.sample, at(second) >= next, "{second}: {next:?} {due:?}");
+        schedule.spent(due, ms(1));
+    }
+}
+
+#[test]
+fn a_round_that_is_noticed_late_does_not_move_the_next_one() {
+    let config = config(600, 20);
+    let mut schedule = Schedule::new(&config, at(0));
+    assert!(schedule.due(&config, at(650), true).sample);
+    assert!(!schedule.due(&config, at(1199), true).sample);
+    assert!(schedule.due(&config, at(1200), true).sample);
+}
+
+#[test]
+fn moments_too_short_to_earn_anything_add_up() {
+    // A ten-thousandth of the time: 5 us earn half a nanosecond.
+    let config = config(600, 1);
+    let mut schedule = Schedule::new(&config, at(0));
+    schedule.spent(Due { aging: true, sample: false }, ms(10));
+    let before = schedule.wait(&config);
+    for moment in 1..=200_000 {
+        schedule.due(&config, Monotonic(moment * 5000), false);
+    }
+    assert_eq!(before - schedule.wait(&config), Duration::from_secs(1));
+}
+
+#[test]
+fn an_aging_for_rules_is_followed_by_a_rest_of_99_times_its_cost() {
+    let mut beats = RuleSchedule::default();
+    assert_eq!(beats.next(), None);
+    let ages = || [(Duration::from_secs(10), None)].into_iter();
+    assert_eq!(beats.due(at(100), ages()).len(), 1);
+    assert_eq!(beats.next(), Some(at(105) + ms(20)));
+    beats.spent(at(100), Duration::from_secs(1));
+    assert_eq!(beats.next(), Some(at(199)));
+    assert!(beats.due(Monotonic(at(199).0 - 1), ages()).is_empty());
+    assert_eq!(beats.due(at(199), ages()).len(), 1);
 }
 
 #[test]

@@ -22,6 +22,19 @@ fn swap_is_never_filled_beyond_its_floor() {
     }
 }
 
+#[test]
+fn a_group_that_is_too_small_in_any_case_does_not_wait_for_swap() {
+    let judged = |anon, file| {
+        let mut desk = Desk::new([group(1, anon, file)]);
+        desk.machine.swap = disk(1000, 50);
+        judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|(job, _)| job.amount)
+    };
+    // With room in swap, 3 MiB could leave.
+    assert!(matches!(judged(3, 0), Err(Reason::SwapFloor { .. })), "{:?}", judged(3, 0));
+    assert_eq!(judged(1, 0), Err(Reason::TooSmall { gain: Bytes::ZERO, smallest: Bytes::mib(2) }));
+    assert_eq!(judged(1, 3), Ok(Bytes::mib(3)));
+}
+
 fn for_hibernation(image: Option<u64>, target: u64) -> Desk {
     let mut desk = Desk::new([group(1, 300, 0), group(2, 100, 0)]);
     desk.config.goal = Goal::Hibernate;
@@ -47,6 +60,16 @@ fn for_hibernation_no_more_is_swept_than_the_image_is_too_large() {
     desk.machine.image = Some(Bytes::mib(201));
     desk.group(2).class = Class::Foreground;
     assert_eq!(desk.until_sweep(5).1, GroupId(1));
+}
+
+#[test]
+fn for_hibernation_without_a_target_the_size_of_the_image_is_no_limit() {
+    let mut desk = for_hibernation(Some(100), 0);
+    let amount = (1..=60).find_map(|_| match desk.tick() {
+        Decision::Sweep { job, .. } => Some(job.amount),
+        _ => None,
+    });
+    assert_eq!(amount, Some(Bytes::mib(300)));
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use omr_policy::trial::{Bottom, Breach, Ended, Guard, LEAST_REFAULTS, Next, Plan, SMALLEST_STEP, Trial, TrialSample};
+use omr_policy::trial::{
+    Bottom, Breach, Ended, Guard, LEAST_REFAULTS, Next, Plan, SMALLEST_STEP, Trial, TrialSample, Tried,
+};
 use omr_units::{Bytes, Monotonic, Permyriad};
 use proptest::prelude::*;
 
@@ -185,6 +187,87 @@ fn where_it_cannot_go_lower_the_last_size_is_held() {
     assert!(trial.held().is_some_and(|held| held >= Bytes::mib(120) && held < Bytes::mib(134)), "{trial:?}");
     assert_eq!(trial.bottom(), Some(Bottom::Unreached));
     assert!(limits.iter().all(Option::is_some), "there was nothing to recover from");
+}
+
+#[test]
+fn each_size_is_tried_for_a_whole_watch_and_known_meanwhile() {
+    let start = Group::new(160, 64).seen;
+    let mut trial = Trial::new(plan(), start);
+    let at = |time: Duration| TrialSample { at: start.at + time, ..start };
+    assert_eq!(trial.next(&at(WATCH - TICK)), Next::Wait);
+    assert_eq!(trial.size(), None, "it has its own limit");
+    assert_eq!(trial.next(&at(WATCH)), Next::Limit(Bytes::mib(144)));
+    assert_eq!(trial.size(), Some(Bytes::mib(144)));
+    assert_eq!(trial.arrived(true, &at(WATCH)), Next::Wait);
+    assert_eq!(trial.next(&at(2 * WATCH - TICK)), Next::Wait);
+    assert!(matches!(trial.next(&at(2 * WATCH)), Next::Limit(size) if size < Bytes::mib(144)));
+}
+
+/// A trial that holds 144 MiB, whose group has refaulted a GiB before.
+fn holding() -> (Trial, TrialSample) {
+    let start = TrialSample { refaults: Some(Bytes::mib(1024)), ..Group::new(160, 64).seen };
+    let mut trial = Trial::new(Plan { floor: Bytes::mib(144), ..plan() }, start);
+    let later = |time: Duration| TrialSample { at: start.at + time, current: Bytes::mib(144), ..start };
+    assert_eq!(trial.next(&TrialSample { current: start.current, ..later(WATCH) }), Next::Limit(Bytes::mib(144)));
+    assert_eq!(trial.arrived(true, &later(WATCH)), Next::Wait);
+    assert_eq!(trial.next(&later(2 * WATCH)), Next::Limit(Bytes::mib(144)), "the same, to hold it");
+    assert_eq!(trial.arrived(true, &later(2 * WATCH)), Next::Wait);
+    (trial, later(2 * WATCH))
+}
+
+/// 0.2 % of 144 MiB in a minute are 147 KiB in one watch.
+#[test]
+fn while_a_size_is_held_each_watch_has_the_allowance_and_not_each_sample() {
+    let (mut trial, mut seen) = holding();
+    let mut back = |kib: u64, time: Duration| {
+        seen.at = seen.at + time;
+        seen.refaults = seen.refaults.map(|bytes| bytes + Bytes::kib(kib));
+        trial.next(&seen)
+    };
+    for watch in 0..5 {
+        assert_eq!(back(140, WATCH), Next::Wait, "watch {watch}");
+    }
+    assert_eq!(back(50, TICK), Next::Wait);
+    assert_eq!(back(50, TICK), Next::Wait);
+    assert_eq!(back(50, TICK), Next::GiveBack);
+    assert_eq!(trial.size(), None);
+}
+
+#[test]
+fn refaults_before_a_trial_are_not_its_refaults() {
+    let (trial, _) = holding();
+    assert!(trial.tried().iter().all(|tried| tried.refaults == Bytes::ZERO), "{:?}", trial.tried());
+}
+
+#[test]
+fn the_harm_of_a_size_is_told_as_shares_of_time_and_of_the_size() {
+    let tried = |time| Tried {
+        size: Bytes::mib(100),
+        current: Bytes::mib(90),
+        time,
+        stall: Duration::from_millis(600),
+        refaults: Bytes::mib(1),
+        ended: Ended::Good,
+    };
+    let minute = tried(Duration::from_secs(60));
+    assert_eq!((minute.stall_share(), minute.refault_share()), (Some(Permyriad(100)), Some(Permyriad(99))));
+    let half = tried(Duration::from_secs(30));
+    assert_eq!((half.stall_share(), half.refault_share()), (Some(Permyriad(200)), Some(Permyriad(199))));
+    assert_eq!((tried(Duration::ZERO).stall_share(), tried(Duration::ZERO).refault_share()), (None, None));
+    assert_eq!(Tried { size: Bytes::ZERO, ..minute }.refault_share(), None);
+}
+
+#[test]
+fn a_step_that_the_counters_of_the_kernel_cannot_tell_is_not_tried() {
+    let floor = Bytes::mib(100);
+    let tried = |above: Bytes| {
+        let mut group = Group::new(0, 0);
+        group.seen.current = floor + above;
+        let (trial, limits) = group.try_all(Plan { floor, ..plan() });
+        (trial.bottom(), limits)
+    };
+    assert_eq!(tried(SMALLEST_STEP - Bytes(1)), (Some(Bottom::Floor), vec![]));
+    assert_eq!(tried(SMALLEST_STEP).1, [Some(floor); 2], "tried and held");
 }
 
 /// Work grows while a size is held: the next larger one is, and none lower.

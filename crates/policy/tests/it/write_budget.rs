@@ -22,6 +22,19 @@ fn the_write_budget_counts_the_last_hours() {
 }
 
 #[test]
+fn the_smallest_sweep_may_use_up_the_rest_of_the_budget() {
+    let judged = |written| {
+        let mut desk = Desk::new([group(1, 1000, 0)]);
+        desk.config.guard.max_swap_writes = Some(Budget { bytes: Bytes::mib(300), hours: 24 });
+        desk.machine.swap = disk(4000, 4000);
+        desk.state.writes.add(desk.hour, written);
+        judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]).map(|(job, _)| job.amount)
+    };
+    assert_eq!(judged(Bytes::mib(298)), Ok(Bytes::mib(2)));
+    assert!(matches!(judged(Bytes::mib(298) + Bytes(1)), Err(Reason::WriteBudget { .. })));
+}
+
+#[test]
 fn the_write_budget_survives_a_restart() {
     let mut desk = Desk::new([group(1, 1000, 0)]);
     desk.config.guard.max_swap_writes = Some(Budget { bytes: Bytes::mib(300), hours: 24 });
@@ -71,6 +84,41 @@ fn swap_in_memory_costs_no_budget() {
     desk.machine.swap = disk(4000, 4000);
     let why = judge(&desk.config, &desk.state, &desk.signals(), &desk.groups[0]);
     assert!(matches!(why, Err(Reason::WriteBudget { .. })), "{why:?}");
+}
+
+/// The saved writes of these hours, as MiB.
+fn saved(writes: &Writes) -> Vec<(u64, u64)> {
+    let text = serde_json::to_string(writes).expect("writes are plain data");
+    let hours: Vec<(u64, u64)> = serde_json::from_str(&text).expect("hours and bytes");
+    hours.into_iter().map(|(hour, bytes)| (hour, bytes >> 20)).collect()
+}
+
+#[test]
+fn writes_of_an_hour_in_the_future_expire_a_day_after_the_clock_is_right_again() {
+    let budget = Some(Budget { bytes: Bytes::mib(100), hours: 24 });
+    let mut writes = Writes::default();
+    writes.add(1990, Bytes::mib(10));
+    writes.add(2000, Bytes::mib(60));
+    writes.settle(1995);
+    assert_eq!(saved(&writes), [(1990, 10), (1995, 60)]);
+    for (hour, left) in [(1995, 30), (2013, 30), (2014, 40), (2018, 40), (2019, 100)] {
+        assert_eq!(writes.left(hour, budget), Bytes::mib(left), "hour {hour}");
+    }
+}
+
+#[test]
+fn one_sum_is_kept_for_each_hour_of_a_day() {
+    let mut writes = Writes::default();
+    writes.settle(1000);
+    assert_eq!(saved(&writes), []);
+    for hour in 1000..1050 {
+        writes.add(hour, Bytes::mib(1));
+        writes.add(hour, Bytes::mib(2));
+    }
+    assert_eq!(saved(&writes), (1026..1050).map(|hour| (hour, 3)).collect::<Vec<_>>());
+    // The sum of an hour in the future joins that of this hour.
+    writes.settle(1048);
+    assert_eq!(saved(&writes).last(), Some(&(1048, 6)));
 }
 
 proptest! {

@@ -285,6 +285,8 @@ fn a_statement_counts_unless_a_rule_protects() {
         ("bg", Presence::Background, true, Class::Background),
         ("bg", Presence::Foreground, true, Class::Foreground),
         ("fg", Presence::Background, false, Class::Foreground),
+        // Its rule says so already, and explains more.
+        ("fg", Presence::Foreground, false, Class::Foreground),
         ("init.scope", Presence::Background, false, Class::Protected),
         ("init.scope", Presence::Foreground, false, Class::Protected),
     ] {

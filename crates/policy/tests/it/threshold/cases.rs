@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use omr_policy::Objective;
 use omr_policy::age::{AGES, Bounds};
 use omr_policy::threshold::{
     Brake, Figures, Interval, Promoted, PromotionRate, Reason, SMALL, STALL, STAY, STEPS, Slo, Step, Threshold,
@@ -23,9 +24,18 @@ fn the_grid_goes_from_2_min_to_8_h_in_doubled_steps_of_known_ages() {
         assert!(pair[0] >= pair[1] / 2 && pair[0] * 17 < pair[1] * 10, "{pair:?}");
     }
     assert!(ages.iter().all(|age| AGES.contains(age)));
-    assert_eq!((Step::LEAST.shorter(), Step::MOST.longer()), (None, None));
+    assert_eq!((Step::LEAST.shorter(), Step::MOST.shorter()), (None, Some(step(STEPS - 2))));
     assert_eq!((Step::not_below(minutes(4)), Step::not_below(minutes(5))), (step(1), step(2)));
     assert_eq!((Step::not_below(Duration::ZERO), Step::not_below(Duration::MAX)), (Step::LEAST, Step::MOST));
+}
+
+#[test]
+fn a_group_is_aged_for_twice_the_age_that_comes_next() {
+    for pair in Step::all().collect::<Vec<_>>().windows(2) {
+        assert_eq!(pair[1].observed() / 2, pair[0].age(), "an aging every half of it judges {pair:?}");
+    }
+    assert_eq!(Step::LEAST.observed(), minutes(2));
+    assert_eq!(Step::not_below(minutes(15)).observed(), minutes(16));
 }
 
 #[test]
@@ -38,6 +48,19 @@ fn a_slow_device_allows_less() {
     assert_eq!(PromotionRate(50).for_device(Some(Duration::from_secs(1))), PromotionRate(50));
     let shown = [2000, 200, 10_000, 12_345, 0].map(|rate| PromotionRate(rate).to_string());
     assert_eq!(shown, ["0.2 %/min", "0.02 %/min", "1 %/min", "1.2345 %/min", "0 %/min"]);
+}
+
+#[test]
+fn the_objective_of_the_configuration_is_stricter_on_a_disk_and_has_its_bounds_in_order() {
+    let objective = Objective { shortest: minutes(5), longest: minutes(60), ..Objective::default() };
+    let slo = objective.slo(false, Bytes::kib(16));
+    // 20 permyriad are 0.2 %, which is 2,000 millionths.
+    assert_eq!((slo.promotions, slo.page), (PromotionRate::FAST, Bytes::kib(16)));
+    assert_eq!((slo.least, slo.most), (Step::not_below(minutes(5)), Step::not_below(minutes(60))));
+    assert_eq!((slo.kept, slo.warm_up), (objective.kept, objective.warm_up));
+    assert_eq!(objective.slo(true, Bytes::kib(4)).promotions, PromotionRate::FLOOR);
+    let turned = Objective { shortest: minutes(60), longest: minutes(5), ..objective }.slo(false, Bytes::kib(4));
+    assert_eq!((turned.least, turned.most), (Step::not_below(minutes(5)), Step::not_below(minutes(5))));
 }
 
 #[test]
