@@ -150,7 +150,7 @@ def test_shared_memory_in_no_page_table_is_reclaimed_by_age_and_files_in_tmpfs_a
             guest.spawn(region, group=group).line_with("ready", timeout=120)
         guest.spawn(["sleep", "600"], group="files")
         ended = {
-            group: guest.run(["omr", "reclaim", group, "max", "--older-than", "12s", "--wait"], timeout=180, check=False)
+            group: guest.run(["omr", "reclaim", group, "max", "--older-than", "9s", "--wait"], timeout=180, check=False)
             for group in ("region", "files", "both")
         }
         swapped = {group: guest.group_value(group, "memory.swap.current") for group in ended}

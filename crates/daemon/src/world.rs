@@ -164,14 +164,15 @@ impl World {
     /// them.
     pub fn not_background(&self, ids: &[GroupId]) -> Vec<SparedGroup> {
         let ids: HashSet<GroupId> = ids.iter().copied().collect();
-        let nodes = self.tree.nodes();
-        let mut is_spared = vec![false; nodes.len()];
+        let mut spared = HashSet::new();
         let mut topmost = Vec::new();
-        for (index, node) in nodes.iter().enumerate().filter(|(_, node)| ids.contains(&node.id)) {
-            let Some(assignment) = self.tree.assignment(node) else { continue };
-            let is_below_one = is_spared[node.parent as usize];
-            is_spared[index] = assignment.class != Class::Background;
-            if is_spared[index] && !is_below_one {
+        for (index, node) in self.tree.nodes().iter().enumerate().filter(|(_, node)| ids.contains(&node.id)) {
+            let Some(assignment) = self.tree.assignment(node).filter(|it| it.class != Class::Background) else {
+                continue;
+            };
+            let is_below_one = spared.contains(&(node.parent as usize));
+            spared.insert(index);
+            if !is_below_one {
                 topmost.extend(SparedGroup::new(self.tree.path_at(index), assignment));
             }
         }
