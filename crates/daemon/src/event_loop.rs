@@ -43,7 +43,7 @@ impl EventLoop {
                     Event::Attributes => self.daemon.collect_changes(),
                     Event::Tick => self.tick(),
                     Event::Client(client) => serve(&mut self.daemon, &mut self.server, client),
-                    Event::Connect => self.server.accept(self.daemon.host.now()),
+                    Event::Connect => self.accept()?,
                     Event::Signal => match signals.read() {
                         Some(libc::SIGHUP) => self.daemon.reload(),
                         Some(_) => return Ok(()),
@@ -85,6 +85,15 @@ impl EventLoop {
         let place = place.unwrap_or(events.len());
         events.splice(place..place, more);
         Ok(events)
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        self.server.accept(self.daemon.host.now());
+        if !self.server.takes_more() {
+            // Others wait for the next tick, which could be some seconds away.
+            self.tick.every(daemon::TICK)?;
+        }
+        Ok(())
     }
 
     fn tick(&mut self) {

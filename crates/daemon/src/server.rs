@@ -225,6 +225,11 @@ impl Server {
         }
     }
 
+    /// Returns true if a new client is taken before the next tick.
+    pub fn takes_more(&self) -> bool {
+        self.new < MOST_NEW
+    }
+
     /// Returns true if the user of this name has this id. It may be somebody else's since the daemon
     /// has started.
     fn is_still(&self, name: &str, uid: u32) -> bool {
@@ -285,7 +290,7 @@ impl Server {
             let flags = if client.output.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             sources.add_fd(Event::Client(index), client.stream.as_fd(), flags);
         }
-        let flags = if self.new >= MOST_NEW { PollFlags::empty() } else { PollFlags::IN };
+        let flags = if self.takes_more() { PollFlags::IN } else { PollFlags::empty() };
         sources.add_fd(Event::Connect, self.listener.as_fd(), flags);
     }
 
