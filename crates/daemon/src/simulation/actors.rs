@@ -372,7 +372,7 @@ pub fn happen(simulation: &Simulation, event: Event) {
             drop(checks);
         }
         Event::Notice => {
-            let deadline = simulation.actors.borrow_mut().random.u64(1..120);
+            let deadline = simulation.actors.borrow_mut().random.u64(2..120);
             let why = "the model machine's provider".to_owned();
             ask(simulation, Request::Prepare { purpose: Purpose::Preempt, deadline_ms: Some(deadline * 1000), why });
         }

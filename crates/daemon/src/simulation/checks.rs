@@ -124,8 +124,8 @@ impl Checks {
             promise(!late(self.unreadable, 2 * SECOND), "a write begins while the kernel's files cannot be read");
         }
         promise(!late(self.falls_asleep, 0), "a write begins before the machine sleeps");
-        // Page cache is dropped, and nothing goes to swap.
-        let to_swap = !data.ends_with("swappiness=0");
+        // Otherwise page cache is dropped, and nothing goes to swap.
+        let to_swap = machine.swap > 0 && !data.ends_with("swappiness=0");
         let floor = if self.prepares { self.floor.min(10) } else { self.floor };
         promise(!to_swap || machine.swap_free() * 100 >= machine.swap * floor, "swap has reached its floor");
         let began = self.sweep.as_ref().map_or(now, |(_, began)| *began);
