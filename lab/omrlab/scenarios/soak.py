@@ -28,7 +28,7 @@ class = "background"
 
 [history]
 every = "1m"
-size = "256KiB"
+size = "16KiB"
 """
 
 CHURN = """
