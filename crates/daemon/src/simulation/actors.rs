@@ -554,8 +554,12 @@ fn break_file(simulation: &Simulation, file: &'static str, now: Nanos) {
     let _ = std::fs::remove_file(&path);
     std::fs::create_dir(&path).expect("a directory");
     // Ages come from the list of generations only, and pressure is one sign of several.
-    if file == "proc/meminfo" || file == "proc/stat" || file == "proc/swaps" {
-        simulation.checks.borrow_mut().unreadable = Some(now);
+    let mut checks = simulation.checks.borrow_mut();
+    match file {
+        "proc/meminfo" | "proc/stat" => checks.unreadable = Some(now),
+        // Page cache does not go there, and may leave.
+        "proc/swaps" => checks.swaps_unreadable = Some(now),
+        _ => {}
     }
 }
 
@@ -565,5 +569,6 @@ fn mend_file(simulation: &Simulation, file: &'static str) {
     let mut machine = simulation.machine.borrow_mut();
     machine.show_all();
     drop(machine);
-    simulation.checks.borrow_mut().unreadable = None;
+    let mut checks = simulation.checks.borrow_mut();
+    (checks.unreadable, checks.swaps_unreadable) = (None, None);
 }

@@ -52,6 +52,8 @@ pub struct Checks {
     pub stalled: Option<Nanos>,
     /// Files that cannot be read since then.
     pub unreadable: Option<Nanos>,
+    /// The list of swap devices cannot be read since then.
+    pub swaps_unreadable: Option<Nanos>,
     /// The groups whose thresholds were in the file.
     learned: BTreeSet<String>,
     pub violation: Option<String>,
@@ -75,6 +77,7 @@ impl Checks {
             disk_is_away: false,
             stalled: None,
             unreadable: None,
+            swaps_unreadable: None,
             learned: BTreeSet::new(),
             violation: None,
             summary: Summary::default(),
@@ -132,6 +135,10 @@ impl Checks {
         // Of two values that were in force since the sweep began, the smaller one counts.
         let low = if group.low.1 < began { group.low.0 } else { group.low.0.min(group.low_before) };
         promise(group.current() > low, "protected memory is taken");
+        if to_swap && !self.prepares {
+            let is_unknown = late(self.swaps_unreadable, 2 * SECOND);
+            promise(!is_unknown, "memory goes to swap while the list of swap devices cannot be read");
+        }
         if self.goal == Goal::Auto && machine.swap_on_disk && to_swap && !self.prepares {
             promise(!late(machine.on_battery_since(), 2 * SECOND), "a write goes to a disk on battery");
         }
