@@ -468,7 +468,7 @@ fn set_load(simulation: &Simulation, path: &str, load: u64) {
     }
 }
 
-pub fn some_background(simulation: &Simulation) -> Option<usize> {
+fn some_background(simulation: &Simulation) -> Option<usize> {
     let machine = simulation.machine.borrow();
     let is_background = |index: &usize| {
         let group = &machine.groups[*index];
@@ -503,7 +503,7 @@ fn churn(simulation: &Simulation) {
 
 /// Returns true if there is such a group, and the daemon knows it: a new one is there with the next
 /// scan.
-pub fn is_known(simulation: &Simulation, path: &str) -> bool {
+fn is_known(simulation: &Simulation, path: &str) -> bool {
     let exists = simulation.machine.borrow().groups.iter().any(|group| group.path == path && group.exists);
     let life = simulation.life.borrow();
     exists && life.as_ref().is_some_and(|life| life.daemon.world.tree.find(std::path::Path::new(path)).is_some())

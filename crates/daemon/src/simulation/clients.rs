@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use omr_control::protocol::Right;
 
-use super::actors::{Event, is_known};
+use super::actors::Event;
 use super::machine::{MINUTE, SECOND};
 use super::{Life, Nanos, Simulation};
 use crate::event_loop::serve;
@@ -100,7 +100,7 @@ pub fn keep(simulation: &Simulation) {
     let mut clients = simulation.clients.borrow_mut();
     let Some(keeper) = clients.keeper.as_mut() else { return };
     let is_over = simulation.clock.now() >= keeper.until;
-    let (known, group) = (is_known(simulation, &keeper.group), keeper.group.clone());
+    let group = keeper.group.clone();
     if is_over {
         clients.keeper = None;
         drop(clients);
@@ -119,7 +119,6 @@ pub fn keep(simulation: &Simulation) {
     let answer = simulation.clients.borrow_mut().keeper.as_mut().and_then(|keeper| read(&mut keeper.stream));
     match answer.as_deref() {
         Some("{\"ok\":0}\n") => mark(simulation, Some(&group)),
-        Some("{\"ok\":1}\n") if !known => {}
         _ => simulation.fail(format!("the program that keeps {group} is answered {answer:?}, sent: {sent:?}")),
     }
     simulation.plan(EVERY, Event::Keeps);
