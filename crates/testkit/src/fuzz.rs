@@ -18,6 +18,8 @@ use crate::memory::most_held;
 const SECONDS: &str = "OMR_FUZZ_SECONDS";
 /// The seed of the changes; without it each run has another one.
 const SEED: &str = "OMR_FUZZ_SEED";
+/// As many changed inputs at least, however busy the machine is: some of them are still good.
+const LEAST_TRIES: u64 = 200;
 /// The longest input, in bytes.
 const LONGEST: usize = 1 << 16;
 /// The most memory that a target may hold at a time, in bytes. An element of JSON has 2 bytes or
@@ -25,7 +27,7 @@ const LONGEST: usize = 1 << 16;
 const MOST_HELD: usize = 8 << 20;
 
 /// Gives `parse` each of these inputs, and then changed ones: for `OMR_FUZZ_SECONDS`, or a quarter
-/// of a second.
+/// of a second, and no less than [`LEAST_TRIES`].
 ///
 /// # Panics
 /// If `parse` does, or if it holds too much memory. The seed and the input are printed before.
@@ -45,7 +47,7 @@ pub fn feed<S: AsRef<[u8]>>(inputs: &[S], parse: impl Fn(&[u8])) {
     let mut random = Rng::with_seed(seed);
     let mut tries = 0u64;
     let began = Instant::now();
-    while began.elapsed() < time {
+    while tries < LEAST_TRIES || began.elapsed() < time {
         let mut input = inputs[random.usize(0..inputs.len())].to_vec();
         for _ in 0..1 << random.u32(0..5) {
             change(&mut input, &inputs, &mut random);
