@@ -107,6 +107,23 @@ def test_a_write_to_the_root_spares_protected_groups(offering, protection, load)
         assert kept.swapped() >= 16 * MIB
 
 
+@pytest.mark.parametrize("protection", ["min", "low"])
+def test_a_write_to_a_group_spares_protected_groups_below_it(offering, protection, load) -> None:
+    with offered(offering) as place:
+        guest = place.guest
+        guest.group("work")
+        guest.write(f"{CGROUP}/work/cgroup.subtree_control", "+memory")
+        kept, background = load(guest, "work/kept", "64M"), load(guest, "work/bg", "96M")
+        guest.write(f"{CGROUP}/work/kept/memory.{protection}", "max")
+        guest.shell(f"echo max > {place.file('work')}", timeout=120)
+        assert background.swapped() > 80 * MIB
+        assert kept.swapped() <= MIB
+        # The control: without protection the same write reclaims it.
+        guest.write(f"{CGROUP}/work/kept/memory.{protection}", "0")
+        guest.shell(f"echo 32M > {place.file('work')}", timeout=120)
+        assert kept.swapped() >= 16 * MIB
+
+
 def test_amounts_are_parsed_as_by_the_kernel(offering) -> None:
     with offered(offering) as place:
         guest = place.guest

@@ -14,7 +14,7 @@ use omr_engine::reclaim::{Method, Report, Target, job, swap_context};
 use omr_engine::{Host, Session};
 use omr_kernel::memcg::Group;
 use omr_kernel::{Kernel, clock};
-use omr_machine::groups::targets;
+use omr_machine::groups::{below, targets};
 use omr_machine::inventory;
 use omr_policy::pace::Job;
 use omr_policy::{End, SwapContext, swap_floor};
@@ -174,8 +174,13 @@ impl Reclaimer {
         }
         let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
         let mut method = Method::KernelFile(self.backend);
-        let amount = current.min(request.amount);
-        let job = self.job(swap_context(&self.kernel), method.file_only(), amount, Bytes::ZERO);
+        // The kernel reclaims memory under `memory.low`, too, once nothing else is left.
+        let floor = below::protected_below(group).map_err(|err| errno(&err))?;
+        let amount = (current - floor).min(request.amount);
+        if amount.0 == 0 {
+            return Ok(());
+        }
+        let job = self.job(swap_context(&self.kernel), method.file_only(), amount, floor);
         result_of(&self.reclaim_group(&mut method, group.into(), job, file, stop))
     }
 
