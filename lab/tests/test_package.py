@@ -125,6 +125,14 @@ def test_the_daemon_measures_ages_in_its_sandbox_and_a_member_reads_them(guest: 
     assert json.loads(sample)["memory"] > 0, guest.journal("omr")
 
 
+def test_the_daemon_may_compact_memory_in_its_sandbox_and_write_no_other_setting(guest: DebianGuest) -> None:
+    """Before a migration to another host."""
+    inside = ["nsenter", "--mount", "--target", guest.property("omr", "MainPID"), "sh", "-c"]
+    guest.run([*inside, "echo 1 > /proc/sys/vm/compact_memory"])
+    refused = guest.run([*inside, "echo 1 > /proc/sys/vm/drop_caches"], check=False)
+    assert refused.code != 0 and "Read-only file system" in refused.stderr
+
+
 @pytest.mark.parametrize("user, allowed", [("root", True), ("member", True), ("other", False)])
 def test_members_may_ask_the_daemon_and_only_root_may_pause_it(guest: DebianGuest, user: str, allowed: bool) -> None:
     as_user = ["runuser", "-u", user, "--", "omr"]

@@ -83,7 +83,12 @@ pub fn reserve(time: Duration) -> Duration {
 /// free page reporting.
 pub fn run(kernel: &Kernel, root: &Path, new_actuator: NewActuator<'_>, stop: &Flag) -> Result<Option<Blocks>> {
     let Some(order) = page_reporting::read_order(kernel)? else { return Ok(None) };
-    compact_fully(kernel, root, order, new_actuator, stop)?;
+    let compacted = compact_fully(kernel, root, order, new_actuator, stop)?;
+    if let Some(outcome) = compacted
+        && outcome != Outcome::Done
+    {
+        log::warn!("free memory was not compacted ({outcome:?}), so the host gets less of it");
+    }
     let (blocks, _) = wait_for_reports(kernel, order, stop, &mut |_| {})?;
     Ok(Some(blocks))
 }
