@@ -1,16 +1,21 @@
 //! How much of a group may be taken, where nothing tells the age of its memory (no MGLRU).
 //!
 //! A probe takes a little and watches what comes back. What comes back in a minute is compared with
-//! the objective P of [`Slo`], of all memory of the group: its working set is not known.
+//! the objective P of [`Slo`].
 //!
-//! * **Below P/2** half a percent of the group is taken, every 30 s at most.
-//! * **Between P/2 and P** nothing happens.
+//! * **Below P/2** half a percent of the group is taken, every 30 s at most. Until half of the group
+//!   is out, a step is twice as large after each minute below P/4, up to two percent.
+//! * **Between P/2 and P** nothing happens, and the next step is half a percent again.
 //! * **Above P** the probe stops and waits: 2 min at first, then twice as long each time, a day at
-//!   most. After a day without that, the next wait is the first again.
+//!   most. If half of the group was out, it waits for an hour at least. After a day without that,
+//!   the next wait is the first again.
 //!
-//! Never more than half of the group is out, and nothing is taken within the warm-up of [`Slo`]
+//! A tenth of the group always stays, and nothing is taken within the warm-up of [`Slo`]
 //! (10 min) after the group's start. What is not known takes nothing, and the minute that is
 //! watched begins anew. This is what Senpai wants to be, without a limit that is left behind.
+//!
+//! P is a share of what the group has in memory: the less that is, the less may come back, down to
+//! a share of what is in use.
 //!
 //! An [`Answer`] is an offer. The daemon offers it to [`crate::decide`], which may have reasons not
 //! to take it. A step counts from [`Probe::begin`] on.
@@ -25,14 +30,20 @@ use crate::pace::SMALLEST_STEP;
 use crate::reason::short;
 use crate::threshold::{PromotionRate, SMALL, SMALL_PAGES, Slo};
 
-/// The share of the group's memory that one step takes.
+/// The share of the group's memory that one step takes, of what is in and what is out.
 pub const STEP: Permyriad = Permyriad(50);
+/// The largest share.
+pub const LARGEST_STEP: Permyriad = Permyriad(200);
+/// Half of the group: while less is out, steps may grow.
+pub const HALF: Permyriad = Permyriad::percent(50);
 /// The time between two steps.
 pub const EVERY: Duration = Duration::from_secs(30);
 /// The share of the group that may be out.
-pub const MOST: Permyriad = Permyriad::percent(50);
+pub const MOST: Permyriad = Permyriad::percent(90);
 /// The first wait after too much came back.
 pub const FIRST_WAIT: Duration = Duration::from_secs(120);
+/// The wait is no shorter if half of the group was out: little is left to gain.
+pub const WAIT_BEYOND_HALF: Duration = Duration::from_secs(3600);
 /// The longest wait.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
 /// What comes back is counted over this time.
@@ -61,6 +72,8 @@ pub struct Probe {
     out: Bytes,
     watch: Option<Watch>,
     last_step: Option<Monotonic>,
+    /// The steps since more than P/4 came back in a minute.
+    steps: u32,
     /// When the last wait ends or ended, and how long it is; `None`: there was none for a day.
     wait: Option<(Monotonic, Duration)>,
 }
@@ -138,7 +151,7 @@ pub enum Why {
         left: Duration,
     },
     /// As much is out as may be.
-    HalfOut {
+    MostOut {
         /// What is out.
         out: Bytes,
     },
@@ -164,7 +177,7 @@ impl fmt::Display for Why {
             }
             Why::Near { back, allowed } => write!(f, "{back} came back in a minute, {allowed} may"),
             Why::JustTaken { left } => write!(f, "the next step is in {}", short(left)),
-            Why::HalfOut { out } => write!(f, "{out} is out, which is half of it"),
+            Why::MostOut { out } => write!(f, "{out} is out, and a tenth of it stays"),
             Why::Small { step } => write!(f, "a step of {step} is too small"),
         }
     }
@@ -173,7 +186,7 @@ impl fmt::Display for Why {
 impl Probe {
     /// The probe of a group that started at this moment, or was first seen then.
     pub fn new(started: Monotonic) -> Self {
-        Probe { started, out: Bytes::ZERO, watch: None, last_step: None, wait: None }
+        Probe { started, out: Bytes::ZERO, watch: None, last_step: None, steps: 0, wait: None }
     }
 
     /// What was taken and did not come back.
@@ -188,7 +201,8 @@ impl Probe {
         let answer = self.answer(slo, look, watched).unwrap_or_else(Answer::Hold);
         // What has just come back makes room for the next step, not for this one: otherwise more
         // that comes back could take more.
-        if let (Some(Some(_)), Some(before), Some(now)) = (watched, before, look.refaults) {
+        let goes_on = self.watch.is_some_and(|watch| watch.before.is_some() || watch.minute.0 < look.now);
+        if let (true, Some(before), Some(now)) = (goes_on, before, look.refaults) {
             self.out = self.out - (now - before);
         }
         answer
@@ -198,6 +212,7 @@ impl Probe {
     pub fn begin(&mut self, now: Monotonic, bytes: Bytes) {
         self.out += bytes;
         self.last_step = Some(now);
+        self.steps = self.steps.saturating_add(1);
     }
 
     /// A step of `asked` bytes has ended and took this many. The kernel may take more than it was
@@ -231,8 +246,13 @@ impl Probe {
             return Err(waits(until, back.unwrap_or_default()));
         }
         let back = back.ok_or(Why::Watching)?;
+        if back.0 > allowed.0 / 4 {
+            self.steps = 0;
+        }
         if back > allowed {
-            let length = self.wait.map_or(FIRST_WAIT, |(_, length)| (length * 2).min(LONGEST_WAIT));
+            let next = self.wait.map_or(FIRST_WAIT, |(_, length)| (length * 2).min(LONGEST_WAIT));
+            let is_half_out = self.out >= (size + self.out).share(HALF);
+            let length = if is_half_out { next.max(WAIT_BEYOND_HALF) } else { next };
             self.wait = Some((now + length, length));
             return Err(waits(now + length, back));
         }
@@ -250,14 +270,19 @@ impl Probe {
                 return Err(Why::JustTaken { left: EVERY.saturating_sub(since) });
             }
         }
-        let step = size.share(STEP);
-        if step < SMALLEST_STEP {
-            return Err(Why::Small { step });
+        let whole = size + self.out;
+        let (smallest, most) = (whole.share(STEP), whole.share(MOST));
+        // Two steps are a minute.
+        let grown = Permyriad(STEP.0 << (self.steps / 2).min(2)).min(LARGEST_STEP);
+        let share = if self.out < whole.share(HALF) { grown } else { STEP };
+        if smallest < SMALLEST_STEP {
+            return Err(Why::Small { step: smallest });
         }
-        let room = (size + self.out).share(MOST) - self.out;
+        let room = most - self.out;
         if room < SMALLEST_STEP {
-            return Err(Why::HalfOut { out: self.out });
+            return Err(Why::MostOut { out: self.out });
         }
+        let step = whole.share(share);
         Ok(step.min(room))
     }
 

@@ -1,5 +1,7 @@
 //! The probes of groups without ages.
 
+use omr_policy::probe::{LARGEST_STEP, STEP};
+
 use super::*;
 
 /// Ages cannot be known: the aging thread says so when it is asked for the first time.
@@ -26,7 +28,8 @@ fn probe(machine: &mut Machine, seconds: u64, back: u64, size: &mut Bytes, refau
         let Some(order) = machine.worker.try_next() else { continue };
         let Order::Sweep(sweep) = order else { panic!("another order") };
         assert_eq!(sweep.older_than, None, "the ordinary backend");
-        assert_eq!(sweep.job.amount, size.share(omr_policy::probe::STEP));
+        let whole = Bytes::mib(64);
+        assert!(sweep.job.amount >= size.share(STEP) && sweep.job.amount <= whole.share(LARGEST_STEP));
         steps.push(second);
         *refaults += back;
         *size = *size - sweep.job.amount + Bytes::kib(4 * back);
@@ -57,7 +60,8 @@ fn without_ages_a_probe_takes_a_little_and_stops_when_it_comes_back() {
     let (steps, size, verdict) = run(0);
     assert!((25..=30).contains(&steps.len()), "{steps:?}");
     assert!(steps.windows(2).all(|pair| pair[1] - pair[0] >= 30), "{steps:?}");
-    assert!(size < Bytes::mib(57) && size > Bytes::mib(54), "{size}");
+    // The first steps are smaller than the others.
+    assert!(size < Bytes::mib(38) && size > Bytes::mib(30), "{size}");
     assert!(verdict.contains("the next step is in") && verdict.contains("MiB is out"), "{verdict}");
     // The control: of each step 80 KiB come back. P is 45 KiB a minute. The waits double.
     let (steps, size, verdict) = run(20);
