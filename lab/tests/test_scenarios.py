@@ -1,5 +1,6 @@
 """Figures and plots of scenarios, made from invented runs. These tests need no VM."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from omrlab.scenarios.migrate import Migrate
 from omrlab.scenarios.probe import Probe
 from omrlab.scenarios.roomy import Roomy
 from omrlab.scenarios.server import Server
-from omrlab.scenarios.slo import Slo, came_back, youngest
+from omrlab.scenarios.slo import LOG, READ, Slo, parsed
 from omrlab.scenarios.slo_phase import SloPhase, agings_to_slo
 from omrlab.services import CLIENTS, GROUPS, OMR
 
@@ -490,7 +491,7 @@ def slo_run(held_mib: int, back_mib: list[float]) -> dict[str, Any]:
         for number in range(count + 1)
     ]
     planted = {"block": MIB, "ages_s": [120, 240, 480], "minutes": minutes, "errors": 0}
-    run = {"since": 0.0, "planted": {"phases": planted}, "readings": readings, "host_others_pct": 0.0}
+    run = {"since": 0.0, "planted": {"phases": planted}, "readings": readings}
     return run | {"explained": {"phases": "threshold 4 min"}}
 
 
@@ -526,11 +527,29 @@ def test_agings_are_counted_from_a_move_to_the_last_minute_over_the_objective() 
     assert agings_to_slo(slo_run(100, [0.0] * 60), 1200) == [0, 0]
 
 
-def test_the_kernels_files_are_read_by_group() -> None:
-    text = "memcg     1 /\n node     0\n        4  900  1  2\nmemcg    23 /load/zipf\n node     0\n"
-    text += "          7       1234      10 0 \n          8       234      10 0 \n"
-    assert youngest(text) == {"/": 4, "/load/zipf": 8}
-    assert came_back("anon 5\nworkingset_refault_anon 3\nworkingset_refault_file 2\npgfault 9\n") == 5 * 4096
+def test_the_script_in_the_guest_reads_the_kernels_files_by_group(tmp_path: Path) -> None:
+    stat = "anon 5\nworkingset_refault_anon 3\nworkingset_refault_file 2\npgfault 9\n"
+    lru_gen = "memcg     1 /\n node     0\n        4  900  1  2\nmemcg    23 /load/zipf\n node     0\n"
+    lru_gen += "          7       1234      10 0 \n          8       234      10 0 \n"
+    files = {
+        "/proc/uptime": "12.50 3.00\n",
+        "/sys/fs/cgroup/load/zipf/memory.swap.current": "4096\n",
+        "/sys/fs/cgroup/load/zipf/memory.stat": stat,
+        "/sys/kernel/debug/lru_gen": lru_gen,
+    }
+    script = READ.format(groups="zipf", log=LOG).replace(LOG, f"{tmp_path}/log")
+    for path, text in files.items():
+        (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path[1:]).write_text(text)
+        script = script.replace(path.replace("zipf", "$name"), f"{tmp_path}{path}".replace("zipf", "$name"))
+    subprocess.run(["busybox", "sh", "-c", script, "sh", "1", "0.01"], check=True)
+    look = {"held": 4096, "back": 5 * 4096, "agings": 8}
+    assert parsed((tmp_path / "log").read_text()) == 2 * [{"monotonic": 12.5, "groups": {"zipf": look}}]
+    # Without MGLRU there is no such file.
+    (tmp_path / "sys/kernel/debug/lru_gen").unlink()
+    subprocess.run(["busybox", "sh", "-c", script, "sh", "0", "0.01"], check=True, stderr=subprocess.DEVNULL)
+    assert parsed((tmp_path / "log").read_text())[0]["groups"]["zipf"]["agings"] == 0
+
 
 
 def soaked(leak_kib: int) -> soak.Run:

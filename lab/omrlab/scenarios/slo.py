@@ -4,11 +4,13 @@ much come back?
 
 The arms: omr with its default configuration, and oomd's Senpai with several settings. The best
 fixed age in hindsight is computed from the planted laws.
+
+The guest's clock counts instructions, so a busy host changes nothing. A script in the guest takes
+the readings: while the host waits for a second, such a guest lives for minutes.
 """
 
 import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
@@ -16,8 +18,7 @@ from typing import Any, ClassVar, TypedDict
 from matplotlib.axes import Axes
 
 from ..daemon import Daemon
-from ..guest import MIB, Guest, Process, Zram
-from ..host import Others
+from ..guest import COUNTED, MIB, Guest, Process, Zram
 from ..plots import COLOURS, canvas, headline, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
@@ -27,6 +28,7 @@ LABELS = {
     "senpai": "Senpai, default",
     "senpai-poke": "Senpai, poke",
     "senpai-gentle": "Senpai, poke, a tenth of the pressure",
+    "senpai-slow": "Senpai, poke, a twentieth of the steps",
 }
 
 ARM_COLOURS = {
@@ -34,12 +36,14 @@ ARM_COLOURS = {
     "senpai": COLOURS["seed"],
     "senpai-poke": COLOURS["by-hand"],
     "senpai-gentle": COLOURS["swap"],
+    "senpai-slow": COLOURS["prepare"],
 }
 
 SENPAI: dict[str, dict[str, str]] = {
     "senpai": {},
     "senpai-poke": {"immediate_backoff": "true"},
     "senpai-gentle": {"immediate_backoff": "true", "pressure_pct": "0.01", "io_pressure_pct": "0.01"},
+    "senpai-slow": {"immediate_backoff": "true", "max_probe": "0.0005"},
 }
 """What each arm of Senpai changes of its defaults."""
 
@@ -58,6 +62,32 @@ KEPT = 0.98
 EVERY = 60.0
 """Seconds between two readings."""
 
+SCRIPT = "/tmp/readings.sh"
+
+LOG = "/tmp/readings"
+
+READ = """
+left=$1
+while :; do
+    read uptime _ < /proc/uptime
+    echo "reading $uptime"
+    for name in {groups}; do
+        read held < /sys/fs/cgroup/load/$name/memory.swap.current
+        echo "held $name $held"
+        while read key value; do
+            case $key in workingset_refault_*) echo "back $name $value" ;; esac
+        done < /sys/fs/cgroup/load/$name/memory.stat
+    done
+    while read number rest; do
+        case $number in memcg) echo "memcg $rest" ;; [0-9]*) echo "generation $number" ;; esac
+    done 2> /dev/null < /sys/kernel/debug/lru_gen
+    [ $left -gt 0 ] || break
+    left=$((left - 1))
+    sleep $2
+done > {log}
+"""
+"""Writes a reading every so many seconds. /sys/kernel/debug/lru_gen is there with MGLRU alone."""
+
 SERVER = "redis-server --save '' --appendonly no --enable-debug-command yes --port 6379"
 
 # Eight keys that the time chooses, as the random numbers of Redis's Lua begin anew in each script.
@@ -71,6 +101,8 @@ end
 """
 
 ASK_EVERY = 0.02
+
+PAGE = 4096
 
 VALUE = 2000
 """Bytes of a value in Redis. It takes 2 KiB."""
@@ -117,7 +149,6 @@ class Run(TypedDict):
     redis_hot: int
     """Bytes of the values that are read."""
     readings: list[Reading]
-    host_others_pct: float
     explained: dict[str, str]
     """omr explain at the end."""
     ledger: list[dict[str, Any]]
@@ -149,7 +180,17 @@ class Slo(Comparison[Run]):
 
     def measure(self, arm: str, pair: int) -> Run:
         # The guest gives free memory back to its host, so all cold memory is wanted.
-        with Guest(self.kernel, self.mem, Zram(self.mem), balloon=True, debian=("oomd", "redis-tools")) as guest:
+        with Guest(
+            self.kernel,
+            self.mem,
+            Zram(self.mem),
+            # Linux 6.1 does not start a second CPU under this clock.
+            smp=1,
+            balloon=True,
+            debian=("oomd", "redis-tools"),
+            accelerator=COUNTED,
+            boot_timeout=600,
+        ) as guest:
             guest.write("/sys/kernel/mm/lru_gen/enabled", self.lru_gen)
             for group in ("load", "peer"):
                 guest.group(group)
@@ -159,8 +200,7 @@ class Slo(Comparison[Run]):
                 self.start_redis(guest)
             daemon = self.begin(guest, arm)
             since = guest.monotonic_ns() / 1e9 + 60 * self.learn
-            others = Others(guest)
-            readings = list(self.readings(guest, since + 60 * self.minutes))
+            readings = self.readings(guest, self.learn + self.minutes)
             # Before the programs end, and their memory with them.
             explained = {name: explain(guest, name) for name in self.groups()} if daemon else {}
             return {
@@ -169,7 +209,6 @@ class Slo(Comparison[Run]):
                 "planted": {law: result(guest, load) for law, load in loads.items()},
                 "redis_hot": self.hot * MIB,
                 "readings": readings,
-                "host_others_pct": others.percent(),
                 "explained": explained,
                 "ledger": daemon.ledger() if daemon else [],
             }
@@ -213,28 +252,12 @@ class Slo(Comparison[Run]):
         guest.spawn(["oomd", "--interval", "1", "--config", OOMD_CONFIG], group="peer")
         return None
 
-    def readings(self, guest: Guest, end: float) -> Iterator[Reading]:
-        due = guest.monotonic_ns() / 1e9
-        while due < end:
-            yield self.reading(guest)
-            due += EVERY
-            left = due - guest.monotonic_ns() / 1e9
-            guest.run(["sleep", f"{max(0.0, left):.2f}"], timeout=left + 120)
-        yield self.reading(guest)
-
-    def reading(self, guest: Guest) -> Reading:
-        generations = youngest(guest.read("/sys/kernel/debug/lru_gen")) if self.lru_gen == "y" else {}
-        return {
-            "monotonic": guest.monotonic_ns() / 1e9,
-            "groups": {
-                name: {
-                    "held": guest.group_value(f"load/{name}", "memory.swap.current"),
-                    "back": came_back(guest.read(f"/sys/fs/cgroup/load/{name}/memory.stat")),
-                    "agings": generations.get(f"/load/{name}", 0),
-                }
-                for name in self.groups()
-            },
-        }
+    def readings(self, guest: Guest, minutes: float) -> list[Reading]:
+        """Takes a reading each minute, until the measurement is over."""
+        number = round(60 * minutes / EVERY)
+        guest.write(SCRIPT, READ.format(groups=" ".join(self.groups()), log=LOG), create=True)
+        guest.run(["sh", SCRIPT, str(number), f"{EVERY:g}"], timeout=10 * EVERY * number)
+        return parsed(guest.read_long(LOG).decode())
 
     def summary(self, run: Run) -> str:
         return (
@@ -327,23 +350,26 @@ def result(guest: Guest, load: Process) -> Planted:
     return {"block": ready["block"], "ages_s": ready["ages_s"], "minutes": minutes, "errors": ended["errors"]}
 
 
-def youngest(lru_gen: str) -> dict[str, int]:
-    """The number of the youngest generation of each group, from the kernel's lru_gen file."""
-    found: dict[str, int] = {}
+def parsed(log: str) -> list[Reading]:
+    """The readings in what `READ` has written."""
+    readings: list[Reading] = []
     group = ""
-    for line in lru_gen.splitlines():
-        words = line.split()
-        if words[0] == "memcg":
-            group = words[2] if len(words) > 2 else "/"
-        elif words[0].isdigit():
-            found[group] = int(words[0])
-    return found
-
-
-def came_back(memory_stat: str) -> int:
-    """Bytes that were reclaimed and used again."""
-    pages = re.findall(r"^workingset_refault_(?:anon|file) (\d+)$", memory_stat, re.MULTILINE)
-    return 4096 * sum(map(int, pages))
+    for line in log.splitlines():
+        kind, *words = line.split()
+        if kind == "reading":
+            readings.append({"monotonic": float(words[0]), "groups": {}})
+            continue
+        groups = readings[-1]["groups"]
+        if kind == "held":
+            groups[words[0]] = {"held": int(words[1]), "back": 0, "agings": 0}
+        elif kind == "back":
+            groups[words[0]]["back"] += PAGE * int(words[1])
+        elif kind == "memcg":
+            group = words[1].removeprefix("/load/") if len(words) > 1 else ""
+        elif group in groups:
+            # The kernel names the oldest generation first.
+            groups[group]["agings"] = int(words[0])
+    return readings
 
 
 def measured(run: Run) -> list[Reading]:
@@ -459,5 +485,4 @@ FIGURES: dict[str, tuple[Callable[[Run], float], str]] = {
     "cold_held_of_best_pct": (of_best_pct, "%"),
     "held": (held_mib, "MiB"),
     "came_back_p98": (lambda run: 100 * p98(run), "%/min"),
-    "host_others_pct": (lambda run: run["host_others_pct"], "%"),
 }
