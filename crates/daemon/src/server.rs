@@ -41,18 +41,18 @@ const MOST_CLIENTS: usize = 16;
 /// Of them, clients of one user who may only ask.
 const MOST_OF_A_USER: usize = 4;
 /// New clients between two ticks. Each costs 0.1 ms on a slow CPU, which nobody is charged with.
-const MOST_NEW: usize = 32;
+const MOST_NEW: usize = 16;
 /// Connections that wait for the daemon; whoever connects meanwhile waits in connect(2). They are taken
 /// in the order in which they came, so root waits for no more than these.
 const BACKLOG: i32 = 16;
 /// New clients in one turn of the loop.
 const MOST_AT_ONCE: usize = 16;
 /// CPU time that a user who may only ask gets in each second for what this user sends.
-const ALLOWANCE: Duration = Duration::from_millis(4);
+const ALLOWANCE: Duration = Duration::from_millis(3);
 /// As much may be owed before requests wait: a few at once are no flood.
 const BURST: Duration = Duration::from_millis(20);
 /// Costs beyond this are forgiven: such a user waits for 5 s at most.
-const MOST_DEBT: Duration = Duration::from_millis(40);
+const MOST_DEBT: Duration = Duration::from_millis(35);
 
 /// The user at the other end of a connection.
 #[derive(Clone, Copy, Debug)]

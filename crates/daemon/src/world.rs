@@ -24,12 +24,12 @@ const SCAN_SHARE: u32 = 200;
 /// thousands of groups, waits until the sweep has ended; the swept group is read each second.
 const LONGEST_SCAN: Duration = Duration::from_millis(10);
 /// CPU time that each tick adds for changed attributes. Any user can change attributes without end.
-const COLLECTING: Duration = Duration::from_millis(3);
+const COLLECTING: Duration = Duration::from_millis(2);
 /// As much may be owed before changes wait for the next ticks: a switch between applications is no
 /// storm.
-const COLLECTING_BURST: Duration = Duration::from_millis(15);
+const COLLECTING_BURST: Duration = Duration::from_millis(12);
 /// Costs beyond this are forgiven: nobody's change waits for more than six ticks.
-const MOST_COLLECTING: Duration = Duration::from_millis(30);
+const MOST_COLLECTING: Duration = Duration::from_millis(22);
 
 /// CPU time that changed attributes have cost, as far as no tick has made up for it.
 #[derive(Debug, Default)]
@@ -227,22 +227,22 @@ mod tests {
     fn a_look_at_attributes_that_took_long_is_paid_for_by_the_next_ticks() {
         let mut collecting = Collecting::default();
         let ms = Duration::from_millis;
-        collecting.add(ms(14));
+        collecting.add(ms(11));
         assert!(collecting.may_go_on());
-        collecting.add(ms(3));
+        collecting.add(ms(2));
         assert!(!collecting.may_go_on());
         collecting.tick();
         assert!(collecting.may_go_on());
-        // A look takes 15 ms, so there is one in five ticks.
+        // A look takes 12 ms, so there is one in six ticks.
         let mut looks = 0;
         for _ in 0..500 {
             collecting.tick();
             if collecting.may_go_on() {
-                collecting.add(ms(15));
+                collecting.add(ms(12));
                 looks += 1;
             }
         }
-        assert!((99..=102).contains(&looks), "{looks}");
+        assert!((83..=85).contains(&looks), "{looks}");
         // Nobody waits for long after the longest.
         collecting.add(ms(10_000));
         let waits = (1..).find(|_| {
