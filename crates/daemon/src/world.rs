@@ -19,7 +19,7 @@ use crate::settings::Settings;
 /// Groups are scanned this often, or so seldom that a scan takes no more than 1/`SCAN_SHARE` of a
 /// CPU.
 const SCAN: Duration = Duration::from_secs(5);
-const SCAN_SHARE: u32 = 200;
+const SCAN_SHARE: u32 = 333;
 /// Foreground work must be noticed in time during a sweep. A scan that takes longer than this, of
 /// thousands of groups, waits until the sweep has ended; the swept group is read each second.
 const LONGEST_SCAN: Duration = Duration::from_millis(10);
