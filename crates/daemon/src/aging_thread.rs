@@ -26,6 +26,7 @@ use omr_policy::rank::ProcessId;
 use omr_policy::schedule::Due;
 use omr_units::{Bytes, GroupId, Monotonic, Pages};
 
+use super::host::Host;
 use super::own_reclaim::{OwnReclaim, Reclaimed};
 use super::thread::Thread;
 use super::thresholds::{self, Learned, Seen, Terms, Thresholds};
@@ -102,12 +103,11 @@ pub struct Report {
 /// The thread.
 pub type AgingThread = Thread<Order, Report>;
 
-/// Starts the thread. It writes samples and thresholds below `root`, and ages groups through
-/// `actuator`.
-pub fn start(kernel: Arc<Kernel>, root: &Path, actuator: Box<dyn Actuator>) -> Result<AgingThread> {
-    let root = root.to_owned();
+/// Starts the thread. It writes samples and thresholds, and ages groups through `actuator`.
+pub fn start(host: &Host, actuator: Box<dyn Actuator>) -> Result<AgingThread> {
+    let (kernel, memory) = (Arc::clone(&host.kernel), Memory::load(host)?);
     Thread::start("omr-age", move |inbox| {
-        let mut ager = Ager::start(&kernel, &root, actuator);
+        let mut ager = Ager::new(&kernel, memory, actuator);
         inbox.each(|order, stop| ager.carry_out(order, stop));
         ager.end();
     })
@@ -121,6 +121,24 @@ struct Counters {
     refaults_file: Option<Pages>,
     swapped_in: Option<Pages>,
     stalled: Option<Duration>,
+}
+
+/// What was learned before.
+pub struct Memory {
+    store: Store,
+    thresholds: Thresholds,
+    boot: String,
+}
+
+impl Memory {
+    /// Reads it.
+    pub fn load(host: &Host) -> Result<Self> {
+        Ok(Memory {
+            store: Store::new(&paths::history(&host.root), &host.boot, Bytes::ZERO),
+            thresholds: Thresholds::load(&host.state_dir, host.now())?,
+            boot: host.boot.clone(),
+        })
+    }
 }
 
 /// Carries out orders, and remembers ages.
@@ -143,26 +161,14 @@ pub struct Ager<'a> {
 }
 
 impl<'a> Ager<'a> {
-    /// Reads what was learned before.
-    pub fn start(kernel: &'a Kernel, root: &Path, actuator: Box<dyn Actuator>) -> Self {
-        let boot = kernel.read_boot_id().unwrap_or_default();
-        let store = Store::new(&paths::history(root), &boot, Bytes::ZERO);
-        let thresholds = Thresholds::load(&paths::state_dir(root), clock::read_monotonic());
-        Ager::new(kernel, store, thresholds, boot.into(), actuator)
-    }
-
     /// Keeps what was learned.
     pub fn end(&mut self) {
         self.thresholds.save(clock::read_wall().as_secs());
     }
 
-    fn new(
-        kernel: &'a Kernel,
-        store: Store,
-        thresholds: Thresholds,
-        boot: std::rc::Rc<str>,
-        actuator: Box<dyn Actuator>,
-    ) -> Self {
+    /// Remembers no ages yet.
+    pub fn new(kernel: &'a Kernel, memory: Memory, actuator: Box<dyn Actuator>) -> Self {
+        let Memory { store, thresholds, boot } = memory;
         let observer = Observer::new(kernel);
         let (counters, last_cost) = (HashMap::new(), Cost::default());
         Ager {
@@ -170,7 +176,7 @@ impl<'a> Ager<'a> {
             actuator,
             observer,
             store,
-            boot,
+            boot: boot.into(),
             counters,
             own_reclaim: OwnReclaim::default(),
             thresholds,

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, Result};
 use omr_history::ledger::{self, Entry, Swept};
+use omr_kernel::is_passing;
 use omr_policy::Writes;
 use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
@@ -37,10 +39,10 @@ struct Saved {
 
 impl Books {
     /// Opens the books of a state directory. Returns them with the write budget that was saved.
-    pub fn open(host: &mut Host, disk: Disk) -> (Self, Writes) {
+    pub fn open(host: &mut Host, disk: Disk) -> Result<(Self, Writes)> {
         let time = host.wall();
-        let mut saved = read_saved(&host.state_dir, time);
-        let boot = host.kernel.read_boot_id().unwrap_or_default();
+        let mut saved = read_saved(&host.state_dir, time)?;
+        let boot = host.boot.clone();
         let is_first = saved.boot != boot;
         if !is_first && !boot.is_empty() {
             host.keep_booted(saved.booted);
@@ -56,7 +58,7 @@ impl Books {
             // The next daemon of this boot may find a wall clock that was set meanwhile.
             books.write_budget();
         }
-        (books, writes)
+        Ok((books, writes))
     }
 
     /// Adds a line to the ledger.
@@ -106,24 +108,26 @@ impl Books {
 const BUDGET: &str = "swap-writes.json";
 
 /// Reads the write budget. Where its file cannot be read, the budget is put together anew from the
-/// ledger, which also knows what went to swap.
-fn read_saved(state_dir: &Path, now: u64) -> Saved {
+/// ledger, which also knows what went to swap. An error that passes is one: nothing is lost, and
+/// the next start reads it.
+fn read_saved(state_dir: &Path, now: u64) -> Result<Saved> {
     let path = state_dir.join(BUDGET);
     let err = match fs::read(&path) {
         Ok(text) => match serde_json::from_slice(&text) {
-            Ok(saved) => return saved,
+            Ok(saved) => return Ok(saved),
             Err(err) => match serde_json::from_slice(&text) {
                 // An older omr did not write down the boot.
-                Ok(writes) => return Saved { writes, ..Saved::default() },
+                Ok(writes) => return Ok(Saved { writes, ..Saved::default() }),
                 Err(_) => err.to_string(),
             },
         },
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Saved::default(),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Saved::default()),
+        Err(err) if is_passing(&err) => return Err(err).with_context(|| format!("read {}", path.display())),
         Err(err) => err.to_string(),
     };
     log::warn!("{}: {err}; the writes to swap are counted anew from the ledger", path.display());
     let mut writes = Writes::default();
-    let _ = ledger::read(state_dir, |entry| {
+    let read = ledger::read(state_dir, |entry| {
         let (time, bytes) = match entry {
             Entry::Sweep(swept) => (swept.time, swept.swapped_out),
             Entry::Prepare(prepared) => (prepared.time, prepared.swapped_out),
@@ -137,5 +141,8 @@ fn read_saved(state_dir: &Path, now: u64) -> Saved {
         // A time in the future counts as now: older writes must not be forgotten because of it.
         writes.add(time.min(now) / 3600, bytes);
     });
-    Saved { writes, ..Saved::default() }
+    match read {
+        Err(err) if err.downcast_ref().is_some_and(is_passing) => Err(err),
+        _ => Ok(Saved { writes, ..Saved::default() }),
+    }
 }

@@ -69,7 +69,7 @@ impl Daemon {
     /// Reads the state of earlier runs and scans the groups. The threads run already.
     pub fn new(mut host: Host, settings: Settings, work: Work, aging: AgingThread, disk: Disk) -> Result<Self> {
         let now = host.now();
-        let (books, writes) = Books::open(&mut host, disk);
+        let (books, writes) = Books::open(&mut host, disk)?;
         let mut state = State::default();
         state.writes = writes;
         let mut daemon = Daemon {
@@ -80,7 +80,7 @@ impl Daemon {
             sweeps: Sweeps::new()?,
             books,
             regrets: RegretReader::default(),
-            statements: host.load_statements(),
+            statements: host.load_statements()?,
             processes: Processes::new(Finder::new(&settings.loaded.processes), now),
             aging: Aging::new(&settings.config.history, aging, now),
             preparation: Preparation::default(),
@@ -193,6 +193,9 @@ impl Daemon {
     fn scan_groups(&mut self) {
         let Some(ids) = self.world.scan(&self.host) else { return };
         self.aging.note_peaks(&self.world.tree);
+        if !self.world.tree.is_complete() {
+            return;
+        }
         let is_there = |id: GroupId| ids.binary_search(&id).is_ok();
         self.mind.state.retain(&ids);
         self.books.tally.retain(is_there);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use omr_base::paths;
 use omr_engine::warm::Notice;
 use omr_kernel::memcg::Group;
@@ -24,24 +25,28 @@ pub struct Host {
     pub own_group: PathBuf,
     /// The identity of that group; `None` when other processes are in it as well.
     pub own_id: Option<GroupId>,
+    /// The identity of the boot; empty where the kernel does not tell.
+    pub boot: String,
     /// The time of the boot, since 1970, by the wall clock when the daemon started.
     booted: Duration,
 }
 
 impl Host {
-    /// The host whose root directory is `root`.
-    pub fn new(root: &Path, kernel: Arc<Kernel>) -> Self {
-        let own_group = process::read_own_group(&kernel).ok().flatten().unwrap_or_default();
+    /// The host whose root directory is `root`. After an error that passes systemd starts the daemon
+    /// again: it would take this for another boot, or its own group for one to sweep.
+    pub fn new(root: &Path, kernel: Arc<Kernel>) -> Result<Self> {
+        let own_group = known(process::read_own_group(&kernel))?.flatten().unwrap_or_default();
         let own_group = own_group.strip_prefix("/").map(Path::to_path_buf).unwrap_or(own_group);
         let booted = kernel.clock.wall().saturating_sub(since_boot(&kernel));
-        Host {
+        Ok(Host {
             root: root.into(),
-            own_id: own_id(&kernel, &own_group),
+            own_id: own_id(&kernel, &own_group)?,
             own_group,
             state_dir: paths::state_dir(root),
+            boot: known(kernel.read_boot_id())?.unwrap_or_default(),
             booted,
             kernel,
-        }
+        })
     }
 
     /// The time now on the monotonic clock.
@@ -76,9 +81,8 @@ impl Host {
     }
 
     /// The statements of this boot.
-    pub fn load_statements(&self) -> StatementStore {
-        let boot = self.kernel.read_boot_id().unwrap_or_default();
-        StatementStore::load(&paths::statements(&self.root), &boot)
+    pub fn load_statements(&self) -> Result<StatementStore> {
+        StatementStore::load(&paths::statements(&self.root), &self.boot)
     }
 
     /// Returns true if the daemon shares its group, and so its CPU time, with other processes.
@@ -93,8 +97,17 @@ fn since_boot(kernel: &Kernel) -> Duration {
 }
 
 /// The daemon's group, when it has one for itself.
-fn own_id(kernel: &Kernel, own_group: &Path) -> Option<GroupId> {
-    let group = Group::open(kernel.cgroup().ok()?, own_group).ok().filter(|group| !group.is_root())?;
-    let processes = group.dir().read_string("cgroup.procs").ok()?;
-    (processes.lines().count() == 1).then(|| group.id())
+fn own_id(kernel: &Kernel, own_group: &Path) -> Result<Option<GroupId>> {
+    let Ok(root) = kernel.cgroup() else { return Ok(None) };
+    let Some(group) = known(Group::open(root, own_group))?.filter(|group| !group.is_root()) else { return Ok(None) };
+    let processes = known(group.dir().read_string("cgroup.procs"))?;
+    Ok(processes.is_some_and(|processes| processes.lines().count() == 1).then(|| group.id()))
+}
+
+/// A value that was read; `None`: it cannot be read. An error that passes stays one.
+fn known<T>(read: omr_kernel::Result<T>) -> Result<Option<T>> {
+    match read {
+        Err(err) if err.is_passing() => Err(err.into()),
+        read => Ok(read.ok()),
+    }
 }

@@ -105,7 +105,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         Group::open(kernel.cgroup()?, path).map_err(|err| if err.is_gone() { no_group(path) } else { err.into() })?;
     }
     let _lock = Lock::take(&paths::runtime_dir(root))?;
-    let host = Host::new(root, kernel);
+    let host = Host::new(root, kernel)?;
     if let Err(err) = make_dir_for_members(&host.state_dir) {
         log::warn!("create {}: {err}", host.state_dir.display());
     }
@@ -148,7 +148,7 @@ fn start(host: Host, settings: Settings) -> Result<EventLoop> {
     if !settings.loaded.processes.is_empty() {
         processes::warn_of_missing_rights(&host.kernel);
     }
-    let aging = aging_thread::start(Arc::clone(&host.kernel), &host.root, settings.actuator())?;
+    let aging = aging_thread::start(&host, settings.actuator())?;
     let disk = Disk::start(&host.state_dir)?;
     let server = Server::listen(&host.root)?;
     EventLoop::new(Daemon::new(host, settings, work, aging, disk)?, server)

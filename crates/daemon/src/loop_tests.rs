@@ -141,7 +141,7 @@ impl Machine {
         let (thread, worker) = Thread::pair().expect("channels");
         let work = Work::new(thread, Arc::new(Mutex::new(Progress::default())));
         let (to_aging, aging) = Thread::pair().expect("channels");
-        let host = Host::new(root.path(), kernel);
+        let host = Host::new(root.path(), kernel).expect("a host");
         let disk = Disk::at_once(&host.state_dir);
         let daemon = Daemon::new(host, settings, work, to_aging, disk).expect("a daemon");
         let mut machine = Machine { root, clock, daemon, worker, aging, ticks: (0, 0) };

@@ -285,13 +285,14 @@ impl Simulation {
         let kernel = Arc::new(kernel);
         let args = Args::default();
         let settings = Settings::new(args.clone(), load(&root, &args, &kernel).expect("a configuration"));
-        let host = Host::new(&root, Arc::clone(&kernel));
+        let host = Host::new(&root, Arc::clone(&kernel)).expect("a host");
         let setup = work::setup(&host, &settings).expect("a worker");
         let (thread, worker) = Thread::pair().expect("channels");
         let work = Work::new(thread, Arc::clone(&setup.progress));
         *self.reclaimer.borrow_mut() = Some(Reclaimer::new(setup));
         let (to_aging, aging) = Thread::pair().expect("channels");
-        let mut ager = Ager::start(&kernel, &root, settings.actuator());
+        let memory = aging_thread::Memory::load(&host).expect("what was learned");
+        let mut ager = Ager::new(&kernel, memory, settings.actuator());
         let disk = Disk::at_once(&host.state_dir);
         let daemon = Daemon::new(host, settings, work, to_aging, disk).expect("a daemon");
         let server = Server::listen(&root).expect("a socket");

@@ -42,7 +42,7 @@ pub fn allowed(host: &Host, statements: &[Statement], peer: Peer) -> Result<(Sta
     let mut allowed = Statements::default();
     let mut refused = 0;
     for Statement { presence, subject } in statements {
-        let Some((identity, owner)) = identify(host, subject) else { continue };
+        let Some((identity, owner)) = identify(host, subject)? else { continue };
         if !peer.owns(owner) {
             refused += 1;
             continue;
@@ -60,20 +60,27 @@ enum Identity {
     Group(GroupId),
 }
 
-/// The identity of a subject and the user id of its owner, if it is there.
-fn identify(host: &Host, subject: &Subject) -> Option<(Identity, u32)> {
-    match subject {
-        Subject::Process(id) => {
-            let process = Process::open(&host.kernel, id.pid).ok().filter(|process| processes::id(process) == *id)?;
-            Some((Identity::Process(*id), Status::read(process.dir()).ok()?.uid?))
-        }
-        Subject::Group(path) => {
-            // Not by the last scan, which does not know a group that was made since.
-            let path = host.kernel.group_path(Path::new(path));
-            let group = Group::open(host.kernel.cgroup().ok()?, path).ok()?;
-            Some((Identity::Group(group.id()), group.dir().owner().ok()?))
-        }
+/// The identity of a subject and the user id of its owner; `None`: it is gone.
+fn identify(host: &Host, subject: &Subject) -> Result<Option<(Identity, u32)>> {
+    let found = match subject {
+        Subject::Process(id) => process_owner(host, *id).map(|uid| uid.map(|uid| (Identity::Process(*id), uid))),
+        // Not by the last scan, which does not know a group that was made since.
+        Subject::Group(path) => Group::open(host.kernel.cgroup()?, host.kernel.group_path(Path::new(path)))
+            .and_then(|group| Ok(Some((Identity::Group(group.id()), group.dir().owner()?)))),
+    };
+    match found {
+        // The client must not believe that this subject is kept.
+        Err(err) if err.is_passing() => Err(err.into()),
+        found => Ok(found.unwrap_or_default()),
     }
+}
+
+fn process_owner(host: &Host, id: ProcessId) -> omr_kernel::Result<Option<u32>> {
+    let process = Process::open(&host.kernel, id.pid)?;
+    if processes::id(&process) != id {
+        return Ok(None);
+    }
+    Ok(Status::read(process.dir())?.uid)
 }
 
 /// Saves a statement about a process; `None` withdraws it.

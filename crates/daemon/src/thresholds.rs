@@ -6,9 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use omr_base::storage::write_atomically;
 use omr_base::text::printable;
 use omr_engine::aging::observe::Node;
+use omr_kernel::is_passing;
 use omr_policy::age::{AGES, Bounds, Promotions};
 use omr_policy::threshold::{ABSENCE, Interval, Move, Promoted, Reason, Slo, Step, Threshold};
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
@@ -122,14 +124,21 @@ pub struct Thresholds {
 
 impl Thresholds {
     /// Reads the thresholds of earlier runs. A file that is wrong is left out as a whole: then each
-    /// group begins with the longest threshold.
-    pub fn load(state_dir: &Path, now: Monotonic) -> Self {
+    /// group begins with the longest threshold. An error that passes is one: the file is good, and
+    /// must not be replaced.
+    pub fn load(state_dir: &Path, now: Monotonic) -> Result<Self> {
         let file = state_dir.join(FILE);
-        let absent = read(&file).unwrap_or_else(|why| {
-            log::warn!("{}: {why}; thresholds are learned anew", printable(&file.to_string_lossy()));
-            HashMap::new()
-        });
-        Thresholds { known: HashMap::new(), absent, file, written: now, is_changed: false, is_unsaved: false }
+        let absent = match read(&file) {
+            Ok(absent) => absent,
+            Err(err) if err.downcast_ref().is_some_and(is_passing) => {
+                return Err(err).with_context(|| format!("read {}", file.display()));
+            }
+            Err(err) => {
+                log::warn!("{}: {err}; thresholds are learned anew", printable(&file.to_string_lossy()));
+                HashMap::new()
+            }
+        };
+        Ok(Thresholds { known: HashMap::new(), absent, file, written: now, is_changed: false, is_unsaved: false })
     }
 
     /// Learns for these groups from now on, and for no others.
@@ -378,15 +387,15 @@ fn name_of(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn read(file: &Path) -> Result<HashMap<String, Saved>, String> {
+fn read(file: &Path) -> Result<HashMap<String, Saved>> {
     let text = match fs::read(file) {
         Ok(text) => text,
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(HashMap::new()),
-        Err(err) => return Err(err.to_string()),
+        Err(err) => return Err(err.into()),
     };
-    let File { version, groups } = serde_json::from_slice(&text).map_err(|err| err.to_string())?;
+    let File { version, groups } = serde_json::from_slice(&text)?;
     if version != VERSION {
-        return Err(format!("version {version}; this program knows {VERSION}"));
+        bail!("version {version}; this program knows {VERSION}");
     }
     Ok(groups.into_iter().take(MOST).collect())
 }

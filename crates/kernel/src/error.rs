@@ -1,6 +1,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// True if the machine had no descriptor or no memory for the call, or a signal ended it: that says
+/// nothing about the file.
+pub fn is_passing(err: &io::Error) -> bool {
+    matches!(err.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR))
+}
+
 /// A failed access to a kernel interface, with the absolute path and what was read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -70,6 +76,12 @@ impl Error {
             }
             _ => false,
         }
+    }
+
+    /// True if the error says nothing about the file, and a later attempt may succeed. See
+    /// [`is_passing`].
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Error::Read { err, .. } | Error::Write { err, .. } if is_passing(err))
     }
 
     /// True if who asked for it wanted no more (`ECANCELED`).

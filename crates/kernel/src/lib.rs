@@ -43,5 +43,5 @@ pub mod swap;
 pub mod vmstat;
 pub mod zoneinfo;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, is_passing};
 pub use root::{Dir, Kernel};

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::root::os;
 use crate::text::{for_each_key, leading_u64, parse_u64};
-use crate::{Dir, Error, Result};
+use crate::{Dir, Error, Result, is_passing};
 
 /// The fields of a group's `memory.stat` that omr uses, under the kernel's names. Every group but
 /// the root has the file since 4.5; refaults are split into anon and file since 5.9. Values are
@@ -278,6 +278,11 @@ pub trait Visit {
         let _ = parent;
     }
 
+    /// As [`Visit::unknown`], because of an error that passes: the groups may be there.
+    fn missed(&mut self, parent: usize) {
+        self.unknown(parent);
+    }
+
     /// As [`Visit::unknown`], because a user has made too many groups.
     fn too_many(&mut self, parent: usize) {
         self.unknown(parent);
@@ -334,6 +339,10 @@ impl<V: Visit> Walk<'_, V> {
             let (child, stat) = match child {
                 Ok(opened) => opened,
                 Err(err) if err.is_gone() => continue,
+                Err(err) if err.is_passing() => {
+                    self.visit.missed(token);
+                    continue;
+                }
                 Err(_) => {
                     self.visit.unknown(token);
                     continue;
@@ -373,6 +382,10 @@ impl<V: Visit> Walk<'_, V> {
                 Ok(entry) => entry,
                 // The group was removed while it was listed.
                 Err(rustix::io::Errno::NOENT) => break,
+                Err(err) if is_passing(&err.into()) => {
+                    self.visit.missed(token);
+                    break;
+                }
                 Err(_) => {
                     self.visit.unknown(token);
                     break;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use omr_base::paths;
 use omr_base::storage::write_for_this_boot;
+use omr_kernel::is_passing;
 use omr_policy::rank::ProcessId;
 use omr_policy::statement::Presence;
 use omr_units::GroupId;
@@ -91,14 +92,18 @@ mod pairs {
 
 impl StatementStore {
     /// Reads the statements of this boot, for a new daemon. It also takes over the statements by
-    /// clients until those clients connect again. If the file cannot be read, there are no
-    /// statements.
-    pub fn load(path: &Path, boot: &str) -> StatementStore {
-        let saved = SavedStatements::read(path, boot).unwrap_or_else(|err| {
-            log::warn!("{err:#}; earlier statements about groups and processes are lost");
-            SavedStatements::none(boot)
-        });
-        StatementStore::new(path, saved)
+    /// clients until those clients connect again. If the file is wrong, there are no statements. An
+    /// error that passes is one: the statements are still there.
+    pub fn load(path: &Path, boot: &str) -> Result<StatementStore> {
+        let saved = match SavedStatements::read(path, boot) {
+            Ok(saved) => saved,
+            Err(err) if err.downcast_ref().is_some_and(is_passing) => return Err(err),
+            Err(err) => {
+                log::warn!("{err:#}; earlier statements about groups and processes are lost");
+                SavedStatements::none(boot)
+            }
+        };
+        Ok(StatementStore::new(path, saved))
     }
 
     /// Reads the current statements, for everybody but the daemon. Statements by clients count only
@@ -227,22 +232,26 @@ fn set<K: Eq + std::hash::Hash>(map: &mut HashMap<K, Presence>, id: K, presence:
 mod tests {
     use super::*;
 
+    fn load(path: &Path, boot: &str) -> StatementStore {
+        StatementStore::load(path, boot).expect("statements")
+    }
+
     #[test]
     fn statements_last_until_the_next_boot() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("statements.json");
         let (group, process) = (GroupId(7), ProcessId { pid: 8, start: 9 });
-        let mut statements = StatementStore::load(&path, "one");
+        let mut statements = load(&path, "one");
         statements.set_group(group, Some(Presence::Background)).expect("saved");
         statements.set_group(GroupId(1), Some(Presence::Foreground)).expect("saved");
         statements.set_process(process, Some(Presence::Foreground)).expect("saved");
         statements.set_group(GroupId(1), None).expect("saved");
-        let again = StatementStore::load(&path, "one");
+        let again = load(&path, "one");
         assert_eq!(again.groups(), &HashMap::from([(group, Presence::Background)]));
         assert_eq!(again.processes(), &HashMap::from([(process, Presence::Foreground)]));
-        assert!(StatementStore::load(&path, "two").processes().is_empty());
+        assert!(load(&path, "two").processes().is_empty());
         std::fs::write(&path, "{\"boot\":").expect("written");
-        assert!(StatementStore::load(&path, "one").groups().is_empty());
+        assert!(load(&path, "one").groups().is_empty());
     }
 
     #[test]
@@ -258,7 +267,7 @@ mod tests {
     fn a_statement_that_cannot_be_saved_has_no_effect() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("statements.json");
-        let mut statements = StatementStore::load(&path, "one");
+        let mut statements = load(&path, "one");
         statements.set_group(GroupId(1), Some(Presence::Background)).expect("saved");
         std::fs::remove_file(&path).expect("removed");
         std::fs::create_dir(&path).expect("made");
@@ -276,7 +285,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("statements.json");
         let (said_of, other, process) = (GroupId(1), GroupId(2), ProcessId { pid: 8, start: 9 });
-        let mut statements = StatementStore::load(&path, "one");
+        let mut statements = load(&path, "one");
         statements.set_group(said_of, Some(Presence::Background)).expect("saved");
         statements.set_process(process, Some(Presence::Foreground)).expect("saved");
         let held = Statements {
@@ -287,11 +296,11 @@ mod tests {
         assert_eq!(statements.groups(), &HashMap::from([(said_of, Presence::Present), (other, Presence::Foreground)]));
         assert_eq!(statements.processes(), &HashMap::from([(process, Presence::Foreground)]));
         // The next daemon takes the statements over until the clients connect to it.
-        let mut again = StatementStore::load(&path, "one");
+        let mut again = load(&path, "one");
         assert_eq!(again.groups(), statements.groups());
         assert!(again.set_client_statements(Statements::default()));
         assert_eq!(again.groups(), &HashMap::from([(said_of, Presence::Background)]));
-        assert_eq!(StatementStore::load(&path, "one").groups(), again.groups());
+        assert_eq!(load(&path, "one").groups(), again.groups());
         // A process that has ended is forgotten, and that is no change.
         let held = Statements { processes: HashMap::from([(process, Presence::Foreground)]), ..Statements::default() };
         assert!(statements.set_client_statements(held.clone()));
@@ -305,7 +314,7 @@ mod tests {
         let path = paths::statements(root.path());
         std::fs::create_dir_all(paths::runtime_dir(root.path())).expect("made");
         let group = GroupId(1);
-        let mut statements = StatementStore::load(&path, "one");
+        let mut statements = load(&path, "one");
         statements.set_group(group, Some(Presence::Background)).expect("saved");
         statements.set_client_statements(Statements {
             groups: HashMap::from([(group, Presence::Foreground)]),

@@ -92,6 +92,8 @@ pub struct Tree {
     /// A user has made too many groups, which was said.
     has_too_many: bool,
     scan: u32,
+    /// The last scan has missed groups that may be there.
+    has_missed: bool,
     /// The time and the number of the last full scan.
     read_all: (Monotonic, u32),
     buffer: Vec<u8>,
@@ -172,6 +174,11 @@ impl Visit for Scan<'_> {
         }
     }
 
+    fn missed(&mut self, parent: usize) {
+        self.unknown(parent);
+        self.tree.has_missed = true;
+    }
+
     fn too_many(&mut self, parent: usize) {
         self.unknown(parent);
         self.too_many = Some(parent);
@@ -207,6 +214,7 @@ impl Tree {
     /// Reads all groups. `memory`: reads `memory.stat`, too.
     pub fn scan(&mut self, kernel: &Kernel, classifier: &Classifier, memory: bool) -> Result<()> {
         self.nodes.clear();
+        self.has_missed = false;
         self.scan = self.scan.wrapping_add(1);
         let now = kernel.clock.monotonic();
         let (when, scan) = self.read_all;
@@ -219,7 +227,9 @@ impl Tree {
         let too_many = scan.too_many;
         self.note_too_many(too_many);
         let this_scan = self.scan;
-        self.known.retain(|_, known| known.seen == this_scan);
+        if !self.has_missed {
+            self.known.retain(|_, known| known.seen == this_scan);
+        }
         if let Some(watches) = &mut self.watches {
             watches.retain(|id| self.known.contains_key(&id));
         }
@@ -284,6 +294,11 @@ impl Tree {
             let shown = printable(&path.to_string_lossy());
             log::warn!("{shown} has more than {MOST_OF_A_USER} groups; the others are not swept");
         }
+    }
+
+    /// Returns true if each group that the last scan did not find is gone.
+    pub fn is_complete(&self) -> bool {
+        !self.has_missed
     }
 
     /// A descriptor that is readable when [`Tree::collect_changes`] has work to do.
