@@ -45,11 +45,23 @@ pub fn write_for_this_boot(path: &Path, data: &[u8]) -> Result<()> {
 }
 
 /// As [`write_atomically`], but never replaces a file. Returns false if the file exists already.
+/// After an error there is no new file, even if only the directory could not be written to disk.
 pub fn write_new(path: &Path, data: &[u8]) -> Result<bool> {
-    match put(path, data, FOR_MEMBERS, Lasts::Ever, |from, to| fs::hard_link(from, to)) {
+    let mut is_placed = false;
+    let placed = put(path, data, FOR_MEMBERS, Lasts::Ever, |from, to| {
+        fs::hard_link(from, to)?;
+        is_placed = true;
+        Ok(())
+    });
+    match placed {
         Ok(()) => Ok(true),
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(err) => Err(err).with_context(|| failed(path)),
+        Err(err) => {
+            if is_placed {
+                let _ = fs::remove_file(path);
+            }
+            Err(err).with_context(|| failed(path))
+        }
     }
 }
 

@@ -186,6 +186,7 @@ impl Daemon {
 
     /// Reads all groups, and forgets those that are gone.
     pub fn scan(&mut self) {
+        self.work.restore_left_limits(&self.host.kernel);
         self.scan_groups();
         self.probe_groups();
     }

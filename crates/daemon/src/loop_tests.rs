@@ -139,7 +139,7 @@ impl Machine {
         let args = Args::default();
         let settings = Settings::new(args.clone(), load(root.path(), &args, &kernel).expect("a configuration"));
         let (thread, worker) = Thread::pair().expect("channels");
-        let work = Work::new(thread, Arc::new(Mutex::new(Progress::default())));
+        let work = Work::new(thread, Arc::new(Mutex::new(Progress::default())), None);
         let (to_aging, aging) = Thread::pair().expect("channels");
         let host = Host::new(root.path(), kernel).expect("a host");
         let disk = Disk::at_once(&host.state_dir);

@@ -288,7 +288,7 @@ impl Simulation {
         let host = Host::new(&root, Arc::clone(&kernel)).expect("a host");
         let setup = work::setup(&host, &settings).expect("a worker");
         let (thread, worker) = Thread::pair().expect("channels");
-        let work = Work::new(thread, Arc::clone(&setup.progress));
+        let work = Work::new(thread, Arc::clone(&setup.progress), setup.journal.clone());
         *self.reclaimer.borrow_mut() = Some(Reclaimer::new(setup));
         let (to_aging, aging) = Thread::pair().expect("channels");
         let memory = aging_thread::Memory::load(&host).expect("what was learned");

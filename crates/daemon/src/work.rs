@@ -8,6 +8,7 @@ use omr_config::BackendChoice;
 use omr_engine::reclaim::Progress;
 use omr_engine::reclaim::backend;
 use omr_engine::reclaim::limit_journal::Journal;
+use omr_kernel::Kernel;
 use omr_policy::Mode;
 
 use crate::host::Host;
@@ -18,6 +19,7 @@ use crate::worker::{self, Order, Outcome, Setup, Worker};
 pub struct Work {
     thread: Worker,
     progress: Arc<Mutex<Progress>>,
+    journal: Option<Journal>,
     is_busy: bool,
 }
 
@@ -25,13 +27,22 @@ impl Work {
     /// Restores limits that an earlier run has left behind, and starts the thread.
     pub fn start(host: &Host, settings: &Settings) -> Result<Self> {
         let setup = setup(host, settings)?;
-        let progress = Arc::clone(&setup.progress);
-        Ok(Work::new(worker::start(setup)?, progress))
+        let (progress, journal) = (Arc::clone(&setup.progress), setup.journal.clone());
+        Ok(Work::new(worker::start(setup)?, progress, journal))
     }
 
     /// A worker that is free.
-    pub fn new(thread: Worker, progress: Arc<Mutex<Progress>>) -> Self {
-        Work { thread, progress, is_busy: false }
+    pub fn new(thread: Worker, progress: Arc<Mutex<Progress>>, journal: Option<Journal>) -> Self {
+        Work { thread, progress, journal, is_busy: false }
+    }
+
+    /// Restores limits that the worker could not restore when it was done with them.
+    pub fn restore_left_limits(&self, kernel: &Kernel) {
+        if !self.is_busy
+            && let Some(journal) = &self.journal
+        {
+            journal.restore_left(kernel, &mut *actuator(Mode::Act));
+        }
     }
 
     /// Gives it an order.

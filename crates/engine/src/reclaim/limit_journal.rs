@@ -6,6 +6,8 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use std::{fs, io, thread};
 
@@ -49,6 +51,8 @@ pub struct Journal {
     dir: PathBuf,
     boot: String,
     holder: Holder,
+    /// An entry could not be read, its limit not be restored, or the entry not be removed.
+    is_left: Arc<AtomicBool>,
 }
 
 impl Journal {
@@ -57,14 +61,20 @@ impl Journal {
         let dir = state_dir.join("limits");
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let boot = kernel.read_boot_id()?;
-        Ok(Journal { dir, boot, holder: Holder::this(kernel) })
+        Ok(Journal { dir, boot, holder: Holder::this(kernel), is_left: Arc::default() })
     }
 
     /// Adds an entry before `file` of `group` is changed for a time. `before`: the value that was
     /// read. `None`: another omr is changing this group.
     pub fn borrow<'a>(&'a self, group: &'a Group, file: &'static str, before: Limit) -> Result<Option<Borrowed<'a>>> {
-        if !self.add_entry(group, file, before)? {
-            return Ok(None);
+        match self.add_entry(group, file, before) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(err) => {
+                // The entry may be there, if only the directory could not be written to disk.
+                self.is_left.store(true, Relaxed);
+                return Err(err);
+            }
         }
         // The value that was read may be that of another omr, which has restored the limit since.
         if group.read_limit(file, &mut Vec::new())? != before {
@@ -91,8 +101,25 @@ impl Journal {
 
     /// Removes the entry of a limit that is restored.
     fn remove_entry(&self, id: GroupId) {
-        // An entry that stays restores the same value again, which is harmless.
-        let _ = fs::remove_file(self.path(id));
+        self.remove(&self.path(id));
+    }
+
+    /// Removes an entry, or notes that it is left: it would restore the same value again, and the
+    /// group would count as one that another omr is changing.
+    fn remove(&self, entry: &Path) {
+        let is_gone = fs::remove_file(entry).map_or_else(|err| err.kind() == io::ErrorKind::NotFound, |()| true);
+        self.is_left.fetch_or(!is_gone, Relaxed);
+    }
+
+    /// Restores limits that this process could not restore when it was done with them. Call this
+    /// while it has changed none.
+    pub fn restore_left(&self, kernel: &Kernel, actuator: &mut dyn Actuator) {
+        if self.is_left.swap(false, Relaxed)
+            && let Err(err) = self.restore(kernel, actuator)
+        {
+            log::warn!("{err:#}");
+            self.is_left.store(true, Relaxed);
+        }
     }
 
     /// Restores limits that ended processes left changed, and returns their number.
@@ -110,7 +137,10 @@ impl Journal {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let Ok(text) = fs::read(&path) else { continue };
+            let Ok(text) = fs::read(&path) else {
+                self.is_left.store(true, Relaxed);
+                continue;
+            };
             let entry = serde_json::from_slice::<Entry>(&text).ok();
             let Some(entry) = entry.filter(|entry| FILES.contains(&entry.file.as_str())) else {
                 log::warn!("{}: not a journal entry; ignored", path.display());
@@ -127,15 +157,17 @@ impl Journal {
                     // One group that cannot be restored must not prevent the others.
                     Ok(_) => {
                         log::warn!("{}: {} could not be restored", shown(Path::new(&entry.path)), entry.file);
+                        self.is_left.store(true, Relaxed);
                         continue;
                     }
                     Err(err) => {
                         log::warn!("{}: {} could not be restored: {err:#}", shown(Path::new(&entry.path)), entry.file);
+                        self.is_left.store(true, Relaxed);
                         continue;
                     }
                 }
             }
-            let _ = fs::remove_file(&path);
+            self.remove(&path);
         }
         Ok(restored)
     }
@@ -186,9 +218,13 @@ impl Borrowed<'_> {
             self.release();
             return Ok(());
         }
-        match actuator.write(group.dir(), file, &before.to_string())? {
-            Outcome::Done | Outcome::Gone => self.release(),
-            _ => bail!("{file} could not be restored to {before}; the next start of omr tries again"),
+        match actuator.write(group.dir(), file, &before.to_string()) {
+            Ok(Outcome::Done | Outcome::Gone) => self.release(),
+            failed => {
+                self.journal.is_left.store(true, Relaxed);
+                failed?;
+                bail!("{file} could not be restored to {before}; omr tries again later");
+            }
         }
         Ok(())
     }
@@ -316,6 +352,56 @@ mod tests {
         assert_eq!(restored(Some("2097152\n")), ("2097152".into(), 0), "theirs");
         assert_eq!(restored(Some("max\n")), ("max".into(), 0), "it was never lowered");
         assert_eq!(restored(None), ("max".into(), 0), "nothing was tried");
+    }
+
+    /// Writes as the kernel does, once it has failed for want of descriptors.
+    struct FailsOnce(bool);
+
+    impl Actuator for FailsOnce {
+        fn write(&mut self, dir: &Dir, name: &str, data: &str) -> omr_kernel::Result<Outcome> {
+            if std::mem::take(&mut self.0) {
+                let err = io::Error::from_raw_os_error(libc::EMFILE);
+                return Err(omr_kernel::Error::Write { path: dir.path().join(name), data: data.into(), err });
+            }
+            Live.write(dir, name, data)
+        }
+
+        fn advise(
+            &mut self,
+            _: &omr_kernel::process::Process,
+            _: omr_actuate::Advice,
+            _: &[std::ops::Range<u64>],
+        ) -> omr_kernel::Result<omr_actuate::AdviseResult> {
+            unreachable!("no process gets a hint")
+        }
+
+        fn is_live(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_limit_that_could_not_be_restored_is_restored_by_the_same_process() {
+        let root = FakeRoot::captured(Release::V6_12)
+            .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
+            .group("app.scope", &[(FILE, "max\n")]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let journal = Journal::open(&kernel, &root.resolve("var/lib/omr")).expect("a journal");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("app.scope")).expect("a group");
+        let mut borrowed = journal.borrow(&group, FILE, Limit::Max).expect("an entry").expect("the first");
+        let low = Limit::Bytes(Bytes(1 << 20));
+        borrowed.announce(low);
+        let path = "sys/fs/cgroup/app.scope/memory.high";
+        root.write(path, "1048576\n");
+        let mut actuator = FailsOnce(true);
+        borrowed.restore(&kernel, &mut actuator).expect_err("no descriptors");
+        assert_eq!(root.read(path), "1048576\n", "the control");
+        journal.restore_left(&kernel, &mut actuator);
+        assert!(root.read(path).starts_with("max"));
+        // Nothing is left, so nothing is written.
+        root.write(path, "1048576\n");
+        journal.restore_left(&kernel, &mut actuator);
+        assert_eq!(root.read(path), "1048576\n");
     }
 
     #[test]
