@@ -80,6 +80,12 @@ impl Disk {
         Disk { shared: Arc::default(), at_once: Some(Records::open(state_dir)) }
     }
 
+    /// Returns true if a file could not be written yet.
+    #[cfg(test)]
+    pub fn is_behind(&self) -> bool {
+        !self.shared.lock().files.is_empty()
+    }
+
     /// Adds a line to the ledger. It is lost if too many wait for the disk.
     pub fn add_line(&mut self, entry: &Entry) {
         self.give(|waiting| match waiting.lines.len() < MOST_LINES {
@@ -105,15 +111,16 @@ impl Disk {
     }
 
     /// Lets the thread write the last records, and waits for that some seconds.
-    pub fn close(&self) {
+    pub fn close(&mut self) {
         self.close_within(LAST);
     }
 
-    fn close_within(&self, time: Duration) {
+    fn close_within(&mut self, time: Duration) {
         let mut waiting = self.shared.lock();
         waiting.is_closed = true;
         self.shared.changed.notify_all();
-        if self.at_once.is_some() {
+        if let Some(records) = &mut self.at_once {
+            records.write(&mut waiting);
             return;
         }
         let is_writing = |waiting: &mut Waiting| !waiting.has_ended;
@@ -241,7 +248,7 @@ mod tests {
             let lines = lines_of(|| disk.close_within(Duration::from_millis(20)));
             done.send((disk, waiting, lines)).expect("the test is there");
         });
-        let (disk, waiting, lines) = is_done.recv_timeout(Duration::from_secs(60)).expect("the loop waits");
+        let (mut disk, waiting, lines) = is_done.recv_timeout(Duration::from_secs(60)).expect("the loop waits");
         assert_eq!(waiting, MOST_LINES);
         assert_eq!(lines, ["the disk took no records for 0 s; the last ones are lost"]);
         // The disk is back.

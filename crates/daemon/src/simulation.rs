@@ -9,8 +9,10 @@
 //! `make simulate SEEDS=1..100 HOURS=24` runs it.
 
 mod actors;
+mod calls;
 mod checks;
 mod clients;
+pub mod faults;
 mod machine;
 
 use std::cell::{Cell, RefCell};
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use omr_actuate::{Actuator, Advice, AdviseResult, Outcome as Wrote, Switch};
 use omr_kernel::clock::Clock;
 use omr_kernel::clock::simulated::{self, Simulated};
@@ -50,6 +53,8 @@ type Nanos = u64;
 const LOOK: u64 = 600;
 /// The longest write to the kernel that an alarm does not end.
 const WRITE: Nanos = SECOND / 50;
+/// The time after which systemd starts a daemon that has failed.
+const RESTART: Nanos = 5 * SECOND;
 
 /// Model clocks.
 #[derive(Debug, Default)]
@@ -161,6 +166,8 @@ pub struct Summary {
     pub boots: u64,
     /// The most files that a daemon had open.
     pub files: u64,
+    /// Calls of the daemon that failed.
+    pub faults: u64,
     /// Of all writes, so that two runs can be compared.
     pub digest: u64,
 }
@@ -176,6 +183,7 @@ impl std::ops::AddAssign for Summary {
         self.kills += other.kills;
         self.boots += other.boots;
         self.files = self.files.max(other.files);
+        self.faults += other.faults;
         self.digest ^= other.digest;
     }
 }
@@ -187,6 +195,7 @@ pub fn run(seed: u64, hours: u64) -> Result<Summary, String> {
     clock.now.store(HOUR, Relaxed);
     clock.wall.store(BOOT, Relaxed);
     let (machine, actors, checks) = actors::make(&mut random);
+    faults::begin(Some((random.fork(), machine.root.path())));
     let simulation = Rc::new(Simulation {
         clock: Arc::clone(&clock),
         machine: RefCell::new(machine),
@@ -209,6 +218,8 @@ pub fn run(seed: u64, hours: u64) -> Result<Summary, String> {
     let result = panic::catch_unwind(AssertUnwindSafe(|| simulation.live()));
     simulated::set_clock(None);
     CURRENT.set(None);
+    simulation.checks.borrow_mut().summary.faults = faults::count();
+    faults::begin(None);
     let at = Duration::from_nanos(simulation.clock.now() - HOUR).as_secs();
     let what = match result {
         Ok(()) => simulation.checks.borrow_mut().violation.take(),
@@ -272,32 +283,69 @@ impl Simulation {
     /// Restores limits, as systemd has it done after the daemon.
     fn recover(&self) {
         let root = self.machine.borrow().root.path().to_owned();
-        if let Err(err) = crate::restore_limits_below(&root) {
+        let before = faults::count();
+        let restored = {
+            let _daemon = faults::daemon();
+            crate::restore_limits_below(&root)
+        };
+        // After a fault the next start restores them.
+        let is_certain = faults::count() == before;
+        if let Err(err) = restored
+            && is_certain
+        {
             self.fail(format!("limits cannot be restored: {err:#}"));
         }
-        self.checks.borrow_mut().ended(&self.machine.borrow(), self.clock.now());
+        self.checks.borrow_mut().ended(&self.machine.borrow(), is_certain);
+    }
+
+    /// Starts a daemon.
+    fn start(&self) -> Result<(Life, aging_thread::Memory)> {
+        let _daemon = faults::daemon();
+        let root = self.machine.borrow().root.path().to_owned();
+        let kernel = Arc::new(Kernel::open(&root)?.with_clock(Arc::<ModelClock>::clone(&self.clock)));
+        let args = Args::default();
+        let settings = Settings::new(args.clone(), load(&root, &args, &kernel)?);
+        kernel.cgroup()?;
+        let host = Host::new(&root, kernel)?;
+        let setup = work::setup(&host, &settings)?;
+        let (thread, worker) = Thread::pair()?;
+        let work = Work::new(thread, Arc::clone(&setup.progress), setup.journal.clone());
+        let (to_aging, aging) = Thread::pair()?;
+        let memory = aging_thread::Memory::load(&host)?;
+        let disk = Disk::at_once(&host.state_dir);
+        let server = Server::listen(&root)?;
+        let daemon = Daemon::new(host, settings, work, to_aging, disk)?;
+        *self.reclaimer.borrow_mut() = Some(Reclaimer::new(setup));
+        let (next_tick, next_sample) = (self.clock.now(), Nanos::MAX);
+        Ok((Life { daemon, server, worker, aging, next_tick, next_sample }, memory))
     }
 
     fn live_once(&self) {
         self.machine.borrow_mut().show(true);
-        let root = self.machine.borrow().root.path().to_owned();
-        let kernel = Kernel::open(&root).expect("a kernel").with_clock(Arc::<ModelClock>::clone(&self.clock));
-        let kernel = Arc::new(kernel);
-        let args = Args::default();
-        let settings = Settings::new(args.clone(), load(&root, &args, &kernel).expect("a configuration"));
-        let host = Host::new(&root, Arc::clone(&kernel)).expect("a host");
-        let setup = work::setup(&host, &settings).expect("a worker");
-        let (thread, worker) = Thread::pair().expect("channels");
-        let work = Work::new(thread, Arc::clone(&setup.progress), setup.journal.clone());
-        *self.reclaimer.borrow_mut() = Some(Reclaimer::new(setup));
-        let (to_aging, aging) = Thread::pair().expect("channels");
-        let memory = aging_thread::Memory::load(&host).expect("what was learned");
-        let mut ager = Ager::new(&kernel, memory, settings.actuator());
-        let disk = Disk::at_once(&host.state_dir);
-        let daemon = Daemon::new(host, settings, work, to_aging, disk).expect("a daemon");
-        let server = Server::listen(&root).expect("a socket");
-        let (next_tick, next_sample) = (self.clock.now(), Nanos::MAX);
-        *self.life.borrow_mut() = Some(Life { daemon, server, worker, aging, next_tick, next_sample });
+        let before = faults::count();
+        faults::take_lost_state();
+        faults::hasten();
+        let (life, memory) = match self.start() {
+            Ok(started) => started,
+            // systemd starts it again.
+            Err(err) => {
+                self.trace(|| format!("the daemon does not start: {err:#}"));
+                if faults::count() == before {
+                    self.fail(format!("the daemon does not start: {err:#}"));
+                }
+                let again = self.clock.now() + RESTART;
+                while self.clock.now() < again && !self.is_over() {
+                    self.step(again);
+                }
+                return;
+            }
+        };
+        if faults::take_lost_state() {
+            self.checks.borrow_mut().lost_state();
+        }
+        let kernel = Arc::clone(&life.daemon.host.kernel);
+        let mut ager = Ager::new(&kernel, memory, life.daemon.settings.actuator());
+        *self.life.borrow_mut() = Some(life);
         self.checks.borrow_mut().summary.starts += 1;
         while !self.is_over() {
             let (order, flag) = {
@@ -310,7 +358,10 @@ impl Simulation {
                 self.depth.set(self.depth.get() + 1);
                 // Reading the lists takes a moment.
                 self.pass(SECOND / 1000);
-                let report = ager.carry_out(order, &flag);
+                let report = {
+                    let _daemon = faults::daemon();
+                    ager.carry_out(order, &flag)
+                };
                 self.depth.set(self.depth.get() - 1);
                 self.with_life(|life| life.aging.report(report));
             } else if self.is_ending.get() && !self.is_working() {
@@ -320,7 +371,12 @@ impl Simulation {
             }
         }
         if let Some(life) = self.life.borrow_mut().take() {
+            let before = faults::count();
+            let _daemon = faults::daemon();
             life.daemon.end();
+            if faults::count() == before {
+                self.checks.borrow_mut().saved();
+            }
             ager.end();
         }
     }
@@ -340,6 +396,7 @@ impl Simulation {
 
     /// Lets time pass for whoever waits.
     fn pass(&self, time: Nanos) {
+        let _model = faults::model();
         let end = self.clock.now() + time;
         if self.is_in_daemon() {
             self.advance(end);
@@ -380,6 +437,7 @@ impl Simulation {
             }
         } else if sample <= next {
             self.machine.borrow_mut().show(false);
+            let _daemon = faults::daemon();
             self.with_life(|life| {
                 life.daemon.sample();
                 life.next_sample += nanos(life.daemon.settings.config.stop.sample);
@@ -393,6 +451,7 @@ impl Simulation {
     fn tick(&self) {
         self.machine.borrow_mut().show(false);
         let facts = self.actors.borrow().facts(self.clock.now());
+        let daemon = faults::daemon();
         self.with_life(|life| {
             life.daemon.readings.presence = facts;
             life.daemon.tick();
@@ -400,7 +459,10 @@ impl Simulation {
             clients::settle(life);
             life.next_tick = self.clock.now() + nanos(life.daemon.next_tick());
         });
+        drop(daemon);
+        self.with_life(|life| self.note_saved(&life.daemon));
         let mut checks = self.checks.borrow_mut();
+        checks.look_at_limits(&self.machine.borrow(), self.clock.now(), self.is_working() || faults::is_bursting());
         checks.summary.ticks += 1;
         if checks.summary.ticks.is_multiple_of(LOOK) {
             checks.look(&self.machine.borrow());
@@ -431,7 +493,10 @@ impl Simulation {
         }
         self.checks.borrow_mut().prepares = matches!(order, Order::Prepare(..));
         self.depth.set(self.depth.get() + 1);
-        let outcome = reclaimer.carry_out(order, &flag);
+        let outcome = {
+            let _daemon = faults::daemon();
+            reclaimer.carry_out(order, &flag)
+        };
         self.depth.set(self.depth.get() - 1);
         self.checks.borrow_mut().prepares = false;
         self.checks.borrow_mut().end_sweep();
@@ -441,10 +506,18 @@ impl Simulation {
         self.with_life(|life| {
             life.worker.report(outcome);
             if !is_ending {
+                let _daemon = faults::daemon();
                 life.daemon.collect_outcomes();
+                self.note_saved(&life.daemon);
             }
         });
         self.settle();
+    }
+
+    fn note_saved(&self, daemon: &Daemon) {
+        if !daemon.books.disk.is_behind() {
+            self.checks.borrow_mut().saved();
+        }
     }
 
     fn plan(&self, after: Nanos, event: Event) {
@@ -462,6 +535,31 @@ impl Simulation {
 
     fn fail(&self, what: String) {
         self.checks.borrow_mut().fail(what);
+    }
+
+    /// A write of omr, which may fail.
+    fn try_to_write(&self, dir: &Dir, name: &str, data: &str) -> omr_kernel::Result<Wrote> {
+        let _model = faults::model();
+        let reclaims = name != "memory.high" && !data.starts_with('+');
+        let Some(fault) = faults::of_write(reclaims).filter(|_| !self.is_dead.get()) else {
+            return Ok(self.write(dir, name, data));
+        };
+        self.trace(|| format!("{data:?} to {name}: {fault:?}"));
+        match fault {
+            faults::OfWrite::Closed(error) => Err(omr_kernel::Error::Write {
+                path: dir.path().join(name),
+                data: data.into(),
+                err: std::io::Error::from_raw_os_error(error),
+            }),
+            faults::OfWrite::Nothing => {
+                self.pass(WRITE);
+                Ok(if name == "kernel/debug/lru_gen" { Wrote::Done } else { Wrote::Partial })
+            }
+            faults::OfWrite::Interrupted => {
+                self.write(dir, name, data);
+                Ok(Wrote::Interrupted)
+            }
+        }
     }
 
     /// A write of omr.
@@ -554,7 +652,7 @@ pub struct ModelActuator;
 
 impl Actuator for ModelActuator {
     fn write(&mut self, dir: &Dir, name: &str, data: &str) -> omr_kernel::Result<Wrote> {
-        Ok(current().map_or(Wrote::Gone, |simulation| simulation.write(dir, name, data)))
+        current().map_or(Ok(Wrote::Gone), |simulation| simulation.try_to_write(dir, name, data))
     }
 
     fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> omr_kernel::Result<AdviseResult> {

@@ -7,7 +7,9 @@ use omr_policy::statement::Statement;
 
 use super::*;
 use crate::aging_thread;
+use crate::books::Books;
 use crate::server::Peer;
+use crate::simulation::faults::{self, Burst};
 
 /// A session that was used so many seconds ago.
 fn used(seconds: u64) -> Option<Facts> {
@@ -375,4 +377,62 @@ fn a_group_of_one_mib_loses_nothing_and_one_of_100_gib_no_more_than_lacks() {
     for size in [Bytes::mib(100 << 10), Bytes(u64::MAX)] {
         assert_eq!(begin(size), Some(lacks), "{size}");
     }
+}
+
+/// The machine of a daemon that was started again, and whose calls to the kernel may be made to fail.
+fn failing(machine: Machine) -> Machine {
+    faults::begin(Some((fastrand::Rng::with_seed(1), machine.root.path())));
+    faults::allow_only_bursts();
+    let _daemon = faults::daemon();
+    machine.restart()
+}
+
+/// Carries out `work` while no file can be opened.
+fn without_descriptors<T>(machine: &mut Machine, work: impl FnOnce(&mut Machine) -> T) -> T {
+    faults::set_burst(Some(Burst::NoDescriptors));
+    let daemon = faults::daemon();
+    let done = work(machine);
+    drop(daemon);
+    faults::set_burst(None);
+    done
+}
+
+#[test]
+fn a_start_without_descriptors_fails_and_takes_nothing_for_lost() {
+    let mut machine = failing(Machine::new());
+    let kernel = Arc::clone(&machine.daemon.host.kernel);
+    let start = |machine: &mut Machine| {
+        let host = &mut machine.daemon.host;
+        let root = host.root.clone();
+        let disk = Disk::at_once(&host.state_dir);
+        [
+            Host::new(&root, Arc::clone(&kernel)).is_ok(),
+            host.load_statements().is_ok(),
+            aging_thread::Memory::load(host).is_ok(),
+            Books::open(host, disk).is_ok(),
+        ]
+    };
+    assert_eq!(start(&mut machine), [true; 4], "the control");
+    assert_eq!(without_descriptors(&mut machine, start), [false; 4]);
+}
+
+#[test]
+fn a_scan_without_descriptors_forgets_no_statement() {
+    let mut machine = failing(Machine::new());
+    let say = Request::Say { presence: Some(Presence::Foreground), subject: Subject::Group(GROUP.into()) };
+    machine.ask(say);
+    without_descriptors(&mut machine, |machine| machine.daemon.scan());
+    assert_eq!(machine.daemon.statements.groups().len(), 1);
+    machine.pass(120, 0);
+    assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+}
+
+#[test]
+fn a_client_is_not_told_that_a_group_is_kept_which_could_not_be_opened() {
+    let mut machine = failing(Machine::new());
+    let subject = Subject::Group(GROUP.into());
+    let statement = [Statement { presence: Presence::Foreground, subject }];
+    let keep = |machine: &mut Machine| machine.daemon.allowed_statements(&statement, Peer::new(990, Right::Follow));
+    assert_eq!(keep(&mut machine).expect("an answer").0.groups.len(), 1, "the control");
+    assert!(without_descriptors(&mut machine, keep).is_err());
 }

@@ -10,6 +10,7 @@ use omr_policy::presence::{Facts, Sessions};
 use omr_policy::statement::{Presence, Subject};
 
 use super::checks::{Checks, Goal};
+use super::faults::{self, Burst};
 use super::machine::{CPUS, HOUR, Kind, MINUTE, Machine, SECOND};
 use super::{Nanos, Simulation, clients};
 use crate::requests;
@@ -71,6 +72,10 @@ pub enum Event {
     /// A file of the kernel cannot be read for a while.
     FileFails,
     FileMended(&'static str),
+    /// Many calls to the kernel fail for a while.
+    CallsFail,
+    CallsFailBy(Burst, Nanos),
+    CallsWork,
     /// The daemon is told to end, or to read its configuration again, or is killed.
     Restarts,
     Reloads,
@@ -160,7 +165,7 @@ pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
 }
 
 /// The events that come again and again, and the time between two of them, more or less.
-const RECURRING: [(Event, Nanos); 21] = [
+const RECURRING: [(Event, Nanos); 22] = [
     (Event::Works, 25 * SECOND),
     (Event::JobBegins, 20 * MINUTE),
     (Event::Churn, HOUR),
@@ -178,6 +183,7 @@ const RECURRING: [(Event, Nanos); 21] = [
     (Event::SwapGoes, 20 * HOUR),
     (Event::SetsClock, 10 * HOUR),
     (Event::FileFails, 2 * HOUR),
+    (Event::CallsFail, 3 * HOUR),
     (Event::Restarts, 10 * HOUR),
     (Event::Reloads, 6 * HOUR),
     (Event::Killed, 5 * HOUR),
@@ -218,6 +224,7 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
         10 if actors.has_battery => Event::Unplugs,
         11 => Event::Killed,
         12 => Event::Restarts,
+        13 if actors.chance(50) => Event::CallsFailBy(Burst::NoDescriptors, 10 * SECOND),
         13 => Event::FileFails,
         14 => Event::Churn,
         15 => Event::PowerCut,
@@ -228,6 +235,16 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
     drop(actors);
     simulation.plan(after, event);
 }
+
+/// The times for which calls fail.
+const BURSTS: [(Burst, Nanos); 6] = [
+    (Burst::NoDescriptors, MINUTE),
+    (Burst::LittleMemory, 20 * SECOND),
+    (Burst::DiskFull, HOUR),
+    (Burst::RunFull, 10 * MINUTE),
+    (Burst::DiskFails, 10 * MINUTE),
+    (Burst::SwapFails, 10 * MINUTE),
+];
 
 const FAULTS: [&str; 6] =
     ["proc/meminfo", "proc/stat", "proc/vmstat", "proc/swaps", "sys/kernel/debug/lru_gen", "proc/pressure/memory"];
@@ -349,6 +366,7 @@ pub fn happen(simulation: &Simulation, event: Event) {
             let stalled = simulation.life.borrow_mut().as_mut().is_some_and(|life| {
                 let stalls = life.daemon.is_in_the_way() && !simulation.is_ending.get();
                 if stalls {
+                    let _daemon = faults::daemon();
                     life.daemon.stalled();
                 }
                 stalls
@@ -416,6 +434,22 @@ pub fn happen(simulation: &Simulation, event: Event) {
             simulation.plan(MINUTE, Event::FileMended(FAULTS[which]));
         }
         Event::FileMended(file) => mend_file(simulation, file),
+        Event::CallsFail => {
+            let which = simulation.actors.borrow_mut().random.usize(0..BURSTS.len());
+            let (burst, time) = BURSTS[which];
+            happen(simulation, Event::CallsFailBy(burst, time));
+        }
+        Event::CallsFailBy(burst, time) => {
+            faults::set_burst(Some(burst));
+            if burst == Burst::NoDescriptors {
+                simulation.checks.borrow_mut().blind = Some(now);
+            }
+            later(time, Event::CallsWork);
+        }
+        Event::CallsWork => {
+            faults::set_burst(None);
+            simulation.checks.borrow_mut().blind = None;
+        }
         Event::Restarts => {
             simulation.is_ending.set(true);
             if let Some(life) = simulation.life.borrow().as_ref() {
@@ -428,6 +462,7 @@ pub fn happen(simulation: &Simulation, event: Event) {
         }
         Event::Reloads => {
             if let Some(life) = simulation.life.borrow_mut().as_mut() {
+                let _daemon = faults::daemon();
                 life.daemon.reload();
             }
         }
@@ -509,13 +544,19 @@ fn is_known(simulation: &Simulation, path: &str) -> bool {
     exists && life.as_ref().is_some_and(|life| life.daemon.world.tree.find(std::path::Path::new(path)).is_some())
 }
 
-/// Asks the daemon. Returns whether it has answered; it must, if there is one.
+/// Asks the daemon. Returns whether it has answered; it must, if there is one and no call has failed.
 fn ask(simulation: &Simulation, request: Request) -> bool {
+    let before = faults::count();
     let answer = match simulation.life.borrow_mut().as_mut() {
-        Some(life) if !simulation.is_ending.get() => requests::answer(&mut life.daemon, request.clone()),
+        Some(life) if !simulation.is_ending.get() => {
+            let _daemon = faults::daemon();
+            requests::answer(&mut life.daemon, request.clone())
+        }
         _ => return false,
     };
-    if let Err(err) = &answer {
+    if let Err(err) = &answer
+        && faults::count() == before
+    {
         simulation.fail(format!("{request:?}: {err:#}"));
     }
     answer.is_ok()

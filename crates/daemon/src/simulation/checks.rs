@@ -1,12 +1,12 @@
 //! The promises: checked whenever omr writes, and when a daemon has ended.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::machine::{BLOCK, Evicted, HOUR, Kind, MINUTE, Machine, SECOND};
+use super::machine::{BLOCK, Evicted, Group, HOUR, Kind, MINUTE, Machine, SECOND};
 use super::{Nanos, Summary};
 
 /// The time in which a sweep ends when somebody needs the machine.
@@ -35,9 +35,11 @@ pub struct Checks {
     pub slept: Nanos,
     /// Bytes that omr has written to swap on a disk, by the time since boot, asleep or not.
     written: VecDeque<(Nanos, u64)>,
-    /// Bytes that killed daemons had written in sweeps that did not end.
+    /// Bytes that killed daemons had written in sweeps that did not end, or that no disk took.
     unrecorded: u64,
     of_sweep: u64,
+    /// Bytes that the disk does not have in the daemon's books yet.
+    unsaved: u64,
     /// The group being swept, and since when.
     sweep: Option<(String, Nanos)>,
     /// Sweeps are paused since then.
@@ -52,8 +54,12 @@ pub struct Checks {
     pub stalled: Option<Nanos>,
     /// Files that cannot be read since then.
     pub unreadable: Option<Nanos>,
+    /// No file can be opened since then.
+    pub blind: Option<Nanos>,
     /// The list of swap devices cannot be read since then.
     pub swaps_unreadable: Option<Nanos>,
+    /// A limit is changed since then, and nothing keeps omr from restoring it.
+    squeezed: Option<Nanos>,
     /// The groups whose thresholds were in the file.
     learned: BTreeSet<String>,
     pub violation: Option<String>,
@@ -70,6 +76,7 @@ impl Checks {
             written: VecDeque::new(),
             unrecorded: 0,
             of_sweep: 0,
+            unsaved: 0,
             sweep: None,
             paused: None,
             falls_asleep: None,
@@ -77,7 +84,9 @@ impl Checks {
             disk_is_away: false,
             stalled: None,
             unreadable: None,
+            blind: None,
             swaps_unreadable: None,
+            squeezed: None,
             learned: BTreeSet::new(),
             violation: None,
             summary: Summary::default(),
@@ -98,7 +107,12 @@ impl Checks {
 
     pub fn end_sweep(&mut self) {
         self.sweep = None;
-        self.of_sweep = 0;
+        self.unsaved += std::mem::take(&mut self.of_sweep);
+    }
+
+    /// The disk has the daemon's books.
+    pub fn saved(&mut self) {
+        self.unsaved = 0;
     }
 
     /// A write begins that takes memory from this group.
@@ -125,6 +139,7 @@ impl Checks {
             promise(!late(self.paused, 0), "a write begins while sweeps are paused");
             promise(!late(self.stalled, STOP), "a write begins more than 100 ms after a task had to wait");
             promise(!late(self.unreadable, 2 * SECOND), "a write begins while the kernel's files cannot be read");
+            promise(!late(self.blind, 2 * SECOND), "a write begins while no file can be opened");
         }
         promise(!late(self.falls_asleep, 0), "a write begins before the machine sleeps");
         // Otherwise page cache is dropped, and nothing goes to swap.
@@ -181,6 +196,26 @@ impl Checks {
         self.summary.kills += 1;
     }
 
+    /// The disk did not give the records back: the daemon cannot know that they were good.
+    pub fn lost_state(&mut self) {
+        self.written.clear();
+        self.learned.clear();
+    }
+
+    /// At each tick: no limit stays changed. `is_excused`: the worker is about to restore it, or cannot.
+    pub fn look_at_limits(&mut self, machine: &Machine, now: Nanos, is_excused: bool) {
+        let changed = machine.groups.iter().find(|group| group.exists && group.high != group.own_high);
+        match changed.filter(|_| !is_excused) {
+            None => self.squeezed = None,
+            Some(group) => {
+                if *self.squeezed.get_or_insert(now) + MINUTE < now {
+                    let (path, high, own) = (&group.path, group.high, group.own_high);
+                    self.violation.get_or_insert_with(|| format!("{path}: memory.high stays {high:?} and not {own:?}"));
+                }
+            }
+        }
+    }
+
     /// Now and then: what the daemon keeps is bounded.
     pub fn look(&mut self, machine: &Machine) {
         let (files, of_removed) = machine.open_files();
@@ -190,16 +225,20 @@ impl Checks {
         }
     }
 
-    /// A daemon has ended, and its limits were restored.
-    pub fn ended(&mut self, machine: &Machine, _: Nanos) {
-        for group in machine.groups.iter().filter(|group| group.exists && group.high != group.own_high) {
+    /// A daemon has ended. `are_restored`: nothing kept omr from restoring its limits.
+    pub fn ended(&mut self, machine: &Machine, are_restored: bool) {
+        self.unrecorded += std::mem::take(&mut self.unsaved);
+        let changed = |group: &&Group| group.exists && group.high != group.own_high;
+        for group in machine.groups.iter().filter(changed).filter(|_| are_restored) {
             let (path, high, own) = (&group.path, group.high, group.own_high);
             self.violation.get_or_insert_with(|| format!("{path}: memory.high is {high:?} and not {own:?}"));
         }
+        if let Some(torn) = torn(machine) {
+            self.violation.get_or_insert_with(|| format!("{torn} is neither the old nor the new file"));
+        }
         if self.disk_is_away {
             // The next daemon finds no records at all, and writes its own over them later.
-            self.written.clear();
-            self.learned.clear();
+            self.lost_state();
             return;
         }
         let learned = learned(machine);
@@ -211,6 +250,16 @@ impl Checks {
         }
         self.learned = learned;
     }
+}
+
+/// A file of the daemon's state that is not whole. Lines of the ledger may be.
+fn torn(machine: &Machine) -> Option<String> {
+    let dirs = ["var/lib/omr", "var/lib/omr/limits", "run/omr"].map(|dir| machine.root.resolve(dir));
+    let files = dirs.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten().map(|file| file.path());
+    let is_torn =
+        |path: &PathBuf| std::fs::read(path).is_ok_and(|text| serde_json::from_slice::<Value>(&text).is_err());
+    let mut torn = files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).filter(is_torn);
+    torn.next().map(|path| path.display().to_string())
 }
 
 /// The groups in the file of learned thresholds.
