@@ -592,6 +592,7 @@ fn break_file(simulation: &Simulation, file: &'static str, now: Nanos) {
     if path.is_dir() {
         return;
     }
+    simulation.machine.borrow_mut().forget(file);
     let _ = std::fs::remove_file(&path);
     std::fs::create_dir(&path).expect("a directory");
     // Ages come from the list of generations only, and pressure is one sign of several.

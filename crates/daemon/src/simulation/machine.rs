@@ -2,8 +2,11 @@
 //! that show them. It changes when time passes and when omr writes.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::fmt::Write as _;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use omr_kernel::Dir;
@@ -117,9 +120,18 @@ pub struct Evicted {
     pub youngest: Option<Nanos>,
 }
 
+/// A file that changes often, and its text.
+struct Shown {
+    file: File,
+    text: String,
+}
+
 /// The machine.
 pub struct Machine {
     pub root: FakeRoot,
+    /// The files that change often, by path below the root. They stay open: this takes a third of the
+    /// calls of writing them anew.
+    shown: HashMap<String, Shown>,
     pub groups: Vec<Group>,
     numbers: u64,
     /// Times at which blocks are used: time, group number, block.
@@ -186,6 +198,7 @@ impl Machine {
         }
         Machine {
             root,
+            shown: HashMap::new(),
             groups: Vec::new(),
             numbers: 1,
             uses: BinaryHeap::new(),
@@ -315,6 +328,8 @@ impl Machine {
         group.blocks.clear();
         group.file = 0;
         let dir = self.root.resolve(cgroup(&group.path));
+        let shown = format!("sys/fs/cgroup/{}/", group.path);
+        self.forget(&shown);
         for file in std::fs::read_dir(&dir).expect("a group") {
             std::fs::remove_file(file.expect("a file").path()).expect("removed");
         }
@@ -537,11 +552,15 @@ impl Machine {
         self.on_battery.filter(|(on_battery, _)| *on_battery).map(|(_, since)| since)
     }
 
-    /// The files of the machine that this process has open, and those of them in removed groups.
+    /// The files of the machine that the daemon has open, and those of them in removed groups.
     pub fn open_files(&self) -> (u64, u64) {
         let (mut files, mut of_removed) = (0, 0);
         let removed = self.root.resolve(REMOVED);
         for fd in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+            let is_ours = |shown: &Shown| fd.file_name().to_str() == Some(shown.file.as_raw_fd().to_string().as_str());
+            if self.shown.values().any(is_ours) {
+                continue;
+            }
             let Ok(target) = std::fs::read_link(fd.path()) else { continue };
             files += u64::from(target.starts_with(self.root.path()));
             of_removed += u64::from(target.starts_with(&removed));
@@ -565,9 +584,11 @@ impl Machine {
             let _ = writeln!(text, "cpu{cpu} {} 0 0 {} 0 0 0 0 0 0", busy / 2, idle / 2);
         }
         self.write("proc/stat", &text);
-        for (slice, used) in &self.slices {
+        let slices = std::mem::take(&mut self.slices);
+        for (slice, used) in &slices {
             self.write(&format!("sys/fs/cgroup/{slice}/cpu.stat"), &format!("usage_usec {}\n", used / 1000));
         }
+        self.slices = slices;
         if std::mem::take(&mut self.machine_is_dirty) {
             self.show_machine();
         }
@@ -585,12 +606,29 @@ impl Machine {
         self.show(true);
     }
 
-    /// A directory in its place is a fault of this file, which stays.
-    fn write(&self, path: &str, text: &str) {
-        let _ = std::fs::write(self.root.path().join(path), text);
+    /// Writes a file, if its text has changed. A directory in its place is a fault of this file, which
+    /// stays.
+    fn write(&mut self, path: &str, text: &str) {
+        if let Some(shown) = self.shown.get_mut(path) {
+            if shown.text != text {
+                shown.file.write_all_at(text.as_bytes(), 0).expect("written");
+                if shown.text.len() > text.len() {
+                    shown.file.set_len(text.len() as u64).expect("a length");
+                }
+                text.clone_into(&mut shown.text);
+            }
+        } else if let Ok(file) = File::create(self.root.path().join(path)) {
+            file.write_all_at(text.as_bytes(), 0).expect("written");
+            self.shown.insert(path.to_owned(), Shown { file, text: text.to_owned() });
+        }
     }
 
-    fn show_machine(&self) {
+    /// Another file, or none, is in the place of these from now on.
+    pub fn forget(&mut self, path: &str) {
+        self.shown.retain(|shown, _| !shown.starts_with(path));
+    }
+
+    fn show_machine(&mut self) {
         let kb = |bytes: u64| bytes / 1024;
         let available = kb(self.available());
         let anon: u64 = self.groups.iter().map(Group::in_memory).sum();
@@ -618,31 +656,33 @@ impl Machine {
     }
 
     fn show_group(&mut self, index: usize) {
-        let Machine { root, groups, .. } = self;
-        let group = &mut groups[index];
+        let group = &mut self.groups[index];
         if !group.exists {
             return;
         }
-        let dir = root.path().join("sys/fs/cgroup").join(&group.path);
-        let write = |file: &str, text: &str| drop(std::fs::write(dir.join(file), text));
+        let dir = format!("sys/fs/cgroup/{}", group.path);
+        let mut files = Vec::new();
         if std::mem::take(&mut group.cpu_is_dirty) {
-            write("cpu.stat", &format!("usage_usec {}\n", group.used / 1000));
+            files.push(("cpu.stat", format!("usage_usec {}\n", group.used / 1000)));
         }
         if std::mem::take(&mut group.is_dirty) {
             let (anon, file) = (group.in_memory(), group.file);
-            write("memory.current", &format!("{}\n", anon + file));
-            write("memory.swap.current", &format!("{}\n", group.swapped()));
+            files.push(("memory.current", format!("{}\n", anon + file)));
+            files.push(("memory.swap.current", format!("{}\n", group.swapped())));
             let text = format!(
                 "anon {anon}\nfile {file}\nshmem 0\nfile_mapped 0\nfile_dirty 0\nfile_writeback 0\nswapcached 0\n\
                  inactive_anon {anon}\nactive_anon 0\ninactive_file {file}\nactive_file 0\nunevictable 0\n\
                  workingset_refault_anon {}\nworkingset_refault_file 0\n",
                 group.refaults
             );
-            write("memory.stat", &text);
+            files.push(("memory.stat", text));
+        }
+        for (file, text) in files {
+            self.write(&format!("{dir}/{file}"), &text);
         }
     }
 
-    fn show_generations(&self) {
+    fn show_generations(&mut self) {
         let mut text = String::from("memcg     1 /\n node     0\n");
         for generation in 0..4 {
             let _ = writeln!(text, " {generation:10} {:10} {:10} {:10} ", self.now / 1_000_000, 0, 0);
