@@ -551,7 +551,6 @@ def test_the_script_in_the_guest_reads_the_kernels_files_by_group(tmp_path: Path
     assert parsed((tmp_path / "log").read_text())[0]["groups"]["zipf"]["agings"] == 0
 
 
-
 def soaked(leak_kib: int) -> soak.Run:
     """Three hours of samples as the guest writes them; memory grows by this much in each minute."""
     log = "".join(
