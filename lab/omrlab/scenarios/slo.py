@@ -306,7 +306,7 @@ class Slo(Comparison[Run]):
             self.draw(axes[place], axes[len(groups) + place], name, results)
         axes[0].set_ylabel("MiB held in swap")
         axes[len(groups)].set_ylabel("% of the working set per minute")
-        axes[0].legend(loc="upper left", fontsize=7)
+        axes[0].legend(loc="lower right", fontsize=7)
         headline(figure, "What is held out of memory, and what comes back")
         save(figure, directory / f"{self.name}.png")
         return {
