@@ -14,7 +14,7 @@ from .slo import Run, Slo, held_mib
 @dataclass(kw_only=True)
 class Probe(Slo):
     name = "probe"
-    help = "planted loads and Redis without MGLRU: omr's probes and Senpai (4 hours a pair)"
+    help = "planted loads and Redis without MGLRU: omr's probes and Senpai (40 minutes a pair)"
     title = "Probes where ages are not known"
     lru_gen: ClassVar[str] = "n"
     goals: ClassVar[dict[str, str]] = {"slo_minutes_over_pct": "<= 5", "taken_over_senpai": ">= 1"}

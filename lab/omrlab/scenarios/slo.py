@@ -157,7 +157,7 @@ class Run(TypedDict):
 @dataclass(kw_only=True)
 class Slo(Comparison[Run]):
     name = "slo"
-    help = "planted loads and Redis: what omr and Senpai hold, and what comes back (7 hours a pair)"
+    help = "planted loads and Redis: what omr and Senpai hold, and what comes back (2 hours a pair)"
     title = "The promotion objective"
     labels = LABELS
     lru_gen: ClassVar[str] = "y"

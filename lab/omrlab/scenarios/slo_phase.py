@@ -15,7 +15,7 @@ LAW = "phases"
 @dataclass(kw_only=True)
 class SloPhase(Slo):
     name = "slo-phase"
-    help = "the hot memory of a program moves: how soon omr keeps its objective again (100 minutes a run)"
+    help = "the hot memory of a program moves: how soon omr keeps its objective again (20 minutes a run)"
     title = "The promotion objective after a phase change"
     goals: ClassVar[dict[str, str]] = {"agings_to_slo": "<= 2"}
 
