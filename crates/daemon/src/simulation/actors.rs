@@ -392,7 +392,10 @@ pub fn happen(simulation: &Simulation, event: Event) {
         Event::Notice => {
             let deadline = simulation.actors.borrow_mut().random.u64(2..120);
             let why = "the model machine's provider".to_owned();
-            ask(simulation, Request::Prepare { purpose: Purpose::Preempt, deadline_ms: Some(deadline * 1000), why });
+            let deadline_ms = Some(deadline * 1000);
+            if ask(simulation, Request::Prepare { purpose: Purpose::Preempt, deadline_ms, why }) {
+                simulation.checks.borrow_mut().asked_to_prepare = Some(now);
+            }
         }
         Event::DiskGoes => {
             move_state(simulation, STATE, AWAY);

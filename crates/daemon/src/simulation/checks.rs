@@ -46,6 +46,8 @@ pub struct Checks {
     pub paused: Option<Nanos>,
     /// The daemon was told that the machine will sleep.
     pub falls_asleep: Option<Nanos>,
+    /// Somebody asked for a preparation, at this time.
+    pub asked_to_prepare: Option<Nanos>,
     /// The daemon prepares for an event, whoever works.
     pub prepares: bool,
     /// The disk of the daemon's state is gone: new records are lost if the daemon ends.
@@ -80,6 +82,7 @@ impl Checks {
             sweep: None,
             paused: None,
             falls_asleep: None,
+            asked_to_prepare: None,
             prepares: false,
             disk_is_away: false,
             stalled: None,
@@ -141,7 +144,9 @@ impl Checks {
             promise(!late(self.unreadable, 2 * SECOND), "a write begins while the kernel's files cannot be read");
             promise(!late(self.blind, 2 * SECOND), "a write begins while no file can be opened");
         }
-        promise(!late(self.falls_asleep, 0), "a write begins before the machine sleeps");
+        // Whoever asks for a preparation after the machine was said to sleep gets one.
+        let is_asked_for = self.prepares && self.asked_to_prepare >= self.falls_asleep;
+        promise(is_asked_for || !late(self.falls_asleep, 0), "a write begins before the machine sleeps");
         // Otherwise page cache is dropped, and nothing goes to swap.
         let to_swap = machine.swap > 0 && !data.ends_with("swappiness=0");
         let floor = if self.prepares { self.floor.min(10) } else { self.floor };
