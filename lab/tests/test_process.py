@@ -189,7 +189,9 @@ class = "background"
             assert 0.95 * unused <= least <= most <= 1.05 * unused
             # Two processes share a group. The unused memory of the group may belong to either, as
             # far as it does not fit into the other.
-            least, most = known(cold)
+            least, most = guest.wait_for(
+                lambda: (found := known(cold))[0] >= 0.4 * cold.bytes and found, 60, "the ages of the other group"
+            )
             assert 0.4 * cold.bytes <= least <= 0.55 * cold.bytes and most > 0.95 * cold.bytes
             least, most = known(hot)
             assert least < 0.05 * hot.bytes
