@@ -12,6 +12,7 @@ use std::time::Duration;
 use std::{fs, io, thread};
 
 use anyhow::{Context, Result, bail};
+use log::Level;
 use omr_actuate::{Actuator, Outcome};
 use omr_base::storage::write_new;
 use omr_kernel::memcg::Group;
@@ -112,18 +113,23 @@ impl Journal {
     }
 
     /// Restores limits that this process could not restore when it was done with them. Call this
-    /// while it has changed none.
+    /// while it has changed none. The failure is in the log already, so one more is not a warning.
     pub fn restore_left(&self, kernel: &Kernel, actuator: &mut dyn Actuator) {
         if self.is_left.swap(false, Relaxed)
-            && let Err(err) = self.restore(kernel, actuator)
+            && let Err(err) = self.restore_all(kernel, actuator, Level::Debug)
         {
-            log::warn!("{err:#}");
+            log::debug!("{err:#}");
             self.is_left.store(true, Relaxed);
         }
     }
 
     /// Restores limits that ended processes left changed, and returns their number.
     pub fn restore(&self, kernel: &Kernel, actuator: &mut dyn Actuator) -> Result<usize> {
+        self.restore_all(kernel, actuator, Level::Warn)
+    }
+
+    /// The same. `level`: of messages about what cannot be restored.
+    fn restore_all(&self, kernel: &Kernel, actuator: &mut dyn Actuator, level: Level) -> Result<usize> {
         let mut restored = 0;
         for file in fs::read_dir(&self.dir).with_context(|| format!("read {}", self.dir.display()))? {
             let Ok(file) = file else { continue };
@@ -143,7 +149,7 @@ impl Journal {
             };
             let entry = serde_json::from_slice::<Entry>(&text).ok();
             let Some(entry) = entry.filter(|entry| FILES.contains(&entry.file.as_str())) else {
-                log::warn!("{}: not a journal entry; ignored", path.display());
+                log::log!(level, "{}: not a journal entry; ignored", path.display());
                 continue;
             };
             if entry.boot == self.boot {
@@ -155,13 +161,10 @@ impl Journal {
                     Ok(Outcome::Gone) => {}
                     // The entry stays: a later start may have the permission that this one lacks.
                     // One group that cannot be restored must not prevent the others.
-                    Ok(_) => {
-                        log::warn!("{}: {} could not be restored", shown(Path::new(&entry.path)), entry.file);
-                        self.is_left.store(true, Relaxed);
-                        continue;
-                    }
-                    Err(err) => {
-                        log::warn!("{}: {} could not be restored: {err:#}", shown(Path::new(&entry.path)), entry.file);
+                    failed => {
+                        let why = failed.err().map_or_else(String::new, |err| format!(": {err:#}"));
+                        let group = shown(Path::new(&entry.path));
+                        log::log!(level, "{group}: {} could not be restored{why}", entry.file);
                         self.is_left.store(true, Relaxed);
                         continue;
                     }
@@ -322,15 +325,21 @@ mod tests {
 
     const FILE: &str = "memory.high";
 
-    /// The limit after omr has borrowed it, set it to 1 MiB and a bit, and restored it, and the number
-    /// of entries that are left. `now`: what it was before omr restored it; `None`: omr did not set it.
-    fn restored(now: Option<&str>) -> (String, usize) {
+    /// A machine with a group that has no limit, and a journal.
+    fn machine() -> (FakeRoot, Kernel, Journal, Group) {
         let root = FakeRoot::captured(Release::V6_12)
             .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
             .group("app.scope", &[(FILE, "max\n")]);
         let kernel = Kernel::open(root.path()).expect("a kernel");
         let journal = Journal::open(&kernel, &root.resolve("var/lib/omr")).expect("a journal");
         let group = Group::open(kernel.cgroup().expect("groups"), Path::new("app.scope")).expect("a group");
+        (root, kernel, journal, group)
+    }
+
+    /// The limit after omr has borrowed it, set it to 1 MiB and a bit, and restored it, and the number
+    /// of entries that are left. `now`: what it was before omr restored it; `None`: omr did not set it.
+    fn restored(now: Option<&str>) -> (String, usize) {
+        let (root, kernel, journal, group) = machine();
         let mut borrowed = journal.borrow(&group, FILE, Limit::Max).expect("an entry").expect("the first");
         assert!(journal.borrow(&group, FILE, Limit::Max).expect("no error").is_none(), "one at a time");
         let path = "sys/fs/cgroup/app.scope/memory.high";
@@ -382,12 +391,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_could_not_be_restored_is_restored_by_the_same_process() {
-        let root = FakeRoot::captured(Release::V6_12)
-            .proc("sys/kernel/random/boot_id", "7d0c9ad0-0000-4000-8000-000000000001\n")
-            .group("app.scope", &[(FILE, "max\n")]);
-        let kernel = Kernel::open(root.path()).expect("a kernel");
-        let journal = Journal::open(&kernel, &root.resolve("var/lib/omr")).expect("a journal");
-        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("app.scope")).expect("a group");
+        let (root, kernel, journal, group) = machine();
         let mut borrowed = journal.borrow(&group, FILE, Limit::Max).expect("an entry").expect("the first");
         let low = Limit::Bytes(Bytes(1 << 20));
         borrowed.announce(low);
