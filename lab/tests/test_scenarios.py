@@ -1,6 +1,7 @@
 """Figures and plots of scenarios, made from invented runs. These tests need no VM."""
 
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -335,7 +336,7 @@ def slept(hibernate_s: float, resume_s: float, image_mib: int, errors: int = 0) 
 
 def seed_table(on: dict[str, Any]) -> hibernate_seed.Results:
     return {
-        hibernate_seed.UNLOADED: [slept(3, 7, 100)] * 2,
+        hibernate_seed.UNLOADED: [slept(3, 7, 100), slept(6, 14, 100)],
         Case("seed", "default", "off"): [slept(80, 36, 800), slept(160, 72, 800)],
         Case("seed", "default", "on"): [on, slept(on["hibernate_s"] * 2, on["resume_s"] * 2, 100)],
     }
@@ -359,12 +360,40 @@ def test_hibernations_are_compared_pair_by_pair_and_have_goals_at_known_guest_si
         (slept(3, 6, 100), "hibernate_speedup_default"),
         (slept(2, 8, 100), "resume_speedup_default"),
         (slept(2, 9, 100), "resume_over_boot"),
+        (slept(4, 6, 100), "hibernate_over_unloaded_default"),
+        (slept(2, 9, 100), "resume_over_unloaded_default"),
         (slept(2, 6, 140), "image_over_unloaded"),
         (slept(2, 6, 100, errors=1), "content_errors"),
     ],
 )
 def test_a_hibernation_goal_can_be_missed(on: dict[str, Any], name: str) -> None:
     assert not reached(hibernate_seed.metrics(seed_table(on), 2048)[name].json())
+
+
+def waited(hibernate_s: float, resume_s: float, left_mib: int) -> dict[str, Any]:
+    return slept(hibernate_s, resume_s, 100) | {"filled": 1000 * MIB, "left_in_memory": left_mib * MIB}
+
+
+def test_the_seeds_protocol_compares_with_the_original_way_and_with_a_machine_without_the_load() -> None:
+    results = {
+        hibernate_seed.UNLOADED: [slept(3, 7, 100)] * 2,
+        Case("seed", "zero", "seed"): [waited(4, 8, 300), waited(6, 8, 300)],
+        Case("seed", "zero", "on"): [waited(3, 8, 250), waited(3, 8, 150)],
+    }
+    figures = hibernate_seed.metrics(results, 2048)
+    assert figures["hibernate_over_unloaded_zero"].values == [1, 1]
+    assert figures["hibernate_over_seed_way_zero"].values == [0.75, 0.5]
+    assert figures["left_in_60s_pct"].values == [75, 85]
+    assert figures["left_in_60s_pct_seed"].values == [70, 70]
+    assert reached(figures["resume_over_unloaded_zero"].json())
+    results[Case("seed", "zero", "on")] = [waited(5, 9, 250)] * 2
+    worse = hibernate_seed.metrics(results, 2048)
+    for name in ("hibernate_over_unloaded_zero", "resume_over_unloaded_zero", "hibernate_over_seed_way_zero"):
+        assert not reached(worse[name].json()), name
+
+
+def test_the_seeds_protocol_runs_the_configuration_that_the_page_about_spot_vms_shows() -> None:
+    assert tomllib.loads(hibernate_seed.spot())["goal"] == "free"
 
 
 def footprint_of(

@@ -18,10 +18,12 @@ from ..binaries import build
 from ..daemon import CLASSES, Daemon
 from ..debian import DebianGuest
 from ..guest import MIB, Guest, Hibernation, Process, SwapFile
+from ..paths import REPOSITORY
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..prepare import PARTIAL
 from ..results import Metric, MetricJson, progress
 from ..scenario import Benchmark, option
+from .hibernate import OVER_UNLOADED, ROOT_FILE
 from .hibernate import prepare as prepare_by_daemon
 
 LOAD = "load"
@@ -34,7 +36,22 @@ LABELS = {
     "on": "omr daemon",
     "prepare": "omr prepare --target min",
     "by-hand": "by hand",
+    "seed": "the original way",
 }
+
+PROTOCOLS = ("seed", "finished")
+"""`seed`: the machine hibernates `idle` seconds after the load is ready, whatever was reclaimed by
+then. `finished`: it hibernates `idle` seconds after the arm has reclaimed all that it could.
+"""
+
+SPOT = REPOSITORY / "docs/use/spot.md"
+"""Its example is the daemon's only configuration under the protocol `seed`."""
+
+AFTER_BOOT = 120
+"""The default of `sweep.after_boot` in seconds. The original's machine had been up for longer."""
+
+NOTICES_IDLE = 5
+"""Seconds until `seed` writes. The original's daemon waited, too; its time was not published."""
 
 SIZES = ("default", "zero")
 """/sys/power/image_size."""
@@ -97,6 +114,8 @@ class Run(TypedDict):
     """The kernel's figures about the image."""
     verified: dict[str, int]
     filled: NotRequired[int]
+    left_in_memory: NotRequired[int]
+    """Bytes of the load's group when the machine was asked to hibernate."""
     prepared: NotRequired[dict[str, Any]]
     meminfo: NotRequired[dict[str, int]]
     working_set: NotRequired[WorkingSet]
@@ -125,7 +144,9 @@ class HibernateSeed(Benchmark):
     mb_s: float = option(25, "speed of its disk in MB/s")
     iops: int | None = option(None, "requests a second it answers at most (default: no limit)", "N", type=int)
     fill: int = option(85, "memory that the load fills", "PERCENT")
-    idle: float = option(10, "idle time before hibernation", "S")
+    protocol: str = option("finished", "when the guest hibernates", choices=PROTOCOLS)
+    idle: float = option(10, "idle time before hibernation (the original: 60)", "S")
+    compressible: int = option(0, "share of seed's load that can be compressed", "PERCENT")
     order: str = option("random", "of working-set's touches", choices=("random", "sequential"))
     arms: str = option("off,drop-caches,on,prepare", f"of {', '.join(LABELS)}", setting=False)
     sizes: str = option("default,zero", "image sizes", setting=False)
@@ -142,7 +163,7 @@ class HibernateSeed(Benchmark):
                 run = runs.run(name, partial(self.measure, case, runs.raw / f"{name}.console.txt"))
                 results[case].append(run)
                 progress(f"{self.name}: {case}: hibernate {run['hibernate_s']:.1f} s, resume {run['resume_s']:.1f} s")
-        return self.publish(runs, metrics(results, self.mem), lambda directory: draw(results, directory, self.guest()))
+        return self.publish(runs, metrics(results, self.mem, self.idle), lambda directory: draw(results, directory, self.guest()))
 
     def guest(self) -> dict[str, Any]:
         return {
@@ -192,12 +213,20 @@ class HibernateSeed(Benchmark):
             daemon = None
             if case.arm == "on" or case.workload == "working-set":
                 guest.shell("mkdir -p /etc/omr /var/lib/omr /run/omr")
-                daemon = Daemon(guest, config=CLASSES)
+                if self.protocol == "seed":
+                    left = f"awk '{{ print ($1 < {AFTER_BOOT}) * ({AFTER_BOOT} - $1) }}' /proc/uptime"
+                    guest.shell(f"sleep $({left})", timeout=2 * AFTER_BOOT)
+                    daemon = Daemon(guest, whole=spot())
+                else:
+                    daemon = Daemon(guest, config=CLASSES)
             loads = self.start(guest, case)
             guest.throttle_swap(self.mb_s)
             filled = sum(load.line_with("ready")["bytes"] for load in loads)
-            prepared = self.prepare(guest, case, daemon, filled)
-            meminfo = guest.meminfo()
+            if self.protocol == "seed":
+                prepared = self.wait(guest, case, filled)
+            else:
+                prepared = self.prepare(guest, case, daemon, filled)
+            meminfo, left_in_memory = guest.meminfo(), guest.group_value(LOAD)
             if case == WARMED:
                 guest.run(["omr", "warm", "--record"])
             slept = hibernate(guest, case, console)
@@ -205,6 +234,7 @@ class HibernateSeed(Benchmark):
                 "case": str(case),
                 "boot_s": boot_s,
                 "filled": filled,
+                "left_in_memory": left_in_memory,
                 "prepared": prepared,
                 "meminfo": meminfo,
                 "hibernate_s": slept.hibernate_s,
@@ -252,10 +282,24 @@ class HibernateSeed(Benchmark):
             touch = ["omr-guest", "touch", str(WORKING_SET), "--order", self.order]
             loads.append(guest.spawn(touch, group=FOREGROUND))
         else:
+            words += ["--compressible", str(self.compressible)]
             loads.append(guest.spawn([*words, str(anonymous)], group=LOAD))
         for load in loads:
             load.line_with("ready", timeout=900)
         return loads
+
+    def wait(self, guest: Guest, case: Case, filled: int) -> dict[str, Any]:
+        """Leaves the guest idle, and lets the arm reclaim until that time is over."""
+        reclaim = None
+        if case.arm == "by-hand":
+            reclaim = guest.spawn(["omr-guest", "by-hand", LOAD, str(filled)])
+        elif case.arm == "seed":
+            write = f"sleep {NOTICES_IDLE}; exec omr-guest write {ROOT_FILE} max"
+            reclaim = guest.spawn(["sh", "-c", write], group="init.scope")
+        guest.shell(f"sleep {self.idle}", timeout=4 * self.idle + 60)
+        if reclaim:
+            reclaim.kill(signal.SIGKILL)
+        return {}
 
     def prepare(self, guest: Guest, case: Case, daemon: Daemon | None, filled: int) -> dict[str, Any]:
         """Prepares the hibernation by the method of the arm, and leaves the guest idle."""
@@ -283,6 +327,11 @@ class HibernateSeed(Benchmark):
                 "stderr": ran.stderr,
             }
         return prepared
+
+
+def spot() -> str:
+    """The configuration in the page about spot VMs."""
+    return SPOT.read_text().split("```toml\n# /etc/omr/conf.d/spot.toml\n")[1].split("```")[0]
 
 
 def hibernate(guest: Guest, case: Case, console: Path) -> Hibernation:
@@ -314,7 +363,7 @@ def come_back(guest: Guest, case: Case, foreground: Process) -> WorkingSet:
     }
 
 
-def metrics(results: Results, mem_mib: int) -> dict[str, Metric]:
+def metrics(results: Results, mem_mib: int, idle: float = 60) -> dict[str, Metric]:
     """The figures of the benchmark. A ratio compares the runs of one pair."""
     found: dict[str, Metric] = {}
 
@@ -341,6 +390,23 @@ def metrics(results: Results, mem_mib: int) -> dict[str, Metric]:
                 f">= {goal}" if goal else None,
                 round(before / after, 1) if ours else None,
             )
+    for size in SIZES:
+        on, unloaded = Case("seed", size, "on"), Case("unloaded", "default", "off")
+        if on in results:
+            for what in ("hibernate", "resume"):
+                # The best that a machine without the load does, whatever its image_size.
+                over = ratios(values(on, what), values(unloaded, what))
+                found[f"{what}_over_unloaded_{size}"] = Metric(over, "ratio", OVER_UNLOADED)
+                for arm, name, goal in (("seed", "seed_way", "<= 1"), ("by-hand", "by_hand", None)):
+                    if (other := Case("seed", size, arm)) in results:
+                        over = ratios(values(on, what), values(other, what))
+                        found[f"{what}_over_{name}_{size}"] = Metric(over, "ratio", goal)
+    for arm in ("on", "seed", "by-hand"):
+        runs = [run for case in results if case.arm == arm for run in results[case] if "left_in_memory" in run]
+        if runs:
+            suffix = "" if arm == "on" else "_" + arm.replace("-", "_")
+            left = [100 * (1 - run["left_in_memory"] / run["filled"]) for run in runs]
+            found[f"left_in_{idle:g}s_pct{suffix}"] = Metric(left, "%")
     for arm, suffix in (("on", ""), ("prepare", "_prepare"), ("by-hand", "_by_hand")):
         case = Case("seed", "default", arm)
         if case in results:
