@@ -40,9 +40,6 @@ impl Outcome {
     }
 }
 
-/// include/uapi/asm-generic/mman-common.h; not every C library's header has it.
-const MADV_COLLAPSE: i32 = 25;
-
 /// The advice of a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -60,8 +57,6 @@ pub enum Advice {
     /// With swap on a disk a page leaves the page table, and stays in memory as swap cache until it
     /// is reclaimed there. The kernel skips a page that another process has mapped as well.
     PageOut = libc::MADV_PAGEOUT,
-    /// Make huge pages now. Linux 6.1, and only where huge pages are possible.
-    Collapse = MADV_COLLAPSE,
 }
 
 impl Advice {
@@ -71,7 +66,6 @@ impl Advice {
             Advice::WillNeed => "willneed",
             Advice::Cold => "cold",
             Advice::PageOut => "pageout",
-            Advice::Collapse => "collapse",
         }
     }
 }
@@ -90,7 +84,7 @@ pub struct AdviseResult {
     /// Bytes of the ranges that are done. A range counts as a whole.
     pub bytes: Bytes,
     /// The outcome for the first range that is not done. [`Outcome::Partial`]: a part of this range
-    /// is not mapped, and the rest of it was done; for [`Advice::Collapse`], no huge page was free.
+    /// is not mapped, and the rest of it was done.
     /// [`Outcome::Unsupported`]: this range cannot have this hint.
     pub outcome: Outcome,
 }
