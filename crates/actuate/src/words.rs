@@ -41,7 +41,8 @@ impl Outcome {
 }
 
 /// The advice of a hint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(i32)]
 pub enum Advice {
     /// Prefetch: read the pages back from swap, or from their file. For other processes not in

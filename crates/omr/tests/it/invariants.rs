@@ -201,7 +201,10 @@ const ACTS: [(&str, &[&str]); 14] = [
     ("actuate/src/swap.rs", &["`swapoff(2)`", "`swapon(2)`"]),
     ("engine/src/hint/mod.rs", &["`process_madvise(MADV_COLD)`"]),
     ("engine/src/hint/swap_cache.rs", &["`GROUP/memory.swap.max`"]),
-    ("engine/src/reclaim/backend.rs", &["`GROUP/memory.reclaim`", "`GROUP/memory.swap.reclaim`", "`GROUP/memory.high`"]),
+    (
+        "engine/src/reclaim/backend.rs",
+        &["`GROUP/memory.reclaim`", "`GROUP/memory.swap.reclaim`", "`GROUP/memory.high`"],
+    ),
     ("engine/src/reclaim/limit_journal.rs", &["`GROUP/memory.high`", "`GROUP/memory.swap.max`"]),
     ("engine/src/trial.rs", &["`GROUP/memory.high`"]),
     ("omr/src/commands/run.rs", &["`GROUP/cgroup.procs`", "`mkdir(2)`", "`setxattr(2)`", "`rmdir(2)`"]),
@@ -211,7 +214,8 @@ const ACTS: [(&str, &[&str]); 14] = [
 #[test]
 fn each_write_is_in_the_tables_of_interfaces() {
     let acts = |line: &str| {
-        let calls = ["actuator.write(", "actuator.swap(", "actuator.advise(", "Live.write(", "Live.swap(", "Live.advise("];
+        let calls =
+            ["actuator.write(", "actuator.swap(", "actuator.advise(", "Live.write(", "Live.swap(", "Live.advise("];
         calls.iter().any(|call| line.contains(call))
     };
     let found = offenders_in_crates(&[], &[], acts);
