@@ -16,7 +16,7 @@ build: setup ## Build the programs, their manual pages and completions: target/p
 demo: setup ## Hibernate and load a VM with and without omr, and show before and after (6 minutes)
 	lab/run demo
 
-test: setup ## Run all tests: unit, golden, and in VMs
+test: setup ## Run the tests: unit, golden, and in VMs (the patched kernel has make vm-kernel)
 	@lab/setup tests
 	tools/test unit vm
 
@@ -79,8 +79,8 @@ bench: setup ## Run the benchmarks that take no more than an hour each; results 
 	lab/run burst
 	lab/run migrate
 
-bench-full: setup ## Hibernation as in the seed: 8 GiB, 100 MB/s, image_size default and 0 (hours)
-	lab/run hibernate-seed --mem 8192 --mb-s 100 --idle 60 --out lab/out/hibernate-seed-full
+bench-full: setup ## Hibernation at the seed's size: 8 GiB, 100 MB/s, image_size default and 0, one pair of runs
+	lab/run hibernate-seed --mem 8192 --mb-s 100 --idle 60 --pairs 1 --arms off,on --workloads seed --out lab/out/hibernate-seed-full
 
 bench-%: setup ## Run one scenario; lab/run lists them
 	lab/run $*

@@ -2,6 +2,7 @@
 and refusals.
 """
 
+import itertools
 import json
 import signal
 
@@ -97,6 +98,37 @@ def test_paged_out_memory_is_freed_and_comes_back_unchanged(release) -> None:
         assert summary["hinted"] > 0.95 * background.bytes
         assert background.cached() > 0.9 * background.bytes
         assert background.errors() == other.errors() == 0
+
+
+def test_memory_that_was_marked_cold_is_the_first_to_go_when_memory_gets_scarce(release) -> None:
+    def swapped(hinted: bool) -> tuple[int, int]:
+        """Bytes in swap of two processes of one group after memory got scarce. The second has used
+        its memory last, and may be hinted.
+        """
+        with Guest(release, 512, Disk(512)) as guest:
+            guest.write(CONFIG, CLASSES, create=True)
+            first, second = Mapped(guest, "bg", "96M"), Mapped(guest, "bg", "96M")
+            if hinted:
+                omr(guest, "hint", second.pid, "--cold")
+            assert second.swapped() == 0, "a hint takes nothing by itself"
+            # Locked memory cannot leave, so that of the two does.
+            needed = guest.meminfo()["MemAvailable"] + 40 * MIB
+            Mapped(guest, "fg", "1M", "--locked", str(needed))
+
+            def in_swap(mapped: Mapped) -> int:
+                return int(guest.shell(f"awk '/^VmSwap/ {{print $2}}' /proc/{mapped.pid}/status")) * 1024
+
+            both = in_swap(first), in_swap(second)
+            assert sum(both) > 24 * MIB and first.errors() == second.errors() == 0
+            return both
+
+    unhinted, cold = swapped(hinted=True)
+    print(f"cold: {unhinted} {cold}")
+    assert cold > 4 * unhinted, (unhinted, cold)
+    # The control: without the hint the memory that was used last stays.
+    older, newer = swapped(hinted=False)
+    print(f"control: {older} {newer}")
+    assert newer < older, (older, newer)
 
 
 def test_a_process_loses_the_amount_that_was_asked_for(release) -> None:
@@ -196,6 +228,63 @@ def test_a_process_of_the_most_mappings_and_one_that_changes_its_mappings_are_hi
         assert ended.code == PARTIAL and ended.json()["end"] == "gone", f"{ended.stdout} {ended.stderr}"
 
 
+def test_each_range_gets_its_hint_and_a_changed_layout_cancels_all_of_them(release) -> None:
+    with Guest(release, 512, DISK) as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        background = Mapped(guest, "bg", "48M")
+        third = 16 * MIB
+        edges = [background.start + number * third for number in range(4)]
+        first, second, last = (f"{begin:x}-{end:x}" for begin, end in itertools.pairwise(edges))
+        ranges = ["--range", f"{first}=pageout", "--range", f"{second}=cold"]
+
+        def resident(edge: int) -> int:
+            """Bytes in memory of the third that begins at this edge."""
+            rest = omr(guest, "hint", background.pid, "--cold", "--range", f"{edge:x}-{edge + third:x}", "--json")
+            return rest.json()["resident_before"]
+
+        dry = omr(guest, "hint", background.pid, *ranges, "--dry-run", "--json").json()
+        [layout] = {report["layout"] for report in dry["processes"]}
+
+        # Memory at other addresses is mapped and unmapped: the layout of the ranges is the same.
+        hinted = omr(
+            guest, "hint", background.pid, *ranges, "--layout", layout, "--all-ranges", "--json"
+        ).json()
+        assert hinted["end"] == "complete" and hinted["advice"] == "pageout+cold", hinted
+        told = {report["advice"]: report for report in hinted["processes"]}
+        assert told["pageout"]["hinted"] == third and third - 4 * MIB < told["cold"]["hinted"] <= third
+        for report in told.values():
+            done = sum(named["hinted"] for named in report["ranges"] if named["why"] == "done")
+            assert done == report["hinted"], report
+        # Freeing the swap cache may take a little of the other memory of the group.
+        paged_out, cold, rest = map(resident, edges[:3])
+        assert paged_out == 0 and min(cold, rest) > third - 4 * MIB, (paged_out, cold, rest)
+        assert 0.95 * third <= background.swapped() < third + 4 * MIB
+
+        # Another process has another layout, as has one that was started again: nothing is done.
+        other = Mapped(guest, "other", "48M")
+        shifted = [word.replace(first, f"{other.start:x}-{other.start + third:x}") for word in ranges[:2]]
+        refused = omr(guest, "hint", other.pid, *shifted, "--layout", layout, "--json", code=PARTIAL).json()
+        [report] = refused["processes"]
+        assert report["cancelled"] and report["calls"] == 0 and refused["hinted"] == 0 and other.swapped() == 0
+        shown = omr(guest, "hint", other.pid, *shifted, "--layout", layout, code=PARTIAL).stdout
+        assert "Cancelled: the layout is another than in the dry run." in shown
+        # The control: without the layout, or with its own, it is hinted.
+        own = omr(guest, "hint", other.pid, *shifted, "--dry-run", "--json").json()["processes"][0]["layout"]
+        assert omr(guest, "hint", other.pid, *shifted, "--layout", own, "--json").json()["hinted"] == third
+        assert other.swapped() >= 0.95 * third
+
+        # A process that maps and unmaps all the time: its whole layout does not stay for long.
+        churn = Mapped(guest, "churn", "64M", "--churn")
+
+        def is_cancelled() -> bool:
+            dry = omr(guest, "hint", churn.pid, "--cold", "--dry-run", "--json").json()
+            words = ["omr", "hint", churn.pid, "--cold", "--layout", dry["processes"][0]["layout"], "--json"]
+            return guest.run([*map(str, words)], check=False).json()["processes"][0]["cancelled"]
+
+        guest.wait_for(is_cancelled, 60, "change of the layout that cancels a hint")
+        assert background.errors() == other.errors() == churn.errors() == 0
+
+
 def test_another_process_that_gets_the_pid_is_not_hinted(release) -> None:
     with Guest(release, 512, Disk(512, mb_s=4)) as guest:
         guest.write(CONFIG, CLASSES, create=True)
@@ -275,7 +364,7 @@ def test_a_refused_hint_names_its_reason(release) -> None:
         some = omr(guest, "hint", pid, "--pageout", "--json", code=PARTIAL).json()
         assert some["hinted"] > 0 and some["skipped"]["no_swap"] >= background.bytes, "files need no swap"
         nowhere = omr(guest, "hint", pid, "--cold", "--range", "fffffffffff00000-fffffffffffff000", code=PARTIAL)
-        assert " 0 B marked as cold" in nowhere.stdout and "of the range are not mapped" in nowhere.stdout
+        assert " 0 B marked as cold" in nowhere.stdout and "not mapped: fffffffffff00000-fffffffffffff000" in nowhere.stdout
         itself = guest.run(["sh", "-c", "exec omr hint $$ --cold"], check=False)
         assert itself.code == FAILED and "is omr itself" in itself.stderr
 

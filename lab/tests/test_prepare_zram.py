@@ -6,10 +6,14 @@ import json
 import signal
 import time
 
+from sleeping import fill, verify
+
 from omrlab.daemon import CLASSES, CONFIG
 from omrlab.guest import MIB, Disk, Guest, Process
 
-PARTIAL = 4
+FAILED, PARTIAL = 1, 4
+IMAGE_SIZE = "/sys/power/image_size"
+IMAGE_SIZE_NOTE = "/var/lib/omr/image_size.json"
 
 ZRAM, DISK = "/dev/zram0", "/dev/vda"
 PRIORITY = 100
@@ -167,6 +171,55 @@ def test_zram_is_on_again_after_every_end_of_a_preparation(load) -> None:
         assert_as_before(guest)
         assert guest.run(["omr", "prepare", "restore"]).stdout == ""
         assert background.errors() == 0
+
+
+def objects(text: str) -> list[dict]:
+    """The JSON objects of a text, one after another."""
+    found = []
+    while text := text.lstrip():
+        one, end = json.JSONDecoder().raw_decode(text)
+        found.append(one)
+        text = text[end:]
+    return found
+
+
+def test_a_machine_whose_image_the_kernel_refuses_has_everything_back() -> None:
+    with guest_with() as guest:
+        guest.write(CONFIG, CLASSES, create=True)
+        zram_first(guest)
+        guest.write(IMAGE_SIZE, "0")
+        guest.group("fg")
+        # More than half of the memory is locked, and the kernel has no room for a copy of it.
+        locked = guest.spawn(["omr-guest", "map", "4M", "--locked", "290M"], group="fg")
+        locked.line_with("ready", timeout=180)
+        # No rule names this group, so it is reclaimed and warmed.
+        background = fill(guest, "72M", "load")
+        fill_zram(guest, "load", "24M")
+        before = guest.group_value("load")
+
+        def refused(*options: str) -> list[dict]:
+            ended = guest.run(["omr", "hibernate", "--json", *options], timeout=400, check=False)
+            assert ended.code == FAILED and "no room in memory for the copy" in ended.stderr, ended
+            assert "Image allocation" in guest.shell("dmesg | tail -40"), "it was the kernel that refused"
+            assert guest.read(IMAGE_SIZE) == "0\n" and guest.shell(f"ls {IMAGE_SIZE_NOTE} 2> /dev/null || true") == ""
+            assert_as_before(guest)
+            return objects(ended.stdout)
+
+        [_, prepared, warmed] = refused()
+        assert prepared["zram_off"] > 16 * MIB, "it was off during the preparation"
+        assert guest.group_value("load") > 0.9 * before, warmed
+        # The control: without warming the memory is in swap, so the preparation has taken it.
+        refused("--no-warm")
+        assert guest.group_value("load") < 0.4 * before
+        verify(guest, background)
+
+        # The control of the refusal: with room for the copy the machine hibernates.
+        locked.kill(signal.SIGKILL)
+        guest.wait_for(lambda: guest.group_value("fg") < MIB, 60, "end of the locked memory")
+        guest.hibernate_and_resume(argv=("omr", "hibernate"))
+        assert_as_before(guest)
+        assert guest.read(IMAGE_SIZE) == "0\n"
+        verify(guest, background)
 
 
 def test_switching_zram_off_can_be_interrupted(load) -> None:

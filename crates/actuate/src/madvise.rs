@@ -48,7 +48,7 @@ pub struct HintResult {
     /// are in use.
     pub done: Ranges,
     /// Addresses of mappings that the kernel refuses as a whole: locked, huge pages, memory of a
-    /// device; for [`Advice::Collapse`], mappings that cannot have huge pages.
+    /// device.
     pub refused: Ranges,
     /// The process has mapped something else in this range meanwhile, or unmapped a part of it.
     pub changed: bool,
@@ -203,11 +203,10 @@ impl<'a> Batch<'a> {
                 }
             }
             // A part of the range is no longer mapped. The hint is repeated after the next read.
-            Outcome::Partial if advice != Advice::Collapse => {
+            Outcome::Partial => {
                 self.holes.insert(self.ranges[start].clone());
                 self.at += 1;
             }
-            // No huge page was free: do not try again.
             _ => self.at += 1,
         }
         Ok(done)

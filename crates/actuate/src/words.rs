@@ -40,11 +40,9 @@ impl Outcome {
     }
 }
 
-/// include/uapi/asm-generic/mman-common.h; not every C library's header has it.
-const MADV_COLLAPSE: i32 = 25;
-
 /// The advice of a hint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(i32)]
 pub enum Advice {
     /// Prefetch: read the pages back from swap, or from their file. For other processes not in
@@ -60,8 +58,6 @@ pub enum Advice {
     /// With swap on a disk a page leaves the page table, and stays in memory as swap cache until it
     /// is reclaimed there. The kernel skips a page that another process has mapped as well.
     PageOut = libc::MADV_PAGEOUT,
-    /// Make huge pages now. Linux 6.1, and only where huge pages are possible.
-    Collapse = MADV_COLLAPSE,
 }
 
 impl Advice {
@@ -71,7 +67,6 @@ impl Advice {
             Advice::WillNeed => "willneed",
             Advice::Cold => "cold",
             Advice::PageOut => "pageout",
-            Advice::Collapse => "collapse",
         }
     }
 }
@@ -90,7 +85,7 @@ pub struct AdviseResult {
     /// Bytes of the ranges that are done. A range counts as a whole.
     pub bytes: Bytes,
     /// The outcome for the first range that is not done. [`Outcome::Partial`]: a part of this range
-    /// is not mapped, and the rest of it was done; for [`Advice::Collapse`], no huge page was free.
+    /// is not mapped, and the rest of it was done.
     /// [`Outcome::Unsupported`]: this range cannot have this hint.
     pub outcome: Outcome,
 }

@@ -75,7 +75,8 @@ fn try_give(session: &mut Session<'_>, order: &Order) -> Result<Option<(Report, 
         HintKind::PageOut => (Advice::PageOut, order.amount.map_or(Amount::Max, Amount::Bytes)),
         HintKind::Prefetch => (Advice::WillNeed, Amount::Max),
     };
-    let selection = Selection { advice, within: order.within.clone(), backing: Some(Backing::Anonymous) };
+    let within = order.within.clone();
+    let selection = Selection { within, backing: Some(Backing::Anonymous), ..Selection::all(advice) };
     let extent = Extent { amount, swap_floor: None };
     let report = session.hint(&order.loaded.policy, &subject, &selection, extent)?;
     let holds = ProcessMemory::read(subject.process.dir(), &mut Vec::new())?;

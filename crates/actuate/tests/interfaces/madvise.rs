@@ -133,18 +133,6 @@ fn of_what_has_a_hole_the_rest_counts_as_done() {
 }
 
 #[test]
-fn where_there_is_no_huge_page_now_nobody_insists() {
-    let (_root, process) = fake_process(&THREE);
-    let mut layout = Layout::read(process.dir()).expect("a layout");
-    let answers = [(0, Outcome::Partial), (0x2000, Outcome::Done)].into_iter().collect();
-    let mut kernel = Says { answers, asked: Vec::new() };
-    let hints = THREE.iter().map(|range| Hint { range: range.clone(), advice: Advice::Collapse }).collect();
-    let results = Batch::new(&process, &mut layout, hints, CHUNK).run(&mut kernel, |_| true).expect("done");
-    assert_eq!(outcomes(&results), [Outcome::Partial, Outcome::Done, Outcome::Done]);
-    assert!(kernel.answers.is_empty() && results.iter().all(|result| !result.changed));
-}
-
-#[test]
 fn a_process_that_ends_or_a_right_that_is_missing_ends_it() {
     for why in [Outcome::Gone, Outcome::Denied, Outcome::Interrupted] {
         let (results, ended, _) = asked(&[(0x2000, Outcome::Done), (0, why)]);
@@ -380,79 +368,6 @@ fn pids_of_a_group() {
     let root = FakeRoot::new().group("a", &[("cgroup.procs", "5413\n0\n77\nx\n99999999999\n")]);
     let group = open(&root).cgroup().expect("a hierarchy").sub("a").expect("the group");
     assert_eq!(read_pids(&group).expect("readable"), [5413, 77]);
-}
-
-/// On this process's own memory; since 6.12 this takes no capability.
-#[test]
-fn huge_pages_are_made_of_small_ones_and_keep_what_is_in_them() {
-    const HUGE: u64 = 2 << 20;
-    let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
-    let setting =
-        |name: &str| kernel.sys.read_string(format!("kernel/mm/transparent_hugepage/{name}")).unwrap_or_default();
-    let is_here = setting("hpage_pmd_size").trim() == HUGE.to_string() && !setting("enabled").contains("[never]");
-    if !is_here || madvise::probe(Advice::Collapse).is_err() {
-        eprintln!("not checked: no huge pages of 2 MiB on demand, or not by this process");
-        return;
-    }
-    let process = Process::open(&kernel, std::process::id()).expect("this process");
-    // Two huge pages, a part that must have none, and a gap around each that keeps it a mapping of
-    // its own.
-    let whole = usize::try_from(6 * HUGE).expect("a size");
-    // SAFETY: a new private mapping; existing memory is not touched.
-    let memory = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0)
-    };
-    assert_ne!(memory, libc::MAP_FAILED);
-    let start = (memory as u64 + 1).next_multiple_of(HUGE);
-    let (wanted, refused) = (start..start + 2 * HUGE, start + 3 * HUGE..start + 4 * HUGE);
-    let words = |range: &Range<u64>| (range.start..range.end).step_by(4096).map(|at| at as *mut u64);
-    for range in [&wanted, &refused] {
-        let (at, length) = (range.start as *mut libc::c_void, usize::try_from(length(range).0).expect("a size"));
-        // SAFETY: both ranges lie in the mapping made above, and so does every word that is
-        // written.
-        unsafe {
-            assert_eq!(libc::mprotect(at, length, libc::PROT_READ | libc::PROT_WRITE), 0);
-            assert_eq!(libc::madvise(at, length, libc::MADV_NOHUGEPAGE), 0, "there are huge pages in this kernel");
-            words(range).for_each(|word| word.write_volatile(word as u64));
-        }
-    }
-    let huge = |range: &Range<u64>| {
-        let smaps = process.dir().read_string("smaps").expect("smaps");
-        let head = format!("{:x}-{:x} ", range.start, range.end);
-        let lines = smaps.lines().skip_while(|line| !line.starts_with(&head));
-        let line = lines.filter_map(|line| line.strip_prefix("AnonHugePages:")).next().expect("the mapping").to_owned();
-        line.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok()).expect("a size") << 10
-    };
-    assert_eq!((huge(&wanted), huge(&refused)), (0, 0), "the control: they are small");
-    // SAFETY: this only allows huge pages, as is the default for memory.
-    unsafe { libc::madvise(wanted.start as *mut libc::c_void, 4 << 20, libc::MADV_HUGEPAGE) };
-
-    let hints = [&wanted, &refused].map(|range| Hint { range: range.clone(), advice: Advice::Collapse });
-    // A batch does not insist: no huge page may be free at this moment. So try again.
-    let results = (0..100).find_map(|_| {
-        let mut layout = Layout::read(process.dir()).expect("a layout");
-        let mut batch = Batch::new(&process, &mut layout, hints.to_vec(), CHUNK);
-        while batch.next_call().expect("a layout").is_some() {
-            batch.call(&mut Live).expect("an answer");
-        }
-        let ended = batch.ended();
-        let results = batch.end().expect("a layout");
-        if ended.is_some() || results[0].done.bytes() == length(&wanted) {
-            return Some((ended, results));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        None
-    });
-    let (ended, results) = results.expect("two huge pages within 10 s");
-    assert_eq!((ended, results[0].outcome(&hints[0])), (None, Outcome::Done));
-    assert_eq!(results[1].outcome(&hints[1]), Outcome::Unsupported, "{:?}", results[1]);
-    assert_eq!((huge(&wanted), huge(&refused)), (2 * HUGE, 0));
-    // SAFETY: the words lie in the mapping made above.
-    let is_whole = |range| words(range).all(|word| unsafe { word.read_volatile() } == word as u64);
-    assert!(is_whole(&wanted) && is_whole(&refused));
-    // SAFETY: the mapping made above, which is no longer used.
-    unsafe { libc::munmap(memory, whole) };
 }
 
 /// A process that has ended, or is a zombie, is not taken for one of another pid namespace.

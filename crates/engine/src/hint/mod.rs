@@ -1,6 +1,7 @@
 //! Hints about the memory of processes, one process at a time. A run can be cancelled between two
 //! calls, and its result is measured.
 
+mod layout;
 mod plan;
 mod report;
 mod subject;
@@ -34,8 +35,9 @@ use crate::reclaim::{swap_context, swap_floor_of};
 use crate::session::{Progress, Session};
 use crate::warm;
 
+pub use self::layout::{Expected, LayoutId};
 pub use self::plan::{Selection, Skip, Skipped};
-pub use self::report::{Exception, Report, Why};
+pub use self::report::{RangeResult, Report, Why};
 pub use self::subject::{Account, Ignore, Rules, Subject, descendants, name, open};
 
 /// The longest wait for the swap disk before a page-out call. Writeback that does not fall for 2 s
@@ -71,7 +73,7 @@ impl MadviseSession<'_, '_> {
         let cpu = clock::read_thread_cpu();
         let mut report = match self.plan(subject, selection, extent) {
             Ok((work, plan)) => self.carry_out(work, &plan, extent)?,
-            Err(err) if is_gone(&err) => Report::new(subject, End::Gone),
+            Err(err) if is_gone(&err) => Report::new(subject, selection, End::Gone),
             Err(err) if err.downcast_ref().is_some_and(omr_kernel::Error::is_denied) => {
                 return Err(subject::denied(
                     self.session.host.kernel,
@@ -87,7 +89,12 @@ impl MadviseSession<'_, '_> {
     }
 
     /// Finds the ranges to hint.
-    fn plan<'a>(&self, subject: &'a Subject, selection: &Selection, extent: Extent) -> Result<(HintState<'a>, Plan)> {
+    fn plan<'a>(
+        &self,
+        subject: &'a Subject,
+        selection: &'a Selection,
+        extent: Extent,
+    ) -> Result<(HintState<'a>, Plan)> {
         let dir = subject.process.dir();
         let swap =
             SwapSpace::read(self.session.host.kernel).context("the kernel's list of swap devices cannot be read")?;
@@ -96,10 +103,14 @@ impl MadviseSession<'_, '_> {
         let details = if self.session.actuator.is_live() { Vec::new() } else { maps::read_smaps(dir)? };
         let refusal = |mapping: &maps::Mapping| detail(&details, mapping.range.start)?.refusal;
         let plan = Plan::new(layout.mappings(), &mut pagemap, selection, no_swap.is_none(), refusal)?;
-        let mut report = Report::new(subject, End::Complete);
+        let mut report = Report::new(subject, selection, End::Complete);
+        report.layout = Some(LayoutId::of(&subject.process, &layout, selection.expected.within.as_ref()));
         report.resident_before = plan.parts.iter().filter(|part| part.skip.is_none()).map(|p| p.present.bytes()).sum();
         report.skipped = plan.skipped();
-        report.not_mapped = plan.not_mapped;
+        report.not_mapped = plan.not_mapped.bytes();
+        for range in plan.not_mapped.as_slice() {
+            report.add(range, length(range), Why::NotMapped, Bytes::ZERO, 0);
+        }
         report.notes.extend(no_swap.filter(|_| report.skipped.no_swap.0 > 0));
         if !self.session.actuator.is_live() {
             report.mappings = plan.parts.iter().map(|part| Line::of(part, &details)).collect();
@@ -109,6 +120,7 @@ impl MadviseSession<'_, '_> {
         let work = HintState {
             subject,
             advice: selection.advice,
+            expected: &selection.expected,
             layout,
             pagemap,
             floor: swap_floor_of(self.config, extent.swap_floor, context, amount),
@@ -153,6 +165,11 @@ impl MadviseSession<'_, '_> {
             let most = if work.advice == Advice::PageOut { self.most_to_page_out(&work, extent) } else { Bytes::MAX };
             work.report.hinted = most.min(all);
             work.report.resident_after = Some(work.report.resident_before);
+            return Ok(work.report);
+        }
+        if work.expected.layout.is_some_and(|expected| work.report.layout != Some(expected)) {
+            work.report.cancelled = true;
+            work.report.end = End::Stopped;
             return Ok(work.report);
         }
         let all: Ranges = plan.parts.iter().flat_map(|part| part.hint.as_slice().iter().cloned()).collect();
@@ -264,6 +281,10 @@ impl MadviseSession<'_, '_> {
         let (mut sum, mut end) = (work.report.hinted, None);
         while let Some(bytes) = batch.next_call()? {
             end = self.obstacle_to_call(subject, advice, bytes, work.floor, work.on_disk, &mut work.buffer)?;
+            if end.is_none() && work.expected.is_changed(&subject.process)? {
+                work.report.cancelled = true;
+                end = Some(End::Stopped);
+            }
             if end.is_some() {
                 break;
             }
@@ -289,8 +310,9 @@ impl MadviseSession<'_, '_> {
         }
         for (result, range) in batch.end()?.into_iter().zip(ranges) {
             work.report.hinted += result.done.bytes();
-            if result.changed {
-                work.report.add_changed(range, result.done.bytes(), result.retried);
+            match result.changed {
+                true => work.report.add_changed(range, result.done.bytes(), result.retried),
+                false => work.report.add_done(range, result.done.bytes()),
             }
             result.refused.as_slice().iter().for_each(|range| work.refused.insert(range.clone()));
         }
@@ -455,6 +477,11 @@ mod tests {
         within: Option<Range<u64>>,
         actuator: &mut dyn Actuator,
     ) -> Report {
+        let within = within.map(|range| Ranges::from_iter([range]));
+        hinted_as(kernel, subject, &Selection { within, ..Selection::all(advice) }, actuator)
+    }
+
+    fn hinted_as(kernel: &Kernel, subject: &Subject, selection: &Selection, actuator: &mut dyn Actuator) -> Report {
         let mut session = Session {
             host: Host { kernel, root: Path::new("/") },
             actuator,
@@ -462,9 +489,8 @@ mod tests {
             cancel: &Flag::with_timeout(None),
             progress: &mut |_| {},
         };
-        let selection = Selection { advice, within: within.map(|range| Ranges::from_iter([range])), backing: None };
         let extent = Extent { amount: Amount::Max, swap_floor: Some(Amount::Bytes(Bytes::ZERO)) };
-        session.hint(&Config::default(), subject, &selection, extent).expect("a report")
+        session.hint(&Config::default(), subject, selection, extent).expect("a report")
     }
 
     #[test]
@@ -485,14 +511,16 @@ mod tests {
         for (now, changed) in [(2 * MIB..3 * MIB, true), (2 * MIB..4 * MIB, false)] {
             let (root, kernel, subject) = fake_process(&[0..MIB, 2 * MIB..4 * MIB]);
             let dir = subject.process.dir();
+            let selection = Selection::all(Advice::Cold);
             let mut work = HintState {
                 advice: Advice::Cold,
+                expected: &selection.expected,
                 layout: Layout::read(dir).expect("a layout"),
                 pagemap: Pagemap::open(dir, kernel.page()).expect("a page table"),
                 floor: Bytes::ZERO,
                 on_disk: false,
                 refused: Ranges::new(),
-                report: Report::new(&subject, End::Complete),
+                report: Report::new(&subject, &selection, End::Complete),
                 buffer: Vec::new(),
                 subject: &subject,
             };
@@ -538,7 +566,7 @@ mod tests {
         let (root, kernel, subject) = fake_process(&[0..MIB, 2 * MIB..4 * MIB, 6 * MIB..7 * MIB]);
         let exception = |range: &Range<u64>, why, hinted, retried| {
             let (range, bytes) = (text(range), length(range));
-            Exception { range, bytes, why, hinted, retried }
+            RangeResult { range, bytes, why, hinted, retried }
         };
         // Neither of these has pages in the page table: a file that was not read, and memory of a
         // device.
@@ -561,9 +589,10 @@ mod tests {
         let mut kernel_of = Refuses { refused: &[], root: &root, then: Some(then) };
         let report = hinted(&kernel, &subject, Advice::Cold, Some(0..20 * MIB), &mut kernel_of);
         let changed = |range, retried| exception(range, Why::Changed, Bytes::mib(1), retried);
-        assert_eq!(report.ranges, [changed(&(2 * MIB..4 * MIB), 0), changed(&(6 * MIB..7 * MIB), 1)]);
+        let mapped: Vec<_> = report.ranges.iter().filter(|range| range.why != Why::NotMapped).collect();
+        assert_eq!(mapped, [&changed(&(2 * MIB..4 * MIB), 0), &changed(&(6 * MIB..7 * MIB), 1)]);
         assert_eq!((report.hinted, report.changed, report.retried), (Bytes::mib(3), true, 1));
-        let json = serde_json::to_value(&report.ranges[1]).expect("JSON");
+        let json = serde_json::to_value(mapped[1]).expect("JSON");
         let expected = serde_json::json!({
             "range": "600000-700000", "bytes": MIB, "why": "changed", "hinted": MIB, "retried": 1
         });
@@ -571,12 +600,76 @@ mod tests {
     }
 
     #[test]
+    fn all_ranges_are_named_on_request() {
+        let (_root, kernel, subject) = fake_process(&[0..MIB, 2 * MIB..4 * MIB]);
+        for all_ranges in [true, false] {
+            let within = Some(Ranges::from_iter([0..MIB / 2, 3 * MIB..5 * MIB]));
+            let selection = Selection { within, all_ranges, ..Selection::all(Advice::Cold) };
+            let report = hinted_as(&kernel, &subject, &selection, &mut Keeps::default());
+            let named: Vec<_> =
+                report.ranges.iter().map(|named| (named.range.as_str(), named.why, named.hinted)).collect();
+            let gone = ("400000-500000", Why::NotMapped, Bytes::ZERO);
+            let done = [("0-80000", Why::Done, Bytes(MIB / 2)), ("300000-400000", Why::Done, Bytes(MIB))];
+            match all_ranges {
+                true => assert_eq!(named, [gone, done[0], done[1]]),
+                false => assert_eq!(named, [gone]),
+            }
+        }
+    }
+
+    #[test]
+    fn a_hint_is_cancelled_when_the_layout_is_not_the_expected_one() {
+        let (root, kernel, subject) = fake_process(&[0..MIB, 2 * MIB..20 * MIB]);
+        let within = Some(Ranges::from_iter([2 * MIB..20 * MIB]));
+        let expect = |layout| Selection {
+            within: within.clone(),
+            expected: Expected { within: within.clone(), layout },
+            ..Selection::all(Advice::Cold)
+        };
+        let layout = hinted_as(&kernel, &subject, &expect(None), &mut Keeps::default()).layout;
+        let done = |report: &Report| (report.cancelled, report.end, report.hinted);
+
+        // What is mapped elsewhere does not count.
+        remap(&root, &[0..MIB / 2, 2 * MIB..20 * MIB]);
+        let report = hinted_as(&kernel, &subject, &expect(layout), &mut Keeps::default());
+        assert_eq!(done(&report), (false, End::Complete, Bytes::mib(18)));
+
+        // A change during the first call ends the run before the second.
+        let head = format!("{:x}-{:x} rw-p 00000000 00:00 0\n", 2 * MIB, 19 * MIB);
+        let mut kernel_of = Refuses { refused: &[], root: &root, then: Some(head) };
+        let report = hinted_as(&kernel, &subject, &expect(layout), &mut kernel_of);
+        assert_eq!(done(&report), (true, End::Stopped, Bytes::mib(8)));
+
+        // A change before it: nothing is done, and a run that expects nothing is the control.
+        let mut none = Keeps::default();
+        let report = hinted_as(&kernel, &subject, &expect(layout), &mut none);
+        assert_eq!((done(&report), none.0.len()), ((true, End::Stopped, Bytes::ZERO), 0));
+        assert_ne!(report.layout, layout);
+        let report = hinted_as(&kernel, &subject, &expect(None), &mut Keeps::default());
+        assert_eq!(done(&report), (false, End::Complete, Bytes::mib(17)));
+
+        // Another process with the same mappings has another layout.
+        let again = hinted_as(&kernel, &subject, &expect(None), &mut Keeps::default()).layout;
+        assert_eq!(again, report.layout);
+        root.write("proc/7/stat", "7 (a) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 501 0 1 0");
+        let other = Process::open(&kernel, 7).expect("a process");
+        let other = Subject { process: other, group: "a".into(), account: None };
+        assert_ne!(hinted_as(&kernel, &other, &expect(None), &mut Keeps::default()).layout, again);
+    }
+
+    #[test]
     fn a_report_names_a_limited_number_of_ranges() {
         let (_root, _, subject) = fake_process(&[0..MIB]);
-        let mut report = Report::new(&subject, End::Complete);
-        for start in 0..150 {
-            report.add(&(start..start + 1), Bytes(1), Why::Skipped(Skip::Shared), Bytes::ZERO, 0);
-        }
+        let named = |all_ranges| {
+            let selection = Selection { all_ranges, ..Selection::all(Advice::Cold) };
+            let mut report = Report::new(&subject, &selection, End::Complete);
+            for start in 0..150 {
+                report.add(&(start..start + 1), Bytes(1), Why::Skipped(Skip::Shared), Bytes::ZERO, 0);
+            }
+            report
+        };
+        assert_eq!((named(true).ranges.len(), named(true).more_ranges), (150, 0), "on request all of them");
+        let report = named(false);
         assert_eq!((report.ranges.len(), report.more_ranges), (100, 50));
         assert_eq!(serde_json::to_value(report.ranges[0].why).expect("JSON"), "shared");
     }

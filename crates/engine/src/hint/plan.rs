@@ -10,6 +10,8 @@ use omr_kernel::ranges::{Ranges, length};
 use omr_units::Bytes;
 use serde::Serialize;
 
+use super::layout::Expected;
+
 /// The memory that a user wants hinted.
 #[derive(Clone, Debug)]
 pub struct Selection {
@@ -19,6 +21,17 @@ pub struct Selection {
     pub within: Option<Ranges>,
     /// Only this backing; `None`: any.
     pub backing: Option<Backing>,
+    /// The report names all ranges, also those that were hinted as asked.
+    pub all_ranges: bool,
+    /// The run ends when the layout is another.
+    pub expected: Expected,
+}
+
+impl Selection {
+    /// Returns all memory of a process.
+    pub fn all(advice: Advice) -> Self {
+        Selection { advice, within: None, backing: None, all_ranges: false, expected: Expected::default() }
+    }
 }
 
 /// The reason why a mapping is skipped.
@@ -135,7 +148,7 @@ pub struct Plan {
     /// The mappings, lowest address first.
     pub parts: Vec<Part>,
     /// Selected addresses where nothing is mapped.
-    pub not_mapped: Bytes,
+    pub not_mapped: Ranges,
 }
 
 impl Plan {
@@ -182,7 +195,7 @@ impl Plan {
             };
             plan.parts.push(Part { mapping: mapping.clone(), selected, present, hint, skip });
         }
-        let not_mapped = selection.within.as_ref().map(|within| within.without(&mapped).bytes());
+        let not_mapped = selection.within.as_ref().map(|within| within.without(&mapped));
         plan.not_mapped = not_mapped.unwrap_or_default();
         Ok(plan)
     }
@@ -281,7 +294,7 @@ mod tests {
                 part(0x30000, Backing::File, Some(Skip::Shared)),
                 Part { present: Ranges::new(), ..part(0x40000, Backing::File, Some(Skip::Device)) },
             ],
-            not_mapped: Bytes::ZERO,
+            not_mapped: Ranges::new(),
         };
         assert_eq!(plan.ranges(), [0x10000..0x12000, 0x1000..0x3000]);
         let skipped = plan.skipped();

@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use omr_actuate::Advice;
 use omr_kernel::ranges::{Ranges, length};
 use omr_policy::End;
 use omr_units::Bytes;
 use serde::Serialize;
 
-use super::plan::{Line, Part, Skip, Skipped, text};
+use super::layout::LayoutId;
+use super::plan::{Line, Part, Selection, Skip, Skipped, text};
 use super::subject::Subject;
 
 /// The most ranges in a report that were not hinted as requested; a process can have 65,530
@@ -24,6 +26,12 @@ pub struct Report {
     pub name: String,
     /// Its group.
     pub group: String,
+    /// The hint.
+    pub advice: Advice,
+    /// The layout before the hint; `None`: the process is gone.
+    pub layout: Option<LayoutId>,
+    /// True if the run ended because the layout is not the expected one.
+    pub cancelled: bool,
     /// The memory that the kernel processed, or would process in a dry run.
     pub hinted: Bytes,
     /// The resident part of the memory to hint, before the hint. Deactivated memory stays where it
@@ -50,12 +58,16 @@ pub struct Report {
     pub changed: bool,
     /// The number of ranges that were hinted again because of that.
     pub retried: u32,
-    /// The ranges that were not hinted as requested, at most 100: first those that changed, then
-    /// those that the kernel refused, then the others. Empty in a dry run, which shows all
-    /// mappings. Ranges that were not reached before an early end are left out.
-    pub ranges: Vec<Exception>,
+    /// The ranges that were not hinted as requested, at most 100: first those that are not mapped,
+    /// then those that changed, those that the kernel refused, and the others. On request all
+    /// ranges, in the order of the calls. A dry run has only those that are not mapped, as it shows
+    /// all mappings. Ranges that were not reached before an early end are left out.
+    pub ranges: Vec<RangeResult>,
     /// The number of further such ranges.
     pub more_ranges: u32,
+    /// All ranges are named.
+    #[serde(skip)]
+    all_ranges: bool,
     /// The number of calls of `process_madvise`.
     pub calls: u32,
     /// The longest call, in milliseconds.
@@ -74,16 +86,16 @@ pub struct Report {
     pub mappings: Vec<Line>,
 }
 
-/// A range that was not hinted as requested.
+/// The result of one range.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Exception {
+pub struct RangeResult {
     /// Its addresses, in hexadecimal digits.
     pub range: String,
     /// The bytes that were to be hinted.
     pub bytes: Bytes,
-    /// The reason.
+    /// The reason why it was not hinted as requested, or that it was.
     pub why: Why,
-    /// The part that was hinted all the same, as it is mapped now.
+    /// The hinted part: of a range that changed, what is mapped there now.
     pub hinted: Bytes,
     /// The number of times that the range was hinted again.
     pub retried: u32,
@@ -93,6 +105,10 @@ pub struct Exception {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
+    /// It was.
+    Done,
+    /// Nothing was mapped there from the start.
+    NotMapped,
     /// The process mapped something else there meanwhile, or unmapped the range.
     Changed,
     /// The range was skipped.
@@ -101,12 +117,15 @@ pub enum Why {
 }
 
 impl Report {
-    pub(super) fn new(subject: &Subject, end: End) -> Self {
+    pub(super) fn new(subject: &Subject, selection: &Selection, end: End) -> Self {
         let stat = subject.process.stat();
         Report {
             pid: stat.pid,
             name: omr_base::text::printable(&stat.comm.to_string_lossy()),
             group: subject.group.to_string_lossy().into_owned(),
+            advice: selection.advice,
+            layout: None,
+            cancelled: false,
             hinted: Bytes::ZERO,
             resident_before: Bytes::ZERO,
             resident_after: None,
@@ -121,6 +140,7 @@ impl Report {
             retried: 0,
             ranges: Vec::new(),
             more_ranges: 0,
+            all_ranges: selection.all_ranges,
             calls: 0,
             longest_call_ms: 0,
             wall: Duration::ZERO,
@@ -132,11 +152,17 @@ impl Report {
     }
 
     pub(super) fn add(&mut self, range: &Range<u64>, bytes: Bytes, why: Why, hinted: Bytes, retried: u32) {
-        if self.ranges.len() == MOST_NAMED {
+        if self.ranges.len() >= MOST_NAMED && !self.all_ranges {
             self.more_ranges += 1;
             return;
         }
-        self.ranges.push(Exception { range: text(range), bytes, why, hinted, retried });
+        self.ranges.push(RangeResult { range: text(range), bytes, why, hinted, retried });
+    }
+
+    pub(super) fn add_done(&mut self, range: &Range<u64>, hinted: Bytes) {
+        if self.all_ranges && hinted.0 > 0 {
+            self.add(range, length(range), Why::Done, hinted, 0);
+        }
     }
 
     pub(super) fn add_changed(&mut self, range: &Range<u64>, hinted: Bytes, retried: u32) {

@@ -8,6 +8,7 @@ use omr_kernel::pagemap::Pagemap;
 use omr_kernel::ranges::{Ranges, length};
 use omr_units::Bytes;
 
+use super::layout::Expected;
 use super::plan::Skip;
 use super::report::{Report, Why};
 use super::subject::Subject;
@@ -16,6 +17,8 @@ use super::subject::Subject;
 pub(super) struct HintState<'a> {
     pub subject: &'a Subject,
     pub advice: Advice,
+    /// The layout that the process must have.
+    pub expected: &'a Expected,
     pub layout: Layout,
     pub pagemap: Pagemap<'static>,
     /// Swap that stays free.

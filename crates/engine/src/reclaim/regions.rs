@@ -152,7 +152,8 @@ impl ColdPager<'_, '_, '_> {
                 return Ok(None);
             }
         };
-        let selection = Selection { advice: Advice::PageOut, within: Some(cold), backing: Some(Backing::Anonymous) };
+        let selection =
+            Selection { within: Some(cold), backing: Some(Backing::Anonymous), ..Selection::all(Advice::PageOut) };
         let extent = Extent { amount: Amount::Bytes(amount), swap_floor };
         let mut silent = |_| {};
         self.session.with_progress(&mut silent).hint(&loaded.policy, &subject, &selection, extent).map(Some)

@@ -1,5 +1,6 @@
 //! `omr hibernate`: prepares, hibernates, and warms after resume.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,9 +23,9 @@ use crate::commands::{prepare, warm};
 
 /// The time between two questions to logind whether the sleep is over.
 const LOOK: Duration = Duration::from_millis(200);
-/// The shortest time that counts as sleep: the clock that runs on while the machine is off counts
 /// The longest time of recording memory before the machine sleeps.
 const RECORD: Duration = Duration::from_secs(10);
+/// The shortest time that counts as sleep: the clock that runs on while the machine is off counts
 /// in seconds.
 const ASLEEP: Duration = Duration::from_millis(500);
 
@@ -98,15 +99,26 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 
     let mut log = Log::from_now(root).ok();
     let asleep = clock::read_asleep();
-    let (hibernated, image_size) = match logind(root, args) {
-        Some(systemd) => (through_logind(systemd)?, None),
-        None => straight(&kernel, root)?,
+    let slept = match logind(root, args) {
+        Some(systemd) => through_logind(systemd).map(|hibernated| (hibernated, None)),
+        None => straight(&kernel, root),
     };
     let asleep = clock::read_asleep().saturating_sub(asleep);
     let back = clock::read_monotonic();
-    if asleep < ASLEEP {
-        bail!("the machine did not hibernate; journalctl -b -u systemd-hibernate and dmesg say why");
-    }
+    let slept = slept.and_then(|slept| match asleep < ASLEEP {
+        true => bail!("the machine did not hibernate; journalctl -b -u systemd-hibernate and dmesg say why"),
+        false => Ok(slept),
+    });
+    let (hibernated, image_size) = match slept {
+        Ok(slept) => slept,
+        Err(err) => {
+            // The machine stays in use, so it gets back what it gave up for nothing.
+            if !args.no_warm {
+                tell("warm", warm::run(root, &warm::Args::plain(None, args.prepare.is_json())?));
+            }
+            return Err(err);
+        }
+    };
     if let Err(err) = omr_engine::prepare::hibernated::record(&kernel, root) {
         eprintln!("omr: {err:#}");
     }
@@ -168,7 +180,17 @@ fn straight(kernel: &Kernel, root: &Path) -> Result<(&'static str, Option<Bytes>
     let raised = image_size::raise(kernel, root, &config, &mut Live).inspect_err(tell).unwrap_or_default();
     let outcome = omr_actuate::hibernate::hibernate(kernel, &mut Live);
     let _ = image_size::restore(kernel, root, &mut Live).inspect_err(tell);
-    let why = match outcome? {
+    let outcome = match outcome {
+        Err(omr_kernel::Error::Write { err, .. }) if err.kind() == ErrorKind::OutOfMemory => bail!(
+            "hibernate: the kernel found no room in memory for the copy that becomes the image; about half of the \
+             memory has to be free or able to leave, so close programs, or free memory that is locked"
+        ),
+        Err(omr_kernel::Error::Write { err, .. }) if err.kind() == ErrorKind::StorageFull => {
+            bail!("hibernate: the image does not fit into swap; make the swap larger, or close programs")
+        }
+        outcome => outcome?,
+    };
+    let why = match outcome {
         Outcome::Done => return Ok(("kernel", raised)),
         Outcome::Partial => "another sleep is under way, or /dev/snapshot is in use",
         Outcome::Interrupted => "a process could not be frozen",

@@ -1,5 +1,6 @@
 //! `omr hint`: tells the kernel how the memory of a process will be used.
 
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use omr_base::exit::Exit;
 use omr_base::when;
 use omr_config as config;
 use omr_engine::Host;
-use omr_engine::hint::{self, Extent, Rules, Selection, Subject};
+use omr_engine::hint::{self, Expected, Extent, LayoutId, Rules, Selection, Subject};
 use omr_kernel::Kernel;
 use omr_kernel::maps::Backing;
 use omr_kernel::ranges::Ranges;
@@ -24,7 +25,7 @@ use super::options::{Output, Safety};
 /// used again comes back. Memory that is shared, locked, in huge pages or of a device is skipped
 /// and counted.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("advice").required(true))]
+#[command(group = clap::ArgGroup::new("advice"))]
 #[command(mut_arg("ignore_class", |arg| {
     arg.help("Also hint a process of a foreground or protected group, and memory that a rule keeps")
 }))]
@@ -47,8 +48,24 @@ pub struct Args {
     willneed: bool,
 
     /// Only these addresses, as in /proc/PID/maps, e.g. 7f1200000000-7f1240000000; may be repeated
-    #[arg(long, value_name = "A-B", value_parser = parse_range)]
-    range: Vec<Range<u64>>,
+    ///
+    /// A range may have a hint of its own, in place of one for all: A-B=cold, A-B=pageout or
+    /// A-B=willneed.
+    #[arg(long, value_name = "A-B[=HINT]", value_parser = parse_range)]
+    range: Vec<Part>,
+
+    /// Do nothing if the layout is not this one, and stop when it changes
+    ///
+    /// A dry run of the same command prints the layout: what the process has mapped at the
+    /// addresses of all --range, or anywhere without a range. The kernel has no such check, so a
+    /// change at the moment of a call is noticed after that call, which is about 2 MiB, or 8 MiB
+    /// with --cold.
+    #[arg(long, value_name = "LAYOUT", conflicts_with_all = ["tree", "dry_run"])]
+    layout: Option<LayoutId>,
+
+    /// With --json, name each range with its result, and not only those not hinted as asked
+    #[arg(long, requires = "json")]
+    all_ranges: bool,
 
     /// Only anonymous memory: heap, stack
     #[arg(long, conflicts_with = "file")]
@@ -80,8 +97,35 @@ fn parse_pid(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Parses `A-B`, in hexadecimal digits.
-fn parse_range(text: &str) -> Result<Range<u64>, String> {
+/// A range of addresses, and its own hint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    range: Range<u64>,
+    advice: Option<Advice>,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--range {:x}-{:x}", self.range.start, self.range.end)?;
+        self.advice.map_or(Ok(()), |advice| write!(f, "={}", advice.name()))
+    }
+}
+
+/// All hints, in the order in which they are given. A page-out makes room for a prefetch. Memory is
+/// marked cold after it: when the swap cache is freed, cold memory would go first.
+const ADVICES: [Advice; 3] = [Advice::PageOut, Advice::Cold, Advice::WillNeed];
+
+/// Parses `A-B` or `A-B=HINT`, the addresses in hexadecimal digits.
+fn parse_range(text: &str) -> Result<Part, String> {
+    let (text, hint) = text.split_once('=').map_or((text, None), |(text, hint)| (text, Some(hint)));
+    let advice = |hint: &str| {
+        let found = ADVICES.into_iter().find(|advice| advice.name() == hint);
+        found.ok_or_else(|| format!("\"{hint}\" is no hint; expected cold, pageout or willneed"))
+    };
+    Ok(Part { range: parse_addresses(text)?, advice: hint.map(advice).transpose()? })
+}
+
+fn parse_addresses(text: &str) -> Result<Range<u64>, String> {
     let address = |digits: &str| {
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
         let is_hex = !digits.is_empty() && digits.bytes().all(|c| c.is_ascii_hexdigit());
@@ -99,31 +143,72 @@ fn parse_range(text: &str) -> Result<Range<u64>, String> {
     }
 }
 
+/// Returns what is hinted how: one selection for each hint. `page`: the size of a page. Fails if the
+/// words do not go together.
+fn select(args: &Args, page: u64) -> Result<Vec<Selection>, String> {
+    let common = match (args.cold, args.pageout, args.willneed) {
+        (true, ..) => Some(Advice::Cold),
+        (_, true, _) => Some(Advice::PageOut),
+        (.., true) => Some(Advice::WillNeed),
+        _ => None,
+    };
+    let mut parts = args.range.clone();
+    parts.sort_by_key(|part| part.range.start);
+    for part in &parts {
+        if part.range.start % page != 0 || part.range.end % page != 0 {
+            return Err(format!("{part}: both addresses have to be multiples of a page, {page:#x}"));
+        }
+        if part.advice.or(common).is_none() {
+            return Err(format!(
+                "{part} has no hint; give it one, as in A-B=cold, or add --cold, --pageout or --willneed"
+            ));
+        }
+    }
+    if let Some(advice) = common.filter(|_| !parts.is_empty() && parts.iter().all(|part| part.advice.is_some())) {
+        return Err(format!("--{} is for no range: each --range has a hint of its own", advice.name()));
+    }
+    if common.is_none() && parts.is_empty() {
+        return Err("no hint; give --cold, --pageout or --willneed, or a --range with its own, as in A-B=cold".into());
+    }
+    for (number, part) in parts.iter().enumerate() {
+        let later = parts.iter().skip(number + 1).take_while(|later| later.range.start < part.range.end);
+        if let Some(other) = later.into_iter().find(|later| later.advice.or(common) != part.advice.or(common)) {
+            return Err(format!("{part} and {other} overlap, and have different hints"));
+        }
+    }
+    let all = |is_meant: &dyn Fn(Advice) -> bool| -> Ranges {
+        let meant = parts.iter().filter(|part| part.advice.or(common).is_some_and(is_meant));
+        meant.map(|part| part.range.clone()).collect()
+    };
+    let whole = (!parts.is_empty()).then(|| all(&|_| true));
+    let backing = match (args.anon, args.file) {
+        (true, _) => Some(Backing::Anonymous),
+        (_, true) => Some(Backing::File),
+        _ => None,
+    };
+    let selection = |advice| {
+        let within = whole.is_some().then(|| all(&|meant| meant == advice));
+        let is_meant = match &within {
+            Some(within) => !within.is_empty(),
+            None => common == Some(advice),
+        };
+        is_meant.then(|| Selection {
+            advice,
+            within,
+            backing,
+            all_ranges: args.all_ranges,
+            expected: Expected { within: whole.clone(), layout: args.layout },
+        })
+    };
+    Ok(ADVICES.into_iter().filter_map(selection).collect())
+}
+
 /// Runs the command.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let kernel = Kernel::open(root)?;
-    let page = kernel.page().bytes().0;
-    let mut ranges = args.range.clone();
-    if let Some(range) = ranges.iter().find(|range| range.start % page != 0 || range.end % page != 0) {
-        let text = format!("--range {:x}-{:x}: both have to be multiples of a page, {page:#x}", range.start, range.end);
-        return Err(Exit::Usage.error(text));
-    }
-    ranges.sort_by_key(|range| range.start);
-    let selection = Selection {
-        advice: match (args.cold, args.pageout) {
-            (true, _) => Advice::Cold,
-            (_, true) => Advice::PageOut,
-            _ => Advice::WillNeed,
-        },
-        within: (!ranges.is_empty()).then(|| ranges.into_iter().collect::<Ranges>()),
-        backing: match (args.anon, args.file) {
-            (true, _) => Some(Backing::Anonymous),
-            (_, true) => Some(Backing::File),
-            _ => None,
-        },
-    };
+    let selections = select(args, kernel.page().bytes().0).map_err(|text| Exit::Usage.error(text))?;
     let order = Order {
-        selection,
+        selections,
         extent: Extent { amount: Amount::Max, swap_floor: None },
         ignore: args.safety.into(),
         timeout: args.timeout,
@@ -133,9 +218,9 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let pids = if args.tree { hint::descendants(&kernel, args.pid)? } else { vec![hint::open(&kernel, args.pid)?] };
     let (mut subjects, mut left_out) = (Vec::new(), Vec::new());
     // A prefetch takes memory from no group, so no protection applies.
-    let rules = match order.selection.advice {
-        Advice::WillNeed => None,
-        _ => Some(Rules::read(&kernel, root, &loaded)?),
+    let rules = match order.selections.iter().all(|selection| selection.advice == Advice::WillNeed) {
+        true => None,
+        false => Some(Rules::read(&kernel, root, &loaded)?),
     };
     for (number, process) in pids.into_iter().enumerate() {
         let subject = match &rules {
@@ -162,8 +247,13 @@ mod tests {
 
     #[test]
     fn ranges_and_what_is_none() {
-        assert_eq!(parse_range("1000-3000"), Ok(0x1000..0x3000));
-        assert_eq!(parse_range("0x7f1200000000-0x7f1240000000"), Ok(0x7f12_0000_0000..0x7f12_4000_0000));
+        let part = |range, advice| Ok(Part { range, advice });
+        assert_eq!(parse_range("1000-3000"), part(0x1000..0x3000, None));
+        assert_eq!(parse_range("0x7f1200000000-0x7f1240000000"), part(0x7f12_0000_0000..0x7f12_4000_0000, None));
+        assert_eq!(parse_range("1000-3000=pageout"), part(0x1000..0x3000, Some(Advice::PageOut)));
+        for text in ["1000-3000=", "1000-3000=collapse", "1000-3000=cold=cold", "1000-3000=COLD"] {
+            assert!(parse_range(text).is_err_and(|err| err.contains("is no hint")), "{text}");
+        }
         for (text, why) in [
             ("1000", "expected two addresses"),
             ("", "expected two addresses"),

@@ -1,6 +1,7 @@
 //! Hints processes by command and prints the result: for `omr hint`, and for `omr reclaim` of a
 //! process.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use omr_actuate::{Actuator, Advice, DryRun, Live, probe};
 use omr_base::cancel::{self, Flag};
 use omr_base::exit::Exit;
 use omr_config::{BackendChoice, Loaded};
-use omr_engine::hint::{self, Extent, Ignore, Report, Selection, Skipped, Subject};
+use omr_engine::hint::{self, Extent, Ignore, Report, Selection, Skipped, Subject, Why};
 use omr_engine::reclaim::backend;
 use omr_engine::{Host, Progress, Session};
 use omr_kernel::clock;
@@ -25,10 +26,14 @@ use super::outcome;
 /// The least swap cache that is mentioned: any write leaves less than this.
 const MENTIONED: Bytes = Bytes::mib(1);
 
+/// The most ranges that a text names.
+const NAMED: usize = 3;
+
 /// The summary that is printed at the end.
 #[derive(Debug, Serialize)]
 pub struct Summary {
-    advice: &'static str,
+    /// The hint; `cold+pageout` for several.
+    advice: String,
     /// The requested amount; `None` for `omr hint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<Bytes>,
@@ -49,8 +54,8 @@ pub struct Summary {
 
 /// The options for all processes of one command.
 pub struct Order {
-    /// The hint, and the memory that it is for.
-    pub selection: Selection,
+    /// Each hint, and the memory that it is for.
+    pub selections: Vec<Selection>,
     /// The amount of memory, and the swap that stays free.
     pub extent: Extent,
     /// Protections that are ignored.
@@ -66,15 +71,16 @@ impl Order {
     pub fn carry_out(&self, host: Host<'_>, loaded: &Loaded, subjects: &[Subject]) -> Result<Summary> {
         let Host { kernel, root } = host;
         let dry_run = self.output.dry_run;
-        let advice = self.selection.advice;
-        if !dry_run && root == Path::new("/") && probe::process_madvise(advice) == Support::Missing {
+        let is_missing = |advice| root == Path::new("/") && probe::process_madvise(advice) == Support::Missing;
+        if let Some(advice) = self.advices().find(|&advice| !dry_run && is_missing(advice)) {
             let since = if advice == Advice::WillNeed { "Linux 6.1 has it" } else { "since Linux 5.10" };
-            return Err(Exit::Unsupported.error(format!("this kernel has no such hint for other processes; {since}")));
+            let text = format!("this kernel has no hint {} for other processes; {since}", advice.name());
+            return Err(Exit::Unsupported.error(text));
         }
         let mut actuator: Box<dyn Actuator> = if dry_run { Box::new(DryRun) } else { Box::new(Live) };
         // Only a page-out changes a limit, where it frees swap cache.
-        let journal = match advice {
-            Advice::PageOut if !dry_run => backend::open_journal(kernel, root, BackendChoice::Auto, &mut *actuator)?,
+        let journal = match self.advices().any(|advice| advice == Advice::PageOut) {
+            true if !dry_run => backend::open_journal(kernel, root, BackendChoice::Auto, &mut *actuator)?,
             _ => None,
         };
         cancel::catch_signals();
@@ -90,12 +96,13 @@ impl Order {
         let began = clock::read_monotonic();
         let cpu = clock::read_thread_cpu();
         let mut summary = Summary::new(self);
-        for (number, subject) in subjects.iter().enumerate() {
+        let parts = subjects.iter().flat_map(|subject| self.selections.iter().map(move |part| (subject, part)));
+        for (number, (subject, selection)) in parts.enumerate() {
             let before = Progress { hinted: summary.hinted, ..Progress::default() };
-            let hint = |session: &mut Session<'_>| session.hint(&loaded.policy, subject, &self.selection, self.extent);
+            let hint = |session: &mut Session<'_>| session.hint(&loaded.policy, subject, selection, self.extent);
             let report = match session.run_part(before, hint) {
                 Ok(report) => report,
-                // The other processes' results are printed all the same.
+                // The results so far are printed all the same.
                 Err(err) if number > 0 => {
                     summary.left_out.push(format!("{}: {err:#}", hint::name(subject.process.stat())));
                     continue;
@@ -113,6 +120,10 @@ impl Order {
         Ok(summary)
     }
 
+    fn advices(&self) -> impl Iterator<Item = Advice> {
+        self.selections.iter().map(|selection| selection.advice)
+    }
+
     fn progress_bar(&self) -> ProgressBar {
         let target =
             if self.output.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -127,7 +138,7 @@ impl Order {
 impl Summary {
     fn new(order: &Order) -> Self {
         Summary {
-            advice: order.selection.advice.name(),
+            advice: order.advices().map(Advice::name).collect::<Vec<_>>().join("+"),
             asked: None,
             hinted: Bytes::ZERO,
             resident_before: Bytes::ZERO,
@@ -178,8 +189,9 @@ impl Summary {
         for report in &self.processes {
             print_process(report, order)?;
         }
-        if self.processes.len() > 1 {
-            outln!("{} processes: {}.", self.processes.len(), self.describe_result(order));
+        let pids: HashSet<u32> = self.processes.iter().map(|report| report.pid).collect();
+        if pids.len() > 1 {
+            outln!("{} processes: {}.", pids.len(), self.describe_result(order));
         }
         for text in &self.left_out {
             eprintln!("omr: left out: {text}");
@@ -189,21 +201,29 @@ impl Summary {
 
     fn describe_result(&self, order: &Order) -> String {
         let (before, after) = (self.resident_before, self.resident_after);
-        describe_result(order, self.hinted, (before, Some(after)), self.swapped_out, self.freed)
+        match order.selections.as_slice() {
+            [one] => {
+                let dry_run = order.output.dry_run;
+                describe_result(one.advice, dry_run, self.hinted, (before, Some(after)), self.swapped_out, self.freed)
+            }
+            _ if order.output.dry_run => format!("{} would be hinted", self.hinted),
+            _ => format!("{} hinted, {} freed", self.hinted, self.freed),
+        }
     }
 }
 
 /// Returns the result of the hint in a few words.
 fn describe_result(
-    order: &Order,
+    advice: Advice,
+    dry_run: bool,
     hinted: Bytes,
     resident: (Bytes, Option<Bytes>),
     swapped_out: Bytes,
     freed: Bytes,
 ) -> String {
-    let would = if order.output.dry_run { "would be " } else { "" };
-    match (order.selection.advice, resident) {
-        (Advice::PageOut, (before, Some(after))) if !order.output.dry_run => {
+    let would = if dry_run { "would be " } else { "" };
+    match (advice, resident) {
+        (Advice::PageOut, (before, Some(after))) if !dry_run => {
             format!("{hinted} hinted, {before} -> {after} in memory, {swapped_out} swapped out, {freed} freed")
         }
         (Advice::PageOut, _) => format!("{hinted} {would}paged out"),
@@ -216,7 +236,7 @@ fn print_process(report: &Report, order: &Order) -> Result<()> {
     for line in &report.mappings {
         let what = match line.skip {
             Some(skip) => format!("skipped: {}", skip.words()),
-            None => format!("{} {}", line.hint, order.selection.advice.name()),
+            None => format!("{} {}", line.hint, report.advice.name()),
         };
         let (size, resident) = (line.size.to_string(), line.resident.to_string());
         outln!("{:33} {size:>9} {resident:>9} in memory  {:9}  {what}  {}", line.range, line.kind, line.name);
@@ -226,7 +246,7 @@ fn print_process(report: &Report, order: &Order) -> Result<()> {
         "{} ({}): {}",
         report.pid,
         report.name,
-        describe_result(order, report.hinted, resident, report.swapped_out, report.freed)
+        describe_result(report.advice, order.output.dry_run, report.hinted, resident, report.swapped_out, report.freed)
     );
     match order.output.dry_run {
         true => text += "; nothing was done (--dry-run).",
@@ -238,7 +258,14 @@ fn print_process(report: &Report, order: &Order) -> Result<()> {
         text += &format!(" Skipped: {}.", words.join(", "));
     }
     if report.not_mapped.0 > 0 {
-        text += &format!(" {} of the range are not mapped.", report.not_mapped);
+        let not_mapped: Vec<&str> =
+            report.ranges.iter().filter(|range| range.why == Why::NotMapped).map(|range| &*range.range).collect();
+        let (named, more) = not_mapped.split_at(not_mapped.len().min(NAMED));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        text += &format!(" {} of the ranges are not mapped: {}{more}.", report.not_mapped, named.join(", "));
+    }
+    if let Some(layout) = report.layout.filter(|_| order.output.dry_run) {
+        text += &format!(" Layout: {layout}.");
     }
     match report.retried {
         0 if report.changed => text += " It changed its mappings meanwhile.",
@@ -248,9 +275,12 @@ fn print_process(report: &Report, order: &Order) -> Result<()> {
     }
     match report.end {
         End::Complete => {}
+        End::Stopped if report.cancelled => {
+            text += " Cancelled: the layout is another than in the dry run.";
+        }
         End::Stopped => text += " Stopped by a signal.",
         End::Gone => text += " Ended: the process is gone.",
-        End::Floor if order.selection.advice == Advice::WillNeed => text += " Ended: no more fits into memory.",
+        End::Floor if report.advice == Advice::WillNeed => text += " Ended: no more fits into memory.",
         end => text += &format!(" Ended: {}.", end.words()),
     }
     outln!("{text}");

@@ -322,7 +322,7 @@ fn reclaim_from_process(root: &Path, args: &Args, pid: u32, amount: Amount) -> R
         }
     }
     let order = Order {
-        selection: Selection { advice: Advice::PageOut, within: None, backing: None },
+        selections: vec![Selection::all(Advice::PageOut)],
         extent: Extent { amount, swap_floor: args.swap_floor },
         ignore: args.safety.into(),
         timeout: args.timeout,

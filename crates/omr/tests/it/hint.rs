@@ -121,6 +121,73 @@ fn a_part_of_it() {
 }
 
 #[test]
+fn each_range_may_have_a_hint_of_its_own() {
+    let root = with_processes();
+    let ranges = ["--range", "10000-14000=pageout", "--range", "40000-42000=cold", "--range", "18000-1a000=willneed"];
+    let (code, summary) = dry(&root, &[&["hint", "101"], &ranges[..]].concat());
+    assert_eq!((code, &summary["advice"]), (0, &"pageout+cold+willneed".into()), "{summary}");
+    let reports = summary["processes"].as_array().expect("reports");
+    let told: Vec<_> = reports.iter().map(|report| (report["advice"].as_str(), report["hinted"].as_u64())).collect();
+    assert_eq!(
+        told,
+        [(Some("pageout"), Some(4 * PAGE)), (Some("cold"), Some(2 * PAGE)), (Some("willneed"), Some(2 * PAGE))]
+    );
+    let layouts: Vec<_> = reports.iter().map(|report| report["layout"].as_str()).collect();
+    assert!(layouts[0].is_some() && layouts.iter().all(|layout| *layout == layouts[0]), "one for all: {layouts:?}");
+
+    // The hint for the others, and the layout of the same addresses.
+    let ranges = ["--cold", "--range", "10000-14000=pageout", "--range", "40000-42000"];
+    let (code, stdout, _) = text(&omr(&root, &[&["hint", "101", "--dry-run"], &ranges[..]].concat()));
+    let (pageout, cold) = stdout.split_once("paged out").expect("two reports");
+    assert!(
+        code == 0 && cold.contains("8.00 KiB would be marked as cold") && pageout.contains("16.0 KiB would be"),
+        "{stdout}"
+    );
+    // All prefetches together are a prefetch, which no protection refuses; with one page-out it is
+    // none.
+    let prefetch = ["hint", "102", "--range", "18000-1a000=willneed"];
+    assert_eq!(dry(&root, &prefetch).0, 0);
+    let (code, _, stderr) =
+        text(&omr(&root, &[&prefetch[..], &["--range", "10000-14000=pageout", "--dry-run"]].concat()));
+    assert!(code == 1 && stderr.contains("102 (a b) is foreground"), "{stderr}");
+}
+
+#[test]
+fn a_range_that_is_not_mapped_is_named() {
+    let root = with_processes();
+    let args = ["hint", "101", "--cold", "--range", "1c000-24000", "--range", "60000-61000"];
+    let (code, summary) = dry(&root, &args);
+    let named = summary["processes"][0]["ranges"].as_array().expect("ranges");
+    let named: Vec<_> = named.iter().map(|named| (named["range"].as_str(), named["why"].as_str())).collect();
+    assert_eq!(named, ["20000-24000", "60000-61000"].map(|range| (Some(range), Some("not_mapped"))), "{summary}");
+    let (also, stdout, _) = text(&omr(&root, &[&args[..], &["--dry-run"]].concat()));
+    assert!(stdout.contains(" 20.0 KiB of the ranges are not mapped: 20000-24000, 60000-61000."), "{stdout}");
+    assert_eq!((code, also), (4, 4));
+}
+
+#[test]
+fn the_layout_is_that_of_the_named_addresses() {
+    let root = with_processes();
+    let layout = |args: &[&str]| {
+        let (_, summary) = dry(&root, &[&["hint", "101", "--cold"], args].concat());
+        summary["processes"][0]["layout"].as_str().expect("a layout").to_owned()
+    };
+    let (heap, whole) = (layout(&["--range", "12000-14000"]), layout(&[]));
+    assert_ne!(heap, whole);
+    // The file is another. The heap has grown.
+    let maps = root.read("proc/101/maps");
+    let grown = maps.replace("fe:01 77", "fe:01 99").replace("10000-20000", "10000-28000");
+    root.write("proc/101/maps", &grown);
+    assert_eq!(layout(&["--range", "12000-14000"]), heap);
+    assert_ne!(layout(&[]), whole);
+    // A file is where the heap was.
+    root.write("proc/101/maps", maps.replace("10000-20000 rw-p 00000000 00:00 0", "10000-20000 rw-p 00000000 fe:01 5"));
+    assert_ne!(layout(&["--range", "12000-14000"]), heap);
+    let (_, stdout, _) = text(&omr(&root, &["hint", "101", "--cold", "--range", "12000-14000", "--dry-run"]));
+    assert!(stdout.contains(&format!(" Layout: {}.", layout(&["--range", "12000-14000"]))), "{stdout}");
+}
+
+#[test]
 fn protected_processes_may_be_prefetched_but_not_paged_out() {
     let root = with_processes();
     add_group(&root, "init.scope", 4096, 0);
@@ -227,7 +294,25 @@ fn words_that_are_none() {
         (&["hint", "99999999999", "--cold"], "invalid value '99999999999' for '<PID>': there is no such process"),
         (&["hint", "101", "--cold", "--timeout", "-5s"], "'--timeout <TIME>': expected a time such as 30s, 10m or 2h"),
         (&["hint", "101", "--cold", "--timeout", "5"], "time unit needed"),
-        (&["hint", "101", "--cold", "--range", "10001-20000"], "multiples of a page"),
+        (&["hint", "101", "--range", "10000-20000"], "--range 10000-20000 has no hint; give it one, as in A-B=cold"),
+        (&["hint", "101", "--range", "10000-20000=cold", "--range", "40000-50000"], "--range 40000-50000 has no hint"),
+        (
+            &["hint", "101", "--range", "10000-20000=collapse"],
+            "'10000-20000=collapse' for '--range <A-B[=HINT]>': \"collapse\" is no hint",
+        ),
+        (&["hint", "101", "--range", "10000-20000=cold", "--pageout"], "--pageout is for no range"),
+        (
+            &["hint", "101", "--range", "18000-20000=cold", "--range", "10000-19000=pageout"],
+            "--range 10000-19000=pageout and --range 18000-20000=cold overlap",
+        ),
+        (&["hint", "101", "--cold", "--range", "10000-20000", "--range", "10000-11000=willneed"], "overlap"),
+        (&["hint", "101", "--cold", "--layout", "12"], "'12' for '--layout <LAYOUT>': expected the 16 digits"),
+        (&["hint", "101", "--cold", "--layout", "00000000000000aa", "--dry-run"], "cannot be used with"),
+        (&["hint", "101", "--cold", "--all-ranges"], "--json"),
+        (
+            &["hint", "101", "--cold", "--range", "10001-20000"],
+            "--range 10001-20000: both addresses have to be multiples of a page",
+        ),
         (&["hint", "101", "--cold", "--range", "10000-1fff8"], "multiples of a page"),
         (&["hint", "101", "--cold", "--range", "20000-10000"], "ends before it begins"),
         (&["hint", "101", "--cold", "--range", "fffffffffffff000-1000"], "wraps around"),

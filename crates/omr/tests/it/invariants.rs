@@ -167,6 +167,77 @@ fn one_place_writes_to_the_kernel() {
     assert_none(&offenders("crates/actuate/src", &["actuator.rs"], writes), "writes go through the Actuator");
 }
 
+/// Groups are made, named and removed in one module, and for `omr run` only.
+#[test]
+fn only_omr_run_makes_groups() {
+    let makes = |line: &str| {
+        ["mkdir", "rmdir", "REMOVEDIR", "setxattr(", "removexattr(", "mknod", "symlink(", "symlinkat("]
+            .iter()
+            .any(|word| line.contains(word))
+    };
+    let wrong = offenders_in_crates(&[], &["actuate/src/groups.rs", "config/src/tests.rs"], makes);
+    let seen = offenders("crates/actuate/src", &[], makes);
+    assert_eq!(seen.len(), 3, "the control: it sees those that are there: {seen:?}");
+    assert_none(&wrong, "groups are made in crates/actuate/src/groups.rs");
+    let users = offenders_in_crates(&[], &["omr/src/commands/run.rs"], |line| {
+        line.contains("groups::make(") || line.contains("groups::remove(") || line.contains("groups::set_xattr(")
+    });
+    assert_none(&users, "omr run makes groups, and nobody else");
+}
+
+/// Each source file that acts on the kernel, with the names in the tables of
+/// docs/design/kernel-interfaces.md.
+const ACTS: [(&str, &[&str]); 14] = [
+    ("actuate/src/clear_refs.rs", &["`/proc/PID/clear_refs`"]),
+    ("actuate/src/compaction.rs", &["`/proc/sys/vm/compact_memory`"]),
+    ("actuate/src/damon.rs", &["`/sys/kernel/mm/damon/admin/kdamonds`"]),
+    ("actuate/src/hibernate.rs", &["`/sys/power/image_size`", "`/sys/power/state`"]),
+    ("actuate/src/lru_gen.rs", &["`/sys/kernel/debug/lru_gen`"]),
+    (
+        "actuate/src/madvise.rs",
+        &["`process_madvise(MADV_WILLNEED)`", "`process_madvise(MADV_COLD)`", "`process_madvise(MADV_PAGEOUT)`"],
+    ),
+    ("actuate/src/probe.rs", &["`GROUP/memory.reclaim`"]),
+    ("actuate/src/swap.rs", &["`swapoff(2)`", "`swapon(2)`"]),
+    ("engine/src/hint/mod.rs", &["`process_madvise(MADV_COLD)`"]),
+    ("engine/src/hint/swap_cache.rs", &["`GROUP/memory.swap.max`"]),
+    (
+        "engine/src/reclaim/backend.rs",
+        &["`GROUP/memory.reclaim`", "`GROUP/memory.swap.reclaim`", "`GROUP/memory.high`"],
+    ),
+    ("engine/src/reclaim/limit_journal.rs", &["`GROUP/memory.high`", "`GROUP/memory.swap.max`"]),
+    ("engine/src/trial.rs", &["`GROUP/memory.high`"]),
+    ("omr/src/commands/run.rs", &["`GROUP/cgroup.procs`", "`mkdir(2)`", "`setxattr(2)`", "`rmdir(2)`"]),
+];
+
+/// A write that is new in the code gets a line in the tables.
+#[test]
+fn each_write_is_in_the_tables_of_interfaces() {
+    let acts = |line: &str| {
+        let calls =
+            ["actuator.write(", "actuator.swap(", "actuator.advise(", "Live.write(", "Live.swap(", "Live.advise("];
+        calls.iter().any(|call| line.contains(call))
+    };
+    let found = offenders_in_crates(&[], &[], acts);
+    let unknown: Vec<_> =
+        found.iter().filter(|line| !ACTS.iter().any(|(file, _)| line.contains(&format!("/{file}:")))).collect();
+    assert!(unknown.is_empty(), "these acts are in no table: {unknown:?}");
+    let gone: Vec<_> =
+        ACTS.iter().filter(|(file, _)| !found.iter().any(|line| line.contains(&format!("/{file}:")))).collect();
+    assert!(gone.is_empty(), "these act no more: {gone:?}");
+
+    let text = fs::read_to_string(workspace().join("docs/design/kernel-interfaces.md")).expect("the tables");
+    let written = text.split("\n## Written\n").nth(1).expect("the tables of writes");
+    let written = written.split("\n## ").next().unwrap_or_default();
+    let cells: Vec<&str> = written.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    assert!(cells.len() > 15, "{cells:?}");
+    for (file, names) in ACTS {
+        for name in names {
+            assert!(cells.iter().any(|cell| cell.contains(name)), "{file} acts on {name}, which is in no table");
+        }
+    }
+}
+
 /// The names in the `[dependencies]` of a crate of the workspace.
 fn dependencies(name: &str) -> Vec<String> {
     let manifest = fs::read_to_string(workspace().join(format!("crates/{name}/Cargo.toml"))).expect("a manifest");
