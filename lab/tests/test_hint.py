@@ -234,7 +234,7 @@ def test_each_range_gets_its_hint_and_a_changed_layout_cancels_all_of_them(relea
         background = Mapped(guest, "bg", "48M")
         third = 16 * MIB
         edges = [background.start + number * third for number in range(4)]
-        first, second, last = (f"{begin:x}-{end:x}" for begin, end in itertools.pairwise(edges))
+        first, second, _ = (f"{begin:x}-{end:x}" for begin, end in itertools.pairwise(edges))
         ranges = ["--range", f"{first}=pageout", "--range", f"{second}=cold"]
 
         def resident(edge: int) -> int:
@@ -246,9 +246,7 @@ def test_each_range_gets_its_hint_and_a_changed_layout_cancels_all_of_them(relea
         [layout] = {report["layout"] for report in dry["processes"]}
 
         # Memory at other addresses is mapped and unmapped: the layout of the ranges is the same.
-        hinted = omr(
-            guest, "hint", background.pid, *ranges, "--layout", layout, "--all-ranges", "--json"
-        ).json()
+        hinted = omr(guest, "hint", background.pid, *ranges, "--layout", layout, "--all-ranges", "--json").json()
         assert hinted["end"] == "complete" and hinted["advice"] == "pageout+cold", hinted
         told = {report["advice"]: report for report in hinted["processes"]}
         assert told["pageout"]["hinted"] == third and third - 4 * MIB < told["cold"]["hinted"] <= third
@@ -364,7 +362,10 @@ def test_a_refused_hint_names_its_reason(release) -> None:
         some = omr(guest, "hint", pid, "--pageout", "--json", code=PARTIAL).json()
         assert some["hinted"] > 0 and some["skipped"]["no_swap"] >= background.bytes, "files need no swap"
         nowhere = omr(guest, "hint", pid, "--cold", "--range", "fffffffffff00000-fffffffffffff000", code=PARTIAL)
-        assert " 0 B marked as cold" in nowhere.stdout and "not mapped: fffffffffff00000-fffffffffffff000" in nowhere.stdout
+        assert (
+            " 0 B marked as cold" in nowhere.stdout
+            and "not mapped: fffffffffff00000-fffffffffffff000" in nowhere.stdout
+        )
         itself = guest.run(["sh", "-c", "exec omr hint $$ --cold"], check=False)
         assert itself.code == FAILED and "is omr itself" in itself.stderr
 

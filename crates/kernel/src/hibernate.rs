@@ -10,6 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::text::{parse_u64, split_once};
 use crate::{Dir, Kernel};
 
+/// Reads `/sys/module/hibernate/parameters/compressor` (6.9): the algorithm by which the image is
+/// compressed, `lzo` or `lz4`. `None`: this kernel has no such choice, and takes lzo. Source:
+/// kernel/power/hibernate.c.
+pub fn read_compressor(kernel: &Kernel) -> Option<String> {
+    Some(kernel.sys.read_optional("module/hibernate/parameters/compressor").ok()??.trim().to_owned())
+}
+
 /// The number of a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names say it")]

@@ -18,6 +18,7 @@ mod text;
 pub mod block;
 pub mod buddyinfo;
 pub mod clock;
+pub mod crypto;
 pub mod damon;
 pub mod dmi;
 pub mod hibernate;

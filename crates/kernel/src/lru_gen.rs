@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memcg::Group;
 use crate::mounts;
-use crate::text::parse_mask;
+use crate::text::{parse_mask, parse_u64};
 use crate::{Error, Kernel, Result};
 
 pub use lines::{Generation, Ids, Lists, Parser};
@@ -54,6 +54,13 @@ impl Enabled {
 pub fn read_enabled(kernel: &Kernel) -> Result<Option<Enabled>> {
     let text = kernel.sys.read_optional("kernel/mm/lru_gen/enabled")?;
     Ok(text.and_then(|text| Enabled::parse(text.as_bytes())))
+}
+
+/// Reads `/sys/kernel/mm/lru_gen/min_ttl_ms` (6.1), in milliseconds: memory that was used within
+/// this time is not reclaimed, and the kernel kills a program where that leaves too little. 0: off.
+/// `None`: not in this kernel.
+pub fn read_min_ttl(kernel: &Kernel) -> Option<u64> {
+    parse_u64(kernel.sys.read_optional("kernel/mm/lru_gen/min_ttl_ms").ok()??.as_bytes())
 }
 
 /// The result of opening `/sys/kernel/debug/lru_gen`, the list of generations.

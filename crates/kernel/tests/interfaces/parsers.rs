@@ -11,12 +11,12 @@ use omr_kernel::meminfo::Meminfo;
 use omr_kernel::process::{ProcessMemory, ProcessStat, Status, parse_group, parse_is_first_user_namespace};
 use omr_kernel::stat::Stat;
 use omr_kernel::vmstat::Vmstat;
-use omr_kernel::{buddyinfo, kmsg, lru_gen, maps, mounts, numa, psi, swap, zoneinfo};
+use omr_kernel::{buddyinfo, crypto, kmsg, lru_gen, maps, mounts, numa, psi, swap, zoneinfo};
 
 /// Gives a text to a parser. The first byte of the input chooses the parser.
 pub fn parse(input: &[u8]) {
     let Some((which, text)) = input.split_first() else { return };
-    match which % 20 {
+    match which % 21 {
         0 => maps::parse(text, |mapping| assert!(mapping.range.start <= mapping.range.end)),
         1 => maps::parse_smaps(text, |_| {}),
         2 => drop(MemoryStat::parse(text)),
@@ -49,6 +49,7 @@ pub fn parse(input: &[u8]) {
             let lines = String::from_utf8_lossy(text);
             HibernationLog::parse(&lines.lines().map(str::to_owned).collect::<Vec<_>>());
         }
+        20 => drop(crypto::parse(&String::from_utf8_lossy(text), "lz4")),
         _ => parse_generations(text),
     }
 }

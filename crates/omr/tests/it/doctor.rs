@@ -132,6 +132,42 @@ fn the_medium_of_the_swap_and_the_power_source_are_named() {
 }
 
 #[test]
+fn the_compression_of_the_image_and_the_time_to_live_are_shown() {
+    let lz4 = |module: &str| {
+        format!(
+            "name         : deflate\nmodule       : kernel\n\nname         : lz4\ndriver       : lz4-generic\nmodule       : {module}\n"
+        )
+    };
+    let shown = |compressor: &str, crypto: &str| {
+        let root = full().sys("module/hibernate/parameters/compressor", compressor).proc("crypto", crypto);
+        let (_, text) = doctor(&root);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        (row(&text, "hibernation"), words.contains("to resume, the initramfs needs the module lz4"))
+    };
+    let start = "resume=254:16, image_size 787 MiB, compressed by";
+    for (compressor, crypto, found, is_missing) in [
+        ("lzo", String::new(), "lzo", false),
+        ("lzo", lz4("kernel"), "lzo (lz4 is built in)", false),
+        ("lz4", lz4("kernel"), "lz4 (lz4 is built in)", false),
+        ("lz4", lz4("lz4"), "lz4 (lz4 is a module)", true),
+        ("lz4", String::new(), "lz4", true),
+    ] {
+        let works = if is_missing { "partly" } else { "yes" };
+        assert_eq!(shown(compressor, &crypto), (format!("hibernation {works} {start} {found}"), is_missing));
+    }
+    let root = full().sys("kernel/mm/lru_gen/min_ttl_ms", "1000\n");
+    assert!(row(&doctor(&root).1, "MGLRU").starts_with("MGLRU yes on (0x0007, min_ttl_ms 1000), debugfs"));
+    assert_eq!(json(&root)["facts"]["mglru"]["min_ttl_ms"], 1000);
+    // The control: 0, as everywhere by default, and a kernel that cannot choose.
+    let root = full();
+    assert!(row(&doctor(&root).1, "MGLRU").starts_with("MGLRU yes on (0x0007), debugfs"));
+    assert_eq!(
+        (&json(&root)["facts"]["mglru"]["min_ttl_ms"], &json(&root)["facts"]["image_compression"]),
+        (&0.into(), &Value::Null)
+    );
+}
+
+#[test]
 fn nothing_is_written_below_an_injected_root() {
     let root = full();
     root.write("sys/fs/cgroup/system.slice/a.service/memory.reclaim", "untouched");

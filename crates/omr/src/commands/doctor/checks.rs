@@ -2,6 +2,7 @@
 
 use omr_actuate::Outcome;
 use omr_engine::aging::{Missing, NO_SWAP};
+use omr_kernel::crypto::Origin;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Availability;
 use omr_kernel::medium::{Disk, Medium};
@@ -369,6 +370,16 @@ fn hibernation(facts: &Facts) -> Check {
     if let Some(size) = hibernation.image_size {
         found += &format!(", image_size {size}");
     }
+    let mut not_resumed = false;
+    if let Some(compression) = &facts.image_compression {
+        found += &format!(", compressed by {}", compression.compressor);
+        match compression.lz4 {
+            Some(Origin::BuiltIn) => found += " (lz4 is built in)",
+            Some(Origin::Module) => found += " (lz4 is a module)",
+            _ => {}
+        }
+        not_resumed = compression.compressor == "lz4" && compression.lz4 != Some(Origin::BuiltIn);
+    }
     if let Some(agent) = &facts.ec2_agent {
         found += ", EC2's agent installed";
         return row(Works::Partly, found).fix(match agent.swapoff_after_resume {
@@ -383,6 +394,7 @@ fn hibernation(facts: &Facts) -> Check {
     }
     match hibernation.resume {
         None => row(Works::Partly, found).fix("boot with resume=DEVICE, unless systemd picks one"),
+        Some(_) if not_resumed => row(Works::Partly, found).fix("to resume, the initramfs needs the module lz4"),
         Some(_) => row(Works::Yes, found),
     }
 }
@@ -437,9 +449,12 @@ fn privileges(facts: &Facts) -> Check {
 
 fn mglru(facts: &Facts) -> Check {
     let row = |works, found: String| Check::new("MGLRU", works, found, "omr wss, omr reclaim --older-than");
-    let Mglru { enabled, generations, sees_root } = facts.mglru;
+    let Mglru { enabled, generations, sees_root, min_ttl_ms } = facts.mglru;
     let why = if facts.learns_ages { "without ages, sweeps only probe groups" } else { "for ages only" };
-    let on = enabled.filter(|enabled| enabled.is_on()).map(|enabled| format!("on (0x{:04x})", enabled.0));
+    let on = enabled.filter(|enabled| enabled.is_on()).map(|enabled| {
+        let ttl = min_ttl_ms.filter(|ttl| *ttl > 0).map_or_else(String::new, |ttl| format!(", min_ttl_ms {ttl}"));
+        format!("on (0x{:04x}{ttl})", enabled.0)
+    });
     match (Missing::of(enabled, generations, facts.lockdown, sees_root), on) {
         (None, on) => row(Works::Yes, format!("{}, debugfs mounted", on.unwrap_or_default())),
         (Some(Missing::NotBuilt), _) => {
@@ -545,7 +560,7 @@ fn tiers(facts: &Facts) -> Option<Check> {
 fn age_rules(facts: &Facts, rules: usize) -> Check {
     let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
     let row = |works, found| Check::new("older_than", works, found, "sweeps that reclaim only cold memory");
-    let Mglru { enabled, generations, sees_root } = facts.mglru;
+    let Mglru { enabled, generations, sees_root, .. } = facts.mglru;
     match Missing::of(enabled, generations, facts.lockdown, sees_root) {
         Some(Missing::Denied) => row(Works::NotProbed, rules).fix("run omr doctor as root"),
         Some(missing) => row(Works::No, format!("{rules}, MGLRU {}: not swept", missing.found())).fix(missing.fix()),

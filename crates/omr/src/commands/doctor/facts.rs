@@ -10,8 +10,9 @@ use omr_config::{self as config, GroupRule};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_engine::prepare::free_page_reporting;
+use omr_kernel::crypto::{self, Origin};
 use omr_kernel::damon::Damon;
-use omr_kernel::hibernate::Hibernation;
+use omr_kernel::hibernate::{self, Hibernation};
 use omr_kernel::lockdown::Lockdown;
 use omr_kernel::lru_gen::{self, Enabled, Generations};
 use omr_kernel::medium::{self, Disk};
@@ -47,6 +48,8 @@ pub struct Facts {
     pub zswap: Option<bool>,
     pub power: PowerSource,
     pub hibernation: Hibernation,
+    /// The compression of the image; `None`: the kernel has no choice.
+    pub image_compression: Option<ImageCompression>,
     /// EC2's hibernation agent, where it is installed.
     pub ec2_agent: Option<Ec2Agent>,
     /// The smallest block of free memory that is reported to the host; `None`: no reporting.
@@ -179,6 +182,23 @@ pub struct Reclaim {
     pub keys: Option<ReclaimKeys>,
 }
 
+/// The compression of the hibernation image. omr does not set it: the kernel that resumes must have
+/// the algorithm as well.
+#[derive(Debug, Serialize)]
+pub struct ImageCompression {
+    /// `lzo` or `lz4`.
+    pub compressor: String,
+    /// Where lz4 comes from; `None`: unknown.
+    pub lz4: Option<Origin>,
+}
+
+impl ImageCompression {
+    fn read(kernel: &Kernel) -> Option<Self> {
+        let compressor = hibernate::read_compressor(kernel)?;
+        Some(ImageCompression { compressor, lz4: crypto::read(kernel, "lz4") })
+    }
+}
+
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Mglru {
     /// The mask in `enabled`; `None`: not in this kernel.
@@ -186,6 +206,8 @@ pub struct Mglru {
     pub generations: Generations,
     /// Groups have the same paths in debugfs as in the mounted hierarchy.
     pub sees_root: bool,
+    /// Memory used within this time is not reclaimed; 0: off; `None`: not in this kernel.
+    pub min_ttl_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -238,6 +260,7 @@ impl Facts {
                 enabled: lru_gen::read_enabled(kernel).ok().flatten(),
                 generations: lru_gen::read_generations(kernel),
                 sees_root: lru_gen::sees_root(kernel).unwrap_or(true),
+                min_ttl_ms: lru_gen::read_min_ttl(kernel),
             },
             damon: Damon::read(kernel),
             process_madvise: Hints {
@@ -252,6 +275,7 @@ impl Facts {
             zswap: swap::read_zswap(kernel),
             power: power_supply::read(kernel),
             hibernation,
+            image_compression: ImageCompression::read(kernel),
             ec2_agent: Ec2Agent::read(root),
             page_reporting: page_reporting::read_order(kernel)
                 .ok()
