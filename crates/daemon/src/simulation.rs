@@ -13,6 +13,7 @@ mod calls;
 mod checks;
 mod clients;
 pub mod faults;
+mod learned;
 mod machine;
 
 use std::cell::{Cell, RefCell};
@@ -340,11 +341,13 @@ impl Simulation {
                 return;
             }
         };
-        if faults::take_lost_state() {
+        let has_lost = faults::take_lost_state();
+        if has_lost {
             self.checks.borrow_mut().lost_state();
         }
         let kernel = Arc::clone(&life.daemon.host.kernel);
         let mut ager = Ager::new(&kernel, memory, life.daemon.settings.actuator());
+        self.check(|checks, machine| checks.learning.begin(machine, ager.thresholds(), !has_lost));
         *self.life.borrow_mut() = Some(life);
         self.checks.borrow_mut().summary.starts += 1;
         while !self.is_over() {
@@ -358,10 +361,16 @@ impl Simulation {
                 self.depth.set(self.depth.get() + 1);
                 // Reading the lists takes a moment.
                 self.pass(SECOND / 1000);
+                let before = faults::count();
                 let report = {
                     let _daemon = faults::daemon();
                     ager.carry_out(order, &flag)
                 };
+                let (now, is_certain) = (self.clock.now(), faults::count() == before);
+                self.check(|checks, machine| {
+                    let is_certain = is_certain && !checks.disk_is_away;
+                    checks.learning.report(machine, now, ager.thresholds(), &report.learned, is_certain)
+                });
                 self.depth.set(self.depth.get() - 1);
                 self.with_life(|life| life.aging.report(report));
             } else if self.is_ending.get() && !self.is_working() {
@@ -378,7 +387,20 @@ impl Simulation {
                 self.checks.borrow_mut().saved();
             }
             ager.end();
+            let _model = faults::model();
+            let is_certain = faults::count() == before;
+            self.check(|checks, machine| {
+                let is_certain = is_certain && !checks.disk_is_away;
+                checks.learning.end(machine, is_certain)
+            });
         }
+    }
+
+    /// Makes a check of its own.
+    fn check(&self, check: impl FnOnce(&mut Checks, &Machine) -> Result<(), String>) {
+        let mut checks = self.checks.borrow_mut();
+        let kept = check(&mut checks, &self.machine.borrow());
+        checks.demand(kept);
     }
 
     fn with_life<T>(&self, act: impl FnOnce(&mut Life) -> T) -> T {

@@ -399,12 +399,12 @@ pub fn happen(simulation: &Simulation, event: Event) {
         }
         Event::DiskGoes => {
             move_state(simulation, STATE, AWAY);
-            simulation.checks.borrow_mut().disk_is_away = true;
+            set_away(simulation, true);
             simulation.plan(5 * MINUTE, Event::DiskComes);
         }
         Event::DiskComes => {
             move_state(simulation, AWAY, STATE);
-            simulation.checks.borrow_mut().disk_is_away = false;
+            set_away(simulation, false);
         }
         Event::Unplugs => {
             simulation.machine.borrow_mut().set_battery(true);
@@ -587,6 +587,12 @@ fn move_state(simulation: &Simulation, from: &str, to: &str) {
     let (from, to) = (machine.root.resolve(from), machine.root.resolve(to));
     let _ = std::fs::remove_dir_all(&to);
     let _ = std::fs::rename(from, to);
+}
+
+fn set_away(simulation: &Simulation, is_away: bool) {
+    let mut checks = simulation.checks.borrow_mut();
+    checks.disk_is_away = is_away;
+    checks.learning.replaced(&simulation.machine.borrow());
 }
 
 /// A directory in the place of the file: it cannot be read.

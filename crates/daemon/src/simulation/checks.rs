@@ -1,11 +1,12 @@
 //! The promises: checked whenever omr writes, and when a daemon has ended.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::learned::Learning;
 use super::machine::{BLOCK, Evicted, Group, HOUR, Kind, MINUTE, Machine, SECOND};
 use super::{Nanos, Summary};
 
@@ -62,8 +63,8 @@ pub struct Checks {
     pub swaps_unreadable: Option<Nanos>,
     /// A limit is changed since then, and nothing keeps omr from restoring it.
     squeezed: Option<Nanos>,
-    /// The groups whose thresholds were in the file.
-    learned: BTreeSet<String>,
+    /// What was learned, in memory and in its file.
+    pub learning: Learning,
     pub violation: Option<String>,
     pub summary: Summary,
 }
@@ -90,7 +91,7 @@ impl Checks {
             blind: None,
             swaps_unreadable: None,
             squeezed: None,
-            learned: BTreeSet::new(),
+            learning: Learning::default(),
             violation: None,
             summary: Summary::default(),
         }
@@ -204,7 +205,6 @@ impl Checks {
     /// The disk did not give the records back: the daemon cannot know that they were good.
     pub fn lost_state(&mut self) {
         self.written.clear();
-        self.learned.clear();
     }
 
     /// At each tick: no limit stays changed. `is_excused`: the worker is about to restore it, or cannot.
@@ -244,16 +244,18 @@ impl Checks {
         if self.disk_is_away {
             // The next daemon finds no records at all, and writes its own over them later.
             self.lost_state();
+            self.learning.replaced(machine);
             return;
         }
-        let learned = learned(machine);
-        let is_there = |path: &&String| machine.groups.iter().any(|group| group.exists && group.path == **path);
-        let lost: Vec<&String> = self.learned.iter().filter(is_there).filter(|path| !learned.contains(*path)).collect();
-        if !lost.is_empty() {
-            let what = format!("what was learned of {lost:?} is lost");
-            self.violation.get_or_insert(what);
+        let kept = self.learning.ended(machine);
+        self.demand(kept);
+    }
+
+    /// A check of its own.
+    pub fn demand(&mut self, kept: Result<(), String>) {
+        if let Err(what) = kept {
+            self.fail(what);
         }
-        self.learned = learned;
     }
 }
 
@@ -265,12 +267,4 @@ fn torn(machine: &Machine) -> Option<String> {
         |path: &PathBuf| std::fs::read(path).is_ok_and(|text| serde_json::from_slice::<Value>(&text).is_err());
     let mut torn = files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).filter(is_torn);
     torn.next().map(|path| path.display().to_string())
-}
-
-/// The groups in the file of learned thresholds.
-fn learned(machine: &Machine) -> BTreeSet<String> {
-    let text = std::fs::read(machine.root.resolve("var/lib/omr/thresholds.json")).unwrap_or_default();
-    let Ok(saved) = serde_json::from_slice::<Value>(&text) else { return BTreeSet::new() };
-    let groups = saved["groups"].as_object().map(|groups| groups.keys().cloned().collect());
-    groups.unwrap_or_default()
 }

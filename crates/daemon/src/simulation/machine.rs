@@ -347,6 +347,11 @@ impl Machine {
         self.groups.iter().position(|group| group.exists && group.inode == inode)
     }
 
+    /// The path of the group whose directory has this inode number.
+    pub fn path_of(&self, inode: u64) -> Option<&str> {
+        self.groups.iter().find(|group| group.exists && group.inode == inode).map(|group| group.path.as_str())
+    }
+
     /// The place of the group of this number in the list of generations.
     pub fn find_number(&self, number: u64) -> Option<usize> {
         self.groups.iter().position(|group| group.exists && group.number == number)
