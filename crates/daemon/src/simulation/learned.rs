@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::os::unix::fs::MetadataExt as _;
 
-use omr_policy::threshold::Threshold;
+use omr_policy::threshold::{Slo, Threshold};
 use serde_json::Value;
 
 use super::Nanos;
@@ -29,7 +29,7 @@ pub struct Learning {
     memory: Option<Thresholds>,
     /// The memory is another one than the file since then, and nothing kept it from being written.
     unwritten: Option<Nanos>,
-    /// Another file was put in its place, and the daemon does not know that.
+    /// Another file is in its place than the daemon knows.
     is_replaced: bool,
     /// The groups of this life, by inode number.
     groups: BTreeSet<u64>,
@@ -39,7 +39,7 @@ impl Learning {
     /// A daemon begins. `is_whole`: it could read the file.
     pub fn begin(&mut self, machine: &Machine, memory: Thresholds, is_whole: bool) -> Result<(), String> {
         self.groups.clear();
-        (self.unwritten, self.is_replaced) = (None, false);
+        (self.unwritten, self.is_replaced) = (None, !is_whole);
         self.read(machine);
         let begun = same("a daemon begins with", &memory, &self.file);
         self.memory = Some(memory);
@@ -122,15 +122,18 @@ impl Learning {
     }
 }
 
-/// As [`same`], but for what an absence of a group changes: it is not written, and takes effect again
-/// when the file is read.
+/// As [`same`], but for what is not written by itself: an absence of a group, which takes effect again
+/// when the file is read, and a group of which nothing was learned yet.
 fn kept(what: &str, these: &Thresholds, those: &Thresholds) -> Result<(), String> {
     let learned = |all: &Thresholds| -> BTreeMap<String, Value> {
         let fields = |of: &Threshold| {
             let value = serde_json::to_value(of).unwrap_or_default();
-            ["step", "calm", "unclear", "in_vain"].iter().map(|field| value[field].clone()).collect()
+            let fields = ["step", "calm", "unclear", "in_vain"];
+            fields.iter().map(|field| value[field].clone()).collect::<Vec<_>>()
         };
-        all.iter().map(|(name, threshold)| (name.clone(), Value::Array(fields(threshold)))).collect()
+        let is_new = |of: &&Threshold| fields(of) == fields(&Threshold::new(&Slo::default()));
+        let all = all.iter().filter(|(_, threshold)| !is_new(threshold));
+        all.map(|(name, threshold)| (name.clone(), Value::Array(fields(threshold)))).collect()
     };
     same(what, &learned(these), &learned(those))
 }
