@@ -187,6 +187,12 @@ impl<'a> Ager<'a> {
         }
     }
 
+    /// All learned thresholds, for a test.
+    #[cfg(test)]
+    pub fn thresholds(&self) -> std::collections::BTreeMap<String, omr_policy::threshold::Threshold> {
+        self.thresholds.all()
+    }
+
     /// Carries out one order.
     pub fn carry_out(&mut self, mut order: Order, stop: &Flag) -> Report {
         let reclaimed = std::mem::take(&mut order.reclaimed);

@@ -347,12 +347,13 @@ impl Daemon {
                 let effects = self.preparation.freed(&mut self.mind.state, time, mode, to_disk, result);
                 self.carry_out(effects);
             }
-            Outcome::Hinted(given) => {
+            Outcome::Hinted(given, swapped_out) => {
                 if let Given::Hinted(report, _) = &given {
                     self.note_reclaimed(PathBuf::from(&report.group), report.freed, Duration::ZERO, Monotonic(0));
                 }
                 let state = &mut self.mind.state;
-                let effects = self.processes.end_hint(&self.host, &self.settings, state, on_disk, given);
+                let swap_writes = if on_disk { swapped_out } else { Bytes::ZERO };
+                let effects = self.processes.end_hint(&self.host, &self.settings, state, swap_writes, given);
                 self.carry_out(effects);
                 self.rank_processes();
                 self.begin_hint();

@@ -12,10 +12,11 @@ use omr_kernel::maps::Backing;
 use omr_kernel::memcg::Group;
 use omr_kernel::process::{Process, ProcessMemory};
 use omr_kernel::ranges::Ranges;
+use omr_kernel::vmstat::Vmstat;
 use omr_machine::processes;
 use omr_policy::End;
 use omr_policy::rank::{HintKind, ProcessId};
-use omr_units::{Amount, Bytes};
+use omr_units::{Amount, Bytes, Limit};
 
 /// A hint to be given.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Order {
     pub room: Bytes,
     /// The amount to page out; `None`: all.
     pub amount: Option<Bytes>,
+    /// Swap that stays free.
+    pub swap_floor: Bytes,
     /// The configuration, which paces paging out.
     pub loaded: Arc<Loaded>,
 }
@@ -47,8 +50,26 @@ pub enum Given {
     Failed(String),
 }
 
-/// Gives the hint.
-pub fn give(session: &mut Session<'_>, order: &Order) -> Given {
+/// Gives the hint. Returns also how much the machine has written to swap meanwhile: pages may be back in
+/// memory when the hint ends, and the process may be gone.
+pub fn give(session: &mut Session<'_>, order: &Order) -> (Given, Bytes) {
+    let kernel = session.host.kernel;
+    let read = || Vmstat::read(kernel, &mut Vec::new()).map(|stat| stat.pswpout.unwrap_or_default());
+    let before = match (order.step, read()) {
+        (HintKind::PageOut, Err(err)) => return (Given::Failed(err.to_string()), Bytes::ZERO),
+        (_, before) => before.unwrap_or_default(),
+    };
+    let given = try_once(session, order);
+    let swapped_out = match (order.step, read()) {
+        (HintKind::Deactivate | HintKind::Prefetch, _) => Bytes::ZERO,
+        (HintKind::PageOut, Ok(now)) => (now - before).bytes(kernel.page()),
+        // Nobody knows; no more than was asked for.
+        (HintKind::PageOut, Err(_)) => order.amount.unwrap_or(order.room),
+    };
+    (given, swapped_out)
+}
+
+fn try_once(session: &mut Session<'_>, order: &Order) -> Given {
     match try_give(session, order) {
         Ok(Some((report, _))) if report.end == End::Gone => Given::Gone,
         Ok(Some((report, holds))) => Given::Hinted(Box::new(report), holds),
@@ -56,6 +77,17 @@ pub fn give(session: &mut Session<'_>, order: &Order) -> Given {
         Err(err) if reclaim::is_gone(&err) => Given::Gone,
         Err(err) => Given::Failed(format!("{err:#}")),
     }
+}
+
+/// The group that accounts for the memory, and what may be reclaimed from it. The scan is up to half a
+/// minute old, and protection may have changed since.
+fn account(group: Group, order: &Order) -> Result<Account> {
+    let buffer = &mut Vec::new();
+    let gain = match group.read_protection(buffer)? {
+        Limit::Bytes(protected) => order.room.min(group.read_current(buffer)? - protected),
+        Limit::Max => Bytes::ZERO,
+    };
+    Ok(Account { group, gain })
 }
 
 fn try_give(session: &mut Session<'_>, order: &Order) -> Result<Option<(Report, ProcessMemory)>> {
@@ -66,7 +98,7 @@ fn try_give(session: &mut Session<'_>, order: &Order) -> Result<Option<(Report, 
     }
     let group = process.read_group()?.unwrap_or_default();
     let account = match &order.account {
-        Some(path) => Some(Account { group: Group::open(kernel.cgroup()?, path)?, gain: order.room }),
+        Some(path) => Some(account(Group::open(kernel.cgroup()?, path)?, order)?),
         None => None,
     };
     let subject = Subject { process, group, account };
@@ -77,8 +109,42 @@ fn try_give(session: &mut Session<'_>, order: &Order) -> Result<Option<(Report, 
     };
     let within = order.within.clone();
     let selection = Selection { within, backing: Some(Backing::Anonymous), ..Selection::all(advice) };
-    let extent = Extent { amount, swap_floor: None };
+    let extent = Extent { amount, swap_floor: Some(Amount::Bytes(order.swap_floor)) };
     let report = session.hint(&order.loaded.policy, &subject, &selection, extent)?;
     let holds = ProcessMemory::read(subject.process.dir(), &mut Vec::new())?;
     Ok(Some((report, holds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use omr_kernel::Kernel;
+    use omr_testkit::FakeRoot;
+
+    use super::*;
+    use crate::settings::{Args, load};
+
+    #[test]
+    fn protection_that_changed_since_the_scan_counts() {
+        let gain = |low: &str| {
+            let root = FakeRoot::new().group("a", &[("memory.current", "1048576\n"), ("memory.low", low)]);
+            let kernel = Kernel::open(root.path()).expect("a kernel");
+            let order = Order {
+                id: ProcessId { pid: 7, start: 1 },
+                step: HintKind::PageOut,
+                within: None,
+                account: Some("a".into()),
+                room: Bytes(900_000),
+                amount: None,
+                swap_floor: Bytes::ZERO,
+                loaded: Arc::new(load(root.path(), &Args::default(), &kernel).expect("a configuration")),
+            };
+            let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+            account(group, &order).expect("readable").gain
+        };
+        assert_eq!(gain("0\n"), Bytes(900_000), "the control: as the scan found it");
+        assert_eq!(gain("1000000\n"), Bytes(48_576));
+        assert_eq!(gain("max\n"), Bytes::ZERO);
+    }
 }

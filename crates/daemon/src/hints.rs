@@ -16,7 +16,7 @@ use omr_units::{Bytes, Monotonic, millis};
 
 use crate::daemon::Daemon;
 use crate::effects::Effect;
-use crate::processes::is_there;
+use crate::processes::has_ended;
 
 /// The places of a process that was paged out are kept up to this number of address ranges, at
 /// least 1 MiB apart: 16 KiB of the daemon's memory. Memory of a process with more is not
@@ -49,9 +49,8 @@ impl Hint {
         policy_end(end, self.amount, mode)
     }
 
-    /// The result for the policy. `on_disk`: swap is on a disk.
-    pub fn report(&self, end: HintEnd, memory: ProcessMemory, swapped_out: Bytes, on_disk: bool) -> HintReport {
-        let swap_writes = if on_disk { swapped_out } else { Bytes::ZERO };
+    /// The result for the policy. `swap_writes`: written to swap on disk meanwhile.
+    pub fn report(&self, end: HintEnd, memory: ProcessMemory, swap_writes: Bytes) -> HintReport {
         HintReport { kind: self.kind, anon: memory.anon.unwrap_or_default(), swap_writes, end }
     }
 }
@@ -236,7 +235,7 @@ impl Daemon {
     /// Finds and ranks the processes.
     pub fn scan_processes(&mut self) {
         let kernel = &self.host.kernel;
-        self.statements.retain_processes(|id| is_there(kernel, id));
+        self.statements.retain_processes(|id| !has_ended(kernel, id));
         self.apply_statements();
         self.processes.scan(&self.host.kernel, &self.world.tree, &self.statements);
         self.rank_processes();

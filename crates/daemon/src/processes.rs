@@ -12,7 +12,7 @@ use omr_machine::groups::tree::Tree;
 use omr_machine::processes::{self, Finder, ProcessSample, Wanted};
 use omr_machine::statements::StatementStore;
 use omr_policy::rank::{HintEnd, HintKind, ProcessId, ProcessRecords, Ranked, Verdict, lacking, may_prefetch, rank};
-use omr_policy::{Class, Config, Reason, Signals, State};
+use omr_policy::{Class, Config, Reason, Signals, State, cost};
 use omr_units::{Bytes, Monotonic};
 
 use crate::aging_thread::Cold;
@@ -138,6 +138,9 @@ impl Processes {
         let found = self.found.get(&id)?;
         let lacking = signals.map(|signals| lacking(&settings.config, &signals.machine));
         let amount = lacking.filter(|amount| kind == HintKind::PageOut && found.process.anon > Some(*amount));
+        let context = signals.map(|signals| signals.machine.swap_context()).unwrap_or_default();
+        let anon = found.process.anon.unwrap_or_default();
+        let swap_floor = cost::swap_floor(&settings.config, context, anon);
         log::debug!("{} ({}): {} hint: {start}", id.pid, printable(&found.name), kind.name());
         let order = hint_job::Order {
             id,
@@ -146,6 +149,7 @@ impl Processes {
             account: found.account.clone(),
             room: found.process.room.unwrap_or_default(),
             amount,
+            swap_floor,
             loaded: settings.loaded.clone(),
         };
         self.hints.begin(Hint::new(id, kind, amount, start));
@@ -153,34 +157,36 @@ impl Processes {
         Some(Effect::Order(Order::Hint(order)))
     }
 
-    /// The worker has ended the hint. `on_disk`: swap is on a disk.
+    /// The worker has ended the hint. `swap_writes`: written to swap on disk meanwhile.
     pub fn end_hint(
         &mut self,
         host: &Host,
         settings: &Settings,
         state: &mut State,
-        on_disk: bool,
+        swap_writes: Bytes,
         given: Given,
     ) -> Vec<Effect> {
         state.set_hinting(false);
         let Some(hint) = self.hints.end() else { return Vec::new() };
+        let mut effects = Vec::new();
         let result = match given {
             Given::Gone => {
                 // Else it would be the first again until the next scan.
                 self.found.remove(&hint.id);
-                return Vec::new();
+                // What went to swap of it was written all the same.
+                state.writes.add(host.hour(), swap_writes);
+                return vec![Effect::SaveWrites];
             }
             Given::Hinted(report, memory) => Ok((report, memory)),
             Given::Failed(error) => Err(error),
         };
-        let mut effects = Vec::new();
         if hint.kind != HintKind::Prefetch {
             let report = match &result {
                 Ok((report, memory)) => {
                     let end = hint.end(report.end, settings.config.mode);
-                    hint.report(end, *memory, report.swapped_out, on_disk)
+                    hint.report(end, *memory, swap_writes)
                 }
-                Err(_) => hint.report(HintEnd::Failed, ProcessMemory::default(), Bytes::ZERO, on_disk),
+                Err(_) => hint.report(HintEnd::Failed, ProcessMemory::default(), swap_writes),
             };
             self.records.hinted(state, host.now(), host.hour(), hint.id, &report);
             effects.push(Effect::SaveWrites);
@@ -299,6 +305,14 @@ pub fn is_there(kernel: &Kernel, id: ProcessId) -> bool {
     Process::open(kernel, id.pid).is_ok_and(|process| processes::id(&process) == id)
 }
 
+/// Returns true if the process has surely ended. One that cannot be read now may still be there.
+pub fn has_ended(kernel: &Kernel, id: ProcessId) -> bool {
+    match Process::open(kernel, id.pid) {
+        Ok(process) => processes::id(&process) != id,
+        Err(err) => err.is_gone(),
+    }
+}
+
 /// Names the capabilities that hints need and that this process lacks, once and not with each hint.
 pub fn warn_of_missing_rights(kernel: &Kernel) {
     let own = Status::read_own(kernel).ok().and_then(|status| status.capabilities);
@@ -313,10 +327,45 @@ pub fn warn_of_missing_rights(kernel: &Kernel) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use omr_testkit::FakeRoot;
+
     use super::*;
+    use crate::settings::{Args, load};
 
     fn ranked(id: ProcessId, reason: Reason) -> Ranked {
         Ranked { id, score: None, verdict: Verdict::Hold { reason } }
+    }
+
+    #[test]
+    fn what_went_to_swap_of_a_process_that_has_ended_counts() {
+        let root = FakeRoot::new().proc("self/cgroup", "0::/omr.service\n").group("a", &[("memory.current", "0\n")]);
+        let kernel = Arc::new(Kernel::open(root.path()).expect("a kernel"));
+        let args = Args::default();
+        let settings = Settings::new(args.clone(), load(root.path(), &args, &kernel).expect("a configuration"));
+        let host = Host::new(root.path(), kernel).expect("a host");
+        let budget = "10MiB/day".parse().ok();
+        for (swap_writes, left) in [(Bytes::ZERO, Bytes::mib(10)), (Bytes::mib(4), Bytes::mib(6))] {
+            let (mut processes, mut state) = (Processes::new(Finder::default(), host.now()), State::default());
+            let id = ProcessId { pid: 7, start: 1 };
+            processes.hints.begin(Hint::new(id, HintKind::PageOut, None, Reason::CameBack));
+            let effects = processes.end_hint(&host, &settings, &mut state, swap_writes, Given::Gone);
+            assert!(matches!(effects.as_slice(), [Effect::SaveWrites]));
+            assert_eq!(state.writes.left(host.hour(), budget), left);
+        }
+    }
+
+    /// The statements about it are kept then.
+    #[test]
+    fn a_process_that_cannot_be_read_now_has_not_ended() {
+        let root = FakeRoot::new()
+            .proc("8/stat/none", "")
+            .proc("9/stat", "9 (a) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0\n");
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        for (pid, start, ended) in [(7, 5, true), (8, 5, false), (9, 5, false), (9, 4, true)] {
+            assert_eq!(has_ended(&kernel, ProcessId { pid, start }), ended, "{pid} {start}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod calls;
 mod checks;
 mod clients;
 pub mod faults;
+mod learned;
 mod machine;
 
 use std::cell::{Cell, RefCell};
@@ -160,6 +161,7 @@ pub struct Summary {
     pub writes: u64,
     pub to_swap: u64,
     pub sweeps: u64,
+    pub hints: u64,
     pub agings: u64,
     pub starts: u64,
     pub kills: u64,
@@ -178,6 +180,7 @@ impl std::ops::AddAssign for Summary {
         self.writes += other.writes;
         self.to_swap += other.to_swap;
         self.sweeps += other.sweeps;
+        self.hints += other.hints;
         self.agings += other.agings;
         self.starts += other.starts;
         self.kills += other.kills;
@@ -340,11 +343,13 @@ impl Simulation {
                 return;
             }
         };
-        if faults::take_lost_state() {
+        let has_lost = faults::take_lost_state();
+        if has_lost {
             self.checks.borrow_mut().lost_state();
         }
         let kernel = Arc::clone(&life.daemon.host.kernel);
         let mut ager = Ager::new(&kernel, memory, life.daemon.settings.actuator());
+        self.check(|checks, machine| checks.learning.begin(machine, ager.thresholds(), !has_lost));
         *self.life.borrow_mut() = Some(life);
         self.checks.borrow_mut().summary.starts += 1;
         while !self.is_over() {
@@ -358,10 +363,16 @@ impl Simulation {
                 self.depth.set(self.depth.get() + 1);
                 // Reading the lists takes a moment.
                 self.pass(SECOND / 1000);
+                let before = faults::count();
                 let report = {
                     let _daemon = faults::daemon();
                     ager.carry_out(order, &flag)
                 };
+                let (now, is_certain) = (self.clock.now(), faults::count() == before);
+                self.check(|checks, machine| {
+                    let is_certain = is_certain && !checks.disk_is_away;
+                    checks.learning.report(machine, now, ager.thresholds(), &report.learned, is_certain)
+                });
                 self.depth.set(self.depth.get() - 1);
                 self.with_life(|life| life.aging.report(report));
             } else if self.is_ending.get() && !self.is_working() {
@@ -378,7 +389,20 @@ impl Simulation {
                 self.checks.borrow_mut().saved();
             }
             ager.end();
+            let _model = faults::model();
+            let is_certain = faults::count() == before;
+            self.check(|checks, machine| {
+                let is_certain = is_certain && !checks.disk_is_away;
+                checks.learning.end(machine, is_certain)
+            });
         }
+    }
+
+    /// Makes a check of its own.
+    fn check(&self, check: impl FnOnce(&mut Checks, &Machine) -> Result<(), String>) {
+        let mut checks = self.checks.borrow_mut();
+        let kept = check(&mut checks, &self.machine.borrow());
+        checks.demand(kept);
     }
 
     fn with_life<T>(&self, act: impl FnOnce(&mut Life) -> T) -> T {
@@ -491,6 +515,11 @@ impl Simulation {
             self.checks.borrow_mut().begin_sweep(&sweep.path, self.clock.now());
             actors::disturb_sweep(self, &sweep.path.to_string_lossy());
         }
+        if let Order::Hint(hint) = &order {
+            self.trace(|| format!("{:?} of {:?}: {:?}", hint.step, hint.id, hint.amount));
+            self.checks.borrow_mut().begin_hint(hint.id, self.clock.now());
+            actors::disturb_hint(self, hint.id);
+        }
         self.checks.borrow_mut().prepares = matches!(order, Order::Prepare(..));
         self.depth.set(self.depth.get() + 1);
         let outcome = {
@@ -499,7 +528,7 @@ impl Simulation {
         };
         self.depth.set(self.depth.get() - 1);
         self.checks.borrow_mut().prepares = false;
-        self.checks.borrow_mut().end_sweep();
+        self.checks.borrow_mut().end_order();
         *self.reclaimer.borrow_mut() = Some(reclaimer);
         self.machine.borrow_mut().show(false);
         let is_ending = self.is_ending.get();
@@ -640,6 +669,27 @@ impl Simulation {
         self.pass(time.max(SECOND / 10_000));
     }
 
+    /// A hint of omr.
+    fn advise(&self, of: &Process, advice: Advice, ranges: &[Range<u64>]) -> AdviseResult {
+        let _model = faults::model();
+        let gone = AdviseResult { bytes: Bytes::ZERO, outcome: Wrote::Gone };
+        let Some(index) = self.machine.borrow().find_process(of.dir()).filter(|_| !self.is_dead.get()) else {
+            return gone;
+        };
+        let now = self.clock.now();
+        let machine = self.machine.borrow();
+        self.checks.borrow_mut().before_hint(&machine, &machine.processes[index], now, advice);
+        drop(machine);
+        let hinted = self.machine.borrow_mut().advise(index, ranges, advice);
+        self.checks.borrow_mut().count(&self.machine.borrow(), now, hinted.evicted);
+        let rate = if self.machine.borrow().swap_on_disk { 25 } else { 2 };
+        let blocks = (hinted.evicted.to_swap + hinted.back) / machine::BLOCK;
+        self.trace(|| format!("{advice:?} of {}: {blocks} MiB", of.stat().pid));
+        // No alarm ends this call.
+        self.pass((blocks * rate * SECOND / 1000).max(SECOND / 1000));
+        AdviseResult { bytes: ranges.iter().map(|range| Bytes(range.end - range.start)).sum(), outcome: Wrote::Done }
+    }
+
     /// kill -9.
     fn kill(&self) {
         self.is_dead.set(true);
@@ -655,8 +705,9 @@ impl Actuator for ModelActuator {
         current().map_or(Ok(Wrote::Gone), |simulation| simulation.try_to_write(dir, name, data))
     }
 
-    fn advise(&mut self, _: &Process, _: Advice, _: &[Range<u64>]) -> omr_kernel::Result<AdviseResult> {
-        Ok(AdviseResult { bytes: Bytes::ZERO, outcome: Wrote::Gone })
+    fn advise(&mut self, of: &Process, advice: Advice, ranges: &[Range<u64>]) -> omr_kernel::Result<AdviseResult> {
+        let gone = AdviseResult { bytes: Bytes::ZERO, outcome: Wrote::Gone };
+        Ok(current().map_or(gone, |simulation| simulation.advise(of, advice, ranges)))
     }
 
     fn swap(&mut self, _: &Path, _: Switch) -> omr_kernel::Result<Wrote> {

@@ -234,6 +234,13 @@ impl Thresholds {
         self.is_changed = true;
     }
 
+    /// All of them, by name: a test compares them with the file.
+    #[cfg(test)]
+    pub fn all(&self) -> std::collections::BTreeMap<String, Threshold> {
+        let absent = self.absent.iter().map(|(name, saved)| (name.clone(), saved.threshold.clone()));
+        absent.chain(self.known.values().map(|known| (known.name.clone(), known.threshold.clone()))).collect()
+    }
+
     /// All thresholds in force.
     pub fn learned(&self, slo: &Slo, now: Monotonic) -> Vec<Learned> {
         let learned = |(id, known): (&GroupId, &Known)| Learned {

@@ -44,8 +44,8 @@ pub enum Outcome {
     Swept(GroupId, Report),
     /// A preparation has ended.
     Prepared(Result<Done>),
-    /// A process was hinted.
-    Hinted(hint_job::Given),
+    /// A process was hinted, and the machine has written this much to swap meanwhile.
+    Hinted(hint_job::Given, Bytes),
     /// Memory was given back.
     GivenBack(Result<warm::Report>),
     /// The host was told; `None`: there is no host that could be told.
@@ -134,7 +134,8 @@ impl Reclaimer {
             Order::Sweep(sweep) => Outcome::Swept(sweep.id, carry_out(setup, remembered, &sweep, stop)),
             Order::Prepare(goal, loaded) => Outcome::Prepared(prepare(setup, &goal, &loaded, stop)),
             Order::Hint(order) => {
-                Outcome::Hinted(setup.session(stop, &mut |_| {}, |session| hint_job::give(session, &order)))
+                let (given, swapped_out) = setup.session(stop, &mut |_| {}, |session| hint_job::give(session, &order));
+                Outcome::Hinted(given, swapped_out)
             }
             Order::GiveBack(order) => Outcome::GivenBack(give_back(setup, remembered, &order, stop)),
             Order::HandBack => {

@@ -19,7 +19,7 @@ use omr_policy::statement::Presence;
 use omr_units::{Bytes, Monotonic};
 
 use crate::groups::class::{self, Assignment};
-use crate::groups::tree::{Node, Tree};
+use crate::groups::tree::Tree;
 use crate::statements::StatementStore;
 
 /// A process is compared with the rules again after this time: it may run another program by then,
@@ -377,7 +377,7 @@ fn sample(
             anon: holds.anon,
             swapped: holds.swapped,
             unfocused: of_group.and_then(|(assignment, _)| assignment.unfocused),
-            room: account.and_then(|index| room(tree, &tree.nodes()[index])),
+            room: index.and_then(|index| room(tree, index)),
         },
         name: stat.comm.to_string_lossy().into_owned(),
         group: group.unwrap_or_default(),
@@ -396,8 +396,19 @@ fn accounting(tree: &Tree, mut index: usize) -> usize {
     index
 }
 
-/// Returns the bytes of a group that protection and keep rule leave for reclaim; `None`: unknown.
-fn room(tree: &Tree, node: &Node) -> Option<Bytes> {
+/// Returns the bytes that protection and keep rule leave for reclaim of the group to which memory of
+/// this group's processes is charged; `None`: unknown.
+fn room(tree: &Tree, index: usize) -> Option<Bytes> {
+    let account = accounting(tree, index);
+    let mut below = index;
+    while below != account {
+        // It may have a memory controller.
+        if !tree.is_readable(&tree.nodes()[below]) {
+            return None;
+        }
+        below = tree.nodes()[below].parent as usize;
+    }
+    let node = &tree.nodes()[account];
     let Some(current) = node.current else { return Some(Bytes::MAX) };
     let keep = tree.assignment(node)?.keep.map_or(Bytes::ZERO, |keep| keep.of(current));
     Some((current - keep).min(node.unprotected?))
@@ -409,6 +420,27 @@ mod tests {
     use crate::groups::class::Classifier;
     use crate::groups::xattrs::Attributes;
     use omr_config::{process_rules, rules};
+    use omr_testkit::FakeRoot;
+
+    /// A group whose `memory.current` cannot be read has a memory controller all the same, and protection.
+    #[test]
+    fn a_group_that_cannot_be_read_leaves_no_room() {
+        let read = |text: &[(&str, &str)]| {
+            let root = FakeRoot::new().group("a", &[("memory.current", "8192\n")]).group("a/b", text);
+            if text.is_empty() {
+                std::fs::create_dir(root.resolve("sys/fs/cgroup/a/b/memory.current")).expect("no file");
+            }
+            let kernel = Kernel::open(root.path()).expect("a kernel");
+            let mut tree = Tree::default();
+            tree.scan(&kernel, &Classifier::new(&rules(""), Path::new("omr")), false).expect("a scan");
+            let index = (0..tree.nodes().len()).find(|index| tree.path_at(*index) == Path::new("a/b"));
+            room(&tree, index.expect("the group"))
+        };
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[("memory.current", "4096\n"), ("memory.low", "4096\n")]), Some(Bytes::ZERO));
+        // The control: without a memory controller the group above decides.
+        assert_eq!(read(&[("cgroup.procs", "")]), Some(Bytes(8192)));
+    }
 
     #[test]
     fn more_care_always_counts_and_less_only_where_nothing_protects() {

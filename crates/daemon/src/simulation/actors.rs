@@ -7,10 +7,12 @@ use std::time::Duration;
 use omr_control::protocol::Request;
 use omr_policy::Purpose;
 use omr_policy::presence::{Facts, Sessions};
+use omr_policy::rank::ProcessId;
 use omr_policy::statement::{Presence, Subject};
 
 use super::checks::{Checks, Goal};
 use super::faults::{self, Burst};
+use super::machine::processes::{OTHER, WORKER};
 use super::machine::{CPUS, HOUR, Kind, MINUTE, Machine, SECOND};
 use super::{Nanos, Simulation, clients};
 use crate::requests;
@@ -51,6 +53,17 @@ pub enum Event {
     Protects,
     /// An administrator sets a limit.
     Limits,
+    /// A process uses a CPU, and rests.
+    ProcessWorks,
+    ProcessRests(ProcessId),
+    /// A process ends, and is started again; another process gets its pid.
+    ProcessRestarts(Option<ProcessId>),
+    /// A process is moved to a group in the foreground, and back.
+    ProcessMoves(Option<ProcessId>),
+    ProcessMovesBack(ProcessId),
+    /// A user says that a process is in the foreground, and takes it back.
+    SaysOfProcess(Option<ProcessId>),
+    TakesBackOfProcess(ProcessId),
     /// A task waits for memory.
     Stalls,
     /// Somebody is told that the machine will sleep, and it does.
@@ -84,6 +97,13 @@ pub enum Event {
     PowerCut,
 }
 
+impl Event {
+    fn is_of_process(&self) -> bool {
+        use Event::{ProcessMoves, ProcessRestarts, ProcessWorks, SaysOfProcess};
+        matches!(self, ProcessWorks | ProcessRestarts(_) | ProcessMoves(_) | SaysOfProcess(_))
+    }
+}
+
 /// The people.
 pub struct Actors {
     random: fastrand::Rng,
@@ -92,6 +112,8 @@ pub struct Actors {
     /// Somebody tells the daemon who is there.
     is_told: bool,
     has_battery: bool,
+    /// Groups have processes.
+    has_processes: bool,
 }
 
 impl Actors {
@@ -136,10 +158,19 @@ pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
         0 if goal == Goal::Free => "[[group]]\nmatch = 'system.slice/*'\nolder_than = '5m'\n",
         _ => "",
     };
+    let has_processes = random.u32(0..2) == 0;
+    let processes = match has_processes {
+        true => format!(
+            "[[process]]\nexe = '{WORKER}'\nclass = 'background'\n[hints]\nprefetch = '{}'\navailable = '{}%'\n",
+            if random.bool() { "on" } else { "off" },
+            random.u32(50..=100)
+        ),
+        false => String::new(),
+    };
     let config = format!(
         "goal = '{goal_word}'\nbackend = '{backend}'\n[sweep]\nafter_boot = '0s'\n[guard]\nmax_swap_writes = \
          '{}MiB/day'\n[[group]]\nmatch = 'user.slice/*'\nclass = 'foreground'\n[[group]]\nmatch = 'keep.slice/*'\nclass \
-         = 'protected'\n{age}",
+         = 'protected'\n{age}{processes}",
         budget >> 20
     );
     let floor = if goal == Goal::Auto { 30 } else { 10 };
@@ -151,12 +182,18 @@ pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
         let pattern = PATTERNS[random.usize(0..PATTERNS.len())];
         machine.add_group(&path, Kind::Background, random.u64(8..300), pattern);
     }
+    if has_processes {
+        for index in 0..machine.groups.len() {
+            start_processes(&mut machine, index);
+        }
+    }
     let actors = Actors {
         random: random.fork(),
         is_present: true,
         input: HOUR,
         is_told: random.u32(0..6) > 0,
         has_battery: random.u32(0..3) == 0,
+        has_processes,
     };
     if actors.has_battery {
         machine.set_battery(false);
@@ -165,7 +202,7 @@ pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
 }
 
 /// The events that come again and again, and the time between two of them, more or less.
-const RECURRING: [(Event, Nanos); 22] = [
+const RECURRING: [(Event, Nanos); 26] = [
     (Event::Works, 25 * SECOND),
     (Event::JobBegins, 20 * MINUTE),
     (Event::Churn, HOUR),
@@ -176,6 +213,10 @@ const RECURRING: [(Event, Nanos); 22] = [
     (Event::Floods, HOUR),
     (Event::Protects, HOUR),
     (Event::Limits, 2 * HOUR),
+    (Event::ProcessWorks, 5 * MINUTE),
+    (Event::ProcessRestarts(None), 20 * MINUTE),
+    (Event::ProcessMoves(None), HOUR),
+    (Event::SaysOfProcess(None), 2 * HOUR),
     (Event::Stalls, 10 * MINUTE),
     (Event::FallsAsleep, 12 * HOUR),
     (Event::Notice, 20 * HOUR),
@@ -193,8 +234,11 @@ const RECURRING: [(Event, Nanos); 22] = [
 /// Plans the first events.
 pub fn plan_all(simulation: &Simulation) {
     plan_later(simulation, HOUR, Event::Goes);
-    for (place, (_, time)) in RECURRING.iter().enumerate() {
-        plan_later(simulation, *time, Event::Recurs(place));
+    let has_processes = simulation.actors.borrow().has_processes;
+    for (place, (event, time)) in RECURRING.iter().enumerate() {
+        if has_processes || !event.is_of_process() {
+            plan_later(simulation, *time, Event::Recurs(place));
+        }
     }
     if simulation.actors.borrow().has_battery {
         plan_later(simulation, HOUR, Event::Unplugs);
@@ -234,6 +278,33 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
     };
     drop(actors);
     simulation.plan(after, event);
+}
+
+/// As [`disturb_sweep`], during a hint, or right before the worker begins it.
+pub fn disturb_hint(simulation: &Simulation, id: ProcessId) {
+    let mut actors = simulation.actors.borrow_mut();
+    if !actors.chance(30) {
+        return;
+    }
+    let after = if actors.chance(30) { 0 } else { actors.random.u64(0..SECOND / 2) };
+    let event = match actors.random.u32(0..12) {
+        0..3 => Event::ProcessRestarts(Some(id)),
+        3..5 => Event::SaysOfProcess(Some(id)),
+        5 => Event::ProcessMoves(Some(id)),
+        6 => Event::Stalls,
+        7 => Event::Pauses,
+        8 => Event::FallsAsleep,
+        9 if actors.has_battery => Event::Unplugs,
+        9 => Event::Protects,
+        10 => Event::Killed,
+        _ => Event::Churn,
+    };
+    drop(actors);
+    match event {
+        // The worker's thread comes a moment later.
+        Event::ProcessRestarts(_) if after == 0 => happen(simulation, event),
+        event => simulation.plan(after, event),
+    }
 }
 
 /// The times for which calls fail.
@@ -362,6 +433,43 @@ pub fn happen(simulation: &Simulation, event: Event) {
                 machine.groups[index].own_high = machine.groups[index].high;
             }
         }
+        Event::ProcessWorks => {
+            let Some(id) = some_process(simulation) else { return };
+            let load = simulation.actors.borrow_mut().random.u64(300..900);
+            set_process_load(simulation, id, load);
+            later(20 * SECOND, Event::ProcessRests(id));
+        }
+        Event::ProcessRests(id) => set_process_load(simulation, id, 0),
+        Event::ProcessRestarts(id) => {
+            let other = some_process(simulation);
+            let mut machine = simulation.machine.borrow_mut();
+            let index = id.or(other).and_then(|id| machine.process(id));
+            let other = other.and_then(|id| machine.process(id));
+            index.into_iter().for_each(|index| machine.restart_process(index, other));
+        }
+        Event::ProcessMoves(id) => {
+            let Some(id) = id.or_else(|| some_process(simulation)) else { return };
+            let mut machine = simulation.machine.borrow_mut();
+            let to = machine.groups.iter().position(|group| group.path == FOREGROUND);
+            if let (Some(index), Some(to)) = (machine.process(id), to) {
+                machine.move_process(index, to);
+            }
+            drop(machine);
+            later(MINUTE, Event::ProcessMovesBack(id));
+        }
+        Event::ProcessMovesBack(id) => {
+            let mut machine = simulation.machine.borrow_mut();
+            machine.process(id).into_iter().for_each(|index| machine.move_back(index));
+        }
+        Event::SaysOfProcess(id) => {
+            let Some(id) = id.or_else(|| some_process(simulation)) else { return };
+            if say_of_process(simulation, id, Some(Presence::Foreground), Some(now)) {
+                later(10 * MINUTE, Event::TakesBackOfProcess(id));
+            }
+        }
+        Event::TakesBackOfProcess(id) => {
+            say_of_process(simulation, id, None, None);
+        }
         Event::Stalls => {
             let stalled = simulation.life.borrow_mut().as_mut().is_some_and(|life| {
                 let stalls = life.daemon.is_in_the_way() && !simulation.is_ending.get();
@@ -399,12 +507,12 @@ pub fn happen(simulation: &Simulation, event: Event) {
         }
         Event::DiskGoes => {
             move_state(simulation, STATE, AWAY);
-            simulation.checks.borrow_mut().disk_is_away = true;
+            set_away(simulation, true);
             simulation.plan(5 * MINUTE, Event::DiskComes);
         }
         Event::DiskComes => {
             move_state(simulation, AWAY, STATE);
-            simulation.checks.borrow_mut().disk_is_away = false;
+            set_away(simulation, false);
         }
         Event::Unplugs => {
             simulation.machine.borrow_mut().set_battery(true);
@@ -517,6 +625,35 @@ fn some_background(simulation: &Simulation) -> Option<usize> {
     groups.get(place).copied()
 }
 
+/// Two programs run in each group, with all of its memory: one that a rule knows, and another.
+fn start_processes(machine: &mut Machine, index: usize) {
+    let blocks = machine.groups[index].blocks();
+    machine.start_process(index, 0..blocks * 2 / 3, WORKER, None);
+    machine.start_process(index, blocks * 2 / 3..blocks, OTHER, None);
+}
+
+fn some_process(simulation: &Simulation) -> Option<ProcessId> {
+    let machine = simulation.machine.borrow();
+    let place = simulation.actors.borrow_mut().random.usize(0..machine.processes.len().max(1));
+    machine.processes.get(place).map(|process| process.id)
+}
+
+fn set_process_load(simulation: &Simulation, id: ProcessId, load: u64) {
+    let mut machine = simulation.machine.borrow_mut();
+    machine.process(id).into_iter().for_each(|index| machine.set_process_load(index, load));
+}
+
+/// Returns true if the daemon has taken the statement about a process that is there.
+fn say_of_process(simulation: &Simulation, id: ProcessId, presence: Option<Presence>, said: Option<Nanos>) -> bool {
+    let request = Request::Say { presence, subject: Subject::Process(id) };
+    let Some(index) = simulation.machine.borrow().process(id) else { return false };
+    let is_said = ask(simulation, request);
+    if is_said {
+        simulation.machine.borrow_mut().processes[index].said_foreground = said;
+    }
+    is_said
+}
+
 /// A group ends, and is made again under its name, or another one comes.
 fn churn(simulation: &Simulation) {
     if let Some(index) = some_background(simulation) {
@@ -527,7 +664,13 @@ fn churn(simulation: &Simulation) {
         let mut machine = simulation.machine.borrow_mut();
         let path = machine.groups[index].path.clone();
         match again {
-            true => machine.add_group(&path, Kind::Background, mib, pattern),
+            true => {
+                machine.add_group(&path, Kind::Background, mib, pattern);
+                if simulation.actors.borrow().has_processes {
+                    let last = machine.groups.len() - 1;
+                    start_processes(&mut machine, last);
+                }
+            }
             false => machine.remove_group(index),
         }
     }
@@ -587,6 +730,12 @@ fn move_state(simulation: &Simulation, from: &str, to: &str) {
     let (from, to) = (machine.root.resolve(from), machine.root.resolve(to));
     let _ = std::fs::remove_dir_all(&to);
     let _ = std::fs::rename(from, to);
+}
+
+fn set_away(simulation: &Simulation, is_away: bool) {
+    let mut checks = simulation.checks.borrow_mut();
+    checks.disk_is_away = is_away;
+    checks.learning.replaced(&simulation.machine.borrow());
 }
 
 /// A directory in the place of the file: it cannot be read.

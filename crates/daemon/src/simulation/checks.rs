@@ -1,16 +1,25 @@
 //! The promises: checked whenever omr writes, and when a daemon has ended.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use omr_actuate::Advice;
+use omr_policy::rank::ProcessId;
 use serde_json::Value;
 
+use super::learned::Learning;
+use super::machine::processes::Process;
 use super::machine::{BLOCK, Evicted, Group, HOUR, Kind, MINUTE, Machine, SECOND};
 use super::{Nanos, Summary};
 
 /// The time in which a sweep ends when somebody needs the machine.
 const STOP: Nanos = SECOND / 10;
+
+/// The time within which a scan has found all processes, and what they do.
+const SCAN: Nanos = 8 * SECOND;
+/// A process that rests for this long may get a hint.
+const REST: Nanos = 10 * SECOND;
 
 /// The most files that a daemon has open on a machine with some ten groups.
 const MOST_FILES: u64 = 40;
@@ -42,6 +51,8 @@ pub struct Checks {
     unsaved: u64,
     /// The group being swept, and since when.
     sweep: Option<(String, Nanos)>,
+    /// The process that the worker is to hint, and since when.
+    hint: Option<(ProcessId, Nanos)>,
     /// Sweeps are paused since then.
     pub paused: Option<Nanos>,
     /// The daemon was told that the machine will sleep.
@@ -62,8 +73,8 @@ pub struct Checks {
     pub swaps_unreadable: Option<Nanos>,
     /// A limit is changed since then, and nothing keeps omr from restoring it.
     squeezed: Option<Nanos>,
-    /// The groups whose thresholds were in the file.
-    learned: BTreeSet<String>,
+    /// What was learned, in memory and in its file.
+    pub learning: Learning,
     pub violation: Option<String>,
     pub summary: Summary,
 }
@@ -80,6 +91,7 @@ impl Checks {
             of_sweep: 0,
             unsaved: 0,
             sweep: None,
+            hint: None,
             paused: None,
             falls_asleep: None,
             asked_to_prepare: None,
@@ -90,7 +102,7 @@ impl Checks {
             blind: None,
             swaps_unreadable: None,
             squeezed: None,
-            learned: BTreeSet::new(),
+            learning: Learning::default(),
             violation: None,
             summary: Summary::default(),
         }
@@ -108,8 +120,14 @@ impl Checks {
         self.summary.sweeps += 1;
     }
 
-    pub fn end_sweep(&mut self) {
-        self.sweep = None;
+    pub fn begin_hint(&mut self, id: ProcessId, now: Nanos) {
+        self.hint = Some((id, now));
+        self.of_sweep = 0;
+        self.stalled = None;
+    }
+
+    pub fn end_order(&mut self) {
+        (self.sweep, self.hint) = (None, None);
         self.unsaved += std::mem::take(&mut self.of_sweep);
     }
 
@@ -120,6 +138,7 @@ impl Checks {
 
     /// A write begins that takes memory from this group.
     pub fn before(&mut self, machine: &Machine, index: usize, now: Nanos, data: &str) {
+        let written = self.written(now);
         self.summary.writes += 1;
         for byte in data.bytes().chain(now.to_le_bytes()) {
             self.summary.digest = (self.summary.digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -163,17 +182,71 @@ impl Checks {
             promise(!late(machine.on_battery_since(), 2 * SECOND), "a write goes to a disk on battery");
         }
         if machine.swap_on_disk && to_swap && !self.prepares {
-            while self.written.front().is_some_and(|(at, _)| at + 23 * HOUR < now + self.slept) {
-                self.written.pop_front();
-            }
-            let written: u64 = self.written.iter().map(|(_, bytes)| bytes).sum();
             let allowed = self.budget + self.unrecorded + 8 * BLOCK;
             promise(written <= allowed, "the write budget of the day is used up");
         }
     }
 
-    /// The write has moved this much.
-    pub fn after(&mut self, machine: &Machine, index: usize, now: Nanos, evicted: Evicted) {
+    /// A hint begins to the process whose directory omr has open.
+    pub fn before_hint(&mut self, machine: &Machine, process: &Process, now: Nanos, advice: Advice) {
+        self.summary.hints += 1;
+        let written = self.written(now);
+        let group = machine.group_of(process.group);
+        let path = group.map(|group| group.path.clone()).unwrap_or_default();
+        let mut promise = |is_kept: bool, what: &str| {
+            if !is_kept {
+                self.violation.get_or_insert_with(|| format!("{what}: {advice:?} to {:?} in {path}", process.id));
+            }
+        };
+        let late = |since: Option<Nanos>, grace: Nanos| since.is_some_and(|since| now > since + grace);
+        let began = self.hint.map_or(now, |(_, began)| began);
+        let is_ordered = self.hint.is_some_and(|(id, _)| id == process.id);
+        promise(is_ordered, "a process is hinted that nobody has chosen");
+        promise(!late(self.paused, 0), "a hint begins while sweeps are paused");
+        promise(!late(self.falls_asleep, 0), "a hint begins before the machine sleeps");
+        if advice == Advice::WillNeed {
+            return;
+        }
+        // Memory leaves, now or when it is short.
+        let is_settled = now > process.moved + SCAN;
+        promise(!is_settled || machine.is_background(process), "a process is hinted that is not in the background");
+        promise(!late(process.said_foreground, 0), "a process is hinted after omr foreground");
+        if let Some(group) = group.filter(|_| is_settled) {
+            promise(!late(group.said_foreground, 0), "a process is hinted in a group after omr foreground");
+            promise(!late(group.kept_foreground, 0), "a process is hinted that a client keeps in the foreground");
+        }
+        // A scan has seen when its use began, and that it has used a CPU since.
+        let is_in_use = process.began_use + SCAN < now && process.last_used + REST > now + SECOND / 2;
+        promise(!is_in_use, "a process is hinted that is in use");
+        promise(!late(self.blind, 2 * SECOND), "a hint begins while no file can be opened");
+        if advice != Advice::PageOut {
+            return;
+        }
+        let is_above_floor = machine.swap == 0 || machine.swap_free() * 100 >= machine.swap * self.floor;
+        promise(is_above_floor, "a process is paged out while swap has reached its floor");
+        if let Some(home) = machine.group_of(process.home) {
+            let low = if home.low.1 < began { home.low.0 } else { home.low.0.min(home.low_before) };
+            promise(home.current() > low, "protected memory is paged out");
+        }
+        if machine.swap_on_disk {
+            promise(!late(self.stalled, STOP), "a process is paged out more than 100 ms after a task had to wait");
+            let on_battery = self.goal == Goal::Auto && late(machine.on_battery_since(), 2 * SECOND);
+            promise(!on_battery, "a process is paged out to a disk on battery");
+            let allowed = self.budget + self.unrecorded + 8 * BLOCK;
+            promise(written <= allowed, "a process is paged out while the write budget of the day is used up");
+        }
+    }
+
+    /// The bytes that were written to a swap disk in a day.
+    fn written(&mut self, now: Nanos) -> u64 {
+        while self.written.front().is_some_and(|(at, _)| at + 23 * HOUR < now + self.slept) {
+            self.written.pop_front();
+        }
+        self.written.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// A write or a hint has moved this much.
+    pub fn count(&mut self, machine: &Machine, now: Nanos, evicted: Evicted) {
         self.summary.to_swap += evicted.to_swap;
         if machine.swap_on_disk && evicted.to_swap > 0 {
             self.written.push_back((now + self.slept, evicted.to_swap));
@@ -182,6 +255,11 @@ impl Checks {
         if self.disk_is_away {
             self.unrecorded += evicted.to_swap;
         }
+    }
+
+    /// The write has moved this much.
+    pub fn after(&mut self, machine: &Machine, index: usize, now: Nanos, evicted: Evicted) {
+        self.count(machine, now, evicted);
         // Without MGLRU a probe takes a little, whatever its age.
         if self.goal == Goal::Auto
             && machine.has_mglru
@@ -197,14 +275,13 @@ impl Checks {
     /// The daemon was killed: the writes of its sweep are not in its books.
     pub fn killed(&mut self) {
         self.unrecorded += std::mem::take(&mut self.of_sweep);
-        self.sweep = None;
+        (self.sweep, self.hint) = (None, None);
         self.summary.kills += 1;
     }
 
     /// The disk did not give the records back: the daemon cannot know that they were good.
     pub fn lost_state(&mut self) {
         self.written.clear();
-        self.learned.clear();
     }
 
     /// At each tick: no limit stays changed. `is_excused`: the worker is about to restore it, or cannot.
@@ -244,16 +321,18 @@ impl Checks {
         if self.disk_is_away {
             // The next daemon finds no records at all, and writes its own over them later.
             self.lost_state();
+            self.learning.replaced(machine);
             return;
         }
-        let learned = learned(machine);
-        let is_there = |path: &&String| machine.groups.iter().any(|group| group.exists && group.path == **path);
-        let lost: Vec<&String> = self.learned.iter().filter(is_there).filter(|path| !learned.contains(*path)).collect();
-        if !lost.is_empty() {
-            let what = format!("what was learned of {lost:?} is lost");
-            self.violation.get_or_insert(what);
+        let kept = self.learning.ended(machine);
+        self.demand(kept);
+    }
+
+    /// A check of its own.
+    pub fn demand(&mut self, kept: Result<(), String>) {
+        if let Err(what) = kept {
+            self.fail(what);
         }
-        self.learned = learned;
     }
 }
 
@@ -265,12 +344,4 @@ fn torn(machine: &Machine) -> Option<String> {
         |path: &PathBuf| std::fs::read(path).is_ok_and(|text| serde_json::from_slice::<Value>(&text).is_err());
     let mut torn = files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).filter(is_torn);
     torn.next().map(|path| path.display().to_string())
-}
-
-/// The groups in the file of learned thresholds.
-fn learned(machine: &Machine) -> BTreeSet<String> {
-    let text = std::fs::read(machine.root.resolve("var/lib/omr/thresholds.json")).unwrap_or_default();
-    let Ok(saved) = serde_json::from_slice::<Value>(&text) else { return BTreeSet::new() };
-    let groups = saved["groups"].as_object().map(|groups| groups.keys().cloned().collect());
-    groups.unwrap_or_default()
 }

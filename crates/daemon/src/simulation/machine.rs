@@ -1,6 +1,8 @@
 //! The model machine: groups whose memory is used by plan, MGLRU, swap, CPU time, and the files
 //! that show them. It changes when time passes and when omr writes.
 
+pub mod processes;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::fmt::Write as _;
@@ -12,6 +14,7 @@ use std::path::PathBuf;
 use omr_kernel::Dir;
 use omr_testkit::{FakeRoot, Release};
 
+use self::processes::Process;
 use super::Nanos;
 
 /// Memory moves in blocks of this size.
@@ -53,6 +56,8 @@ struct Block {
     used: Nanos,
     /// It is used again after this time, more or less; zero: never.
     period: Nanos,
+    /// A hint has deactivated it since its last use: its generation says nothing about its age.
+    is_deactivated: bool,
 }
 
 /// A group.
@@ -100,6 +105,11 @@ impl Group {
         self.in_memory() + self.file
     }
 
+    /// The number of its blocks.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     fn swapped(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK - self.in_memory()
     }
@@ -133,6 +143,9 @@ pub struct Machine {
     /// calls of writing them anew.
     shown: HashMap<String, Shown>,
     pub groups: Vec<Group>,
+    pub processes: Vec<Process>,
+    /// The last process id that was given out.
+    pids: u32,
     numbers: u64,
     /// Times at which blocks are used: time, group number, block.
     uses: BinaryHeap<Reverse<(Nanos, u64, usize)>>,
@@ -200,6 +213,8 @@ impl Machine {
             root,
             shown: HashMap::new(),
             groups: Vec::new(),
+            processes: Vec::new(),
+            pids: 100_000,
             numbers: 1,
             uses: BinaryHeap::new(),
             now: HOUR,
@@ -238,6 +253,7 @@ impl Machine {
             (group.own_high, group.said_foreground, group.low_before) = (None, None, 0);
             (group.load, group.refaults, group.is_dirty) = (0, 0, true);
         }
+        self.restart_all_processes();
         (self.pswpin, self.pswpout, self.stall) = (0, 0, 0);
         self.note_load();
         self.show_all();
@@ -286,7 +302,7 @@ impl Machine {
                 place -= share;
             }
             let index = usize::try_from(index).expect("small");
-            blocks.push(Block { generation: Some(1), accessed: true, used: now, period });
+            blocks.push(Block { generation: Some(1), accessed: true, used: now, period, is_deactivated: false });
             if period > 0 {
                 self.uses.push(Reverse((now + self.random.u64(0..2 * period), number, index)));
             }
@@ -323,6 +339,9 @@ impl Machine {
         if !group.exists {
             return;
         }
+        let number = group.number;
+        self.end_processes_of(number);
+        let group = &mut self.groups[index];
         group.exists = false;
         group.load = 0;
         group.blocks.clear();
@@ -345,6 +364,11 @@ impl Machine {
     pub fn find(&self, dir: &Dir) -> Option<usize> {
         let inode = dir.id().ok()?.0;
         self.groups.iter().position(|group| group.exists && group.inode == inode)
+    }
+
+    /// The path of the group whose directory has this inode number.
+    pub fn path_of(&self, inode: u64) -> Option<&str> {
+        self.groups.iter().find(|group| group.exists && group.inode == inode).map(|group| group.path.as_str())
     }
 
     /// The place of the group of this number in the list of generations.
@@ -387,6 +411,7 @@ impl Machine {
             }
         }
         let busy = wanted.min(CPUS);
+        self.run_processes(time);
         self.busy += time * busy / 1000;
         self.idle += time * (CPUS - busy) / 1000;
         self.now = now;
@@ -405,6 +430,7 @@ impl Machine {
             let Some(block) = group.blocks.get_mut(index) else { continue };
             block.used = at;
             block.accessed = true;
+            block.is_deactivated = false;
             if block.generation.is_none() {
                 block.generation = Some(youngest);
                 group.refaults += PAGES;
@@ -595,6 +621,7 @@ impl Machine {
         for index in 0..self.groups.len() {
             self.show_group(index);
         }
+        self.show_dirty_processes();
         if generations {
             self.show_generations();
         }
@@ -665,7 +692,9 @@ impl Machine {
         if std::mem::take(&mut group.cpu_is_dirty) {
             files.push(("cpu.stat", format!("usage_usec {}\n", group.used / 1000)));
         }
-        if std::mem::take(&mut group.is_dirty) {
+        let number = group.number;
+        let memory_changed = std::mem::take(&mut group.is_dirty);
+        if memory_changed {
             let (anon, file) = (group.in_memory(), group.file);
             files.push(("memory.current", format!("{}\n", anon + file)));
             files.push(("memory.swap.current", format!("{}\n", group.swapped())));
@@ -679,6 +708,9 @@ impl Machine {
         }
         for (file, text) in files {
             self.write(&format!("{dir}/{file}"), &text);
+        }
+        if memory_changed {
+            self.show_processes(number);
         }
     }
 
@@ -706,6 +738,9 @@ impl Machine {
 fn swap_out(block: &mut Block, now: Nanos, evicted: &mut Evicted) {
     block.generation = None;
     evicted.to_swap += BLOCK;
+    if block.is_deactivated {
+        return;
+    }
     let unused = now - block.used;
     evicted.youngest = Some(evicted.youngest.map_or(unused, |before| before.min(unused)));
 }

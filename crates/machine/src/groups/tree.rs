@@ -296,6 +296,12 @@ impl Tree {
         }
     }
 
+    /// Returns true if `memory.current` of a group and the list of groups in it were read, or it has no
+    /// memory controller.
+    pub fn is_readable(&self, node: &Node) -> bool {
+        node.readable
+    }
+
     /// Returns true if each group that the last scan did not find is gone.
     pub fn is_complete(&self) -> bool {
         !self.has_missed
