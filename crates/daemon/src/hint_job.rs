@@ -31,6 +31,8 @@ pub struct Order {
     pub account: Option<PathBuf>,
     /// The memory that may be reclaimed from that group.
     pub room: Bytes,
+    /// Its anonymous memory at the last scan.
+    pub anon: Bytes,
     /// The amount to page out; `None`: all.
     pub amount: Option<Bytes>,
     /// Swap that stays free.
@@ -64,7 +66,7 @@ pub fn give(session: &mut Session<'_>, order: &Order) -> (Given, Bytes) {
         (HintKind::Deactivate | HintKind::Prefetch, _) => Bytes::ZERO,
         (HintKind::PageOut, Ok(now)) => (now - before).bytes(kernel.page()),
         // Nobody knows; no more than was asked for.
-        (HintKind::PageOut, Err(_)) => order.amount.unwrap_or(order.room),
+        (HintKind::PageOut, Err(_)) => order.amount.unwrap_or(order.anon).min(order.anon),
     };
     (given, swapped_out)
 }
@@ -136,6 +138,7 @@ mod tests {
                 within: None,
                 account: Some("a".into()),
                 room: Bytes(900_000),
+                anon: Bytes::ZERO,
                 amount: None,
                 swap_floor: Bytes::ZERO,
                 loaded: Arc::new(load(root.path(), &Args::default(), &kernel).expect("a configuration")),

@@ -148,6 +148,7 @@ impl Processes {
             within,
             account: found.account.clone(),
             room: found.process.room.unwrap_or_default(),
+            anon,
             amount,
             swap_floor,
             loaded: settings.loaded.clone(),

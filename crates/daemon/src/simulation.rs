@@ -33,7 +33,7 @@ use omr_kernel::clock::Clock;
 use omr_kernel::clock::simulated::{self, Simulated};
 use omr_kernel::process::Process;
 use omr_kernel::{Dir, Kernel};
-use omr_units::{Bytes, Monotonic};
+use omr_units::{Budget, Bytes, Monotonic};
 
 use self::actors::Event;
 use self::checks::Checks;
@@ -521,6 +521,7 @@ impl Simulation {
             actors::disturb_hint(self, hint.id);
         }
         self.checks.borrow_mut().prepares = matches!(order, Order::Prepare(..));
+        let began = self.with_life(|life| counted(&life.daemon));
         self.depth.set(self.depth.get() + 1);
         let outcome = {
             let _daemon = faults::daemon();
@@ -528,7 +529,8 @@ impl Simulation {
         };
         self.depth.set(self.depth.get() - 1);
         self.checks.borrow_mut().prepares = false;
-        self.checks.borrow_mut().end_order();
+        let written = self.checks.borrow_mut().end_order();
+        let faults = faults::count();
         *self.reclaimer.borrow_mut() = Some(reclaimer);
         self.machine.borrow_mut().show(false);
         let is_ending = self.is_ending.get();
@@ -538,6 +540,12 @@ impl Simulation {
                 let _daemon = faults::daemon();
                 life.daemon.collect_outcomes();
                 self.note_saved(&life.daemon);
+                // In another hour, earlier writes may count no more.
+                let (hour, count) = counted(&life.daemon);
+                if hour == began.0 && count < began.1 + written && faults::count() == faults {
+                    let counts = count - began.1;
+                    self.fail(format!("{written} bytes were written to swap, and {counts} are counted"));
+                }
             }
         });
         self.settle();
@@ -695,6 +703,13 @@ impl Simulation {
         self.is_dead.set(true);
         panic::resume_unwind(Box::new(Killed));
     }
+}
+
+/// The hour, and what the daemon has counted against write budgets of a day.
+fn counted(daemon: &Daemon) -> (u64, u64) {
+    let all = Bytes::mib(1 << 30);
+    let budget = Some(Budget { bytes: all, hours: 24 });
+    (daemon.host.hour(), (all - daemon.mind.state.writes.left(daemon.host.hour(), budget)).0)
 }
 
 /// Writes of omr to the model machine of the calling thread.

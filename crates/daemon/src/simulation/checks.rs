@@ -126,9 +126,12 @@ impl Checks {
         self.stalled = None;
     }
 
-    pub fn end_order(&mut self) {
+    /// Returns the bytes that were written to a swap disk.
+    pub fn end_order(&mut self) -> u64 {
         (self.sweep, self.hint) = (None, None);
-        self.unsaved += std::mem::take(&mut self.of_sweep);
+        let written = std::mem::take(&mut self.of_sweep);
+        self.unsaved += written;
+        written
     }
 
     /// The disk has the daemon's books.
