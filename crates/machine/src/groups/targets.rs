@@ -196,15 +196,15 @@ mod tests {
         assert_eq!(below(&tree, Some("fore"), false), []);
         // A child that is protected or keeps something also keeps the group above it from being reclaimed.
         set(&root, "top/a", "memory.low", "4194304\n");
-        let rules = "[[group]]\nmatch = 'top/b'\nkeep = '2M'";
+        let rules = "[[group]]\nmatch = 'top/b'\nkeep = '3M'";
         let tree = scan(&root, rules);
         assert_eq!(
             below(&tree, Some("top"), false),
-            [("top/b".into(), mib(12), mib(10), None), ("top/a".into(), mib(10), mib(6), None)]
+            [("top/b".into(), mib(12), mib(9), None), ("top/a".into(), mib(10), mib(6), None)]
         );
         assert_eq!(
             below(&tree, Some("top"), true),
-            [("top/a".into(), mib(10), mib(10), None), ("top/b".into(), mib(12), mib(10), None)]
+            [("top/a".into(), mib(10), mib(10), None), ("top/b".into(), mib(12), mib(9), None)]
         );
     }
 
@@ -276,6 +276,9 @@ mod tests {
         set(&root, "top/a", "memory.min", "0\n");
         set(&root, "top", "memory.low", "max\n");
         assert_eq!(gain(false), Err(because("memory.min or memory.low of a group above it")));
+        set(&root, "top/a", "memory.low", "nonsense");
+        assert!(gain(false).expect_err("unknown").ends_with("neither a number of bytes nor \"max\""));
+        set(&root, "top/a", "memory.low", "0\n");
         // Just enough to be worth a write is left.
         set(&root, "top", "memory.low", &(Bytes::mib(9) - SMALLEST).0.to_string());
         assert_eq!(gain(false), Ok(SMALLEST));

@@ -396,6 +396,8 @@ mod tests {
         // Nine groups are not background. All of it without the one job takes two files.
         let terms: Vec<(GroupId, bool)> = cpu.non_background.ids().collect();
         assert_eq!(terms, [(node(&tree, "mixed").id, true), (node(&tree, "mixed/job").id, false)]);
+        write_times(&root, &[("mixed", 907), ("mixed/job", 103)]);
+        assert_eq!(cpu.non_background.sample(), Some(Duration::from_millis(4)));
         let terms: Vec<(GroupId, bool)> = cpu.background.ids().collect();
         assert_eq!(terms, [(node(&tree, "mixed/job").id, true)]);
     }
