@@ -85,3 +85,54 @@ impl Session<'_> {
 pub fn cancelled(flag: &Flag) -> Option<End> {
     flag.is_set().then(|| if flag.timed_out() { End::Timeout } else { End::Stopped })
 }
+
+#[cfg(test)]
+mod tests {
+    use omr_actuate::DryRun;
+    use omr_testkit::FakeRoot;
+
+    use super::*;
+
+    #[test]
+    fn the_progress_of_a_part_is_added_to_that_of_the_parts_before_it() {
+        let root = FakeRoot::new();
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let (cancel, mut seen) = (Flag::default(), Vec::new());
+        let mut session = Session {
+            host: Host { kernel: &kernel, root: root.path() },
+            actuator: &mut DryRun,
+            journal: None,
+            cancel: &cancel,
+            progress: &mut |now| seen.push((now.freed, now.hinted, now.swapped_out)),
+        };
+        let amounts = |freed, hinted, swapped_out| Progress {
+            freed: Bytes(freed),
+            hinted: Bytes(hinted),
+            swapped_out: Bytes(swapped_out),
+        };
+        let result = session.run_part(amounts(10, 20, 30), |part| {
+            (part.progress)(amounts(1, 2, 3));
+            part.cancelled()
+        });
+        assert_eq!(result, None);
+        // What the machine wrote to swap is counted as a whole already.
+        assert_eq!(seen, [(Bytes(11), Bytes(22), Bytes(3))]);
+    }
+
+    #[test]
+    fn a_run_that_was_held_is_cancelled_before_its_next_write() {
+        let root = FakeRoot::new();
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let cancel = Flag::default();
+        let session = Session {
+            host: Host { kernel: &kernel, root: root.path() },
+            actuator: &mut DryRun,
+            journal: None,
+            cancel: &cancel,
+            progress: &mut |_| {},
+        };
+        assert_eq!((session.cancelled(), session.cancelled_after_hold()), (None, None));
+        cancel.set();
+        assert_eq!((session.cancelled(), session.cancelled_after_hold()), (Some(End::Stopped), Some(End::Stopped)));
+    }
+}

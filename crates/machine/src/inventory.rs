@@ -61,3 +61,43 @@ pub fn apply_statements(
     }
     tree.set_statements(kernel, classifier, all)
 }
+
+#[cfg(test)]
+mod tests {
+    use omr_policy::Class;
+    use omr_policy::rank::ProcessId;
+    use omr_testkit::FakeRoot;
+    use omr_units::Bytes;
+
+    use super::*;
+    use crate::fixture::{add_group, add_process, kernel, node};
+
+    #[test]
+    fn a_process_in_the_foreground_takes_its_group_with_it_and_one_in_the_background_does_not() {
+        let root = FakeRoot::new().proc("sys/kernel/random/boot_id", "one\n");
+        for (pid, group) in [(101, "fore"), (102, "back"), (103, "ended")] {
+            add_group(&root, group, Bytes::mib(1));
+            add_process(&root, pid, "program", group);
+        }
+        let path = omr_base::paths::statements(root.path());
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        let mut statements = StatementStore::load(&path, "one").expect("statements");
+        for (id, word) in [
+            (ProcessId { pid: 101, start: 1101 }, Presence::Foreground),
+            (ProcessId { pid: 102, start: 1102 }, Presence::Background),
+            // Another process has this number now.
+            (ProcessId { pid: 103, start: 7 }, Presence::Foreground),
+            (ProcessId { pid: 104, start: 7 }, Presence::Foreground),
+        ] {
+            statements.set_process(id, Some(word)).expect("saved");
+        }
+        let loaded = Loaded::built_in();
+        let (tree, read) = read_groups(&kernel(&root), root.path(), &loaded, false).expect("groups");
+        assert_eq!(read.processes(), statements.processes());
+        let class = |path: &str| tree.assignment(node(&tree, path)).map(|assignment| assignment.class);
+        assert_eq!(
+            ["fore", "back", "ended"].map(class),
+            [Some(Class::Foreground), Some(Class::Background), Some(Class::Background)]
+        );
+    }
+}

@@ -417,6 +417,7 @@ fn room(tree: &Tree, index: usize) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::{TestClock, add_group, add_process, classifier, kernel, node, scan, set};
     use crate::groups::class::Classifier;
     use crate::groups::xattrs::Attributes;
     use omr_config::{process_rules, rules};
@@ -484,5 +485,184 @@ mod tests {
         }
         // The group was made after the last scan.
         assert_eq!(ProcessAssignment::of(None, Some(&away), back).class, Protected);
+    }
+
+    #[test]
+    fn a_number_is_a_process_and_everything_else_a_group() {
+        let named = |text: &str| pid(Path::new(text)).map(|pid| pid.map_err(|err| err.to_string()));
+        assert_eq!(named("4242"), Some(Ok(4242)));
+        for group in ["./7", "7a", "", "-1", "user.slice"] {
+            assert_eq!(named(group), None, "{group:?}");
+        }
+        let error = "there is no process 99999999999; a group of that name is ./99999999999";
+        assert_eq!(named("99999999999"), Some(Err(error.into())));
+    }
+
+    /// A browser and an editor in one group, a job in another, and a kernel thread.
+    fn machine() -> FakeRoot {
+        let root = FakeRoot::new();
+        add_group(&root, "app.scope", Bytes::mib(8));
+        add_group(&root, "jobs", Bytes::mib(4));
+        add_process(&root, 101, "browser", "app.scope");
+        add_process(&root, 102, "editor", "app.scope");
+        add_process(&root, 103, "job", "jobs");
+        root.write("proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 0 0 0 1\n");
+        root.write("proc/2/status", "Name:\tkthreadd\n");
+        root
+    }
+
+    fn pids(found: &[ProcessSample]) -> Vec<u32> {
+        let mut pids: Vec<u32> = found.iter().map(|sample| sample.process.id.pid).collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    fn no_statements(root: &FakeRoot) -> StatementStore {
+        StatementStore::load(&root.resolve("statements.json"), "boot").expect("statements")
+    }
+
+    const EDITOR: &str = "[[process]]\nexe = '/usr/bin/editor'\nclass = 'background'";
+
+    #[test]
+    fn all_processes_are_those_with_memory_and_the_relevant_ones_have_a_rule_or_a_statement() {
+        let root = machine();
+        let (kernel, tree, mut statements) = (kernel(&root), scan(&root, ""), no_statements(&root));
+        let mut finder = Finder::new(&process_rules(EDITOR));
+        let find = |finder: &mut Finder, statements: &StatementStore, wanted| {
+            pids(&finder.find(&kernel, &tree, statements, wanted).expect("processes"))
+        };
+        assert_eq!(find(&mut finder, &statements, Wanted::All), [101, 102, 103]);
+        assert_eq!(find(&mut finder, &statements, Wanted::Relevant), [102]);
+        let mut without_rules = Finder::new(&[]);
+        assert!(!without_rules.may_find_any(&statements) && finder.may_find_any(&statements));
+        assert_eq!(find(&mut without_rules, &statements, Wanted::Relevant), [0; 0]);
+        let job = ProcessId { pid: 103, start: 1103 };
+        statements.set_process(job, Some(Presence::Background)).expect("saved");
+        assert!(without_rules.may_find_any(&statements));
+        assert_eq!(find(&mut without_rules, &statements, Wanted::Relevant), [103]);
+        assert_eq!(find(&mut finder, &statements, Wanted::Relevant), [102, 103]);
+    }
+
+    #[test]
+    fn a_statement_about_a_group_makes_its_processes_relevant() {
+        let root = machine();
+        set(&root, "app.scope", "cgroup.procs", "101\n102\n");
+        set(&root, "jobs", "cgroup.procs", "103\n");
+        let (kernel, classifier) = (kernel(&root), classifier(""));
+        let (mut tree, mut statements) = (scan(&root, ""), no_statements(&root));
+        let id = node(&tree, "app.scope").id;
+        statements.set_group(id, Some(Presence::Background)).expect("saved");
+        crate::inventory::apply_statements(&kernel, &classifier, &mut tree, &statements).expect("applied");
+        let mut finder = Finder::new(&[]);
+        assert!(finder.may_find_any(&statements));
+        let found = finder.find(&kernel, &tree, &statements, Wanted::Relevant).expect("processes");
+        assert_eq!(pids(&found), [101, 102]);
+        assert!(found.iter().all(|sample| sample.process.stated && sample.process.class == Class::Background));
+        // The group has gone since the scan.
+        root.remove("sys/fs/cgroup/app.scope");
+        assert_eq!(pids(&finder.find(&kernel, &tree, &statements, Wanted::Relevant).expect("processes")), [0; 0]);
+    }
+
+    #[test]
+    fn a_process_is_compared_with_the_rules_again_after_half_a_minute() {
+        let root = machine();
+        let (clock, tree, statements) = (TestClock::default(), scan(&root, ""), no_statements(&root));
+        let kernel = clock.kernel(&root);
+        let mut finder = Finder::new(&process_rules(EDITOR));
+        let mut find = || pids(&finder.find(&kernel, &tree, &statements, Wanted::Relevant).expect("processes"));
+        let run = |pid: u32, program: &str| {
+            root.remove(format!("proc/{pid}/exe"));
+            add_process(&root, pid, program, "app.scope");
+        };
+        assert_eq!(find(), [102]);
+        // Both run another program now. Their identity is the same.
+        run(102, "browser");
+        run(101, "editor");
+        clock.pass(RULE_LIFETIME - Duration::from_nanos(1));
+        assert_eq!(find(), [102]);
+        clock.pass(Duration::from_nanos(1));
+        assert_eq!(find(), [101]);
+        // A new process of the same number is compared at once.
+        run(101, "browser");
+        root.write("proc/101/stat", "101 (b) S 1 1 1 0 -1 4194304 0 0 0 0 11 12 0 0 20 0 1 0 7777 0 390 1\n");
+        assert_eq!(find(), [0; 0]);
+    }
+
+    #[test]
+    fn a_rule_matches_when_each_of_its_keys_does() {
+        let root = machine();
+        let (kernel, tree, statements) = (kernel(&root), scan(&root, ""), no_statements(&root));
+        let process = Process::open(&kernel, 101).expect("a process");
+        let class = |keys: &str, class: &str| {
+            let rules = process_rules(&format!("[[process]]\n{keys}\nclass = '{class}'"));
+            classify(&rules, &tree, &statements, &process)
+        };
+        let all = "exe = '/usr/bin/*'\nuid = 1000\ngroup = 'app.scope'\ncommand = '*quiet'\noom_score_adj = '100..300'";
+        assert!(class(all, "background").may_hint);
+        assert_eq!(class(all, "protected").class, Class::Protected);
+        for (one, other) in [
+            ("/usr/bin/*", "/opt/*"),
+            ("1000", "1001"),
+            ("app.scope", "jobs"),
+            ("*quiet", "*loud"),
+            ("100..300", "201..300"),
+        ] {
+            let changed = class(&all.replace(one, other), "protected");
+            assert_eq!((changed.class, changed.may_hint), (Class::Background, false), "{other}");
+        }
+        // What cannot be read matches a rule for more care, and none for less.
+        root.remove("proc/101/oom_score_adj");
+        assert!(!class(all, "background").may_hint);
+        assert_eq!(class(all, "protected").class, Class::Protected);
+        assert_eq!(class(&all.replace("1000", "1001"), "protected").class, Class::Background);
+    }
+
+    #[test]
+    fn the_last_of_several_rules_counts_and_omr_itself_is_always_protected() {
+        let root = machine();
+        let own = std::process::id();
+        add_process(&root, own, "omr", "app.scope");
+        let (kernel, tree, statements) = (kernel(&root), scan(&root, ""), no_statements(&root));
+        let rules = process_rules(
+            "[[process]]\nexe = '/usr/bin/*'\nclass = 'protected'\n[[process]]\nexe = '/usr/bin/**'\nclass = 'background'",
+        );
+        let of = |pid: u32| {
+            let process = Process::open(&kernel, pid).expect("a process");
+            classify(&rules, &tree, &statements, &process)
+        };
+        assert_eq!((of(101).class, of(101).may_hint), (Class::Background, true));
+        assert_eq!((of(own).class, of(own).origin), (Class::Protected, Origin::Vital));
+    }
+
+    #[test]
+    fn memory_is_charged_to_the_next_group_with_a_controller_and_has_the_room_that_it_leaves() {
+        let root = machine();
+        root.write("sys/fs/cgroup/jobs/one/cgroup.procs", "");
+        root.write("sys/fs/cgroup/bare/cgroup.procs", "");
+        add_process(&root, 104, "nested", "jobs/one");
+        add_process(&root, 105, "bare", "bare");
+        add_process(&root, 106, "new", "made/after/the/scan");
+        set(&root, "app.scope", "memory.low", "2097152\n");
+        let rules = "[[group]]\nmatch = 'jobs'\nkeep = '1M'\n[[group]]\nmatch = 'app.scope'\nkeep = '1M'";
+        let (kernel, tree, statements) = (kernel(&root), scan(&root, rules), no_statements(&root));
+        let found = Finder::new(&[]).find(&kernel, &tree, &statements, Wanted::All).expect("processes");
+        let of = |pid: u32| {
+            let sample = found.iter().find(|sample| sample.process.id.pid == pid).expect("found");
+            (sample.account.as_deref().and_then(Path::to_str), sample.process.room)
+        };
+        // Of 8 MiB, 2 are protected and 1 is kept: protection counts first.
+        assert_eq!(of(101), (Some("app.scope"), Some(Bytes::mib(6))));
+        assert_eq!(of(103), (Some("jobs"), Some(Bytes::mib(3))));
+        assert_eq!(of(104), (Some("jobs"), Some(Bytes::mib(3))));
+        assert_eq!(of(105), (None, Some(Bytes::MAX)));
+        assert_eq!(of(106), (None, None));
+        let sample = found.iter().find(|sample| sample.process.id.pid == 101).expect("found");
+        let process = &sample.process;
+        assert_eq!((sample.name.as_str(), sample.resident), ("browser", Some(Bytes::mib(2))));
+        assert_eq!((process.anon, process.swapped), (Some(Bytes::mib(1)), Some(Bytes::kib(512))));
+        assert_eq!((process.oom_score_adj, process.cpu), (Some(200), Some(Duration::from_millis(230))));
+        // A group that is unknown is protected.
+        let new = found.iter().find(|sample| sample.process.id.pid == 106).expect("found");
+        assert_eq!((new.process.class, &new.origin), (Class::Protected, &Origin::Unknown));
     }
 }

@@ -75,3 +75,81 @@ pub fn file(kernel: &Kernel, root: &Path, rate: Bytes) -> Option<(PathBuf, Vec<u
 pub fn is_disk_only(kernel: &Kernel) -> bool {
     swap::read(kernel).is_ok_and(|devices| !devices.is_empty() && devices.iter().all(|device| device.kind.is_disk()))
 }
+
+#[cfg(test)]
+mod tests {
+    use omr_policy::End;
+    use omr_testkit::FakeRoot;
+    use omr_units::Monotonic;
+
+    use super::*;
+
+    /// A job of two seconds.
+    fn job(swapped_out: Bytes, freed: Bytes) -> Report {
+        Report {
+            asked: freed,
+            freed,
+            freed_anon: freed,
+            freed_file: Bytes::ZERO,
+            swapped_out,
+            demoted: Bytes::ZERO,
+            writes: 1,
+            longest_write: Duration::ZERO,
+            last_write_end: Monotonic(0),
+            cpu: Duration::ZERO,
+            wall: Duration::from_secs(2),
+            end: End::Complete,
+            error: None,
+            size: Bytes::ZERO,
+            refaults: None,
+        }
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_jobs_that_wrote_to_the_disk() {
+        let rate = |jobs: &[(Bytes, Bytes)]| {
+            let mut measured = Measured::default();
+            for (swapped_out, freed) in jobs {
+                measured.add(&job(*swapped_out, *freed));
+            }
+            measured.rate()
+        };
+        let mib = Bytes::mib;
+        assert_eq!(rate(&[]), None);
+        assert_eq!(rate(&[(mib(15), mib(15))]), None, "the cache of the disk takes as much");
+        assert_eq!(rate(&[(mib(16), mib(16))]), Some(mib(8)));
+        assert_eq!(rate(&[(mib(10), mib(10)), (mib(30), mib(40))]), Some(mib(10)));
+        // A job that freed page cache without a write says nothing about the disk.
+        assert_eq!(rate(&[(mib(16), mib(16)), (mib(20), mib(42)), (Bytes::kib(1023), Bytes::ZERO)]), Some(mib(8)));
+        assert_eq!(rate(&[(mib(16), mib(16)), (mib(24), mib(48))]), Some(mib(10)), "half of it is enough");
+    }
+
+    #[test]
+    fn a_rate_is_kept_for_the_device_of_the_image() {
+        let root = FakeRoot::new()
+            .proc("swaps", "Filename Type Size Used Priority\n/dev/vda2 partition 4096 0 10\n")
+            .sys("power/state", "disk\n")
+            .sys("power/disk", "[platform]\n")
+            .sys("power/resume", "254:2\n")
+            .sys("class/block/vda2/dev", "254:2\n");
+        let kernel = Kernel::open(root.path()).expect("a root");
+        std::fs::create_dir_all(paths::state_dir(root.path())).expect("made");
+        let saved = |device: &str| load(root.path(), Path::new(device));
+        assert_eq!(saved("/dev/vda2"), None);
+        keep(&kernel, root.path(), Bytes::mib(7));
+        assert_eq!((saved("/dev/vda2"), saved("/dev/vda3")), (Some(Bytes::mib(7)), None));
+        keep(&kernel, root.path(), Bytes::ZERO);
+        assert_eq!(saved("/dev/vda2"), None);
+        // A machine that cannot hibernate keeps none.
+        root.write("sys/power/disk", "[disabled]\n");
+        assert_eq!(file(&kernel, root.path(), Bytes::mib(7)), None);
+        assert!(is_disk_only(&kernel));
+        root.write(
+            "proc/swaps",
+            "Filename Type Size Used Priority\n/dev/zram0 partition 4096 0 10\n/dev/vda2 partition 4096 0 1\n",
+        );
+        assert!(!is_disk_only(&kernel));
+        root.write("proc/swaps", "Filename Type Size Used Priority\n");
+        assert!(!is_disk_only(&kernel));
+    }
+}

@@ -52,7 +52,7 @@ pub fn forecast(kernel: &Kernel) -> Option<Forecast> {
 }
 
 /// The swap that the image goes to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// The swap device.
     #[serde(flatten)]
@@ -257,6 +257,9 @@ pub fn check_room(forecast: &Forecast, place: &Place) -> Result<(), Obstacle> {
 
 #[cfg(test)]
 mod tests {
+    use omr_policy::forecast::Leaving;
+    use omr_testkit::FakeRoot;
+
     use super::*;
 
     #[test]
@@ -266,5 +269,123 @@ mod tests {
         assert!(!may_be_on(Some(other), disk));
         // btrfs, and a file that cannot be read.
         assert!(may_be_on(Some(DeviceNumber { major: 0, minor: 37 }), disk) && may_be_on(None, disk));
+    }
+
+    const SWAPS: &str = "Filename Type Size Used Priority\n\
+        /dev/zram0 partition 8192 4096 100\n\
+        /dev/vda2 partition 4096 1024 10\n\
+        /dev/vdb1 partition 2048 0 5\n\
+        /swap.img file 6144 0 1\n";
+
+    /// A machine that can hibernate, with swap on two partitions, zram and a file.
+    fn machine() -> FakeRoot {
+        FakeRoot::new()
+            .proc("swaps", SWAPS)
+            .sys("power/state", "freeze mem disk\n")
+            .sys("power/disk", "[platform] shutdown\n")
+            .sys("power/resume", "254:2\n")
+            .sys("power/resume_offset", "0\n")
+            .sys("class/block/vda2/dev", "254:2\n")
+            .sys("class/block/vdb1/dev", "254:17\n")
+    }
+
+    fn placed(root: &FakeRoot) -> Result<Place, Obstacle> {
+        place(&Kernel::open(root.path()).expect("a root"), root.path())
+    }
+
+    #[test]
+    fn the_image_goes_to_the_swap_on_the_resume_device() {
+        let root = machine();
+        let found = placed(&root).expect("a place");
+        assert_eq!((found.name().as_str(), found.chosen_by_systemd), ("/dev/vda2", false));
+        assert_eq!(found.device.free(), Bytes::kib(3072));
+        assert_eq!((found.free_before, found.free_in_all), (Bytes::kib(4096), Bytes::kib(4096 + 3072 + 2048 + 6144)));
+        // All but zram and 1 MiB of this device may stay in use: what is free elsewhere must not be filled.
+        assert_eq!(found.floor(Bytes::mib(2)), Bytes::kib(3072 + 2048 + 6144 - 1024));
+        root.write("sys/power/resume", "254:17\n");
+        assert_eq!(placed(&root).expect("a place").name(), "/dev/vdb1");
+        root.write("sys/power/resume", "8:1\n");
+        // The file system of a file that cannot be found may be on any device, and then the offset counts.
+        assert_eq!(placed(&root), Err(Obstacle::NoOffset("/swap.img".into())));
+        root.write("sys/power/resume_offset", "34816\n");
+        assert_eq!(placed(&root).expect("a place").name(), "/swap.img");
+        root.write("proc/swaps", SWAPS.replace("/swap.img file 6144 0 1\n", ""));
+        assert_eq!(placed(&root), Err(Obstacle::NotSwap(DeviceNumber { major: 8, minor: 1 })));
+    }
+
+    #[test]
+    fn a_place_is_read_again_while_its_swap_is_on() {
+        let root = machine();
+        let found = placed(&root).expect("a place");
+        let again = || found.again(&Kernel::open(root.path()).expect("a root"));
+        assert_eq!(again().as_ref(), Some(&found));
+        root.write("proc/swaps", SWAPS.replace("4096 1024 10", "4096 2048 10"));
+        assert_eq!(again().map(|place| place.device.free()), Some(Bytes::kib(2048)));
+        root.write("proc/swaps", SWAPS.replace("vda2", "vda3"));
+        assert_eq!(again(), None);
+    }
+
+    #[test]
+    fn without_a_resume_device_systemd_takes_the_swap_of_the_highest_priority() {
+        let root = machine();
+        root.write("sys/power/resume", "0:0\n");
+        assert_eq!(placed(&root), Err(Obstacle::NoDevice));
+        root.write("sys/firmware/efi/efivars/any", "");
+        assert_eq!(placed(&root), Err(Obstacle::NoDevice), "systemd does not run");
+        root.write("run/systemd/system/any", "");
+        let found = placed(&root).expect("a place");
+        assert_eq!((found.name().as_str(), found.chosen_by_systemd), ("/dev/vda2", true));
+    }
+
+    #[test]
+    fn each_obstacle_has_its_name() {
+        let root = machine();
+        root.write("proc/swaps", "Filename Type Size Used Priority\n");
+        assert_eq!(placed(&root), Err(Obstacle::NoSwap));
+        root.write("proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 8192 0 100\n");
+        assert_eq!(placed(&root), Err(Obstacle::ZramOnly));
+        root.write("sys/power/disk", "[disabled]\n");
+        assert_eq!(placed(&root), Err(Obstacle::Disabled));
+        root.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+        assert!(matches!(placed(&root), Err(Obstacle::Lockdown(_))));
+        root.remove("sys/power");
+        assert_eq!(placed(&root), Err(Obstacle::NotBuilt));
+    }
+
+    #[test]
+    fn swap_is_too_small_if_half_of_what_must_be_saved_does_not_fit() {
+        // 3 MiB are free on the device, and 4 MiB on zram before it.
+        let place = placed(&machine()).expect("a place");
+        let forecast = Forecast {
+            image: Bytes::ZERO,
+            in_use: Bytes::mib(10),
+            fast: Bytes::ZERO,
+            largest: Bytes::MAX,
+            must_stay: Bytes::mib(1),
+            could_leave: Leaving::default(),
+            per_cpu: Bytes::ZERO,
+            zram: Bytes::ZERO,
+            zswap: Bytes::ZERO,
+        };
+        let check = |forecast: Forecast| check_room(&forecast, &place);
+        let too_small = |kib| Err(Obstacle::TooSmall { least: Bytes::kib(kib), free: Bytes::mib(3) });
+        assert_eq!(check(forecast), too_small(5120));
+        assert_eq!(check(Forecast { in_use: Bytes::mib(6), ..forecast }), Ok(()));
+        assert_eq!(check(Forecast { per_cpu: Bytes::mib(4), ..forecast }), Ok(()));
+        // What leaves without swap, or to zram, needs no room there; what leaves to the device itself does.
+        let leaves = |anon, clean_file| Leaving {
+            anon: Bytes::mib(anon),
+            clean_file: Bytes::mib(clean_file),
+            ..Leaving::default()
+        };
+        assert_eq!(check(Forecast { could_leave: leaves(0, 4), ..forecast }), Ok(()));
+        assert_eq!(check(Forecast { could_leave: leaves(0, 3), ..forecast }), too_small(3584));
+        assert_eq!(check(Forecast { could_leave: leaves(9, 0), ..forecast }), Ok(()), "4 of 9 MiB go to zram");
+        assert_eq!(check(Forecast { could_leave: leaves(3, 0), ..forecast }), too_small(3584));
+        // What must stay is in the image in any case.
+        assert_eq!(
+            check(Forecast { could_leave: leaves(0, 9), must_stay: Bytes::mib(8), ..forecast }),
+            too_small(4096)
+        );
     }
 }

@@ -76,3 +76,55 @@ fn set(kernel: &Kernel, actuator: &mut dyn Actuator, size: Bytes) -> Result<()> 
         _ => bail!("image_size could not be set to {}", size.0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use omr_actuate::Live;
+    use omr_testkit::FakeRoot;
+
+    use super::*;
+
+    /// A machine whose `image_size` is 300, and a note that it was 100 before it was set to 300.
+    fn raised(boot: &str) -> FakeRoot {
+        let root = FakeRoot::new().proc("sys/kernel/random/boot_id", "this\n").sys("power/image_size", "300\n");
+        root.write(note(), format!(r#"{{"boot":"{boot}","before":100,"raised":300}}"#));
+        root
+    }
+
+    fn note() -> std::path::PathBuf {
+        paths::image_size(&paths::state_dir(Path::new("/")))
+    }
+
+    fn restored(root: &FakeRoot) -> Option<Bytes> {
+        restore(&Kernel::open(root.path()).expect("a root"), root.path(), &mut Live).expect("restored")
+    }
+
+    #[test]
+    fn the_old_size_is_restored_once() {
+        let root = raised("this");
+        assert_eq!(restored(&root), Some(Bytes(100)));
+        assert!(root.read("sys/power/image_size").starts_with("100") && !root.resolve(note()).exists());
+        assert_eq!(restored(&root), None);
+    }
+
+    #[test]
+    fn a_size_of_another_boot_or_of_another_program_stays() {
+        let root = raised("another");
+        assert_eq!((restored(&root), root.resolve(note()).exists()), (None, false));
+        assert_eq!(root.read("sys/power/image_size"), "300\n");
+        let root = raised("this");
+        root.write("sys/power/image_size", "200\n");
+        assert_eq!((restored(&root), root.resolve(note()).exists()), (None, false));
+        assert_eq!(root.read("sys/power/image_size"), "200\n");
+    }
+
+    #[test]
+    fn a_note_is_kept_until_the_size_is_restored() {
+        let root = raised("this");
+        let mut refuses = crate::stand_in::Writes(|_: &str| Outcome::Denied);
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let err = restore(&kernel, root.path(), &mut refuses).expect_err("denied");
+        assert_eq!(err.to_string(), "image_size could not be set to 100: permission denied; run as root");
+        assert!(root.resolve(note()).exists());
+    }
+}

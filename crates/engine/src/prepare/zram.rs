@@ -460,4 +460,82 @@ mod tests {
         assert_eq!(bytes_written(Bytes::mib(100), Duration::from_millis(2500)), Bytes::mib(250));
         assert_eq!(bytes_written(Bytes::MAX, Duration::MAX), Bytes::MAX);
     }
+
+    /// A machine with a group that has 6 MiB of memory and 3 MiB in swap, and one that has no swap.
+    fn with_groups() -> FakeRoot {
+        let root = FakeRoot::new();
+        for (path, current, swapped) in [("a", 6, 3), ("b", 2, 0)] {
+            let mib = |mib: u64| (mib << 20).to_string();
+            for (file, text) in [
+                ("memory.current", mib(current)),
+                ("memory.swap.current", mib(swapped)),
+                ("memory.stat", format!("anon {}\nfile {}\nshmem 0\n", mib(current - 1), mib(1))),
+                ("memory.min", "0".into()),
+                ("memory.low", "0".into()),
+                ("memory.high", "max".into()),
+                ("memory.max", "max".into()),
+            ] {
+                root.write(format!("sys/fs/cgroup/{path}/{file}"), text + "\n");
+            }
+        }
+        root
+    }
+
+    fn sums(root: &FakeRoot) -> Result<[Bytes; 3], PathBuf> {
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let (tree, _) = read_groups(&kernel, root.path(), &Loaded::built_in(), true).expect("groups");
+        let mut inputs = Inputs::default();
+        let sum = sum_groups(&kernel, &tree, &mut inputs).expect("readable");
+        sum.map(|()| [inputs.anon, inputs.cache, inputs.movable])
+    }
+
+    #[test]
+    fn what_groups_can_lose_is_their_memory_and_their_swap_beyond_what_is_kept() {
+        let root = with_groups();
+        assert_eq!(sums(&root), Ok([Bytes::mib(5 + 1), Bytes::mib(1 + 1), Bytes::mib(3)]));
+        // Protection covers the whole group, and also what would come back.
+        root.write("sys/fs/cgroup/a/memory.low", "max\n");
+        assert_eq!(sums(&root), Ok([Bytes::mib(1), Bytes::mib(1), Bytes::ZERO]));
+        root.write("sys/fs/cgroup/a/memory.low", (4u64 << 20).to_string());
+        assert_eq!(sums(&root), Ok([Bytes::mib(2 + 1), Bytes::mib(1 + 1), Bytes::mib(3)]));
+    }
+
+    #[test]
+    fn a_group_whose_swap_does_not_fit_under_its_limit_keeps_zram_on() {
+        let root = with_groups();
+        let fits = |file: &str, mib: u64, less: u64| {
+            root.write(format!("sys/fs/cgroup/a/{file}"), ((mib << 20) - less).to_string());
+            let fits = sums(&root).map(|_| ());
+            root.write(format!("sys/fs/cgroup/a/{file}"), "max\n");
+            fits
+        };
+        for file in ["memory.high", "memory.max"] {
+            assert_eq!(fits(file, 9, 0), Ok(()));
+            assert_eq!(fits(file, 9, 4096), Err("a".into()));
+        }
+        // A group without swap gets nothing back, whatever its limit is.
+        root.write("sys/fs/cgroup/b/memory.max", (2u64 << 20).to_string());
+        assert!(sums(&root).is_ok());
+    }
+
+    #[test]
+    fn zram_that_is_filled_before_the_image_is_switched_off_and_other_zram_is_not() {
+        let root = FakeRoot::new();
+        root.write(
+            "proc/swaps",
+            format!(
+                "{HEAD}/dev/vda2 partition 9 0 5\n/dev/vdb partition 9 0 9\n/dev/zram0 partition 9 0 6\n\
+                 /dev/zram1 partition 9 0 5\n/dev/zram2 partition 9 0 4\n"
+            ),
+        );
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let device = swap::read(&kernel).expect("swap").remove(0);
+        let place = Place { device, chosen_by_systemd: false, free_before: Bytes::ZERO, free_in_all: Bytes::ZERO };
+        let paths: Vec<_> = before(&kernel, &place).into_iter().map(|device| device.path).collect();
+        assert_eq!(paths, [Path::new("/dev/zram0"), Path::new("/dev/zram1")]);
+        let words = |keep| describe(keep, &place);
+        assert_eq!(words(StaysOn::Time), "/dev/vda2 is too slow for its content in this time");
+        let room = StaysOn::Room { needed: Bytes::mib(9), free: Bytes::mib(7) };
+        assert!(words(room).ends_with("9.00 MiB on /dev/vda2, which has 7.00 MiB free"), "{}", words(room));
+    }
 }

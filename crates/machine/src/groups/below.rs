@@ -106,4 +106,25 @@ mod tests {
         let _root = root.group("top/low", &[("memory.low", "much")]);
         assert!(protected("top").is_err());
     }
+
+    #[test]
+    fn a_walk_finds_the_groups_with_a_memory_controller_by_their_paths() {
+        let mut root = FakeRoot::new();
+        for group in ["top", "top/a", "top/a/b", "beside"] {
+            root = root.group(group, &[("memory.stat", "anon 0\n")]);
+        }
+        root = root.group("top/bare/below", &[("cgroup.procs", "")]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let paths = |top: &str| {
+            let group = Group::open(kernel.cgroup().expect("cgroups"), Path::new(top)).expect("a group");
+            let found = groups_below(&group).expect("groups");
+            assert!(found.iter().any(|(id, path)| *id == group.id() && path == Path::new(top)));
+            let mut paths: Vec<_> = found.into_iter().map(|(_, path)| path.display().to_string()).collect();
+            paths.sort();
+            paths
+        };
+        assert_eq!(paths("top"), ["top", "top/a", "top/a/b"]);
+        assert_eq!(paths("top/a"), ["top/a", "top/a/b"]);
+        assert_eq!(paths(""), ["", "beside", "top", "top/a", "top/a/b"]);
+    }
 }

@@ -528,6 +528,7 @@ mod tests {
     use std::os::unix::fs::chown;
     use std::time::Instant;
 
+    use crate::fixture::{TestClock, add_group, classifier, kernel, node, scan, set};
     use omr_testkit::FakeRoot;
     use rustix::fs::{XattrFlags, fsetxattr};
 
@@ -577,5 +578,158 @@ mod tests {
         );
         // The control: beside the group nothing has changed.
         assert_eq!(class(&tree, "user@1000.service/other"), Some(Class::Background));
+    }
+
+    /// What a sweep may take from the groups of a tree, by path.
+    fn unprotected(tree: &Tree) -> Vec<(String, Option<Bytes>, bool)> {
+        let row = |(index, node): (usize, &Node)| {
+            (tree.path_at(index).display().to_string(), node.unprotected, node.subtree_reclaimable)
+        };
+        let mut rows: Vec<_> = tree.nodes().iter().enumerate().skip(1).map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    #[test]
+    fn protection_of_a_group_counts_for_the_groups_below_it() {
+        let root = FakeRoot::new();
+        for (path, mib) in [("top", 10), ("top/a", 6), ("top/b", 4), ("free", 3), ("odd", 2)] {
+            add_group(&root, path, Bytes::mib(mib));
+        }
+        set(&root, "top", "memory.low", "5242880\n");
+        set(&root, "top/b", "memory.min", "3145728\n");
+        set(&root, "odd", "memory.low", "nonsense");
+        let tree = scan(&root, "");
+        assert_eq!(
+            unprotected(&tree),
+            [
+                ("free".into(), Some(Bytes::MAX), true),
+                ("odd".into(), None, true),
+                ("top".into(), Some(Bytes::mib(5)), false),
+                ("top/a".into(), Some(Bytes::mib(5)), true),
+                ("top/b".into(), Some(Bytes::mib(1)), true),
+            ]
+        );
+        set(&root, "free", "memory.min", "max\n");
+        assert_eq!(scan(&root, "").find(Path::new("free")).expect("a node").unprotected, Some(Bytes::ZERO));
+    }
+
+    #[test]
+    fn a_group_is_reclaimed_as_a_whole_only_if_nothing_below_it_is_spared() {
+        let root = FakeRoot::new();
+        for (path, mib) in [("top", 10), ("top/a", 6)] {
+            add_group(&root, path, Bytes::mib(mib));
+        }
+        let whole = |rules: &str| node(&scan(&root, rules), "top").subtree_reclaimable;
+        let rule = |path: &str, keys: &str| format!("[[group]]\nmatch = '{path}'\n{keys}\n");
+        assert!(whole(""));
+        assert!(!whole(&rule("top/a", "class = 'foreground'")));
+        assert!(!whole(&rule("top/a", "keep = '1M'")));
+        assert!(!whole(&rule("top/a", "older_than = '1h'")), "younger memory would leave with the group above");
+        assert!(whole(&(rule("top", "older_than = '1h'") + &rule("top/a", "older_than = '1h'"))));
+        assert!(whole(&(rule("top", "older_than = '2h'") + &rule("top/a", "older_than = '1h'"))));
+        assert!(!whole(&(rule("top", "older_than = '1h'") + &rule("top/a", "older_than = '2h'"))));
+        set(&root, "top/a", "memory.current", "nonsense");
+        assert!(!whole(""), "a group that cannot be read is not known to be background");
+    }
+
+    #[test]
+    fn memory_is_read_on_request_and_its_parts_are_those_of_the_kernel() {
+        let root = FakeRoot::new();
+        add_group(&root, "a", Bytes::mib(4));
+        set(&root, "a", "memory.stat", "anon 2097152\nfile 1048576\nshmem 524288\nswapcached 4096\n");
+        let tree = scan(&root, "");
+        let group = tree.groups(MinAge::Any).next().expect("a group");
+        assert_eq!(group.swap_backed, Some(Bytes::kib(2048 + 512 + 4)));
+        assert_eq!(group.page_cache, Some(Bytes::kib(1024 - 512 - 4)));
+        let mut tree = Tree::default();
+        tree.scan(&kernel(&root), &classifier(""), false).expect("a scan");
+        let group = tree.groups(MinAge::Any).next().expect("a group");
+        assert_eq!((group.current, group.swap_backed, group.page_cache), (Some(Bytes::mib(4)), None, None));
+    }
+
+    #[test]
+    fn an_age_is_fixed_or_learned_or_any() {
+        let root = FakeRoot::new();
+        add_group(&root, "a", Bytes::mib(4));
+        let age = |rules: &str, without_rule| {
+            let cold_only = scan(&root, rules).groups(without_rule).next().expect("a group").cold_only;
+            cold_only.map(|cold_only| (cold_only.min_age, cold_only.learned))
+        };
+        let hour = Duration::from_secs(3600);
+        let rule = "[[group]]\nmatch = 'a'\nolder_than = '1h'";
+        assert_eq!(age("", MinAge::Any), None);
+        assert_eq!(age("", MinAge::Learned), Some((Step::MOST.age(), true)));
+        assert_eq!(age("", MinAge::Time(hour * 2)), Some((hour * 2, false)));
+        assert_eq!(age(rule, MinAge::Learned), Some((hour, false)));
+    }
+
+    #[test]
+    fn limits_are_read_again_after_half_a_minute_and_six_scans() {
+        let root = FakeRoot::new();
+        add_group(&root, "a", Bytes::mib(4));
+        let (clock, classifier) = (TestClock::default(), classifier(""));
+        let (kernel, mut tree) = (clock.kernel(&root), Tree::default());
+        let mut unprotected = |scans: u32| {
+            for _ in 0..scans {
+                tree.scan(&kernel, &classifier, false).expect("a scan");
+            }
+            node(&tree, "a").unprotected
+        };
+        assert_eq!(unprotected(1), Some(Bytes::MAX));
+        set(&root, "a", "memory.low", "1048576\n");
+        assert_eq!(unprotected(20), Some(Bytes::MAX), "no time has passed");
+        clock.pass(FULL_SCAN_AFTER);
+        assert_eq!(unprotected(1), Some(Bytes::mib(3)));
+        set(&root, "a", "memory.low", "2097152\n");
+        clock.pass(FULL_SCAN_AFTER * 10);
+        assert_eq!(unprotected(FULL_SCAN_EVERY - 1), Some(Bytes::mib(3)), "too few scans");
+        assert_eq!(unprotected(1), Some(Bytes::mib(2)));
+    }
+
+    #[test]
+    fn a_group_that_was_renamed_is_classified_again_and_one_that_is_gone_is_forgotten() {
+        let root = FakeRoot::new();
+        add_group(&root, "a", Bytes::mib(4));
+        let (kernel, classifier) = (kernel(&root), classifier("[[group]]\nmatch = 'b'\nclass = 'protected'"));
+        let mut tree = Tree::default();
+        tree.scan(&kernel, &classifier, false).expect("a scan");
+        let id = node(&tree, "a").id;
+        assert_eq!((class(&tree, "a"), tree.path(id)), (Some(Class::Background), Some("a".into())));
+        std::fs::rename(root.resolve("sys/fs/cgroup/a"), root.resolve("sys/fs/cgroup/b")).expect("renamed");
+        tree.scan(&kernel, &classifier, false).expect("a scan");
+        assert_eq!((class(&tree, "b"), tree.path(id)), (Some(Class::Protected), Some("b".into())));
+        assert!(tree.is_complete() && tree.known.len() == 2);
+        root.remove("sys/fs/cgroup/b");
+        tree.scan(&kernel, &classifier, false).expect("a scan");
+        assert_eq!((tree.nodes().len(), tree.known.len(), tree.path(id)), (1, 1, None));
+    }
+
+    #[test]
+    fn only_groups_whose_statement_changed_are_reassigned() {
+        let root = FakeRoot::new();
+        for path in ["a", "a/below", "b"] {
+            add_group(&root, path, Bytes::mib(1));
+        }
+        let (kernel, classifier, mut tree) = (kernel(&root), classifier(""), scan(&root, ""));
+        let ids = ["a", "a/below", "b"].map(|path| node(&tree, path).id);
+        let foreground = (Presence::Foreground, None);
+        let mut state = |statements: &[GroupId]| {
+            let all = statements.iter().map(|id| (*id, foreground)).collect();
+            let mut changed = tree.set_statements(&kernel, &classifier, all).expect("changes");
+            changed.sort_by_key(|id| ids.iter().position(|one| one == id));
+            (changed, ["a", "a/below", "b"].map(|path| class(&tree, path) == Some(Class::Foreground)))
+        };
+        assert_eq!(state(&ids[..1]), (ids[..2].to_vec(), [true, true, false]));
+        assert_eq!(state(&ids[..1]), (vec![], [true, true, false]));
+        assert_eq!(state(&ids[2..]), (ids.to_vec(), [false, false, true]));
+        assert_eq!(state(&[]), (ids[2..].to_vec(), [false; 3]));
+    }
+
+    #[test]
+    fn the_first_groups_of_a_user_are_watched_and_those_of_root_are_not() {
+        let most = WATCHED_OF_A_USER;
+        assert!(may_watch(1000, 7, None) && !may_watch(0, 7, None) && !may_watch(0, 7, Some(7)));
+        assert!(may_watch(1000, 7 + most - 1, Some(7)) && !may_watch(1000, 7 + most, Some(7)));
     }
 }

@@ -278,6 +278,7 @@ mod tests {
     use omr_testkit::FakeRoot;
 
     use super::*;
+    use crate::fixture::{kernel, node, scan};
     use crate::groups::class::Classifier;
 
     const USERS: &str = "sys/fs/cgroup/user@1000.service";
@@ -328,5 +329,89 @@ mod tests {
         // The user's background is not told from the rest any more, and all of it is foreground.
         assert_eq!(times, [0, 1800, 1803]);
         assert!(files < 10, "{files}");
+    }
+
+    /// A machine with this CPU time of each group in milliseconds.
+    fn write_times(root: &FakeRoot, times: &[(&str, u64)]) {
+        for (path, time) in times {
+            root.write(format!("sys/fs/cgroup/{path}/cpu.stat"), format!("usage_usec {}\n", time * 1000));
+        }
+    }
+
+    const CLASSES: &str = "[[group]]\nmatch = 'back'\nclass = 'background'\n\
+        [[group]]\nmatch = 'fore'\nclass = 'foreground'\n\
+        [[group]]\nmatch = 'mixed/job'\nclass = 'background'\n";
+
+    #[test]
+    fn work_counts_for_its_class_and_the_own_work_of_omr_for_none() {
+        let root = FakeRoot::new();
+        let groups = ["back", "fore", "other", "mixed/job", "mixed/rest", "omr"];
+        write_times(&root, &groups.map(|path| (path, 100)));
+        let (kernel, tree, mut cpu) = (kernel(&root), scan(&root, CLASSES), CpuByClass::default());
+        let own = node(&tree, "omr").id;
+        let sums = |cpu: &mut CpuByClass| {
+            [&mut cpu.background, &mut cpu.foreground, &mut cpu.non_background]
+                .map(|sum| sum.sample().map(|time| time.as_millis()))
+        };
+        cpu.update(&kernel, &tree, &[own]).expect("files");
+        assert_eq!(sums(&mut cpu), [Some(0); 3], "the first reading was made when the files were opened");
+        let times = [101, 102, 104, 108, 116, 132];
+        write_times(&root, &groups.iter().copied().zip(times).collect::<Vec<_>>());
+        assert_eq!(sums(&mut cpu), [Some(1 + 8), Some(2), Some(2 + 4 + 16)]);
+        // The list of groups changes, and the files that stay open keep their last reading.
+        write_times(&root, &[("back", 111), ("new", 50)]);
+        let tree = scan(&root, CLASSES);
+        cpu.update(&kernel, &tree, &[own]).expect("files");
+        assert_eq!(sums(&mut cpu), [Some(10), Some(0), Some(0)]);
+        write_times(&root, &[("new", 57)]);
+        assert_eq!(sums(&mut cpu), [Some(0), Some(0), Some(7)]);
+        // A group that is gone used no time; a file that cannot be read makes the sum unknown.
+        root.remove("sys/fs/cgroup/fore");
+        root.write("sys/fs/cgroup/back/cpu.stat", "nonsense");
+        assert_eq!(sums(&mut cpu), [None, Some(0), Some(0)]);
+    }
+
+    #[test]
+    fn a_group_that_was_replaced_since_the_scan_is_not_opened() {
+        let root = FakeRoot::new();
+        write_times(&root, &[("back", 100), ("fore", 100)]);
+        let (kernel, tree, mut cpu) = (kernel(&root), scan(&root, CLASSES), CpuByClass::default());
+        std::fs::rename(root.resolve("sys/fs/cgroup/back"), root.resolve("sys/fs/cgroup/moved")).expect("renamed");
+        write_times(&root, &[("back", 0)]);
+        cpu.update(&kernel, &tree, &[]).expect("files");
+        write_times(&root, &[("back", 500), ("moved", 900)]);
+        assert_eq!(cpu.background.sample(), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_fewest_files_that_tell_the_time_of_a_side_are_read() {
+        let root = FakeRoot::new();
+        let names: Vec<String> = (0..9).map(|number| format!("mixed/{number}")).collect();
+        for name in &names {
+            write_times(&root, &[(name, 100)]);
+        }
+        write_times(&root, &[("mixed", 900), ("mixed/job", 100)]);
+        let (tree, mut cpu) = (scan(&root, CLASSES), CpuByClass::default());
+        cpu.update(&kernel(&root), &tree, &[]).expect("files");
+        // Nine groups are not background. All of it without the one job takes two files.
+        let terms: Vec<(GroupId, bool)> = cpu.non_background.ids().collect();
+        assert_eq!(terms, [(node(&tree, "mixed").id, true), (node(&tree, "mixed/job").id, false)]);
+        write_times(&root, &[("mixed", 907), ("mixed/job", 103)]);
+        assert_eq!(cpu.non_background.sample(), Some(Duration::from_millis(4)));
+        let terms: Vec<(GroupId, bool)> = cpu.background.ids().collect();
+        assert_eq!(terms, [(node(&tree, "mixed/job").id, true)]);
+    }
+
+    #[test]
+    fn a_sum_for_which_too_few_files_may_be_open_is_unknown_until_they_are_fewer() {
+        let root = FakeRoot::new();
+        write_times(&root, &[("back", 100)]);
+        let (kernel, tree, mut cpu) = (kernel(&root), scan(&root, CLASSES), CpuByClass::default());
+        cpu.update(&kernel, &tree, &[]).expect("files");
+        assert_eq!(cpu.background.sample(), Some(Duration::ZERO));
+        cpu.background.close(5000, 1000);
+        assert_eq!(cpu.background.sample(), None);
+        cpu.update(&kernel, &tree, &[]).expect("files");
+        assert_eq!(cpu.background.sample(), Some(Duration::ZERO));
     }
 }

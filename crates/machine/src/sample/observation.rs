@@ -225,7 +225,7 @@ mod tests {
         let before = snapshot(10, [ticks(0, 0), ticks(0, 0)]);
         let mut now = snapshot(11, [ticks(0, 100), ticks(0, 100)]);
         // Two clocks that are read one after the other differ a little.
-        now.asleep = Duration::from_millis(900);
+        now.asleep = ASLEEP;
         assert!(!between(&before, &now, false).slept);
         now.asleep = Duration::from_secs(3600);
         assert!(between(&before, &now, false).slept);

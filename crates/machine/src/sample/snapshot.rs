@@ -80,9 +80,7 @@ impl From<SwapSpace> for omr_policy::Swap {
 /// there is swap on a disk.
 pub fn read_hibernates(kernel: &Kernel, swap: Option<SwapSpace>) -> bool {
     let hibernation = Hibernation::read(kernel);
-    hibernation.is_available()
-        && hibernation.resume.is_some_and(|device| !device.is_none())
-        && swap.is_some_and(|swap| swap.on_disk)
+    hibernation.is_available() && hibernation.resume.is_some() && swap.is_some_and(|swap| swap.on_disk)
 }
 
 impl Snapshot {
@@ -108,6 +106,8 @@ impl Snapshot {
 mod tests {
     use std::fs;
 
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
 
     #[test]
@@ -127,5 +127,39 @@ mod tests {
         assert_eq!(free_outside_image(&format!("{disk}/dev/zram0 partition 8192 2048 100\n")), Bytes::ZERO);
         assert_eq!(free_outside_image("/dev/zram0 partition 8192 2048 5\n"), Bytes::ZERO);
         assert_eq!(free_outside_image(disk), Bytes::ZERO);
+    }
+
+    #[test]
+    fn a_machine_hibernates_with_a_resume_device_and_swap_on_a_disk() {
+        let root = FakeRoot::new().sys("power/state", "freeze mem disk\n").sys("power/disk", "[platform] shutdown\n");
+        let on_disk =
+            Some(SwapSpace { total: Bytes::mib(1), free: Bytes::ZERO, on_disk: true, free_outside_image: Bytes::ZERO });
+        let in_memory = on_disk.map(|swap| SwapSpace { on_disk: false, ..swap });
+        let hibernates = |resume: &str, swap| {
+            root.write("sys/power/resume", resume);
+            read_hibernates(&Kernel::open(root.path()).expect("a root"), swap)
+        };
+        assert!(hibernates("254:16\n", on_disk));
+        assert!(!hibernates("254:16\n", in_memory) && !hibernates("254:16\n", None));
+        assert!(!hibernates("0:0\n", on_disk));
+        root.write("sys/power/disk", "[disabled]\n");
+        assert!(!hibernates("254:16\n", on_disk));
+    }
+
+    #[test]
+    fn a_snapshot_holds_what_could_be_read_and_nothing_else() {
+        let root = FakeRoot::captured(Release::V6_12);
+        let read = || {
+            let kernel = Kernel::open(root.path()).expect("a root");
+            Snapshot::read(&kernel, &mut CpuByClass::default(), true, &mut Vec::new())
+        };
+        let all = read();
+        assert!(all.hibernates && all.at.0 > 0 && all.wall > Duration::ZERO);
+        assert!(all.stat.is_some() && all.memory.is_some() && all.swap.is_some());
+        assert_eq!(all.stall.map(|time| time.is_some()), [true; 3]);
+        root.remove("proc/meminfo");
+        root.remove("proc/pressure/io");
+        let some = read();
+        assert_eq!((some.memory, some.stall.map(|time| time.is_some())), (None, [true, false, true]));
     }
 }
