@@ -163,7 +163,10 @@ class HibernateSeed(Benchmark):
                 run = runs.run(name, partial(self.measure, case, runs.raw / f"{name}.console.txt"))
                 results[case].append(run)
                 progress(f"{self.name}: {case}: hibernate {run['hibernate_s']:.1f} s, resume {run['resume_s']:.1f} s")
-        return self.publish(runs, metrics(results, self.mem, self.idle), lambda directory: draw(results, directory, self.guest()))
+        # What the goals ask for cannot be reached in the seed's 60 s.
+        goals = GOALS.get(self.mem, {}) if self.protocol == "finished" else {}
+        found = metrics(results, goals, self.idle)
+        return self.publish(runs, found, lambda directory: draw(results, directory, self.guest()))
 
     def guest(self) -> dict[str, Any]:
         return {
@@ -363,7 +366,7 @@ def come_back(guest: Guest, case: Case, foreground: Process) -> WorkingSet:
     }
 
 
-def metrics(results: Results, mem_mib: int, idle: float = 60) -> dict[str, Metric]:
+def metrics(results: Results, goals: dict[tuple[str, str], int], idle: float = 60) -> dict[str, Metric]:
     """The figures of the benchmark. A ratio compares the runs of one pair."""
     found: dict[str, Metric] = {}
 
@@ -382,7 +385,7 @@ def metrics(results: Results, mem_mib: int, idle: float = 60) -> dict[str, Metri
         )
         for what in ("hibernate", "resume"):
             ours = case.workload == "seed" and case.arm == "on"
-            goal = GOALS.get(mem_mib, {}).get((what, case.size)) if ours else None
+            goal = goals.get((what, case.size)) if ours else None
             before, after = SEED[what, case.size]
             found[f"{what}_speedup_{suffix}"] = Metric(
                 ratios(values(off, what), values(case, what)),
@@ -397,10 +400,10 @@ def metrics(results: Results, mem_mib: int, idle: float = 60) -> dict[str, Metri
                 # The best that a machine without the load does, whatever its image_size.
                 over = ratios(values(on, what), values(unloaded, what))
                 found[f"{what}_over_unloaded_{size}"] = Metric(over, "ratio", OVER_UNLOADED)
-                for arm, name, goal in (("seed", "seed_way", "<= 1"), ("by-hand", "by_hand", None)):
+                for arm, name, most in (("seed", "seed_way", "<= 1"), ("by-hand", "by_hand", None)):
                     if (other := Case("seed", size, arm)) in results:
                         over = ratios(values(on, what), values(other, what))
-                        found[f"{what}_over_{name}_{size}"] = Metric(over, "ratio", goal)
+                        found[f"{what}_over_{name}_{size}"] = Metric(over, "ratio", most)
     for arm in ("on", "seed", "by-hand"):
         runs = [run for case in results if case.arm == arm for run in results[case] if "left_in_memory" in run]
         if runs:

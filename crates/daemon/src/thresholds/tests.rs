@@ -376,5 +376,6 @@ fn no_file_makes_it_panic() {
         learning.thresholds.save(WALL);
         assert!(read(&file).is_ok_and(|groups| groups.len() <= MOST));
     });
-    assert!(loaded.get() > 1, "the control");
+    // A slow machine tries few changes, and may find none that leaves a group.
+    assert!(loaded.get() > 0, "the control: the file as it was written");
 }
