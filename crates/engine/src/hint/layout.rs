@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::str::FromStr;
 
 use omr_kernel::maps::{Layout, Mapping};
@@ -23,18 +24,18 @@ impl LayoutId {
         // Another process may get the pid, and a copy of a process has the same mappings.
         (process.stat().pid, process.stat().starttime).hash(&mut hasher);
         for mapping in layout.mappings() {
-            let parts = match within {
-                Some(within) => within.within(&mapping.range),
-                None => Ranges::from_iter([mapping.range.clone()]),
-            };
-            parts.as_slice().iter().for_each(|part| hash_part(mapping, part.start, part.end, &mut hasher));
+            let mut add = |part: &Range<u64>| hash_part(mapping, part, &mut hasher);
+            match within {
+                Some(within) => within.within(&mapping.range).as_slice().iter().for_each(add),
+                None => add(&mapping.range),
+            }
         }
         LayoutId(hasher.finish())
     }
 }
 
-fn hash_part(mapping: &Mapping, start: u64, end: u64, hasher: &mut DefaultHasher) {
-    (start, end, mapping.shared).hash(hasher);
+fn hash_part(mapping: &Mapping, part: &Range<u64>, hasher: &mut DefaultHasher) {
+    (part.start, part.end, mapping.shared).hash(hasher);
     std::mem::discriminant(&mapping.backing).hash(hasher);
     let place = mapping.file.map(|file| (file.device, file.inode, file.offset.wrapping_sub(mapping.range.start)));
     place.hash(hasher);
