@@ -150,6 +150,8 @@ struct Simulation {
     is_dead: Cell<bool>,
     /// The machine has lost its power, and boots next.
     is_off: Cell<bool>,
+    /// A daemon that did not start could not read its state, and may have written it anew.
+    has_lost: Cell<bool>,
     end: Nanos,
     traces: bool,
 }
@@ -211,6 +213,7 @@ pub fn run(seed: u64, hours: u64) -> Result<Summary, String> {
         reclaimer: RefCell::new(None),
         depth: Cell::new(0),
         is_ending: Cell::new(false),
+        has_lost: Cell::new(false),
         is_dead: Cell::new(false),
         is_off: Cell::new(false),
         end: HOUR + hours * HOUR,
@@ -328,7 +331,9 @@ impl Simulation {
         let before = faults::count();
         faults::take_lost_state();
         faults::hasten();
-        let (life, memory) = match self.start() {
+        let started = self.start();
+        self.has_lost.set(self.has_lost.get() | faults::take_lost_state());
+        let (life, memory) = match started {
             Ok(started) => started,
             // systemd starts it again.
             Err(err) => {
@@ -343,7 +348,7 @@ impl Simulation {
                 return;
             }
         };
-        let has_lost = faults::take_lost_state();
+        let has_lost = self.has_lost.take();
         if has_lost {
             self.checks.borrow_mut().lost_state();
         }
