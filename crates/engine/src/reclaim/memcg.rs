@@ -39,6 +39,8 @@ struct Gauge<'a> {
     group: &'a Group,
     /// Some swap is on a disk.
     on_disk: bool,
+    /// The amount of the last write, until its effect has been read.
+    unread: Bytes,
     buffer: Vec<u8>,
 }
 
@@ -60,15 +62,14 @@ impl FileReclaimer<'_, '_> {
             return Ok(End::Complete);
         }
         let on_disk = SwapSpace::read(kernel).is_none_or(|swap| swap.on_disk);
-        let mut gauge = Gauge { kernel, group, on_disk, buffer };
+        let mut gauge = Gauge { kernel, group, on_disk, unread: Bytes::ZERO, buffer };
         let mut pace = Pace::new(job.clone());
         let first = gauge.read()?;
         let ended = self.writes(&mut gauge, &job, &mut pace, first, report);
         report.freed = pace.freed();
         // The group may have ended during the last write.
-        if let Ok(moved) = gauge.read_moved() {
-            report.note_moved(first.moved, moved, page);
-        }
+        let moved = gauge.read_moved();
+        report.note_last_moved(first.moved, moved, page, gauge.unread);
         let (end, last) = ended?;
         report.size = last.current;
         let swap_side =
@@ -116,6 +117,7 @@ impl FileReclaimer<'_, '_> {
                         (false, true) => Some(Swappiness::ANON_FIRST),
                         (false, false) => None,
                     };
+                    gauge.unread = if file_only { Bytes::ZERO } else { bytes };
                     let (outcome, took) = step.ask(self.session.actuator, bytes, swappiness)?;
                     report.add_write(took);
                     match outcome {
@@ -149,7 +151,9 @@ impl Gauge<'_> {
             true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
             false => Bytes::ZERO,
         };
-        Ok(Readings { current, swapcached, moved: self.read_moved()? })
+        let moved = self.read_moved()?;
+        self.unread = Bytes::ZERO;
+        Ok(Readings { current, swapcached, moved })
     }
 
     fn read_moved(&mut self) -> Result<Moved> {

@@ -95,6 +95,16 @@ impl Report {
         self.demoted = (now.demoted - first.demoted).bytes(page);
     }
 
+    /// Notes the pages that were moved, at the end of the run. `unread`: the amount of a last write
+    /// after which nothing could be read. If the counter is still unreadable, all of it counts as
+    /// written to swap: the write budget must not grow because of an error.
+    pub(super) fn note_last_moved(&mut self, first: Moved, now: Result<Moved>, page: PageSize, unread: Bytes) {
+        match now {
+            Ok(now) => self.note_moved(first, now, page),
+            Err(_) => self.swapped_out += unread,
+        }
+    }
+
     /// Adds the result of paging out a part of one of the group's processes.
     pub(super) fn add_hinted(&mut self, hinted: &hint::Report) {
         self.freed += hinted.freed;
@@ -129,4 +139,25 @@ pub(super) fn run_job(
     report.wall = clock::read_monotonic().since(began);
     report.cpu = clock::read_thread_cpu().saturating_sub(cpu);
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn a_last_write_whose_effect_nobody_can_read_counts_as_written_to_swap() {
+        let moved = |pages| Moved { to_swap: Pages(pages), demoted: Pages(0) };
+        let page = PageSize::new(4096).expect("a power of two");
+        let mut report =
+            Report::nothing(&Job::new(&omr_policy::Config::default().sweep, Bytes::MAX), End::Failed, None);
+        report.note_moved(moved(1000), moved(1256), page);
+        report.note_last_moved(moved(1000), Ok(moved(1256)), page, Bytes::mib(2));
+        assert_eq!(report.swapped_out, Bytes::mib(1));
+        let unreadable = || -> Result<Moved> { bail!("out of descriptors") };
+        report.note_last_moved(moved(1000), unreadable(), page, Bytes::mib(2));
+        assert_eq!(report.swapped_out, Bytes::mib(3));
+    }
 }

@@ -19,6 +19,8 @@ pub(super) struct Gauge<'a> {
     pub above: Vec<Group>,
     pub on_disk: bool,
     pub swap_floor: Bytes,
+    /// The amount of the last eviction, until its effect has been read.
+    pub unread: Bytes,
     pub buffer: Vec<u8>,
 }
 
@@ -44,14 +46,16 @@ impl Gauge<'_> {
             true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
             false => Bytes::ZERO,
         };
-        Ok(Readings {
+        let readings = Readings {
             at: clock::read_monotonic(),
             current,
             swapcached,
             writeback: if *on_disk { known(memory.writeback, "Writeback")? } else { Bytes::ZERO },
             swap_free: known(memory.swap_free, "SwapFree")?.min(allowed),
             moved: self.read_moved()?,
-        })
+        };
+        self.unread = Bytes::ZERO;
+        Ok(readings)
     }
 
     pub fn read_moved(&mut self) -> Result<Moved> {

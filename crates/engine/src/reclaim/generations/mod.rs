@@ -122,7 +122,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
         }
         let above = with_swap_limit(kernel, group)?;
         let (on_disk, swap_floor, write_time) = (swap.on_disk, job.swap_floor, job.write_time);
-        let mut gauge = Gauge { kernel, group, above, on_disk, swap_floor, buffer };
+        let mut gauge = Gauge { kernel, group, above, on_disk, swap_floor, unread: Bytes::ZERO, buffer };
         let pace = Pace::new(job);
         let mut lists = Vec::new();
         self.reader.read_group(kernel, group, &mut lists)?;
@@ -152,9 +152,8 @@ impl<'s, 'a> Evictor<'s, 'a> {
         let Run { mut gauge, pace, mut lists, last, .. } = run;
         report.freed = pace.freed();
         // The group may have ended during the last command.
-        if let Ok(moved) = gauge.read_moved() {
-            report.note_moved(first.moved, moved, page);
-        }
+        let moved = gauge.read_moved();
+        report.note_last_moved(first.moved, moved, page, gauge.unread);
         let end = ended?;
         report.size = last.current;
         // By its own lists: in memory.stat swap cache is a part of "file" or is not, depending on
@@ -232,6 +231,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
         let amount = Pages(pages(bytes, page).0.min(most.0).max(1));
         let time = if run.gauge.on_disk { run.disk.time(amount).min(run.write_time) } else { run.write_time };
         let actuator = &mut *self.session.actuator;
+        run.gauge.unread = amount.bytes(page);
         let began = clock::read_monotonic();
         let outcome =
             run.alarm.limit(time, || omr_actuate::lru_gen::evict(actuator, kernel, list, up_to, order, amount))?;
