@@ -1,5 +1,7 @@
 //! Fake kernels, processes and clocks for unit tests.
 
+mod damon;
+
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
@@ -16,6 +18,8 @@ use omr_kernel::ranges::length;
 use omr_kernel::{Dir, Result};
 use omr_testkit::FakeRoot;
 use omr_units::{Bytes, Monotonic};
+
+pub use self::damon::FakeDamon;
 
 /// The size of a page on the machines that run these tests.
 pub const PAGE: u64 = 4096;
@@ -240,4 +244,11 @@ pub fn set_line(root: &FakeRoot, path: &str, key: &str, value: &str) {
     assert!(text.lines().any(|line| line.starts_with(key)), "{path} has no {key}");
     let line = |line: &str| if line.starts_with(key) { format!("{key} {value}\n") } else { format!("{line}\n") };
     root.write(path, text.lines().map(line).collect::<String>());
+}
+
+/// The file behind a shared mapping of a process has this many pages. Only a root in memory has files
+/// in tmpfs.
+pub fn set_shared_file(root: &FakeRoot, pid: u32, area: &Area<'_>, pages: usize) {
+    let Range { start, end } = area.range();
+    root.write(format!("proc/{pid}/map_files/{start:x}-{end:x}"), vec![1; pages * 4096]);
 }

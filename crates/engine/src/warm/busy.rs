@@ -135,7 +135,7 @@ mod tests {
     fn machine() -> FakeRoot {
         let stalls = "some avg10=0 avg60=0 avg300=0 total=0\n";
         let files = [("cpu.stat", "usage_usec 0\n"), ("memory.pressure", stalls)];
-        FakeRoot::captured(Release::V6_12)
+        FakeRoot::in_memory(Release::V6_12)
             .proc("self/cgroup", "0::/own/inner\n")
             .group("a", &files)
             .group("own", &files)

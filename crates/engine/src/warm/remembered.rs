@@ -182,7 +182,7 @@ mod tests {
 
     /// A machine with a process in each of these groups, with this memory.
     fn machine(groups: &[(&str, &str)]) -> (FakeRoot, Kernel) {
-        let mut root = FakeRoot::captured(Release::V6_12).group("", &[("cgroup.procs", "")]);
+        let mut root = FakeRoot::in_memory(Release::V6_12).group("", &[("cgroup.procs", "")]);
         for (pid, (group, pages)) in (1..).zip(groups) {
             root = root.group(group, &[("memory.current", "0\n")]);
             set_process(&root, pid, group, &[anon(0x10_0000, pages)]);
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_processes_of_a_group_are_its_own_and_those_below_it() {
-        let root = FakeRoot::captured(Release::V6_12)
+        let root = FakeRoot::in_memory(Release::V6_12)
             .group("a.slice", &[("cgroup.procs", "5\n")])
             .group("a.slice/b/c", &[("cgroup.procs", "7\n9\n")])
             .group("d.slice", &[("cgroup.procs", "11\n")]);

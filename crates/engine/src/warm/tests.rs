@@ -9,7 +9,7 @@ use crate::stand_in::{
 /// A machine with swap on a disk that is not busy, and three groups: a foreground group, one
 /// without a rule, and an explicit background group.
 fn machine() -> FakeRoot {
-    let root = FakeRoot::captured(Release::V6_12)
+    let root = FakeRoot::in_memory(Release::V6_12)
         .sys("class/block/vda/inflight", "       0        0\n")
         .group("", &[("cgroup.procs", "")]);
     ["fg", "other", "bg"].into_iter().fold(root, |root, group| {
