@@ -1,6 +1,7 @@
 //! Fake kernels, processes and clocks for unit tests.
 
 mod damon;
+mod reclaim;
 
 use std::fmt;
 use std::fs::File;
@@ -20,6 +21,7 @@ use omr_testkit::FakeRoot;
 use omr_units::{Bytes, Monotonic};
 
 pub use self::damon::FakeDamon;
+pub use self::reclaim::{Reclaims, add_group, set_swap};
 
 /// The size of a page on the machines that run these tests.
 pub const PAGE: u64 = 4096;
