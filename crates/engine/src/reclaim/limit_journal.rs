@@ -355,6 +355,49 @@ mod tests {
     }
 
     #[test]
+    fn the_entry_of_a_group_that_is_gone_or_another_one_is_removed_without_a_write() {
+        for again in [false, true] {
+            let (root, kernel, journal, group) = machine();
+            assert!(journal.add_entry(&group, FILE, Limit::Bytes(Bytes::mib(1))).expect("written"));
+            if again {
+                std::fs::rename(root.resolve("sys/fs/cgroup/app.scope"), root.resolve("sys/fs/cgroup/old"))
+                    .expect("moved");
+                root.write("sys/fs/cgroup/app.scope/memory.high", "max\n");
+            } else {
+                root.remove("sys/fs/cgroup/app.scope");
+            }
+            let mut none = crate::stand_in::Writes(|_: &str| unreachable!("nothing is written"));
+            assert_eq!(journal.restore(&kernel, &mut none).expect("a directory"), 0);
+            assert!(!journal.path(group.id()).exists() && !journal.is_left.load(Relaxed));
+        }
+    }
+
+    #[test]
+    fn an_entry_stays_until_its_limit_is_restored() {
+        let (_root, kernel, journal, group) = machine();
+        assert!(journal.add_entry(&group, FILE, Limit::Max).expect("written"));
+        for outcome in [Outcome::Denied, Outcome::Done] {
+            let mut kernel_side = crate::stand_in::Writes(|data: &str| {
+                assert_eq!(data, "max");
+                outcome
+            });
+            let restored = journal.restore(&kernel, &mut kernel_side).expect("a directory");
+            assert_eq!(
+                (restored, journal.path(group.id()).exists()),
+                match outcome {
+                    Outcome::Done => (1, false),
+                    _ => (0, true),
+                }
+            );
+            assert!(journal.is_left.load(Relaxed));
+        }
+        // An entry that is gone already is no failure.
+        let (_root, _, journal, group) = machine();
+        journal.remove_entry(group.id());
+        assert!(!journal.is_left.load(Relaxed));
+    }
+
+    #[test]
     fn a_limit_that_another_program_has_set_meanwhile_stays() {
         // The kernel keeps whole pages.
         assert_eq!(restored(Some("1048576\n")), ("max".into(), 0), "ours");
