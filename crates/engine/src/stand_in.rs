@@ -248,6 +248,18 @@ pub fn set_line(root: &FakeRoot, path: &str, key: &str, value: &str) {
     root.write(path, text.lines().map(line).collect::<String>());
 }
 
+/// The pages of these addresses that were in memory are in swap now.
+pub fn page_out(root: &FakeRoot, pid: u32, range: &Range<u64>) {
+    let path = root.resolve(format!("proc/{pid}/pagemap"));
+    let pagemap = File::options().read(true).write(true).open(path).expect("a file");
+    for page in range.start / PAGE..range.end / PAGE {
+        let mut entry = [0; 8];
+        if pagemap.read_exact_at(&mut entry, page * 8).is_ok() && u64::from_ne_bytes(entry) >> 63 == 1 {
+            pagemap.write_all_at(&(1u64 << 62).to_ne_bytes(), page * 8).expect("written");
+        }
+    }
+}
+
 /// The file behind a shared mapping of a process has this many pages. Only a root in memory has files
 /// in tmpfs.
 pub fn set_shared_file(root: &FakeRoot, pid: u32, area: &Area<'_>, pages: usize) {
