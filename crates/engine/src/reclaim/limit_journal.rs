@@ -294,6 +294,15 @@ fn restore_after(read_end: &OwnedFd, entry: &Path, mut restore: impl FnMut()) {
 #[derive(Debug)]
 pub struct Guard(#[allow(dead_code, reason = "its purpose is to be closed")] OwnedFd);
 
+#[cfg(test)]
+impl Guard {
+    /// A guard without a helper. A test program has many threads, and does not fork.
+    pub fn of_nobody() -> Self {
+        let (_, write_end) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        Guard(write_end)
+    }
+}
+
 /// Returns the process that wrote this temporary file; `None`: it is no temporary file.
 fn writer(path: &Path) -> Option<u32> {
     let written = path.file_name()?.to_str()?.strip_suffix(".tmp")?;

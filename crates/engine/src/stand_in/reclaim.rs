@@ -107,6 +107,7 @@ impl Actuator for Reclaims<'_> {
         self.lines.push(format!("{} {data}", shown.display()));
         match name {
             "memory.reclaim" | "memory.swap.reclaim" => self.reclaim(&below, data),
+            "kernel/debug/lru_gen" => {}
             name => {
                 // The kernel keeps whole pages, and reclaims down to a limit that is lower.
                 let limit: Limit = data.parse().expect("a limit");
