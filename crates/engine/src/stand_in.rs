@@ -65,6 +65,23 @@ impl<F: FnMut(u32, &[Range<u64>]) -> Outcome + Send> Actuator for Hints<F> {
     }
 }
 
+/// A kernel that passes writes to the first one, and hints to the second.
+pub struct Both<W, H>(pub W, pub H);
+
+impl<W: Actuator, H: Actuator> Actuator for Both<W, H> {
+    fn write(&mut self, dir: &Dir, name: &str, data: &str) -> Result<Outcome> {
+        self.0.write(dir, name, data)
+    }
+
+    fn advise(&mut self, process: &Process, advice: Advice, ranges: &[Range<u64>]) -> Result<AdviseResult> {
+        self.1.advise(process, advice, ranges)
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+}
+
 /// The time since [`stop_clocks`] for the calling thread: it passes only while somebody sleeps.
 /// CPU time is a quarter of it. Dropping it starts the clocks again.
 pub struct StoppedClocks(Arc<Passed>);

@@ -409,6 +409,9 @@ fn take_front(queue: &mut VecDeque<Range<u64>>, bytes: Bytes) -> Ranges {
 }
 
 #[cfg(test)]
+mod paging_tests;
+
+#[cfg(test)]
 mod tests {
     use std::path::Path;
 

@@ -338,6 +338,27 @@ mod tests {
     }
 
     #[test]
+    fn a_forecast_needs_all_counters() {
+        let root = FakeRoot::captured(omr_testkit::Release::V6_12);
+        let forecast = || forecast(&Kernel::open(root.path()).expect("a root"));
+        let known = forecast().expect("a forecast");
+        assert!(
+            known.image > Bytes::ZERO && known.must_stay + known.could_leave.total() == known.in_use - known.per_cpu
+        );
+        let meminfo = root.read("proc/meminfo");
+        for key in
+            ["Active(anon)", "Inactive(anon)", "SwapCached", "Active(file)", "Inactive(file)", "Dirty", "SReclaimable"]
+        {
+            root.write("proc/meminfo", meminfo.replace(&format!("{key}:"), "Other:"));
+            assert_eq!(forecast(), None, "{key}");
+        }
+        root.write("proc/meminfo", meminfo.replace("SwapCached:", "SwapCached: 1 kB\nOther:"));
+        assert!(forecast().is_some_and(|now| now.could_leave.swap_cache == Bytes::kib(1)));
+        root.write("proc/zoneinfo", "");
+        assert_eq!(forecast(), None);
+    }
+
+    #[test]
     fn each_obstacle_has_its_name() {
         let root = machine();
         root.write("proc/swaps", "Filename Type Size Used Priority\n");

@@ -425,6 +425,88 @@ mod tests {
         assert_eq!(restored(&root), (vec![], false));
     }
 
+    /// A kernel with these answers to swapon.
+    struct Answers(Vec<omr_kernel::Result<Outcome>>);
+
+    impl Actuator for Answers {
+        fn write(&mut self, _: &omr_kernel::Dir, _: &str, _: &str) -> omr_kernel::Result<Outcome> {
+            unreachable!("nothing is written")
+        }
+
+        fn advise(
+            &mut self,
+            _: &omr_kernel::process::Process,
+            _: omr_actuate::Advice,
+            _: &[std::ops::Range<u64>],
+        ) -> omr_kernel::Result<omr_actuate::AdviseResult> {
+            unreachable!("nothing is hinted")
+        }
+
+        fn swap(&mut self, _: &Path, _: Switch) -> omr_kernel::Result<Outcome> {
+            self.0.remove(0)
+        }
+
+        fn is_live(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_note_stays_if_a_later_start_could_switch_the_devices_on() {
+        let broken =
+            || Err(omr_kernel::Error::Parse { path: "/dev/zram1".into(), what: "an input or output error".into() });
+        for (answer, says, stays) in [
+            (Ok(Outcome::Done), None, false),
+            (Ok(Outcome::Partial), None, false),
+            (Ok(Outcome::Gone), Some("the device is gone"), false),
+            (Ok(Outcome::Unsupported), Some("it is no longer swap"), false),
+            (Ok(Outcome::Denied), Some("no permission (CAP_SYS_ADMIN, CAP_SYS_PTRACE)"), true),
+            (broken(), Some("an input or output error"), true),
+        ] {
+            let root = machine("this");
+            let kernel = Kernel::open(root.path()).expect("a root");
+            let ran = restore(&kernel, root.path(), |_| bail!("no systemd"), &mut Answers(vec![answer]));
+            match says {
+                None => assert_eq!(ran.expect("restored").as_deref(), Some("/dev/zram0, /dev/zram1")),
+                Some(says) => {
+                    let err = ran.expect_err(says).to_string();
+                    assert!(
+                        err.starts_with("/dev/zram1 is off and could not be switched on again: ") && err.contains(says),
+                        "{err}"
+                    );
+                }
+            }
+            assert_eq!(root.resolve("var/lib/omr/zram.json").exists(), stays, "{says:?}");
+        }
+    }
+
+    #[test]
+    fn devices_that_were_switched_off_are_switched_on_again_at_the_end() {
+        let root = machine("this");
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let off = |root: &FakeRoot| {
+            root.write("proc/swaps", HEAD);
+            let devices = ["/dev/zram0", "/dev/zram1"].map(|path| Device { path: path.into(), priority: 5 }).to_vec();
+            Off {
+                kernel: &kernel,
+                root: Path::new("/nowhere"),
+                start_unit: |_| Ok(()),
+                devices,
+                _guard: Guard::of_nobody(),
+            }
+        };
+        let mut transcript = Transcript::new(DryRun);
+        off(&root).switch_on(&mut transcript).expect("switched on");
+        let devices = ["zram0", "zram1"].map(|name| root.resolve("proc/1/root/dev").join(name));
+        assert_eq!(transcript.lines(), devices.map(|device| (device, "swapon, priority 5".to_owned())));
+        let err =
+            off(&root).switch_on(&mut Answers(vec![Ok(Outcome::Gone), Ok(Outcome::Denied)])).expect_err("both are off");
+        assert!(
+            err.to_string().contains("/dev/zram0 is off") && err.to_string().contains("; /dev/zram1 is off"),
+            "{err}"
+        );
+    }
+
     #[test]
     fn an_entry_of_another_boot_is_ignored() {
         assert_eq!(restored(&machine("another")), (vec![], false));
