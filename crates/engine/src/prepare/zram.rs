@@ -600,6 +600,84 @@ mod tests {
         assert!(sums(&root).is_ok());
     }
 
+    /// A machine with 6 of 64 MiB of zram in use, which take 2 MiB, and a disk with 1 GiB. Its group
+    /// has 24 MiB of anonymous memory and 6 MiB of page cache, and all that is in zram. 100 MiB are
+    /// free.
+    fn with_zram() -> FakeRoot {
+        let root = FakeRoot::in_memory(omr_testkit::Release::V6_12)
+            .proc("sys/kernel/random/boot_id", "this\n")
+            .proc("zoneinfo", "Node 0, zone Normal\n  pages free 25700\n  high 100\n")
+            .sys("block/zram0/mm_stat", "6291456 1000000 2097152 0 0 0 0\n");
+        set_swaps(&root, "/dev/zram0", 100);
+        crate::stand_in::add_group(&root, "a", 24, 6);
+        root.write("sys/fs/cgroup/a/memory.swap.current", (6u64 << 20).to_string());
+        root
+    }
+
+    fn set_swaps(root: &FakeRoot, zram: &str, priority: i32) {
+        let swaps = format!("{zram} partition 65536 6144 {priority}\n/dev/vda2 partition 1048576 0 -9\n");
+        root.write("proc/swaps", format!("{HEAD}{swaps}"));
+    }
+
+    /// The plan for this memory in use, in MiB. `missing`: in MiB; `time`: in milliseconds.
+    fn planned(root: &FakeRoot, in_use: u64, missing: Option<u64>, time: Option<u64>) -> Result<Plan, String> {
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let device = swap::read(&kernel).expect("swap").pop().expect("a disk");
+        let place = Place { device, chosen_by_systemd: false, free_before: Bytes::ZERO, free_in_all: Bytes::ZERO };
+        let forecast = Forecast {
+            image: Bytes::ZERO,
+            in_use: Bytes::mib(in_use),
+            fast: Bytes::ZERO,
+            largest: Bytes::MAX,
+            must_stay: Bytes::ZERO,
+            could_leave: omr_policy::forecast::Leaving::default(),
+            per_cpu: Bytes::mib(1),
+            zram: Bytes::ZERO,
+            zswap: Bytes::ZERO,
+        };
+        let (missing, time) = (missing.map(Bytes::mib), time.map(Duration::from_millis));
+        Plan::new(&kernel, root.path(), &Loaded::built_in(), &place, &forecast, missing, time).expect("readable")
+    }
+
+    #[test]
+    fn zram_is_planned_to_be_off_with_its_devices_and_what_that_frees() {
+        let root = with_zram();
+        let plan = planned(&root, 400, None, None).expect("a plan");
+        assert_eq!(plan.devices, [Device { path: "/dev/zram0".into(), priority: 100 }]);
+        assert_eq!((plan.held, plan.leaves), (Bytes::mib(6), Bytes::mib(2)));
+        // Of 6 MiB one belongs to nobody who may be reclaimed, and comes back for good.
+        root.write("sys/fs/cgroup/a/memory.swap.current", (5u64 << 20).to_string());
+        assert_eq!(planned(&root, 400, None, None).expect("a plan").leaves, Bytes::mib(1));
+    }
+
+    #[test]
+    fn zram_stays_on_for_a_reason_that_is_told() {
+        let root = with_zram();
+        let kept = |in_use, missing, time| planned(&root, in_use, missing, time).expect_err("it stays on");
+        // 6 MiB of page cache leave as well, and 8 of 24 MiB would stay, compressed.
+        assert!(kept(400, Some(6), None).starts_with("the target can be reached with zram on"));
+        planned(&root, 400, Some(7), None).expect("more than would come back");
+        // The CPUs' free pages and the pool are no content; the page cache leaves.
+        planned(&root, 1024 + 1 + 2 - 6 + 6, None, None).expect("all of it fits");
+        assert!(kept(1024 + 1 + 2 - 6 + 6 + 1, None, None).contains("would need 1.00 GiB on /dev/vda2"));
+        // 20 of 30 MiB must be written in half of the time.
+        planned(&root, 400, None, Some(400)).expect("in time");
+        assert!(kept(400, None, Some(380)).starts_with("/dev/vda2 is too slow"));
+        root.write(
+            "var/lib/omr/disk-rate.json",
+            format!(r#"{{"bytes_per_second":{},"device":"/dev/vda2"}}"#, 50 << 20),
+        );
+        assert!(kept(400, None, Some(400)).starts_with("/dev/vda2 is too slow"));
+        root.write("proc/zoneinfo", "Node 0, zone Normal\n  pages free 1800\n  high 100\n");
+        assert_eq!(kept(400, None, None), "its content must fit in memory first: needs 6.75 MiB, 6.64 MiB is free");
+        root.write("sys/fs/cgroup/a/memory.high", (32u64 << 20).to_string());
+        assert!(kept(400, None, None).starts_with("a has more in swap than fits under"));
+        set_swaps(&root, "/dev/zram0", -2);
+        assert!(kept(400, None, None).starts_with("the kernel chose its priority, -2, which cannot be restored"));
+        set_swaps(&root, "/dev/zram0\\040(deleted)", 5);
+        assert_eq!(kept(400, None, None), "its device file was removed");
+    }
+
     #[test]
     fn zram_that_is_filled_before_the_image_is_switched_off_and_other_zram_is_not() {
         let root = FakeRoot::new();

@@ -279,6 +279,13 @@ mod tests {
         add(&mut remembered, &kernel, 1, "a.slice").expect_err("unknown");
         root.remove("proc/9");
         add(&mut remembered, &kernel, 1, "a.slice").expect("remembered");
+    }
+
+    #[test]
+    fn a_limited_number_of_ranges_is_remembered() {
+        let (root, kernel) = machine(&[("a.slice", "p"), ("b.slice", "p")]);
+        let mut remembered = Remembered::default();
+        add(&mut remembered, &kernel, 1, "a.slice").expect("remembered");
         // One range in each 18 pages: they are too far apart to be one.
         set_mappings(&root, 2, &[]);
         let entries: Vec<u64> = [[1 << 63].as_slice(), &[0; 17]].concat().repeat(MOST_RANGES);
