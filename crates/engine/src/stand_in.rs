@@ -117,10 +117,13 @@ impl Drop for StoppedClocks {
     }
 }
 
+/// Changes the machine at this time.
+type Change = Box<dyn Fn(Duration) + Send>;
+
 #[derive(Default)]
 struct Passed {
     time: Mutex<Duration>,
-    change: Mutex<Option<Box<dyn Fn(Duration) + Send>>>,
+    change: Mutex<Option<Change>>,
 }
 
 impl fmt::Debug for Passed {

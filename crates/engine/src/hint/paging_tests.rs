@@ -377,7 +377,7 @@ fn a_page_out_waits_for_the_disk() {
     set_line(&root, "proc/meminfo", "Writeback:", "9000 kB");
     let mut first = None;
     let mut kernel_side = Hints(|pid, ranges: &[Range<u64>]| {
-        first.get_or_insert(clocks.passed());
+        first.get_or_insert_with(|| clocks.passed());
         ranges.iter().for_each(|range| page_out(&root, pid, range));
         Outcome::Done
     });
