@@ -340,6 +340,8 @@ mod tests {
         let backend = Backend::MemoryReclaim { swappiness: true };
         let mut runner = TrialRunner::guarded(session, &group, &config, backend, borrowed, Guard::of_nobody());
         assert_eq!(runner.user_limit(), before);
+        let is_on = aging::require_mglru(&kernel).is_ok();
+        assert_eq!(runner.knows_ages(), is_on);
         let mut last = None;
         let ran = runner.run(plan(), &mut |trial| {
             last = Some(trial.clone());
@@ -480,6 +482,7 @@ mod tests {
     #[test]
     fn a_size_that_cannot_be_reached_is_not_a_limit() {
         let (_clocks, root) = machine();
+        root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
         // Swap is full at 56 MiB.
         set_swap(&root, "zram0", 8);
         set_line(&root, "proc/meminfo", "SwapFree:", "8192 kB");

@@ -521,6 +521,36 @@ mod tests {
     }
 
     #[test]
+    fn ids_are_read_again_when_an_aging_has_taken_long() {
+        for (millis, second) in [(100, "+ 3 0 5 1 1"), (101, "+ 9 0 5 1 1")] {
+            let clocks = stop_clocks();
+            let root = two_groups();
+            let set = |of_b: u64| {
+                let rows = lists(3, 10);
+                let head = format!("memcg     1 /\n node     0\n{rows}memcg     2 /a\n node     0\n{rows}");
+                root.write(FILE, format!("{head}memcg     {of_b} /a/b\n node     0\n{rows}"));
+            };
+            set(3);
+            let kernel = Kernel::open(root.path()).expect("a kernel");
+            let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+            let mut observer = Observer::new(&kernel);
+            observer.add_tree(&top).expect("groups");
+            // During the first aging, the id of the second group changes.
+            let mut commands = Vec::new();
+            let mut kernel_side = Writes(|data: &str| {
+                commands.push(data.to_owned());
+                if commands.len() == 1 {
+                    clocks.pass(Duration::from_millis(millis));
+                    set(9);
+                }
+                Outcome::Done
+            });
+            observer.age_all(&mut kernel_side, &Flag::default()).expect("a pass");
+            assert_eq!(commands[..2], ["+ 2 0 5 1 1", second]);
+        }
+    }
+
+    #[test]
     fn an_aging_that_is_refused_ends_the_pass() {
         let root = two_groups();
         root.write(FILE, format!("memcg     1 /\n node     0\n{0}memcg     2 /a\n node     0\n{0}", lists(3, 10)));

@@ -97,6 +97,34 @@ fn all_memory_of_a_process_is_paged_out_in_calls_of_a_limited_size() {
 }
 
 #[test]
+fn memory_of_a_device_is_found_among_files_without_pages() {
+    let (_clocks, root) = machine("zram0");
+    let file = |at| Area { file: 9, flags: "rd pf", ..anon(at, "--") };
+    let areas = [file(0x1000), file(0x4000), file(0x8000), anon(0x10_0000, "pp")];
+    set_process(&root, 7, "a", &areas);
+    let (first, mut tried) = (0x4000, Vec::new());
+    let mut kernel_side = Hints(|pid, ranges: &[Range<u64>]| {
+        if ranges[0].start == 0x10_0000 {
+            ranges.iter().for_each(|range| page_out(&root, pid, range));
+            return Outcome::Done;
+        }
+        // The kernel says no more than that it refuses the first range of a call.
+        tried.push(ranges.to_vec());
+        if ranges[0].start == first { Outcome::Unsupported } else { Outcome::Partial }
+    });
+    let report = Run::new(&root, Advice::PageOut).with(&mut kernel_side, &Flag::default()).expect("a report");
+    let pages = [0x1000..0x2000, 0x4000..0x5000, 0x8000..0x9000];
+    assert_eq!(tried, [pages.to_vec(), pages[1..].to_vec(), pages[2..].to_vec()], "a page of each");
+    assert_eq!(report.skipped.device_mapped, Bytes(2 * PAGE));
+    // All memory that was to be paged out is in swap.
+    assert_eq!((report.end, report.resident_after), (End::Complete, Some(Bytes::ZERO)));
+    set_process(&root, 7, "a", &areas);
+    let mut ended = Hints(|_, _: &[Range<u64>]| Outcome::Gone);
+    let report = Run::new(&root, Advice::PageOut).with(&mut ended, &Flag::default()).expect("a report");
+    assert_eq!((report.end, report.skipped.device_mapped), (End::Gone, Bytes::ZERO));
+}
+
+#[test]
 fn no_more_than_the_amount_and_the_gain_is_paged_out() {
     let (_clocks, root) = machine("zram0");
     let half = Run { amount: Amount::Bytes(Bytes::mib(2)), ..Run::new(&root, Advice::PageOut) };

@@ -607,6 +607,26 @@ mod tests {
     }
 
     #[test]
+    fn swap_for_an_image_stays_free_while_memory_leaves() {
+        let root = machine("vda2");
+        root.write("sys/power/image_size", "0\n");
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let goal = Goal::hibernate(&kernel, root.path(), Target::Smallest).expect("a goal");
+        let forecast = image::forecast(&kernel).expect("a forecast");
+        // What is left in use must fit on the only device.
+        let left = forecast.in_use - forecast.per_cpu;
+        assert_eq!(goal.swap_floor(&kernel, &loaded(), Bytes::mib(10)), left - Bytes::mib(10));
+        let mut config = loaded();
+        assert_eq!(free(1).swap_floor(&kernel, &config, Bytes::mib(10)), Bytes::ZERO);
+        config.policy.guard.swap_floor = Amount::Bytes(Bytes::mib(1000));
+        for goal in [&goal, &free(1), &Goal::All] {
+            assert_eq!(goal.swap_floor(&kernel, &config, Bytes::mib(500)), Bytes::mib(1000), "the user wants more");
+        }
+        root.write("proc/zoneinfo", "");
+        assert_eq!(goal.swap_floor(&kernel, &config, Bytes::mib(10)), Bytes::MAX, "unknown is no permission");
+    }
+
+    #[test]
     fn a_machine_that_cannot_hibernate_has_no_goal() {
         let root = machine("vda2");
         root.write("sys/power/image_size", "0\n");

@@ -254,6 +254,30 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_stays_in_the_swap_cache_or_that_others_freed_does_not_count() {
+        let (_clocks, root) = machine("vda2");
+        let stat = format!("{GROUPS}/a/memory.stat");
+        let set = |key, mib: u64| set_line(&root, &stat, key, &(mib << 20).to_string());
+        // The kernel frees a MiB of page cache, and sends one of anonymous memory to the disk.
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|_| {
+            set("anon", 15);
+            set("swapcached", 1);
+            // With its swap cache.
+            set("file", 3 + 1);
+        });
+        let report = run(&root, job(Bytes::mib(1)), &mut kernel_side);
+        drop(kernel_side);
+        assert_eq!((report.freed, report.freed_anon, report.freed_file), (Bytes::mib(1), Bytes::ZERO, Bytes::mib(1)));
+        // Another program frees page cache of the group, which has grown by as much.
+        let (_clocks, root) = machine("zram0");
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|_| set_line(&root, &stat, "file", &(3u64 << 20).to_string()));
+        let report = run(&root, job(Bytes::mib(1)), &mut kernel_side);
+        assert_eq!((report.freed, report.freed_anon, report.freed_file), (Bytes::mib(1), Bytes::mib(1), Bytes::ZERO));
+    }
+
+    #[test]
     fn the_kind_of_memory_is_named_in_the_request() {
         let (_clocks, root) = machine("zram0");
         let told = |job: Job| {

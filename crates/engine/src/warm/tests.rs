@@ -212,6 +212,17 @@ fn recorded_memory_that_is_unmapped_or_of_another_process_does_not_come_back() {
 }
 
 #[test]
+fn memory_of_the_kernel_itself_is_not_asked_for() {
+    let root = machine();
+    set_process(&root, 3, "fg", &[anon(0x10_0000, "s"), anon(0x20_0000, "ss")]);
+    let maps = root.read("proc/3/maps").replacen("00:00 0\n", "00:00 0 [vdso]\n", 1);
+    root.write("proc/3/maps", &maps);
+    let smaps = root.read("proc/3/smaps").replacen("00:00 0\n", "00:00 0 [vdso]\n", 1);
+    root.write("proc/3/smaps", &smaps);
+    assert_eq!(warmed(&root, unbounded(), &Flag::default()).1, [(3, 0x200, 2)]);
+}
+
+#[test]
 fn a_record_of_another_boot_is_not_used() {
     let root = machine();
     set_process(&root, 3, "fg", &[anon(0x10_0000, "p"), file(0x30_0000, "pp")]);
@@ -405,6 +416,8 @@ fn the_room_of_a_group_is_the_least_of_all_limits_above_it() {
     root.write(format!("{GROUPS}/a/memory.max"), "500\n");
     root.write(format!("{GROUPS}/a/memory.current"), "450\n");
     assert_eq!((room("a/b"), room("a"), room("a/gone")), (Bytes(50), Bytes(50), Bytes::ZERO));
+    let opened = read_room(&Kernel::open(root.path()).expect("a kernel"), Path::new("a/../fg"), &mut Vec::new());
+    opened.expect_err("no path of a group");
     root.write(format!("{GROUPS}/a/memory.max"), "nonsense\n");
     read_room(&Kernel::open(root.path()).expect("a kernel"), Path::new("a/b"), &mut Vec::new()).expect_err("unknown");
 }

@@ -372,7 +372,7 @@ mod tests {
     ) -> (Report, Vec<String>) {
         let kernel = Kernel::open(root.path()).expect("a kernel");
         let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
-        let mut commands = Vec::new();
+        let (mut commands, mut seen) = (Vec::new(), Bytes::ZERO);
         let mut kernel_side = Writes(|data: &str| {
             commands.push(data.to_owned());
             answer(data)
@@ -382,10 +382,11 @@ mod tests {
             actuator: &mut kernel_side,
             journal: None,
             cancel: &Flag::default(),
-            progress: &mut |_| {},
+            progress: &mut |now: Progress| seen = now.freed,
         };
         let job = Job { step: Bytes::mib(64), ..Job::new(&omr_policy::Config::default().sweep, Bytes::mib(64)) };
         let report = Evictor::new(&mut session, may_age).run((&group).into(), job, Duration::from_secs(120));
+        assert_eq!(seen, report.freed, "the progress at the end");
         (report, commands)
     }
 
@@ -394,6 +395,26 @@ mod tests {
         root.write(format!("{GROUPS}/a/memory.current"), format!("{}\n", 60 << 20));
         root.write(FILE, text("/a", 0));
         Outcome::Done
+    }
+
+    #[test]
+    fn page_cache_that_left_meanwhile_is_told_from_the_rest() {
+        let root = machine("zram0");
+        let with_cache = |root: &FakeRoot, oldest, cache: u64| {
+            root.write(
+                FILE,
+                text("/a", oldest).replace(&format!(" 3 400000 {oldest} 0 "), &format!(" 3 400000 {oldest} {cache} ")),
+            );
+        };
+        with_cache(&root, 1024, 100);
+        let (report, _) = evicted(&root, true, |_| {
+            take_all(&root);
+            with_cache(&root, 0, 40);
+            Outcome::Done
+        });
+        assert_eq!((report.freed, report.freed_file), (Bytes::mib(4), Bytes(60 * 4096)));
+        assert_eq!(report.freed_anon, Bytes::mib(4) - Bytes(60 * 4096));
+        assert_eq!((report.size, report.refaults), (Bytes::mib(60), Some(Bytes(7 * 4096))));
     }
 
     #[test]
