@@ -382,6 +382,20 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_an_ended_process_was_writing_is_removed_and_that_of_a_running_omr_stays() {
+        let (root, kernel, journal, _group) = machine();
+        let dir = root.resolve("var/lib/omr/limits");
+        root.write("proc/4242/stat", "4242 (omr) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0");
+        root.write("proc/4242/comm", "omr\n");
+        let names =
+            ["7.json.4242.tmp".to_owned(), "7.json.4243.tmp".into(), format!("7.json.{}.tmp", std::process::id())];
+        names.iter().for_each(|name| fs::write(dir.join(name), "{").expect("written"));
+        let mut none = crate::stand_in::Writes(|_: &str| unreachable!("nothing is written"));
+        assert_eq!(journal.restore(&kernel, &mut none).expect("a directory"), 0);
+        assert_eq!(names.map(|name| dir.join(name).exists()), [true, false, false]);
+    }
+
+    #[test]
     fn an_entry_stays_until_its_limit_is_restored() {
         let (_root, kernel, journal, group) = machine();
         assert!(journal.add_entry(&group, FILE, Limit::Max).expect("written"));
