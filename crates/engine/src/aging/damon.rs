@@ -379,9 +379,242 @@ pub fn refusal(refusal: Refusal) -> String {
 
 #[cfg(test)]
 mod tests {
+    use omr_actuate::Outcome;
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
+    use crate::stand_in::{Area, FakeDamon, PAGE, anon, set_mappings, set_process, set_start, stop_clocks};
 
     const SECOND: Duration = Duration::from_secs(1);
+    /// 64 KiB of memory.
+    const MEMORY: &str = "pppppppppppppppp";
+
+    /// A machine with a group that has a group below it, each with a process, and another group.
+    fn machine() -> (FakeRoot, Kernel, Group) {
+        let files = [("memory.stat", ""), ("cgroup.procs", "")];
+        let root = FakeRoot::in_memory(Release::V6_12).group("a", &files).group("a/b", &files).group("other", &files);
+        set_process(&root, 11, "a", &[anon(0x10_0000, MEMORY), Area { file: 7, ..anon(0x20_0000, "p") }]);
+        set_process(&root, 12, "a/b", &[anon(0x10_0000, &MEMORY.repeat(3))]);
+        set_process(&root, 13, "other", &[anon(0x10_0000, MEMORY)]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        (root, kernel, group)
+    }
+
+    fn start(root: &FakeRoot, kernel: &Kernel, group: &Group, damon: &FakeDamon) -> Result<Watch> {
+        let new: NewActuator<'_> = &|| Box::new(damon.clone());
+        Watch::start(Host { kernel, root: root.path() }, new, group, 60 * SECOND, |_| true)
+    }
+
+    fn never_used(_: u64) -> (u32, u32) {
+        (0, 1000)
+    }
+
+    #[test]
+    fn a_monitor_samples_the_private_memory_of_the_groups_processes() {
+        let _clocks = stop_clocks();
+        let (root, kernel, group) = machine();
+        let damon = FakeDamon::new(&root, never_used);
+        let watch = start(&root, &kernel, &group, &damon).expect("a monitor");
+        assert_eq!(damon.written("pid_target"), ["11", "12"]);
+        // Regions of 64 KiB: one of the first process, three of the second.
+        assert_eq!(damon.written("/nr_regions"), ["1", "3"]);
+        let hex =
+            |all: Vec<String>| all.iter().map(|n| format!("{:x}", n.parse::<u64>().expect("it"))).collect::<Vec<_>>();
+        assert_eq!(hex(damon.written("/start")), ["100000", "100000", "110000", "120000"]);
+        assert_eq!(hex(damon.written("/end")), ["110000", "110000", "120000", "130000"]);
+        // A thousandth of the window.
+        assert_eq!(damon.written("sample_us"), ["60000"]);
+        let lock = root.read("run/omr/damon.lock");
+        let stamp = damon.written("update_us").pop().expect("a stamp");
+        assert_eq!(lock, format!("{} {stamp}\n", kernel.read_boot_id().expect("a boot")));
+        let again = start(&root, &kernel, &group, &damon).map(drop).expect_err("one at a time");
+        assert_eq!(again.to_string(), "another omr uses DAMON; only one can at a time");
+        drop(watch);
+        assert_eq!(Damon::read(&kernel), Damon::Free, "the monitor is removed");
+        start(&root, &kernel, &group, &damon).expect("free again");
+    }
+
+    #[test]
+    fn a_monitor_is_only_of_wanted_groups_and_needs_memory() {
+        let _clocks = stop_clocks();
+        let (root, kernel, group) = machine();
+        let damon = FakeDamon::new(&root, never_used);
+        let new: NewActuator<'_> = &|| Box::new(damon.clone());
+        let host = Host { kernel: &kernel, root: root.path() };
+        drop(Watch::start(host, new, &group, SECOND, |path| path == Path::new("a")).expect("a monitor"));
+        assert_eq!(damon.written("pid_target"), ["11"]);
+        assert_eq!(damon.written("/nr_regions"), ["2"], "the kernel would split a single one");
+        let none = Watch::start(host, new, &group, SECOND, |_| false).map(drop).expect_err("no process");
+        assert_eq!(none.to_string(), "no process has memory that DAMON could sample");
+        assert_eq!(damon.written("nr_kdamonds").len(), 2, "nothing was set up");
+    }
+
+    #[test]
+    fn a_refused_monitor_is_tried_again_only_while_processes_may_end() {
+        let _clocks = stop_clocks();
+        let (root, kernel, group) = machine();
+        for (text, outcome, tries, says) in [
+            ("0/state on", Outcome::Unsupported, 3, "DAMON refuses these processes"),
+            ("0/state on", Outcome::Denied, 1, "DAMON is closed to this user"),
+            ("operations", Outcome::Unsupported, 1, "DAMON cannot sample processes here"),
+        ] {
+            let damon = FakeDamon::new(&root, never_used).refusing(text, outcome);
+            let err = start(&root, &kernel, &group, &damon).map(drop).expect_err(says);
+            assert!(err.to_string().starts_with(says), "{err}");
+            assert_eq!(damon.written("operations").len(), tries, "{text}");
+            assert_eq!(Damon::read(&kernel), Damon::Free);
+        }
+    }
+
+    #[test]
+    fn a_monitor_that_a_killed_omr_left_is_removed_and_others_stay() {
+        let _clocks = stop_clocks();
+        let (root, kernel, group) = machine();
+        let mut damon = FakeDamon::new(&root, never_used);
+        let mut state_with = |lock: String| {
+            std::mem::forget(start(&root, &kernel, &group, &damon).expect("a monitor").monitor);
+            let stamp = damon.written("update_us").pop().expect("a stamp");
+            root.write("run/omr/damon.lock", lock.replace("STAMP", &stamp));
+            let state = state(&kernel, root.path(), &mut damon).expect("a state");
+            root.write("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
+            state
+        };
+        let boot = kernel.read_boot_id().expect("a boot");
+        assert_eq!(state_with(format!("{boot} STAMP\n")), Damon::Free);
+        assert_eq!(state_with(format!("{boot} 1\n")), Damon::InUse(1), "another program's");
+        assert_eq!(state_with("another STAMP\n".into()), Damon::InUse(1), "of another boot");
+        // Another omr has the lock, so its monitor is in use.
+        let held = start(&root, &kernel, &group, &damon).expect("a monitor");
+        assert_eq!(state(&kernel, root.path(), &mut damon).expect("a state"), Damon::InUse(1));
+        drop(held);
+    }
+
+    #[test]
+    fn a_wait_ends_after_the_samples_of_the_window() {
+        let clocks = stop_clocks();
+        let (root, kernel, group) = machine();
+        let damon = FakeDamon::new(&root, never_used);
+        let mut watch = start(&root, &kernel, &group, &damon).expect("a monitor");
+        let interval = Duration::from_millis(60);
+        assert!(watch.wait(60 * SECOND, &Flag::default()).expect("a wait"));
+        assert_eq!(clocks.passed(), 60 * SECOND + interval, "one more than fits into it");
+        let set = Flag::default();
+        set.set();
+        assert!(watch.wait(60 * SECOND, &set).expect("a wait"));
+        assert_eq!(clocks.passed(), 60 * SECOND + interval);
+        // Another program has taken the monitor down.
+        root.remove("sys/kernel/mm/damon/admin/kdamonds/0");
+        assert!(!watch.wait(SECOND, &Flag::default()).expect("a wait"));
+        assert!(watch.end_reason().starts_with("another program"));
+        assert!(watch.read_ages(&[SECOND], |_| true).expect("no error").is_none());
+        assert!(watch.measure(&kernel, &[SECOND]).expect("no error").is_none());
+        // One process of two has ended.
+        set_start(&root, 11, 111);
+        assert!(watch.end_reason().starts_with("another program"));
+        root.remove("proc/12");
+        assert_eq!(watch.end_reason(), "all monitored processes have ended");
+    }
+
+    #[test]
+    fn a_wait_for_a_machine_that_is_too_busy_ends() {
+        let clocks = stop_clocks();
+        let (root, kernel, group) = machine();
+        let damon = FakeDamon::new(&root, never_used);
+        let mut watch = start(&root, &kernel, &group, &damon).expect("a monitor");
+        // Samples take a hundred times as long.
+        root.write("sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/monitoring_attrs/intervals/sample_us", "6000000\n");
+        let err = watch.wait(60 * SECOND, &Flag::default()).expect_err("too few samples");
+        assert!(err.to_string().contains("but 1001 are needed: this machine is too busy"), "{err}");
+        let longest = 4 * 60 * SECOND + 4 * LONGEST;
+        assert!(clocks.passed() > longest && clocks.passed() < longest + SECOND, "{:?}", clocks.passed());
+    }
+
+    #[test]
+    fn a_measurement_has_the_ages_of_each_group() {
+        let clocks = stop_clocks();
+        let (root, kernel, group) = machine();
+        // The first of the three regions of the second process was used just now.
+        let damon = FakeDamon::new(&root, |start| (u32::from(start == 0x11_0000), 100));
+        set_mappings(&root, 12, &[anon(0x11_0000, &MEMORY.repeat(3))]);
+        let mut watch = start(&root, &kernel, &group, &damon).expect("a monitor");
+        watch.wait(60 * SECOND, &Flag::default()).expect("a wait");
+        root.write("sys/kernel/mm/damon/admin/kdamonds/0/pid", "77\n");
+        root.write("proc/77/stat", "77 (kdamond) S 1 1 1 0 -1 0 0 0 0 0 30 12 0 0 20 0 1 0 1 0 9 0\n");
+        // It samples every 60 ms, so 100 samples are 6 s.
+        let times = [6 * SECOND, 7 * SECOND];
+        let Measurement { groups, samples, region, processes, left_out, cpu } =
+            watch.measure(&kernel, &times).expect("readable").expect("a measurement");
+        assert_eq!((samples, processes, left_out), (1001, 2, 0));
+        assert_eq!((region, cpu), (Some(Bytes::kib(64)), Duration::from_millis(420)));
+        let bounds = |least, most| omr_policy::age::Bounds { least: Bytes::kib(least), most: Bytes::kib(most) };
+        let of = |path: &str, kib, old| GroupAges {
+            path: path.into(),
+            memory: Bytes::kib(kib),
+            idle: vec![(times[0], old), (times[1], bounds(0, 0))],
+        };
+        // The region beside the used one is not surely unused, and the used one may be unused.
+        assert_eq!(groups, [of("a", 64, bounds(64, 64)), of("a/b", 192, bounds(64, 192))]);
+        // One process has ended, and one has new memory, which was used.
+        root.write("proc/11/maps", "");
+        set_mappings(&root, 12, &[anon(0x11_0000, &MEMORY.repeat(3)), anon(0x40_0000, "pp")]);
+        let then = watch.measure(&kernel, &times).expect("readable").expect("a measurement");
+        assert_eq!((then.processes, then.left_out), (1, 1));
+        assert_eq!(then.groups, [of("a/b", 192 + 8, bounds(64, 192))]);
+        drop(watch);
+        assert!(clocks.passed() > 60 * SECOND);
+    }
+
+    #[test]
+    fn memory_that_processes_share_since_a_fork_is_measured_once() {
+        let _clocks = stop_clocks();
+        let (root, kernel, group) = machine();
+        let both = "cccccccccccccccc";
+        set_process(&root, 11, "a", &[anon(0x10_0000, both)]);
+        set_process(&root, 12, "a", &[anon(0x10_0000, both), anon(0x20_0000, MEMORY)]);
+        let damon = FakeDamon::new(&root, never_used);
+        let mut watch = start(&root, &kernel, &group, &damon).expect("a monitor");
+        watch.wait(60 * SECOND, &Flag::default()).expect("a wait");
+        let found = watch.measure(&kernel, &[SECOND]).expect("readable").expect("a measurement");
+        let all = Bytes::kib(64 + 64);
+        let bounds = omr_policy::age::Bounds { least: all, most: all };
+        assert_eq!(found.groups, [GroupAges { path: "a".into(), memory: all, idle: vec![(SECOND, bounds)] }]);
+    }
+
+    #[test]
+    fn there_are_as_many_regions_as_are_sampled_often_enough() {
+        let (root, kernel, group) = machine();
+        // Both have holes that are too large for one region.
+        let holes: Vec<_> = (0..300).map(|place| anon(0x100_0000 + place * 0x2_0000, "p")).collect();
+        set_process(&root, 11, "a", &holes);
+        set_process(&root, 12, "a", &[anon(0x10_0000, &"p".repeat(900))]);
+        let plan = |window: Duration| {
+            let (found, left_out) = resident::find_processes(&kernel, &group).expect("processes");
+            assert_eq!((found.len(), left_out), (2, 0));
+            let (processes, targets, interval) = plan_regions(found, Bytes(PAGE), window);
+            let regions: Vec<usize> = targets.iter().map(|target| target.regions.len()).collect();
+            let unsampled: Vec<u64> = processes.iter().map(|(_, unsampled)| unsampled.bytes().0 / PAGE).collect();
+            (regions, unsampled, interval.as_millis())
+        };
+        // A tenth of a second is for 1,000 regions: a quarter of them for the first process.
+        assert_eq!(plan(2 * SECOND), (vec![250, 57], vec![50, 0], 30));
+        assert_eq!(plan(SECOND / 10).2, 20, "the shortest time between two samples");
+        assert_eq!(plan(3600 * SECOND), (vec![300, 57], vec![0, 0], 3600));
+        assert_eq!(plan(36_000 * SECOND).2, 5000, "the longest");
+        assert_eq!(samples_in(60 * SECOND, Duration::from_millis(70)), 858);
+    }
+
+    #[test]
+    fn each_refusal_says_what_to_do() {
+        let words = |state| refusal(Refusal::State(state));
+        assert!(words(Damon::NotBuilt).contains("CONFIG_DAMON_SYSFS") && words(Damon::Denied).contains("root"));
+        assert!(words(Damon::InUse(1)).contains("has set up a monitor,"), "{}", words(Damon::InUse(1)));
+        assert!(words(Damon::InUse(2)).contains("has set up 2 monitors,"));
+        assert!(words(Damon::Unknown).contains("does not know"));
+        assert!(refusal(Refusal::NoRanges).contains("CONFIG_DAMON_VADDR"));
+        assert!(refusal(Refusal::Exclusive).contains("damon_stat"));
+        assert!(refusal(Refusal::Refused).contains("try again"));
+    }
 
     #[test]
     fn a_region_is_surely_unused_only_among_unused_ones() {

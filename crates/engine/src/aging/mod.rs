@@ -148,7 +148,53 @@ fn to_reading(kernel: &Kernel, lists: &lru_gen::Lists, now: Monotonic) -> Option
 
 #[cfg(test)]
 mod tests {
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
+
+    #[test]
+    fn an_age_is_between_a_second_and_a_week() {
+        assert_eq!(parse_time("1s"), Ok(SHORTEST));
+        assert_eq!(parse_time("7days"), Ok(LONGEST));
+        assert!(parse_time("999ms").expect_err("too short").contains("1s or more"));
+        assert!(parse_time("604801s").expect_err("too long").contains("7days or less"));
+        parse_time("soon").expect_err("no time");
+    }
+
+    #[test]
+    fn a_machine_without_ages_says_what_it_lacks() {
+        let root = FakeRoot::captured(Release::V6_12);
+        let kernel = || Kernel::open(root.path()).expect("a kernel");
+        assert_eq!(missing(&kernel()).expect("readable"), None);
+        require_mglru(&kernel()).expect("ages");
+        root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
+        assert_eq!(missing(&kernel()).expect("readable"), Some(Missing::Off(Enabled(0))));
+        let err = require_mglru(&kernel()).expect_err("off");
+        assert!(err.to_string().contains("not known here: MGLRU off (0x0000); write \"y\""), "{err}");
+    }
+
+    #[test]
+    fn a_reading_has_the_moments_of_birth_and_the_memory_of_generations() {
+        let root = FakeRoot::new().file(
+            "sys/kernel/debug/lru_gen",
+            "memcg     1 /\n node     0\n 3 9000 10  7 \n 4 5000 20  7 \n 5 1000 30  7 \n",
+        );
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let mut reading = None;
+        let mut reader = lru_gen::Reader::default();
+        let now = Monotonic(0) + Duration::from_secs(100);
+        let read = reader.for_each(&kernel, |_, _, lists| {
+            reading = to_reading(&kernel, lists, now);
+            std::ops::ControlFlow::Continue(())
+        });
+        read.expect("readable");
+        let generations = [(3, 91, 10), (4, 95, 20), (5, 99, 30)].map(|(number, born, pages)| Generation {
+            number,
+            born: Monotonic(0) + Duration::from_secs(born),
+            memory: omr_units::Pages(pages).bytes(kernel.page()),
+        });
+        assert_eq!(reading, Reading::new(generations.to_vec()));
+    }
 
     #[test]
     fn each_obstacle_is_described_with_its_remedy() {

@@ -66,3 +66,46 @@ impl Visit for Accounted {
         Some(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use omr_testkit::{FakeRoot, Release};
+
+    use super::*;
+    use crate::stand_in::{Area, PAGE, anon, set_process};
+
+    #[test]
+    fn advised_memory_of_all_processes_counts_until_enough_is_known() {
+        let files = [("memory.stat", ""), ("cgroup.procs", "")];
+        let root = FakeRoot::captured(Release::V6_12).group("a", &files).group("a/own", &files);
+        let root = root.group("a/part", &[("cgroup.procs", "")]);
+        let advised = |pages| [Area { flags: "rd wr rr", ..anon(0x10_0000, pages) }, anon(0x80_0000, "p")];
+        set_process(&root, 1, "a", &advised("ppp"));
+        set_process(&root, 2, "a/part", &advised("pppp"));
+        set_process(&root, 3, "a/own", &advised("pppp"));
+        // A file whose use does not count in this way.
+        set_process(&root, 4, "a", &[Area { flags: "rd sr", file: 7, ..anon(0x10_0000, "p") }]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let sizes: Vec<_> =
+            processes_by_size(&kernel, &top).expect("processes").into_iter().map(|of| of.1.stat().pid).collect();
+        assert_eq!(sizes, [2, 1, 4], "the largest first, and none that another group accounts for");
+        let read = |enough: u64, stop: &Flag| {
+            let read = read(&kernel, &top, Bytes(enough * PAGE), stop).expect("readable");
+            read.0 / PAGE
+        };
+        let go = Flag::default();
+        assert_eq!(read(5, &go), 7);
+        assert_eq!(read(3, &go), 4, "more than enough after the first process");
+        assert_eq!(read(4, &go), 7, "just enough is not more");
+        assert_eq!(read(10, &go), 0, "all processes together have no more than that");
+        assert_eq!(read(9, &go), 4, "after the first process, the others cannot reach it");
+        let set = Flag::default();
+        set.set();
+        assert_eq!(read(0, &set), 0);
+        root.remove("proc/2/smaps");
+        assert_eq!(read(2, &go), 3, "a process that has ended");
+    }
+}

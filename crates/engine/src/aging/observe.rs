@@ -366,7 +366,7 @@ mod tests {
     use omr_testkit::FakeRoot;
 
     use super::*;
-    use crate::stand_in::Writes;
+    use crate::stand_in::{Writes, stop_clocks};
 
     const FILE: &str = "sys/kernel/debug/lru_gen";
 
@@ -414,6 +414,166 @@ mod tests {
             figures.iter().all(|&figures| figures == (Bytes::ZERO, Bounds::default())),
             "nothing was aged, nothing is known"
         );
+    }
+
+    /// Ages group `a` on a kernel that makes a generation for each command. Returns the times of the
+    /// passes, and the numbers of generations that were made and that were not.
+    fn aged_over(window: Duration, stop: &Flag) -> (Vec<Duration>, u64, u64) {
+        let clocks = stop_clocks();
+        let root = two_groups();
+        let set = |first: u64| {
+            let top = lists(3, 10);
+            root.write(
+                FILE,
+                format!("memcg     1 /\n node     0\n{top}memcg     2 /a\n node     0\n{}", lists(first, 10)),
+            );
+        };
+        set(3);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let mut observer = Observer::new(&kernel);
+        let (mut first, mut times) = (3, Vec::new());
+        let mut kernel_side = Writes(|_: &str| {
+            first += 1;
+            set(first);
+            Outcome::Done
+        });
+        let before = |observer: &mut Observer<'_>| {
+            times.push(clocks.passed());
+            observer.add_tree(&top)
+        };
+        observer.age_over_window(&mut kernel_side, window, stop, before).expect("agings");
+        let told = |observer: &Observer<'_>| {
+            let nodes = observer.groups().iter().flat_map(ObservedGroup::nodes);
+            nodes.map(|node| (node.at(), node.latest().is_some(), node.promotions().is_some())).next()
+        };
+        if !stop.is_set() {
+            // The kernel made the last generation a millisecond ago.
+            let end = Some(clock::read_monotonic() - Duration::from_millis(1));
+            assert_eq!(told(&observer), Some((end, true, true)));
+            observer.forget_promotions();
+            assert_eq!(told(&observer), Some((end, true, false)));
+        }
+        (times, observer.cost().agings, observer.cost().missed)
+    }
+
+    #[test]
+    fn a_window_is_aged_at_its_beginning_in_its_middle_and_at_its_end() {
+        let window = Duration::from_secs(10);
+        let times = [0, 5_020, 10_040].map(Duration::from_millis);
+        assert_eq!(aged_over(window, &Flag::default()), (times.to_vec(), 3, 0));
+        let set = Flag::default();
+        set.set();
+        assert_eq!(aged_over(window, &set), (vec![], 0, 0));
+    }
+
+    #[test]
+    fn cold_memory_of_a_group_is_that_of_all_its_nodes() {
+        let text = format!(
+            "memcg     1 /\n node     0\n{0}memcg     2 /a\n node     0\n{0} node     1\n{1}",
+            lists(3, 10),
+            lists(3, 7)
+        );
+        let root = two_groups();
+        root.write(FILE, text);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let mut observer = Observer::new(&kernel);
+        observer.add_tree(&top).expect("groups");
+        observer.age_all(&mut DryRun, &Flag::default()).expect("a pass");
+        let cold = |millis| observer.groups()[0].cold(Duration::from_millis(millis), kernel.page());
+        assert_eq!(cold(5000), Some(Bytes(17 * 4096)), "the oldest generation of both");
+        assert_eq!(cold(5001), None, "nobody knows");
+        assert_eq!(cold(1), Some(Bytes(34 * 4096)));
+    }
+
+    #[test]
+    fn a_group_that_is_observed_on_keeps_its_ages_and_others_are_forgotten() {
+        let root = two_groups();
+        let set = |first| {
+            let text = lists(first, 10);
+            root.write(
+                FILE,
+                format!("memcg     1 /\n node     0\n{text}memcg     2 /a\n node     0\n{text}memcg     3 /a/b\n node     0\n{text}"),
+            );
+        };
+        set(3);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let id = |path: &str| Group::open(kernel.cgroup().expect("groups"), Path::new(path)).expect("a group").id();
+        let (a, b) = ((id("a"), Path::new("a")), (id("a/b"), Path::new("a/b")));
+        let mut observer = Observer::new(&kernel);
+        observer.observe_only([a, b].into_iter());
+        let mut first = 3;
+        let mut kernel_side = Writes(|_: &str| {
+            first += 1;
+            set(first);
+            Outcome::Done
+        });
+        observer.age_all(&mut kernel_side, &Flag::default()).expect("a pass");
+        let told = |observer: &Observer<'_>| -> Vec<_> {
+            let of = |group: &ObservedGroup| (group.path.clone(), group.nodes().map(Node::memory).collect::<Vec<_>>());
+            observer.groups().iter().map(of).collect()
+        };
+        let (known, unknown) = (vec![Bytes(30 * 4096)], Vec::new());
+        assert_eq!(told(&observer), [("a".into(), known.clone()), ("a/b".into(), known.clone())]);
+        observer.observe_only([b].into_iter());
+        assert_eq!(told(&observer), [("a/b".into(), known.clone())]);
+        // A new group of the same name is another one, and so is a group that has moved.
+        observer.observe_only([(GroupId(1), b.1), (b.0, Path::new("c"))].into_iter());
+        assert_eq!(told(&observer), [("a/b".into(), unknown.clone()), ("c".into(), unknown.clone())]);
+        observer.add(GroupId(1), Path::new("a/b"));
+        observer.add(GroupId(2), Path::new("c"));
+        assert_eq!(observer.groups()[1].id, GroupId(2));
+        assert_eq!(observer.groups().len(), 2);
+    }
+
+    #[test]
+    fn ids_are_read_again_when_an_aging_has_taken_long() {
+        for (millis, second) in [(100, "+ 3 0 5 1 1"), (101, "+ 9 0 5 1 1")] {
+            let clocks = stop_clocks();
+            let root = two_groups();
+            let set = |of_b: u64| {
+                let rows = lists(3, 10);
+                let head = format!("memcg     1 /\n node     0\n{rows}memcg     2 /a\n node     0\n{rows}");
+                root.write(FILE, format!("{head}memcg     {of_b} /a/b\n node     0\n{rows}"));
+            };
+            set(3);
+            let kernel = Kernel::open(root.path()).expect("a kernel");
+            let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+            let mut observer = Observer::new(&kernel);
+            observer.add_tree(&top).expect("groups");
+            // During the first aging, the id of the second group changes.
+            let mut commands = Vec::new();
+            let mut kernel_side = Writes(|data: &str| {
+                commands.push(data.to_owned());
+                if commands.len() == 1 {
+                    clocks.pass(Duration::from_millis(millis));
+                    set(9);
+                }
+                Outcome::Done
+            });
+            observer.age_all(&mut kernel_side, &Flag::default()).expect("a pass");
+            assert_eq!(commands[..2], ["+ 2 0 5 1 1", second]);
+        }
+    }
+
+    #[test]
+    fn an_aging_that_is_refused_ends_the_pass() {
+        let root = two_groups();
+        root.write(FILE, format!("memcg     1 /\n node     0\n{0}memcg     2 /a\n node     0\n{0}", lists(3, 10)));
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let mut observer = Observer::new(&kernel);
+        observer.add_tree(&top).expect("groups");
+        let err = observer.age_all(&mut Writes(|_: &str| Outcome::Denied), &Flag::default()).expect_err("denied");
+        assert!(err.to_string().starts_with("debugfs is closed"), "{err}");
+        let (chosen, mut commands) = (observer.groups()[0].id, 0);
+        let mut kernel_side = Writes(|_: &str| {
+            commands += 1;
+            Outcome::Done
+        });
+        observer.age_chosen(&mut kernel_side, &Flag::default(), |id| id != chosen).expect("a pass");
+        assert_eq!(commands, 0, "only chosen groups are aged");
     }
 
     #[test]

@@ -274,10 +274,74 @@ pub fn split_range(range: &Range<u64>, parts: u64, page: Bytes) -> impl Iterator
 #[cfg(test)]
 mod tests {
     use omr_kernel::maps::FilePart;
+    use omr_testkit::{FakeRoot, Release};
 
     use super::*;
+    use crate::stand_in::{Area, PAGE, anon, set_mappings, set_process, set_shared_file};
 
-    const PAGE: u64 = 0x1000;
+    #[test]
+    fn the_processes_of_a_group_are_those_with_memory_that_can_be_read() {
+        let files = [("memory.stat", ""), ("cgroup.procs", "")];
+        let mut root = FakeRoot::in_memory(Release::V6_12).group("a", &files).group("a/b", &files);
+        root = root.group("a/b/c", &[("cgroup.procs", "")]).group("other", &files);
+        for (pid, group) in [(14, "a"), (13, "a/b"), (12, "a/b/c"), (15, "other"), (std::process::id(), "a")] {
+            set_process(&root, pid, group, &[anon(0x10_0000, "p")]);
+        }
+        let ended = |pid: u32, state: char, flags: u32| {
+            set_process(&root, pid, "a", &[anon(0x10_0000, "p")]);
+            let stat = format!("{pid} (a) {state} 1 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 5 0 9 0\n");
+            root.write(format!("proc/{pid}/stat"), stat);
+        };
+        ended(16, 'Z', 0);
+        ended(17, 'S', 0x20_0000);
+        // A process that has ended in the meantime.
+        set_process(&root, 18, "a", &[]);
+        root.remove("proc/18/maps");
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let (found, left_out) = find_processes(&kernel, &top).expect("processes");
+        let told: Vec<_> = found.iter().map(|of| (of.process.stat().pid, of.group.to_str().expect("text"))).collect();
+        // The group without a memory controller is accounted for above it.
+        assert_eq!((told, left_out), (vec![(14, "a"), (12, "a/b"), (13, "a/b")], 0));
+        root.remove("proc/14/pagemap");
+        root.write("proc/14/maps", "");
+        assert_eq!(find_processes(&kernel, &top).expect("processes").0.len(), 2);
+    }
+
+    #[test]
+    fn counted_memory_is_anonymous_or_shared_and_changes_are_noticed() {
+        let root = FakeRoot::in_memory(Release::V6_12).group("a", &[("memory.stat", ""), ("cgroup.procs", "")]);
+        let shared = |at, inode| Area { at, pages: "pp", file: inode, shared: true, ..anon(0, "") };
+        let areas = [
+            anon(0x10_0000, "p-ps"),
+            Area { file: 5, ..anon(0x20_0000, "pp") },
+            shared(0x30_0000, 6),
+            shared(0x40_0000, 7),
+            anon(0x50_0000, "--"),
+        ];
+        set_process(&root, 11, "a", &areas);
+        // Of the two shared mappings one is a file in tmpfs.
+        set_shared_file(&root, 11, &areas[2], 2);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let top = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let (mut found, _) = find_processes(&kernel, &top).expect("processes");
+        let resident = |mapped: &mut Mapped| -> Vec<_> {
+            mapped
+                .resident()
+                .expect("readable")
+                .into_iter()
+                .flat_map(|(_, present)| present.as_slice().to_vec())
+                .collect()
+        };
+        let expected = [0x10_0000..0x10_1000, 0x10_2000..0x10_3000, 0x30_0000..0x30_2000];
+        assert_eq!(resident(&mut found[0]), expected);
+        assert!(found[0].changed().is_empty());
+        set_mappings(&root, 11, &[areas[0], areas[1]]);
+        assert_eq!(resident(&mut found[0]), expected[..2]);
+        assert_eq!(found[0].changed().as_slice(), [0x30_0000..0x30_2000, 0x40_0000..0x40_2000, 0x50_0000..0x50_2000]);
+        root.write("proc/11/maps", "");
+        assert!(found[0].resident().expect_err("it has ended").is_gone());
+    }
 
     fn mapping(range: Range<u64>, inode: u64, offset: u64) -> Mapping {
         let file = (inode > 0).then_some(FilePart { device: (0, 1), inode, offset });

@@ -98,9 +98,33 @@ pub fn unseen(shmem: Bytes, unmapped: Bytes, regions: Bytes, little: Bytes) -> B
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use omr_testkit::{FakeRoot, Release};
 
     use super::*;
+    use crate::stand_in::{Area, PAGE, anon, set_process, set_shared_file};
+
+    #[test]
+    fn each_region_that_is_mapped_as_a_whole_counts_once_without_its_part_in_swap() {
+        let root = FakeRoot::in_memory(Release::V6_12).group("a", &[("memory.stat", ""), ("cgroup.procs", "")]);
+        let region = Area { file: 7, shared: true, ..anon(0x10_0000, "pps-") };
+        let part = Area { at: 0x20_0000, file: 8, ..region };
+        for pid in [1, 2] {
+            set_process(&root, pid, "a", &[region, part, anon(0x30_0000, "pp")]);
+            set_shared_file(&root, pid, &region, 4);
+            set_shared_file(&root, pid, &part, 5);
+        }
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        assert_eq!(read(&kernel, &group, &Flag::default()).expect("readable"), Bytes(3 * PAGE));
+        // The first process has no smaps any more, and the second one tells.
+        root.remove("proc/1/smaps");
+        assert_eq!(read(&kernel, &group, &Flag::default()).expect("readable"), Bytes(3 * PAGE));
+        let set = Flag::default();
+        set.set();
+        assert_eq!(read(&kernel, &group, &set).expect("readable"), Bytes::ZERO);
+    }
 
     #[test]
     fn shared_memory_in_mapped_regions_is_seen_and_the_rest_is_not() {

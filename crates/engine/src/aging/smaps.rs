@@ -129,7 +129,95 @@ impl Sums {
 
 #[cfg(test)]
 mod tests {
+    use omr_config::Loaded;
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
+    use crate::stand_in::{Area, PAGE, Writes, anon, set_mappings, set_process, set_shared_file, stop_clocks};
+
+    /// A machine with a group and one below it. Each has a process with private memory and a shared
+    /// region of two pages.
+    fn machine() -> FakeRoot {
+        let files = [("memory.stat", ""), ("cgroup.procs", ""), ("memory.current", "0\n")];
+        let root = FakeRoot::in_memory(Release::V6_12).group("a", &files).group("a/b", &files);
+        for (pid, group, pages) in [(11, "a", "pppp"), (12, "a/b", "ppp")] {
+            let shared = Area { file: 7, shared: true, ..anon(0x20_0000, "pp") };
+            set_process(&root, pid, group, &[anon(0x10_0000, pages), shared, Area { file: 9, ..anon(0x30_0000, "p") }]);
+            set_shared_file(&root, pid, &shared, 2);
+        }
+        root
+    }
+
+    fn measured(root: &FakeRoot, rules: &str, actuator: &mut dyn Actuator) -> Result<Measurement> {
+        let kernel = Kernel::open(root.path())?;
+        let mut loaded = Loaded::built_in();
+        loaded.groups = omr_config::rules(rules);
+        let rules = Rules::read(&kernel, root.path(), &loaded)?;
+        let top = Group::open(kernel.cgroup()?, Path::new("a"))?;
+        measure(&kernel, &rules, actuator, &top, Duration::from_secs(30), &Flag::default())
+    }
+
+    #[test]
+    fn memory_that_was_used_in_the_window_is_not_idle_and_shared_memory_counts_once() {
+        let clocks = stop_clocks();
+        let root = machine();
+        // The second process used none of its memory, and the first one no shared memory.
+        let shared = Area { file: 7, shared: true, used: false, ..anon(0x20_0000, "pp") };
+        set_mappings(&root, 11, &[anon(0x10_0000, "pppp"), shared]);
+        set_mappings(&root, 12, &[Area { used: false, ..anon(0x10_0000, "ppp") }, shared]);
+        let mut written = Vec::new();
+        let mut kernel_side = Writes(|data: &str| {
+            written.push(data.to_owned());
+            Outcome::Done
+        });
+        let found = measured(&root, "", &mut kernel_side).expect("a measurement");
+        assert_eq!(written, ["1", "1"]);
+        assert_eq!(clocks.passed(), Duration::from_secs(30));
+        assert_eq!((found.processes, found.left_out, found.samples, found.region), (2, 0, 1, None));
+        let of = |path: &str, memory, least, most| GroupAges {
+            path: path.into(),
+            memory: Bytes(memory * PAGE),
+            idle: vec![(Duration::from_secs(30), Bounds { least: Bytes(least * PAGE), most: Bytes(most * PAGE) })],
+        };
+        assert_eq!(found.groups, [of("a", 4 + 2, 2, 2), of("a/b", 3, 3, 3)]);
+        // Each used a page of the region: the same one, or two.
+        for pid in [11, 12] {
+            let smaps = root.read(format!("proc/{pid}/smaps"));
+            let (private, rest) = smaps.split_at(smaps.find("200000-").expect("the region"));
+            root.write(
+                format!("proc/{pid}/smaps"),
+                private.to_owned() + &rest.replace("Referenced: 0 kB", "Referenced: 4 kB"),
+            );
+        }
+        let found = measured(&root, "", &mut Writes(|_: &str| Outcome::Done)).expect("a measurement");
+        assert_eq!(found.groups[0], of("a", 4 + 2, 0, 1));
+    }
+
+    #[test]
+    fn processes_that_cannot_be_measured_are_counted() {
+        let _clocks = stop_clocks();
+        let root = machine();
+        let mut answers = [Outcome::Denied, Outcome::Done].into_iter();
+        let found = measured(&root, "", &mut Writes(|_: &str| answers.next().expect("two"))).expect("a measurement");
+        assert_eq!((found.processes, found.left_out), (1, 1));
+        let mut answers = [Outcome::Gone, Outcome::Done].into_iter();
+        let found = measured(&root, "", &mut Writes(|_: &str| answers.next().expect("two"))).expect("a measurement");
+        assert_eq!((found.processes, found.left_out), (1, 0), "it ended before");
+        // One ends in the window.
+        root.write("proc/12/smaps", "");
+        let found = measured(&root, "", &mut Writes(|_: &str| Outcome::Done)).expect("a measurement");
+        assert_eq!((found.processes, found.left_out), (1, 1));
+    }
+
+    #[test]
+    fn a_process_in_the_foreground_is_not_disturbed() {
+        let root = machine();
+        let rules = "[[group]]\nmatch = 'a/b'\nclass = 'foreground'\n";
+        let err =
+            measured(&root, rules, &mut Writes(|_: &str| unreachable!("nothing is written"))).expect_err("refused");
+        assert!(err.to_string().starts_with("12 (a) is foreground ("), "{err}");
+        assert!(err.to_string().ends_with("delays processes; nothing was done"), "{err}");
+    }
 
     #[test]
     fn memory_shared_since_a_fork_counts_by_share_and_only_in_the_most() {

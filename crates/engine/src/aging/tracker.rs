@@ -105,3 +105,41 @@ pub fn no_tracker(without: Missing, state: Damon) -> anyhow::Error {
         damon::refusal(Refusal::State(state)),
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use omr_actuate::DryRun;
+    use omr_testkit::{FakeRoot, Release};
+
+    use super::*;
+
+    #[test]
+    fn mglru_is_chosen_before_damon_and_smaps_never() {
+        let root = FakeRoot::captured(Release::V6_12).sys("kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
+        let chosen = || choose(&Kernel::open(root.path()).expect("a kernel"), root.path(), &mut DryRun);
+        assert_eq!(chosen().expect("a tracker"), Tracker::LruGen);
+        root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
+        assert_eq!(chosen().expect("a tracker"), Tracker::Damon);
+        root.remove("sys/kernel/mm/damon");
+        let err = chosen().expect_err("none").to_string();
+        for part in
+            ["MGLRU off (0x0000); write \"y\"", "DAMON is not in this kernel", "--tracker smaps is a last resort"]
+        {
+            assert!(err.contains(part), "{err}");
+        }
+    }
+
+    #[test]
+    fn each_tracker_says_what_it_sees_and_does() {
+        for (tracker, name, sees, does_not_see, disturbs) in [
+            (Tracker::LruGen, "MGLRU", "page tables", "madvise(MADV_RANDOM)", "as reclaim does"),
+            (Tracker::Damon, "DAMON", "one page in each region", "unmapped memory", "MGLRU's ages are too old"),
+            (Tracker::Smaps, "smaps", "since the window began", "when in the window", "stops page faults"),
+        ] {
+            assert_eq!(tracker.to_string(), name);
+            assert!(tracker.sees().contains(sees), "{}", tracker.sees());
+            assert!(tracker.does_not_see().contains(does_not_see), "{}", tracker.does_not_see());
+            assert!(tracker.disturbs().contains(disturbs), "{}", tracker.disturbs());
+        }
+    }
+}

@@ -84,3 +84,18 @@ impl Expected {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_is_read_as_it_is_printed_and_in_no_other_form() {
+        let id = LayoutId(0x00ab_cdef_0123_4567);
+        assert_eq!((id.to_string().as_str(), "00abcdef01234567".parse()), ("00abcdef01234567", Ok(id)));
+        assert_eq!(serde_json::to_value(id).expect("JSON"), "00abcdef01234567");
+        for text in ["", "abcdef01234567", "000abcdef01234567", "00abcdef0123456g", "+0abcdef01234567"] {
+            text.parse::<LayoutId>().expect_err(text);
+        }
+    }
+}

@@ -409,6 +409,9 @@ fn take_front(queue: &mut VecDeque<Range<u64>>, bytes: Bytes) -> Ranges {
 }
 
 #[cfg(test)]
+mod paging_tests;
+
+#[cfg(test)]
 mod tests {
     use std::path::Path;
 
@@ -669,8 +672,12 @@ mod tests {
             report
         };
         assert_eq!((named(true).ranges.len(), named(true).more_ranges), (150, 0), "on request all of them");
-        let report = named(false);
+        let mut report = named(false);
         assert_eq!((report.ranges.len(), report.more_ranges), (100, 50));
+        report.add_changed(&(0..1), Bytes::ZERO, 0);
+        assert_eq!((report.changed, report.retried, report.more_ranges), (true, 0, 51));
+        report.add_changed(&(0..1), Bytes::ZERO, 2);
+        assert_eq!((report.retried, report.more_ranges), (1, 52), "a range counts once");
         assert_eq!(serde_json::to_value(report.ranges[0].why).expect("JSON"), "shared");
     }
 }

@@ -285,6 +285,24 @@ mod tests {
     }
 
     #[test]
+    fn skipped_memory_of_several_processes_is_added_up_by_reason() {
+        let all = [Skip::Shared, Skip::Locked, Skip::HugePages, Skip::Device, Skip::NoSwap];
+        let mut skipped = Skipped::default();
+        for (bytes, skip) in (1..).zip(all) {
+            skipped.add(skip, Bytes(bytes));
+        }
+        let mut sum = skipped;
+        sum.add_all(&skipped);
+        assert_eq!(
+            sum.each(),
+            [2, 4, 6, 8, 10].map(Bytes).into_iter().zip(all).map(|(bytes, skip)| (skip, bytes)).collect::<Vec<_>>()[..]
+        );
+        let words = all.map(Skip::words);
+        assert_eq!(words, ["shared", "locked", "huge pages", "mapped from a device", "without swap"]);
+        assert_eq!(Skip::from(Refusal::HugePages), Skip::HugePages);
+    }
+
+    #[test]
     fn anonymous_memory_comes_first_and_skipped_memory_is_counted() {
         let plan = Plan {
             parts: vec![

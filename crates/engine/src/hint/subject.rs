@@ -205,6 +205,64 @@ mod tests {
     }
 
     #[test]
+    fn a_process_without_memory_of_its_own_is_not_hinted() {
+        let root = FakeRoot::new();
+        let own = std::process::id();
+        for (pid, state, flags) in [(20, 'S', 0), (21, 'Z', 0), (22, 'S', 0x20_0000), (own, 'S', 0)] {
+            let parent = if pid == 20 { 1 } else { 20 };
+            let stat = format!("{pid} (a\nb) {state} {parent} 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 5 0 9 0\n");
+            root.write(format!("proc/{pid}/stat"), stat);
+        }
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let failed = |pid| open(&kernel, pid).map(drop).expect_err("no memory").to_string();
+        assert_eq!(failed(own), format!("{own} is omr itself; nothing was done"));
+        assert_eq!(failed(23), "there is no process 23");
+        assert!(failed(21).starts_with("21 (a\\nb) has ended"), "{}", failed(21));
+        assert!(failed(22).starts_with("22 (a\\nb) is a kernel thread"), "{}", failed(22));
+        // All of them are children of the first.
+        let pids: Vec<_> = descendants(&kernel, 20).expect("processes").iter().map(|of| of.stat().pid).collect();
+        assert_eq!(pids, [20]);
+    }
+
+    #[test]
+    fn a_process_may_be_hinted_within_the_rules_of_its_group() {
+        let root = FakeRoot::new();
+        crate::stand_in::add_group(&root, "a", 8, 0);
+        let root = root.group("a/part", &[("cgroup.procs", "")]);
+        crate::stand_in::set_process(&root, 20, "a/part", &[]);
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let permitted = |rules: &str, ignore: Ignore| {
+            let mut loaded = Loaded::built_in();
+            loaded.groups = omr_config::rules(rules);
+            let rules = Rules::read(&kernel, root.path(), &loaded).expect("groups");
+            let process = open(&kernel, 20).expect("a process");
+            let subject = Subject::permitted(&kernel, &rules, process, ignore).map_err(|err| err.to_string())?;
+            assert_eq!(subject.group, Path::new("a/part"));
+            Ok::<_, String>(subject.account.map(|account| (account.group.path().to_owned(), account.gain)))
+        };
+        let group = |gain| Ok(Some((PathBuf::from("a"), gain)));
+        let none = Ignore::default();
+        assert_eq!(permitted("", none), group(Bytes::MAX), "the group above accounts for it");
+        let foreground = "[[group]]\nmatch = 'a/part'\nclass = 'foreground'\n";
+        let err = permitted(foreground, none).expect_err("foreground");
+        assert!(err.starts_with("20 (a) is foreground (") && err.ends_with("--ignore-class allows it."), "{err}");
+        assert_eq!(permitted(foreground, Ignore { class: true, ..none }), group(Bytes::MAX));
+        root.write("sys/fs/cgroup/a/memory.low", (3u64 << 20).to_string());
+        assert_eq!(permitted("", none), group(Bytes::mib(5)));
+        assert_eq!(permitted("", Ignore { low: true, ..none }), group(Bytes::MAX));
+        root.write("sys/fs/cgroup/a/memory.low", "max\n");
+        let err = permitted("", none).expect_err("protected");
+        assert!(err.contains("--ignore-low allows it."), "{err}");
+        // Nobody accounts for a process of the root.
+        crate::stand_in::set_process(&root, 20, "a/part", &[]);
+        root.remove("sys/fs/cgroup/a/memory.current");
+        root.write("sys/fs/cgroup/a/memory.low", "0\n");
+        assert_eq!(permitted("", none), Ok(None));
+        let any = Subject::any(open(&kernel, 20).expect("a process")).expect("a group");
+        assert!(any.group == Path::new("a/part") && any.account.is_none());
+    }
+
+    #[test]
     fn a_process_with_a_reused_pid_and_its_children_are_no_descendants() {
         let root = FakeRoot::new();
         for (pid, ppid) in [(10, 1), (11, 10), (12, 10), (13, 11), (14, 12), (20, 1)] {

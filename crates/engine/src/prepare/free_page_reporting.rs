@@ -190,7 +190,7 @@ mod tests {
     use omr_testkit::FakeRoot;
 
     use super::*;
-    use crate::stand_in::Writes;
+    use crate::stand_in::{Writes, stop_clocks};
 
     const ORDER: u32 = 3;
     const REPORTED: u64 = 1 << 10 | 1 << 3;
@@ -251,6 +251,50 @@ mod tests {
         .expect("it");
         assert_eq!((end, blocks.blocks, blocks.reported), (End::Timeout, 4, Some(3)));
         assert!(looks > 2);
+    }
+
+    #[test]
+    fn a_wait_without_further_reports_ends() {
+        // 19 blocks, of which nearly all, or not nearly all, are reported.
+        for (reported, end) in [(18, End::Complete), (17, End::Futile)] {
+            let clocks = stop_clocks();
+            let root = machine(0);
+            root.write("proc/buddyinfo", "Node 0, zone Normal 9 0 0 19 0\nNode 0, zone Movable 0\n");
+            let mut flags = vec![0u64; 160];
+            flags.iter_mut().step_by(8).take(reported).for_each(|flags| *flags = REPORTED);
+            root.write("proc/kpageflags", flags.iter().flat_map(|flags| flags.to_ne_bytes()).collect::<Vec<u8>>());
+            let zones = root.read("proc/zoneinfo").replacen("spanned 64", "spanned 160", 1);
+            root.write("proc/zoneinfo", zones);
+            let (blocks, ended) = wait_for_reports(&kernel(&root), ORDER, &Flag::default(), &mut |_| {}).expect("it");
+            assert_eq!((ended, blocks.reported, blocks.blocks), (end, Some(reported as u64), 19));
+            assert_eq!(clocks.passed(), STALL);
+        }
+        // Nobody can see the reports.
+        let clocks = stop_clocks();
+        let root = machine(0);
+        root.remove("proc/kpageflags");
+        let (_, ended) = wait_for_reports(&kernel(&root), ORDER, &Flag::default(), &mut |_| {}).expect("it");
+        assert_eq!((ended, clocks.passed()), (End::Complete, UNSEEN));
+    }
+
+    #[test]
+    fn free_memory_is_compacted_and_reported_where_somebody_wants_reports() {
+        let _clocks = stop_clocks();
+        let root = machine(4);
+        let transcript = Transcript::new(Live);
+        let actuator = || -> Box<dyn Actuator> { Box::new(transcript.clone()) };
+        let ran = || run(&kernel(&root), root.path(), &actuator, &Flag::default()).expect("no error");
+        assert_eq!((ran(), transcript.lines().len()), (None, 0));
+        root.write("sys/module/page_reporting/parameters/page_reporting_order", format!("{ORDER}\n"));
+        assert_eq!(ran().map(|blocks| blocks.reported), Some(Some(4)));
+        assert_eq!(transcript.lines().len(), 3);
+        // A kernel that does not compact reports all the same.
+        root.remove("proc/sys/vm/compact_memory");
+        assert_eq!(ran().map(|blocks| blocks.reported), Some(Some(4)));
+        let page = kernel(&root).page().bytes();
+        assert_eq!((block_size(&kernel(&root), 0), block_size(&kernel(&root), ORDER)), (page, Bytes(8 * page.0)));
+        assert_eq!(reserve(Duration::from_secs(20)), Duration::from_secs(5));
+        assert_eq!(reserve(Duration::from_secs(60)), Duration::from_secs(10));
     }
 
     #[test]

@@ -338,6 +338,48 @@ mod tests {
     }
 
     #[test]
+    fn a_forecast_needs_all_counters() {
+        let root = FakeRoot::captured(omr_testkit::Release::V6_12);
+        let forecast = || forecast(&Kernel::open(root.path()).expect("a root"));
+        let known = forecast().expect("a forecast");
+        assert!(
+            known.image > Bytes::ZERO && known.must_stay + known.could_leave.total() == known.in_use - known.per_cpu
+        );
+        let meminfo = root.read("proc/meminfo");
+        for key in
+            ["Active(anon)", "Inactive(anon)", "SwapCached", "Active(file)", "Inactive(file)", "Dirty", "SReclaimable"]
+        {
+            root.write("proc/meminfo", meminfo.replace(&format!("{key}:"), "Other:"));
+            assert_eq!(forecast(), None, "{key}");
+        }
+        root.write("proc/meminfo", meminfo.replace("SwapCached:", "SwapCached: 1 kB\nOther:"));
+        assert!(forecast().is_some_and(|now| now.could_leave.swap_cache == Bytes::kib(1)));
+        root.write("proc/zoneinfo", "");
+        assert_eq!(forecast(), None);
+    }
+
+    #[test]
+    fn each_obstacle_says_what_to_do() {
+        for (obstacle, says) in [
+            (Obstacle::NotBuilt, "CONFIG_HIBERNATION"),
+            (Obstacle::Lockdown(Lockdown::Integrity), "lockdown (integrity) forbids hibernation; start without"),
+            (Obstacle::Disabled, "remove nohibernate"),
+            (Obstacle::Unknown, "/proc/zoneinfo must be readable"),
+            (Obstacle::NoSwap, "switch on a swap partition or file on a disk, of at least half"),
+            (Obstacle::ZramOnly, "all swap is zram"),
+            (Obstacle::NoDevice, "boot with resume=DEVICE"),
+            (Obstacle::NotSwap(DeviceNumber { major: 8, minor: 1 }), "the resume device 8:1 is not active swap"),
+            (Obstacle::NoOffset("/swap.img".into()), "\"filefrag -v /swap.img\" prints"),
+            (
+                Obstacle::TooSmall { least: Bytes::mib(9), free: Bytes::mib(7) },
+                "the image needs 9.00 MiB or more, and 7.00 MiB is free",
+            ),
+        ] {
+            assert!(obstacle.to_string().contains(says), "{obstacle}");
+        }
+    }
+
+    #[test]
     fn each_obstacle_has_its_name() {
         let root = machine();
         root.write("proc/swaps", "Filename Type Size Used Priority\n");

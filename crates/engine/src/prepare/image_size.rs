@@ -99,6 +99,59 @@ mod tests {
         restore(&Kernel::open(root.path()).expect("a root"), root.path(), &mut Live).expect("restored")
     }
 
+    /// A machine of 1 GiB whose kernel uses 400 MiB, and could reclaim little. It reclaims down to 100 MiB.
+    fn with_little_to_reclaim() -> FakeRoot {
+        let root = FakeRoot::captured(omr_testkit::Release::V6_12)
+            .proc("sys/kernel/random/boot_id", "this\n")
+            .proc("swaps", "Filename Type Size Used Priority\n/dev/vda2 partition 2097152 0 5\n")
+            .sys("class/block/vda2/dev", "254:2\n")
+            .sys("power/resume", "254:2\n")
+            .sys("power/disk", "[platform]\n")
+            .sys("power/state", "freeze mem disk\n")
+            .sys("power/reserved_size", "0\n")
+            .sys("power/image_size", "104857600");
+        let all = 1u64 << 18;
+        let zone = format!(
+            "Node 0, zone Normal\n  pages free {}\n  high 10\n  spanned {all}\n  present {all}\n  managed {all}\n",
+            624u64 << 8
+        );
+        root.write("proc/zoneinfo", zone);
+        for key in ["Active(anon):", "Inactive(anon):", "Active(file):", "Inactive(file):", "SReclaimable:"] {
+            crate::stand_in::set_line(&root, "proc/meminfo", key, "1024 kB");
+        }
+        root
+    }
+
+    #[test]
+    fn the_size_is_raised_where_the_kernel_would_reclaim_little_and_the_old_one_is_kept() {
+        let root = with_little_to_reclaim();
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let mut config = Config::default();
+        let raise = |config: &Config, actuator: &mut dyn Actuator| raise(&kernel, root.path(), config, actuator);
+        config.hibernate.raise_image_size = false;
+        let mut none = crate::stand_in::Writes(|_: &str| unreachable!("nothing is written"));
+        assert_eq!(raise(&config, &mut none).expect("no error"), None);
+        config.hibernate.raise_image_size = true;
+        let mut refuses = crate::stand_in::Writes(|_: &str| Outcome::Denied);
+        raise(&config, &mut refuses).expect_err("denied");
+        assert!(!root.resolve(note()).exists(), "there is nothing to restore");
+        // An eighth more than is in use.
+        let size = raise(&config, &mut Live).expect("no error");
+        assert_eq!(size, Some(Bytes::mib(450)));
+        assert_eq!(root.read("sys/power/image_size"), "471859200");
+        // The old size is that before the first time.
+        root.write("sys/power/image_size", "471859200\n");
+        assert_eq!(raise(&config, &mut Live).expect("no error"), size);
+        assert_eq!(restored(&root), Some(Bytes::mib(100)));
+        // A machine that cannot hibernate, and one on which reclaim is worth it.
+        root.write("sys/power/image_size", "104857600");
+        crate::stand_in::set_line(&root, "proc/meminfo", "Active(anon):", "307200 kB");
+        assert_eq!(raise(&config, &mut none).expect("no error"), None);
+        crate::stand_in::set_line(&root, "proc/meminfo", "Active(anon):", "1024 kB");
+        root.write("sys/power/disk", "[disabled]\n");
+        assert_eq!(raise(&config, &mut none).expect("no error"), None);
+    }
+
     #[test]
     fn the_old_size_is_restored_once() {
         let root = raised("this");

@@ -364,11 +364,281 @@ fn add_report(done: &mut Done, measured: &mut Measured, report: &Report) {
 
 #[cfg(test)]
 mod tests {
-    use omr_actuate::{DryRun, Transcript};
+    use omr_actuate::{Actuator, DryRun, Transcript};
+    use omr_base::cancel::Flag;
     use omr_base::paths;
     use omr_testkit::{FakeRoot, Release};
+    use omr_units::Amount;
 
     use super::*;
+    use crate::stand_in::{GROUPS, PAGE, Reclaims, add_group, set_line, set_swap, stop_clocks};
+
+    /// A machine with 1 GiB of swap on this device and three groups: 64 and 16 MiB of anonymous
+    /// memory, and 32 MiB in the foreground. 100 MiB are free beyond what kswapd keeps free.
+    fn machine(device: &str) -> FakeRoot {
+        let root = FakeRoot::in_memory(Release::V6_12)
+            .proc("sys/kernel/random/boot_id", "this\n")
+            .sys(format!("class/block/{device}/dev"), "254:2\n")
+            .sys("power/resume", "254:2\n")
+            .sys("power/disk", "[platform]\n")
+            .sys("power/state", "freeze mem disk\n")
+            .sys("power/reserved_size", "0\n");
+        for (key, value) in [("Dirty:", "0 kB"), ("Writeback:", "0 kB"), ("SwapCached:", "0 kB")] {
+            set_line(&root, "proc/meminfo", key, value);
+        }
+        for key in ["Active(anon):", "Inactive(anon):", "Active(file):", "Inactive(file):", "SReclaimable:"] {
+            set_line(&root, "proc/meminfo", key, "0 kB");
+        }
+        set_swap(&root, device, 1024);
+        for (path, anon) in [("large", 64), ("small", 16), ("fg", 32)] {
+            add_group(&root, path, anon, 0);
+        }
+        set_free(&root);
+        root
+    }
+
+    /// The machine has 1 GiB of memory, of which the groups use theirs and the kernel the rest.
+    fn set_free(root: &FakeRoot) {
+        let used: u64 = ["large", "small", "fg"]
+            .into_iter()
+            .map(|path| root.read(format!("{GROUPS}/{path}/memory.current")).trim().parse::<u64>().expect("bytes"))
+            .sum();
+        let free = ((100 + 5 + 3 + 64 + 16 + 32) << 20) - used;
+        let (mib, all) = (1 << 8, 1 << 18);
+        let zone = format!(
+            "Node 0, zone Normal\n  pages free {}\n  low 10\n  high {}\n  spanned {all}\n  present {all}\n  managed {all}\n  \
+             protection: (0, {}, 0)\n",
+            free / PAGE,
+            5 * mib,
+            3 * mib
+        );
+        root.write("proc/zoneinfo", zone);
+        // All that can leave is anonymous memory.
+        set_line(root, "proc/meminfo", "Active(anon):", &format!("{} kB", used >> 10));
+    }
+
+    fn loaded() -> Loaded {
+        let mut loaded = Loaded::built_in();
+        loaded.groups = omr_config::rules("[[group]]\nmatch = 'fg'\nclass = 'foreground'\n");
+        loaded.policy.guard.swap_floor = Amount::Bytes(Bytes::ZERO);
+        loaded
+    }
+
+    fn prepared(root: &FakeRoot, goal: &Goal, actuator: &mut dyn Actuator, cancel: &Flag) -> (Done, Vec<Bytes>) {
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let (loaded, mut seen) = (loaded(), Vec::new());
+        let mut session = Session {
+            host: crate::session::Host { kernel: &kernel, root: root.path() },
+            actuator,
+            journal: None,
+            cancel,
+            progress: &mut |now: Progress| seen.push(now.freed),
+        };
+        let done = Preparation { session: &mut session, config: &loaded }.run(goal).expect("a preparation");
+        (done, seen)
+    }
+
+    /// Runs on a kernel that reclaims. Returns the result, the progress, and the groups that were
+    /// asked for memory, in their order.
+    fn run(root: &FakeRoot, goal: &Goal) -> (Done, Vec<Bytes>, Vec<String>) {
+        let mut kernel_side = Reclaims::new(root);
+        kernel_side.then = Box::new(|_| set_free(root));
+        let (done, seen) = prepared(root, goal, &mut kernel_side, &Flag::default());
+        let mut groups: Vec<String> = kernel_side
+            .lines
+            .iter()
+            .filter(|line| !line.contains("reclaim 0 "))
+            .filter_map(|line| line.split('/').next().map(str::to_owned))
+            .collect();
+        groups.dedup();
+        (done, seen, groups)
+    }
+
+    fn free(mib: u64) -> Goal {
+        Goal::Free { at_least: Bytes::mib(mib) }
+    }
+
+    /// The kernel frees a little more than it is asked for.
+    fn whole_mib<const N: usize>(amounts: [Bytes; N]) -> [u64; N] {
+        amounts.map(|bytes| bytes.0 >> 20)
+    }
+
+    #[test]
+    fn the_largest_groups_give_memory_until_the_goal_and_a_margin_are_reached() {
+        let _clocks = stop_clocks();
+        let root = machine("zram0");
+        let (done, seen, groups) = run(&root, &free(140));
+        assert_eq!((done.end, done.why, done.missing), (Reached::Reached, End::Complete, Some(Bytes::ZERO)));
+        assert_eq!(whole_mib([done.freed, done.freed_anon, done.swapped_out]), [48; 3]);
+        assert_eq!((groups, done.planned, done.error), (vec!["large".to_owned()], Bytes::ZERO, None));
+        assert_eq!(seen.last(), Some(&done.freed));
+        // More than the first group has: the progress goes on from group to group.
+        let root = machine("zram0");
+        let (done, seen, groups) = run(&root, &free(170));
+        let both = vec!["large".to_owned(), "small".to_owned()];
+        assert_eq!((done.end, whole_mib([done.freed]), groups), (Reached::Reached, [64 + 14], both));
+        assert!(seen.is_sorted() && seen.last() == Some(&done.freed), "{seen:?}");
+        // Nothing is missing.
+        let (done, _, groups) = run(&machine("zram0"), &free(100));
+        assert_eq!((done.end, done.freed, groups.len()), (Reached::Reached, Bytes::ZERO, 0));
+    }
+
+    #[test]
+    fn a_goal_that_cannot_be_reached_takes_all_but_the_foreground_and_says_what_is_missing() {
+        let _clocks = stop_clocks();
+        let root = machine("zram0");
+        let (done, _, groups) = run(&root, &free(200));
+        assert_eq!((done.end, done.why, done.missing), (Reached::Partly, End::Futile, Some(Bytes::mib(20))));
+        assert_eq!((done.freed, groups), (Bytes::mib(80), vec!["large".to_owned(), "small".to_owned()]));
+        // As much as possible: that is reached.
+        let root = machine("zram0");
+        let (done, _, _) = run(&root, &Goal::All);
+        assert_eq!((done.end, done.missing, done.freed), (Reached::Reached, None, Bytes::mib(80)));
+    }
+
+    #[test]
+    fn a_dry_run_plans_and_writes_nothing() {
+        let _clocks = stop_clocks();
+        let root = machine("zram0");
+        let mut transcript = Transcript::new(DryRun);
+        let (done, _) = prepared(&root, &free(170), &mut transcript, &Flag::default());
+        assert_eq!((done.planned, done.freed, done.end), (Bytes::mib(64 + 14), Bytes::ZERO, Reached::Partly));
+        let requests: Vec<_> = transcript.lines().into_iter().map(|(_, data)| data).collect();
+        assert!(requests.iter().all(|data| data.starts_with("0 ")), "only probes: {requests:?}");
+        let (done, _) = prepared(&root, &Goal::All, &mut DryRun, &Flag::default());
+        assert_eq!((done.planned, done.end), (Bytes::mib(80), Reached::Reached));
+    }
+
+    #[test]
+    fn a_preparation_ends_when_it_is_cancelled_or_the_kernel_refuses() {
+        let _clocks = stop_clocks();
+        let root = machine("zram0");
+        let stopped = Flag::default();
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|line| {
+            if !line.contains("reclaim 0 ") {
+                stopped.set();
+            }
+        });
+        let (done, _) = prepared(&root, &free(200), &mut kernel_side, &stopped);
+        assert_eq!((done.end, done.why, done.freed), (Reached::Partly, End::Stopped, Bytes::mib(1)));
+        let root = machine("zram0");
+        let late = Flag::with_timeout(Some(Duration::ZERO));
+        let (done, _) = prepared(&root, &free(200), &mut Reclaims::new(&root), &late);
+        assert_eq!((done.why, done.freed), (End::Timeout, Bytes::ZERO));
+        // The groups that can be reclaimed still are.
+        let root = machine("zram0");
+        root.remove(format!("{GROUPS}/large/memory.reclaim"));
+        root.remove(format!("{GROUPS}/large/memory.high"));
+        let (done, _, groups) = run(&root, &free(200));
+        assert_eq!((done.end, done.why, groups), (Reached::Partly, End::Unsupported, vec!["small".to_owned()]));
+        assert_eq!(done.error.as_deref(), Some("large has no memory.reclaim (Linux 5.19)"));
+    }
+
+    #[test]
+    fn swap_cache_is_freed_at_the_end_and_not_for_ever() {
+        let _clocks = stop_clocks();
+        let cached = |root: &FakeRoot, bytes: u64| {
+            set_line(root, &format!("{GROUPS}/small/memory.stat"), "swapcached", &bytes.to_string());
+        };
+        let rounds = |bytes: u64, goes: bool| {
+            let root = machine("vda2");
+            cached(&root, bytes);
+            let mut kernel_side = Reclaims::new(&root);
+            kernel_side.then = Box::new(|line| {
+                if line.starts_with("small/memory.reclaim ") && !line.contains("reclaim 0 ") {
+                    cached(&root, if goes { 0 } else { bytes });
+                    // What left was in swap already.
+                    set_line(&root, &format!("{GROUPS}/small/memory.stat"), "anon", &(16u64 << 20).to_string());
+                    root.write(format!("{GROUPS}/small/memory.current"), format!("{}\n", 16u64 << 20));
+                }
+            });
+            let (done, _) = prepared(&root, &free(0), &mut kernel_side, &Flag::default());
+            assert_eq!(done.end, Reached::Reached);
+            kernel_side.lines.iter().filter(|line| line.contains("reclaim 0 ")).count()
+        };
+        assert_eq!(rounds((1 << 20) - 1, true), 0, "too little");
+        assert_eq!(rounds(1 << 20, true), 1);
+        assert_eq!(rounds(1 << 20, false), 10);
+    }
+
+    #[test]
+    fn an_image_is_small_enough_when_it_is_copied_and_fits_into_its_swap() {
+        let _clocks = stop_clocks();
+        let root = machine("vda2");
+        let kernel = || Kernel::open(root.path()).expect("a kernel");
+        // 1024 - 220 + 112 MiB are in use, and 112 of them can leave.
+        let all = Bytes::mib(1024 - 108);
+        root.write("sys/power/image_size", format!("{}\n", 300 << 20));
+        let goal = |target| Goal::hibernate(&kernel(), root.path(), target).expect("a goal");
+        let at_most = |target| match goal(target) {
+            Goal::Image { at_most, .. } => at_most,
+            _ => unreachable!("an image"),
+        };
+        assert_eq!(at_most(Target::AtMost(Bytes::mib(7))), Some(Bytes::mib(7)));
+        assert_eq!(at_most(Target::Smallest), None);
+        // The smallest possible image is larger than that.
+        assert_eq!(at_most(Target::Fast), None);
+        let forecast = image::forecast(&kernel()).expect("a forecast");
+        assert!(all > forecast.must_stay && forecast.in_use > forecast.must_stay, "{forecast:?}");
+        let missing = |goal: &Goal| goal.missing(&kernel()).expect("readable");
+        let wanted = goal(Target::AtMost(forecast.in_use - Bytes::mib(9)));
+        assert_eq!(missing(&wanted), Some((forecast.in_use - forecast.fast).max(Bytes::mib(9))));
+        assert_eq!(missing(&goal(Target::Smallest)), None);
+        // An image must have room.
+        let smallest = goal(Target::Smallest);
+        assert_eq!(smallest.excess_over_swap(&kernel()).expect("readable"), Bytes::ZERO);
+        // No group can give anything.
+        add_group(&root, "large", 0, 0);
+        add_group(&root, "small", 0, 0);
+        set_free(&root);
+        let forecast = image::forecast(&kernel()).expect("a forecast");
+        set_swap(&root, "vda2", (forecast.image.0 >> 20) + 1);
+        assert_eq!(smallest.excess_over_swap(&kernel()).expect("readable"), Bytes::ZERO);
+        set_swap(&root, "vda2", (forecast.image.0 >> 20) - 10);
+        let excess = smallest.excess_over_swap(&kernel()).expect("readable");
+        assert!(excess >= Bytes::mib(10) && excess < Bytes::mib(11), "{excess}");
+        let (done, _) = prepared(&root, &smallest, &mut Reclaims::new(&root), &Flag::default());
+        assert_eq!((done.end, done.why, done.missing), (Reached::Partly, End::SwapFloor, Some(excess)));
+        assert_eq!(free(9).excess_over_swap(&kernel()).expect("readable"), Bytes::ZERO);
+        // The swap of the image is no swap any more.
+        set_swap(&root, "vdb9", 100);
+        smallest.missing(&kernel()).expect_err("no swap");
+    }
+
+    #[test]
+    fn swap_for_an_image_stays_free_while_memory_leaves() {
+        let root = machine("vda2");
+        root.write("sys/power/image_size", "0\n");
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let goal = Goal::hibernate(&kernel, root.path(), Target::Smallest).expect("a goal");
+        let forecast = image::forecast(&kernel).expect("a forecast");
+        // What is left in use must fit on the only device.
+        let left = forecast.in_use - forecast.per_cpu;
+        assert_eq!(goal.swap_floor(&kernel, &loaded(), Bytes::mib(10)), left - Bytes::mib(10));
+        let mut config = loaded();
+        assert_eq!(free(1).swap_floor(&kernel, &config, Bytes::mib(10)), Bytes::ZERO);
+        config.policy.guard.swap_floor = Amount::Bytes(Bytes::mib(1000));
+        for goal in [&goal, &free(1), &Goal::All] {
+            assert_eq!(goal.swap_floor(&kernel, &config, Bytes::mib(500)), Bytes::mib(1000), "the user wants more");
+        }
+        root.write("proc/zoneinfo", "");
+        assert_eq!(goal.swap_floor(&kernel, &config, Bytes::mib(10)), Bytes::MAX, "unknown is no permission");
+    }
+
+    #[test]
+    fn a_machine_that_cannot_hibernate_has_no_goal() {
+        let root = machine("vda2");
+        root.write("sys/power/image_size", "0\n");
+        let goal = || Goal::hibernate(&Kernel::open(root.path()).expect("a kernel"), root.path(), Target::Fast);
+        goal().expect("a goal");
+        set_swap(&root, "vda2", 1);
+        assert!(matches!(goal(), Err(Obstacle::TooSmall { .. })));
+        root.write("proc/zoneinfo", "");
+        assert_eq!(goal().map(|_| ()), Err(Obstacle::Unknown));
+        root.write("sys/power/disk", "[disabled]\n");
+        assert_eq!(goal().map(|_| ()), Err(Obstacle::Disabled));
+    }
 
     /// The first byte of an input is the number of the file.
     #[test]

@@ -425,6 +425,88 @@ mod tests {
         assert_eq!(restored(&root), (vec![], false));
     }
 
+    /// A kernel with these answers to swapon.
+    struct Answers(Vec<omr_kernel::Result<Outcome>>);
+
+    impl Actuator for Answers {
+        fn write(&mut self, _: &omr_kernel::Dir, _: &str, _: &str) -> omr_kernel::Result<Outcome> {
+            unreachable!("nothing is written")
+        }
+
+        fn advise(
+            &mut self,
+            _: &omr_kernel::process::Process,
+            _: omr_actuate::Advice,
+            _: &[std::ops::Range<u64>],
+        ) -> omr_kernel::Result<omr_actuate::AdviseResult> {
+            unreachable!("nothing is hinted")
+        }
+
+        fn swap(&mut self, _: &Path, _: Switch) -> omr_kernel::Result<Outcome> {
+            self.0.remove(0)
+        }
+
+        fn is_live(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_note_stays_if_a_later_start_could_switch_the_devices_on() {
+        let broken =
+            || Err(omr_kernel::Error::Parse { path: "/dev/zram1".into(), what: "an input or output error".into() });
+        for (answer, says, stays) in [
+            (Ok(Outcome::Done), None, false),
+            (Ok(Outcome::Partial), None, false),
+            (Ok(Outcome::Gone), Some("the device is gone"), false),
+            (Ok(Outcome::Unsupported), Some("it is no longer swap"), false),
+            (Ok(Outcome::Denied), Some("no permission (CAP_SYS_ADMIN, CAP_SYS_PTRACE)"), true),
+            (broken(), Some("an input or output error"), true),
+        ] {
+            let root = machine("this");
+            let kernel = Kernel::open(root.path()).expect("a root");
+            let ran = restore(&kernel, root.path(), |_| bail!("no systemd"), &mut Answers(vec![answer]));
+            match says {
+                None => assert_eq!(ran.expect("restored").as_deref(), Some("/dev/zram0, /dev/zram1")),
+                Some(says) => {
+                    let err = ran.expect_err(says).to_string();
+                    assert!(
+                        err.starts_with("/dev/zram1 is off and could not be switched on again: ") && err.contains(says),
+                        "{err}"
+                    );
+                }
+            }
+            assert_eq!(root.resolve("var/lib/omr/zram.json").exists(), stays, "{says:?}");
+        }
+    }
+
+    #[test]
+    fn devices_that_were_switched_off_are_switched_on_again_at_the_end() {
+        let root = machine("this");
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let off = |root: &FakeRoot| {
+            root.write("proc/swaps", HEAD);
+            let devices = ["/dev/zram0", "/dev/zram1"].map(|path| Device { path: path.into(), priority: 5 }).to_vec();
+            Off {
+                kernel: &kernel,
+                root: Path::new("/nowhere"),
+                start_unit: |_| Ok(()),
+                devices,
+                _guard: Guard::of_nobody(),
+            }
+        };
+        let mut transcript = Transcript::new(DryRun);
+        off(&root).switch_on(&mut transcript).expect("switched on");
+        let devices = ["zram0", "zram1"].map(|name| root.resolve("proc/1/root/dev").join(name));
+        assert_eq!(transcript.lines(), devices.map(|device| (device, "swapon, priority 5".to_owned())));
+        let err =
+            off(&root).switch_on(&mut Answers(vec![Ok(Outcome::Gone), Ok(Outcome::Denied)])).expect_err("both are off");
+        assert!(
+            err.to_string().contains("/dev/zram0 is off") && err.to_string().contains("; /dev/zram1 is off"),
+            "{err}"
+        );
+    }
+
     #[test]
     fn an_entry_of_another_boot_is_ignored() {
         assert_eq!(restored(&machine("another")), (vec![], false));
@@ -516,6 +598,84 @@ mod tests {
         // A group without swap gets nothing back, whatever its limit is.
         root.write("sys/fs/cgroup/b/memory.max", (2u64 << 20).to_string());
         assert!(sums(&root).is_ok());
+    }
+
+    /// A machine with 6 of 64 MiB of zram in use, which take 2 MiB, and a disk with 1 GiB. Its group
+    /// has 24 MiB of anonymous memory and 6 MiB of page cache, and all that is in zram. 100 MiB are
+    /// free.
+    fn with_zram() -> FakeRoot {
+        let root = FakeRoot::in_memory(omr_testkit::Release::V6_12)
+            .proc("sys/kernel/random/boot_id", "this\n")
+            .proc("zoneinfo", "Node 0, zone Normal\n  pages free 25700\n  high 100\n")
+            .sys("block/zram0/mm_stat", "6291456 1000000 2097152 0 0 0 0\n");
+        set_swaps(&root, "/dev/zram0", 100);
+        crate::stand_in::add_group(&root, "a", 24, 6);
+        root.write("sys/fs/cgroup/a/memory.swap.current", (6u64 << 20).to_string());
+        root
+    }
+
+    fn set_swaps(root: &FakeRoot, zram: &str, priority: i32) {
+        let swaps = format!("{zram} partition 65536 6144 {priority}\n/dev/vda2 partition 1048576 0 -9\n");
+        root.write("proc/swaps", format!("{HEAD}{swaps}"));
+    }
+
+    /// The plan for this memory in use, in MiB. `missing`: in MiB; `time`: in milliseconds.
+    fn planned(root: &FakeRoot, in_use: u64, missing: Option<u64>, time: Option<u64>) -> Result<Plan, String> {
+        let kernel = Kernel::open(root.path()).expect("a root");
+        let device = swap::read(&kernel).expect("swap").pop().expect("a disk");
+        let place = Place { device, chosen_by_systemd: false, free_before: Bytes::ZERO, free_in_all: Bytes::ZERO };
+        let forecast = Forecast {
+            image: Bytes::ZERO,
+            in_use: Bytes::mib(in_use),
+            fast: Bytes::ZERO,
+            largest: Bytes::MAX,
+            must_stay: Bytes::ZERO,
+            could_leave: omr_policy::forecast::Leaving::default(),
+            per_cpu: Bytes::mib(1),
+            zram: Bytes::ZERO,
+            zswap: Bytes::ZERO,
+        };
+        let (missing, time) = (missing.map(Bytes::mib), time.map(Duration::from_millis));
+        Plan::new(&kernel, root.path(), &Loaded::built_in(), &place, &forecast, missing, time).expect("readable")
+    }
+
+    #[test]
+    fn zram_is_planned_to_be_off_with_its_devices_and_what_that_frees() {
+        let root = with_zram();
+        let plan = planned(&root, 400, None, None).expect("a plan");
+        assert_eq!(plan.devices, [Device { path: "/dev/zram0".into(), priority: 100 }]);
+        assert_eq!((plan.held, plan.leaves), (Bytes::mib(6), Bytes::mib(2)));
+        // Of 6 MiB one belongs to nobody who may be reclaimed, and comes back for good.
+        root.write("sys/fs/cgroup/a/memory.swap.current", (5u64 << 20).to_string());
+        assert_eq!(planned(&root, 400, None, None).expect("a plan").leaves, Bytes::mib(1));
+    }
+
+    #[test]
+    fn zram_stays_on_for_a_reason_that_is_told() {
+        let root = with_zram();
+        let kept = |in_use, missing, time| planned(&root, in_use, missing, time).expect_err("it stays on");
+        // 6 MiB of page cache leave as well, and 8 of 24 MiB would stay, compressed.
+        assert!(kept(400, Some(6), None).starts_with("the target can be reached with zram on"));
+        planned(&root, 400, Some(7), None).expect("more than would come back");
+        // The CPUs' free pages and the pool are no content; the page cache leaves.
+        planned(&root, 1024 + 1 + 2 - 6 + 6, None, None).expect("all of it fits");
+        assert!(kept(1024 + 1 + 2 - 6 + 6 + 1, None, None).contains("would need 1.00 GiB on /dev/vda2"));
+        // 20 of 30 MiB must be written in half of the time.
+        planned(&root, 400, None, Some(400)).expect("in time");
+        assert!(kept(400, None, Some(380)).starts_with("/dev/vda2 is too slow"));
+        root.write(
+            "var/lib/omr/disk-rate.json",
+            format!(r#"{{"bytes_per_second":{},"device":"/dev/vda2"}}"#, 50 << 20),
+        );
+        assert!(kept(400, None, Some(400)).starts_with("/dev/vda2 is too slow"));
+        root.write("proc/zoneinfo", "Node 0, zone Normal\n  pages free 1800\n  high 100\n");
+        assert_eq!(kept(400, None, None), "its content must fit in memory first: needs 6.75 MiB, 6.64 MiB is free");
+        root.write("sys/fs/cgroup/a/memory.high", (32u64 << 20).to_string());
+        assert!(kept(400, None, None).starts_with("a has more in swap than fits under"));
+        set_swaps(&root, "/dev/zram0", -2);
+        assert!(kept(400, None, None).starts_with("the kernel chose its priority, -2, which cannot be restored"));
+        set_swaps(&root, "/dev/zram0\\040(deleted)", 5);
+        assert_eq!(kept(400, None, None), "its device file was removed");
     }
 
     #[test]

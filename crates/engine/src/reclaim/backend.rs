@@ -203,7 +203,118 @@ pub fn open_journal(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use omr_testkit::{FakeRoot, Release};
+
     use super::*;
+    use crate::stand_in::{GROUPS, Reclaims, Writes, add_group};
+
+    fn opened(root: &FakeRoot) -> (Kernel, Group) {
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        (kernel, group)
+    }
+
+    #[test]
+    fn the_backend_is_a_file_that_the_group_has() {
+        let told = |files: &[&str], choice, takes_swappiness: bool| {
+            let root = files
+                .iter()
+                .fold(FakeRoot::new().group::<&str>("a", &[]), |root, file| root.group("a", &[(*file, "")]));
+            let (_, group) = opened(&root);
+            let mut kernel_side = Writes(|data: &str| {
+                assert_eq!(data, "0 swappiness=0", "a request that does nothing");
+                if takes_swappiness { Outcome::Done } else { Outcome::Unsupported }
+            });
+            Backend::probe(choice, &group, &mut kernel_side).map_err(|err| err.to_string())
+        };
+        let (auto, reclaim) = (BackendChoice::Auto, BackendChoice::Reclaim);
+        let (swap, high) = (BackendChoice::SwapReclaim, BackendChoice::High);
+        let all = &["memory.current", "memory.reclaim", "memory.swap.reclaim", "memory.high"];
+        for (takes, swappiness) in [(true, true), (false, false)] {
+            assert_eq!(told(all, auto, takes), Ok(Backend::SwapReclaim { swappiness }));
+            assert_eq!(told(all, swap, takes), Ok(Backend::SwapReclaim { swappiness }));
+            assert_eq!(told(all, reclaim, takes), Ok(Backend::MemoryReclaim { swappiness }));
+            assert_eq!(told(&["memory.reclaim"], auto, takes), Ok(Backend::MemoryReclaim { swappiness }));
+        }
+        assert_eq!(told(&["memory.swap.reclaim"], auto, true), Ok(Backend::SwapReclaim { swappiness: false }));
+        assert_eq!(told(all, high, true), Ok(Backend::MemoryHigh));
+        let failed = |files: &[&str], choice| told(files, choice, true).expect_err("no such file");
+        assert!(failed(&["memory.high"], auto).contains("--backend memory.high works on this kernel"));
+        for choice in [auto, reclaim, swap, high] {
+            assert!(failed(&[], choice).starts_with("a has no memory controller;"), "{choice:?}");
+        }
+        let current = &["memory.current"];
+        assert_eq!(failed(current, auto), "a has no memory.reclaim (Linux 5.19)");
+        assert_eq!(failed(current, reclaim), "a has no memory.reclaim (Linux 5.19)");
+        assert_eq!(failed(current, swap), "a has no memory.swap.reclaim: this kernel is not patched");
+        assert_eq!(failed(current, high), "a has no memory.high");
+    }
+
+    /// A machine with a group of 8 MiB, and a journal.
+    fn machine() -> (FakeRoot, Journal) {
+        let root = FakeRoot::in_memory(Release::V6_12);
+        add_group(&root, "a", 8, 0);
+        let journal = Journal::open(&opened(&root).0, &root.resolve("var/lib/omr")).expect("a journal");
+        (root, journal)
+    }
+
+    fn entries(root: &FakeRoot) -> usize {
+        std::fs::read_dir(root.resolve("var/lib/omr/limits")).expect("the journal").count()
+    }
+
+    #[test]
+    fn memory_high_is_lowered_for_the_write_and_restored() {
+        let (root, journal) = machine();
+        let (kernel, group) = opened(&root);
+        let alarm = Alarm::new();
+        let step = |journal| Step {
+            kernel: &kernel,
+            backend: Backend::MemoryHigh,
+            group: &group,
+            journal,
+            alarm: &alarm,
+            write_time: Duration::from_secs(1),
+        };
+        let mut noted = Vec::new();
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|_| noted.push(entries(&root)));
+        let (outcome, _) = step(Some(&journal)).ask(&mut kernel_side, Bytes::mib(2), None).expect("a write");
+        assert_eq!(outcome, Outcome::Done);
+        assert_eq!(kernel_side.lines, ["a/memory.high 6291456", "a/memory.high max"]);
+        drop(kernel_side);
+        assert_eq!((noted, entries(&root)), (vec![1, 1], 0), "the old value is on disk meanwhile");
+        // A limit of the user's own that is as low already is not raised.
+        root.write(format!("{GROUPS}/a/memory.high"), "4194304\n");
+        let mut none = Writes(|_: &str| unreachable!("nothing is written"));
+        let (outcome, _) = step(Some(&journal)).ask(&mut none, Bytes::mib(2), None).expect("no write");
+        assert_eq!(outcome, Outcome::Partial);
+        step(None).ask(&mut none, Bytes::mib(2), None).expect_err("without a journal nothing is changed");
+    }
+
+    #[test]
+    fn a_command_has_a_journal_where_it_may_write_one() {
+        let (root, journal_of) = machine();
+        let (kernel, group) = opened(&root);
+        // An entry of a process that has ended.
+        std::mem::forget({
+            let mut borrowed =
+                journal_of.borrow(&group, "memory.high", Limit::Max).expect("no error").expect("an entry");
+            borrowed.announce(Limit::Bytes(Bytes::mib(1)));
+            borrowed
+        });
+        let mut kernel_side = Reclaims::new(&root);
+        let opened = open_journal(&kernel, root.path(), BackendChoice::Auto, &mut kernel_side).expect("no error");
+        assert!(opened.is_some());
+        assert_eq!((kernel_side.lines, entries(&root)), (vec!["a/memory.high max".to_owned()], 0));
+        root.remove("var/lib/omr");
+        root.write("var/lib/omr", "a file");
+        let open = |choice| open_journal(&kernel, root.path(), choice, &mut Writes(|_: &str| Outcome::Done));
+        assert!(open(BackendChoice::Auto).expect("no error").is_none(), "most backends need none");
+        let err = open(BackendChoice::High).map(drop).expect_err("memory.high does");
+        assert_eq!(err.to_string(), "memory.high needs a journal");
+    }
 
     #[test]
     fn a_request_names_a_kind_of_memory_where_the_kernel_takes_it() {

@@ -294,6 +294,15 @@ fn restore_after(read_end: &OwnedFd, entry: &Path, mut restore: impl FnMut()) {
 #[derive(Debug)]
 pub struct Guard(#[allow(dead_code, reason = "its purpose is to be closed")] OwnedFd);
 
+#[cfg(test)]
+impl Guard {
+    /// A guard without a helper. A test program has many threads, and does not fork.
+    pub fn of_nobody() -> Self {
+        let (_, write_end) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        Guard(write_end)
+    }
+}
+
 /// Returns the process that wrote this temporary file; `None`: it is no temporary file.
 fn writer(path: &Path) -> Option<u32> {
     let written = path.file_name()?.to_str()?.strip_suffix(".tmp")?;
@@ -352,6 +361,63 @@ mod tests {
         // A kernel's file takes the new value in the place of the old one.
         let after = root.read(path);
         (if after.starts_with("max") { "max".into() } else { after.trim().into() }, left)
+    }
+
+    #[test]
+    fn the_entry_of_a_group_that_is_gone_or_another_one_is_removed_without_a_write() {
+        for again in [false, true] {
+            let (root, kernel, journal, group) = machine();
+            assert!(journal.add_entry(&group, FILE, Limit::Bytes(Bytes::mib(1))).expect("written"));
+            if again {
+                std::fs::rename(root.resolve("sys/fs/cgroup/app.scope"), root.resolve("sys/fs/cgroup/old"))
+                    .expect("moved");
+                root.write("sys/fs/cgroup/app.scope/memory.high", "max\n");
+            } else {
+                root.remove("sys/fs/cgroup/app.scope");
+            }
+            let mut none = crate::stand_in::Writes(|_: &str| unreachable!("nothing is written"));
+            assert_eq!(journal.restore(&kernel, &mut none).expect("a directory"), 0);
+            assert!(!journal.path(group.id()).exists() && !journal.is_left.load(Relaxed));
+        }
+    }
+
+    #[test]
+    fn a_file_that_an_ended_process_was_writing_is_removed_and_that_of_a_running_omr_stays() {
+        let (root, kernel, journal, _group) = machine();
+        let dir = root.resolve("var/lib/omr/limits");
+        root.write("proc/4242/stat", "4242 (omr) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 1 0");
+        root.write("proc/4242/comm", "omr\n");
+        let names =
+            ["7.json.4242.tmp".to_owned(), "7.json.4243.tmp".into(), format!("7.json.{}.tmp", std::process::id())];
+        names.iter().for_each(|name| fs::write(dir.join(name), "{").expect("written"));
+        let mut none = crate::stand_in::Writes(|_: &str| unreachable!("nothing is written"));
+        assert_eq!(journal.restore(&kernel, &mut none).expect("a directory"), 0);
+        assert_eq!(names.map(|name| dir.join(name).exists()), [true, false, false]);
+    }
+
+    #[test]
+    fn an_entry_stays_until_its_limit_is_restored() {
+        let (_root, kernel, journal, group) = machine();
+        assert!(journal.add_entry(&group, FILE, Limit::Max).expect("written"));
+        for outcome in [Outcome::Denied, Outcome::Done] {
+            let mut kernel_side = crate::stand_in::Writes(|data: &str| {
+                assert_eq!(data, "max");
+                outcome
+            });
+            let restored = journal.restore(&kernel, &mut kernel_side).expect("a directory");
+            assert_eq!(
+                (restored, journal.path(group.id()).exists()),
+                match outcome {
+                    Outcome::Done => (1, false),
+                    _ => (0, true),
+                }
+            );
+            assert!(journal.is_left.load(Relaxed));
+        }
+        // An entry that is gone already is no failure.
+        let (_root, _, journal, group) = machine();
+        journal.remove_entry(group.id());
+        assert!(!journal.is_left.load(Relaxed));
     }
 
     #[test]

@@ -181,3 +181,209 @@ impl Gauge<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use omr_actuate::{Actuator, DryRun};
+    use omr_base::cancel::Flag;
+    use omr_policy::Config;
+    use omr_testkit::{FakeRoot, Release};
+
+    use super::*;
+    use crate::session::Host;
+    use crate::stand_in::{GROUPS, Reclaims, StoppedClocks, add_group, set_line, set_swap, stop_clocks};
+
+    /// A machine with 64 MiB of swap on this device, and a group with 16 MiB of anonymous memory and
+    /// 4 MiB of page cache.
+    fn machine(device: &str) -> (StoppedClocks, FakeRoot) {
+        let root = FakeRoot::in_memory(Release::V6_12);
+        set_swap(&root, device, 64);
+        set_line(&root, "proc/meminfo", "Writeback:", "0 kB");
+        set_line(&root, "proc/vmstat", "pswpout", "1000");
+        add_group(&root, "a", 16, 4);
+        (stop_clocks(), root)
+    }
+
+    fn run_cancelled(
+        root: &FakeRoot,
+        job: Job,
+        actuator: &mut dyn Actuator,
+        cancel: &Flag,
+    ) -> (Report, Vec<(Bytes, Bytes)>) {
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let mut seen = Vec::new();
+        let mut session = Session {
+            host: Host { kernel: &kernel, root: root.path() },
+            actuator,
+            journal: None,
+            cancel,
+            progress: &mut |now: Progress| seen.push((now.freed, now.swapped_out)),
+        };
+        let backend = Backend::MemoryReclaim { swappiness: true };
+        let report = FileReclaimer { session: &mut session, backend }.run((&group).into(), job);
+        (report, seen)
+    }
+
+    fn run(root: &FakeRoot, job: Job, actuator: &mut dyn Actuator) -> Report {
+        run_cancelled(root, job, actuator, &Flag::default()).0
+    }
+
+    fn job(amount: Bytes) -> Job {
+        Job::new(&Config::default().sweep, amount)
+    }
+
+    #[test]
+    fn a_job_is_done_in_steps_and_its_figures_are_measured() {
+        let (clocks, root) = machine("zram0");
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|_| clocks.pass(Duration::from_millis(20)));
+        let (report, seen) = run_cancelled(&root, job(Bytes::mib(18)), &mut kernel_side, &Flag::default());
+        assert_eq!((report.end, report.asked, report.freed), (End::Complete, Bytes::mib(18), Bytes::mib(18)));
+        assert_eq!(
+            (report.freed_anon, report.freed_file, report.swapped_out),
+            (Bytes::mib(16), Bytes::mib(2), Bytes::mib(16))
+        );
+        assert_eq!((report.size, report.demoted, report.error), (Bytes::mib(2), Bytes::ZERO, None));
+        assert_eq!(report.refaults, Some(Bytes(7 * 4096)));
+        assert_eq!((kernel_side.lines.len(), &*kernel_side.lines[0]), (18, "a/memory.reclaim 1048576"));
+        assert_eq!((report.writes, report.longest_write), (18, Duration::from_millis(20)));
+        assert_eq!((report.wall, report.cpu), (Duration::from_millis(360), Duration::from_millis(90)));
+        assert_eq!(report.last_write_end, clock::read_monotonic());
+        assert_eq!((seen.len(), seen[0]), (18, (Bytes::mib(1), Bytes::mib(1))));
+        assert_eq!(seen[17], (Bytes::mib(18), Bytes::mib(16)));
+    }
+
+    #[test]
+    fn memory_that_stays_in_the_swap_cache_or_that_others_freed_does_not_count() {
+        let (_clocks, root) = machine("vda2");
+        let stat = format!("{GROUPS}/a/memory.stat");
+        let set = |key, mib: u64| set_line(&root, &stat, key, &(mib << 20).to_string());
+        // The kernel frees a MiB of page cache, and sends one of anonymous memory to the disk.
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|_| {
+            set("anon", 15);
+            set("swapcached", 1);
+            // With its swap cache.
+            set("file", 3 + 1);
+        });
+        let report = run(&root, job(Bytes::mib(1)), &mut kernel_side);
+        drop(kernel_side);
+        assert_eq!((report.freed, report.freed_anon, report.freed_file), (Bytes::mib(1), Bytes::ZERO, Bytes::mib(1)));
+        // Another program frees page cache of the group, which has grown by as much.
+        let (_clocks, root) = machine("zram0");
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|_| set_line(&root, &stat, "file", &(3u64 << 20).to_string()));
+        let report = run(&root, job(Bytes::mib(1)), &mut kernel_side);
+        assert_eq!((report.freed, report.freed_anon, report.freed_file), (Bytes::mib(1), Bytes::mib(1), Bytes::ZERO));
+    }
+
+    #[test]
+    fn the_kind_of_memory_is_named_in_the_request() {
+        let (_clocks, root) = machine("zram0");
+        let told = |job: Job| {
+            let mut kernel_side = Reclaims::new(&root);
+            run(&root, job, &mut kernel_side);
+            kernel_side.lines.first().cloned().unwrap_or_default()
+        };
+        let small = job(Bytes::mib(1));
+        assert_eq!(told(Job { anon_first: true, ..small.clone() }), "a/memory.reclaim 1048576 swappiness=200");
+        // Swap is as full as it may be, so only page cache may leave.
+        let full = Job { file_only: true, swap_floor: Bytes::mib(64), ..small.clone() };
+        assert_eq!(told(full.clone()), "a/memory.reclaim 1048576 swappiness=0");
+        assert_eq!(told(Job { file_only: false, ..full }), "", "nothing may leave");
+    }
+
+    #[test]
+    fn each_answer_of_the_kernel_ends_the_run_or_does_not() {
+        let (_clocks, root) = machine("zram0");
+        for (outcome, end, writes) in [
+            (Outcome::Denied, End::Denied, 1),
+            (Outcome::Unsupported, End::Unsupported, 1),
+            (Outcome::Gone, End::Gone, 1),
+            (Outcome::Partial, End::Complete, 2),
+            (Outcome::Interrupted, End::Complete, 2),
+        ] {
+            add_group(&root, "a", 16, 4);
+            let report = run(&root, job(Bytes::mib(2)), &mut Reclaims { outcome, ..Reclaims::new(&root) });
+            assert_eq!((report.end, report.writes), (end, writes), "{outcome:?}");
+        }
+        let set = Flag::default();
+        set.set();
+        let (report, _) = run_cancelled(&root, job(Bytes::mib(2)), &mut Reclaims::new(&root), &set);
+        assert_eq!((report.end, report.writes), (End::Stopped, 0));
+    }
+
+    #[test]
+    fn a_group_that_ends_in_a_write_has_moved_memory_all_the_same() {
+        let (_clocks, root) = machine("zram0");
+        let path = Path::new(GROUPS).join("a");
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|_| {
+            root.remove(path.join("memory.current"));
+            let vmstat = root.read("proc/vmstat");
+            root.write("proc/vmstat", vmstat + "pgdemote_kswapd 3\npgdemote_direct 2\n");
+        });
+        let report = run(&root, job(Bytes::mib(2)), &mut kernel_side);
+        assert_eq!((report.end, report.freed, report.swapped_out), (End::Gone, Bytes::ZERO, Bytes::mib(1)));
+        assert_eq!(report.demoted, Bytes(5 * 4096));
+    }
+
+    #[test]
+    fn a_dry_run_reads_the_group_and_writes_nothing() {
+        let (_clocks, root) = machine("zram0");
+        let report = run(&root, job(Bytes::mib(2)), &mut DryRun);
+        assert_eq!((report.end, report.size, report.freed), (End::Complete, Bytes::mib(20), Bytes::ZERO));
+        assert_eq!(report.refaults, Some(Bytes(7 * 4096)));
+    }
+
+    #[test]
+    fn a_run_waits_for_a_swap_disk_and_not_for_the_disks_of_others() {
+        for (device, waits) in [("vda2", true), ("zram0", false)] {
+            let (clocks, root) = machine(device);
+            let path = root.path().to_owned();
+            let meminfo = root.read("proc/meminfo");
+            set_line(&root, "proc/meminfo", "Writeback:", "4096 kB");
+            let mut kernel_side = Reclaims::new(&root);
+            let mut first = None;
+            // The disk has written all of it after a second.
+            clocks.each_time(move |now| {
+                if now >= Duration::from_secs(1) {
+                    std::fs::write(path.join("proc/meminfo"), &meminfo).expect("written");
+                }
+            });
+            kernel_side.then = Box::new(|_| {
+                first.get_or_insert_with(|| clocks.passed());
+            });
+            let report = run(&root, job(Bytes::mib(1)), &mut kernel_side);
+            drop(kernel_side);
+            assert_eq!((report.end, report.freed), (End::Complete, Bytes::mib(1)), "{:?}", report.error);
+            let first = first.expect("a write");
+            assert_eq!(first >= Duration::from_secs(1), waits, "{first:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_does_not_go_on_when_the_state_of_swap_is_unknown() {
+        for key in ["SwapTotal", "SwapFree", "Writeback:"] {
+            let (_clocks, root) = machine("vda2");
+            let kept: Vec<String> =
+                root.read("proc/meminfo").lines().filter(|line| !line.starts_with(key)).map(str::to_owned).collect();
+            root.write("proc/meminfo", kept.join("\n"));
+            let report = run(&root, job(Bytes::mib(2)), &mut Reclaims::new(&root));
+            let said = report.error.unwrap_or_default();
+            assert_eq!((report.end, report.writes), (End::Failed, 0));
+            assert_eq!(said, format!("no {} in meminfo", key.trim_end_matches(':')));
+        }
+        // A machine without swap has page cache only.
+        let (_clocks, root) = machine("zram0");
+        root.write("proc/swaps", "Filename Type Size Used Priority\n");
+        set_line(&root, "proc/meminfo", "SwapTotal:", "0 kB");
+        add_group(&root, "a", 0, 4);
+        let report = run(&root, job(Bytes::mib(2)), &mut Reclaims::new(&root));
+        assert_eq!((report.end, report.freed_file), (End::Complete, Bytes::mib(2)));
+    }
+}

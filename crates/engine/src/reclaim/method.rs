@@ -144,3 +144,87 @@ impl Session<'_> {
         MadviseSession { session: self, config }.run(subject, selection, extent)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use omr_actuate::DryRun;
+    use omr_base::cancel::Flag;
+    use omr_testkit::{FakeRoot, Release};
+    use omr_units::{Bytes, GroupId};
+
+    use super::*;
+    use crate::session::Host;
+    use crate::stand_in::{GROUPS, Reclaims, add_group, set_swap};
+
+    const ANY: Wish = Wish::Any(BackendChoice::Auto);
+    const COLD: Wish = Wish::Cold { older_than: Duration::from_secs(120), may_age: true };
+
+    fn candidate(kernel: &Kernel, path: &str) -> Candidate {
+        let id = Group::open(kernel.cgroup().expect("groups"), Path::new(path)).map_or(GroupId(1), |group| group.id());
+        let (current, gain) = (Bytes::mib(1), Bytes::mib(1));
+        Candidate { id, path: PathBuf::from(path), current, gain, beyond_children: None }
+    }
+
+    #[test]
+    fn each_method_has_the_name_of_its_kernel_interface() {
+        let told = |method: Method<'_>| (method.name(), method.file_only());
+        assert_eq!(told(Method::KernelFile(Backend::MemoryReclaim { swappiness: true })), ("memory.reclaim", true));
+        assert_eq!(told(Method::KernelFile(Backend::MemoryHigh)), ("memory.high", false));
+        let older_than = Duration::from_secs(1);
+        assert_eq!(told(Method::Generations { older_than, may_age: false }), ("lru_gen", false));
+    }
+
+    #[test]
+    fn the_first_group_that_exists_chooses_the_method() {
+        let root = FakeRoot::captured(Release::V6_12);
+        add_group(&root, "a", 1, 0);
+        let root = root.group("without", &[("memory.current", "0\n")]);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let chosen = |wish, paths: &[&str]| {
+            let candidates: Vec<Candidate> = paths.iter().map(|path| candidate(&kernel, path)).collect();
+            Method::choose_for_any(&kernel, wish, &candidates, &mut DryRun)
+                .map(|method| method.map(|method| method.name()))
+        };
+        assert_eq!(chosen(ANY, &["gone", "a"]).expect("no error"), Some("memory.reclaim"));
+        assert_eq!(chosen(ANY, &["gone"]).expect("no error"), None);
+        assert_eq!(chosen(ANY, &[]).expect("no error"), None);
+        let err = chosen(ANY, &["without", "a"]).expect_err("it has no such file");
+        assert!(err.to_string().starts_with("without has no memory.reclaim"), "{err}");
+        assert_eq!(chosen(COLD, &["a"]).expect("no error"), Some("lru_gen"));
+        assert_eq!(chosen(COLD, &[]).expect("no error"), None);
+        root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
+        assert!(chosen(COLD, &["a"]).expect_err("off").to_string().contains("MGLRU off"));
+    }
+
+    #[test]
+    fn a_wish_that_the_machine_cannot_fulfil_is_reported() {
+        let root = FakeRoot::captured(Release::V6_12);
+        set_swap(&root, "zram0", 64);
+        add_group(&root, "a", 4, 0);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let run = |wish| {
+            let mut kernel_side = Reclaims::new(&root);
+            let mut session = Session {
+                host: Host { kernel: &kernel, root: root.path() },
+                actuator: &mut kernel_side,
+                journal: None,
+                cancel: &Flag::default(),
+                progress: &mut |_| {},
+            };
+            let mut can = None;
+            let report = session.reclaim_by_wish(wish, (&group).into(), |file_only| {
+                can = Some(file_only);
+                Job::new(&Config::default().sweep, Bytes::mib(1))
+            });
+            (report.end, report.freed, can, report.error)
+        };
+        assert_eq!(run(ANY), (End::Complete, Bytes::mib(1), Some(true), None));
+        root.remove(format!("{GROUPS}/a/memory.reclaim"));
+        let (end, freed, can, error) = run(Wish::Any(BackendChoice::Reclaim));
+        assert_eq!((end, freed, can), (End::Unsupported, Bytes::ZERO, Some(false)));
+        assert_eq!(error.as_deref(), Some("a has no memory.reclaim (Linux 5.19)"));
+    }
+}

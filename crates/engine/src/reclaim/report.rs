@@ -143,20 +143,64 @@ pub(super) fn run_job(
 
 #[cfg(test)]
 mod tests {
-    use anyhow::bail;
+    use std::path::Path;
+
+    use omr_kernel::Kernel;
+    use omr_policy::Config;
+    use omr_testkit::FakeRoot;
 
     use super::*;
+    use crate::stand_in::{add_group, stop_clocks};
+
+    fn reported(inner: Option<Bytes>, work: impl FnOnce(&Job, &mut Report) -> Result<End>) -> Report {
+        let root = FakeRoot::new();
+        add_group(&root, "a", 10, 0);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let job = Job { floor: Bytes::mib(2), ..Job::new(&Config::default().sweep, Bytes::mib(1)) };
+        run_job(Target { group: &group, inner }, job, |_, job, report| work(&job, report))
+    }
+
+    #[test]
+    fn the_floor_of_a_job_about_the_groups_own_memory_leaves_its_children() {
+        reported(None, |job, _| {
+            assert_eq!(job.floor, Bytes::mib(2));
+            Ok(End::Complete)
+        });
+        // 3 of 10 MiB are the group's own.
+        reported(Some(Bytes::mib(3)), |job, _| {
+            assert_eq!(job.floor, Bytes::mib(2 + 7));
+            Ok(End::Complete)
+        });
+    }
+
+    #[test]
+    fn a_run_ends_as_its_work_does_and_takes_the_time_of_its_work() {
+        let clocks = stop_clocks();
+        let report = reported(None, |_, _| {
+            clocks.pass(Duration::from_secs(8));
+            Ok(End::Floor)
+        });
+        assert_eq!((report.end, report.wall, report.cpu), (End::Floor, Duration::from_secs(8), Duration::from_secs(2)));
+        let report = reported(None, |_, _| anyhow::bail!("no vmstat"));
+        assert_eq!((report.end, report.error.as_deref()), (End::Failed, Some("no vmstat")));
+        let report = reported(None, |_, _| {
+            let gone = Kernel::open(Path::new("/nowhere/at/all")).map(drop).expect_err("no such directory");
+            assert!(gone.is_gone());
+            Err(gone.into())
+        });
+        assert_eq!((report.end, report.error), (End::Gone, None));
+    }
 
     #[test]
     fn a_last_write_whose_effect_nobody_can_read_counts_as_written_to_swap() {
         let moved = |pages| Moved { to_swap: Pages(pages), demoted: Pages(0) };
         let page = PageSize::new(4096).expect("a power of two");
-        let mut report =
-            Report::nothing(&Job::new(&omr_policy::Config::default().sweep, Bytes::MAX), End::Failed, None);
+        let mut report = Report::nothing(&Job::new(&Config::default().sweep, Bytes::MAX), End::Failed, None);
         report.note_moved(moved(1000), moved(1256), page);
         report.note_last_moved(moved(1000), Ok(moved(1256)), page, Bytes::mib(2));
         assert_eq!(report.swapped_out, Bytes::mib(1));
-        let unreadable = || -> Result<Moved> { bail!("out of descriptors") };
+        let unreadable = || -> Result<Moved> { anyhow::bail!("out of descriptors") };
         report.note_last_moved(moved(1000), unreadable(), page, Bytes::mib(2));
         assert_eq!(report.swapped_out, Bytes::mib(3));
     }

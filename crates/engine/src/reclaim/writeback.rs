@@ -77,6 +77,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_longest_wait_ends_although_writeback_falls() {
+        let clocks = crate::stand_in::stop_clocks();
+        let limits = Limits { longest: Duration::from_secs(3), patience: Duration::from_secs(1) };
+        let mut left = Bytes::mib(900);
+        let falling = wait(&Flag::default(), limits, || {
+            left = left - Bytes::mib(1);
+            Ok(left)
+        });
+        assert!(!falling.expect("no error"));
+        assert_eq!(clocks.passed(), Duration::from_secs(3));
+        assert!(!wait(&Flag::default(), limits, || Ok(Bytes::mib(9))).expect("no error"));
+        let waited = clocks.passed();
+        assert!(waited >= Duration::from_secs(4) && waited < Duration::from_millis(4050), "{waited:?}");
+    }
+
+    #[test]
+    fn a_sync_is_waited_for_while_much_is_dirty_and_none_is_begun_beside_another() {
+        let mut looks = 0;
+        flush(&Flag::default(), || {
+            looks += 1;
+            false
+        });
+        assert!(looks <= 1);
+        let set = Flag::default();
+        set.set();
+        flush(&set, || unreachable!("a run that is cancelled does not look"));
+    }
+
+    #[test]
     fn the_wait_ends_when_little_is_left_or_nothing_falls_any_more() {
         let limits = Limits { longest: Duration::from_secs(60), patience: Duration::from_millis(20) };
         let wait_for = |cancel: &Flag, mut amounts: Vec<Bytes>| {

@@ -484,7 +484,7 @@ impl Run<'_, '_> {
             && !self.warmer.stop.is_set()
             && clock::read_monotonic().since(began) < QUEUE_TIME
         {
-            std::thread::sleep(QUEUE_INTERVAL);
+            clock::sleep(QUEUE_INTERVAL);
             let _ = self.check_busy();
         }
     }
@@ -599,3 +599,6 @@ pub fn read_room(kernel: &Kernel, group: &Path, buffer: &mut Vec<u8>) -> Result<
     }
     Ok(room)
 }
+
+#[cfg(test)]
+mod tests;

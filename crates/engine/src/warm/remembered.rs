@@ -172,13 +172,146 @@ fn rank(class: Class, is_explicit: bool, path: &Path) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
+    use omr_actuate::Outcome;
     use omr_testkit::{FakeRoot, Release};
 
     use super::*;
+    use crate::stand_in::{Hints, PAGE, anon, set_line, set_mappings, set_process};
+
+    /// A machine with a process in each of these groups, with this memory.
+    fn machine(groups: &[(&str, &str)]) -> (FakeRoot, Kernel) {
+        let mut root = FakeRoot::in_memory(Release::V6_12).group("", &[("cgroup.procs", "")]);
+        for (pid, (group, pages)) in (1..).zip(groups) {
+            root = root.group(group, &[("memory.current", "0\n")]);
+            set_process(&root, pid, group, &[anon(0x10_0000, pages)]);
+        }
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        (root, kernel)
+    }
+
+    fn id(kernel: &Kernel, path: &str) -> GroupId {
+        Group::open(kernel.cgroup().expect("groups"), Path::new(path)).expect("a group").id()
+    }
+
+    fn add(remembered: &mut Remembered, kernel: &Kernel, absence: u64, path: &str) -> Result<()> {
+        remembered.add(kernel, absence, id(kernel, path), Path::new(path), &Flag::default())
+    }
+
+    /// Gives these groups back. Returns the report, and the process and pages of each range.
+    fn given_back(
+        remembered: &mut Remembered,
+        root: &FakeRoot,
+        kernel: &Kernel,
+        groups: &[&str],
+    ) -> (Report, Vec<(u32, Range<u64>)>) {
+        let ids: Vec<GroupId> = groups.iter().map(|path| id(kernel, path)).collect();
+        let mut calls = Vec::new();
+        let mut kernel_side = Hints(|pid, ranges: &[Range<u64>]| {
+            calls.extend(ranges.iter().map(|range| (pid, range.start / PAGE..range.end / PAGE)));
+            Outcome::Done
+        });
+        let mut loaded = Loaded::built_in();
+        loaded.groups = omr_config::rules("[[group]]\nmatch = 'a.slice'\nclass = 'foreground'\n");
+        let host = Host { kernel, root: root.path() };
+        let report = remembered.give_back(host, &loaded, &ids, &mut kernel_side, &Flag::default(), &mut |_| {});
+        (report.expect("a report"), calls)
+    }
+
+    #[test]
+    fn just_the_pages_that_groups_had_come_back_the_foreground_first() {
+        let (root, kernel) =
+            machine(&[("system.slice", "p"), ("user.slice", "pp"), ("a.slice", "ppp-"), ("b.slice", "p")]);
+        let mut remembered = Remembered::default();
+        for path in ["system.slice", "user.slice", "a.slice", "b.slice"] {
+            add(&mut remembered, &kernel, 1, path).expect("remembered");
+        }
+        for pid in 1..5 {
+            set_mappings(&root, pid, &[anon(0x10_0000, "ssss")]);
+        }
+        // Adding a group again does not change what it had.
+        add(&mut remembered, &kernel, 1, "a.slice").expect("remembered");
+        let (report, calls) = given_back(&mut remembered, &root, &kernel, &["system.slice", "user.slice", "a.slice"]);
+        assert_eq!(calls, [(3, 0x100..0x103), (2, 0x100..0x102), (1, 0x100..0x101)]);
+        assert_eq!((report.swap, report.end), (Bytes(6 * PAGE), crate::warm::End::Complete));
+        assert_eq!(given_back(&mut remembered, &root, &kernel, &["b.slice"]).1, [], "all is forgotten then");
+    }
+
+    #[test]
+    fn groups_of_another_absence_are_forgotten() {
+        let (root, kernel) = machine(&[("a.slice", "p"), ("b.slice", "p")]);
+        let mut remembered = Remembered::default();
+        add(&mut remembered, &kernel, 1, "a.slice").expect("remembered");
+        add(&mut remembered, &kernel, 2, "b.slice").expect("remembered");
+        for pid in [1, 2] {
+            set_mappings(&root, pid, &[anon(0x10_0000, "s")]);
+        }
+        assert_eq!(given_back(&mut remembered, &root, &kernel, &["a.slice", "b.slice"]).1, [(2, 0x100..0x101)]);
+    }
+
+    #[test]
+    fn memory_of_the_machine_stays_available_when_groups_come_back() {
+        let (root, kernel) = machine(&[("a.slice", "p")]);
+        set_line(&root, "proc/meminfo", "MemTotal:", "1024000 kB");
+        for (available, end) in [("102403 kB", crate::warm::End::Headroom), ("102404 kB", crate::warm::End::Complete)] {
+            let mut remembered = Remembered::default();
+            set_mappings(&root, 1, &[anon(0x10_0000, "p")]);
+            add(&mut remembered, &kernel, 1, "a.slice").expect("remembered");
+            set_mappings(&root, 1, &[anon(0x10_0000, "s")]);
+            set_line(&root, "proc/meminfo", "MemAvailable:", available);
+            assert_eq!(given_back(&mut remembered, &root, &kernel, &["a.slice"]).0.end, end, "{available}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_remembered_as_a_whole_or_not_at_all() {
+        let (root, kernel) = machine(&[("a.slice", "p"), ("b.slice", "p")]);
+        let mut remembered = Remembered::default();
+        let set = Flag::default();
+        set.set();
+        let path = Path::new("a.slice");
+        let ended = remembered.add(&kernel, 1, id(&kernel, "a.slice"), path, &set);
+        assert_eq!(ended.expect_err("ended").to_string(), "it was ended before its memory was recorded");
+        // A process that ends meanwhile is no obstacle. One that cannot be read is.
+        set_process(&root, 9, "a.slice", &[anon(0x10_0000, "p")]);
+        root.write("proc/9/smaps", "no smaps\n");
+        add(&mut remembered, &kernel, 1, "a.slice").expect_err("unknown");
+        root.remove("proc/9");
+        add(&mut remembered, &kernel, 1, "a.slice").expect("remembered");
+    }
+
+    #[test]
+    fn a_limited_number_of_ranges_is_remembered() {
+        let (root, kernel) = machine(&[("a.slice", "p"), ("b.slice", "p")]);
+        let mut remembered = Remembered::default();
+        add(&mut remembered, &kernel, 1, "a.slice").expect("remembered");
+        // One range in each 18 pages: they are too far apart to be one.
+        set_mappings(&root, 2, &[]);
+        let entries: Vec<u64> = [[1 << 63].as_slice(), &[0; 17]].concat().repeat(MOST_RANGES);
+        let head = format!("0-{:x} rw-p 00000000 00:00 0\n", entries.len() as u64 * PAGE);
+        root.write("proc/2/maps", &head);
+        root.write("proc/2/smaps", head + "Referenced: 4 kB\n");
+        root.write("proc/2/pagemap", entries.iter().flat_map(|entry| entry.to_ne_bytes()).collect::<Vec<u8>>());
+        let err = add(&mut remembered, &kernel, 1, "b.slice").expect_err("one more with the first group");
+        assert!(err.to_string().contains("more than 100000 ranges"), "{err}");
+        add(&mut remembered, &kernel, 2, "b.slice").expect("just as many");
+    }
+
+    #[test]
+    fn a_limited_number_of_groups_is_remembered() {
+        let (_root, kernel) = machine(&[("a.slice", "p"), ("b.slice", "p")]);
+        let known = |at: usize| KnownGroup { id: GroupId(u64::MAX - at as u64), path: "x".into(), processes: vec![] };
+        for (count, fits) in [(MOST_GROUPS - 1, true), (MOST_GROUPS, false)] {
+            let mut remembered = Remembered { absence: 1, groups: (0..count).map(known).collect(), ranges: 0 };
+            assert_eq!(add(&mut remembered, &kernel, 1, "a.slice").is_ok(), fits, "{count}");
+            assert_eq!(remembered.groups.len(), MOST_GROUPS);
+        }
+    }
 
     #[test]
     fn the_processes_of_a_group_are_its_own_and_those_below_it() {
-        let root = FakeRoot::captured(Release::V6_12)
+        let root = FakeRoot::in_memory(Release::V6_12)
             .group("a.slice", &[("cgroup.procs", "5\n")])
             .group("a.slice/b/c", &[("cgroup.procs", "7\n9\n")])
             .group("d.slice", &[("cgroup.procs", "11\n")]);

@@ -80,6 +80,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn agings_are_counted_by_node() {
+        let mut merges = Merges::default();
+        merges.count(0);
+        merges.count(1);
+        merges.count(0);
+        assert_eq!([0, 1, 2].map(|node| merges.count_of(node)), [2, 1, 0]);
+    }
+
+    #[test]
     fn page_cache_that_goes_instead_is_noticed() {
         let before = list(&[(400, 1000, 500), (180, 0, 0), (60, 0, 0), (1, 0, 0)]);
         let anon_went = list(&[(400, 900, 490), (180, 0, 0), (60, 0, 0), (1, 0, 0)]);

@@ -98,3 +98,45 @@ pub fn swap_left(groups: &[Group], buffer: &mut Vec<u8>) -> Result<Bytes> {
     }
     Ok(left)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use omr_testkit::{FakeRoot, Release};
+
+    use super::*;
+    use crate::stand_in::{GROUPS, add_group, set_line, set_swap};
+
+    #[test]
+    fn swap_may_grow_by_the_least_that_a_limit_above_leaves() {
+        let root = FakeRoot::captured(Release::V6_12);
+        set_swap(&root, "vda2", 64);
+        set_line(&root, "proc/meminfo", "Writeback:", "12 kB");
+        add_group(&root, "a", 1, 0);
+        add_group(&root, "a/without/b", 1, 0);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a/without/b")).expect("a group");
+        let above = || with_swap_limit(&kernel, &group).expect("groups");
+        let paths: Vec<_> = above().iter().map(|group| group.path().to_owned()).collect();
+        assert_eq!(paths, [Path::new("a/without/b"), Path::new("a")]);
+        let left = || swap_left(&above(), &mut Vec::new()).expect("readable");
+        assert_eq!(left(), Bytes::MAX);
+        root.write(format!("{GROUPS}/a/memory.swap.max"), (9u64 << 20).to_string());
+        root.write(format!("{GROUPS}/a/memory.swap.current"), (2u64 << 20).to_string());
+        root.write(format!("{GROUPS}/a/without/b/memory.swap.max"), (8u64 << 20).to_string());
+        assert_eq!(left(), Bytes::mib(7));
+        let stat = root.read(format!("{GROUPS}/a/without/b/memory.stat"));
+        root.write(format!("{GROUPS}/a/without/b/memory.stat"), stat.replace("swapcached 0", "swapcached 8192"));
+        let read = |on_disk, swap_floor| {
+            let above = above();
+            let mut gauge = Gauge { kernel: &kernel, group: &group, above, on_disk, swap_floor, buffer: Vec::new() };
+            let seen = gauge.read().expect("readable").seen(Bytes::mib(3));
+            assert_eq!((seen.current, seen.swap_written), (Bytes::mib(1), Bytes::mib(3)));
+            (seen.swap_free, seen.swapcached, seen.writeback)
+        };
+        // The floor is of the machine's swap.
+        assert_eq!(read(true, Bytes::mib(5)), (Some(Bytes::mib(12)), Bytes(8192), Bytes::kib(12)));
+        assert_eq!(read(false, Bytes::mib(60)), (Some(Bytes::mib(64)), Bytes::ZERO, Bytes::ZERO));
+    }
+}

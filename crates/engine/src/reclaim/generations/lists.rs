@@ -109,6 +109,43 @@ pub(super) mod tests {
         found.expect("lists")
     }
 
+    #[test]
+    fn cold_memory_is_known_as_far_back_as_the_first_aging() {
+        let full = list(&[(400, 100, 7), (180, 200, 7), (60, 400, 7), (1, 800, 7)]);
+        let cold = |seconds| cold(&full, Duration::from_secs(seconds));
+        assert_eq!(reach(&full), Some(Duration::from_secs(180)));
+        assert_eq!(
+            [cold(181), cold(180), cold(61), cold(60), cold(1)],
+            [None, Some(100), Some(100), Some(300), Some(700)].map(|pages| pages.map(Pages))
+        );
+        assert_eq!(reach(&list(&[(400, 100, 7)])), None);
+    }
+
+    #[test]
+    fn what_can_be_evicted_is_older_than_the_youngest_two_generations_of_its_node() {
+        // Generations 3 to 6 on node 0.
+        let list = list(&[(400, 1, 7), (180, 2, 7), (60, 3, 7), (1, 4, 7)]);
+        assert!(can_evict(&list, 0, 4) && !can_evict(&list, 0, 5) && !can_evict(&list, 1, 3));
+        assert_eq!(cache(&[list, list]), Pages(56));
+    }
+
+    #[test]
+    fn a_group_that_was_not_aged_is_named_with_the_remedy() {
+        let root = omr_testkit::FakeRoot::new().group("a\nb", &[("x", "")]);
+        let kernel = omr_kernel::Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), std::path::Path::new("a\nb")).expect("a group");
+        let words = |lists: &[Lists]| not_aged(&group, lists, Duration::from_secs(7200));
+        let aged = list(&[(400, 1, 7), (180, 2, 7), (60, 3, 7)]);
+        let young = list(&[(9, 1, 7), (5, 1, 7), (1, 1, 7)]);
+        assert!(
+            words(&[young, aged]).starts_with("its ages are known for the last 3 min only, not for 2 h:"),
+            "{}",
+            words(&[aged])
+        );
+        assert!(words(&[]).starts_with("its ages are not known, not for 2 h:"));
+        assert!(words(&[]).ends_with("omr wss a\\nb --window 2h"), "{}", words(&[]));
+    }
+
     fn evict(up_to: u64, memory: u64) -> NextStep {
         NextStep::Evict { up_to, memory: Pages(memory) }
     }

@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
     use crate::session::Host;
-    use crate::stand_in::Writes;
+    use crate::stand_in::{Area, GROUPS, Writes, add_group, anon, set_line, set_process, set_shared_file, set_swap};
 
     const FILE: &str = "sys/kernel/debug/lru_gen";
 
@@ -352,6 +352,187 @@ mod tests {
     fn text(name: &str, oldest: u64) -> String {
         let rows = |oldest| format!(" 3 400000 {oldest} 0 \n 4 180000 0 0 \n 5 60000 0 0 \n 6 1 1 0 \n");
         format!("memcg     1 /\n node     0\n{}memcg     7 {name}\n node     0\n{}", rows(9), rows(oldest))
+    }
+
+    /// A machine with 512 MiB of swap on this device and a group of 64 MiB, of which the oldest
+    /// generation has 4 MiB.
+    fn machine(device: &str) -> FakeRoot {
+        let root = FakeRoot::in_memory(Release::V6_12).file(FILE, text("/a", 1024));
+        set_swap(&root, device, 512);
+        set_line(&root, "proc/meminfo", "Writeback:", "0 kB");
+        add_group(&root, "a", 64, 0);
+        root
+    }
+
+    /// Evicts what was not used for two minutes. Returns the report and the commands.
+    fn evicted(
+        root: &FakeRoot,
+        may_age: bool,
+        mut answer: impl FnMut(&str) -> Outcome + Send,
+    ) -> (Report, Vec<String>) {
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
+        let (mut commands, mut seen) = (Vec::new(), Bytes::ZERO);
+        let mut kernel_side = Writes(|data: &str| {
+            commands.push(data.to_owned());
+            answer(data)
+        });
+        let mut session = Session {
+            host: Host { kernel: &kernel, root: root.path() },
+            actuator: &mut kernel_side,
+            journal: None,
+            cancel: &Flag::default(),
+            progress: &mut |now: Progress| seen = now.freed,
+        };
+        let job = Job { step: Bytes::mib(64), ..Job::new(&omr_policy::Config::default().sweep, Bytes::mib(64)) };
+        let report = Evictor::new(&mut session, may_age).run((&group).into(), job, Duration::from_secs(120));
+        assert_eq!(seen, report.freed, "the progress at the end");
+        (report, commands)
+    }
+
+    /// The kernel has taken all of the oldest generation.
+    fn take_all(root: &FakeRoot) -> Outcome {
+        root.write(format!("{GROUPS}/a/memory.current"), format!("{}\n", 60 << 20));
+        root.write(FILE, text("/a", 0));
+        Outcome::Done
+    }
+
+    #[test]
+    fn page_cache_that_left_meanwhile_is_told_from_the_rest() {
+        let root = machine("zram0");
+        let with_cache = |root: &FakeRoot, oldest, cache: u64| {
+            root.write(
+                FILE,
+                text("/a", oldest).replace(&format!(" 3 400000 {oldest} 0 "), &format!(" 3 400000 {oldest} {cache} ")),
+            );
+        };
+        with_cache(&root, 1024, 100);
+        let (report, _) = evicted(&root, true, |_| {
+            take_all(&root);
+            with_cache(&root, 0, 40);
+            Outcome::Done
+        });
+        assert_eq!((report.freed, report.freed_file), (Bytes::mib(4), Bytes(60 * 4096)));
+        assert_eq!(report.freed_anon, Bytes::mib(4) - Bytes(60 * 4096));
+        assert_eq!((report.size, report.refaults), (Bytes::mib(60), Some(Bytes(7 * 4096))));
+    }
+
+    #[test]
+    fn memory_leaves_only_if_the_kernel_sees_the_use_of_nearly_all_of_it() {
+        let told = |change: &dyn Fn(&FakeRoot)| {
+            let root = machine("zram0");
+            change(&root);
+            let (report, commands) = evicted(&root, true, |_| take_all(&root));
+            (report.end, commands.len(), report.error.unwrap_or_default())
+        };
+        let stat = |root: &FakeRoot, key: &str, mib: u64| {
+            set_line(root, &format!("{GROUPS}/a/memory.stat"), key, &(mib << 20).to_string());
+        };
+        // Up to an eighth of the memory that goes to swap does not count: 8 MiB, and a share of the rest.
+        assert_eq!(told(&|_| ()), (End::NoMoreCold, 1, String::new()));
+        assert_eq!(told(&|root| stat(root, "shmem", 8)).0, End::NoMoreCold);
+        let (end, commands, error) = told(&|root| stat(root, "shmem", 16));
+        assert_eq!((end, commands), (End::NotSeen, 0));
+        assert_eq!(error, "16.0 MiB or more are files in tmpfs that are not mapped");
+        let mapped = |root: &FakeRoot| {
+            stat(root, "shmem", 16);
+            stat(root, "file_mapped", 7);
+        };
+        assert_eq!(told(&mapped).0, End::NoMoreCold, "most of it is mapped");
+        // A region that a process has mapped is seen, whether it is in its page table or not.
+        let region = |root: &FakeRoot| {
+            stat(root, "shmem", 16);
+            let pages = "-".repeat(4096);
+            let area = Area { file: 7, shared: true, ..anon(0x1000_0000, &pages) };
+            set_process(root, 5, "a", &[area]);
+            set_shared_file(root, 5, &area, 4096);
+        };
+        assert_eq!(told(&region).0, End::NoMoreCold);
+        let advised = |root: &FakeRoot, count: usize| {
+            set_process(root, 5, "a", &[Area { flags: "rd wr sr", ..anon(0x10_0000, &"p".repeat(count)) }]);
+        };
+        assert_eq!(told(&|root| advised(root, 2048)).0, End::NoMoreCold);
+        let (end, commands, error) = told(&|root| advised(root, 2049));
+        assert_eq!((end, commands), (End::NotSeen, 0));
+        assert!(error.ends_with("or more are under madvise(MADV_RANDOM) or MADV_SEQUENTIAL"), "{error}");
+        // Both together.
+        let both = |root: &FakeRoot| {
+            stat(root, "shmem", 5);
+            advised(root, 1024);
+        };
+        assert_eq!(told(&both).0, End::NotSeen);
+    }
+
+    #[test]
+    fn a_run_without_cold_memory_says_why() {
+        let told = |change: &dyn Fn(&FakeRoot)| {
+            let root = machine("zram0");
+            change(&root);
+            let (report, commands) = evicted(&root, true, |_| Outcome::Done);
+            assert_eq!(commands.len(), 0);
+            (report.end, report.error.unwrap_or_default())
+        };
+        assert_eq!(told(&|root| root.write(FILE, text("/a", 0))), (End::NoMoreCold, String::new()));
+        let young = |root: &FakeRoot| root.write(FILE, text("/a", 1024).replace("180000", "119000"));
+        let (end, error) = told(&young);
+        assert_eq!(end, End::NotAged);
+        assert!(error.starts_with("its ages are known for the last"), "{error}");
+        let off = |root: &FakeRoot| {
+            young(root);
+            root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
+        };
+        assert_eq!(told(&off), (End::Unsupported, "MGLRU was switched off".into()));
+        let none = |root: &FakeRoot| root.write("proc/swaps", "Filename Type Size Used Priority\n");
+        assert_eq!(told(&none), (End::SwapFloor, String::new()));
+        let full = |root: &FakeRoot| root.write(format!("{GROUPS}/a/memory.swap.max"), "0\n");
+        assert_eq!(told(&full).0, End::SwapFloor);
+    }
+
+    #[test]
+    fn generations_that_are_too_young_to_evict_are_merged_at_most_twice() {
+        // Aged once, long ago: the kernel wants two younger generations.
+        let root = machine("zram0");
+        let once = |root: &FakeRoot| {
+            let rows = " 3 400000 0 0 \n 4 400000 0 0 \n 5 400000 1024 0 \n 6 300000 1 0 \n";
+            root.write(FILE, format!("memcg     1 /\n node     0\n{rows}memcg     7 /a\n node     0\n{rows}"));
+        };
+        once(&root);
+        let (report, commands) = evicted(&root, true, |_| Outcome::Done);
+        assert_eq!((report.end, commands), (End::NoMoreCold, vec!["+ 7 0 6 1 1".to_owned(); 2]));
+        let (report, commands) = evicted(&root, false, |_| Outcome::Done);
+        assert_eq!((report.end, commands.len()), (End::NoMoreCold, 0));
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_leave_page_cache_out_gets_portions_of_half() {
+        for (device, oldest, portions) in [("zram0", 1024, 1), ("vda2", 1024, 1), ("vda2", 200, 0), ("zram0", 200, 1)] {
+            let root = machine(device);
+            root.write(FILE, text("/a", oldest));
+            let (report, commands) = evicted(&root, true, |data| match data {
+                data if data.contains(" max ") => Outcome::Unsupported,
+                _ => take_all(&root),
+            });
+            // The kernel does not know the first command, and is asked with the other order.
+            assert!(commands[0].starts_with("- 7 0 3 max "), "{commands:?}");
+            assert_eq!(commands.len(), 1 + portions, "{device} {oldest}: {commands:?}");
+            if portions > 0 {
+                let amount = oldest / 2;
+                assert!(
+                    commands[1].starts_with("- 7 0 3 200 ") && commands[1].ends_with(&format!(" {}", amount)),
+                    "{commands:?}"
+                );
+                assert_eq!(report.freed, Bytes::mib(4));
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_of_the_kernel_ends_the_run() {
+        for (outcome, end) in [(Outcome::Gone, End::Gone), (Outcome::Denied, End::Denied)] {
+            let root = machine("zram0");
+            let (report, commands) = evicted(&root, true, |_| outcome);
+            assert_eq!((report.end, report.writes, commands.len()), (end, 1, 1));
+        }
     }
 
     #[test]
