@@ -46,7 +46,10 @@ struct Gauge<'a> {
 
 impl FileReclaimer<'_, '_> {
     /// Reclaims from one group.
-    pub fn run(&mut self, target: Target<'_>, job: Job) -> Report {
+    pub fn run(&mut self, target: Target<'_>, mut job: Job) -> Report {
+        // The job may come from an earlier question to the kernel, and this time the answer was an
+        // error. A request without the key would send memory to swap beyond the job's limits.
+        job.file_only &= self.backend.file_only();
         run_job(target, job, |group, job, report| self.measured(group, job, report))
     }
 
@@ -213,6 +216,16 @@ mod tests {
         actuator: &mut dyn Actuator,
         cancel: &Flag,
     ) -> (Report, Vec<(Bytes, Bytes)>) {
+        run_with(root, job, actuator, cancel, Backend::MemoryReclaim { swappiness: true })
+    }
+
+    fn run_with(
+        root: &FakeRoot,
+        job: Job,
+        actuator: &mut dyn Actuator,
+        cancel: &Flag,
+        backend: Backend,
+    ) -> (Report, Vec<(Bytes, Bytes)>) {
         let kernel = Kernel::open(root.path()).expect("a kernel");
         let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a")).expect("a group");
         let mut seen = Vec::new();
@@ -223,7 +236,6 @@ mod tests {
             cancel,
             progress: &mut |now: Progress| seen.push((now.freed, now.swapped_out)),
         };
-        let backend = Backend::MemoryReclaim { swappiness: true };
         let report = FileReclaimer { session: &mut session, backend }.run((&group).into(), job);
         (report, seen)
     }
@@ -294,7 +306,12 @@ mod tests {
         // Swap is as full as it may be, so only page cache may leave.
         let full = Job { file_only: true, swap_floor: Bytes::mib(64), ..small.clone() };
         assert_eq!(told(full.clone()), "a/memory.reclaim 1048576 swappiness=0");
-        assert_eq!(told(Job { file_only: false, ..full }), "", "nothing may leave");
+        assert_eq!(told(Job { file_only: false, ..full.clone() }), "", "nothing may leave");
+        // This kernel, or this answer of it, does not know the key.
+        let mut kernel_side = Reclaims::new(&root);
+        let backend = Backend::MemoryReclaim { swappiness: false };
+        let (report, _) = run_with(&root, full, &mut kernel_side, &Flag::default(), backend);
+        assert_eq!((report.end, kernel_side.lines.len()), (End::SwapFloor, 0));
     }
 
     #[test]
@@ -330,6 +347,15 @@ mod tests {
         let report = run(&root, job(Bytes::mib(2)), &mut kernel_side);
         assert_eq!((report.end, report.freed, report.swapped_out), (End::Gone, Bytes::ZERO, Bytes::mib(1)));
         assert_eq!(report.demoted, Bytes(5 * 4096));
+    }
+
+    #[test]
+    fn a_last_write_after_which_nothing_can_be_read_counts_as_written_to_swap() {
+        let (_clocks, root) = machine("vda2");
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|_| root.remove("proc/vmstat"));
+        let report = run(&root, job(Bytes::mib(2)), &mut kernel_side);
+        assert_eq!((report.end, report.swapped_out), (End::Failed, Bytes::mib(1)));
     }
 
     #[test]

@@ -130,7 +130,15 @@ mod tests {
         root.write(format!("{GROUPS}/a/without/b/memory.stat"), stat.replace("swapcached 0", "swapcached 8192"));
         let read = |on_disk, swap_floor| {
             let above = above();
-            let mut gauge = Gauge { kernel: &kernel, group: &group, above, on_disk, swap_floor, buffer: Vec::new() };
+            let mut gauge = Gauge {
+                kernel: &kernel,
+                group: &group,
+                above,
+                on_disk,
+                swap_floor,
+                unread: Bytes::ZERO,
+                buffer: Vec::new(),
+            };
             let seen = gauge.read().expect("readable").seen(Bytes::mib(3));
             assert_eq!((seen.current, seen.swap_written), (Bytes::mib(1), Bytes::mib(3)));
             (seen.swap_free, seen.swapcached, seen.writeback)
