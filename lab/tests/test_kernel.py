@@ -108,16 +108,16 @@ def test_a_write_does_not_send_used_memory_for_ever(patched) -> None:
 
 
 def test_a_write_waits_for_a_disk_that_is_slower_than_its_batches(patched, load) -> None:
-    """A wait with a deadline of a second gives up here: batches were sent faster than the disk
-    could write, and the write ended with half of the amount.
+    """A wait with a deadline of a second gave up here: batches were sent faster than the disk
+    could write, and the write ended with a quarter of the amount.
     """
-    with Guest(patched, 512, Disk(768, mb_s=0.5)) as guest:
+    with Guest(patched, 512, Disk(768, mb_s=0.1)) as guest:
         load(guest, "bg", "64M")
         before = guest.vmstat()["pswpout"]
-        written = guest.run(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "4M"], timeout=300).json()
+        written = guest.run(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "2M"], timeout=300).json()
         assert written["errno"] is None, written
-        assert int(guest.read(f"{CGROUP}/bg/{FILE}")) >= 4 * MIB
-        assert (guest.vmstat()["pswpout"] - before) * 4096 <= 6 * MIB
+        assert int(guest.read(f"{CGROUP}/bg/{FILE}")) >= 2 * MIB
+        assert (guest.vmstat()["pswpout"] - before) * 4096 <= 4 * MIB
 
 
 def test_a_write_that_was_stopped_before_it_did_anything_goes_on(patched, load) -> None:

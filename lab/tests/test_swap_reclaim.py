@@ -232,5 +232,8 @@ def test_writers_of_one_file_do_not_mix_their_counts(offering, load) -> None:
         background = load(guest, "bg", "192M")
         write = f"echo 24M > {place.file('bg')}"
         guest.shell(f"{write} & {write} & {write} & wait", timeout=120)
-        assert 72 * MIB <= background.swapped() < 3 * place.bound(24 * MIB)
-        assert 24 * MIB <= place.freed("bg") < place.bound(24 * MIB)
+        # On the patched kernel they run at once. One may free what another has sent, and the other
+        # may end early.
+        least = 12 * MIB if place.patched else 24 * MIB
+        assert 3 * least <= background.swapped() < 3 * place.bound(24 * MIB)
+        assert least <= place.freed("bg") < place.bound(24 * MIB)
