@@ -24,13 +24,14 @@ test-every: setup ## Run all tests, each in VMs on every kernel it is for (two h
 	@lab/setup tests
 	tools/test unit every
 
-check: setup ## Formatting, lints of Rust, Python and shell, the crates' licences and sources, and the links of the documents
+check: setup ## Formatting, lints of Rust, Python and shell, the crates' licences and sources, the links of the documents, and whether the kernel patches apply
 	@lab/setup lint
 	tools/lint
 	tools/plant-faults --check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	tools/check-links
+	tools/check-patches
 
 advisories: setup ## Look for known faults of the crates (the database comes from the network)
 	@lab/setup lint

@@ -92,6 +92,19 @@ def building() -> Iterator[Path]:
 
 def unpacked(directory: Path) -> Path:
     """The patched source."""
+    source = original(directory)
+    for patch in patches():
+        apply(patch, source)
+    return source
+
+
+def apply(patch: Path, source: Path) -> None:
+    say(f"applying {patch.name}")
+    run(["patch", "-p1", "--forward", "--fuzz=0", "--silent", "--input", patch], cwd=source)
+
+
+def original(directory: Path) -> Path:
+    """Debian's source without the patches."""
     version, apt = newest()
     archive = STORE / f"{SOURCE}_{version}_all.deb"
     if not archive.exists() and apt:
@@ -101,11 +114,7 @@ def unpacked(directory: Path) -> Path:
     run(["dpkg", "-x", archive, directory / "deb"])
     run(["tar", "-xf", directory / "deb" / "usr" / "src" / f"{SOURCE}.tar.xz", "-C", directory])
     shutil.rmtree(directory / "deb")
-    source = directory / SOURCE
-    for patch in patches():
-        say(f"applying {patch.name}")
-        run(["patch", "-p1", "--forward", "--fuzz=0", "--silent", "--input", patch], cwd=source)
-    return source
+    return directory / SOURCE
 
 
 VARIANTS = (
@@ -113,7 +122,9 @@ VARIANTS = (
     ("CONFIG_LRU_GEN=n",),
     ("CONFIG_MEMCG_V1=y",),
     ("CONFIG_MEMCG=n",),
-    ("CONFIG_NUMA=y",),
+    ("CONFIG_NUMA=n",),
+    ("CONFIG_LRU_GEN_WALKS_MMU=n",),
+    ("CONFIG_TRANSPARENT_HUGEPAGE=n",),
     ("CONFIG_SWAP=n", "CONFIG_LRU_GEN=n", "CONFIG_MEMCG_V1=y"),
     ("CONFIG_64BIT=n",),
 )
@@ -121,9 +132,15 @@ VARIANTS = (
 
 
 def check_variants() -> None:
-    """Compiles the patched files in each variant. A warning is an error."""
+    """Compiles the patched files after each patch, and then in each variant. A warning is an
+    error.
+    """
     with building() as directory:
-        source = unpacked(directory)
+        source = original(directory)
+        configure(source, [SERIES / "config"], ())
+        for patch in patches():
+            apply(patch, source)
+            compile_patched(source)
         for variant in VARIANTS:
             say(f"compiling the patched files with {' '.join(variant)}")
             configure(source, [SERIES / "config"], variant)
@@ -151,7 +168,7 @@ def configure(source: Path, fragments: list[Path], further: tuple[str, ...]) -> 
 
 def compile_patched(source: Path) -> None:
     """Compiles the patched files with the kernel's further warnings."""
-    touched = [f"{path.removesuffix('.c')}.o" for path in changed() if path.startswith("mm/")]
+    touched = [f"{path.removesuffix('.c')}.o" for path in changed() if path.startswith(("kernel/", "mm/"))]
     # Without cgroups their file is not compiled.
     if "CONFIG_MEMCG=y" not in (source / ".config").read_text().splitlines():
         touched.remove("mm/memcontrol.o")

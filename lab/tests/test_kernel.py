@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from omrlab.guest import BOOT_TIMEOUT, MIB, Disk, Guest, SwapFile
+from omrlab.guest import BOOT_TIMEOUT, MIB, Disk, Guest, Node, SwapFile
 from omrlab.patched import DEBUG
 
 CGROUP = "/sys/fs/cgroup"
@@ -37,8 +37,7 @@ def test_the_selftests_of_the_patched_kernel_pass(checked, lru) -> None:
             guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
         ended = guest.run(["test_swap_reclaim"], timeout=900, check=False)
         assert ended.code == 0, ended.stdout
-        # Only tests that need MGLRU are skipped, and only without MGLRU.
-        assert ended.stdout.count("\nok ") == 5 and ended.stdout.count("# SKIP") == (lru == "classic"), ended.stdout
+        assert ended.stdout.count("\nok ") == 5 and "# SKIP" not in ended.stdout, ended.stdout
         assert complaints(guest) == []
 
 
@@ -108,6 +107,72 @@ def test_a_write_does_not_send_used_memory_for_ever(patched) -> None:
         assert (guest.vmstat()["pswpout"] - before) * 4096 <= 19 * MIB
 
 
+def test_a_write_waits_for_a_disk_that_is_slower_than_its_batches(patched, load) -> None:
+    """A wait with a deadline of a second gave up here: batches were sent faster than the disk
+    could write, and the write ended with a quarter of the amount.
+    """
+    with Guest(patched, 512, Disk(768, mb_s=0.1)) as guest:
+        load(guest, "bg", "64M")
+        before = guest.vmstat()["pswpout"]
+        written = guest.run(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "2M"], timeout=300).json()
+        assert written["errno"] is None, written
+        assert int(guest.read(f"{CGROUP}/bg/{FILE}")) >= 2 * MIB
+        assert (guest.vmstat()["pswpout"] - before) * 4096 <= 4 * MIB
+
+
+def test_a_write_that_was_stopped_before_it_did_anything_goes_on(patched, load) -> None:
+    """The second write waits for the first in the kernel, because both use one open file. So its
+    signal is pending before it begins. Without a restart it did nothing and succeeded.
+    """
+    with Guest(patched, 512, Disk(768, mb_s=20)) as guest:
+        background = load(guest, "bg", "192M")
+        script = f"""exec 3> {CGROUP}/bg/{FILE}
+            (echo max >&3) & first=$!
+            sleep 1
+            (echo 8M >&3; echo $?) & second=$!
+            sleep 1
+            kill -STOP $first $second
+            sleep 1
+            kill -CONT $first $second
+            wait; cat {CGROUP}/bg/{FILE}"""
+        code, count = map(int, guest.shell(script, timeout=180).split())
+        assert code == 0 and 8 * MIB <= count < 10 * MIB, (code, count)
+        # The signal has ended the first write.
+        assert background.resident() > 64 * MIB
+
+
+def anon(guest: Guest, group: str) -> list[int]:
+    """The anonymous memory of a group on each node."""
+    lines = guest.read(f"{CGROUP}/{group}/memory.numa_stat").splitlines()
+    words = next(line for line in lines if line.startswith("anon ")).split()[1:]
+    return [int(word.split("=")[1]) for word in words]
+
+
+@pytest.mark.parametrize("lru", ["mglru", "classic"])
+def test_nodes_give_memory_in_proportion(patched, lru, load) -> None:
+    """A batch that goes over the nodes itself took as much from the small node as from the large
+    one.
+    """
+    nodes = (Node(384, "0"), Node(384, "1"))
+    with Guest(patched, 768, Disk(768, mb_s=60), nodes=nodes) as guest:
+        if lru == "classic":
+            guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
+        guest.group("bg")
+        guest.write(f"{CGROUP}/bg/cgroup.subtree_control", "+memory +cpuset")
+        for node, amount in enumerate(("192M", "48M")):
+            guest.write(f"{guest.group(f'bg/{node}')}/cpuset.mems", str(node))
+            load(guest, f"bg/{node}", amount)
+        # The kernel brings its statistics up to date every two seconds.
+        guest.shell("sleep 3")
+        before = anon(guest, "bg")
+        assert before[0] > 180 * MIB and 40 * MIB < before[1] < 60 * MIB, before
+        guest.run(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "60M"], timeout=180)
+        given = [was - now for was, now in zip(before, anon(guest, "bg"))]
+        assert 56 * MIB < sum(given) < 64 * MIB, given
+        # In proportion it is a fifth. A half is the same from both.
+        assert 0.1 < given[1] / sum(given) < 0.3, given
+
+
 def test_the_file_can_be_delegated_like_memory_reclaim(patched) -> None:
     with Guest(patched, 512, Disk(768)) as guest:
         assert {FILE, "memory.reclaim"} <= set(guest.read("/sys/kernel/cgroup/delegate").split())
@@ -124,9 +189,8 @@ def test_writes_removals_kills_and_forks_at_once_do_no_harm(checked, load) -> No
         guest.shell("mkdir /run/big; mount -t tmpfs -o size=512M tmpfs /run/big")
         storms = {
             "of one group, stopped": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} max --stop-after 300ms; done",
-            "of one group, in turn": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} 4M; done",
+            "of one group, at once": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} 4M; done",
             "of the root": f"for i in $(seq 10); do {write} {CGROUP}/{FILE} 8M; done",
-            "of what is old": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} 'max older_than=1'; sleep 0.2; done",
             "removal": f"""for i in $(seq 20); do
                 mkdir {CGROUP}/storm
                 sh -c 'echo $$ > {CGROUP}/storm/cgroup.procs

@@ -172,6 +172,10 @@ def test_older_than_reclaims_only_memory_of_that_age(offering, load) -> None:
     with offered(offering) as place:
         guest = place.guest
         guest.group("bg")
+        if place.patched:
+            # Only omr mount has this key: see patches/README.md.
+            assert place.refused("bg", "1M older_than=3") == errno.EINVAL
+            return
         guest.write(f"{CGROUP}/bg/cgroup.subtree_control", "+memory")
         cold, hot = load(guest, "bg/cold", "64M"), load(guest, "bg/hot", "48M", "--hot", "100")
         guest.write(MGLRU, "n")
@@ -221,11 +225,15 @@ def test_a_signal_ends_a_write_with_a_partial_count(offering, load) -> None:
         assert 1 * MIB <= place.freed("bg") < 8 * MIB
 
 
-def test_writers_of_one_file_take_turns(offering, load) -> None:
+def test_writers_of_one_file_do_not_mix_their_counts(offering, load) -> None:
+    """With omr mount they take turns."""
     with offered(offering) as place:
         guest = place.guest
         background = load(guest, "bg", "192M")
         write = f"echo 24M > {place.file('bg')}"
         guest.shell(f"{write} & {write} & {write} & wait", timeout=120)
-        assert 72 * MIB <= background.swapped() < 3 * place.bound(24 * MIB)
-        assert 24 * MIB <= place.freed("bg") < place.bound(24 * MIB)
+        # On the patched kernel they run at once. One may free what another has sent, and the other
+        # may end early.
+        least = 12 * MIB if place.patched else 24 * MIB
+        assert 3 * least <= background.swapped() < 3 * place.bound(24 * MIB)
+        assert least <= place.freed("bg") < place.bound(24 * MIB)
