@@ -229,8 +229,7 @@ impl Checks {
         promise(is_above_floor, "a process is paged out while swap has reached its floor");
         if let Some(home) = machine.group_of(process.home) {
             let low = if home.low.1 < began { home.low.0 } else { home.low.0.min(home.low_before) };
-            // The model moves whole blocks, also where less than one is asked for.
-            promise(home.current() + BLOCK > low, "protected memory is paged out");
+            promise(home.current() > low, "protected memory is paged out");
         }
         if machine.swap_on_disk {
             promise(!late(self.stalled, STOP), "a process is paged out more than 100 ms after a task had to wait");

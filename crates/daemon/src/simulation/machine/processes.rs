@@ -210,7 +210,8 @@ impl Machine {
         let group = &mut self.groups[home];
         let (oldest, youngest) = (group.oldest, group.youngest());
         let place = |address: u64| usize::try_from((address - START) / BLOCK).expect("small");
-        for place in ranges.iter().flat_map(|range| place(range.start)..place(range.end)) {
+        // The model moves whole blocks, so it does nothing to one that a range has in part.
+        for place in ranges.iter().flat_map(|range| place(range.start + BLOCK - 1)..place(range.end)) {
             let block = &mut group.blocks[place];
             match (advice, block.generation) {
                 (Advice::Cold, Some(_)) => {
