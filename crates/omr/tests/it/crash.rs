@@ -599,7 +599,7 @@ fn fail(err: &anyhow::Error) -> ! {
 /// A daemon sweeps a group, writes down what that cost, takes in a statement, and ends.
 #[test]
 fn the_records_of_the_daemon_are_whole() {
-    let most = crash_at_each(&|n| Fault::Kill(n));
+    let most = crash_at_each(&|n| Fault::Kill(n), &crash_the_daemon);
     assert!(most > 12, "the control: {most} changes");
 }
 
@@ -610,13 +610,13 @@ fn the_records_of_the_daemon_are_whole_whichever_call_fails() {
         return;
     }
     let first = std::process::id() as usize;
-    let most = crash_at_each(&|at| ERRORS[(first + at) % ERRORS.len()](at));
+    let most = crash_at_each(&|at| ERRORS[(first + at) % ERRORS.len()](at), &crash_the_daemon);
     assert!(most > 12, "the control: {most} changes");
 }
 
-/// Runs daemons, four at a time, with the fault at the first change and so on, until it does not
-/// happen any more. Returns the number of changes.
-fn crash_at_each(fault: &(dyn Fn(usize) -> Fault + Sync)) -> usize {
+/// Runs `crash`, four at a time, with the fault at the first change and so on, until it returns that
+/// the fault did not happen any more. Returns the number of changes.
+fn crash_at_each(fault: &(dyn Fn(usize) -> Fault + Sync), crash: &(dyn Fn(Fault) -> bool + Sync)) -> usize {
     let next = AtomicUsize::new(0);
     let most = AtomicUsize::new(usize::MAX);
     thread::scope(|scope| {
@@ -627,7 +627,7 @@ fn crash_at_each(fault: &(dyn Fn(usize) -> Fault + Sync)) -> usize {
                     if n > most.load(Relaxed) {
                         return;
                     }
-                    if !crash_the_daemon(fault(n)) {
+                    if !crash(fault(n)) {
                         most.fetch_min(n, Relaxed);
                     }
                 }
@@ -635,6 +635,61 @@ fn crash_at_each(fault: &(dyn Fn(usize) -> Fault + Sync)) -> usize {
         }
     });
     most.into_inner()
+}
+
+/// Runs `omr advise --verify` until it has lowered the limit; then the group's last process ends.
+/// Returns true if the fault happened. `lowered` counts the runs that left the limit lowered.
+fn crash_a_trial(fault: Fault, lowered: &AtomicUsize) -> bool {
+    let root = machine();
+    add_group(&root, "app.scope", 32 << 10, 8 << 10);
+    let dir = format!("{GROUPS}/app.scope");
+    let stall = "avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+    root.write(format!("{dir}/memory.pressure"), format!("some {stall}full {stall}"));
+    root.write(format!("{dir}/cgroup.events"), "populated 1\nfrozen 0\n");
+    let (mut said, stderr) = io::pipe().expect("a pipe");
+    let ended = thread::scope(|scope| {
+        let mut trial = command(root.path(), &["advise", "--verify", "app.scope", "--size", "45M", "--for", "5s"]);
+        trial.stdout(Stdio::null()).stderr(stderr);
+        Trace { fault, ..Trace::default() }.run(&mut trial, |pid| {
+            let root = &root;
+            scope.spawn(move || {
+                let is_there = || Path::new(&format!("/proc/{pid}/fd")).join("0").exists();
+                while is_there() && high(root).starts_with("max") {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                root.write(format!("{GROUPS}/app.scope/cgroup.events"), "populated 0\nfrozen 0\n");
+            });
+        })
+    });
+    let mut words = String::new();
+    said.read_to_string(&mut words).expect("what it said");
+    assert!(!words.contains("panicked"), "{fault:?}: {words}");
+    lowered.fetch_add(usize::from(!high(&root).starts_with("max")), Relaxed);
+    restore_limits(&root);
+    let run = Run { root: &root, fault, ended };
+    assert_no_limit(&run);
+    match fault {
+        Fault::Fail { at, .. } | Fault::Full { at, .. } => run.ended.changes > at,
+        Fault::Kill(_) | Fault::None => run.is_killed(),
+    }
+}
+
+#[test]
+fn the_limit_of_a_trial_is_restored() {
+    let lowered = AtomicUsize::new(0);
+    let changes = crash_at_each(&|n| Fault::Kill(n), &|fault| crash_a_trial(fault, &lowered));
+    assert!(changes > 4 && lowered.into_inner() >= 1, "the control: {changes} changes");
+}
+
+#[test]
+fn the_limit_of_a_trial_is_restored_whichever_call_fails() {
+    if !CAN_REPLACE {
+        return;
+    }
+    let (first, lowered) = (std::process::id() as usize, AtomicUsize::new(0));
+    let error = |at: usize| ERRORS[(first + at) % ERRORS.len()](at);
+    let changes = crash_at_each(&error, &|fault| crash_a_trial(fault, &lowered));
+    assert!(changes > 4, "the control: {changes} changes");
 }
 
 /// Returns true if the fault happened.
