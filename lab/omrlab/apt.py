@@ -47,7 +47,9 @@ class Apt:
         apt = cls(*options)
         updated = directory / "updated"
         if not updated.exists() or time.time() - updated.stat().st_mtime > DAY:
-            subprocess.run(["apt-get", *apt.options, "-qq", "update"], check=True)
+            ran = subprocess.run(["apt-get", *apt.options, "-qq", "update"], capture_output=True, text=True)
+            if ran.returncode:
+                raise PackageMissing(f"apt-get update of {suite or 'the machine'}: {ran.stderr.strip()}")
             updated.touch()
         return apt
 

@@ -14,7 +14,7 @@ from .paths import CACHE, alone
 
 __all__ = ["Kernel", "KernelMissing", "kernel"]
 
-SUITES = {"7": "trixie-backports"}
+SUITES = {"5.10": "bullseye", "7": "trixie-backports"}
 """The suite of a release that is not in the suites of the machine's own apt."""
 
 
@@ -48,10 +48,10 @@ def find_or_fetch(release: str) -> Kernel:
 def newest(apt: Apt, release: str) -> tuple[str, str] | None:
     """Package and version of the newest generic kernel.
 
-    Where a kernel consists of several packages, the newest version may exist without a signature
-    only. A guest does not check signatures.
+    Since 6.19 a kernel consists of several packages, and its newest version may exist without a
+    signature only. A guest does not check signatures.
     """
-    kind = "binary(-unsigned)?" if release in SUITES else "image"
+    kind = "binary(-unsigned)?" if release.startswith("7") else "image"
     pattern = rf"linux-{kind}-{re.escape(release)}\.[0-9.]+(-\d+|\+deb\d+(\+\d+)?)-amd64"
     return apt.newest(*apt.names("linux-", pattern))
 
