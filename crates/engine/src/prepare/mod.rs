@@ -207,19 +207,36 @@ impl Preparation<'_, '_> {
             error: None,
         };
         let mut measured = Measured::default();
+        if let Err(err) = self.work(goal, &mut done, &mut measured) {
+            if done.freed == Bytes::ZERO && done.swapped_out == Bytes::ZERO {
+                return Err(err);
+            }
+            // An error at the end must not hide what has left memory until then.
+            (done.end, done.why) = (Reached::Partly, End::Failed);
+            done.error.get_or_insert_with(|| format!("{err:#}"));
+        }
+        done.seconds = clock::read_monotonic().since(began).as_secs_f64();
+        // If some of it went to zram, the time is not that of the disk.
+        done.disk_rate = measured.rate().filter(|_| disk_rate::is_disk_only(kernel));
+        Ok(done)
+    }
+
+    /// Does the work, and judges its end.
+    fn work(&mut self, goal: &Goal, done: &mut Done, measured: &mut Measured) -> Result<()> {
+        let kernel = self.session.host.kernel;
         if goal.missing(kernel)? != Some(Bytes::ZERO) {
             self.write_out_dirty()?;
             // A second round finds page cache that was dirty, memory that had not arrived in swap
             // yet, and memory that groups have allocated meanwhile.
             let (mut least, mut in_vain) = (Bytes::MAX, 0);
-            while in_vain < ROUNDS_IN_VAIN && self.reclaim_round(goal, &mut done, &mut measured)? {
+            while in_vain < ROUNDS_IN_VAIN && self.reclaim_round(goal, done, measured)? {
                 let left: Bytes = self.find_candidates()?.iter().map(|candidate| candidate.gain).sum();
                 in_vain = if left + LITTLE <= least { 0 } else { in_vain + 1 };
                 least = least.min(left);
             }
         }
         if !self.session.cancel.is_set() && self.session.actuator.is_live() {
-            self.free_swap_cache(&mut done, &mut measured)?;
+            self.free_swap_cache(done, measured)?;
         }
         done.missing = goal.missing(kernel)?;
         match done.missing {
@@ -237,10 +254,7 @@ impl Preparation<'_, '_> {
             Some(_) if done.why == End::Complete => done.why = End::Futile,
             None | Some(_) => {}
         }
-        done.seconds = clock::read_monotonic().since(began).as_secs_f64();
-        // If some of it went to zram, the time is not that of the disk.
-        done.disk_rate = measured.rate().filter(|_| disk_rate::is_disk_only(kernel));
-        Ok(done)
+        Ok(())
     }
 
     /// Page cache that its file does not have yet cannot be freed, and the kernel would write it
@@ -533,6 +547,22 @@ mod tests {
         let (done, _, groups) = run(&root, &free(200));
         assert_eq!((done.end, done.why, groups), (Reached::Partly, End::Unsupported, vec!["small".to_owned()]));
         assert_eq!(done.error.as_deref(), Some("large has no memory.reclaim (Linux 5.19)"));
+    }
+
+    #[test]
+    fn an_error_after_memory_has_left_hides_nothing_of_it() {
+        let _clocks = stop_clocks();
+        let root = machine("zram0");
+        let mut kernel_side = Reclaims::new(&root);
+        kernel_side.then = Box::new(|line| {
+            if line.starts_with("small") && root.resolve("proc/zoneinfo").exists() {
+                root.remove("proc/zoneinfo");
+            }
+        });
+        let (done, _) = prepared(&root, &free(200), &mut kernel_side, &Flag::default());
+        assert_eq!((done.end, done.why), (Reached::Partly, End::Failed));
+        assert!(done.swapped_out >= Bytes::mib(64), "{}", done.swapped_out);
+        assert!(done.error.is_some_and(|error| error.contains("zoneinfo")));
     }
 
     #[test]
