@@ -257,7 +257,12 @@ impl<'a> TrialRunner<'a> {
         if self.trial_limit == own {
             return Ok(());
         }
-        match self.write(own) {
+        // A signal can end the write before the kernel has taken the value.
+        let written = self.write(own).and_then(|()| match self.group.read_limit(HIGH, &mut Vec::new())? {
+            now if now == own => Ok(()),
+            now => bail!("it is {now}"),
+        });
+        match written {
             Err(err) if !crate::reclaim::is_gone(&err) => {
                 Err(err.context(format!("{HIGH} could not be restored to {own}; the next start of omr tries again")))
             }
