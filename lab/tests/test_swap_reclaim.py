@@ -219,7 +219,9 @@ def test_a_signal_ends_a_write_with_a_partial_count(offering, load) -> None:
         guest.shell("sleep 0.5")
         for writer in (second, first):
             writer.kill(signal.SIGKILL)
-        assert {writer.wait().signal for writer in (first, second)} == {signal.SIGKILL}
+        assert first.wait().signal == signal.SIGKILL
+        # The patched kernel lets both write at once, so the second one may have ended by itself.
+        assert second.wait().signal == signal.SIGKILL or place.patched
         assert background.resident() > 64 * MIB
         guest.shell(f"echo 1M > {place.file('bg')}")
         assert 1 * MIB <= place.freed("bg") < 8 * MIB
