@@ -48,8 +48,11 @@ class Apt:
         updated = directory / "updated"
         if not updated.exists() or time.time() - updated.stat().st_mtime > DAY:
             ran = subprocess.run(["apt-get", *apt.options, "-qq", "update"], capture_output=True, text=True)
+            if suite and "does not have a Release file" in ran.stderr:
+                raise PackageMissing(f"the mirror has no {suite}")
+            # Any other failure, such as a network that is down, must not skip tests.
             if ran.returncode:
-                raise PackageMissing(f"apt-get update of {suite or 'the machine'}: {ran.stderr.strip()}")
+                raise RuntimeError(f"apt-get update failed: {ran.stderr.strip()}")
             updated.touch()
         return apt
 
