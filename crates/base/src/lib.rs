@@ -4,6 +4,7 @@
 
 pub mod cancel;
 pub mod exit;
+pub mod folder;
 pub mod lock;
 pub mod logging;
 pub mod paths;

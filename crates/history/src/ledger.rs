@@ -2,12 +2,13 @@
 //! refaults and for what it cost, and one in an hour for what sweeps hold out. Each line is one
 //! write, so a crash loses at most the last line. A full disk loses only lines.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use omr_base::folder;
 use omr_base::storage::show_to_members;
 use omr_policy::rank::{HintKind, ProcessId};
 use omr_policy::regret::Regret;
@@ -292,7 +293,7 @@ impl Ledger {
 }
 
 fn open_file(path: &Path) -> io::Result<(File, u64)> {
-    let mut file = OpenOptions::new().append(true).create(true).read(true).open(path)?;
+    let mut file = folder::open_for_append(path)?;
     let size = file.metadata()?.len();
     if size == 0 {
         // It is new.
@@ -328,7 +329,7 @@ pub fn read(state_dir: &Path, mut each: impl FnMut(Entry)) -> Result<()> {
     let path = state_dir.join("ledger.jsonl");
     let files = (1..=KEPT).rev().map(|number| rotated(&path, number)).chain([path.clone()]);
     for file in files {
-        match File::open(&file) {
+        match folder::open_file(&file) {
             Ok(opened) => {
                 for line in BufReader::new(opened).split(b'\n') {
                     let line = line.with_context(|| format!("read {}", file.display()))?;

@@ -26,7 +26,7 @@ pub mod ledger;
 mod segment;
 mod store;
 
-use std::fs;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,7 @@ use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
+use omr_base::folder::Folder;
 use omr_kernel::numa;
 use omr_policy::age::{Bounds, Promotions};
 use omr_units::{Bytes, GroupId};
@@ -151,9 +152,10 @@ pub struct Since {
 /// Reads samples from the history in this directory: those of these times (wall clock, since 1970)
 /// and of groups whose path is `wanted`. A missing history counts as empty.
 pub fn read(dir: &Path, times: Range<Duration>, wanted: impl Fn(&Path) -> bool + 'static) -> Result<Samples> {
-    let mut segments = match segment::list(dir) {
-        Ok(segments) => segments,
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Vec::new(),
+    let listed = Folder::open(dir).and_then(|folder| Ok((segment::list(&folder)?, Some(folder))));
+    let (mut segments, folder) = match listed {
+        Ok(listed) => listed,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => (Vec::new(), None),
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
             bail!("read {}: permission denied; only root and members of the group omr may read it", dir.display())
         }
@@ -161,20 +163,33 @@ pub fn read(dir: &Path, times: Range<Duration>, wanted: impl Fn(&Path) -> bool +
     };
     // A file that was last written before these times has no samples of them. The clock of file
     // systems is some milliseconds behind.
-    segments.retain(|path| last_written(path).is_none_or(|time| time + Duration::from_secs(1) >= times.start));
+    let last_written = |name: &OsString| last_written(folder.as_ref()?, name);
+    segments.retain(|name| last_written(name).is_none_or(|time| time + Duration::from_secs(1) >= times.start));
     segments.reverse();
-    Ok(Samples { segments, times, wanted: Box::new(wanted), now: None, ready: Vec::new(), skipped: Vec::new() })
+    Ok(Samples {
+        dir: dir.into(),
+        folder,
+        segments,
+        times,
+        wanted: Box::new(wanted),
+        now: None,
+        ready: Vec::new(),
+        skipped: Vec::new(),
+    })
 }
 
 /// Returns the time of the last write, since 1970.
-fn last_written(path: &Path) -> Option<Duration> {
-    fs::metadata(path).ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
+fn last_written(folder: &Folder, name: &OsStr) -> Option<Duration> {
+    folder.open_file(name).ok()?.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
 }
 
 /// See [`read`].
 pub struct Samples {
+    dir: PathBuf,
+    /// `None`: there is no history.
+    folder: Option<Folder>,
     /// Files that are still to be read, the last one first.
-    segments: Vec<PathBuf>,
+    segments: Vec<OsString>,
     times: Range<Duration>,
     wanted: Box<dyn Fn(&Path) -> bool>,
     now: Option<Segment>,
@@ -192,8 +207,9 @@ impl Samples {
     /// Opens the next file; `None`: there is no other.
     fn open(&mut self) -> Option<Segment> {
         loop {
-            let path = self.segments.pop()?;
-            match fs::read(&path) {
+            let name = self.segments.pop()?;
+            let path = self.dir.join(&name);
+            match self.folder.as_ref()?.read(&name) {
                 Ok(bytes) => match Segment::new(&path, bytes) {
                     Ok(segment) => return Some(segment),
                     Err(skipped) => self.skipped.push(skipped),

@@ -12,6 +12,7 @@
 //! complete by itself and of one boot. In files of version 2, samples have fewer ages, no
 //! promotions and no own reclaim; in files of version 1, rounds have no cost and no nodes either.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use omr_base::folder::Folder;
 use omr_kernel::numa;
 use omr_policy::age::{Bounds, Promotions};
 use omr_units::{Bytes, GroupId, millis};
@@ -319,27 +321,27 @@ fn put(out: &mut Vec<u8>, frame: &Frame) {
 }
 
 /// Returns the files of a history, oldest first.
-pub fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn list(folder: &Folder) -> io::Result<Vec<OsString>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if let Some(number) = number(&path) {
-            found.push((number, path));
+    for name in folder.names()? {
+        if let Some(number) = number(&name) {
+            found.push((number, name));
         }
     }
     found.sort_unstable();
-    Ok(found.into_iter().map(|(_, path)| path).collect())
+    Ok(found.into_iter().map(|(_, name)| name).collect())
 }
 
 /// Returns the number in a file's name; `None`: not a file of the history.
-pub fn number(path: &Path) -> Option<u64> {
+pub fn number(name: &OsStr) -> Option<u64> {
+    let path = Path::new(name);
     let is_ours = path.extension().is_some_and(|extension| extension == EXTENSION);
     is_ours.then(|| path.file_stem()?.to_str()?.parse().ok()).flatten()
 }
 
-/// Returns the path of the file with this number.
-pub fn path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("{number:08}.{EXTENSION}"))
+/// Returns the name of the file with this number.
+pub fn name(number: u64) -> OsString {
+    format!("{number:08}.{EXTENSION}").into()
 }
 
 #[derive(Debug)]

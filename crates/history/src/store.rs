@@ -1,11 +1,13 @@
 //! Writing the history.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use omr_base::folder::Folder;
 use omr_base::storage::{make_dir_for_members, show_to_members};
 use omr_units::{Bytes, GroupId};
 
@@ -102,22 +104,24 @@ impl Store {
     /// Drops the oldest files to make room for a new one of this size, and makes it.
     fn begin(&self, part: u64) -> io::Result<Open> {
         make_dir_for_members(&self.dir)?;
-        let files = segment::list(&self.dir)?;
-        let sizes = files.iter().map(|file| fs::metadata(file).map_or(0, |found| found.len()));
+        let folder = Folder::open(&self.dir)?;
+        let files = segment::list(&folder)?;
+        let size_of = |file: &OsString| folder.open_file(file)?.metadata();
+        let sizes = files.iter().map(|file| size_of(file).map_or(0, |found| found.len()));
         let mut all: u64 = sizes.clone().sum();
         for (file, size) in files.iter().zip(sizes) {
             if all.saturating_add(part) <= self.size.0 {
                 break;
             }
-            fs::remove_file(file)?;
+            folder.remove(file)?;
             all = all.saturating_sub(size);
         }
         let number = files.last().and_then(|last| segment::number(last)).map_or(1, |last| last.saturating_add(1));
-        let path = segment::path(&self.dir, number);
-        let mut file = OpenOptions::new().append(true).create_new(true).open(&path)?;
+        let name = segment::name(number);
+        let mut file = folder.create(&name)?;
         let header = segment::header(&self.boot);
         if let Err(err) = show_to_members(&file).and_then(|()| file.write_all(&header)) {
-            let _ = fs::remove_file(&path);
+            let _ = folder.remove(&name);
             return Err(err);
         }
         Ok(Open { file, size: header.len() as u64, groups: HashMap::new() })

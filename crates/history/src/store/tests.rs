@@ -1,5 +1,7 @@
 //! Tests of the store, and of the format through it.
 
+use std::fs::{self, OpenOptions};
+
 use omr_kernel::numa;
 use omr_policy::age::{Bounds, Promotions};
 use proptest::prelude::*;
@@ -88,8 +90,13 @@ fn all(dir: &Path) -> (Vec<Sample>, Vec<String>) {
     (all, samples.skipped().iter().map(|skipped| skipped.why.clone()).collect())
 }
 
+fn paths_of(dir: &Path) -> Vec<PathBuf> {
+    let folder = Folder::open(dir).expect("a directory");
+    segment::list(&folder).expect("files").into_iter().map(|name| dir.join(name)).collect()
+}
+
 fn one_file(dir: &Path) -> PathBuf {
-    let files = segment::list(dir).expect("files");
+    let files = paths_of(dir);
     assert_eq!(files.len(), 1);
     files[0].clone()
 }
@@ -153,7 +160,7 @@ const VERSION_1: &[u8] =
 #[test]
 fn a_file_of_version_1_is_read() {
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(segment::path(dir.path(), 1), VERSION_1).expect("written");
+    fs::write(dir.path().join(segment::name(1)), VERSION_1).expect("written");
     let (samples, skipped) = all(dir.path());
     assert_eq!(skipped, Vec::<String>::new());
     let mut bounds = [None; AGES.len()];
@@ -207,7 +214,7 @@ const VERSION_2: &[u8] = b"omr history 2 b\nE\x00\x00\x00\xc7\x95\xb1p\x00\x07Bu
 #[test]
 fn a_file_of_version_2_is_read_and_ages_that_it_did_not_record_are_unknown() {
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(segment::path(dir.path(), 1), VERSION_2).expect("written");
+    fs::write(dir.path().join(segment::name(1)), VERSION_2).expect("written");
     let (samples, skipped) = all(dir.path());
     assert_eq!((samples.len(), skipped), (2, vec![]));
     let [first, second] = samples.as_slice() else { panic!("two samples") };
@@ -248,7 +255,7 @@ fn files_from_before_the_wanted_times_are_not_opened() {
     let dir = tempfile::tempdir().expect("a directory");
     let write = |time| {
         Store::new(dir.path(), "b", Bytes::mib(64)).add(Duration::from_secs(time), &[sample(time, 1, time)]);
-        let file = segment::list(dir.path()).expect("files").pop().expect("the last");
+        let file = paths_of(dir.path()).pop().expect("the last");
         let written = std::time::UNIX_EPOCH + Duration::from_secs(time);
         File::options().append(true).open(&file).and_then(|file| file.set_modified(written)).expect("a time");
         file
@@ -315,8 +322,8 @@ fn damage_and_other_versions_are_left_out_and_said() {
     let (samples, skipped) = all(dir.path());
     assert_eq!(samples, [sample(1, 1, 1)]);
     assert_eq!(skipped, ["a checksum is wrong"]);
-    fs::write(segment::path(dir.path(), 7), "omr history 4 b\nwhatever").expect("written");
-    fs::write(segment::path(dir.path(), 8), "<html>").expect("written");
+    fs::write(dir.path().join(segment::name(7)), "omr history 4 b\nwhatever").expect("written");
+    fs::write(dir.path().join(segment::name(8)), "<html>").expect("written");
     let (samples, skipped) = all(dir.path());
     assert_eq!(samples.len(), 1);
     assert_eq!(
@@ -328,7 +335,7 @@ fn damage_and_other_versions_are_left_out_and_said() {
 #[test]
 fn a_file_of_a_newer_version_stays_as_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
-    let newer = segment::path(dir.path(), 7);
+    let newer = dir.path().join(segment::name(7));
     let text = "omr history 4 b\nwhatever";
     fs::write(&newer, text).expect("written");
     for time in 1..4 {
@@ -349,7 +356,7 @@ fn it_never_grows_beyond_its_size_and_the_oldest_goes_first() {
     for time in 0..1000 {
         let round: Vec<Sample> = (0..100).map(|group| sample(time, group, 31 * time + group)).collect();
         store.add(Duration::from_secs(time), &round);
-        let files = segment::list(dir.path()).expect("files");
+        let files = paths_of(dir.path());
         let all: u64 = files.iter().map(|file| fs::metadata(file).expect("a size").len()).sum();
         // The last round may be larger than what was left for it.
         assert!(all <= size.0 + 16384, "{all}");
@@ -371,7 +378,7 @@ fn thirty_days_of_two_hundred_groups_fit_into_the_default_size() {
         let samples: Vec<Sample> = (0..200).map(|group| sample(round, group, 31 * round + group)).collect();
         store.add(Duration::from_secs(round * HOUR / 6), &samples);
     }
-    let files = segment::list(dir.path()).expect("files");
+    let files = paths_of(dir.path());
     let day: u64 = files.iter().map(|file| fs::metadata(file).expect("a size").len()).sum();
     let size = omr_policy::History::default().size.0;
     assert!(day * 30 <= size, "{} of a sample", day / (144 * 200));
@@ -525,7 +532,7 @@ fn small_file(dir: &Path, time: u64) -> Vec<u8> {
         let of = |group| if group == 0 { on_two_nodes(sample(time, group, time)) } else { sample(time, group, time) };
         store.add(Duration::from_secs(time), &(0..3).map(of).collect::<Vec<_>>());
     }
-    let files = segment::list(dir).expect("files");
+    let files = paths_of(dir);
     fs::read(files.last().expect("a file")).expect("bytes")
 }
 
@@ -586,7 +593,7 @@ fn no_frame_makes_it_panic_or_gives_more_samples_than_it_has_bytes() {
 fn a_damaged_file_costs_nothing_of_the_others_and_nothing_before_the_damage() {
     let dir = tempfile::tempdir().expect("a directory");
     let whole = [0, 10, 20].map(|time| small_file(dir.path(), time));
-    let list = segment::list(dir.path()).expect("files");
+    let list = paths_of(dir.path());
     assert_eq!(list.len(), 3);
     omr_testkit::fuzz::feed(&[&whole[1]], |bytes| {
         fs::write(&list[1], bytes).expect("written");

@@ -1,0 +1,141 @@
+//! A directory of omr's own files, which another user than this process may own: root's commands
+//! and the daemon share some of them.
+//!
+//! All files are opened below a descriptor of the directory, so whoever owns it cannot put another
+//! one in its place meanwhile. No symbolic link in it is followed, and no pipe is waited for.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::retry_on_intr;
+
+/// Upper bound on the size of a file that is read into memory.
+const LARGEST: u64 = 1 << 30;
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Folder(OwnedFd);
+
+impl Folder {
+    /// Opens a directory. The last component of its path must not be a symbolic link.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(Folder(retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))?))
+    }
+
+    /// The names of its entries, in no order.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.0)? {
+            match entry?.file_name().to_bytes() {
+                b"." | b".." => {}
+                name => names.push(OsStr::from_bytes(name).to_owned()),
+            }
+        }
+        Ok(names)
+    }
+
+    /// Opens a regular file for reading.
+    pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        regular(retry_on_intr(|| rustix::fs::openat(&self.0, name, flags, Mode::empty()))?.into())
+    }
+
+    /// Reads a regular file.
+    pub fn read(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        read_all(self.open_file(name)?)
+    }
+
+    /// Makes a file that is not there yet, which only its owner may read. All writes go to its end.
+    pub fn create(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        Ok(retry_on_intr(|| rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR))?.into())
+    }
+
+    /// Removes a file.
+    pub fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+}
+
+/// Opens a regular file by its path, for reading. The last component must not be a symbolic link.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    regular(File::options().read(true).custom_flags(flags).open(path)?)
+}
+
+/// Opens a file by its path, for reading and for adding to its end, and makes it if it is missing. The
+/// last component must not be a symbolic link.
+pub fn open_for_append(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).read(true).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// Reads a regular file by its path, as [`open_file`] opens it.
+pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    read_all(open_file(path)?)
+}
+
+fn regular(file: File) -> io::Result<File> {
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+fn read_all(file: File) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    match file.take(LARGEST + 1).read_to_end(&mut text)? {
+        read if read as u64 > LARGEST => Err(io::ErrorKind::FileTooLarge.into()),
+        _ => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn no_link_is_followed_and_no_pipe_is_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| -> PathBuf { dir.path().join(name) };
+        let (own, other) = (path("own"), path("other"));
+        fs::create_dir(&other).expect("made");
+        fs::write(other.join("file"), "secret").expect("written");
+        fs::create_dir(&own).expect("made");
+        let folder = Folder::open(&own).expect("a directory");
+        fs::write(own.join("file"), "text").expect("written");
+        symlink(other.join("file"), own.join("link")).expect("a link");
+        mknodat(CWD, own.join("pipe"), FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
+        fs::create_dir(own.join("directory")).expect("made");
+        assert_eq!(folder.read("file".as_ref()).expect("the control"), b"text");
+        assert_eq!(read_file(&own.join("file")).expect("the control"), b"text");
+        for name in ["link", "pipe", "directory"] {
+            assert!(folder.read(name.as_ref()).is_err() && read_file(&own.join(name)).is_err(), "{name}");
+        }
+        assert_eq!(fs::read(own.join("link")).expect("the control"), b"secret", "it can be followed");
+
+        // The directory itself is replaced by a link: a descriptor is still that of the old one.
+        fs::rename(&own, path("moved")).expect("moved");
+        symlink(&other, &own).expect("a link");
+        assert!(Folder::open(&own).is_err());
+        drop(folder.create("new".as_ref()).expect("made"));
+        folder.remove("file".as_ref()).expect("removed");
+        assert!(other.join("file").exists() && !other.join("new").exists());
+        assert!(!path("moved/file").exists() && path("moved/new").exists());
+        let mut names = folder.names().expect("names");
+        names.sort();
+        assert_eq!(names, ["directory", "link", "new", "pipe"]);
+    }
+}
