@@ -5,7 +5,7 @@
 //! one in its place meanwhile. No symbolic link in it is followed, and no pipe is waited for.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +13,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::retry_on_intr;
 
 /// Upper bound on the size of a file that is read into memory.
 const LARGEST: u64 = 1 << 30;
@@ -25,8 +24,33 @@ pub struct Folder(OwnedFd);
 impl Folder {
     /// Opens a directory. The last component of its path must not be a symbolic link.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        Ok(Folder(retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))?))
+        Folder::open_with(path, OFlags::NOFOLLOW)
+    }
+
+    /// As [`Folder::open`], and makes the directory, and those above it, if it is missing.
+    pub fn open_or_make(path: &Path) -> io::Result<Self> {
+        match Folder::open(path) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(path)?;
+                Folder::open(path)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens a directory that only users may replace whom this process trusts.
+    pub(crate) fn open_trusted(path: &Path) -> io::Result<Self> {
+        Folder::open_with(path, OFlags::empty())
+    }
+
+    fn open_with(path: &Path, more: OFlags) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | more;
+        Ok(Folder(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// The id of the user that owns the directory.
+    pub fn owner(&self) -> io::Result<u32> {
+        Ok(rustix::fs::fstat(&self.0)?.st_uid)
     }
 
     /// The names of its entries, in no order.
@@ -44,7 +68,7 @@ impl Folder {
     /// Opens a regular file for reading.
     pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        regular(retry_on_intr(|| rustix::fs::openat(&self.0, name, flags, Mode::empty()))?.into())
+        regular(rustix::fs::openat(&self.0, name, flags, Mode::empty())?.into())
     }
 
     /// Reads a regular file.
@@ -55,12 +79,25 @@ impl Folder {
     /// Makes a file that is not there yet, which only its owner may read. All writes go to its end.
     pub fn create(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        Ok(retry_on_intr(|| rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR))?.into())
+        Ok(rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
     /// Removes a file.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.0, from, &self.0, to)?)
+    }
+
+    pub(crate) fn link(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::linkat(&self.0, from, &self.0, to, AtFlags::empty())?)
+    }
+
+    /// Waits until the names in it are on disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.0)?)
     }
 }
 
@@ -98,13 +135,13 @@ fn read_all(file: File) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
     use rustix::fs::{CWD, FileType, mknodat};
 
     use super::*;
+    use crate::storage::write_new;
 
     #[test]
     fn no_link_is_followed_and_no_pipe_is_waited_for() {
@@ -113,8 +150,7 @@ mod tests {
         let (own, other) = (path("own"), path("other"));
         fs::create_dir(&other).expect("made");
         fs::write(other.join("file"), "secret").expect("written");
-        fs::create_dir(&own).expect("made");
-        let folder = Folder::open(&own).expect("a directory");
+        let folder = Folder::open_or_make(&own).expect("made");
         fs::write(own.join("file"), "text").expect("written");
         symlink(other.join("file"), own.join("link")).expect("a link");
         mknodat(CWD, own.join("pipe"), FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
@@ -129,8 +165,8 @@ mod tests {
         // The directory itself is replaced by a link: a descriptor is still that of the old one.
         fs::rename(&own, path("moved")).expect("moved");
         symlink(&other, &own).expect("a link");
-        assert!(Folder::open(&own).is_err());
-        drop(folder.create("new".as_ref()).expect("made"));
+        assert!(Folder::open(&own).is_err() && Folder::open_or_make(&own).is_err());
+        assert!(write_new(&folder, "new".as_ref(), b"new").expect("written"));
         folder.remove("file".as_ref()).expect("removed");
         assert!(other.join("file").exists() && !other.join("new").exists());
         assert!(!path("moved/file").exists() && path("moved/new").exists());

@@ -1,14 +1,16 @@
 //! Files that are written completely or not at all.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
+
+use crate::folder::Folder;
 
 /// The mode of files that members of the group omr may read, whatever umask omr was started with.
 const FOR_MEMBERS: u32 = 0o640;
@@ -30,26 +32,27 @@ pub fn make_dir_for_members(dir: &Path) -> io::Result<()> {
 
 /// Replaces a file. A reader finds the complete old or the complete new file, even after a crash.
 pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, FOR_MEMBERS, Lasts::Ever, |from, to| fs::rename(from, to)).with_context(|| failed(path))
+    replace(path, data, FOR_MEMBERS, Lasts::Ever)
 }
 
 /// As [`write_atomically`], for a file that only root may read.
 pub fn write_privately(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, FOR_ROOT, Lasts::Ever, |from, to| fs::rename(from, to)).with_context(|| failed(path))
+    replace(path, data, FOR_ROOT, Lasts::Ever)
 }
 
 /// As [`write_atomically`], for a file that means nothing after the next boot: it does not wait for
 /// the disk.
 pub fn write_for_this_boot(path: &Path, data: &[u8]) -> Result<()> {
-    put(path, data, FOR_MEMBERS, Lasts::ThisBoot, |from, to| fs::rename(from, to)).with_context(|| failed(path))
+    replace(path, data, FOR_MEMBERS, Lasts::ThisBoot)
 }
 
-/// As [`write_atomically`], but never replaces a file. Returns false if the file exists already.
-/// After an error there is no new file, even if only the directory could not be written to disk.
-pub fn write_new(path: &Path, data: &[u8]) -> Result<bool> {
+/// As [`write_atomically`], in a directory that is open, but never replaces a file. Returns false if
+/// the file exists already. After an error there is no new file, even if only the directory could
+/// not be written to disk.
+pub fn write_new(folder: &Folder, name: &OsStr, data: &[u8]) -> io::Result<bool> {
     let mut is_placed = false;
-    let placed = put(path, data, FOR_MEMBERS, Lasts::Ever, |from, to| {
-        fs::hard_link(from, to)?;
+    let placed = put(folder, name, data, FOR_MEMBERS, Lasts::Ever, |temporary| {
+        folder.link(temporary, name)?;
         is_placed = true;
         Ok(())
     });
@@ -58,15 +61,26 @@ pub fn write_new(path: &Path, data: &[u8]) -> Result<bool> {
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(err) => {
             if is_placed {
-                let _ = fs::remove_file(path);
+                let _ = folder.remove(name);
             }
-            Err(err).with_context(|| failed(path))
+            Err(err)
         }
     }
 }
 
-fn failed(path: &Path) -> String {
-    format!("write {}", path.display())
+fn replace(path: &Path, data: &[u8], mode: u32, lasts: Lasts) -> Result<()> {
+    let replaced = (|| {
+        let (folder, name) = split(path)?;
+        put(&folder, name, data, mode, lasts, |temporary| folder.rename(temporary, name))
+    })();
+    replaced.with_context(|| format!("write {}", path.display()))
+}
+
+/// The directory of a file, and its name.
+fn split(path: &Path) -> io::Result<(Folder, &OsStr)> {
+    let no_name = || io::Error::from(io::ErrorKind::InvalidInput);
+    let (dir, name) = (path.parent().ok_or_else(no_name)?, path.file_name().ok_or_else(no_name)?);
+    Ok((Folder::open_trusted(dir)?, name))
 }
 
 /// How long a file has a meaning.
@@ -76,64 +90,58 @@ enum Lasts {
     Ever,
 }
 
-/// Writes a temporary file and moves it to `path` with `place`.
+/// Writes a temporary file and gives it the name with `place`.
 fn put(
-    path: &Path,
+    folder: &Folder,
+    name: &OsStr,
     data: &[u8],
     mode: u32,
     lasts: Lasts,
-    place: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    place: impl FnOnce(&OsStr) -> io::Result<()>,
 ) -> io::Result<()> {
-    let no_name = || io::Error::from(io::ErrorKind::InvalidInput);
-    let dir = path.parent().ok_or_else(no_name)?;
-    let mut name = path.file_name().ok_or_else(no_name)?.to_owned();
     // The pid keeps two processes (daemon and command line) from writing one temporary file.
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = dir.join(name);
+    let mut temporary = name.to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
     let written = (|| {
         // A file of that name was left by a process that had our pid before.
-        let _ = fs::remove_file(&temporary);
-        remove_leftovers(dir, path.file_name().ok_or_else(no_name)?);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(FOR_ROOT).open(&temporary)?;
+        let _ = folder.remove(&temporary);
+        remove_leftovers(folder, |file| file == name.as_encoded_bytes());
+        let mut file = folder.create(&temporary)?;
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(data)?;
         if lasts == Lasts::Ever {
             file.sync_all()?;
         }
-        place(&temporary, path)?;
+        place(&temporary)?;
         match lasts {
-            Lasts::Ever => File::open(dir)?.sync_all(),
+            Lasts::Ever => folder.sync(),
             Lasts::ThisBoot => Ok(()),
         }
     })();
     // The temporary file still exists after an error, or after a hard link.
-    let _ = fs::remove_file(&temporary);
+    let _ = folder.remove(&temporary);
     written
-}
-
-/// Removes what processes that were killed while they wrote this file have left.
-fn remove_leftovers(dir: &Path, name: &OsStr) {
-    remove_leftovers_of(dir, |file| file == name.as_encoded_bytes());
 }
 
 /// Removes what processes that were killed while they wrote any file here have left.
 pub fn remove_all_leftovers(dir: &Path) {
-    remove_leftovers_of(dir, |_| true);
+    if let Ok(folder) = Folder::open_trusted(dir) {
+        remove_leftovers(&folder, |_| true);
+    }
 }
 
 /// Temporary files are named FILE.PID.tmp.
-fn remove_leftovers_of(dir: &Path, is_wanted: impl Fn(&[u8]) -> bool) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
+fn remove_leftovers(folder: &Folder, is_wanted: impl Fn(&[u8]) -> bool) {
+    let Ok(names) = folder.names() else { return };
     let has_ended = |pid| test_kill_process(pid) == Err(Errno::SRCH);
-    for entry in entries.flatten() {
-        let name = entry.file_name();
+    for name in names {
         let mut parts = name.as_encoded_bytes().rsplitn(3, |byte| *byte == b'.');
         if parts.next() != Some(b"tmp") {
             continue;
         }
         let pid = parts.next().and_then(|pid| str::from_utf8(pid).ok()?.parse().ok()).and_then(Pid::from_raw);
         if parts.next().is_some_and(&is_wanted) && pid.is_some_and(has_ended) {
-            let _ = fs::remove_file(entry.path());
+            let _ = folder.remove(&name);
         }
     }
 }
@@ -207,7 +215,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join(FILE);
         write_atomically(&file, b"old").expect("written");
-        let failed = put(&file, b"new", FOR_MEMBERS, Lasts::Ever, |_, _| Err(io::ErrorKind::StorageFull.into()));
+        let (folder, name) = split(&file).expect("a directory");
+        let full = |_: &OsStr| Err(io::ErrorKind::StorageFull.into());
+        let failed = put(&folder, name, b"new", FOR_MEMBERS, Lasts::Ever, full);
         assert_eq!(failed.expect_err("full").kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read(&file).expect("a file"), b"old");
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 1, "nothing is left");

@@ -1,9 +1,9 @@
 //! The daemon's records: the ledger, today's figures, and the write budget.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use omr_base::folder::read_file;
 use omr_history::ledger::{self, Entry, Swept};
 use omr_kernel::is_passing;
 use omr_policy::Writes;
@@ -112,7 +112,7 @@ const BUDGET: &str = "swap-writes.json";
 /// the next start reads it.
 fn read_saved(state_dir: &Path, now: u64) -> Result<Saved> {
     let path = state_dir.join(BUDGET);
-    let err = match fs::read(&path) {
+    let err = match read_file(&path) {
         Ok(text) => match serde_json::from_slice(&text) {
             Ok(saved) => return Ok(saved),
             Err(err) => match serde_json::from_slice(&text) {

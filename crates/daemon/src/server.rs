@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, lchown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -174,23 +174,23 @@ impl Server {
             }
             _ => {}
         }
-        // Closed to all first: between bind and chmod nobody must slip in.
-        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+        // The directory may belong to another user, who can put something else in its place at any
+        // time: so it has its mode from the start, and no link is followed later.
+        let mask = if group.is_some() { 0o117 } else { 0o177 };
+        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
         let listener = UnixListener::bind(path);
         rustix::process::umask(before);
         let listener = listener.with_context(|| format!("listen on {}", path.display()))?;
         listener.set_nonblocking(true)?;
         // The standard library's queue is so long that those behind a flood would wait for minutes.
         rustix::net::listen(&listener, BACKLOG)?;
-        let mode = if group.is_some() { 0o660 } else { 0o600 };
         // omr.service runs in the group, so its socket is in it, and its filter has no chown.
         if let Some(group) = group
-            && fs::metadata(path)?.gid() != group
-            && let Err(err) = chown(path, None, Some(group))
+            && fs::symlink_metadata(path)?.gid() != group
+            && let Err(err) = lchown(path, None, Some(group))
         {
             log::warn!("{}: {err}; only root can ask for the status", path.display());
         }
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         let (path, root, clients, debts) = (path.into(), root.into(), Vec::new(), HashMap::new());
         Ok(Server { listener, path, root, clients, watcher, follower, new: 0, debts, last_tick: Monotonic(0) })
     }

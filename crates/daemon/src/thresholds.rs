@@ -2,11 +2,11 @@
 //! file.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use omr_base::folder::read_file;
 use omr_base::storage::write_atomically;
 use omr_base::text::printable;
 use omr_engine::aging::observe::Node;
@@ -395,7 +395,7 @@ fn name_of(path: &Path) -> String {
 }
 
 fn read(file: &Path) -> Result<HashMap<String, Saved>> {
-    let text = match fs::read(file) {
+    let text = match read_file(file) {
         Ok(text) => text,
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(HashMap::new()),
         Err(err) => return Err(err.into()),

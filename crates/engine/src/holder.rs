@@ -27,15 +27,16 @@ impl Holder {
     /// Returns true if it is another process, and runs.
     pub fn is_other(self, kernel: &Kernel) -> bool {
         let Some(stat) = stat(kernel, self.pid).filter(|_| self.pid != process::id()) else { return false };
-        self.start.map_or_else(|| is_omr(kernel, self.pid), |start| stat.starttime == start)
+        self.start.map_or_else(|| is_omr(kernel, self.pid, None), |start| stat.starttime == start)
     }
 }
 
-/// Returns true if this process runs under a name of omr's and belongs to the user of this one.
-/// Anybody can have such a name.
-pub fn is_omr(kernel: &Kernel, pid: u32) -> bool {
+/// Returns true if this process runs under a name of omr's and belongs to root, to the user of this
+/// process, or to `daemon`. Anybody can have such a name.
+pub fn is_omr(kernel: &Kernel, pid: u32, daemon: Option<u32>) -> bool {
     let Ok(process) = kernel.proc.sub(pid.to_string()) else { return false };
-    process.owner().is_ok_and(|owner| owner == rustix::process::geteuid().as_raw())
+    let own = rustix::process::geteuid().as_raw();
+    process.owner().is_ok_and(|owner| owner == 0 || owner == own || Some(owner) == daemon)
         && stat(kernel, pid).is_some()
         && process.read_string("comm").is_ok_and(|comm| PROGRAMS.contains(&comm.trim()))
 }
@@ -85,5 +86,7 @@ mod tests {
         assert!(is_other(None, &root), "the control");
         std::os::unix::fs::chown(root.resolve("proc/7"), Some(1000), None).expect("chown");
         assert!(!is_other(None, &root));
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        assert!(is_omr(&kernel, 7, Some(1000)) && !is_omr(&kernel, 7, Some(1001)), "the daemon may be a user");
     }
 }

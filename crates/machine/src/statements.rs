@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use omr_base::folder::read_file;
 use omr_base::paths;
 use omr_base::storage::write_for_this_boot;
 use omr_kernel::is_passing;
@@ -204,7 +205,7 @@ impl SavedStatements {
 
     /// Reads the file. Without a file, or with a file of another boot, there are no statements.
     fn read(path: &Path, boot: &str) -> Result<SavedStatements> {
-        let text = match std::fs::read(path) {
+        let text = match read_file(path) {
             Err(err) if err.kind() == ErrorKind::NotFound => return Ok(SavedStatements::none(boot)),
             Err(err) if err.kind() == ErrorKind::PermissionDenied => {
                 return Err(err)

@@ -58,6 +58,9 @@ calls! {
         of_path(Call::Name, libc::AT_FDCWD, text(to))
             => make!(SYS_renameat2, libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0)
     }
+    renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
+        of_path(Call::Name, to_dir, text(to)) => make!(SYS_renameat2, from_dir, from, to_dir, to, 0)
+    }
     linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
         of_path(Call::Name, to_dir, text(to)) => make!(SYS_linkat, from_dir, from, to_dir, to, flags)
     }
@@ -70,6 +73,9 @@ calls! {
     }
     unlink(file: *const c_char) -> c_int {
         of_path(Call::Unlink, libc::AT_FDCWD, text(file)) => make!(SYS_unlinkat, libc::AT_FDCWD, file, 0)
+    }
+    unlinkat(dir: c_int, file: *const c_char, flags: c_int) -> c_int {
+        of_path(Call::Unlink, dir, text(file)) => make!(SYS_unlinkat, dir, file, flags)
     }
     faccessat(dir: c_int, file: *const c_char, mode: c_int, flags: c_int) -> c_int {
         of_path(Call::Look, dir, text(file)) => make!(SYS_faccessat2, dir, file, mode, flags)

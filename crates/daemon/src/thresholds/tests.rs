@@ -1,5 +1,7 @@
 //! Tests of learned thresholds.
 
+use std::fs;
+
 use super::*;
 
 const GROUP: GroupId = GroupId(7);

@@ -14,6 +14,7 @@ use std::{fs, thread};
 use anyhow::{Context, Result, bail};
 use omr_actuate::{Actuator, Outcome, Switch};
 use omr_base::cancel::{self, Alarm};
+use omr_base::folder::Folder;
 use omr_base::paths;
 use omr_base::storage::{make_dir_for_members, write_new};
 use omr_base::text::printable;
@@ -254,7 +255,10 @@ impl<'a> Off<'a> {
         make_dir_for_members(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
         let file = paths::zram(&state_dir);
         let note = Note { boot: kernel.read_boot_id()?, holder: Holder::this(kernel), devices };
-        if !write_new(&file, &serde_json::to_vec(&note)?)? {
+        let folder = Folder::open(&state_dir).with_context(|| format!("open {}", state_dir.display()))?;
+        let name = file.file_name().unwrap_or_default();
+        let is_new = write_new(&folder, name, &serde_json::to_vec(&note)?);
+        if !is_new.with_context(|| format!("write {}", file.display()))? {
             bail!("another omr has switched zram off, or could not switch it on again ({})", file.display());
         }
         let guard = limit_journal::guard(&file, || drop(restore(kernel, root, start_unit, actuator)));

@@ -1,19 +1,22 @@
 //! The journal of limits that omr has changed. An entry is written to disk before a limit is
 //! changed, and read at every start, so that the limit is restored even if omr is killed.
 //!
-//! Each group has one file in `limits/` of the state directory, named by its inode number.
+//! Each group has one file in `limits/` of the state directory, named by its inode number. The
+//! directory may belong to the daemon's user, and root's commands use it as well. All that they write
+//! because of it are limits of groups, which the daemon may write itself.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use anyhow::{Context, Result, bail};
 use log::Level;
 use omr_actuate::{Actuator, Outcome};
+use omr_base::folder::Folder;
 use omr_base::storage::write_new;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Dir, Kernel};
@@ -50,6 +53,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 pub struct Journal {
     dir: PathBuf,
+    folder: Arc<Folder>,
     boot: String,
     holder: Holder,
     /// An entry could not be read, its limit not be restored, or the entry not be removed.
@@ -60,9 +64,9 @@ impl Journal {
     /// Opens the journal in this state directory.
     pub fn open(kernel: &Kernel, state_dir: &Path) -> Result<Self> {
         let dir = state_dir.join("limits");
-        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        let boot = kernel.read_boot_id()?;
-        Ok(Journal { dir, boot, holder: Holder::this(kernel), is_left: Arc::default() })
+        let folder = Folder::open_or_make(&dir).with_context(|| format!("create {}", dir.display()))?;
+        let (folder, boot) = (Arc::new(folder), kernel.read_boot_id()?);
+        Ok(Journal { dir, folder, boot, holder: Holder::this(kernel), is_left: Arc::default() })
     }
 
     /// Adds an entry before `file` of `group` is changed for a time. `before`: the value that was
@@ -97,18 +101,19 @@ impl Journal {
             file: file.to_owned(),
             value,
         };
-        write_new(&self.path(group.id()), &serde_json::to_vec(&entry)?)
+        let written = write_new(&self.folder, name(group.id()).as_ref(), &serde_json::to_vec(&entry)?);
+        written.with_context(|| format!("write {}", self.path(group.id()).display()))
     }
 
     /// Removes the entry of a limit that is restored.
     fn remove_entry(&self, id: GroupId) {
-        self.remove(&self.path(id));
+        self.remove(name(id).as_ref());
     }
 
     /// Removes an entry, or notes that it is left: it would restore the same value again, and the
     /// group would count as one that another omr is changing.
-    fn remove(&self, entry: &Path) {
-        let is_gone = fs::remove_file(entry).map_or_else(|err| err.kind() == io::ErrorKind::NotFound, |()| true);
+    fn remove(&self, entry: &OsStr) {
+        let is_gone = self.folder.remove(entry).map_or_else(|err| err.kind() == io::ErrorKind::NotFound, |()| true);
         self.is_left.fetch_or(!is_gone, Relaxed);
     }
 
@@ -131,19 +136,19 @@ impl Journal {
     /// The same. `level`: of messages about what cannot be restored.
     fn restore_all(&self, kernel: &Kernel, actuator: &mut dyn Actuator, level: Level) -> Result<usize> {
         let mut restored = 0;
-        for file in fs::read_dir(&self.dir).with_context(|| format!("read {}", self.dir.display()))? {
-            let Ok(file) = file else { continue };
-            let path = file.path();
+        let daemon = self.folder.owner().ok();
+        for name in self.folder.names().with_context(|| format!("read {}", self.dir.display()))? {
+            let path = self.dir.join(&name);
             if let Some(writer) = writer(&path)
-                && (writer == std::process::id() || !is_omr(kernel, writer))
-                && fs::remove_file(&path).is_ok()
+                && (writer == std::process::id() || !is_omr(kernel, writer, daemon))
+                && self.folder.remove(&name).is_ok()
             {
                 log::info!("{}: removed, as process {writer} ended while writing it", path.display());
             }
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let Ok(text) = fs::read(&path) else {
+            let Ok(text) = self.folder.read(&name) else {
                 self.is_left.store(true, Relaxed);
                 continue;
             };
@@ -170,7 +175,7 @@ impl Journal {
                     }
                 }
             }
-            self.remove(&path);
+            self.remove(&name);
         }
         Ok(restored)
     }
@@ -182,8 +187,12 @@ impl Journal {
     }
 
     fn path(&self, id: GroupId) -> PathBuf {
-        self.dir.join(format!("{id}.json"))
+        self.dir.join(name(id))
     }
+}
+
+fn name(id: GroupId) -> String {
+    format!("{id}.json")
 }
 
 /// A limit that omr may change until it restores it.
@@ -326,6 +335,8 @@ fn shown(group: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use omr_actuate::Live;
     use omr_testkit::{FakeRoot, Release};
     use omr_units::Bytes;
