@@ -25,7 +25,7 @@ rm -rf $tree
 packaging/files.sh package /usr | while read -r source destination mode; do
     case $destination in
         # omr.service starts it.
-        */omr-give-back*) install -D -m "$mode" "$source" "$tree/$mode$destination" ;;
+        */omr-give-back* | */omr-compact*) install -D -m "$mode" "$source" "$tree/$mode$destination" ;;
         # cargo-deb installs these itself, by a list that also says what to enable and to start.
         /usr/lib/systemd/system/*)
             unit=$(basename "$destination" .service)

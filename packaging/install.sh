@@ -5,7 +5,8 @@
 #   DESTDIR  put before every path, for packagers; then the running system is not touched
 #   PREFIX   /usr/local unless given
 #
-# /etc/omr and /var/lib/omr never change, except that a missing /etc/omr/omr.toml is created.
+# /etc/omr, /var/lib/omr and /var/lib/omr-root never change, except that a missing /etc/omr/omr.toml
+# is created, and that files of an older version move from one of the latter two to the other.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -51,6 +52,7 @@ install_all() {
     done
     if live; then
         systemd-sysusers "$prefix/lib/sysusers.d/omr.conf"
+        "$prefix/libexec/omr/take-over"
         systemctl daemon-reload
         systemctl try-restart omr omr-watch omr-follow omr-presence omr-mount
         echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr omr-presence"
@@ -61,7 +63,7 @@ install_all() {
 uninstall_all() {
     if live; then
         systemctl disable --now --quiet omr-watch omr-follow omr-presence omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
-        rm -rf /run/omr
+        rm -rf /run/omr /run/omr-root
     fi
     files | while read -r _ destination _; do
         case $destination in
@@ -76,7 +78,7 @@ uninstall_all() {
     done
     if live; then
         systemctl daemon-reload
-        echo "omr is gone, but for /etc/omr, /var/lib/omr and the group omr."
+        echo "omr is gone, but for /etc/omr, /var/lib/omr, /var/lib/omr-root, the group omr and the users of its services."
     fi
 }
 

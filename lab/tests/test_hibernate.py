@@ -14,7 +14,7 @@ from omrlab.debian import DebianGuest
 from omrlab.guest import MIB, Guest, SwapFile
 
 IMAGE_SIZE = "/sys/power/image_size"
-NOTE = "/var/lib/omr/image_size.json"
+NOTE = "/var/lib/omr-root/image_size.json"
 
 
 def scanned(guest: Guest) -> int:

@@ -13,11 +13,11 @@ from omrlab.guest import MIB, Disk, Guest, Process
 
 FAILED, PARTIAL = 1, 4
 IMAGE_SIZE = "/sys/power/image_size"
-IMAGE_SIZE_NOTE = "/var/lib/omr/image_size.json"
+IMAGE_SIZE_NOTE = "/var/lib/omr-root/image_size.json"
 
 ZRAM, DISK = "/dev/zram0", "/dev/vda"
 PRIORITY = 100
-NOTE = "/var/lib/omr/zram.json"
+NOTE = "/var/lib/omr-root/zram.json"
 
 PREPARE = ["omr", "prepare", "hibernate", "--target", "min", "--json"]
 
@@ -33,7 +33,7 @@ def zram_first(guest: Guest) -> None:
     So omr restores zram from a note with the priority.
     """
     boot = guest.read("/proc/sys/kernel/random/boot_id").strip()
-    guest.shell(f"swapoff {ZRAM} || true; mkdir -p /var/lib/omr")
+    guest.shell(f"swapoff {ZRAM} || true; mkdir -p /var/lib/omr-root")
     note = {"boot": boot, "pid": 0, "devices": [{"path": ZRAM, "priority": PRIORITY}]}
     guest.write(NOTE, json.dumps(note), create=True)
     guest.run(["omr", "prepare", "restore"])

@@ -62,7 +62,7 @@ def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[P
         assert guest.property(PREPARE, "Result") == "success"
         assert prepared.image["image_pages"] < 0.6 * without.image["image_pages"], journal
         # The recorded memory comes back after resume, unless a user works.
-        assert "Written to /var/lib/omr/" in journal
+        assert "Written to /var/lib/omr-root/" in journal
         guest.wait_for(lambda: "asked for" in guest.journal(WARM), 120, "memory brought back", every=2)
         assert guest.property(WARM, "Result") == "success" and "could not be read" not in guest.journal(WARM)
         # The hook has told the daemon that the machine was asleep. `omr explain` shows the warming
@@ -140,7 +140,7 @@ def test_zram_is_off_during_the_preparation_and_on_again_even_after_a_kill_of_th
         def assert_on_again() -> None:
             assert swaps(guest)["/dev/zram0"][1] == 100
             assert guest.active("dev-zram0.swap") == "active"
-            assert guest.shell("ls /var/lib/omr/zram.json 2> /dev/null || true") == ""
+            assert guest.shell("ls /var/lib/omr-root/zram.json 2> /dev/null || true") == ""
             # No unit has failed.
             guest.settle()
 
@@ -427,7 +427,7 @@ def test_the_documented_change_stops_ec2s_agent_from_reading_swap_back(installed
 def test_a_second_warming_service_ends_without_a_failure(installed: Path) -> None:
     def begin_second() -> None:
         # A lock file that others may open would be none.
-        guest.run(["sh", "-c", f"umask 077; exec flock /run/omr/warm.lock systemctl start {WARM}"], check=False)
+        guest.run(["sh", "-c", f"umask 077; exec flock /run/omr-root/warm.lock systemctl start {WARM}"], check=False)
 
     with guest_with(installed, 512) as guest:
         guest.settle()

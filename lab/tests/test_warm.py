@@ -57,7 +57,7 @@ def test_a_working_set_is_back_before_it_is_used(release) -> None:
         foreground = Touched(guest, "fg", "192M")
         recorded = guest.run(["omr", "warm", "--record", "--json"], timeout=60).json()
         assert recorded["used"] >= foreground.bytes
-        assert guest.shell("stat -c %a /var/lib/omr/warm").strip() == "600"
+        assert guest.shell("stat -c %a /var/lib/omr-root/warm").strip() == "600"
 
         foreground.swap_out()
         without = foreground.touch()

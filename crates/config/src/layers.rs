@@ -16,7 +16,7 @@ const SIZE_LIMIT: u64 = 1 << 20;
 const VENDOR: &str = "usr/lib/omr/omr.toml";
 const ADMIN: &str = "etc/omr/omr.toml";
 const ADMIN_DROP_INS: &str = "etc/omr/conf.d";
-const RUN_DROP_INS: &str = "run/omr/conf.d";
+const RUN_DROP_INS: &str = "run/omr-root/conf.d";
 
 /// Returns the files to read, the weakest first. Files may be missing.
 ///

@@ -32,7 +32,7 @@ fn a_later_layer_wins_and_a_drop_in_in_run_replaces_one_of_the_same_name() {
         ("etc/omr/omr.toml", 20),
         ("etc/omr/conf.d/10-a.toml", 30),
         ("etc/omr/conf.d/20-b.toml", 40),
-        ("run/omr/conf.d/20-b.toml", 50),
+        ("run/omr-root/conf.d/20-b.toml", 50),
     ];
     for count in 0..=layers.len() {
         let mut root = FakeRoot::new();
@@ -61,8 +61,8 @@ fn hidden_files_and_files_of_another_kind_are_no_drop_ins() {
 
 #[test]
 fn a_link_to_nowhere_turns_a_drop_in_off_and_another_broken_link_is_a_mistake() {
-    let root = FakeRoot::new().file("etc/omr/conf.d/a.toml", "idle.for = '40s'").file("run/omr/conf.d/x", "");
-    let link = root.resolve("run/omr/conf.d/a.toml");
+    let root = FakeRoot::new().file("etc/omr/conf.d/a.toml", "idle.for = '40s'").file("run/omr-root/conf.d/x", "");
+    let link = root.resolve("run/omr-root/conf.d/a.toml");
     symlink("/dev/null", &link).expect("a link");
     assert_eq!(load(root.path(), None).expect("sound files").policy.idle.hold, seconds(30));
     std::fs::remove_file(&link).expect("removed");

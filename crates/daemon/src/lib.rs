@@ -61,15 +61,18 @@ mod work;
 mod worker;
 mod world;
 
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_base::signals::SignalFd;
 use omr_base::storage::{make_dir_for_members, remove_all_leftovers};
-use omr_engine::prepare::zram;
+use omr_engine::prepare::{free_page_reporting, zram};
 use omr_engine::reclaim::backend;
 use omr_kernel::Kernel;
 use omr_kernel::memcg::Group;
@@ -132,6 +135,14 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 pub fn restore_limits(root: &Path) -> Result<Exit> {
     omr_base::logging::start(false);
     restore_limits_below(root)?;
+    Ok(Exit::Done)
+}
+
+/// Compacts all memory once for the daemon, which is at the other end of standard input.
+pub fn compact(root: &Path) -> Result<Exit> {
+    omr_base::logging::start(true);
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().context("standard input")?);
+    free_page_reporting::serve(&Kernel::open(root)?, &mut *actuator(Mode::Act), &stream)?;
     Ok(Exit::Done)
 }
 

@@ -348,7 +348,7 @@ fn hibernation_is_a_need(by: Option<HibernatesBy>) {
     assert!(matches!(machine.reason(), Reason::NoNeed { .. }), "it never did: {:?}", machine.reason());
     machine.daemon.readings.hibernates = by;
     if by.is_none() {
-        machine.root.write("var/lib/omr/hibernated.json", r#"{"time":1700000000}"#);
+        machine.root.write("var/lib/omr-root/hibernated.json", r#"{"time":1700000000}"#);
     }
     machine.pass(60, 0);
     let Some(Order::Sweep(sweep)) = machine.worker.try_next() else { panic!("{:?}", machine.reason()) };

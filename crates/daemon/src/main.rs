@@ -23,6 +23,8 @@ Arguments:
 Options:
   --foreground      Log to standard error instead of the journal
   --config FILE     Read this file instead of the configuration of the system
+  --compact         Instead of that compact free memory once for the daemon, which is at the other
+                    end of standard input
   --give-back       Instead of that serve the daemon, which is at the other end of standard input:
                     keep which pages groups have in memory, and bring them back
   --restore-limits  Instead of that restore the limits that a daemon which was killed has left changed
@@ -37,6 +39,7 @@ Options:
 enum Request {
     Help,
     Version,
+    Compact { root: PathBuf },
     GiveBack { root: PathBuf },
     RestoreLimits { root: PathBuf },
     Run { root: PathBuf, args: Args },
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let ended = match parse(Parser::from_env()) {
         Ok(Request::Help) => print(HELP),
         Ok(Request::Version) => print(concat!("omr-daemon ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(Request::Compact { root }) => omr_daemon::compact(&root),
         Ok(Request::GiveBack { root }) => omr_daemon::serve_giving_back(&root),
         Ok(Request::RestoreLimits { root }) => omr_daemon::restore_limits(&root),
         Ok(Request::Run { root, args }) => omr_daemon::run(&root, &args),
@@ -72,12 +76,14 @@ fn print(text: &str) -> Result<Exit> {
 /// Parses a command line. Every error has the exit code of a wrong command line.
 fn parse(mut parser: Parser) -> Result<Request> {
     let (mut root, mut config, mut profile, mut target) = (None, None, None, None);
-    let (mut foreground, mut gives_back, mut restores) = (false, false, false);
+    let mut foreground = false;
+    let (mut compacts, mut gives_back, mut restores) = (false, false, false);
     while let Some(arg) = parser.next().map_err(wrong)? {
         match arg {
             Arg::Short('h') | Arg::Long("help") => return Ok(Request::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Request::Version),
             Arg::Long("foreground") => foreground = true,
+            Arg::Long("compact") => compacts = true,
             Arg::Long("give-back") => gives_back = true,
             Arg::Long("restore-limits") => restores = true,
             Arg::Long("config") => set(&mut config, "--config", value(&mut parser, "--config", "a file")?)?,
@@ -101,12 +107,14 @@ fn parse(mut parser: Parser) -> Result<Request> {
     }
     let root = root.map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let alone = !foreground && config.is_none() && profile.is_none();
-    match (gives_back, restores) {
-        (false, false) => {}
-        (true, false) if alone => return Ok(Request::GiveBack { root }),
-        (true, _) => return Err(wrong("--give-back: expected --root with it at most")),
-        (false, true) if alone => return Ok(Request::RestoreLimits { root }),
-        (false, true) => return Err(wrong("--restore-limits: expected --root with it at most")),
+    match (compacts, gives_back, restores) {
+        (false, false, false) => {}
+        (true, false, false) if alone => return Ok(Request::Compact { root }),
+        (false, true, false) if alone => return Ok(Request::GiveBack { root }),
+        (false, false, true) if alone => return Ok(Request::RestoreLimits { root }),
+        (_, true, _) => return Err(wrong("--give-back: expected --root with it at most")),
+        (true, ..) => return Err(wrong("--compact: expected --root with it at most")),
+        (.., true) => return Err(wrong("--restore-limits: expected --root with it at most")),
     }
     let args = Args { foreground, config: config.map(PathBuf::from), profile, target: target.map(PathBuf::from) };
     Ok(Request::Run { root, args })
@@ -155,6 +163,8 @@ mod tests {
         assert_eq!(root(&["--give-back"]), Some("/".into()));
         assert_eq!(root(&["--give-back", "--root", "/r"]), Some("/r".into()));
         assert_eq!(root(&["--root", "/r"]), None, "the control");
+        let Ok(Request::Compact { root }) = parsed(&["--compact", "--root", "/r"]) else { panic!("it does not") };
+        assert_eq!(root, PathBuf::from("/r"));
         let Ok(Request::RestoreLimits { root }) = parsed(&["--restore-limits", "--root", "/r"]) else {
             panic!("it restores nothing")
         };
@@ -185,6 +195,7 @@ mod tests {
             (&["--give-back", "--foreground"], "--give-back: expected --root with it at most"),
             (&["--give-back", "--restore-limits"], "--give-back: expected --root with it at most"),
             (&["--restore-limits", "--config", "c"], "--restore-limits: expected --root with it at most"),
+            (&["--compact", "--foreground"], "--compact: expected --root with it at most"),
             (&["--foreground=no"], "unexpected argument for option '--foreground': \"no\""),
         ] {
             let err = parsed(words).expect_err("a mistake");

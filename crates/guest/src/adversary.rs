@@ -88,8 +88,8 @@ enum Part {
     },
     /// Calls itself omr, and tries to hold omr's locks
     Names {
-        /// Directory of the locks
-        #[arg(long, default_value = "/run/omr")]
+        /// Directory of the two directories that have the locks
+        #[arg(long, default_value = "/run")]
         locks: PathBuf,
     },
     /// Takes all inotify watches that a user may have
@@ -276,9 +276,10 @@ fn names(signals: &Signals, locks: &Path) -> Result<()> {
         });
         (held.as_ref().err().and_then(io::Error::raw_os_error), held)
     };
-    let tried = ["lock", "warm.lock", "damon.lock"].map(|name| (name, lock(name)));
+    let tried = ["omr/lock", "omr-root/warm.lock", "omr-root/damon.lock"].map(|name| (name, lock(name)));
+    let file = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
     let errnos: serde_json::Map<String, Value> =
-        tried.iter().map(|(name, (errno, _))| ((*name).to_owned(), json!(errno))).collect();
+        tried.iter().map(|(name, (errno, _))| (file(name), json!(errno))).collect();
     hold(signals, json!({"ready": true, "name": fs::read_to_string("/proc/self/comm")?.trim(), "locks": errnos}))
 }
 

@@ -130,7 +130,7 @@ class Hibernate(Comparison[Run]):
             return None
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
         # The machine hibernated a moment ago, and its disk was measured then.
-        guest.shell("mkdir -p /var/lib/omr; date +'{\"time\":%s}' > /var/lib/omr/hibernated.json")
+        guest.shell("mkdir -p /var/lib/omr-root; date +'{\"time\":%s}' > /var/lib/omr-root/hibernated.json")
         swap = guest.shell("awk 'NR == 2 { print $1 }' /proc/swaps").strip()
         rate = {"bytes_per_second": int(self.mb_s * 1e6), "device": swap}
         guest.write("/var/lib/omr/disk-rate.json", json.dumps(rate), create=True)

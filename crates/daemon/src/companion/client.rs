@@ -179,7 +179,7 @@ mod tests {
         work: impl FnOnce(&Companion, &Path) -> R,
     ) -> (R, Vec<String>) {
         let dir = tempfile::tempdir().expect("a directory");
-        fs::create_dir_all(paths::runtime_dir(dir.path())).expect("made");
+        fs::create_dir_all(paths::root_runtime_dir(dir.path())).expect("made");
         let companion = Companion::new(dir.path());
         assert!(!companion.is_there(), "the control");
         let listener = UnixListener::bind(&companion.socket).expect("listening");

@@ -149,7 +149,7 @@ mod tests {
         let found = answers(&root, &[remember("a.slice/b.service", id), String::new(), give_back]);
         assert_eq!(found[0], "remembered");
         assert_eq!(found[1]["given-back"]["end"], "complete", "{found:?}");
-        assert!(root.resolve("run/omr/warm.lock").exists(), "it held the lock");
+        assert!(root.resolve("run/omr-root/warm.lock").exists(), "it held the lock");
     }
 
     #[test]

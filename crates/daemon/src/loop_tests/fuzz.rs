@@ -136,13 +136,15 @@ fn no_change_of_its_own_files_keeps_the_daemon_from_starting() {
     omr_engine::prepare::hibernated::record(&machine.daemon.host.kernel, machine.root.path()).expect("recorded");
     let machine = machine.restart();
     let mut all = files(&machine.root.resolve("var/lib/omr"));
-    all.append(&mut files(&machine.root.resolve("run/omr")));
+    for dir in ["var/lib/omr-root", "run/omr"] {
+        all.append(&mut files(&machine.root.resolve(dir)));
+    }
     all.retain(|path, _| !path.ends_with("lock"));
     let names: Vec<_> = all.keys().filter_map(|path| path.file_name()?.to_str()).collect();
-    assert_eq!(names, ["statements.json", "hibernated.json", "ledger.jsonl", "swap-writes.json"]);
+    assert_eq!(names, ["statements.json", "ledger.jsonl", "swap-writes.json", "hibernated.json"]);
     let zram =
         r#"{"boot":"7d0c9ad0-0000-4000-8000-000000000001","pid":7,"devices":[{"path":"/dev/zram0","priority":5}]}"#;
-    all.insert(machine.root.resolve("var/lib/omr/zram.json"), zram.into());
+    all.insert(machine.root.resolve("var/lib/omr-root/zram.json"), zram.into());
     all.insert(machine.root.resolve("etc/group"), b"root:x:0:\nomr:x:992:\n".into());
     let (inputs, paths) = (numbered(&all), all.keys().collect::<Vec<_>>());
     let machine = RefCell::new(Some(machine));

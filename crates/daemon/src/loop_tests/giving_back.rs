@@ -287,7 +287,7 @@ fn memory_is_not_brought_back_twice_after_hibernation() {
         machine.daemon.readings.presence = used(0);
         machine.pass(10, 0);
         assert!(machine.given_back().is_none(), "omr-warm.service is about to begin");
-        let lock = is_warmed.then(|| warm::lock(&machine.root.resolve("run/omr/warm.lock")).expect("a lock"));
+        let lock = is_warmed.then(|| warm::lock(&machine.root.resolve("run/omr-root/warm.lock")).expect("a lock"));
         machine.pass(30, 0);
         drop(lock);
         machine.pass(30, 0);
@@ -333,7 +333,7 @@ fn a_companion_is_asked_where_the_daemon_lacks_the_rights_and_systemd_listens() 
     assert!(machine.begin_sweep().remember.is_none(), "the control: nobody listens");
 
     let mut machine = lacking();
-    machine.root.write("run/omr/give-back.sock", "");
+    machine.root.write("run/omr-root/give-back.sock", "");
     let explained = machine.ask(Request::Explain { group: None })["guards"].to_string();
     assert!(!explained.contains("omr-give-back"), "{explained}");
     let sweep = machine.begin_sweep();

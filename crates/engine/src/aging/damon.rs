@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(hex(damon.written("/end")), ["110000", "110000", "120000", "130000"]);
         // A thousandth of the window.
         assert_eq!(damon.written("sample_us"), ["60000"]);
-        let lock = root.read("run/omr/damon.lock");
+        let lock = root.read("run/omr-root/damon.lock");
         let stamp = damon.written("update_us").pop().expect("a stamp");
         assert_eq!(lock, format!("{} {stamp}\n", kernel.read_boot_id().expect("a boot")));
         let again = start(&root, &kernel, &group, &damon).map(drop).expect_err("one at a time");
@@ -475,7 +475,7 @@ mod tests {
         let mut state_with = |lock: String| {
             std::mem::forget(start(&root, &kernel, &group, &damon).expect("a monitor").monitor);
             let stamp = damon.written("update_us").pop().expect("a stamp");
-            root.write("run/omr/damon.lock", lock.replace("STAMP", &stamp));
+            root.write("run/omr-root/damon.lock", lock.replace("STAMP", &stamp));
             let state = state(&kernel, root.path(), &mut damon).expect("a state");
             root.write("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0\n");
             state

@@ -1,10 +1,12 @@
 //! The last measured write rate of the swap disk, at which an image would be written.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use omr_base::folder::open_file;
 use omr_base::paths;
-use omr_base::storage::write_atomically;
+use omr_base::storage::{make_dir_for_members, write_atomically};
 use omr_kernel::{Kernel, swap};
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,8 @@ use crate::prepare::image;
 use crate::reclaim::Report;
 
 const FILE: &str = "disk-rate.json";
+/// A file is shorter.
+const LARGEST: u64 = 16 << 10;
 
 /// The least amount for a measurement. Less would measure the disk's cache.
 const ENOUGH: Bytes = Bytes::mib(16);
@@ -50,25 +54,43 @@ struct Saved {
 
 /// Returns the last measured rate of this device.
 pub fn load(root: &Path, device: &Path) -> Option<Bytes> {
-    let text = std::fs::read(paths::state_dir(root).join(FILE)).ok()?;
-    let saved: Saved = serde_json::from_slice(&text).ok()?;
-    (saved.device == device.to_string_lossy() && saved.bytes_per_second.0 > 0).then_some(saved.bytes_per_second)
+    // The daemon has measured it, or a command of root's: the last one counts.
+    let dirs = [paths::state_dir(root), paths::root_state_dir(root)];
+    let saved = dirs.iter().filter_map(|dir| read(&dir.join(FILE)));
+    let of_device = saved.filter(|(_, saved)| saved.device == device.to_string_lossy());
+    let (_, last) = of_device.max_by_key(|(changed, _)| *changed)?;
+    (last.bytes_per_second.0 > 0).then_some(last.bytes_per_second)
 }
 
-/// Saves a rate; see [`file`]. A failed write is only logged.
+/// What a file has, and when it was written.
+fn read(path: &Path) -> Option<(SystemTime, Saved)> {
+    let mut file = open_file(path).ok()?;
+    let changed = file.metadata().and_then(|meta| meta.modified()).ok()?;
+    let mut text = Vec::new();
+    (&mut file).take(LARGEST).read_to_end(&mut text).ok()?;
+    Some((changed, serde_json::from_slice(&text).ok()?))
+}
+
+/// Saves a rate that a command has measured; see [`file`]. A failed write is only logged.
 pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
-    let Some((path, text)) = file(kernel, root, rate) else { return };
-    if let Err(err) = write_atomically(&path, &text) {
+    let dir = paths::root_state_dir(root);
+    let Some(text) = text(kernel, root, rate) else { return };
+    let made = make_dir_for_members(&dir).map_err(anyhow::Error::from);
+    if let Err(err) = made.and_then(|()| write_atomically(&dir.join(FILE), &text)) {
         log::debug!("{err:#}");
     }
 }
 
-/// The file that keeps a rate as that of the swap for an image, and its contents; see
+/// The daemon's file that keeps a rate as that of the swap for an image, and its contents; see
 /// [`is_disk_only`]. `None`: this machine cannot hibernate.
 pub fn file(kernel: &Kernel, root: &Path, rate: Bytes) -> Option<(PathBuf, Vec<u8>)> {
+    Some((paths::state_dir(root).join(FILE), text(kernel, root, rate)?))
+}
+
+fn text(kernel: &Kernel, root: &Path, rate: Bytes) -> Option<Vec<u8>> {
     let place = image::place(kernel, root).ok()?;
     let saved = Saved { bytes_per_second: rate, device: place.device.path.to_string_lossy().into_owned() };
-    Some((paths::state_dir(root).join(FILE), serde_json::to_vec(&saved).ok()?))
+    serde_json::to_vec(&saved).ok()
 }
 
 /// Returns true if all swap is on disks. If some swap is zram, a rate is not that of the disk.
@@ -133,11 +155,19 @@ mod tests {
             .sys("power/resume", "254:2\n")
             .sys("class/block/vda2/dev", "254:2\n");
         let kernel = Kernel::open(root.path()).expect("a root");
-        std::fs::create_dir_all(paths::state_dir(root.path())).expect("made");
         let saved = |device: &str| load(root.path(), Path::new(device));
         assert_eq!(saved("/dev/vda2"), None);
         keep(&kernel, root.path(), Bytes::mib(7));
         assert_eq!((saved("/dev/vda2"), saved("/dev/vda3")), (Some(Bytes::mib(7)), None));
+        // The daemon's measurement counts if it is the last one.
+        let (path, text) = file(&kernel, root.path(), Bytes::mib(9)).expect("a machine that hibernates");
+        std::fs::create_dir_all(paths::state_dir(root.path())).expect("made");
+        std::fs::write(&path, text).expect("written");
+        let daemons = std::fs::File::options().write(true).open(&path).expect("a file");
+        for (age, expected) in [(0, 9), (3600, 7)] {
+            daemons.set_modified(SystemTime::now() - Duration::from_secs(age)).expect("changed");
+            assert_eq!(saved("/dev/vda2"), Some(Bytes::mib(expected)));
+        }
         keep(&kernel, root.path(), Bytes::ZERO);
         assert_eq!(saved("/dev/vda2"), None);
         // A machine that cannot hibernate keeps none.

@@ -1,14 +1,17 @@
 //! Returns free memory to the host of this machine: compacts it into blocks that are large enough
 //! for free page reporting, and waits until the kernel has reported them.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use omr_actuate::{Actuator, Outcome, compaction};
 use omr_base::cancel::Flag;
+use omr_base::paths;
 use omr_kernel::{Kernel, buddyinfo, clock, page_reporting, zoneinfo};
 use omr_policy::End;
 use omr_units::{Bytes, Pages};
@@ -101,14 +104,19 @@ pub fn block_size(kernel: &Kernel, order: u32) -> Bytes {
 /// Compacts all memory; `None`: cancelled before the end.
 ///
 /// The write returns when all zones are compacted, and only the end of the process ends it earlier.
-/// So a thread makes the write, and a cancelled run leaves the thread behind.
+/// So a thread makes the write, and a cancelled run leaves the thread behind. Whoever is not uid 0 may
+/// not write, whatever its capabilities, and asks `omr-compact.socket`.
 pub fn compact(root: &Path, mut actuator: Box<dyn Actuator>, stop: &Flag) -> Result<Option<Outcome>> {
-    let kernel = Kernel::open(root)?;
+    let (kernel, socket) = (Kernel::open(root)?, paths::compact_socket(root));
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new()
         .name("omr-compact".into())
         .stack_size(64 << 10)
-        .spawn(move || sender.send(compaction::compact(&kernel, &mut *actuator)))
+        .spawn(move || {
+            let outcome = compaction::compact(&kernel, &mut *actuator);
+            let is_denied = matches!(outcome, Ok(Outcome::Denied)) && socket.symlink_metadata().is_ok();
+            sender.send(if is_denied { Ok(ask(&socket)) } else { outcome })
+        })
         .context("start a thread for compaction")?;
     loop {
         match receiver.recv_timeout(Duration::from_millis(10)) {
@@ -117,6 +125,36 @@ pub fn compact(root: &Path, mut actuator: Box<dyn Actuator>, stop: &Flag) -> Res
             Err(RecvTimeoutError::Timeout) => {}
             Err(err @ RecvTimeoutError::Disconnected) => return Err(err).context("compaction"),
         }
+    }
+}
+
+/// The word of `omr-compact@.service` when all is compacted.
+const DONE: &[u8] = b"done\n";
+
+/// Asks `omr-compact@.service` to compact all memory once.
+fn ask(socket: &Path) -> Outcome {
+    let asked = UnixStream::connect(socket).and_then(|mut stream| {
+        let mut answer = Vec::new();
+        Read::by_ref(&mut stream).take(64).read_to_end(&mut answer)?;
+        Ok(answer)
+    });
+    match asked {
+        Ok(answer) if answer == DONE => Outcome::Done,
+        Ok(_) => Outcome::Denied,
+        Err(err) => {
+            log::warn!("{}: {err}", socket.display());
+            Outcome::Denied
+        }
+    }
+}
+
+/// Compacts all memory once, for whoever is at the other end of `stream`: systemd starts this for a
+/// connection to `omr-compact.socket`. Nothing is read from it.
+pub fn serve(kernel: &Kernel, actuator: &mut dyn Actuator, mut stream: impl Write) -> Result<()> {
+    compaction::drain_per_cpu_lists(kernel);
+    match compaction::compact(kernel, actuator)? {
+        Outcome::Done => stream.write_all(DONE).context("answer"),
+        outcome => bail!("free memory was not compacted ({outcome:?})"),
     }
 }
 
@@ -319,6 +357,54 @@ mod tests {
         assert_eq!(transcript.lines(), [(path, "1".to_owned())]);
         root.remove("proc/sys/vm/compact_memory");
         assert_eq!(compact(root.path(), Box::new(Live), &Flag::default()).expect("no error"), Some(Outcome::Gone));
+    }
+
+    /// Refuses, as the kernel does unless the process is uid 0.
+    struct Refuses;
+
+    impl Actuator for Refuses {
+        fn write(&mut self, _: &omr_kernel::Dir, _: &str, _: &str) -> omr_kernel::Result<Outcome> {
+            Ok(Outcome::Denied)
+        }
+
+        fn advise(
+            &mut self,
+            _: &omr_kernel::process::Process,
+            _: omr_actuate::Advice,
+            _: &[std::ops::Range<u64>],
+        ) -> omr_kernel::Result<omr_actuate::AdviseResult> {
+            unreachable!("no process gets a hint")
+        }
+
+        fn is_live(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn who_may_not_compact_asks_a_service_of_roots() {
+        let root = machine(0);
+        let compacted = || compact(root.path(), Box::new(Refuses), &Flag::default()).expect("no error");
+        assert_eq!(compacted(), Some(Outcome::Denied), "the control: nobody to ask");
+        let socket = paths::compact_socket(root.path());
+        std::fs::create_dir_all(socket.parent().expect("a directory")).expect("made");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        let kernel = kernel(&root);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (stream, _) = listener.accept().expect("the daemon");
+                serve(&kernel, &mut Live, &stream).expect("compacted");
+                drop(stream);
+                // This one ends without an answer.
+                let (stream, _) = listener.accept().expect("the daemon");
+                serve(&kernel, &mut Refuses, &stream).expect_err("refused");
+            });
+            assert_eq!(compacted(), Some(Outcome::Done));
+            assert_eq!(root.read("proc/sys/vm/compact_memory"), "1");
+            assert_eq!(compacted(), Some(Outcome::Denied));
+        });
+        drop(listener);
+        assert_eq!(compacted(), Some(Outcome::Denied), "nobody listens");
     }
 
     #[test]

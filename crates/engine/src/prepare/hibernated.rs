@@ -20,7 +20,7 @@ struct Saved {
 
 /// Records that the machine hibernates now.
 pub fn record(kernel: &Kernel, root: &Path) -> Result<()> {
-    let dir = paths::state_dir(root);
+    let dir = paths::root_state_dir(root);
     make_dir_for_members(&dir).with_context(|| format!("create {}", dir.display()))?;
     let saved = Saved { time: kernel.clock.wall().as_secs() };
     write_atomically(&dir.join(FILE), &serde_json::to_vec(&saved)?)
@@ -29,7 +29,7 @@ pub fn record(kernel: &Kernel, root: &Path) -> Result<()> {
 /// The time since the machine last hibernated. `None`: no record, or one of the future: the clock
 /// was set.
 pub fn ago(kernel: &Kernel, root: &Path) -> Option<Duration> {
-    let text = std::fs::read(paths::state_dir(root).join(FILE)).ok()?;
+    let text = std::fs::read(paths::root_state_dir(root).join(FILE)).ok()?;
     let saved: Saved = serde_json::from_slice(&text).ok()?;
     kernel.clock.wall().as_secs().checked_sub(saved.time).map(Duration::from_secs)
 }
@@ -44,7 +44,7 @@ mod tests {
     fn a_hibernation_is_remembered_and_a_broken_record_is_none() {
         let root = FakeRoot::new();
         let kernel = Kernel::open(root.path()).expect("a fake root opens");
-        let file = "var/lib/omr/hibernated.json";
+        let file = "var/lib/omr-root/hibernated.json";
         assert_eq!(ago(&kernel, root.path()), None);
         record(&kernel, root.path()).expect("recorded");
         let passed = ago(&kernel, root.path()).expect("a record");

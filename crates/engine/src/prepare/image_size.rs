@@ -43,9 +43,9 @@ pub fn raise(kernel: &Kernel, root: &Path, config: &Config, actuator: &mut dyn A
     let Ok(place) = image::place(kernel, root) else { return Ok(None) };
     let raised = forecast.worth_copying(place.device.free());
     let (Some(raised), Some(before)) = (raised, Hibernation::read(kernel).image_size) else { return Ok(None) };
-    let state_dir = paths::state_dir(root);
+    let state_dir = paths::root_state_dir(root);
     make_dir_for_members(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
-    let file = paths::image_size(&state_dir);
+    let file = paths::image_size(root);
     let note = Note { boot: kernel.read_boot_id()?, before, raised };
     write_atomically(&file, &serde_json::to_vec(&note)?)?;
     if let Err(err) = set(kernel, actuator, raised) {
@@ -57,7 +57,7 @@ pub fn raise(kernel: &Kernel, root: &Path, config: &Config, actuator: &mut dyn A
 
 /// Restores the old value, and returns it; `None`: nothing was to be restored.
 pub fn restore(kernel: &Kernel, root: &Path, actuator: &mut dyn Actuator) -> Result<Option<Bytes>> {
-    let file = paths::image_size(&paths::state_dir(root));
+    let file = paths::image_size(root);
     let Ok(text) = fs::read(&file) else { return Ok(None) };
     let note = serde_json::from_slice::<Note>(&text);
     let note = note.with_context(|| format!("{}: not what omr writes there; remove it", file.display()))?;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn note() -> std::path::PathBuf {
-        paths::image_size(&paths::state_dir(Path::new("/")))
+        paths::image_size(Path::new("/"))
     }
 
     fn restored(root: &FakeRoot) -> Option<Bytes> {

@@ -678,15 +678,15 @@ mod tests {
             .proc("swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 4096 0 5\n");
         let kernel = Kernel::open(root.path()).expect("a kernel");
         hibernated::record(&kernel, root.path()).expect("recorded");
-        let state_dir = paths::state_dir(root.path());
+        let state_dir = paths::root_state_dir(root.path());
         let files = [
-            (paths::image_size(&state_dir), r#"{"boot":"this","before":1000,"raised":2000}"#.into()),
+            (paths::image_size(root.path()), r#"{"boot":"this","before":1000,"raised":2000}"#.into()),
             (
-                paths::zram(&state_dir),
+                paths::zram(root.path()),
                 r#"{"boot":"this","pid":7,"start":9,"devices":[{"path":"/dev/zram0","priority":5},{"path":"/dev/zram1","priority":7}]}"#.into(),
             ),
             (state_dir.join("disk-rate.json"), r#"{"bytes_per_second":104857600,"device":"/dev/vda"}"#.into()),
-            (state_dir.join("hibernated.json"), root.read("var/lib/omr/hibernated.json")),
+            (state_dir.join("hibernated.json"), root.read("var/lib/omr-root/hibernated.json")),
         ];
         let inputs: Vec<Vec<u8>> =
             (0u8..).zip(&files).map(|(at, (_, text))| [&[at], text.as_bytes()].concat()).collect();

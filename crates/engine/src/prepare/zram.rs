@@ -251,9 +251,9 @@ impl<'a> Off<'a> {
         devices: Vec<Device>,
         actuator: &mut dyn Actuator,
     ) -> Result<Self> {
-        let state_dir = paths::state_dir(root);
+        let state_dir = paths::root_state_dir(root);
         make_dir_for_members(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
-        let file = paths::zram(&state_dir);
+        let file = paths::zram(root);
         let note = Note { boot: kernel.read_boot_id()?, holder: Holder::this(kernel), devices };
         let folder = Folder::open(&state_dir).with_context(|| format!("open {}", state_dir.display()))?;
         let name = file.file_name().unwrap_or_default();
@@ -297,7 +297,7 @@ pub fn warn_of_left(kernel: &Kernel, root: &Path) {
 
 /// Returns the devices that a killed process left off.
 fn read_left_off(kernel: &Kernel, root: &Path) -> Result<Option<Vec<Device>>> {
-    let file = paths::zram(&paths::state_dir(root));
+    let file = paths::zram(root);
     let Ok(text) = fs::read(&file) else { return Ok(None) };
     let note = serde_json::from_slice::<Note>(&text);
     let note = note.with_context(|| format!("{}: not what omr writes there; remove it", file.display()))?;
@@ -362,7 +362,7 @@ fn switch_on(
         errors.push(format!("{} is off and could not be switched on again: {why}", name(device)));
     }
     if !later {
-        let _ = fs::remove_file(paths::zram(&paths::state_dir(root)));
+        let _ = fs::remove_file(paths::zram(root));
     }
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("; ")) }
 }
@@ -409,7 +409,7 @@ mod tests {
         FakeRoot::new()
             .proc("sys/kernel/random/boot_id", "this\n")
             .proc("swaps", format!("{HEAD}/dev/zram0 partition 4096 0 5\n"))
-            .file("var/lib/omr/zram.json", note)
+            .file("var/lib/omr-root/zram.json", note)
     }
 
     fn restored(root: &FakeRoot) -> (Vec<String>, bool) {
@@ -417,7 +417,7 @@ mod tests {
         let mut transcript = Transcript::new(DryRun);
         restore(&kernel, root.path(), |_| bail!("no systemd"), &mut transcript).expect("restored");
         let lines = transcript.lines().into_iter().map(|(path, line)| format!("{} {line}", path.display())).collect();
-        (lines, root.resolve("var/lib/omr/zram.json").exists())
+        (lines, root.resolve("var/lib/omr-root/zram.json").exists())
     }
 
     #[test]
@@ -480,7 +480,7 @@ mod tests {
                     );
                 }
             }
-            assert_eq!(root.resolve("var/lib/omr/zram.json").exists(), stays, "{says:?}");
+            assert_eq!(root.resolve("var/lib/omr-root/zram.json").exists(), stays, "{says:?}");
         }
     }
 
@@ -532,7 +532,10 @@ mod tests {
     fn nothing_but_zram_is_switched_on() {
         for path in ["/home/user/file", "/dev/zram", "/dev/zram1/../../home/user/file", "/dev/vda", "zram1"] {
             let root = machine("this");
-            root.write("var/lib/omr/zram.json", root.read("var/lib/omr/zram.json").replace("/dev/zram1", path));
+            root.write(
+                "var/lib/omr-root/zram.json",
+                root.read("var/lib/omr-root/zram.json").replace("/dev/zram1", path),
+            );
             let kernel = Kernel::open(root.path()).expect("a root");
             let mut transcript = Transcript::new(DryRun);
             let err = restore(&kernel, root.path(), |_| Ok(()), &mut transcript).expect_err("no zram device");

@@ -109,7 +109,7 @@ pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<
 
 /// Replaces the record, and returns its size.
 pub fn write(root: &Path, record: &Record) -> Result<Bytes> {
-    let dir = paths::state_dir(root);
+    let dir = paths::root_state_dir(root);
     make_dir_for_members(&dir).with_context(|| format!("create {}", dir.display()))?;
     record.write(&paths::warm_record(root)).map(Bytes)
 }

@@ -70,7 +70,7 @@ fn keep_record(root: &FakeRoot) -> Recorded {
     let kernel = Kernel::open(root.path()).expect("a kernel");
     let (record, figures) = record(&kernel, &found(root, Some(Path::new(""))), &Flag::default()).expect("a record");
     let size = write(root.path(), &record).expect("written");
-    assert_eq!(size.0, root.read("var/lib/omr/warm").len() as u64);
+    assert_eq!(size.0, root.read("var/lib/omr-root/warm").len() as u64);
     figures
 }
 
@@ -233,7 +233,7 @@ fn a_record_of_another_boot_is_not_used() {
     let (report, calls) = warmed(&root, unbounded(), &Flag::default());
     assert_eq!((report.record, report.swap, report.file), (Use::OfAnotherBoot, pages(1), Bytes::ZERO));
     assert_eq!(calls, [(3, 0x100, 1)]);
-    root.remove("var/lib/omr/warm");
+    root.remove("var/lib/omr-root/warm");
     assert_eq!(warmed(&root, unbounded(), &Flag::default()).0.record, Use::None);
 }
 

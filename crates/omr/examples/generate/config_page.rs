@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap_mangen::roff::{Roff, bold, roman};
 
 const SYNOPSIS: [&str; 4] =
-    ["/usr/lib/omr/omr.toml", "/etc/omr/omr.toml", "/etc/omr/conf.d/*.toml", "/run/omr/conf.d/*.toml"];
+    ["/usr/lib/omr/omr.toml", "/etc/omr/omr.toml", "/etc/omr/conf.d/*.toml", "/run/omr-root/conf.d/*.toml"];
 
 /// The page for the text of the file.
 pub fn render(defaults: &str) -> Result<Vec<u8>> {

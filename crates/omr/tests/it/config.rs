@@ -117,12 +117,12 @@ fn later_layers_win_by_key_and_rules_are_added() {
         .file("etc/omr/conf.d/.hidden.toml", "idle.for = 1\n")
         .file("etc/omr/conf.d/README", "not TOML\n")
         .file("etc/omr/conf.d/30-c.toml", "idle.for = '5m'\n")
-        .file("run/omr/conf.d/30-c.toml", rule("run"))
-        .file("run/omr/conf.d/05-first.toml", "idle.free = '60%'\n");
+        .file("run/omr-root/conf.d/30-c.toml", rule("run"))
+        .file("run/omr-root/conf.d/05-first.toml", "idle.free = '60%'\n");
     assert_ok(
         &root,
         "/usr/lib/omr/omr.toml, /etc/omr/omr.toml, /etc/omr/conf.d/10-a.toml, /etc/omr/conf.d/20-b.toml, \
-         /run/omr/conf.d/05-first.toml, /run/omr/conf.d/30-c.toml",
+         /run/omr-root/conf.d/05-first.toml, /run/omr-root/conf.d/30-c.toml",
     );
     let shown = show(&root, &["--origin"]);
     for line in [
@@ -130,7 +130,7 @@ fn later_layers_win_by_key_and_rules_are_added() {
         "for = \"3m\"  # /etc/omr/conf.d/20-b.toml:1",
         "again = \"2s\"  # /etc/omr/omr.toml:3",
         "window = \"20s\"  # /etc/omr/conf.d/20-b.toml:2",
-        "free = \"60%\"  # /run/omr/conf.d/05-first.toml:1",
+        "free = \"60%\"  # /run/omr-root/conf.d/05-first.toml:1",
         "strict = \"95%\"  # built in",
     ] {
         assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
@@ -224,10 +224,10 @@ fn a_link_to_dev_null_turns_a_drop_in_off() {
     let root = FakeRoot::new()
         .file("etc/omr/conf.d/a.toml", "idle.for = '3m'\n")
         .file("etc/omr/conf.d/b.toml", "idle.again = '1s'\n")
-        .file("run/omr/conf.d/c.toml", "\n");
-    symlink("/dev/null", root.resolve("run/omr/conf.d/a.toml")).expect("a link");
+        .file("run/omr-root/conf.d/c.toml", "\n");
+    symlink("/dev/null", root.resolve("run/omr-root/conf.d/a.toml")).expect("a link");
     symlink("/dev/null", root.resolve("etc/omr/conf.d/d.toml")).expect("a link");
-    assert_ok(&root, "/etc/omr/conf.d/b.toml, /run/omr/conf.d/c.toml");
+    assert_ok(&root, "/etc/omr/conf.d/b.toml, /run/omr-root/conf.d/c.toml");
     assert!(show(&root, &[]).contains("for = \"30s\"\n"));
 }
 
@@ -239,7 +239,7 @@ fn every_mistake_of_every_file_is_printed_in_order() {
             "etc/omr/conf.d/desktop.toml",
             "# a comment\n\n\n\n\n\n\n[idle]\nfor = 30\n\n\n[[group]]\nmatch = \"app.slice/**\"\nclas = \"background\"\n",
         )
-        .file("run/omr/conf.d/x.toml", "idle.free = 75%\n[[group]]\nunit = 'a.service'\nkeep = 64\n");
+        .file("run/omr-root/conf.d/x.toml", "idle.free = 75%\n[[group]]\nunit = 'a.service'\nkeep = 64\n");
     assert_refused(
         &root,
         &[
@@ -247,8 +247,8 @@ fn every_mistake_of_every_file_is_printed_in_order() {
             "/etc/omr/omr.toml:4: idle.for = '1d 1s': must be between \"1s\" and \"1day\"",
             "/etc/omr/conf.d/desktop.toml:9: idle.for = 30: a duration needs a unit, e.g. \"30s\"",
             "/etc/omr/conf.d/desktop.toml:14: group.clas: unknown key; did you mean \"class\"?",
-            "/run/omr/conf.d/x.toml:1: 75%: text must be in quotes: \"75%\"",
-            "/run/omr/conf.d/x.toml:4: group.keep = 64: a size or share needs a unit, e.g. \"20%\"",
+            "/run/omr-root/conf.d/x.toml:1: 75%: text must be in quotes: \"75%\"",
+            "/run/omr-root/conf.d/x.toml:4: group.keep = 64: a size or share needs a unit, e.g. \"20%\"",
         ],
     );
 }

@@ -129,7 +129,9 @@ fn at_each(
 /// The files that a killed program left half written, in all directories of omr.
 fn leftovers(root: &FakeRoot) -> Vec<String> {
     let mut left = Vec::new();
-    for dir in ["var/lib/omr", "var/lib/omr/limits", "var/lib/omr/history", "run/omr"] {
+    for dir in
+        ["var/lib/omr", "var/lib/omr/limits", "var/lib/omr/history", "var/lib/omr-root", "run/omr", "run/omr-root"]
+    {
         let Ok(files) = fs::read_dir(root.resolve(dir)) else { continue };
         let names = files.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned());
         left.extend(names.filter(|name| name.ends_with(".tmp")).map(|name| format!("{dir}/{name}")));
@@ -221,7 +223,7 @@ fn a_record_is_the_old_one_or_the_new_one() {
     let check = |run: &Run<'_>| {
         let (code, _, stderr) = text(&omr(run.root, &["warm", "--dry-run"]));
         assert_eq!((code, stderr.as_str()), (0, ""), "{:?}", run.fault);
-        assert!(run.root.resolve("var/lib/omr/warm").exists(), "there was one before");
+        assert!(run.root.resolve("var/lib/omr-root/warm").exists(), "there was one before");
         assert_eq!(text(&omr(run.root, &["warm", "--record"])).0, 0);
         assert_eq!(leftovers(run.root), Vec::<String>::new());
     };
@@ -271,7 +273,7 @@ fn restore(run: &Run<'_>) {
     let (ended, _) = self::run(run.root, command(run.root.path(), &["prepare", "restore"]), Fault::None, false);
     assert_eq!(ended.code(), Some(0), "{:?}", run.fault);
     for file in ["image_size.json", "zram.json"] {
-        assert!(!run.root.resolve("var/lib/omr").join(file).exists(), "{:?}: {file} is left", run.fault);
+        assert!(!run.root.resolve("var/lib/omr-root").join(file).exists(), "{:?}: {file} is left", run.fault);
     }
 }
 
@@ -380,7 +382,7 @@ fn a_recovery_of_zram_that_is_killed_or_fails_is_made_again() {
         let boot = root.read("proc/sys/kernel/random/boot_id").trim().to_owned();
         let devices = r#"[{"path":"/dev/zram0","priority":100},{"path":"/dev/zram1","priority":7}]"#;
         let note = format!(r#"{{"boot":"{boot}","pid":4242,"start":500,"devices":{devices}}}"#);
-        root.write("var/lib/omr/zram.json", note);
+        root.write("var/lib/omr-root/zram.json", note);
         let command = command(root.path(), &["prepare", "restore"]);
         (root, command)
     };

@@ -454,7 +454,7 @@ fn memory_that_warm_brings_back_is_no_refault() {
     for warm in [true, false] {
         let root = machine();
         add_group(&root, "app.scope", 4096, 1024);
-        let lock = write_lock(&root, "run/omr/warm.lock", "");
+        let lock = write_lock(&root, "run/omr-root/warm.lock", "");
         let _kernel = FakeKernel::start(&root);
         let daemon = Daemon::start(&root, "");
         wait_until("the sweep is in the ledger", || swept(&root, "app.scope").is_some());

@@ -16,7 +16,7 @@ const FOREGROUND: &str = "[[group]]\nmatch = 'fore.scope'\nclass = 'foreground'\
 
 /// A daemon that does not sweep by itself: it would have to see a day of idleness.
 fn start(root: &FakeRoot, config: &str) -> Daemon {
-    root.write("run/omr/conf.d/later.toml", "[idle]\nfor = '1d'\n");
+    root.write("run/omr-root/conf.d/later.toml", "[idle]\nfor = '1d'\n");
     Daemon::start(root, config)
 }
 

@@ -470,7 +470,7 @@ fn doctor_says_whether_memory_can_be_given_back() {
     let (code, text) = doctor(&root);
     let missing = "giving back no omr-give-back.socket is not there systemctl start omr-give-back.socket; not needed";
     assert_eq!((code, row(&text, "giving back").as_str()), (0, missing));
-    root.write("run/omr/give-back.sock", "");
+    root.write("run/omr-root/give-back.sock", "");
     assert!(row(&doctor(&root).1, "giving back").starts_with("giving back yes when somebody comes back"));
     root.write("etc/omr/omr.toml", "goal = 'free'\n");
     assert!(!doctor(&root).1.contains("giving back"), "another goal, no row");

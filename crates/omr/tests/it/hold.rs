@@ -75,7 +75,7 @@ fn holding() -> (FakeRoot, FakeKernel, Daemon, Holder) {
         root.write(format!("proc/{pid}/cgroup"), format!("0::/{group}\n"));
     }
     let kernel = FakeKernel::start(&root);
-    root.write("run/omr/conf.d/later.toml", "[idle]\nfor = '1d'\n");
+    root.write("run/omr-root/conf.d/later.toml", "[idle]\nfor = '1d'\n");
     let daemon = Daemon::start(&root, "");
     let mut holder = Holder::connect(root.path());
     assert_eq!(holder.hold(&json!([game(), {"word": "present", "of": {"group": "held.scope"}}])), json!({"ok": 0}));

@@ -279,7 +279,7 @@ fn crates_of(program: &str) -> BTreeSet<String> {
     found
 }
 
-/// The daemon runs as root and is locked in memory.
+/// The daemon may write to all groups, and is locked in memory.
 #[test]
 fn the_daemons_program_has_the_daemons_crates_only() {
     let outside = ["clap", "futures-core", "httparse", "indicatif", "parquet", "polyfuse-kernel", "ureq", "zbus"];

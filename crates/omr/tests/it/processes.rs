@@ -273,7 +273,7 @@ fn nothing_takes_from_a_group_that_is_said_to_be_in_the_foreground() {
     add_group(&root, "used.scope", 0, 8 << 10);
     add_group(&root, "other.scope", 0, 8 << 10);
     let kernel = FakeKernel::start(&root);
-    root.write("run/omr/conf.d/later.toml", "[idle]\nfor = '1d'\n");
+    root.write("run/omr-root/conf.d/later.toml", "[idle]\nfor = '1d'\n");
     let daemon = Daemon::start(&root, "");
     assert_eq!(text(&omr(&root, &["foreground", "used.scope"])).0, 0);
 

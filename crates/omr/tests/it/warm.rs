@@ -164,7 +164,7 @@ fn a_record_brings_back_what_was_there_and_what_was_used_first() {
     let written = json(&stdout);
     assert_eq!((&written["used"], &written["rest"]), (&(7 * PAGE).into(), &(2 * PAGE).into()), "{written}");
     assert_eq!((&written["processes"], &written["groups"]), (&1.into(), &1.into()));
-    let file = root.resolve("var/lib/omr/warm");
+    let file = root.resolve("var/lib/omr-root/warm");
     let meta = fs::metadata(&file).expect("a record");
     assert_eq!(meta.permissions().mode() & 0o777, 0o600);
     assert_eq!(written["size"], meta.len());
@@ -217,11 +217,11 @@ fn a_record_that_was_just_made_is_kept_where_that_is_asked_for() {
     let keep = ["warm", "--record", "--unless-newer", "10m"];
     // A fresh record of other processes, as that of "omr hibernate" is when the groups are empty.
     assert_eq!(text(&omr(&root, &keep)).0, 0);
-    let record = root.read("var/lib/omr/warm");
+    let record = root.read("var/lib/omr-root/warm");
     fs::remove_dir_all(root.resolve("proc/103")).expect("removed");
     let (code, stdout, stderr) = text(&omr(&root, &keep));
     assert!(code == 0 && stdout.contains("is kept"), "{stdout}{stderr}");
-    assert_eq!(root.read("var/lib/omr/warm"), record);
+    assert_eq!(root.read("var/lib/omr-root/warm"), record);
     let (_, stdout, _) = text(&omr(&root, &[&keep[..], &["--json"]].concat()));
     assert!(json(&stdout)["age_seconds"].as_u64().is_some_and(|age| age < 600), "{stdout}");
     // The controls: one that is older, of a time to come, of another boot, broken; and who does not
@@ -239,11 +239,11 @@ fn a_record_that_was_just_made_is_kept_where_that_is_asked_for() {
         (record[..record.len() / 2].to_owned(), &keep),
         (record.clone(), &keep[..2]),
     ] {
-        let file = root.resolve("var/lib/omr/warm");
+        let file = root.resolve("var/lib/omr-root/warm");
         fs::write(&file, &text_before).expect("written");
         let (code, stdout, stderr) = text(&omr(&root, args));
         assert!(code == 0 && stdout.contains("Written to"), "{stdout}{stderr}");
-        assert_ne!(root.read("var/lib/omr/warm"), text_before);
+        assert_ne!(root.read("var/lib/omr-root/warm"), text_before);
     }
     assert_eq!(text(&omr(&root, &["warm", "--unless-newer", "10m"])).0, 2);
 }
@@ -251,9 +251,9 @@ fn a_record_that_was_just_made_is_kept_where_that_is_asked_for() {
 #[test]
 fn a_broken_record_is_refused_with_a_sentence() {
     let root = three_processes();
-    root.write("var/lib/omr/warm", "{\"version\":1,");
+    root.write("var/lib/omr-root/warm", "{\"version\":1,");
     let (code, _, stderr) = text(&omr(&root, &["warm", "--dry-run"]));
-    assert!(code == 1 && stderr.contains("var/lib/omr/warm") && stderr.contains("omr warm --record"), "{stderr}");
+    assert!(code == 1 && stderr.contains("var/lib/omr-root/warm") && stderr.contains("omr warm --record"), "{stderr}");
 }
 
 #[test]
@@ -329,13 +329,13 @@ fn a_dry_run_leaves_nothing_behind() {
     for args in [["warm", "--dry-run"].as_slice(), &["warm", "--dry-run", "--record"]] {
         assert_eq!(text(&omr(&root, args)).0, 0);
     }
-    assert!(!root.resolve("var/lib/omr/warm").exists() && !root.resolve("run/omr").exists());
+    assert!(!root.resolve("var/lib/omr-root/warm").exists() && !root.resolve("run/omr").exists());
 }
 
 #[test]
 fn there_is_one_at_a_time() {
     let root = with_groups();
-    let held = write_lock(&root, "run/omr/warm.lock", "77\n");
+    let held = write_lock(&root, "run/omr-root/warm.lock", "77\n");
     rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
     let (code, _, stderr) = text(&omr(&root, &["warm", "--ignore-busy"]));
     assert!(code == 4 && stderr.contains("running already (pid 77)"), "{stderr}");
