@@ -5,12 +5,12 @@
 //! the rights for that, the companion does.
 
 use std::collections::HashMap;
+#[cfg(test)]
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use omr_base::paths;
 use omr_control::status::GivingBackView;
 use omr_engine::warm::{self, End, MOST_GROUPS, Report};
 use omr_history::ledger::{Entry, GivenBack};
@@ -55,18 +55,11 @@ impl Running {
     }
 }
 
-/// Returns true unless the directory of root's locks is read-only, as it is for omr.service.
-fn may_lock(root: &Path) -> bool {
-    let dir = paths::root_runtime_dir(root);
-    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK) != Err(rustix::io::Errno::ROFS)
-}
-
 impl GivingBack {
     /// Nothing was taken yet.
     pub fn new(host: &Host) -> Self {
-        let has_rights = warm::is_possible(&host.kernel, &host.root) && may_lock(&host.root);
         GivingBack {
-            companion: (!has_rights).then(|| Arc::new(Companion::new(&host.root))),
+            companion: (!warm::is_possible(&host.kernel, &host.root)).then(|| Arc::new(Companion::new(&host.root))),
             taken: HashMap::new(),
             running: None,
             not_before: Monotonic(0),

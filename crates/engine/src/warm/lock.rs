@@ -8,6 +8,8 @@ use anyhow::Result;
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_base::lock::{Attempt, Lock, is_held};
+use omr_base::paths;
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 /// The time between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -34,6 +36,13 @@ pub fn lock(path: &Path) -> Result<Lock> {
     }
     // The other process already does the work.
     Err(Exit::Partial.error(format!("omr warm is running already (pid {holder})")))
+}
+
+/// Returns true unless the directory of the lock is read-only, as it is for omr.service: no right of a
+/// process changes that. A directory that is missing is made.
+pub fn may_lock(root: &Path) -> bool {
+    let mount = statvfs(paths::root_runtime_dir(root));
+    !mount.is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// Waits until no process brings memory back, or the flag is set.

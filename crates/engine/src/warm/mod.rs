@@ -41,7 +41,7 @@ use omr_units::{Bytes, Limit, Monotonic, Pages, Rate};
 use self::busy::BusyMonitor;
 use self::record::{Record, RecordedProcess};
 
-pub use self::lock::{Notice, lock, wait};
+pub use self::lock::{Notice, lock, may_lock, wait};
 pub use self::record::{Recorded, record};
 pub use self::remembered::{MOST_GROUPS, Remembered};
 pub use self::report::{End, GroupReport, Report, Use};
@@ -148,7 +148,9 @@ pub struct Job<'a> {
 pub fn is_possible(kernel: &Kernel, root: &Path) -> bool {
     let own = Status::read_own(kernel).ok().and_then(|status| status.capabilities);
     let has_rights = own.is_some_and(|own| own.has(Capability::SysNice) && own.has(Capability::SysPtrace));
-    has_rights && (root != Path::new("/") || probe::process_madvise(Advice::WillNeed) == Support::Works)
+    has_rights
+        && may_lock(root)
+        && (root != Path::new("/") || probe::process_madvise(Advice::WillNeed) == Support::Works)
 }
 
 impl Job<'_> {

@@ -10,6 +10,7 @@ use omr_config::{self as config, GroupRule};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
 use omr_engine::prepare::free_page_reporting;
+use omr_engine::warm;
 use omr_kernel::crypto::{self, Origin};
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::{self, Hibernation};
@@ -82,7 +83,7 @@ pub struct ProcessRules {
 impl ProcessRules {
     fn read(kernel: &Kernel, root: &Path) -> Option<Self> {
         let rules = config::load(root, None).ok().map_or(0, |loaded| loaded.processes.len());
-        (rules > 0).then(|| ProcessRules { rules, daemon_lacks: daemon_lacks(kernel, root) })
+        (rules > 0).then(|| ProcessRules { rules, daemon_lacks: daemon(kernel, root).and_then(|it| lacks(&it)) })
     }
 }
 
@@ -100,14 +101,22 @@ fn learns_ages(root: &Path) -> bool {
 
 fn gives_back(kernel: &Kernel, root: &Path) -> Option<bool> {
     let has_socket = || paths::give_back_socket(root).symlink_metadata().is_ok();
-    let has_rights = || daemon_lacks(kernel, root).is_some_and(|lacking| lacking.is_empty());
+    // omr.service sees other mounts than this process.
+    let may_lock = |daemon: &Process| warm::may_lock(&daemon.dir().path().join("root"));
+    let has_rights =
+        || daemon(kernel, root).is_some_and(|it| lacks(&it).is_some_and(|it| it.is_empty()) && may_lock(&it));
     let is_auto = config::load(root, None).is_ok_and(|loaded| loaded.policy.goal == Goal::Auto);
     is_auto.then(|| has_socket() || has_rights())
 }
 
-fn daemon_lacks(kernel: &Kernel, root: &Path) -> Option<Vec<&'static str>> {
+/// The daemon's process; `None`: it does not run or answer.
+fn daemon(kernel: &Kernel, root: &Path) -> Option<Process> {
     let status = ask(&paths::socket(root), &Request::Status).ok()?;
-    let daemon = Process::open(kernel, u32::try_from(status.get("pid")?.as_u64()?).ok()?).ok()?;
+    Process::open(kernel, u32::try_from(status.get("pid")?.as_u64()?).ok()?).ok()
+}
+
+/// The capabilities for hints that the daemon lacks.
+fn lacks(daemon: &Process) -> Option<Vec<&'static str>> {
     let has = Status::read(daemon.dir()).ok()?.capabilities?;
     let needed = [Capability::SysPtrace, Capability::SysNice].into_iter();
     Some(needed.filter(|needed| !has.has(*needed)).map(Capability::name).collect())
