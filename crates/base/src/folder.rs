@@ -11,8 +11,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 /// Upper bound on the size of a file that is read into memory.
 const LARGEST: u64 = 1 << 30;
@@ -63,6 +64,19 @@ impl Folder {
             }
         }
         Ok(names)
+    }
+
+    /// The size of a regular file, in bytes, and the time of its last write, since 1970.
+    pub fn look(&self, name: &OsStr) -> io::Result<(u64, Duration)> {
+        let found = rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if !FileType::from_raw_mode(found.st_mode).is_file() {
+            return Err(not_regular());
+        }
+        let parts = (found.st_size.try_into(), found.st_mtime.try_into(), found.st_mtime_nsec.try_into());
+        match parts {
+            (Ok(size), Ok(seconds), Ok(nanoseconds)) => Ok((size, Duration::new(seconds, nanoseconds))),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// Opens a regular file for reading.
@@ -121,8 +135,12 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 fn regular(file: File) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+        false => Err(not_regular()),
     }
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }
 
 fn read_all(file: File) -> io::Result<Vec<u8>> {
@@ -137,11 +155,12 @@ fn read_all(file: File) -> io::Result<Vec<u8>> {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
+    use std::time::UNIX_EPOCH;
 
-    use rustix::fs::{CWD, FileType, mknodat};
+    use rustix::fs::{CWD, mknodat};
 
     use super::*;
-    use crate::storage::write_new;
+    use crate::storage::write_new_in;
 
     #[test]
     fn no_link_is_followed_and_no_pipe_is_waited_for() {
@@ -157,8 +176,12 @@ mod tests {
         fs::create_dir(own.join("directory")).expect("made");
         assert_eq!(folder.read("file".as_ref()).expect("the control"), b"text");
         assert_eq!(read_file(&own.join("file")).expect("the control"), b"text");
+        let changed = fs::metadata(own.join("file")).and_then(|found| found.modified()).expect("a time");
+        let (size, looked) = folder.look("file".as_ref()).expect("the control");
+        assert_eq!((size, UNIX_EPOCH + looked), (4, changed));
         for name in ["link", "pipe", "directory"] {
             assert!(folder.read(name.as_ref()).is_err() && read_file(&own.join(name)).is_err(), "{name}");
+            assert!(folder.look(name.as_ref()).is_err(), "{name}");
         }
         assert_eq!(fs::read(own.join("link")).expect("the control"), b"secret", "it can be followed");
 
@@ -166,7 +189,7 @@ mod tests {
         fs::rename(&own, path("moved")).expect("moved");
         symlink(&other, &own).expect("a link");
         assert!(Folder::open(&own).is_err() && Folder::open_or_make(&own).is_err());
-        assert!(write_new(&folder, "new".as_ref(), b"new").expect("written"));
+        assert!(write_new_in(&folder, "new".as_ref(), b"new").expect("written"));
         folder.remove("file".as_ref()).expect("removed");
         assert!(other.join("file").exists() && !other.join("new").exists());
         assert!(!path("moved/file").exists() && path("moved/new").exists());

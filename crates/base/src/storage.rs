@@ -4,13 +4,14 @@ use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::folder::Folder;
+use crate::paths;
 
 /// The mode of files that members of the group omr may read, whatever umask omr was started with.
 const FOR_MEMBERS: u32 = 0o640;
@@ -30,6 +31,13 @@ pub fn make_dir_for_members(dir: &Path) -> io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(0o750))
 }
 
+/// Makes root's directory of files that must survive a reboot, and returns it.
+pub fn make_root_state_dir(root: &Path) -> Result<PathBuf> {
+    let dir = paths::root_state_dir(root);
+    make_dir_for_members(&dir).with_context(|| format!("create {}", dir.display()))?;
+    Ok(dir)
+}
+
 /// Replaces a file. A reader finds the complete old or the complete new file, even after a crash.
 pub fn write_atomically(path: &Path, data: &[u8]) -> Result<()> {
     replace(path, data, FOR_MEMBERS, Lasts::Ever)
@@ -46,10 +54,15 @@ pub fn write_for_this_boot(path: &Path, data: &[u8]) -> Result<()> {
     replace(path, data, FOR_MEMBERS, Lasts::ThisBoot)
 }
 
-/// As [`write_atomically`], in a directory that is open, but never replaces a file. Returns false if
-/// the file exists already. After an error there is no new file, even if only the directory could
-/// not be written to disk.
-pub fn write_new(folder: &Folder, name: &OsStr, data: &[u8]) -> io::Result<bool> {
+/// As [`write_atomically`], but never replaces a file. Returns false if the file exists already. After
+/// an error there is no new file, even if only the directory could not be written to disk.
+pub fn write_new(path: &Path, data: &[u8]) -> Result<bool> {
+    let written = split(path).and_then(|(folder, name)| write_new_in(&folder, name, data));
+    written.with_context(|| failed(path))
+}
+
+/// As [`write_new`], in a directory that is open.
+pub fn write_new_in(folder: &Folder, name: &OsStr, data: &[u8]) -> io::Result<bool> {
     let mut is_placed = false;
     let placed = put(folder, name, data, FOR_MEMBERS, Lasts::Ever, |temporary| {
         folder.link(temporary, name)?;
@@ -73,7 +86,11 @@ fn replace(path: &Path, data: &[u8], mode: u32, lasts: Lasts) -> Result<()> {
         let (folder, name) = split(path)?;
         put(&folder, name, data, mode, lasts, |temporary| folder.rename(temporary, name))
     })();
-    replaced.with_context(|| format!("write {}", path.display()))
+    replaced.with_context(|| failed(path))
+}
+
+fn failed(path: &Path) -> String {
+    format!("write {}", path.display())
 }
 
 /// The directory of a file, and its name.

@@ -26,12 +26,12 @@ pub mod ledger;
 mod segment;
 mod store;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use omr_base::folder::Folder;
@@ -163,7 +163,7 @@ pub fn read(dir: &Path, times: Range<Duration>, wanted: impl Fn(&Path) -> bool +
     };
     // A file that was last written before these times has no samples of them. The clock of file
     // systems is some milliseconds behind.
-    let last_written = |name: &OsString| last_written(folder.as_ref()?, name);
+    let last_written = |name: &OsString| Some(folder.as_ref()?.look(name).ok()?.1);
     segments.retain(|name| last_written(name).is_none_or(|time| time + Duration::from_secs(1) >= times.start));
     segments.reverse();
     Ok(Samples {
@@ -176,11 +176,6 @@ pub fn read(dir: &Path, times: Range<Duration>, wanted: impl Fn(&Path) -> bool +
         ready: Vec::new(),
         skipped: Vec::new(),
     })
-}
-
-/// Returns the time of the last write, since 1970.
-fn last_written(folder: &Folder, name: &OsStr) -> Option<Duration> {
-    folder.open_file(name).ok()?.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()
 }
 
 /// See [`read`].

@@ -106,9 +106,9 @@ impl Store {
         make_dir_for_members(&self.dir)?;
         let folder = Folder::open(&self.dir)?;
         let files = segment::list(&folder)?;
-        let size_of = |file: &OsString| folder.open_file(file)?.metadata();
-        let sizes = files.iter().map(|file| size_of(file).map_or(0, |found| found.len()));
-        let mut all: u64 = sizes.clone().sum();
+        let size_of = |file: &OsString| folder.look(file).map_or(0, |(size, _)| size);
+        let sizes: Vec<u64> = files.iter().map(size_of).collect();
+        let mut all: u64 = sizes.iter().sum();
         for (file, size) in files.iter().zip(sizes) {
             if all.saturating_add(part) <= self.size.0 {
                 break;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use omr_base::folder::open_file;
 use omr_base::paths;
-use omr_base::storage::{make_dir_for_members, write_atomically};
+use omr_base::storage::{make_root_state_dir, write_atomically};
 use omr_kernel::{Kernel, swap};
 use omr_units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -73,10 +73,8 @@ fn read(path: &Path) -> Option<(SystemTime, Saved)> {
 
 /// Saves a rate that a command has measured; see [`file`]. A failed write is only logged.
 pub fn keep(kernel: &Kernel, root: &Path, rate: Bytes) {
-    let dir = paths::root_state_dir(root);
     let Some(text) = text(kernel, root, rate) else { return };
-    let made = make_dir_for_members(&dir).map_err(anyhow::Error::from);
-    if let Err(err) = made.and_then(|()| write_atomically(&dir.join(FILE), &text)) {
+    if let Err(err) = make_root_state_dir(root).and_then(|dir| write_atomically(&dir.join(FILE), &text)) {
         log::debug!("{err:#}");
     }
 }

@@ -359,32 +359,12 @@ mod tests {
         assert_eq!(compact(root.path(), Box::new(Live), &Flag::default()).expect("no error"), Some(Outcome::Gone));
     }
 
-    /// Refuses, as the kernel does unless the process is uid 0.
-    struct Refuses;
-
-    impl Actuator for Refuses {
-        fn write(&mut self, _: &omr_kernel::Dir, _: &str, _: &str) -> omr_kernel::Result<Outcome> {
-            Ok(Outcome::Denied)
-        }
-
-        fn advise(
-            &mut self,
-            _: &omr_kernel::process::Process,
-            _: omr_actuate::Advice,
-            _: &[std::ops::Range<u64>],
-        ) -> omr_kernel::Result<omr_actuate::AdviseResult> {
-            unreachable!("no process gets a hint")
-        }
-
-        fn is_live(&self) -> bool {
-            true
-        }
-    }
-
     #[test]
     fn who_may_not_compact_asks_a_service_of_roots() {
         let root = machine(0);
-        let compacted = || compact(root.path(), Box::new(Refuses), &Flag::default()).expect("no error");
+        // As the kernel answers unless the process is uid 0.
+        let refuses = || Writes(|_: &str| Outcome::Denied);
+        let compacted = || compact(root.path(), Box::new(refuses()), &Flag::default()).expect("no error");
         assert_eq!(compacted(), Some(Outcome::Denied), "the control: nobody to ask");
         let socket = paths::compact_socket(root.path());
         std::fs::create_dir_all(socket.parent().expect("a directory")).expect("made");
@@ -397,7 +377,7 @@ mod tests {
                 drop(stream);
                 // This one ends without an answer.
                 let (stream, _) = listener.accept().expect("the daemon");
-                serve(&kernel, &mut Refuses, &stream).expect_err("refused");
+                serve(&kernel, &mut refuses(), &stream).expect_err("refused");
             });
             assert_eq!(compacted(), Some(Outcome::Done));
             assert_eq!(root.read("proc/sys/vm/compact_memory"), "1");

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use omr_base::paths;
-use omr_base::storage::{make_dir_for_members, write_atomically};
+use omr_base::storage::{make_root_state_dir, write_atomically};
 use omr_kernel::Kernel;
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,7 @@ struct Saved {
 
 /// Records that the machine hibernates now.
 pub fn record(kernel: &Kernel, root: &Path) -> Result<()> {
-    let dir = paths::root_state_dir(root);
-    make_dir_for_members(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let dir = make_root_state_dir(root)?;
     let saved = Saved { time: kernel.clock.wall().as_secs() };
     write_atomically(&dir.join(FILE), &serde_json::to_vec(&saved)?)
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use omr_actuate::{Actuator, Outcome};
 use omr_base::paths;
-use omr_base::storage::{make_dir_for_members, write_atomically};
+use omr_base::storage::{make_root_state_dir, write_atomically};
 use omr_kernel::Kernel;
 use omr_kernel::hibernate::Hibernation;
 use omr_policy::Config;
@@ -43,8 +43,7 @@ pub fn raise(kernel: &Kernel, root: &Path, config: &Config, actuator: &mut dyn A
     let Ok(place) = image::place(kernel, root) else { return Ok(None) };
     let raised = forecast.worth_copying(place.device.free());
     let (Some(raised), Some(before)) = (raised, Hibernation::read(kernel).image_size) else { return Ok(None) };
-    let state_dir = paths::root_state_dir(root);
-    make_dir_for_members(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+    make_root_state_dir(root)?;
     let file = paths::image_size(root);
     let note = Note { boot: kernel.read_boot_id()?, before, raised };
     write_atomically(&file, &serde_json::to_vec(&note)?)?;

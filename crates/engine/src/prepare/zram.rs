@@ -14,9 +14,8 @@ use std::{fs, thread};
 use anyhow::{Context, Result, bail};
 use omr_actuate::{Actuator, Outcome, Switch};
 use omr_base::cancel::{self, Alarm};
-use omr_base::folder::Folder;
 use omr_base::paths;
-use omr_base::storage::{make_dir_for_members, write_new};
+use omr_base::storage::{make_root_state_dir, write_new};
 use omr_base::text::printable;
 use omr_config::Loaded;
 use omr_kernel::memcg::Group;
@@ -251,14 +250,10 @@ impl<'a> Off<'a> {
         devices: Vec<Device>,
         actuator: &mut dyn Actuator,
     ) -> Result<Self> {
-        let state_dir = paths::root_state_dir(root);
-        make_dir_for_members(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+        make_root_state_dir(root)?;
         let file = paths::zram(root);
         let note = Note { boot: kernel.read_boot_id()?, holder: Holder::this(kernel), devices };
-        let folder = Folder::open(&state_dir).with_context(|| format!("open {}", state_dir.display()))?;
-        let name = file.file_name().unwrap_or_default();
-        let is_new = write_new(&folder, name, &serde_json::to_vec(&note)?);
-        if !is_new.with_context(|| format!("write {}", file.display()))? {
+        if !write_new(&file, &serde_json::to_vec(&note)?)? {
             bail!("another omr has switched zram off, or could not switch it on again ({})", file.display());
         }
         let guard = limit_journal::guard(&file, || drop(restore(kernel, root, start_unit, actuator)));

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use log::Level;
 use omr_actuate::{Actuator, Outcome};
 use omr_base::folder::Folder;
-use omr_base::storage::write_new;
+use omr_base::storage::write_new_in;
 use omr_kernel::memcg::Group;
 use omr_kernel::{Dir, Kernel};
 use omr_units::{GroupId, Limit};
@@ -101,7 +101,7 @@ impl Journal {
             file: file.to_owned(),
             value,
         };
-        let written = write_new(&self.folder, name(group.id()).as_ref(), &serde_json::to_vec(&entry)?);
+        let written = write_new_in(&self.folder, name(group.id()).as_ref(), &serde_json::to_vec(&entry)?);
         written.with_context(|| format!("write {}", self.path(group.id()).display()))
     }
 

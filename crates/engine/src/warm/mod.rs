@@ -22,7 +22,7 @@ use omr_actuate::{Actuator, Advice, Outcome, probe};
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_base::paths;
-use omr_base::storage::make_dir_for_members;
+use omr_base::storage::make_root_state_dir;
 use omr_config::Loaded;
 use omr_kernel::block::SwapDisks;
 use omr_kernel::maps::{self, Backing, Detail, Layout};
@@ -109,8 +109,7 @@ pub fn subjects(kernel: &Kernel, tree: &Tree, top: Option<&Path>) -> Result<Vec<
 
 /// Replaces the record, and returns its size.
 pub fn write(root: &Path, record: &Record) -> Result<Bytes> {
-    let dir = paths::root_state_dir(root);
-    make_dir_for_members(&dir).with_context(|| format!("create {}", dir.display()))?;
+    make_root_state_dir(root)?;
     record.write(&paths::warm_record(root)).map(Bytes)
 }
 
