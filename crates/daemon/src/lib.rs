@@ -78,6 +78,7 @@ use omr_kernel::Kernel;
 use omr_kernel::memcg::Group;
 use omr_machine::groups::tree::no_group;
 use omr_policy::Mode;
+use rustix::net::sockopt::socket_peercred;
 
 use self::daemon::Daemon;
 use self::disk::Disk;
@@ -141,9 +142,18 @@ pub fn restore_limits(root: &Path) -> Result<Exit> {
 /// Compacts all memory once for the daemon, which is at the other end of standard input.
 pub fn compact(root: &Path) -> Result<Exit> {
     omr_base::logging::start(true);
-    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().context("standard input")?);
+    let stream = connection("--compact", "omr-compact.socket")?;
     free_page_reporting::serve(&Kernel::open(root)?, &mut *actuator(Mode::Act), &stream)?;
     Ok(Exit::Done)
+}
+
+/// The connection that systemd has passed as standard input, for this option of the command line.
+fn connection(option: &str, unit: &str) -> Result<UnixStream> {
+    let stream = io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
+    if socket_peercred(&stream).is_err() {
+        return Err(Exit::Usage.error(format!("{option}: standard input is no socket; see {unit}")));
+    }
+    Ok(UnixStream::from(stream))
 }
 
 fn restore_limits_below(root: &Path) -> Result<()> {

@@ -45,6 +45,9 @@ enum Request {
     Run { root: PathBuf, args: Args },
 }
 
+/// An option for what this process does instead of being the daemon, and the request for a root.
+type Instead = (&'static str, fn(PathBuf) -> Request);
+
 fn main() -> ExitCode {
     let ended = match parse(Parser::from_env()) {
         Ok(Request::Help) => print(HELP),
@@ -77,15 +80,17 @@ fn print(text: &str) -> Result<Exit> {
 fn parse(mut parser: Parser) -> Result<Request> {
     let (mut root, mut config, mut profile, mut target) = (None, None, None, None);
     let mut foreground = false;
-    let (mut compacts, mut gives_back, mut restores) = (false, false, false);
+    let mut instead: Option<Instead> = None;
     while let Some(arg) = parser.next().map_err(wrong)? {
         match arg {
             Arg::Short('h') | Arg::Long("help") => return Ok(Request::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Request::Version),
             Arg::Long("foreground") => foreground = true,
-            Arg::Long("compact") => compacts = true,
-            Arg::Long("give-back") => gives_back = true,
-            Arg::Long("restore-limits") => restores = true,
+            Arg::Long("compact") => choose(&mut instead, "--compact", |root| Request::Compact { root })?,
+            Arg::Long("give-back") => choose(&mut instead, "--give-back", |root| Request::GiveBack { root })?,
+            Arg::Long("restore-limits") => {
+                choose(&mut instead, "--restore-limits", |root| Request::RestoreLimits { root })?;
+            }
             Arg::Long("config") => set(&mut config, "--config", value(&mut parser, "--config", "a file")?)?,
             Arg::Long("root") => set(&mut root, "--root", value(&mut parser, "--root", "a directory")?)?,
             Arg::Long("profile") => {
@@ -107,14 +112,10 @@ fn parse(mut parser: Parser) -> Result<Request> {
     }
     let root = root.map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let alone = !foreground && config.is_none() && profile.is_none();
-    match (compacts, gives_back, restores) {
-        (false, false, false) => {}
-        (true, false, false) if alone => return Ok(Request::Compact { root }),
-        (false, true, false) if alone => return Ok(Request::GiveBack { root }),
-        (false, false, true) if alone => return Ok(Request::RestoreLimits { root }),
-        (_, true, _) => return Err(wrong("--give-back: expected --root with it at most")),
-        (true, ..) => return Err(wrong("--compact: expected --root with it at most")),
-        (.., true) => return Err(wrong("--restore-limits: expected --root with it at most")),
+    match instead {
+        None => {}
+        Some((_, request)) if alone => return Ok(request(root)),
+        Some((option, _)) => return Err(not_alone(option)),
     }
     let args = Args { foreground, config: config.map(PathBuf::from), profile, target: target.map(PathBuf::from) };
     Ok(Request::Run { root, args })
@@ -132,6 +133,18 @@ fn set<T>(slot: &mut Option<T>, option: &str, value: T) -> Result<()> {
         None => Ok(()),
         Some(_) => Err(wrong(format!("{option}: expected once"))),
     }
+}
+
+/// Keeps what this process does instead of being the daemon: one thing.
+fn choose(slot: &mut Option<Instead>, option: &'static str, request: fn(PathBuf) -> Request) -> Result<()> {
+    match slot.replace((option, request)) {
+        Some((other, _)) if other != option => Err(not_alone(other)),
+        _ => Ok(()),
+    }
+}
+
+fn not_alone(option: &str) -> anyhow::Error {
+    wrong(format!("{option}: expected --root with it at most"))
 }
 
 fn wrong(message: impl ToString) -> anyhow::Error {

@@ -2,10 +2,9 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use omr_base::cancel::Flag;
 use omr_base::exit::Exit;
 use omr_config::load_or_refuse;
@@ -16,16 +15,13 @@ use omr_policy::Mode;
 use omr_units::{Bytes, GroupId};
 
 use super::{Lines, Reply, Request, Sums};
-use crate::lock_memory;
 use crate::settings::actuator;
+use crate::{connection, lock_memory};
 
 /// Serves the daemon, which is at the other end of standard input, until it hangs up.
 pub fn serve(root: &Path) -> Result<Exit> {
     omr_base::logging::start(true);
-    let stream = io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
-    if rustix::net::sockopt::socket_peercred(&stream).is_err() {
-        return Err(Exit::Usage.error("--give-back: standard input is no socket; see omr-give-back.socket"));
-    }
+    let stream = connection("--give-back", "omr-give-back.socket")?;
     let kernel = Kernel::open(root)?;
     if !warm::is_possible(&kernel, root) {
         let why = "giving memory back needs CAP_SYS_PTRACE, CAP_SYS_NICE and process_madvise with MADV_WILLNEED";
@@ -33,7 +29,7 @@ pub fn serve(root: &Path) -> Result<Exit> {
     }
     lock_memory();
     let host = Host { kernel: &kernel, root };
-    Service { host, remembered: Remembered::default(), lines: Lines::new(UnixStream::from(stream))? }.run()?;
+    Service { host, remembered: Remembered::default(), lines: Lines::new(stream)? }.run()?;
     Ok(Exit::Done)
 }
 
@@ -92,6 +88,7 @@ impl Service<'_> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
     use std::thread;
 
     use omr_testkit::{FakeRoot, Release};

@@ -44,8 +44,10 @@ fn a_configuration_that_is_not_there_is_named() {
 }
 
 #[test]
-fn memory_is_given_back_for_a_connection_only() {
-    let (code, _, stderr) = run(&["--give-back"]);
-    assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("standard input is no socket"), "{stderr}");
+fn memory_is_given_back_or_compacted_for_a_connection_only() {
+    for option in ["--give-back", "--compact"] {
+        let (code, _, stderr) = run(&[option]);
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains("standard input is no socket") && stderr.contains(option), "{stderr}");
+    }
 }
