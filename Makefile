@@ -20,7 +20,7 @@ test: setup ## Run the tests: unit, golden, and in VMs (the patched kernel has m
 	@lab/setup tests
 	tools/test unit vm
 
-test-every: setup ## Run all tests, each in VMs on every kernel it is for (two hours)
+test-every: setup ## Run all tests, also the twelve that seldom run, each in VMs on every kernel it is for (two hours)
 	@lab/setup tests
 	tools/test unit every
 

@@ -49,6 +49,11 @@ __all__ = [
 ]
 
 
+PATIENCE = 2
+"""A condition may take this many times as long as a test allows before the wait is given up: the
+host may be busy.
+"""
+
 PART = 60_000
 """Bytes of a file in one answer of the agent."""
 
@@ -207,6 +212,7 @@ class Guest(Machine):
         time. Each check is work in the guest, and frequent checks would keep a daemon on a slow
         host from ever seeing an idle machine.
         """
+        timeout *= PATIENCE
         began = time.monotonic()
         while not (value := condition()):
             waited = time.monotonic() - began

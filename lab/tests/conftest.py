@@ -4,6 +4,7 @@ reason.
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from omrlab.paths import REPOSITORY, alone
 KERNEL = "6.12"
 
 # Tests of the kernel's most important interfaces always run on an older and on the newest kernel,
-# too. The other tests run there with --every-kernel only: they would take too long in each run.
+# too. The other tests run there with --every only: they would take too long in each run.
 OLDER = "6.1"
 ON_OLDER = {"test_hint", "test_reclaim", "test_wss"}
 NEWEST = "7"
@@ -43,13 +44,14 @@ SNAPSHOTS = "OMR_LAB_SNAPSHOTS"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--every-kernel", action="store_true", help="run all tests on each of Debian's kernels")
+    parser.addoption("--every", action="store_true", help="run all tests, and on each of Debian's kernels")
     parser.addoption("--patched", action="store_true", help="also run tests on the patched kernels that were built")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the directory of snapshots. All test processes share it; the first one removes it."""
     config.addinivalue_line("markers", "long: takes more than a minute, so it begins first")
+    config.addinivalue_line("markers", "seldom: takes minutes beside a test that is close to it, so it needs --every")
     if IS_WORKER not in os.environ:
         os.environ[SNAPSHOTS] = tempfile.mkdtemp(prefix="omr-lab-snapshots-")
     Machine.snapshots = Path(os.environ[SNAPSHOTS])
@@ -61,7 +63,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def kernels(config: pytest.Config, module: str) -> list[str]:
-    every = config.getoption("--every-kernel")
+    every = config.getoption("--every")
     newest = module in ON_NEWEST or (every and module in PASSES_ON_NEWEST)
     return [KERNEL] + [OLDER] * (module in ON_OLDER or every) + [NEWEST] * newest
 
@@ -185,8 +187,14 @@ def installed(packages: list[Path], shared: Path) -> Path:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Makes tests that share a guest run in one process, one after the other."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Makes tests that share a guest run in one process, one after the other. Tests that seldom run
+    are left out, unless one is named.
+    """
+    if not config.getoption("--every") and not any("::" in name for name in config.args):
+        left_out = [item for item in items if item.get_closest_marker("seldom")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
         if any(found[-1].scope == "module" for found in fixtures):
@@ -206,6 +214,30 @@ def turn(item: pytest.Item) -> int:
     if long or item.get_closest_marker("xdist_group"):
         return 2 if "packages" in item.fixturenames else 1  # type: ignore[attr-defined]
     return 3
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keeps the CPU time of a test's guests and of its builds for the report. A guest that several
+    tests share counts for the one at whose end it is switched off.
+    """
+    item.stash[BEGAN] = cpu_seconds()
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    item.user_properties.append(("cpu_seconds", f"{cpu_seconds() - item.stash[BEGAN]:.1f}"))
+
+
+BEGAN = pytest.StashKey[float]()
+
+
+def cpu_seconds() -> float:
+    """The CPU time of all processes that this one started and that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -114,6 +114,7 @@ def test_a_user_who_makes_all_that_can_be_made_is_in_nobodys_way() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_a_machine_with_such_a_user_hibernates() -> None:
     with Guest("6.12", 512, Disk(1024, mb_s=60)) as guest:
         add_users(guest)

@@ -57,6 +57,7 @@ class Person:
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_memory_that_left_while_everybody_was_away_is_back_before_it_is_used(load) -> None:
     with Guest("6.12", 768, Disk(1024, mb_s=40)) as guest:
         guest.write(SWITCH, "y")

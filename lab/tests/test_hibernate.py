@@ -24,6 +24,7 @@ def scanned(guest: Guest) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_with_image_size_0_the_kernel_does_not_search_for_more_to_reclaim(installed: Path) -> None:
     hook = "/usr/lib/systemd/system-sleep/omr"
     with guest_with(installed) as guest:
@@ -154,6 +155,7 @@ FROZEN = "grep frozen /sys/fs/cgroup/user.slice/cgroup.events"
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_a_session_that_is_frozen_during_sleep_can_ask_for_hibernation(installed: Path) -> None:
     with guest_with(installed) as guest:
         guest.settle()

@@ -105,6 +105,7 @@ def test_the_mount_ends_in_every_case_and_can_be_made_again(load) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_the_mount_service_is_off_while_the_machine_sleeps(installed) -> None:
     with DebianGuest(768, SwapFile(1024, 40), root=installed) as guest:
         guest.settle()

@@ -118,7 +118,7 @@ def swaps(guest: Guest) -> dict[str, tuple[int, int]]:
     return {line[0]: (int(line[3]) << 10, int(line[4])) for line in lines}
 
 
-@pytest.mark.parametrize("how", ["by hand", "by a unit"])
+@pytest.mark.parametrize("how", [pytest.param("by hand", marks=pytest.mark.seldom), "by a unit"])
 @pytest.mark.long
 def test_zram_is_off_during_the_preparation_and_on_again_even_after_a_kill_of_the_unit(how, installed: Path) -> None:
     with guest_with(installed) as guest:
@@ -190,6 +190,7 @@ def wait_for_warming(guest: DebianGuest, times: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_memory_is_brought_back_after_every_kind_of_sleep_with_an_image(installed: Path) -> None:
     with guest_with(installed, 512) as guest:
         guest.settle()
@@ -286,6 +287,7 @@ def begin(guest: DebianGuest, reached: Callable[[], bool], what: str) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_after_a_power_cut_during_a_sweep_the_next_boot_is_clean(installed: Path) -> None:
     with guest_with(installed) as guest:
         guest.settle()
@@ -313,6 +315,7 @@ def test_after_a_power_cut_during_the_preparation_the_next_boot_is_clean(install
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(installed: Path) -> None:
     with guest_with(installed) as guest:
         boot = begin(guest, lambda: "for lzo compression" in guest.console(), "image being written")
@@ -325,6 +328,7 @@ def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(ins
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_omr_starts_as_after_any_boot_when_the_image_was_discarded(installed: Path) -> None:
     """Boots another kernel on a machine with more memory. The kernel discards the image, and omr
     starts as after any boot.
@@ -393,6 +397,7 @@ def by_hand() -> str:
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_the_documented_change_stops_ec2s_agent_from_reading_swap_back(installed: Path) -> None:
     with guest_with(installed, 512) as guest:
         guest.settle()
@@ -424,6 +429,7 @@ def test_the_documented_change_stops_ec2s_agent_from_reading_swap_back(installed
 
 
 @pytest.mark.long
+@pytest.mark.seldom
 def test_a_second_warming_service_ends_without_a_failure(installed: Path) -> None:
     def begin_second() -> None:
         # A lock file that others may open would be none.
