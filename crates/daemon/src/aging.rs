@@ -365,7 +365,11 @@ pub fn may_age(config: &Config, decision: Option<&Decision>, machine: Option<&Ma
     let Some(Decision::Hold { reason }) = decision else { return false };
     let is_occupied = matches!(
         reason,
-        Reason::Preparing { .. } | Reason::Paused { .. } | Reason::Warming | Reason::GoingToSleep { .. }
+        Reason::Preparing { .. }
+            | Reason::Paused { .. }
+            | Reason::Warming
+            | Reason::SwapOff
+            | Reason::GoingToSleep { .. }
     );
     let has_memory = |machine: &Machine| {
         let allowed = config.idle.pressure_memory;
@@ -412,7 +416,12 @@ mod tests {
         let hold = |reason| Decision::Hold { reason };
         let idle = hold(Reason::NothingToGain);
         assert!(may_age(&config, Some(&idle), Some(&machine)));
-        for occupied in [Reason::Warming, Reason::Preparing { what: "a move".into() }, Reason::Paused { left: None }] {
+        for occupied in [
+            Reason::Warming,
+            Reason::SwapOff,
+            Reason::Preparing { what: "a move".into() },
+            Reason::Paused { left: None },
+        ] {
             assert!(!may_age(&config, Some(&hold(occupied)), Some(&machine)));
         }
         assert!(!may_age(&config, None, Some(&machine)));

@@ -29,7 +29,7 @@ use crate::notify;
 use crate::own_reclaim::Reclaimed;
 use crate::preparing::Preparation;
 use crate::processes::Processes;
-use crate::readings::{Readings, Warming};
+use crate::readings::{Readings, Return, Returns};
 use crate::regrets::{self, RegretReader};
 use crate::server::Peer;
 use crate::settings::Settings;
@@ -163,24 +163,25 @@ impl Daemon {
     /// Scans the groups when it is time. Otherwise reads the one that is being swept.
     fn scan_if_due(&mut self, now: Monotonic) {
         let is_due = now >= self.world.next_scan;
-        let warming = self.readings.notice_warming();
-        self.regrets.note_warming(warming);
-        self.mind.state.set_warming(warming != Warming::No || self.giving_back.is_running());
-        if warming != Warming::No && self.giving_back.warmed() {
+        let returns = self.readings.notice_returns(&self.host);
+        self.regrets.note_returns(returns);
+        self.mind.state.set_swap_off(returns == Returns::Now(Return::SwapOff));
+        self.mind.state.set_warming(returns == Returns::Now(Return::Warming) || self.giving_back.is_running());
+        if returns != Returns::No && self.giving_back.all_returns() {
             self.aging.calm(now);
         }
-        match warming {
+        match returns {
             // Refaults since the last scan must not count later.
-            Warming::JustEnded => self.discount_refaults(),
-            Warming::Running if is_due => self.discount_refaults(),
-            Warming::Running => {}
-            Warming::No if is_due && (self.sweeps.running.is_none() || !self.world.is_slow_to_scan()) => {
+            Returns::JustEnded => self.discount_refaults(),
+            Returns::Now(_) if is_due => self.discount_refaults(),
+            Returns::Now(_) => {}
+            Returns::No if is_due && (self.sweeps.running.is_none() || !self.world.is_slow_to_scan()) => {
                 self.scan();
                 if !self.readings.is_probed() {
                     self.probe();
                 }
             }
-            Warming::No => self.read_running(),
+            Returns::No => self.read_running(),
         }
     }
 
@@ -218,8 +219,8 @@ impl Daemon {
         self.aging.tell_policy(&mut self.world);
     }
 
-    /// Scans the groups. `omr warm` has caused all refaults since the last scan, so they do not
-    /// count.
+    /// Scans the groups. All memory has come back that was out, so the refaults since the last scan
+    /// do not count.
     fn discount_refaults(&mut self) {
         let before = self.world.refaults();
         self.scan_groups();

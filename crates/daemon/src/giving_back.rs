@@ -127,11 +127,11 @@ impl GivingBack {
         self.not_before = now + AFTER_SLEEP;
     }
 
-    /// Another process brings all memory back. Returns true if that makes giving back needless.
-    pub fn warmed(&mut self) -> bool {
+    /// All memory comes back. Returns true if that makes giving back needless.
+    pub fn all_returns(&mut self) -> bool {
         let is_needless = self.running.is_none() && !self.taken.is_empty();
         if is_needless {
-            log::info!("omr warm brings back what was taken while everybody was away");
+            log::info!("what was taken while everybody was away comes back");
             self.taken.clear();
             self.absence += 1;
         }

@@ -159,9 +159,13 @@ impl Machine {
 
     /// This much memory of 473,136 kB is available.
     fn set_available(&self, kb: u64) {
+        self.set_memory("MemAvailable:", kb);
+    }
+
+    fn set_memory(&self, key: &str, kb: u64) {
         let text = self.root.read("proc/meminfo");
-        let line = text.lines().find(|line| line.starts_with("MemAvailable:")).expect("a line");
-        self.root.write("proc/meminfo", text.replace(line, &format!("MemAvailable: {kb} kB")));
+        let line = text.lines().find(|line| line.starts_with(key)).expect("a line");
+        self.root.write("proc/meminfo", text.replace(line, &format!("{key} {kb} kB")));
     }
 
     /// The memory that the group has, and the pages that were refaulted.

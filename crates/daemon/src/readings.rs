@@ -40,7 +40,8 @@ pub struct Readings {
     /// When values that seldom change are read next.
     next_seldom: Monotonic,
     warm_lock: Notice,
-    is_warming: bool,
+    swap_goes: bool,
+    returns: Option<Return>,
 }
 
 impl Readings {
@@ -57,7 +58,8 @@ impl Readings {
             file_only: None,
             next_seldom: Monotonic(0),
             warm_lock,
-            is_warming: false,
+            swap_goes: false,
+            returns: None,
         }
     }
 
@@ -127,13 +129,34 @@ impl Readings {
         self.swap().map(|swap| swap.on_disk)
     }
 
-    /// Once a second: whether `omr warm` runs, or did since the last tick.
-    pub fn notice_warming(&mut self) -> Warming {
-        let was_warming = std::mem::replace(&mut self.is_warming, self.warm_lock.poll());
-        match (self.is_warming, was_warming) {
-            (true, _) => Warming::Running,
-            (false, true) => Warming::JustEnded,
-            (false, false) => Warming::No,
+    /// Once a second: why all memory comes back that is out, now or since the last tick.
+    pub fn notice_returns(&mut self, host: &Host) -> Returns {
+        self.swap_goes = self.is_swap_going(host);
+        let returns = match (self.warm_lock.poll(), self.swap_goes) {
+            (true, _) => Some(Return::Warming),
+            (false, true) => Some(Return::SwapOff),
+            (false, false) => None,
+        };
+        match (returns, std::mem::replace(&mut self.returns, returns)) {
+            (Some(why), _) => Returns::Now(why),
+            (None, Some(_)) => Returns::JustEnded,
+            (None, None) => Returns::No,
+        }
+    }
+
+    /// Returns true while swap is being switched off, and if it was since the last reading.
+    ///
+    /// At the beginning of swapoff the device's free space leaves `SwapTotal`, and then the rest does
+    /// as pages come back. The device is in `/proc/swaps` until the end. Source: mm/swapfile.c, swapoff()
+    /// and si_swapinfo().
+    fn is_swap_going(&mut self, host: &Host) -> bool {
+        let before = self.snapshot.as_ref();
+        let Some((memory, swap)) = before.and_then(|before| before.memory.as_ref().zip(before.swap)) else {
+            return false;
+        };
+        match Meminfo::read(&host.kernel, &mut self.buffer).ok().and_then(|now| now.swap_total) {
+            Some(total) => Some(total) < memory.swap_total || self.swap_goes && total < swap.total,
+            None => self.swap_goes,
         }
     }
 
@@ -156,15 +179,24 @@ impl Readings {
     }
 }
 
-/// The state of `omr warm`.
+/// Whether all memory comes back that is out. Nobody uses it, so that is no cost of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Warming {
+pub enum Returns {
     /// It does not.
     No,
     /// It does.
-    Running,
+    Now(Return),
     /// It did since the last tick.
     JustEnded,
+}
+
+/// Why all memory comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Return {
+    /// `omr warm` runs.
+    Warming,
+    /// Swap is being switched off.
+    SwapOff,
 }
 
 /// Readings that seldom change; `None`: unknown, or the goal does not ask.

@@ -14,7 +14,7 @@ use omr_units::{Bytes, GroupId, Monotonic};
 
 use crate::daemon::Daemon;
 use crate::host::Host;
-use crate::readings::Warming;
+use crate::readings::Returns;
 use crate::world::World;
 
 /// Groups whose waiting counts are read this often.
@@ -37,10 +37,10 @@ pub struct RegretReader {
 }
 
 impl RegretReader {
-    /// Takes in whether `omr warm` runs: what it brings back is no cost.
-    pub fn note_warming(&mut self, warming: Warming) {
-        self.on_purpose = warming != Warming::No;
-        if warming == Warming::JustEnded {
+    /// Takes in whether all memory comes back, which is no cost.
+    pub fn note_returns(&mut self, returns: Returns) {
+        self.on_purpose = returns != Returns::No;
+        if returns == Returns::JustEnded {
             self.next = Monotonic(0);
         }
     }

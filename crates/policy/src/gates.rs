@@ -22,6 +22,9 @@ pub(crate) fn unhindered(config: &Config, state: &State, now: Monotonic) -> Resu
     if state.warming {
         return Err(Reason::Warming);
     }
+    if state.swap_off {
+        return Err(Reason::SwapOff);
+    }
     if let Some(until) = state.going_to_sleep
         && now < until
     {

@@ -84,6 +84,8 @@ pub enum Reason {
     },
     /// `omr warm`, or the daemon itself, brings memory back.
     Warming,
+    /// Swap is being switched off, which brings all memory back that is there.
+    SwapOff,
     /// The machine is about to sleep.
     GoingToSleep {
         /// A machine that is still awake after this time will not sleep any more.

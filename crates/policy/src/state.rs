@@ -37,6 +37,9 @@ pub struct State {
     pub(crate) paused: Option<Pause>,
     /// `omr warm` brings memory back.
     pub(crate) warming: bool,
+    /// Swap is being switched off.
+    #[serde(default)]
+    pub(crate) swap_off: bool,
     /// The purpose of the running preparation; `None`: none runs.
     pub(crate) preparing: Option<String>,
     /// The machine is about to sleep: no sweep begins before this moment or before it has woken up.
@@ -137,6 +140,12 @@ impl State {
     /// Sets whether memory is being brought back on purpose. Nothing is reclaimed meanwhile.
     pub fn set_warming(&mut self, warming: bool) {
         self.warming = warming;
+    }
+
+    /// Sets whether swap is being switched off. Nothing is reclaimed meanwhile: it would go to swap
+    /// that is read back at the same time.
+    pub fn set_swap_off(&mut self, swap_off: bool) {
+        self.swap_off = swap_off;
     }
 
     /// Sets whether a process is being hinted. No sweep begins meanwhile.

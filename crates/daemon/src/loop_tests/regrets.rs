@@ -124,3 +124,40 @@ fn what_is_held_out_on_average_is_shown_and_recorded_each_hour_and_at_the_end_of
     assert!(days.of(day, GROUP).is_some_and(|of| of.held > Bytes::mib(3) && of.held < Bytes(quarter)), "{days:?}");
     assert_eq!(days.of(day + 1, GROUP), None);
 }
+
+/// The size of all swap as meminfo has it, and that of the device in /proc/swaps.
+fn set_swap(machine: &Machine, total_kib: u64, device_kib: Option<u64>) {
+    machine.set_memory("SwapTotal:", total_kib);
+    let line = device_kib.map(|kib| format!("/dev/vda partition {kib} 0 -2\n")).unwrap_or_default();
+    machine.root.write("proc/swaps", format!("Filename Type Size Used Priority\n{line}"));
+}
+
+#[test]
+fn what_comes_back_because_swap_is_switched_off_is_no_cost_and_nothing_is_reclaimed_meanwhile() {
+    const ALL: u64 = 524_284;
+    for is_off in [true, false] {
+        let mut machine = Machine::new();
+        set_swap(&machine, ALL, Some(ALL));
+        let sweep = machine.begin_sweep();
+        machine.end_sweep(&sweep, End::Complete);
+        set_harm(&machine, 0, 0, 40 << 20);
+        machine.pass(10, 60);
+        // The kernel takes the free space first, and the device goes when everything is back.
+        for (left, device) in [(40, Some(ALL)), (20, Some(ALL)), (20, Some(ALL)), (0, None)] {
+            set_harm(&machine, 0, (40 - left) << 20, left << 20);
+            if is_off {
+                set_swap(&machine, left << 10, device);
+            }
+            machine.pass(7, 60);
+            let reason = machine.reason();
+            assert_eq!(reason == &Reason::SwapOff, is_off && device.is_some(), "{left} {reason:?}");
+        }
+        set_swap(&machine, ALL, Some(ALL));
+        machine.pass(70, 0);
+        let back = machine.ask(Request::Status)["today"]["refaulted_bytes"].clone();
+        let verdict = machine.ask(Request::Explain { group: Some(GROUP.into()) })["verdict"].to_string();
+        assert_eq!(back, if is_off { 0 } else { 40 << 20 });
+        assert_eq!(verdict.contains("backing off"), !is_off, "{verdict}");
+        assert_eq!(machine.worker.try_next().is_some(), is_off, "{:?}", machine.reason());
+    }
+}

@@ -62,6 +62,7 @@ impl fmt::Display for Reason {
                 write!(f, "a task waited for memory for more than {} in {}", short(*stall), short(*window))
             }
             Reason::Warming => write!(f, "omr is bringing memory back"),
+            Reason::SwapOff => write!(f, "swap is being switched off, and all memory in it comes back"),
             Reason::Stopping => write!(f, "the daemon is stopping"),
             reason => reason.fmt_of_group(f),
         }
@@ -251,6 +252,7 @@ impl Reason {
             | Reason::CutShort { .. }
             | Reason::Paused { .. }
             | Reason::Warming
+            | Reason::SwapOff
             | Reason::GoingToSleep { .. }
             | Reason::AfterBoot { .. }
             | Reason::AfterResume { .. }

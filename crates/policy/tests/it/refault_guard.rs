@@ -187,6 +187,19 @@ fn the_end_of_a_sweep_does_not_wipe_out_the_refaults_before_it() {
 }
 
 #[test]
+fn nothing_is_reclaimed_while_swap_is_switched_off() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.until_sweep(60);
+    desk.tick();
+    desk.state.set_swap_off(true);
+    assert!(matches!(desk.tick(), Decision::Stop { reason: Reason::SwapOff }));
+    desk.finish(End::Stopped, 50);
+    desk.no_sweep(600);
+    desk.state.set_swap_off(false);
+    assert_eq!(desk.until_sweep(60).0, 1);
+}
+
+#[test]
 fn memory_brought_back_on_purpose_is_no_harm_and_is_not_reclaimed_meanwhile() {
     let brought_back = |excused: u64| {
         let mut desk = Desk::new([group(1, 100, 0)]);
