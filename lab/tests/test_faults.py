@@ -52,8 +52,8 @@ def test_swap_that_is_removed_ends_a_sweep_and_its_writes_count(load) -> None:
             # Nothing of an idle machine leaves to nowhere.
             guest.run(["sleep", "60"])
             assert len(daemon.sweeps("bg")) == taken and background.resident() >= 160 * MIB
-            # Nobody used what came back, so the group need not be left alone. The control: with swap
-            # again, memory leaves again.
+            # Nobody used what came back, so the group need not be left alone. The control: with
+            # swap again, memory leaves again.
             guest.run(["swapon", device])
             guest.run(["sleep", "60"])
             assert background.swapped() > 8 * MIB, explain(guest)
