@@ -124,8 +124,8 @@ class Hardware:
             command += self.drive(directory / name)
         words = self.words()
         if accelerator is not KVM:
-            # Emulated code leaks nothing by speculation, and the kernel's measures against that take a
-            # quarter of the CPU time.
+            # Emulated code leaks nothing by speculation, and the kernel's measures against that
+            # take a quarter of the CPU time.
             words.append("mitigations=off")
         return [*command, "-append", " ".join(words)]
 
