@@ -29,7 +29,7 @@ use crate::notify;
 use crate::own_reclaim::Reclaimed;
 use crate::preparing::Preparation;
 use crate::processes::Processes;
-use crate::readings::{Readings, Return, Returns};
+use crate::readings::{Cause, Readings, Returns};
 use crate::regrets::{self, RegretReader};
 use crate::server::Peer;
 use crate::settings::Settings;
@@ -165,9 +165,10 @@ impl Daemon {
         let is_due = now >= self.world.next_scan;
         let returns = self.readings.notice_returns(&self.host);
         self.regrets.note_returns(returns);
-        self.mind.state.set_swap_off(returns == Returns::Now(Return::SwapOff));
-        self.mind.state.set_warming(returns == Returns::Now(Return::Warming) || self.giving_back.is_running());
-        if returns != Returns::No && self.giving_back.all_returns() {
+        self.mind.state.set_swap_off(returns == Returns::Now(Cause::SwapOff));
+        self.mind.state.set_warming(returns == Returns::Now(Cause::Warming) || self.giving_back.is_running());
+        // Other swap may still hold what was taken, so a swapoff does not make giving back needless.
+        if returns == Returns::Now(Cause::Warming) && self.giving_back.warmed() {
             self.aging.calm(now);
         }
         match returns {
@@ -219,8 +220,8 @@ impl Daemon {
         self.aging.tell_policy(&mut self.world);
     }
 
-    /// Scans the groups. All memory has come back that was out, so the refaults since the last scan
-    /// do not count.
+    /// Scans the groups. Nobody has used what came back since the last scan, so those refaults do not
+    /// count.
     fn discount_refaults(&mut self) {
         let before = self.world.refaults();
         self.scan_groups();

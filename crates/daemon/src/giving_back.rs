@@ -127,11 +127,11 @@ impl GivingBack {
         self.not_before = now + AFTER_SLEEP;
     }
 
-    /// All memory comes back. Returns true if that makes giving back needless.
-    pub fn all_returns(&mut self) -> bool {
+    /// Another process brings all memory back. Returns true if that makes giving back needless.
+    pub fn warmed(&mut self) -> bool {
         let is_needless = self.running.is_none() && !self.taken.is_empty();
         if is_needless {
-            log::info!("what was taken while everybody was away comes back");
+            log::info!("omr warm brings back what was taken while everybody was away");
             self.taken.clear();
             self.absence += 1;
         }

@@ -41,7 +41,7 @@ pub struct Readings {
     next_seldom: Monotonic,
     warm_lock: Notice,
     swap_goes: bool,
-    returns: Option<Return>,
+    returns: Option<Cause>,
 }
 
 impl Readings {
@@ -129,12 +129,12 @@ impl Readings {
         self.swap().map(|swap| swap.on_disk)
     }
 
-    /// Once a second: why all memory comes back that is out, now or since the last tick.
+    /// Once a second: whether memory comes back that nobody uses, or did since the last tick.
     pub fn notice_returns(&mut self, host: &Host) -> Returns {
         self.swap_goes = self.is_swap_going(host);
         let returns = match (self.warm_lock.poll(), self.swap_goes) {
-            (true, _) => Some(Return::Warming),
-            (false, true) => Some(Return::SwapOff),
+            (true, _) => Some(Cause::Warming),
+            (false, true) => Some(Cause::SwapOff),
             (false, false) => None,
         };
         match (returns, std::mem::replace(&mut self.returns, returns)) {
@@ -179,20 +179,20 @@ impl Readings {
     }
 }
 
-/// Whether all memory comes back that is out. Nobody uses it, so that is no cost of a sweep.
+/// Whether memory comes back that nobody uses, which is no cost of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returns {
     /// It does not.
     No,
     /// It does.
-    Now(Return),
+    Now(Cause),
     /// It did since the last tick.
     JustEnded,
 }
 
-/// Why all memory comes back.
+/// Why memory comes back that nobody uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Return {
+pub enum Cause {
     /// `omr warm` runs.
     Warming,
     /// Swap is being switched off.

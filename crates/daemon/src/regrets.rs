@@ -37,7 +37,7 @@ pub struct RegretReader {
 }
 
 impl RegretReader {
-    /// Takes in whether all memory comes back, which is no cost.
+    /// Takes in whether memory comes back that nobody uses, which is no cost.
     pub fn note_returns(&mut self, returns: Returns) {
         self.on_purpose = returns != Returns::No;
         if returns == Returns::JustEnded {

@@ -296,6 +296,21 @@ fn memory_is_not_brought_back_twice_after_hibernation() {
 }
 
 #[test]
+fn what_is_in_other_swap_is_given_back_after_one_device_was_switched_off() {
+    let mut machine = deserted(AUTO_ANY_AGE);
+    machine.sweep_once();
+    machine.set_memory("SwapTotal:", 400_000);
+    machine.pass(3, 0);
+    assert_eq!(machine.reason(), &Reason::SwapOff);
+    machine.daemon.readings.presence = used(0);
+    machine.pass(30, 0);
+    assert!(machine.given_back().is_none(), "it would go through swap that is read at the same time");
+    machine.root.write("proc/swaps", "Filename Type Size Used Priority\n/dev/vda partition 400000 0 -2\n");
+    machine.pass(30, 0);
+    assert!(machine.given_back().is_some());
+}
+
+#[test]
 fn cpu_time_of_the_companion_is_not_somebodys_work() {
     let is_stopped = |slice: &str| {
         let mut machine = Machine::new();
