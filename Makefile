@@ -2,10 +2,10 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults mutants golden vm kernel vm-kernel bench bench-full bench-% soak deb reproducible install uninstall clean
+.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults mutants golden vm vm-arm64 kernel vm-kernel bench bench-full bench-% soak deb reproducible install uninstall clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what building and testing need (root, or sudo is used)
 	@tools/setup
@@ -20,7 +20,7 @@ test: setup ## Run the tests: unit, golden, and in VMs (the patched kernel has m
 	@lab/setup tests
 	tools/test unit vm
 
-test-every: setup ## Run all tests, also the twelve that seldom run, each in VMs on every kernel it is for (two hours)
+test-every: setup ## Run all tests, those that seldom run too, in VMs on 6.12, then on 6.1, then on 7.x (four hours)
 	@lab/setup tests
 	tools/test unit every
 
@@ -63,6 +63,10 @@ golden: setup ## Run the program on trees of files and compare what it does
 vm: setup ## Run the tests on real kernels in VMs
 	@lab/setup tests
 	tools/test vm
+
+vm-arm64: setup ## Run the tests of the kernel's interfaces in VMs on arm64 (Debian 12 only: the compiler comes from there)
+	@lab/setup arm64
+	tools/test arm64
 
 kernel: setup ## Build Linux 6.12 with the patches in patches/ (10 minutes, kept)
 	@lab/setup kernel

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from .architecture import AMD64, Architecture
 from .paths import CACHE
 
 DAY = 86400
@@ -30,15 +31,18 @@ class Apt:
         self.options = ["-oAPT::Sandbox::User=root", *options]
 
     @classmethod
-    def private(cls, suite: str | None = None) -> Self:
+    def private(cls, suite: str | None = None, architecture: Architecture = AMD64) -> Self:
         """An apt with lists of its own, so that the machine's lists stay as they are.
 
         Its source is `suite` on the machine's mirror, or the machine's sources.
         """
-        directory = CACHE / ("apt" if suite is None else f"apt-{suite}")
+        other = () if architecture is AMD64 else (architecture.name,)
+        directory = CACHE / "-".join(("apt", *(suite,) * bool(suite), *other))
         for name in ("lists/partial", "cache/archives/partial"):
             (directory / name).mkdir(parents=True, exist_ok=True)
         options = [f"-oDir::State::lists={directory}/lists", f"-oDir::Cache={directory}/cache"]
+        options += [f"-oAPT::Architecture={name}" for name in other]
+        options += [f"-oAPT::Architectures::={name}" for name in other]
         if suite:
             source = directory / "sources.list"
             keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -95,11 +99,13 @@ class Apt:
         return subprocess.run(command, capture_output=True, text=True).stdout
 
 
-def apts(suite: str | None = None) -> Iterator[Apt]:
-    """The machine's apt, then one with lists of its own. A `suite` is only in the second."""
-    if suite is None:
+def apts(suite: str | None = None, architecture: Architecture = AMD64) -> Iterator[Apt]:
+    """The machine's apt, then one with lists of its own. A `suite` and another architecture are only
+    in the second.
+    """
+    if suite is None and architecture is AMD64:
         yield Apt()
-    yield Apt.private(suite)
+    yield Apt.private(suite, architecture)
 
 
 def mirror() -> str:

@@ -217,9 +217,10 @@ class DebianGuest(Guest):
         archive.file("lab/omr-guest", build("omr-guest").read_bytes(), 0o755)
         for name, file in self.files.items():
             archive.file(f"lab/{name}", file.read_bytes(), 0o755)
-        order = self.kernel.modules.load_order(*MODULES, *("virtio_balloon",) * self.hardware.balloon)
+        modules = self.kernel.modules
+        order = modules.load_order(*modules.present(*MODULES), *("virtio_balloon",) * self.hardware.balloon)
         for name in order:
-            archive.file(f"modules/{name}.ko", self.kernel.modules.read(name))
+            archive.file(f"modules/{name}.ko", modules.read(name))
         archive.file("modules/order", "\n".join(order).encode() + b"\n")
         return archive.bytes()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .agent import AgentSilent
 from .binaries import PROGRAMS
-from .kernels import kernel
+from .kernels import KERNEL, kernel
 from .machine import (
     BOOT_TIMEOUT,
     GuestError,
@@ -27,6 +27,7 @@ from .qemu import COUNTED, KVM, MIB, TCG, Accelerator, Disk, Hardware, Node, Swa
 __all__ = [
     "BOOT_TIMEOUT",
     "COUNTED",
+    "KERNEL",
     "KVM",
     "MIB",
     "TCG",
@@ -117,7 +118,7 @@ class Guest(Machine):
 
     def __init__(
         self,
-        kernel_release: str = "6.12",
+        kernel_release: str = KERNEL,
         mem_mib: int = 512,
         swap: Swap | None = None,
         data_mib: int = 0,

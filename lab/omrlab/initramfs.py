@@ -10,6 +10,7 @@ from .kernels import Kernel
 from .paths import GUEST
 
 MODULES = (
+    "8250_pci",
     "virtio_pci",
     "virtio_blk",
     "virtio_balloon",
@@ -80,10 +81,10 @@ def initramfs(kernel: Kernel, programs: tuple[str, ...] = PROGRAMS, debian: tupl
     ):
         archive.directory(path)
     archive.file("init", INIT.encode(), 0o755)
-    archive.file("bin/busybox", busybox().read_bytes(), 0o755)
+    archive.file("bin/busybox", busybox(kernel.architecture).read_bytes(), 0o755)
     archive.symlink("bin/sh", "busybox")
     for program in programs:
-        archive.file(f"bin/{program}", build(program).read_bytes(), 0o755)
+        archive.file(f"bin/{program}", build(program, kernel.architecture).read_bytes(), 0o755)
     files = {path: file for package in debian for path, file in packages.programs(package).items()}
     for directory in sorted({str(parent) for path in files for parent in PurePath(path).parents} - {".", "bin"}):
         archive.directory(directory)
@@ -93,7 +94,7 @@ def initramfs(kernel: Kernel, programs: tuple[str, ...] = PROGRAMS, debian: tupl
         archive.file(f"bin/{selftest.name}", selftest.read_bytes(), 0o755)
 
     modules = kernel.modules
-    present = [name for name in MODULES if name in modules.files or name in modules.builtin]
+    present = modules.present(*MODULES)
     archive.directory("modules")
     for name in modules.load_order(*present):
         archive.file(f"modules/{name}.ko", modules.read(name))

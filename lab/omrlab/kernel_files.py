@@ -10,6 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from .architecture import Architecture, architecture
+
 
 class KernelMissing(Exception):
     """The lab cannot get a kernel of that release."""
@@ -20,11 +22,15 @@ class Kernel:
     """An unpacked kernel package."""
 
     release: str
-    """The release that was asked for: `6.12`."""
+    """The release that was asked for: `6.12`, `6.12-arm64`."""
     package: str
     version: str
     """The package's version: `6.12.117-1~deb12u1`."""
     root: Path
+
+    @property
+    def architecture(self) -> Architecture:
+        return architecture(self.release)
 
     @property
     def image(self) -> Path:
@@ -58,6 +64,10 @@ class Modules:
         self.files = {module_name(path.name): path for path in root.rglob("*.ko*")}
         builtin = (root / "modules.builtin").read_text().splitlines()
         self.builtin = {module_name(Path(line).name) for line in builtin}
+
+    def present(self, *names: str) -> list[str]:
+        """Those of these modules that the kernel has, built in or not. 7.x has no crc32c_generic."""
+        return [name for name in names if name in self.files or name in self.builtin]
 
     def load_order(self, *wanted: str) -> list[str]:
         """The wanted modules and their dependencies, each module after its dependencies.

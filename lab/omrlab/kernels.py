@@ -4,15 +4,20 @@ Where apt knows no kernel of a release, the one that was unpacked last is used.
 """
 
 import functools
+import os
 import re
 from pathlib import Path
 
 from . import patched
+from .architecture import architecture
 from .apt import Apt, PackageMissing, apts
 from .kernel_files import Kernel, KernelMissing
 from .paths import CACHE, alone
 
-__all__ = ["Kernel", "KernelMissing", "kernel"]
+__all__ = ["KERNEL", "Kernel", "KernelMissing", "kernel", "series"]
+
+KERNEL = os.environ.get("OMR_LAB_KERNEL", "6.12")
+"""The kernel of guests for which nothing else is said."""
 
 SUITES = {"5.10": "bullseye", "7": "trixie-backports"}
 """The suite of a release that is not in the suites of the machine's own apt."""
@@ -20,9 +25,10 @@ SUITES = {"5.10": "bullseye", "7": "trixie-backports"}
 
 @functools.cache
 def kernel(release: str) -> Kernel:
-    """The newest generic amd64 kernel of a release.
+    """The newest generic kernel of a release.
 
-    A release is `6.12`, or a series such as `7`, or a patched kernel such as `6.12-omr`.
+    A release is `6.12`, or a series such as `7`, or one of these for arm64 such as `6.12-arm64`, or
+    a patched kernel such as `6.12-omr`.
     """
     if "-omr" in release:
         return patched.built(release)
@@ -30,10 +36,15 @@ def kernel(release: str) -> Kernel:
         return find_or_fetch(release)
 
 
+def series(release: str) -> str:
+    """The release without its architecture."""
+    return release.removesuffix(f"-{architecture(release).name}")
+
+
 def find_or_fetch(release: str) -> Kernel:
     store = CACHE / "kernels"
     try:
-        for apt in apts(SUITES.get(release)):
+        for apt in apts(SUITES.get(series(release)), architecture(release)):
             if found := newest(apt, release):
                 package, version = found
                 root = store / f"{package}_{version}"
@@ -52,7 +63,7 @@ def newest(apt: Apt, release: str) -> tuple[str, str] | None:
     signature only. A guest does not check signatures.
     """
     kind = "binary(-unsigned)?" if release.startswith("7") else "image"
-    pattern = rf"linux-{kind}-{re.escape(release)}\.[0-9.]+(-\d+|\+deb\d+(\+\d+)?)-amd64"
+    pattern = rf"linux-{kind}-{re.escape(series(release))}\.[0-9.]+(-\d+|\+deb\d+(\+\d+)?)-{architecture(release).name}"
     return apt.newest(*apt.names("linux-", pattern))
 
 
@@ -68,7 +79,8 @@ def parts(package: str) -> list[str]:
 
 
 def newest_unpacked(store: Path, release: str) -> Kernel:
-    roots = sorted(store.glob(f"linux-*-{release}.*_*"), key=lambda root: root.stat().st_mtime)
+    pattern = f"linux-*-{series(release)}.*-{architecture(release).name}_*"
+    roots = sorted(store.glob(pattern), key=lambda root: root.stat().st_mtime)
     if not roots:
         raise KernelMissing(f"apt knows no kernel {release} and none is unpacked in {store}")
     package, version = roots[-1].name.split("_", 1)

@@ -18,9 +18,10 @@ from typing import Any, Self
 
 from . import images
 from .agent import Agent, AgentSilent
+from .architecture import AMD64
 from .binaries import PROGRAMS
 from .initramfs import initramfs
-from .kernels import Kernel, kernel
+from .kernels import KERNEL, Kernel, kernel
 from .paths import CACHE, alone
 from .qemu import KVM, TCG, Accelerator, Disk, Hardware, SwapFile
 from .qmp import Qmp, QmpError
@@ -81,7 +82,7 @@ def accelerator() -> Accelerator:
     with alone("accelerator"):
         if not answer.exists():
             try:
-                hardware = Hardware(kernel("6.12"))
+                hardware = Hardware(kernel(KERNEL))
                 with Machine(hardware, ("omr-guest",), accelerator=KVM, boot_timeout=20, fresh=True):
                     name = KVM.name
             except GuestError:
@@ -135,7 +136,7 @@ class Machine:
 
     def __enter__(self) -> Self:
         if self.accelerator is None:
-            self.accelerator = accelerator()
+            self.accelerator = accelerator() if self.kernel.architecture is AMD64 else TCG
         self.directory = Path(tempfile.mkdtemp(prefix="omr-lab-"))
         try:
             if self.snapshots is None or self.fresh:

@@ -9,6 +9,7 @@ import sysconfig
 from pathlib import Path
 
 from .apt import PackageMissing, apts
+from .architecture import AMD64, Architecture
 from .paths import CACHE, alone
 
 DAMO = "damo"
@@ -81,12 +82,12 @@ def damo() -> Path:
         return root
 
 
-def unpacked(package: str) -> Path:
+def unpacked(package: str, architecture: Architecture = AMD64) -> Path:
     """The directory of the newest version that apt knows, fetched once."""
     with alone("packages"):
-        for apt in apts():
+        for apt in apts(architecture=architecture):
             if found := apt.newest(package):
-                root = CACHE / "packages" / f"{package}_{found[1]}"
+                root = CACHE / "packages" / f"{package}_{found[1]}_{architecture.name}"
                 if not root.exists():
                     apt.unpack([package], found[1], root)
                 return root

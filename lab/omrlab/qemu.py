@@ -62,17 +62,15 @@ class Accelerator:
     options: tuple[str, ...]
 
 
-# TCG's cmpxchg16b with several threads has caused oopses in 6.12's slab allocator. Without that
-# instruction the kernel takes another path.
-TCG = Accelerator("tcg", ("-accel", "tcg,thread=multi", "-cpu", "max,-cx16"))
+TCG = Accelerator("tcg", ("-accel", "tcg,thread=multi"))
 # The guest's clock counts instructions, 1 ns each, and jumps over idle time. So no other process
 # of the host makes the guest late, and six idle hours take a minute. All CPUs share one thread of
 # the host. A disk of limited speed goes by the host's clock, so swap is zram.
 COUNTED = Accelerator(
     "tcg-icount",
-    ("-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-icount", "shift=0,sleep=off", "-rtc", "clock=vm"),
+    ("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-rtc", "clock=vm"),
 )
-KVM = Accelerator("kvm", ("-accel", "kvm", "-cpu", "host"))
+KVM = Accelerator("kvm", ("-accel", "kvm"))
 
 
 @dataclass
@@ -106,13 +104,15 @@ class Hardware:
 
         The hardware is the same for each boot, because a resume needs the same machine.
         """
+        architecture = self.kernel.architecture
         command = [
-            *("qemu-system-x86_64", *accelerator.options, "-nodefaults", "-no-user-config", "-no-reboot"),
+            *(*architecture.qemu, *accelerator.options, "-cpu", "host" if accelerator is KVM else architecture.cpu),
+            *("-nodefaults", "-no-user-config", "-no-reboot"),
             *("-display", "none", "-m", f"{self.mem_mib}M", "-smp", str(self.smp)),
             *("-kernel", str(self.kernel.image), "-initrd", str(directory / "initramfs")),
             *("-chardev", f"file,id=console,path={directory}/console-{number}", "-serial", "chardev:console"),
             *("-chardev", f"socket,id=agent,path={directory}/agent-{number},server=on,wait=off"),
-            *("-serial", "chardev:agent"),
+            *architecture.ports,
             *("-qmp", f"unix:{directory}/qmp-{number},server=on,wait=off"),
             *numa(self.nodes),
         ]
@@ -138,7 +138,9 @@ class Hardware:
         """The kernel's command line. lab/guest/init reads the words that begin with `omr.`."""
         # Printing costs time on an emulated port, so a boot is quiet. init switches on the messages
         # from which the lab reads figures of hibernation.
-        words = ["console=ttyS0", "quiet", "panic=1", "oops=panic", self.append]
+        architecture = self.kernel.architecture
+        words = [f"console={architecture.console}", f"omr.agent={architecture.agent}"]
+        words += ["quiet", "panic=1", "oops=panic", self.append]
         device = {name: f"vd{letter}" for name, letter in zip(self.disks(), "abc")}
         if self.balloon:
             words.append("omr.balloon=yes")

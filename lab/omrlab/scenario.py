@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
+from .kernels import KERNEL
 from .report import write_report
 from .results import Metric, MetricJson, Runs, identity, progress
 
@@ -112,7 +113,7 @@ class Benchmark(Scenario):
     title: ClassVar[str]
     """The title of the report."""
 
-    kernel: str = option("6.12", "kernel release", setting=False)
+    kernel: str = option(KERNEL, "kernel release", setting=False)
     pairs: int = option(5, "how often each arm runs", setting=False)
     fresh: bool = option(False, "do not use the runs made before", setting=False)
     out: Path | None = option(None, "where the results go (default: lab/out/SCENARIO)", "DIR", setting=False, type=Path)

@@ -24,7 +24,7 @@ from omrlab.adversary import (
     trace_writes,
 )
 from omrlab.daemon import Daemon
-from omrlab.guest import COUNTED, Disk, Guest, Process, Zram
+from omrlab.guest import COUNTED, KERNEL, Disk, Guest, Process, Zram
 
 GROUPS = 1500
 """Groups of the adversary: more than the daemon visits. 50,000 need minutes of emulation: see
@@ -51,7 +51,7 @@ def swap_of_other(guest: Guest, group: str) -> int:
 
 @pytest.mark.long
 def test_a_user_who_makes_all_that_can_be_made_is_in_nobodys_way() -> None:
-    with Guest("6.12", 768, Zram(768), data_mib=1024, accelerator=COUNTED, boot_timeout=400, fresh=True) as guest:
+    with Guest(KERNEL, 768, Zram(768), data_mib=1024, accelerator=COUNTED, boot_timeout=400, fresh=True) as guest:
         add_users(guest)
         guest.write("/proc/sys/fs/inotify/max_user_watches", str(WATCHES))
         trace_writes(guest)
@@ -116,7 +116,7 @@ def test_a_user_who_makes_all_that_can_be_made_is_in_nobodys_way() -> None:
 @pytest.mark.long
 @pytest.mark.seldom
 def test_a_machine_with_such_a_user_hibernates() -> None:
-    with Guest("6.12", 512, Disk(1024, mb_s=60)) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=60)) as guest:
         add_users(guest)
         adversary = Adversary(guest)
         proof = [adversary.attack(*words) for words in (("deep", adversary.group), ("reserve",), ("names",))]

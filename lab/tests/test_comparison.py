@@ -9,6 +9,7 @@ import pytest
 
 from omrlab import results, scenario, scenarios
 from omrlab.__main__ import find_scenarios
+from omrlab.kernels import KERNEL
 from omrlab.results import Metric
 from omrlab.scenario import Comparison, Results, arms_option, option
 
@@ -58,7 +59,7 @@ def test_arms_take_turns_and_the_figures_go_into_files(tmp_path: Path) -> None:
     assert written["metrics"] == figures and written["guest"] == {"size": 3} and written["pairs"] == 2
     assert json.loads((tmp_path / "out" / "raw" / "pair-02-on.json").read_text())["value"] == 2
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "lab/run example --kernel 6.12 --pairs 2 --arms off,on --size 3" in report
+    assert f"lab/run example --kernel {KERNEL} --pairs 2 --arms off,on --size 3" in report
 
 
 def runs_made(out: Path, **options: int) -> list[str]:

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from omrlab.daemon import CLASSES, Daemon
-from omrlab.guest import COUNTED, MIB, Disk, Guest, Zram
+from omrlab.guest import COUNTED, KERNEL, MIB, Disk, Guest, Zram
 
 LONG_ENOUGH = 15
 """Seconds within which the daemon certainly sweeps, if nothing prevents a sweep."""
@@ -197,7 +197,7 @@ def test_with_older_than_a_group_of_unknown_age_is_not_swept_and_omr_reports_why
 
 
 def test_with_older_than_a_group_whose_use_the_kernel_does_not_see_loses_nothing(load) -> None:
-    with Guest("6.12", 512, Zram(512), debian=("util-linux",)) as guest:
+    with Guest(KERNEL, 512, Zram(512), debian=("util-linux",)) as guest:
         guest.write(SWITCH, "y")
         # All memory is used every second, and MGLRU calls it unused.
         background = load(guest, "bg", f"{HOT // MIB}M", "--hot", "100", "--advise", "random")
@@ -234,7 +234,7 @@ def high(guest: Guest) -> str:
 def test_the_seed_profile_waits_for_every_cpu_and_reclaims_from_one_group(load) -> None:
     """The original daemon needed a patched kernel for this; here the kernel is Debian's."""
     # By its own clock: on a busy host a CPU of another guest looks as if it were not idle.
-    with Guest("6.12", 512, Zram(512), accelerator=COUNTED, boot_timeout=400) as guest:
+    with Guest(KERNEL, 512, Zram(512), accelerator=COUNTED, boot_timeout=400) as guest:
         background, other = load(guest, "bg", "128M"), load(guest, "other", "64M")
         assert guest.run(["omr", "daemon", "--profile", "seed", "nobody"], check=False).code == 1
         assert guest.run(["omr", "daemon", "bg"], check=False).code == 2

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from omrlab.daemon import CLASSES, Daemon
-from omrlab.guest import COUNTED, MIB, Disk, Guest, Zram
+from omrlab.guest import COUNTED, KERNEL, MIB, Disk, Guest, Zram
 
 SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 STATE = "/var/lib/omr"
@@ -36,7 +36,7 @@ def explain(guest: Guest) -> str:
 
 
 def test_swap_that_is_removed_ends_a_sweep_and_its_writes_count(load) -> None:
-    with Guest("6.12", 512, Disk(512), accelerator=COUNTED, boot_timeout=400) as guest:
+    with Guest(KERNEL, 512, Disk(512), accelerator=COUNTED, boot_timeout=400) as guest:
         background = load(guest, "bg", "160M")
         with Daemon(guest, idle="2s", config=CLASSES) as daemon:
             device = guest.read("/proc/swaps").splitlines()[1].split()[0]
@@ -62,7 +62,7 @@ def test_swap_that_is_removed_ends_a_sweep_and_its_writes_count(load) -> None:
 
 @pytest.mark.long
 def test_mglru_that_is_switched_off_and_on_again_takes_thresholds_away_and_brings_them_back(load) -> None:
-    with Guest("6.12", 768, Zram(512)) as guest:
+    with Guest(KERNEL, 768, Zram(512)) as guest:
         guest.write(SWITCH, "y")
         background = load(guest, "bg", "400M")
         with Daemon(guest, idle="2s", top='goal = "auto"', config=LEARNING) as daemon:
@@ -87,7 +87,7 @@ def test_mglru_that_is_switched_off_and_on_again_takes_thresholds_away_and_bring
 
 @pytest.mark.long
 def test_a_full_disk_keeps_the_old_thresholds_and_the_daemon_goes_on(load) -> None:
-    with Guest("6.12", 768, Zram(512)) as guest:
+    with Guest(KERNEL, 768, Zram(512)) as guest:
         guest.write(SWITCH, "y")
         load(guest, "bg", "300M")
         guest.shell(f"mkdir -p {STATE} && mount -t tmpfs -o size=256k none {STATE}")

@@ -4,7 +4,7 @@ the focus loses no memory.
 
 from test_process import LONG_ENOUGH, Application, Hinting
 
-from omrlab.guest import Guest, Zram
+from omrlab.guest import KERNEL, Guest, Zram
 
 RULES = """
 [[process]]
@@ -31,7 +31,7 @@ def is_foreground(guest: Guest, application: Application, why: str) -> bool:
 
 
 def test_the_application_with_the_focus_keeps_its_memory() -> None:
-    with Guest("6.12", 512, Zram(512)) as guest:
+    with Guest(KERNEL, 512, Zram(512)) as guest:
         used, left = Application(guest, "apps/used", "48M"), Application(guest, "apps/left", "48M")
         # The applications of a session belong to its user, as under systemd.
         guest.shell("chown 1000 /sys/fs/cgroup/apps/*")

@@ -10,7 +10,7 @@ from test_warm import Touched
 
 from omrlab.daemon import CLASSES, LEDGER, QUICK, Daemon
 from omrlab.debian import DebianGuest
-from omrlab.guest import MIB, Disk, Guest
+from omrlab.guest import KERNEL, MIB, Disk, Guest
 
 SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 
@@ -59,7 +59,7 @@ class Person:
 @pytest.mark.long
 @pytest.mark.seldom
 def test_memory_that_left_while_everybody_was_away_is_back_before_it_is_used(load) -> None:
-    with Guest("6.12", 768, Disk(1024, mb_s=40)) as guest:
+    with Guest(KERNEL, 768, Disk(1024, mb_s=40)) as guest:
         guest.write(SWITCH, "y")
         left = Touched(guest, "bg", "320M")
         filled = guest.monotonic_ns()

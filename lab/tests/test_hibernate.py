@@ -11,7 +11,7 @@ from sleeping import PREPARE, WARM, boot_id, configure, ends, fill, guest_with, 
 
 from omrlab.binaries import build
 from omrlab.debian import DebianGuest
-from omrlab.guest import MIB, Guest, SwapFile
+from omrlab.guest import KERNEL, MIB, Guest, SwapFile
 
 IMAGE_SIZE = "/sys/power/image_size"
 NOTE = "/var/lib/omr-root/image_size.json"
@@ -64,7 +64,7 @@ def test_with_image_size_0_the_kernel_does_not_search_for_more_to_reclaim(instal
 
 
 def test_image_size_is_restored_after_omr_was_killed() -> None:
-    with Guest("6.12", 512, SwapFile(768, 40)) as guest:
+    with Guest(KERNEL, 512, SwapFile(768, 40)) as guest:
         default = guest.read(IMAGE_SIZE)
         assert "stays" in guest.run(["omr", "prepare", "snapshot"]).stdout and guest.read(IMAGE_SIZE) == default
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import MIB, Guest, Node, Zram
+from omrlab.guest import KERNEL, MIB, Guest, Node, Zram
 
 UNSUPPORTED = 3
 """omr's exit code for a feature that the kernel lacks."""
@@ -17,7 +17,7 @@ COLD, HOT = 96 * MIB, 64 * MIB
 
 
 def boot() -> Guest:
-    return Guest("6.12", 512, swap=Zram(256))
+    return Guest(KERNEL, 512, swap=Zram(256))
 
 
 def fill(guest: Guest, group: str, *options: str):
@@ -109,7 +109,7 @@ def test_the_history_has_used_and_unused_memory() -> None:
 
 @pytest.mark.long
 def test_the_history_has_each_node_where_there_are_several() -> None:
-    with Guest("6.12", 640, Zram(512), nodes=(Node(320, "0"), Node(320, "1"))) as guest:
+    with Guest(KERNEL, 640, Zram(512), nodes=(Node(320, "0"), Node(320, "1"))) as guest:
         guest.write(SWITCH, "y")
         guest.write(f"{guest.group('two')}/cgroup.subtree_control", "+memory +cpuset")
         # 64 MiB on the first node, all unused; 96 MiB on the second node, half of it unused.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from omrlab.debian import DebianGuest
-from omrlab.guest import MIB, Disk, Guest, Process, SwapFile
+from omrlab.guest import KERNEL, MIB, Disk, Guest, Process, SwapFile
 from omrlab.mount import DIR, FILE, mount, prepare
 
 
@@ -60,7 +60,7 @@ def test_the_mount_allows_no_change_but_writes_to_its_files(release) -> None:
 
 
 def test_the_mount_ends_in_every_case_and_can_be_made_again(load) -> None:
-    with mounted("6.12", mb_s=20) as (guest, omr):
+    with mounted(KERNEL, mb_s=20) as (guest, omr):
         load(guest, "bg", "192M")
         # A second mount is refused.
         ended = guest.run(["omr", "mount", "--foreground", DIR], check=False)

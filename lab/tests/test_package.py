@@ -14,7 +14,8 @@ import pytest
 from conftest import DPKG_TIMEOUT, NEWER, booted, install, with_packages
 
 from omrlab.agent import AgentError
-from omrlab.binaries import TARGET, cargo
+from omrlab.architecture import AMD64
+from omrlab.binaries import cargo
 from omrlab.debian import LAB, DebianGuest
 from omrlab.guest import MIB
 from omrlab.paths import REPOSITORY
@@ -510,7 +511,7 @@ def crates(program: str) -> set[tuple[str, str]]:
     found = set()
     for line in cargo(program, "--message-format", "json").splitlines():
         message = json.loads(line)
-        if message["reason"] == "compiler-artifact" and f"/{TARGET}/" in message["filenames"][0]:
+        if message["reason"] == "compiler-artifact" and f"/{AMD64.target}/" in message["filenames"][0]:
             # "...#serde@1.0.229", or ".../crates/omr#0.1.0" if the directory has the name.
             directory, _, package = message["package_id"].partition("#")
             name, _, version = package.rpartition("@")

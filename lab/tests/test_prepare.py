@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import MIB, Disk, Guest, Zram
+from omrlab.guest import KERNEL, MIB, Disk, Guest, Zram
 
 PARTIAL, UNSUPPORTED = 4, 3
 
@@ -57,7 +57,7 @@ def test_without_a_preparation_the_image_is_as_large_as_the_kernel_allows(releas
 
 
 def test_the_smallest_image_is_little_larger_than_that_of_an_empty_guest(load) -> None:
-    with Guest("6.12", 512, Disk(1024, mb_s=40)) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=40)) as guest:
         unloaded = forecast(guest)["image"]
         load(guest, "bg", "75%")
         done = guest.run(["omr", "prepare", "hibernate", "--target", "min", "--json"], timeout=240).json()
@@ -98,7 +98,7 @@ def test_zram_alone_is_refused(release, load) -> None:
 def test_a_killed_preparation_leaves_nothing_behind(load) -> None:
     """Kills omr at ten random moments. Some of them are before the first write."""
     chance = random.Random(8)
-    with Guest("6.12", 512, Disk(1024, mb_s=20)) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=20)) as guest:
         background = load(guest, "bg", "75%")
         stopped_at = []
         for _ in range(10):
@@ -125,7 +125,7 @@ def test_swap_that_just_has_room_is_enough(load) -> None:
     """There is hardly more swap than memory in use. The memory swapped out and the image, which
     cannot be compressed, just fit.
     """
-    with Guest("6.12", 512, Disk(500, mb_s=40)) as guest:
+    with Guest(KERNEL, 512, Disk(500, mb_s=40)) as guest:
         background = load(guest, "bg", "75%")
         done = guest.run(["omr", "prepare", "hibernate", "--json"], timeout=240).json()
         assert done["freed"] > 64 * MIB
@@ -135,7 +135,7 @@ def test_swap_that_just_has_room_is_enough(load) -> None:
 
 
 def test_full_swap_is_refused_and_no_memory_is_lost(load) -> None:
-    with Guest("6.12", 512, Disk(96, mb_s=60)) as guest:
+    with Guest(KERNEL, 512, Disk(96, mb_s=60)) as guest:
         background = load(guest, "bg", "75%")
         guest.run(["omr-guest", "by-hand", "bg", "90M"], timeout=120, check=False)
         swapped = background.swapped()
@@ -155,7 +155,7 @@ def test_omr_works_after_the_swap_disk_with_the_image_is_gone(load) -> None:
     """The machine hibernates and then starts without the swap disk. That is a fresh boot, and omr
     reports the missing swap.
     """
-    with Guest("6.12", 512, Disk(768, mb_s=40)) as guest:
+    with Guest(KERNEL, 512, Disk(768, mb_s=40)) as guest:
         load(guest, "bg", "40%")
         boot = guest.read("/proc/sys/kernel/random/boot_id")
         guest.agent.submit("run", argv=["omr-guest", "hibernate"])
@@ -174,7 +174,7 @@ def test_omr_works_after_the_swap_disk_with_the_image_is_gone(load) -> None:
 def test_the_daemon_reclaims_until_the_image_is_small_enough_and_no_more(goal, load) -> None:
     """With the goal "free", which is the control, the daemon reclaims all it can."""
     target = 250 * MIB
-    with Guest("6.12", 512, Disk(1024, mb_s=40)) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=40)) as guest:
         background = load(guest, "bg", "75%")
         with Daemon(
             guest, idle="2s", top=f'goal = "{goal}"', config=f'[hibernate]\nimage = "{target // MIB}MiB"\n'

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 from omrlab.daemon import CLASSES, CONFIG
-from omrlab.guest import MIB, Disk, Guest
+from omrlab.guest import KERNEL, MIB, Disk, Guest
 
 PARTIAL, USAGE = 4, 2
 
@@ -46,7 +46,7 @@ def test_without_a_preparation_the_burst_stalls(release, load) -> None:
 
 
 def test_a_deadline_ends_a_preparation_partly(load) -> None:
-    with Guest("6.12", 512, Disk(1024, mb_s=10)) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=10)) as guest:
         load(guest, "bg", "80%")
         ended = guest.run(["omr", "prepare", "burst", "300M", "--deadline", "3s", "--json"], check=False)
         done = ended.json()
@@ -55,7 +55,7 @@ def test_a_deadline_ends_a_preparation_partly(load) -> None:
 
 
 def test_a_burst_larger_than_the_machine_is_refused(load) -> None:
-    with Guest("6.12", 384, Disk(512, mb_s=40)) as guest:
+    with Guest(KERNEL, 384, Disk(512, mb_s=40)) as guest:
         background = load(guest, "bg", "32M")
         ended = guest.run(["omr", "prepare", "burst", "4G"], check=False)
         assert (ended.code, background.swapped()) == (USAGE, 0), ended.stderr

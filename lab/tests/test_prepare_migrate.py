@@ -5,7 +5,7 @@ unchanged.
 import signal
 
 from omrlab.daemon import CLASSES, CONFIG
-from omrlab.guest import MIB, Disk, Guest
+from omrlab.guest import KERNEL, MIB, Disk, Guest
 
 PARTIAL, UNSUPPORTED = 4, 3
 
@@ -43,7 +43,7 @@ def test_without_a_preparation_all_memory_is_sent(release, load) -> None:
 
 def test_without_reports_to_the_host_reclaimed_memory_is_sent(load) -> None:
     """The control of the reports, and the reason why omr refuses a machine without them."""
-    with Guest("6.12", 384, Disk(512, mb_s=60)) as guest:
+    with Guest(KERNEL, 384, Disk(512, mb_s=60)) as guest:
         background = load(guest, "bg", "192M")
         ended = guest.run(["omr", "prepare", "migrate"], check=False)
         assert (ended.code, background.swapped()) == (UNSUPPORTED, 0)
@@ -54,7 +54,7 @@ def test_without_reports_to_the_host_reclaimed_memory_is_sent(load) -> None:
 
 
 def test_a_deadline_ends_a_preparation_partly_and_freed_memory_is_reported(load) -> None:
-    with Guest("6.12", 512, Disk(1024, mb_s=15), balloon=True) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=15), balloon=True) as guest:
         load(guest, "bg", "70%")
         ended = guest.run(["omr", "prepare", "migrate", "--deadline", "12s", "--json"], check=False)
         done = ended.json()
@@ -64,7 +64,7 @@ def test_a_deadline_ends_a_preparation_partly_and_freed_memory_is_reported(load)
 
 
 def test_a_signal_ends_a_preparation(load) -> None:
-    with Guest("6.12", 512, Disk(1024, mb_s=15), balloon=True) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=15), balloon=True) as guest:
         background = load(guest, "bg", "70%")
         omr = guest.spawn(["omr", "prepare", "migrate", "--json"])
         guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "swapped memory")

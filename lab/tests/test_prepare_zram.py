@@ -9,7 +9,7 @@ import time
 from sleeping import fill, verify
 
 from omrlab.daemon import CLASSES, CONFIG
-from omrlab.guest import MIB, Disk, Guest, Process
+from omrlab.guest import KERNEL, MIB, Disk, Guest, Process
 
 FAILED, PARTIAL = 1, 4
 IMAGE_SIZE = "/sys/power/image_size"
@@ -23,7 +23,7 @@ PREPARE = ["omr", "prepare", "hibernate", "--target", "min", "--json"]
 
 
 def guest_with(mb_s: float = 60) -> Guest:
-    return Guest("6.12", 512, Disk(1024, mb_s=mb_s), append="omr.zram=320M")
+    return Guest(KERNEL, 512, Disk(1024, mb_s=mb_s), append="omr.zram=320M")
 
 
 def zram_first(guest: Guest) -> None:

@@ -22,8 +22,8 @@ watched for a minute.
 
 
 @pytest.mark.long
-def test_without_ages_a_probe_takes_a_little_and_stops_when_it_comes_back(load) -> None:
-    with Guest("6.1", 768, Zram(512)) as guest:
+def test_without_ages_a_probe_takes_a_little_and_stops_when_it_comes_back(release, load) -> None:
+    with Guest(release, 768, Zram(512)) as guest:
         guest.write(SWITCH, "n")
         # More than half of the memory is in use.
         background = load(guest, "bg", "400M")
@@ -43,10 +43,10 @@ def test_without_ages_a_probe_takes_a_little_and_stops_when_it_comes_back(load) 
             assert len(daemon.sweeps("bg")) <= 3
 
 
-def test_a_rule_with_a_time_is_not_probed(load) -> None:
+def test_a_rule_with_a_time_is_not_probed(release, load) -> None:
     """The control of the test above."""
     rule = PROBING + '[[group]]\nmatch = "bg"\nolder_than = "10m"\n'
-    with Guest("6.1", 768, Zram(512)) as guest:
+    with Guest(release, 768, Zram(512)) as guest:
         guest.write(SWITCH, "n")
         background = load(guest, "bg", "400M")
         with Daemon(guest, idle="2s", top='goal = "auto"', config=rule) as daemon:

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import MIB, Disk, Guest, GuestError, Process, Zram
+from omrlab.guest import KERNEL, MIB, Disk, Guest, GuestError, Process, Zram
 
 QUICK = """
 [hints]
@@ -117,7 +117,7 @@ def test_a_background_process_is_paged_out_and_a_foreground_process_is_not(relea
 
 
 def test_a_rule_matches_programs_and_a_later_rule_excludes_some() -> None:
-    with Guest("6.12", 512, Zram(512)) as guest:
+    with Guest(KERNEL, 512, Zram(512)) as guest:
         guest.shell("mkdir -p /opt/app; cp $(which omr-guest) /opt/app/player")
         rules = """
 [[process]]
@@ -161,7 +161,7 @@ budget = "10%"
 exe = "/**/omr-guest"
 class = "background"
 """
-    with Guest("6.12", 640, Zram(256)) as guest:
+    with Guest(KERNEL, 640, Zram(256)) as guest:
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
         half, cold, hot = (
             Application(guest, group, amount, options=options)
@@ -203,7 +203,7 @@ class = "background"
 
 @pytest.mark.parametrize("swap", [Zram(512), Disk(512, mb_s=40)], ids=["zram", "disk"])
 def test_while_a_process_waits_for_memory_hints_go_to_zram_and_not_to_a_disk(swap) -> None:
-    with Guest("6.12", 512, swap) as guest:
+    with Guest(KERNEL, 512, swap) as guest:
         away = Application(guest, "away", "128M")
         group = guest.group("waits")
         guest.write(f"{group}/memory.high", str(16 * MIB))
@@ -243,7 +243,7 @@ def test_while_a_process_waits_for_memory_hints_go_to_zram_and_not_to_a_disk(swa
 
 
 def test_a_process_that_becomes_foreground_loses_no_more_memory() -> None:
-    with Guest("6.12", 512, Disk(512, mb_s=6)) as guest:
+    with Guest(KERNEL, 512, Disk(512, mb_s=6)) as guest:
         away = Application(guest, "away", "96M")
         with Hinting(guest) as daemon:
             away.say("background")
@@ -263,7 +263,7 @@ def test_a_process_that_becomes_foreground_loses_no_more_memory() -> None:
 
 
 def test_with_prefetch_paged_out_memory_is_read_back_when_its_process_returns() -> None:
-    with Guest("6.12", 512, Disk(512, mb_s=40)) as guest:
+    with Guest(KERNEL, 512, Disk(512, mb_s=40)) as guest:
         away = Application(guest, "away")
         for number, prefetch in enumerate(("off", "on"), 1):
             with Hinting(guest, quick=f'{QUICK}prefetch = "{prefetch}"\n') as daemon:
@@ -289,7 +289,7 @@ def test_with_prefetch_paged_out_memory_is_read_back_when_its_process_returns() 
 
 
 def test_prefetch_ends_when_the_process_leaves_the_foreground() -> None:
-    with Guest("6.12", 512, Disk(512)) as guest:
+    with Guest(KERNEL, 512, Disk(512)) as guest:
         away = Application(guest, "away", "128M")
         with Hinting(guest, quick=f'{QUICK}prefetch = "on"\n') as daemon:
             away.say("background")
@@ -305,7 +305,7 @@ def test_prefetch_ends_when_the_process_leaves_the_foreground() -> None:
 
 
 def test_a_statement_outlives_the_daemon_and_not_the_process() -> None:
-    with Guest("6.12", 512, Zram(512)) as guest:
+    with Guest(KERNEL, 512, Zram(512)) as guest:
         application = Application(guest, "a", "32M")
         slow = '[hints]\ncold_after = "2s"\npageout_after = "1h"\n'
         with Hinting(guest, quick=slow) as daemon:

@@ -1,6 +1,6 @@
 """Memory tiers in a guest: a node without CPUs that the firmware describes as slower."""
 
-from omrlab.guest import MIB, Guest, Node, Zram
+from omrlab.guest import KERNEL, MIB, Guest, Node, Zram
 
 DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
 
@@ -8,7 +8,7 @@ NODES = (Node(448, "0-1"), Node(256, slow=True))
 
 
 def boot() -> Guest:
-    return Guest("6.12", 704, Zram(512), nodes=NODES)
+    return Guest(KERNEL, 704, Zram(512), nodes=NODES)
 
 
 def on_node(guest: Guest, group: str, node: int) -> int:

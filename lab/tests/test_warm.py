@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from omrlab.daemon import CLASSES, CONFIG, Daemon
-from omrlab.guest import MIB, Disk, Guest
+from omrlab.guest import KERNEL, MIB, Disk, Guest
 
 PARTIAL = 4
 """omr's exit code for less than asked."""
@@ -181,9 +181,8 @@ def test_a_process_that_ends_meanwhile_is_an_outcome(release) -> None:
         assert ended.json()["swap"] < foreground.bytes
 
 
-@pytest.mark.parametrize("kernel_release", ["6.12"])
-def test_after_hibernation_the_same_processes_have_their_memory_back(kernel_release) -> None:
-    with Guest(kernel_release, 512, DISK) as guest:
+def test_after_hibernation_the_same_processes_have_their_memory_back() -> None:
+    with Guest(KERNEL, 512, DISK) as guest:
         guest.write(CONFIG, CLASSES, create=True)
         foreground = Touched(guest, "fg", "96M")
         guest.run(["omr", "warm", "--record"], timeout=60)

@@ -12,7 +12,7 @@ from email.utils import formatdate
 from omrlab.binaries import busybox
 from omrlab.daemon import CLASSES, CONFIG, Daemon
 from omrlab.debian import DebianGuest
-from omrlab.guest import MIB, Disk, Guest, Zram
+from omrlab.guest import KERNEL, MIB, Disk, Guest, Zram
 
 LONG_ENOUGH = 15
 """Seconds within which a notice certainly has an effect: omr watch asks for events each second."""
@@ -83,7 +83,7 @@ def test_after_a_notice_a_busy_guest_shrinks_the_background_group_only(release, 
 
 
 def test_before_a_migration_free_memory_is_reported_to_the_host(load) -> None:
-    with Guest("6.12", 512, Disk(1024, mb_s=60), balloon=True) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=60), balloon=True) as guest:
         background = load(guest, "bg", "70%")
         guest.shell("ip link set lo up; mkdir -p /www/metadata/instance/compute")
         guest.write("/www/metadata/instance/compute/name", "vm_1", create=True)
@@ -104,7 +104,7 @@ def test_a_preparation_ends_when_the_machine_has_slept(load) -> None:
     """The guest hibernates directly through the kernel, so no hook has told the daemon. Otherwise
     the preparation would go on until its deadline, minutes later.
     """
-    with Guest("6.12", 512, Disk(1024, mb_s=8)) as guest:
+    with Guest(KERNEL, 512, Disk(1024, mb_s=8)) as guest:
         background = load(guest, "bg", "60%")
         guest.shell("ip link set lo up; mkdir -p /www/metadata/instance/compute")
         guest.write("/www/metadata/instance/compute/name", "vm_1", create=True)

@@ -4,7 +4,7 @@ no other memory.
 
 import signal
 
-from omrlab.guest import MIB, Completed, Disk, Guest, Node, Zram
+from omrlab.guest import KERNEL, MIB, Completed, Disk, Guest, Node, Zram
 
 PARTIAL, UNSUPPORTED = 4, 3
 """omr's exit codes for less than asked, and for a feature that the kernel lacks."""
@@ -139,7 +139,7 @@ def test_shared_memory_in_no_page_table_is_reclaimed_by_age_and_files_in_tmpfs_a
     """
     size = 64 * MIB
     region = ["omr-guest", "map", "1M", "--shared", f"{size // MIB}M", "--by-child", "--hot", "25"]
-    with boot("6.12", swap=Zram(512)) as guest:
+    with boot(KERNEL, swap=Zram(512)) as guest:
         guest.write(SWITCH, "y")
         guest.shell("mkdir /run/big; mount -t tmpfs -o size=256M tmpfs /run/big")
         for group in ("region", "files", "both"):
@@ -163,7 +163,7 @@ def test_shared_memory_in_no_page_table_is_reclaimed_by_age_and_files_in_tmpfs_a
 
 def test_used_memory_under_madv_random_looks_unused_and_stays() -> None:
     size = 48 * MIB
-    with boot("6.12", swap=Zram(512)) as guest:
+    with boot(KERNEL, swap=Zram(512)) as guest:
         guest.write(SWITCH, "y")
         guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
         advised = {"random": ("--advise", "random"), "sequential": ("--advise", "sequential"), "plain": ()}
@@ -207,7 +207,7 @@ def test_used_memory_under_madv_random_looks_unused_and_stays() -> None:
 
 
 def test_without_swap_used_memory_is_not_called_cold() -> None:
-    with boot("6.12") as guest:
+    with boot(KERNEL) as guest:
         guest.write(SWITCH, "y")
         half = Half(guest, "half")
         seen = guest.run(["omr", "wss", half.group, "--window", "8s", "--json"], timeout=60).json()
@@ -217,7 +217,7 @@ def test_without_swap_used_memory_is_not_called_cold() -> None:
 
 
 def test_omr_reports_unknown_ages_when_mglru_is_switched_off_meanwhile() -> None:
-    with boot("6.12", swap=Zram(512)) as guest:
+    with boot(KERNEL, swap=Zram(512)) as guest:
         guest.write(SWITCH, "y")
         Half(guest, "half")
         for after, mask in (("sleep 1", "n"), ("sleep 6", "n"), ("sleep 1", "1")):
@@ -232,7 +232,7 @@ def test_omr_reports_unknown_ages_when_mglru_is_switched_off_meanwhile() -> None
 
 
 def test_a_signal_ends_reclaim_by_age() -> None:
-    with boot("6.12", swap=Disk(512, mb_s=8)) as guest:
+    with boot(KERNEL, swap=Disk(512, mb_s=8)) as guest:
         half = Half(guest, "half")
         guest.run(["omr", "wss", "half", "--window", "4s"], timeout=60)
         omr = guest.spawn(["omr", "reclaim", "half", "max", "--older-than", "4s", "--json"])
@@ -259,7 +259,7 @@ def of_group(seen: dict, group: str) -> dict:
 
 
 def test_without_mglru_damon_finds_cold_memory_and_only_that_is_reclaimed() -> None:
-    with boot("6.12", swap=Zram(512)) as guest:
+    with boot(KERNEL, swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
         # The ages are long, because on a busy host used memory may wait many seconds for a CPU.
         guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
@@ -288,7 +288,7 @@ def test_without_mglru_damon_finds_cold_memory_and_only_that_is_reclaimed() -> N
 
 
 def test_reclaim_by_damons_ages_spares_protected_memory() -> None:
-    with boot("6.12", swap=Zram(512)) as guest:
+    with boot(KERNEL, swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
         # All of the memory is cold, so no page comes back meanwhile.
         low = Half(guest, "low", hot=0)
@@ -302,7 +302,7 @@ def test_reclaim_by_damons_ages_spares_protected_memory() -> None:
 
 
 def test_monitors_of_other_programs_stay_and_that_of_a_killed_omr_is_removed() -> None:
-    with boot("6.12", swap=Zram(512)) as guest:
+    with boot(KERNEL, swap=Zram(512)) as guest:
         half = Half(guest, "half")
         look = ["omr", "wss", "half", "--tracker", "damon", "--json"]
         killed = guest.spawn([*look, "--window", "300s"])
@@ -347,7 +347,7 @@ def test_monitors_of_other_programs_stay_and_that_of_a_killed_omr_is_removed() -
 
 
 def test_nothing_is_reclaimed_when_another_program_takes_the_monitor_down() -> None:
-    with boot("6.12", swap=Zram(512)) as guest:
+    with boot(KERNEL, swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
         half = Half(guest, "half")
         for command in (
@@ -391,7 +391,7 @@ def test_smaps_measures_ages_on_request_and_never_of_protected_processes(release
 def test_each_node_with_memory_has_its_own_working_set() -> None:
     # The second node has a CPU and no memory. The memory of the last one is unused.
     nodes = (Node(320, "0"), Node(0, "1"), Node(320), Node(64))
-    with Guest("6.12", 704, Zram(512), nodes=nodes) as guest:
+    with Guest(KERNEL, 704, Zram(512), nodes=nodes) as guest:
         guest.write(SWITCH, "y")
         assert guest.read("/sys/devices/system/node/online").strip() == "0-3"
         assert guest.read("/sys/devices/system/node/has_memory").strip() == "0,2-3"
