@@ -22,7 +22,7 @@ SUITES = {"5.10": "bullseye", "7": "trixie-backports"}
 def kernel(release: str) -> Kernel:
     """The newest generic amd64 kernel of a release.
 
-    A release is `6.12`, or a series such as `7`, or a patched kernel such as `6.12-omr`.
+    A release is `6.12`, or a series such as `7`, or a patched kernel: `6.12-omr`, `7.3-omr`.
     """
     if "-omr" in release:
         return patched.built(release)
