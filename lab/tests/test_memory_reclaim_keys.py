@@ -79,7 +79,8 @@ def test_memory_in_use_is_not_sent_for_ever(keyed) -> None:
 
 
 @pytest.mark.parametrize("lru", ["mglru", "classic"])
-def test_nodes_give_memory(keyed, lru, load) -> None:
+def test_two_nodes_together_give_what_was_asked_for(keyed, lru, load) -> None:
+    """One node may give all of it, as on an unpatched kernel: reclaim begins at the writer's node."""
     nodes = (Node(384, "0"), Node(384, "1"))
     with Guest(keyed, 768, Disk(1536, mb_s=60), nodes=nodes) as guest:
         if lru == "classic":
@@ -94,8 +95,6 @@ def test_nodes_give_memory(keyed, lru, load) -> None:
         written = reclaim(guest, "bg", f"64M {KEY}")
         given = [was - one.resident() for was, one in zip(before, loads)]
         assert 63 * MIB <= sum(given) <= 67 * MIB and written["sent"] <= 66 * MIB, (given, written)
-        # Where a batch ends depends on the priority, as without the key. Both give.
-        assert min(given) > 8 * MIB, given
         # The file of a node knows the key, too, and takes from its node only.
         before = [one.resident() for one in loads]
         guest.run(["omr-guest", "write", "/sys/devices/system/node/node1/reclaim", f"16M {KEY}"], timeout=180)
