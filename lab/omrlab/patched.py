@@ -53,8 +53,15 @@ class Series:
         """The same kernel with KASAN, lockdep and other checks, some ten times slower."""
         return f"{self.release}-debug"
 
-    def patches(self) -> list[Path]:
-        return sorted(path for path in self.directory.glob("*.patch") if not path.name.startswith("0000-"))
+    @property
+    def base(self) -> str:
+        """The same kernel without the patches: a control with the same configuration."""
+        return f"{self.release}-base"
+
+    def patches(self, release: str = "") -> list[Path]:
+        """The patches of a kernel, or of the series."""
+        patches = sorted(path for path in self.directory.glob("*.patch") if not path.name.startswith("0000-"))
+        return [] if release == self.base else patches
 
     def configuration(self, release: str) -> list[Path]:
         return [*self.fragments, *[PATCHES / "config.debug"] * (release == self.debug)]
@@ -108,7 +115,7 @@ def newest(series: Series) -> tuple[str, Apt | None]:
 def key(release: str) -> str:
     """A hash of the patches and the configuration."""
     series = series_of(release)
-    parts = [path.read_bytes() for path in series.patches() + series.configuration(release)]
+    parts = [path.read_bytes() for path in series.patches(release) + series.configuration(release)]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
 
 
@@ -118,7 +125,7 @@ def built(release: str) -> Kernel:
     roots = sorted(STORE.glob(f"{release}_*_{key(release)}"), key=lambda root: root.stat().st_mtime)
     if not roots:
         raise KernelMissing(f"no kernel {release} has been built: lab/run kernel --release {series.version}")
-    version = f"{roots[-1].name.split('_')[1]} with {len(series.patches())} patches"
+    version = f"{roots[-1].name.split('_')[1]} with {len(series.patches(release))} patches"
     return Kernel(release, series.source, version, roots[-1])
 
 
@@ -130,7 +137,7 @@ def build(release: str) -> Kernel:
         if not root.exists():
             with building() as directory:
                 made = directory / "made"
-                make(release, unpacked(series, directory), made)
+                make(release, unpacked(release, directory), made)
                 made.rename(root)
             for older in STORE.glob(f"{release}_*"):
                 if older != root:
@@ -145,10 +152,11 @@ def building() -> Iterator[Path]:
         yield Path(directory)
 
 
-def unpacked(series: Series, directory: Path) -> Path:
+def unpacked(release: str, directory: Path) -> Path:
     """The patched source."""
+    series = series_of(release)
     source = original(series, directory)
-    for patch in series.patches():
+    for patch in series.patches(release):
         apply(patch, source)
     return source
 
@@ -258,6 +266,8 @@ def make(release: str, source: Path, made: Path) -> None:
         run(["strip", "-o", made / "boot" / f"vmlinux-{name}", source / "vmlinux"])
     shutil.copy(source / "modules.builtin", made / "lib" / "modules" / name)
     shutil.copy(source / ".config", made / "boot" / f"config-{name}")
+    if release == series.base:
+        return
     # The helpers and their headers have moved since 6.12.
     (helpers,) = (source / SELFTESTS).glob("**/cgroup_util.c")
     options = ["-O2", "-Wall", "-D_GNU_SOURCE=", "-static", "-Ilib/include", "-I.."]

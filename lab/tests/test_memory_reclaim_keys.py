@@ -80,7 +80,7 @@ def test_memory_in_use_is_not_sent_for_ever(keyed) -> None:
 
 @pytest.mark.parametrize("lru", ["mglru", "classic"])
 def test_two_nodes_together_give_what_was_asked_for(keyed, lru, load) -> None:
-    """One node may give all of it, as on an unpatched kernel: reclaim begins at the writer's node."""
+    """One node may give all of it, as on an unpatched kernel: reclaim begins at the writer's."""
     nodes = (Node(384, "0"), Node(384, "1"))
     with Guest(keyed, 768, Disk(1536, mb_s=60), nodes=nodes) as guest:
         if lru == "classic":

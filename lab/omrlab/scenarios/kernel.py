@@ -16,6 +16,7 @@ class BuildKernel(Scenario):
     help = "builds Linux with the patches in patches/ (10 minutes)"
 
     release: str = option(patched.OLD.version, f"the release of Linux: {', '.join(patched.SERIES)}")
+    base: bool = option(False, "without the patches, as a control")
     debug: bool = option(False, "with KASAN, lockdep and other checks")
     variants: bool = option(False, "only compile the patched files, in further configurations")
 
@@ -24,6 +25,7 @@ class BuildKernel(Scenario):
         if self.variants:
             patched.check_variants(series)
         else:
-            kernel = patched.build(series.debug if self.debug else series.release)
+            release = series.base if self.base else series.debug if self.debug else series.release
+            kernel = patched.build(release)
             print(f"{kernel.release}: {kernel.version}: {kernel.root}")
         return {}

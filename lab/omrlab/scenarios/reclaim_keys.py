@@ -1,5 +1,5 @@
 """memory.reclaim of Linux 7.3: with the key writeback=wait of patches/7.3, without the key, and on
-an unpatched kernel.
+the same kernel without the patches. Debian's kernel, which uses huge pages, is a further arm.
 
 How much goes to swap for the amount that was asked for, on a slow disk and on zram, with one group
 and with hundreds, on one node and on two? And how soon does a write end when its writer gets a
@@ -23,13 +23,15 @@ FILE = f"{CGROUP}/{GROUP}/memory.reclaim"
 WAYS = {
     "wait": Arm(COLOURS["prepare"], patched.NEW.release, FILE, keys=" writeback=wait"),
     "plain": Arm(COLOURS["on"], patched.NEW.release, FILE),
-    "stock": Arm(COLOURS["seed"], "7", FILE),
+    "base": Arm(COLOURS["seed"], patched.NEW.base, FILE),
+    "debian": Arm(COLOURS["machine"], "7", FILE),
 }
 
 LABELS = {
     "wait": "patched kernel: writeback=wait",
     "plain": "patched kernel, no key",
-    "stock": "unpatched kernel",
+    "base": "the same kernel without the patches",
+    "debian": "Debian's kernel",
 }
 
 GOALS = {"sent_ratio_wait": "<= 1.05", "stop_p99_ms_wait": "<= 100"}
@@ -45,7 +47,7 @@ class ReclaimKeys(SwapReclaim):
     goals = GOALS
 
     kernel: str = field(default="7", init=False)
-    arms: str = arms_option(LABELS)
+    arms: str = arms_option(LABELS, "wait,plain,base")
     swap: str = option("disk", "what is swapped to", choices=["disk", "zram"])
     groups: int = option(1, "the groups that the load is in, all below one")
     nodes: int = option(1, "the nodes that memory and groups are spread over")
