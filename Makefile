@@ -68,9 +68,10 @@ vm-arm64: setup ## Run the tests of the kernel's interfaces in VMs on arm64 (Deb
 	@lab/setup arm64
 	tools/test arm64
 
-kernel: setup ## Build Linux 6.12 with the patches in patches/ (10 minutes, kept)
+RELEASE ?= 6.12
+kernel: setup ## Build Linux RELEASE=6.12 or 7.3 with the patches in patches/ (10 minutes, kept)
 	@lab/setup kernel
-	lab/run kernel
+	lab/run kernel --release $(RELEASE)
 
 vm-kernel: kernel ## Run the tests of the patched kernel in VMs
 	tools/test kernel

@@ -28,7 +28,7 @@ def kernel(release: str) -> Kernel:
     """The newest generic kernel of a release.
 
     A release is `6.12`, or a series such as `7`, or one of these for arm64 such as `6.12-arm64`, or
-    a patched kernel such as `6.12-omr`.
+    a patched kernel: `6.12-omr`, `7.3-omr`.
     """
     if "-omr" in release:
         return patched.built(release)

@@ -23,7 +23,7 @@ from omrlab.debian import LAB, DebianGuest
 from omrlab.guest import Disk, Guest, GuestPanicked
 from omrlab.kernels import KERNEL, KernelMissing, kernel
 from omrlab.machine import Machine
-from omrlab.patched import DEBUG, RELEASE
+from omrlab.patched import DEBUG, NEW, RELEASE
 from omrlab.paths import REPOSITORY, alone
 
 # Tests of the kernel's most important interfaces always run on an older and on the newest kernel,
@@ -84,8 +84,13 @@ def have(release: str) -> bool:
         return False
 
 
+NEEDED = {"test_kernel.py": (RELEASE,), "test_memory_reclaim_keys.py": (NEW.release,)}
+"""Tests that no kernel of Debian can run."""
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if collection_path.name == "test_kernel.py" and not patched(config, RELEASE) else None
+    needed = NEEDED.get(collection_path.name, ())
+    return True if needed and not patched(config, *needed) else None
 
 
 NEWER = "99.0.0-1"
@@ -100,6 +105,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("offering", offering, indirect=True)
     if "patched" in metafunc.fixturenames:
         metafunc.parametrize("patched", patched(metafunc.config, RELEASE))
+    if "keyed" in metafunc.fixturenames:
+        metafunc.parametrize("keyed", patched(metafunc.config, NEW.release))
     if "checked" in metafunc.fixturenames:
         metafunc.parametrize("checked", patched(metafunc.config, RELEASE, DEBUG))
 

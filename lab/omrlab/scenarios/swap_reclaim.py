@@ -7,11 +7,11 @@ when its writer gets a signal?
 
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from .. import patched
 from ..guest import MIB, Disk, Guest, GuestError
@@ -31,6 +31,8 @@ class Arm:
     kernel: str
     file: str
     mounted: bool = False
+    keys: str = ""
+    """What is written after the amount."""
 
 
 ARMS = {
@@ -80,6 +82,8 @@ class SwapReclaim(Comparison[Run]):
     help = "memory.swap.reclaim of a patched kernel and of omr mount, and memory.reclaim (15 minutes, and the kernel)"
     title = "memory.swap.reclaim"
     labels = LABELS
+    ways: ClassVar[Mapping[str, Arm]] = ARMS
+    goals: ClassVar[Mapping[str, str]] = GOALS
 
     # No option: each arm has its own kernel.
     kernel: str = field(default="6.12", init=False)
@@ -95,13 +99,17 @@ class SwapReclaim(Comparison[Run]):
 
     def chosen(self) -> list[str]:
         arms = super().chosen()
-        if "patched" in arms:
-            patched.build(patched.RELEASE)
         self.stopped = {arm: [] for arm in arms}
+        for release in self.built():
+            patched.build(release)
         return arms
 
+    def built(self) -> list[str]:
+        """The patched kernels among those of the arms."""
+        return sorted({self.ways[arm].kernel for arm in self.stopped if "-omr" in self.ways[arm].kernel})
+
     def parameters(self) -> dict[str, Any]:
-        series = {"patched": patched.key(patched.RELEASE)} if "patched" in self.stopped else {}
+        series = {"patched": "+".join(map(patched.key, self.built()))} if self.built() else {}
         return identity(self.kernel) | series | self.settings()
 
     @contextmanager
@@ -111,15 +119,19 @@ class SwapReclaim(Comparison[Run]):
             if arm.mounted:
                 prepare(guest)
                 mount(guest, group="omr.service")
-            guest.group(GROUP)
-            guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=GROUP).line_with("ready", timeout=300)
+            self.load(guest)
             yield guest
 
+    def load(self, guest: Guest) -> None:
+        guest.group(GROUP)
+        guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=GROUP).line_with("ready", timeout=300)
+
     def measure(self, arm: str, pair: int) -> Run:
-        with self.loaded(ARMS[arm]) as guest:
+        way = self.ways[arm]
+        with self.loaded(way) as guest:
             before, cpu = guest.vmstat(), system_time(guest)
             current = guest.group_value(GROUP)
-            command = ["omr-guest", "write", ARMS[arm].file, f"{self.ask}M"]
+            command = ["omr-guest", "write", way.file, f"{self.ask}M{way.keys}"]
             written = guest.run(command, group="writer", timeout=300).json()
             freed = current - guest.group_value(GROUP)
             guest.shell("sleep 3")  # pages that are still on their way count, too
@@ -149,16 +161,20 @@ class SwapReclaim(Comparison[Run]):
         """Writes that ask for all memory, each of which a signal ends at a random time."""
         chance = random.Random(seed)
         stops: list[Written] = []
-        with self.loaded(ARMS[arm]) as guest:
+        way = self.ways[arm]
+        with self.loaded(way) as guest:
             while len(stops) < self.stops and guest.group_value(GROUP) > ENOUGH:
                 after = chance.uniform(0.2, 1.2)
                 # memory.reclaim does not know "max".
-                command = ["omr-guest", "write", ARMS[arm].file, f"{self.mem}M"]
+                command = ["omr-guest", "write", way.file, f"{self.mem}M{way.keys}"]
                 signal = ["--stop-after", f"{after * 1000:.0f}ms"]
                 written = guest.run([*command, *signal], group="writer", timeout=300).json()
                 if written["stopped_ns"]:
                     stops.append(written)
         return {"stops": stops}
+
+    def medium(self) -> str:
+        return f"disk {self.mb_s:g} MB/s"
 
     def summary(self, run: Run) -> str:
         return f"{sent_ratio(run):.2f} of the amount asked for sent, in {seconds(run):.1f} s"
@@ -176,13 +192,13 @@ class SwapReclaim(Comparison[Run]):
         found: dict[str, Metric] = {}
         for arm, runs in results.items():
             ratios = [sent_ratio(run) for run in runs]
-            found[f"sent_ratio_{arm}"] = Metric(ratios, "x", GOALS.get(f"sent_ratio_{arm}"))
+            found[f"sent_ratio_{arm}"] = Metric(ratios, "x", self.goals.get(f"sent_ratio_{arm}"))
             found[f"freed_ratio_{arm}"] = Metric([run["freed"] / run["asked"] for run in runs], "x")
             found[f"write_s_{arm}"] = Metric([seconds(run) for run in runs], "s")
             found[f"system_s_{arm}"] = Metric([run["system_s"] for run in runs], "s")
             times = [milliseconds(written) for written in self.stopped[arm]]
             found[f"stop_p50_ms_{arm}"] = Metric([quantile(times, 0.5)], "ms")
-            found[f"stop_p99_ms_{arm}"] = Metric([quantile(times, 0.99)], "ms", GOALS.get(f"stop_p99_ms_{arm}"))
+            found[f"stop_p99_ms_{arm}"] = Metric([quantile(times, 0.99)], "ms", self.goals.get(f"stop_p99_ms_{arm}"))
         return found
 
     def plot(self, results: Results[Run], directory: Path) -> dict[str, str]:
@@ -191,17 +207,17 @@ class SwapReclaim(Comparison[Run]):
         for row, arm in enumerate(rows):
             values = [run["sent"] / MIB for run in results[arm]]
             middle = quantile(values, 0.5)
-            left.barh(row, middle, color=ARMS[arm].colour, height=0.6)
+            left.barh(row, middle, color=self.ways[arm].colour, height=0.6)
             spread_of_runs = [[middle - min(values)], [max(values) - middle]]
             left.errorbar(middle, row, xerr=spread_of_runs, color="#222222", capsize=3)
             left.annotate(f"{middle:.0f}", (max(values), row), xytext=(6, 0), textcoords="offset points", va="center")
             times = [max(0.1, milliseconds(written)) for written in self.stopped[arm]]
-            right.scatter(times, [row + offset for offset in spread(len(times))], s=14, color=ARMS[arm].colour)
+            right.scatter(times, [row + offset for offset in spread(len(times))], s=14, color=self.ways[arm].colour)
         left.axvline(self.ask, color="#222222", linestyle="--", linewidth=1)
-        left.set_yticks(range(len(rows)), [LABELS[arm] for arm in rows])
+        left.set_yticks(range(len(rows)), [self.labels[arm] for arm in rows])
         left.set_xlim(0, 1.15 * max(run["sent"] / MIB for arm in results for run in results[arm]))
         left.set_xlabel("MiB sent to swap; dashed: asked for")
-        left.set_title(f"{self.ask} MiB wanted, disk {self.mb_s:g} MB/s")
+        left.set_title(f"{self.ask} MiB wanted, {self.medium()}")
         right.set_xscale("log")
         right.axvline(100, color="#222222", linestyle="--", linewidth=1)
         right.set_yticks(range(len(rows)), [""] * len(rows))
