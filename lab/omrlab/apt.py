@@ -37,7 +37,7 @@ class Apt:
         Its source is `suite` on the machine's mirror, or the machine's sources.
         """
         other = () if architecture is AMD64 else (architecture.name,)
-        directory = CACHE / "-".join(("apt", *(suite,) * bool(suite), *other))
+        directory = CACHE / "-".join(("apt", *((suite,) if suite else ()), *other))
         for name in ("lists/partial", "cache/archives/partial"):
             (directory / name).mkdir(parents=True, exist_ok=True)
         options = [f"-oDir::State::lists={directory}/lists", f"-oDir::Cache={directory}/cache"]
@@ -100,8 +100,8 @@ class Apt:
 
 
 def apts(suite: str | None = None, architecture: Architecture = AMD64) -> Iterator[Apt]:
-    """The machine's apt, then one with lists of its own. A `suite` and another architecture are only
-    in the second.
+    """The machine's apt, then one with lists of its own. A `suite` and another architecture are
+    only in the second.
     """
     if suite is None and architecture is AMD64:
         yield Apt()

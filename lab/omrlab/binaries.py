@@ -35,8 +35,8 @@ def cargo(program: str, *options: str, architecture: Architecture = AMD64) -> st
 
 
 def cross(architecture: Architecture, flags: str) -> dict[str, str]:
-    """The environment of a build for another architecture: Debian's compiler, because its package of
-    the standard library for that architecture fits it.
+    """The environment of a build for another architecture: Debian's compiler, because its package
+    of the standard library for that architecture fits it.
     """
     compiler = Path("/usr/bin/rustc")
     linker = shutil.which("aarch64-linux-gnu-gcc")

@@ -66,7 +66,7 @@ class Modules:
         self.builtin = {module_name(Path(line).name) for line in builtin}
 
     def present(self, *names: str) -> list[str]:
-        """Those of these modules that the kernel has, built in or not. 7.x has no crc32c_generic."""
+        """Those of these modules that the kernel has, built in or not. 7.x lacks crc32c_generic."""
         return [name for name in names if name in self.files or name in self.builtin]
 
     def load_order(self, *wanted: str) -> list[str]:

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from . import patched
-from .architecture import architecture
 from .apt import Apt, PackageMissing, apts
+from .architecture import architecture
 from .kernel_files import Kernel, KernelMissing
 from .paths import CACHE, alone
 

@@ -36,7 +36,10 @@ KERNELS = {
 }
 
 IMPOSSIBLE = {
-    ("6.12-arm64", "test_a_debian_guest_hibernates_to_a_file_on_its_root_through_logind"): "Debian's image is for amd64",
+    (
+        "6.12-arm64",
+        "test_a_debian_guest_hibernates_to_a_file_on_its_root_through_logind",
+    ): "Debian's image is for amd64",
 }
 """What cannot be on a kernel: its release and a test or module, and the reason."""
 

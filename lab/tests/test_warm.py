@@ -3,8 +3,6 @@
 import random
 import signal
 
-import pytest
-
 from omrlab.daemon import CLASSES, CONFIG, Daemon
 from omrlab.guest import KERNEL, MIB, Disk, Guest
 
