@@ -145,3 +145,17 @@ def test_freezing_and_stopping_do_no_harm(keyed, load) -> None:
         assert writer.wait().json()["errno"] is None
         assert background.errors() == 0
         assert complaints(guest) == []
+
+
+def test_huge_pages_are_sent_as_asked_for_too(keyed, load) -> None:
+    """Debian's kernel uses huge pages for all memory, and without the key sends all there is."""
+    with Guest(keyed, 768, Disk(1536, mb_s=20)) as guest:
+        guest.write("/sys/kernel/mm/transparent_hugepage/enabled", "always")
+        background = load(guest, "bg", "384M")
+        assert guest.vmstat()["thp_fault_alloc"] > 100
+        written = reclaim(guest, "bg", f"32M {KEY}")
+        assert written["errno"] is None and 31 * MIB <= written["sent"] <= 35 * MIB, written
+        control = reclaim(guest, "bg", "32M")
+        assert control["sent"] > 64 * MIB, control
+        assert background.errors() == 0
+        assert complaints(guest) == []
