@@ -15,6 +15,9 @@ from typing import Self
 from .architecture import AMD64, Architecture
 from .paths import CACHE
 
+SUITES = {"5.10": "bullseye", "7": "trixie-backports"}
+"""The suite with a series of Linux that is not in the suites of the machine's own apt."""
+
 DAY = 86400
 """Seconds after which apt's own lists of the lab are fetched again."""
 
@@ -36,13 +39,11 @@ class Apt:
 
         Its source is `suite` on the machine's mirror, or the machine's sources.
         """
-        other = () if architecture is AMD64 else (architecture.name,)
-        directory = CACHE / "-".join(("apt", *((suite,) if suite else ()), *other))
+        directory = CACHE / f"apt-{suite or 'machine'}-{architecture.name}"
         for name in ("lists/partial", "cache/archives/partial"):
             (directory / name).mkdir(parents=True, exist_ok=True)
         options = [f"-oDir::State::lists={directory}/lists", f"-oDir::Cache={directory}/cache"]
-        options += [f"-oAPT::Architecture={name}" for name in other]
-        options += [f"-oAPT::Architectures::={name}" for name in other]
+        options += [f"-oAPT::Architecture={architecture.name}", f"-oAPT::Architectures={architecture.name}"]
         if suite:
             source = directory / "sources.list"
             keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"

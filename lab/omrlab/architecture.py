@@ -13,11 +13,16 @@ class Architecture:
     """The program, and the machine that it plays."""
     cpu: str
     """The CPU that is emulated."""
+    linker: str
+    """The program that links for it."""
     console: str
-    """The first serial port. The second one, for the agent, is a device of its own on arm64."""
+    """The guest's name of the serial port with the console."""
     agent: str
-    ports: tuple[str, ...]
-    """The options for the agent's serial port."""
+    """The guest's name of the serial port with the agent."""
+    agent_port: tuple[str, ...]
+    """QEMU's options for that port. The machine for arm64 has one port only, so there it is a PCI
+    device.
+    """
 
 
 AMD64 = Architecture(
@@ -28,9 +33,10 @@ AMD64 = Architecture(
     # instruction the kernel takes another path. The other three cost a tenth to a fifth of the CPU
     # time where a guest clears, copies or reads much memory, and no test needs them.
     cpu="max,-cx16,-erms,-smap,-smep",
+    linker="gcc",
     console="ttyS0",
     agent="ttyS1",
-    ports=("-serial", "chardev:agent"),
+    agent_port=("-serial", "chardev:agent"),
 )
 ARM64 = Architecture(
     name="arm64",
@@ -38,9 +44,10 @@ ARM64 = Architecture(
     qemu=("qemu-system-aarch64", "-machine", "virt"),
     # It sets accessed bits by itself, as MGLRU's page-table walks need it.
     cpu="max,pauth-impdef=on",
+    linker="aarch64-linux-gnu-gcc",
     console="ttyAMA0",
     agent="ttyS0",
-    ports=("-device", "pci-serial,chardev=agent"),
+    agent_port=("-device", "pci-serial,chardev=agent"),
 )
 
 

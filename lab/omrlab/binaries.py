@@ -9,7 +9,7 @@ from pathlib import Path
 from .apt import PackageMissing
 from .architecture import AMD64, Architecture
 from .packages import unpacked
-from .paths import CACHE, REPOSITORY
+from .paths import CACHE, REPOSITORY, alone
 
 PROGRAMS = ("omr", "omr-daemon", "omr-guest")
 """The programs of the workspace that a guest has."""
@@ -39,19 +39,21 @@ def cross(architecture: Architecture, flags: str) -> dict[str, str]:
     of the standard library for that architecture fits it.
     """
     compiler = Path("/usr/bin/rustc")
-    linker = shutil.which("aarch64-linux-gnu-gcc")
+    linker = shutil.which(architecture.linker)
     if not compiler.exists() or not linker:
-        raise PackageMissing("no compiler for arm64: run lab/setup arm64")
+        raise PackageMissing(f"no compiler for {architecture.name}: run lab/setup {architecture.name}")
     standard = unpacked("libstd-rust-web-dev", architecture)
     sysroot = CACHE / "rust"
     target = sysroot / "lib" / "rustlib" / architecture.target
-    for link, to in (
-        (target, standard / "usr" / "lib" / "rustlib" / architecture.target),
-        (target.with_name(AMD64.target), Path("/usr/lib/rustlib") / AMD64.target),
-    ):
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(to)
+    with alone("rust"):
+        for link, to in (
+            (target, standard / "usr" / "lib" / "rustlib" / architecture.target),
+            (target.with_name(AMD64.target), Path("/usr/lib/rustlib") / AMD64.target),
+        ):
+            if not link.is_symlink() or link.readlink() != to:
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.unlink(missing_ok=True)
+                link.symlink_to(to)
     name = f"CARGO_TARGET_{architecture.target.upper().replace('-', '_')}_LINKER"
     return {
         "RUSTC": str(compiler),

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from . import patched
-from .apt import Apt, PackageMissing, apts
+from .apt import SUITES, Apt, PackageMissing, apts
 from .architecture import architecture
 from .kernel_files import Kernel, KernelMissing
 from .paths import CACHE, alone
@@ -18,10 +18,6 @@ __all__ = ["KERNEL", "Kernel", "KernelMissing", "kernel", "series"]
 
 KERNEL = os.environ.get("OMR_LAB_KERNEL", "6.12")
 """The kernel of guests for which nothing else is said."""
-
-SUITES = {"5.10": "bullseye", "7": "trixie-backports"}
-"""The suite of a release that is not in the suites of the machine's own apt."""
-
 
 @functools.cache
 def kernel(release: str) -> Kernel:

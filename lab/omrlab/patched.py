@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .apt import Apt, PackageMissing, apts
+from .apt import SUITES, Apt, PackageMissing, apts
 from .kernel_files import Kernel, KernelMissing
 from .paths import CACHE, REPOSITORY, alone
 
@@ -78,7 +78,7 @@ NEW = Series(
     "7.3",
     PATCHES / "7.3",
     "test_memcg_reclaim",
-    suite="trixie-backports",
+    suite=SUITES["7"],
     fragments=(PATCHES / "config", PATCHES / "7.3" / "config"),
 )
 SERIES = {series.version: series for series in (OLD, NEW)}

@@ -112,7 +112,7 @@ class Hardware:
             *("-kernel", str(self.kernel.image), "-initrd", str(directory / "initramfs")),
             *("-chardev", f"file,id=console,path={directory}/console-{number}", "-serial", "chardev:console"),
             *("-chardev", f"socket,id=agent,path={directory}/agent-{number},server=on,wait=off"),
-            *architecture.ports,
+            *architecture.agent_port,
             *("-qmp", f"unix:{directory}/qmp-{number},server=on,wait=off"),
             *numa(self.nodes),
         ]
