@@ -19,6 +19,7 @@ __all__ = ["KERNEL", "Kernel", "KernelMissing", "kernel", "series"]
 KERNEL = os.environ.get("OMR_LAB_KERNEL", "6.12")
 """The kernel of guests for which nothing else is said."""
 
+
 @functools.cache
 def kernel(release: str) -> Kernel:
     """The newest generic kernel of a release.

@@ -124,6 +124,16 @@ def release(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture
+def newest() -> str:
+    """The series of the newest kernel."""
+    try:
+        kernel("7")
+    except KernelMissing as missing:
+        pytest.skip(str(missing))
+    return "7"
+
+
 # Each kernel that can have memory.swap.reclaim: its own file, or that of omr mount.
 offering = release
 

@@ -372,6 +372,24 @@ def test_nothing_is_reclaimed_when_another_program_takes_the_monitor_down() -> N
         assert ended.code == PARTIAL and "half: all monitored processes have ended" in ended.stderr, ended
 
 
+def test_the_kernels_own_monitor_is_named_and_used_memory_stays_while_it_runs(newest) -> None:
+    module = "/sys/module/damon_stat/parameters/enabled"
+    with boot(newest, swap=Zram(512)) as guest:
+        guest.write(SWITCH, "y")
+        # The control: the lab switches it off when a guest boots.
+        assert guest.read(module) == "N\n"
+        assert "damon_stat on" not in guest.run(["omr", "doctor"]).stdout
+        guest.write(module, "Y")
+        assert "damon_stat on" in guest.run(["omr", "doctor"]).stdout
+        half = Half(guest, "half")
+        # It makes used huge pages look unused, but keeps reclaim from them.
+        for _ in range(2):
+            reclaim(guest, "half", "max", "--older-than", "6s", "--wait")
+        assert 16 * MIB <= half.swapped() <= 1.03 * COLD
+        guest.shell("sleep 3")
+        assert half.refaults() <= 64
+
+
 def test_smaps_measures_ages_on_request_and_never_of_protected_processes(release) -> None:
     with boot(release, swap=Zram(512)) as guest:
         guest.write(SWITCH, "n")
