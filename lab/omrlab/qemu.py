@@ -141,7 +141,8 @@ class Hardware:
         architecture = self.kernel.architecture
         words = [f"console={architecture.console}", f"omr.agent={architecture.agent}"]
         words += ["quiet", "panic=1", "oops=panic", self.append]
-        # Debian's 7.x monitors all memory with DAMON. Then some ages are wrong, and omr cannot use DAMON.
+        # Debian's 7.x monitors all memory with DAMON. Some ages are wrong then, and omr cannot use
+        # DAMON.
         words.append("damon_stat.enabled=N")
         device = {name: f"vd{letter}" for name, letter in zip(self.disks(), "abc")}
         if self.balloon:

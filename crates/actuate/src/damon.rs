@@ -3,9 +3,10 @@
 //! own. Source: mm/damon/sysfs.c, mm/damon/sysfs-schemes.c, mm/damon/core.c.
 //!
 //! A monitor is one kernel thread. Once in an interval the thread samples one page of each region:
-//! whether the page was used since the last sample. The limits are set so that the kernel neither
-//! splits nor merges regions. So the age of a region is a number of samples, and not an average
-//! over several regions.
+//! whether the page was used since the last sample. The limits are set so that the kernel never
+//! merges regions. So the age of a region is a number of samples, and not an average over several
+//! regions. Linux 6.12 does not split a region either. Linux 7.3 splits long ones into parts, once
+//! and before the first sample; a region is unused if all of its parts are.
 //!
 //! A monitor has no owner: a write to `nr_kdamonds` removes the monitors of every program. A
 //! [`Monitor`] therefore has a [`Stamp`], by which a later run recognizes a monitor that an earlier
@@ -64,6 +65,17 @@ pub struct RegionSample {
     pub age: u32,
 }
 
+impl RegionSample {
+    /// The sample of a region of which these are two parts: it is unused for as long as both are.
+    fn with(self, part: Self) -> Self {
+        match (self.used, part.used) {
+            (true, false) => self,
+            (false, true) => part,
+            _ => RegionSample { used: self.used, age: self.age.min(part.age) },
+        }
+    }
+}
+
 /// A running monitor. Dropping it removes the monitor. After a `kill -9` the monitor runs until the
 /// last of its processes has ended, or until [`remove_leftover`] removes it.
 pub struct Monitor {
@@ -72,6 +84,8 @@ pub struct Monitor {
     stamp: Stamp,
     targets: Vec<Target>,
     interval: Duration,
+    /// The size of a page in bytes.
+    page: u64,
 }
 
 /// The reason why the set-up ended early.
@@ -117,7 +131,7 @@ impl Monitor {
             _ => return Ok(Err(Refusal::State(Damon::InUse(1)))),
         }
         // From here on a drop removes the monitor.
-        let mut monitor = Monitor { kdamonds, actuator, stamp, targets, interval };
+        let mut monitor = Monitor { kdamonds, actuator, stamp, targets, interval, page: kernel.page().bytes().0 };
         match monitor.set_up() {
             Ok(()) => Ok(Ok(monitor)),
             Err(Stop::Refused(refusal)) => Ok(Err(refusal)),
@@ -134,10 +148,7 @@ impl Monitor {
         if self.outcome(&format!("{CONTEXT}/operations"), "fvaddr")? != Outcome::Done {
             return Err(Stop::Refused(Refusal::NoRanges));
         }
-        // The kernel splits regions while their number is at most half the upper limit. It merges
-        // two regions that together are no longer than the total length divided by the lower limit.
-        // With this limit it does neither.
-        let limit = (2 * self.regions()).saturating_sub(1).max(FEWEST);
+        let limit = self.limit();
         for name in ["intervals/sample_us", "intervals/aggr_us"] {
             self.write(&format!("{ATTRIBUTES}/{name}"), self.interval.as_micros())?;
         }
@@ -184,8 +195,34 @@ impl Monitor {
         write(&mut *self.actuator, &self.kdamonds, name, data)
     }
 
+    /// The least and the most regions that the kernel is told to have.
+    ///
+    /// The kernel merges two regions that together are no longer than the total length divided by
+    /// the least. So that number is nearly twice that of the regions here, and no two are as short.
+    /// Linux 7.3 splits longer regions when the monitor begins (`damon_apply_min_nr_regions()`). It
+    /// splits more of them at random as long as there are fewer than the most, and Linux 6.12 as
+    /// long as there are at most half as many. So the number must be no larger than that of the
+    /// parts.
+    fn limit(&self) -> usize {
+        let regions = self.regions();
+        let parts = |least: &usize| {
+            let most = (self.bytes() / u64::try_from(*least).unwrap_or(u64::MAX)).max(1).next_multiple_of(self.page);
+            let parts: u64 = self.lengths().map(|length| length.div_ceil(most)).sum();
+            parts >= u64::try_from(*least).unwrap_or(u64::MAX)
+        };
+        (regions..2 * regions).rev().find(parts).unwrap_or(regions).max(FEWEST)
+    }
+
     fn regions(&self) -> usize {
         self.targets.iter().map(|target| target.regions.len()).sum()
+    }
+
+    fn lengths(&self) -> impl Iterator<Item = u64> {
+        self.targets.iter().flat_map(|target| &target.regions).map(|region| region.end.saturating_sub(region.start))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.lengths().sum()
     }
 
     /// The monitored processes and regions.
@@ -213,20 +250,21 @@ impl Monitor {
     /// Number of samples of each region so far. `None`: the monitor has ended, because its
     /// processes have ended, or because another program removed it.
     ///
-    /// From `stats/nr_tried` (5.18), which counts each region of each sample. Sample line: `4096`.
+    /// From `stats/sz_tried` (5.18), which counts the bytes of each region of each sample. Sample
+    /// line: `268435456`.
     pub fn samples(&mut self) -> Result<Option<u64>> {
         if !self.exists() || self.outcome("0/state", "update_schemes_stats")? != Outcome::Done {
             return Ok(None);
         }
-        let tried = read_number(&self.kdamonds, "0/contexts/0/schemes/0/stats/nr_tried")?;
-        Ok(Some(tried / u64::try_from(self.regions()).unwrap_or(u64::MAX).max(1)))
+        let tried = read_number(&self.kdamonds, "0/contexts/0/schemes/0/stats/sz_tried")?;
+        Ok(Some(tried / self.bytes().max(1)))
     }
 
     /// The last sample of each region, by target and region in their order. `is_wanted` gets the
     /// index of a target; an unwanted target has an empty list. The call takes up to an interval,
     /// and no signal ends it. `None`: the monitor has ended.
     ///
-    /// From `tried_regions/K/{start,nr_accesses,age}` (6.2). Ages are in aggregations.
+    /// From `tried_regions/K/{start,end,nr_accesses,age}` (6.2). Ages are in aggregations.
     pub fn read(&mut self, is_wanted: impl Fn(usize) -> bool) -> Result<Option<Vec<Vec<RegionSample>>>> {
         if !self.exists() || self.outcome("0/state", "update_schemes_tried_regions")? != Outcome::Done {
             return Ok(None);
@@ -236,22 +274,30 @@ impl Monitor {
         if !tried.has("0") {
             return Ok(None);
         }
-        let mut first = 0;
+        let mut numbers = 0..;
         let mut all = Vec::with_capacity(self.targets.len());
         for (place, target) in self.targets.iter().enumerate() {
-            let regions = if is_wanted(place) { target.regions.as_slice() } else { &[] };
-            let mut seen = Vec::with_capacity(regions.len());
-            for (number, region) in (first..).zip(regions) {
-                let dir = tried.sub(number.to_string())?;
-                let start = read_number(&dir, "start")?;
-                if start != region.start {
-                    let what = format!("{start:#x}, where the region handed over begins at {:#x}", region.start);
-                    return Err(Error::Parse { path: dir.path().join("start"), what });
+            let is_wanted = is_wanted(place);
+            let mut seen = Vec::new();
+            for region in &target.regions {
+                let mut whole: Option<RegionSample> = None;
+                let mut at = region.start;
+                while at < region.end {
+                    let dir = tried.sub(numbers.next().unwrap_or(u64::MAX).to_string())?;
+                    let (start, end) = (read_number(&dir, "start")?, read_number(&dir, "end")?);
+                    if start != at || end <= start || end > region.end {
+                        let what = format!("{start:#x} to {end:#x}, where {at:#x} to {:#x} is expected", region.end);
+                        return Err(Error::Parse { path: dir.path().to_owned(), what });
+                    }
+                    at = end;
+                    if is_wanted {
+                        let age = u32::try_from(read_number(&dir, "age")?).unwrap_or(u32::MAX);
+                        let part = RegionSample { used: read_number(&dir, "nr_accesses")? > 0, age };
+                        whole = Some(whole.map_or(part, |whole| whole.with(part)));
+                    }
                 }
-                let age = u32::try_from(read_number(&dir, "age")?).unwrap_or(u32::MAX);
-                seen.push(RegionSample { used: read_number(&dir, "nr_accesses")? > 0, age });
+                seen.extend(whole);
             }
-            first += target.regions.len();
             all.push(seen);
         }
         Ok(Some(all))

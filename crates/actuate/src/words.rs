@@ -19,7 +19,8 @@ pub enum Outcome {
     /// A signal ended the write (`EINTR`): omr's own, or the freezer's before suspend. Never
     /// retried.
     Interrupted,
-    /// The group or process no longer exists (`ENOENT`, `ENODEV`, `ESRCH`).
+    /// The group or process no longer exists (`ENOENT`, `ENODEV`, `ESRCH`), or DAMON's monitor has
+    /// ended (`ECANCELED`, Linux 7.3).
     Gone,
     /// Not permitted (`EACCES`, `EPERM`, `EROFS`).
     Denied,
@@ -32,7 +33,7 @@ impl Outcome {
         Some(match err {
             Errno::AGAIN | Errno::BUSY | Errno::EXIST => Outcome::Partial,
             Errno::INTR => Outcome::Interrupted,
-            Errno::NOENT | Errno::NODEV | Errno::SRCH => Outcome::Gone,
+            Errno::NOENT | Errno::NODEV | Errno::SRCH | Errno::CANCELED => Outcome::Gone,
             Errno::ACCESS | Errno::PERM | Errno::ROFS => Outcome::Denied,
             Errno::INVAL | Errno::OPNOTSUPP => Outcome::Unsupported,
             _ => return None,

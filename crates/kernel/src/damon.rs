@@ -56,6 +56,21 @@ impl Damon {
     }
 }
 
+/// The kernel's own users of DAMON. Each monitors all memory of the machine.
+const MODULES: [&str; 3] = ["damon_stat", "damon_reclaim", "damon_lru_sort"];
+
+/// The kernel's own users of DAMON that are on: `/sys/module/NAME/parameters/enabled` of damon_stat
+/// (6.17), damon_reclaim (5.16) and damon_lru_sort (6.0). Sample line: `Y`.
+///
+/// A monitor clears accessed bits, and MGLRU's agings do not look where it keeps them (PG_young,
+/// mm/damon/ops-common.c). Reclaim does (folio_referenced(), mm/rmap.c).
+pub fn read_modules(kernel: &Kernel) -> Vec<&'static str> {
+    let is_on = |name: &&str| {
+        kernel.sys.read_string(format!("module/{name}/parameters/enabled")).is_ok_and(|text| text.trim() == "Y")
+    };
+    MODULES.into_iter().filter(is_on).collect()
+}
+
 /// Reads a file, and tries again while another program holds the lock.
 pub fn read(dir: &Dir, name: &str) -> Result<String> {
     let began = clock::read_monotonic();

@@ -134,7 +134,7 @@ fn the_set_up_of_another_program_is_not_changed() {
     // Another program has replaced the monitor while it ran.
     let sysfs = Sysfs::default();
     let mut monitor = start(&open(&root), &sysfs).expect("written").expect("free");
-    root.write(format!("{KDAMONDS}/0/contexts/0/schemes/0/stats/nr_tried"), "120\n");
+    root.write(format!("{KDAMONDS}/0/contexts/0/schemes/0/stats/sz_tried"), "1966080\n");
     assert_eq!(monitor.samples().expect("a number"), Some(40));
     let before = sysfs.lines().len();
     root.write(format!("{KDAMONDS}/{UPDATE}"), "60000000\n");
@@ -150,7 +150,7 @@ fn a_short_conflict_is_waited_for() {
         ["nr_kdamonds 1", "0/contexts/nr_contexts 1", "0/state on", "0/state update_schemes_stats", "0/state off"]
     {
         let root = machine();
-        root.write(format!("{KDAMONDS}/0/contexts/0/schemes/0/stats/nr_tried"), "120\n");
+        root.write(format!("{KDAMONDS}/0/contexts/0/schemes/0/stats/sz_tried"), "1966080\n");
         let sysfs = Sysfs { fails: Some((busy, Outcome::Partial, 2)), ..Sysfs::default() };
         let mut monitor = start(&open(&root), &sysfs).expect("written").expect("free");
         assert_eq!(monitor.samples().expect("a number"), Some(40), "{busy}");
@@ -218,18 +218,20 @@ fn regions_are_known_by_their_order() {
     let sysfs = Sysfs::default();
     let mut monitor = start(&open(&root), &sysfs).expect("written").expect("free");
     let scheme = format!("{KDAMONDS}/0/contexts/0/schemes/0");
-    let list = |found: &[(u64, u32, u32)]| {
-        for (number, (start, accesses, age)) in found.iter().enumerate() {
-            for (name, value) in [("start", *start), ("nr_accesses", (*accesses).into()), ("age", (*age).into())] {
+    let list = |found: &[(Range<u64>, u64, u64)]| {
+        for (number, (region, accesses, age)) in found.iter().enumerate() {
+            for (name, value) in
+                [("start", region.start), ("end", region.end), ("nr_accesses", *accesses), ("age", *age)]
+            {
                 root.write(format!("{scheme}/tried_regions/{number}/{name}"), format!("{value}\n"));
             }
         }
     };
-    root.write(format!("{scheme}/stats/nr_tried"), "120\n");
+    root.write(format!("{scheme}/stats/sz_tried"), "1966080\n");
     assert_eq!(monitor.samples().expect("a number"), Some(40));
     root.write(format!("{scheme}/tried_regions/total_bytes"), "0\n");
     assert_eq!(monitor.read(|_| true).expect("nothing"), None, "it ended before it looked again");
-    list(&[(0x1000, 0, 40), (0x5000, 1, 3), (0x1000, 0, 2)]);
+    list(&[(0x1000..0x5000, 0, 40), (0x5000..0x9000, 1, 3), (0x1000..0x5000, 0, 2)]);
     let seen = |used, age| RegionSample { used, age };
     assert_eq!(
         monitor.read(|_| true).expect("regions"),
@@ -237,7 +239,55 @@ fn regions_are_known_by_their_order() {
     );
     assert_eq!(monitor.read(|place| place == 1).expect("regions"), Some(vec![vec![], vec![seen(false, 2)]]));
     // The control: regions that differ from the targets are an error.
-    list(&[(0x1000, 0, 40), (0x4000, 1, 3), (0x1000, 0, 2)]);
-    let err = monitor.read(|_| true).expect_err("another region").to_string();
-    assert!(err.contains("tried_regions/1/start: 0x4000, where the region handed over begins at 0x5000"), "{err}");
+    for other in [0x4000..0x9000, 0x5000..0xa000, 0x5000..0x5000] {
+        list(&[(0x1000..0x5000, 0, 40), (other.clone(), 1, 3), (0x1000..0x5000, 0, 2)]);
+        let err = monitor.read(|_| true).expect_err("another region").to_string();
+        let found =
+            format!("tried_regions/1: {:#x} to {:#x}, where 0x5000 to 0x9000 is expected", other.start, other.end);
+        assert!(err.contains(&found), "{err}");
+    }
+    // Linux 7.3 splits long regions. One is unused for as long as all of its parts.
+    list(&[
+        (0x1000..0x3000, 0, 40),
+        (0x3000..0x5000, 0, 7),
+        (0x5000..0x6000, 0, 40),
+        (0x6000..0x8000, 1, 3),
+        (0x8000..0x9000, 0, 40),
+        (0x1000..0x5000, 0, 2),
+    ]);
+    assert_eq!(
+        monitor.read(|_| true).expect("regions"),
+        Some(vec![vec![seen(false, 7), seen(true, 3)], vec![seen(false, 2)]])
+    );
+    assert_eq!(monitor.read(|place| place == 1).expect("regions"), Some(vec![vec![], vec![seen(false, 2)]]));
+}
+
+#[test]
+fn the_limit_of_regions_is_no_larger_than_the_number_of_parts() {
+    let page = 0x1000;
+    for (lengths, limit) in [
+        // The kernel accepts no fewer.
+        (vec![1], 3),
+        (vec![16, 16], 3),
+        // With 7, a part has at most 23 pages, and there are 8.
+        (vec![40, 40, 40, 40], 7),
+        // With 7, a part has at most 3 pages, and there are 6.
+        (vec![3, 3, 3, 9], 6),
+        // Pages cannot be split.
+        (vec![1; 5], 5),
+    ] {
+        let mut at = 0;
+        let region = |pages: &u64| {
+            at += 2 * pages * page;
+            at - pages * page..at
+        };
+        let regions = lengths.iter().map(region).collect();
+        let root = machine();
+        let sysfs = Sysfs::default();
+        let targets = vec![Target { pid: 7, regions }];
+        let monitor = Monitor::start(&open(&root), Box::new(sysfs.clone()), STAMP, Duration::from_millis(200), targets);
+        monitor.expect("written").expect("free");
+        let line = format!("0/contexts/0/monitoring_attrs/nr_regions/max {limit}");
+        assert!(sysfs.lines().contains(&line), "{lengths:?}: {:?}", sysfs.lines());
+    }
 }

@@ -59,13 +59,14 @@ impl FakeDamon {
         text.trim().parse().unwrap_or_default()
     }
 
-    /// The starts of all regions, in the order of the targets.
-    fn starts(&self) -> Vec<u64> {
+    /// All regions, in the order of the targets.
+    fn regions(&self) -> Vec<Range<u64>> {
         let targets = "0/contexts/0/targets";
         let of = |target| {
             let regions = format!("{targets}/{target}/regions");
             (0..self.number(&format!("{regions}/nr_regions")))
-                .map(move |region| self.number(&format!("{regions}/{region}/start")))
+                .map(move |region| format!("{regions}/{region}"))
+                .map(|region| self.number(&format!("{region}/start"))..self.number(&format!("{region}/end")))
         };
         (0..self.number(&format!("{targets}/nr_targets"))).flat_map(of).collect()
     }
@@ -77,14 +78,16 @@ impl FakeDamon {
                 let interval = Duration::from_micros(self.number("0/contexts/0/monitoring_attrs/intervals/sample_us"));
                 let passed = clock::read_monotonic().since(*self.began.lock().expect("a time"));
                 let samples = passed.as_nanos() / interval.as_nanos().max(1);
-                self.set("0/contexts/0/schemes/0/stats/nr_tried", samples * self.starts().len() as u128);
+                let bytes: u64 = self.regions().iter().map(|region| region.end - region.start).sum();
+                self.set("0/contexts/0/schemes/0/stats/sz_tried", samples * u128::from(bytes));
             }
             "update_schemes_tried_regions" => {
                 let tried = "0/contexts/0/schemes/0/tried_regions";
                 fs::create_dir_all(self.dir.join(tried)).expect("made");
-                for (number, start) in self.starts().into_iter().enumerate() {
+                for (number, Range { start, end }) in self.regions().into_iter().enumerate() {
                     let (accesses, age) = (self.seen)(start);
                     self.set(&format!("{tried}/{number}/start"), start);
+                    self.set(&format!("{tried}/{number}/end"), end);
                     self.set(&format!("{tried}/{number}/nr_accesses"), accesses);
                     self.set(&format!("{tried}/{number}/age"), age);
                 }

@@ -168,6 +168,25 @@ fn the_compression_of_the_image_and_the_time_to_live_are_shown() {
 }
 
 #[test]
+fn the_kernels_own_monitors_are_named() {
+    let root = full()
+        .sys("module/damon_stat/parameters/enabled", "Y\n")
+        .sys("module/damon_reclaim/parameters/enabled", "N\n")
+        .sys("module/damon_lru_sort/parameters/enabled", "Y\n");
+    let (code, text) = doctor(&root);
+    assert_eq!(code, 0, "{text}");
+    let mglru = row(&text, "MGLRU");
+    assert!(mglru.starts_with("MGLRU partly on (0x0007), debugfs mounted, damon_stat, damon_lru_sort on"), "{mglru}");
+    let fix = "/sys/module/damon_stat/parameters/enabled /sys/module/damon_lru_sort/parameters/enabled";
+    assert!(text.contains(fix) && text.contains("used huge pages may look unused"), "{text}");
+    assert!(row(&text, "DAMON").starts_with("DAMON partly used by damon_stat, damon_lru_sort"), "{text}");
+    assert_eq!(json(&root)["facts"]["damon_modules"], serde_json::json!(["damon_stat", "damon_lru_sort"]));
+    // The control: all of them are off.
+    let root = full().sys("module/damon_stat/parameters/enabled", "N\n");
+    assert!(row(&doctor(&root).1, "MGLRU").starts_with("MGLRU yes on (0x0007), debugfs mounted "));
+}
+
+#[test]
 fn nothing_is_written_below_an_injected_root() {
     let root = full();
     root.write("sys/fs/cgroup/system.slice/a.service/memory.reclaim", "untouched");

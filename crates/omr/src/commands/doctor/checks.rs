@@ -456,7 +456,14 @@ fn mglru(facts: &Facts) -> Check {
         format!("on (0x{:04x}{ttl})", enabled.0)
     });
     match (Missing::of(enabled, generations, facts.lockdown, sees_root), on) {
-        (None, on) => row(Works::Yes, format!("{}, debugfs mounted", on.unwrap_or_default())),
+        (None, on) => {
+            let found = format!("{}, debugfs mounted", on.unwrap_or_default());
+            match facts.damon_modules.as_slice() {
+                [] => row(Works::Yes, found),
+                modules => row(Works::Partly, format!("{found}, {} on", modules.join(", ")))
+                    .fix(format!("{}: used huge pages may look unused (they are not reclaimed)", switch_off(modules))),
+            }
+        }
         (Some(Missing::NotBuilt), _) => {
             row(Works::No, Missing::NotBuilt.found()).fix(format!("{}; {why}", since(facts, (6, 1), "CONFIG_LRU_GEN")))
         }
@@ -470,6 +477,12 @@ fn mglru(facts: &Facts) -> Check {
     }
 }
 
+/// The commands that switch off the kernel's own users of DAMON.
+fn switch_off(modules: &[&str]) -> String {
+    let files = modules.iter().map(|name| format!("/sys/module/{name}/parameters/enabled"));
+    format!("echo N | sudo tee {}", files.collect::<Vec<_>>().join(" "))
+}
+
 fn damon(facts: &Facts) -> Check {
     let row = |works, found: String| Check::new("DAMON", works, found, "ages of processes' memory, where MGLRU is off");
     match facts.damon {
@@ -477,7 +490,11 @@ fn damon(facts: &Facts) -> Check {
             .fix(format!("{}; not needed where MGLRU is on", since(facts, (6, 2), "CONFIG_DAMON_SYSFS"))),
         Damon::Denied => row(Works::No, "closed to this user".into()).fix("run as root; not needed where MGLRU is on"),
         Damon::Unknown => row(Works::No, "in an unknown form".into()).fix("not needed where MGLRU is on"),
-        Damon::Free => row(Works::Yes, "free".into()),
+        Damon::Free => match facts.damon_modules.as_slice() {
+            [] => row(Works::Yes, "free".into()),
+            modules => row(Works::Partly, format!("used by {}", modules.join(", ")))
+                .fix(format!("{}; not needed where MGLRU is on", switch_off(modules))),
+        },
         Damon::InUse(n) => row(Works::Partly, format!("in use, {n} monitors"))
             .fix("stop the program that uses it; not needed where MGLRU is on"),
     }

@@ -12,7 +12,7 @@ use omr_control::protocol::Request;
 use omr_engine::prepare::free_page_reporting;
 use omr_engine::warm;
 use omr_kernel::crypto::{self, Origin};
-use omr_kernel::damon::Damon;
+use omr_kernel::damon::{self, Damon};
 use omr_kernel::hibernate::{self, Hibernation};
 use omr_kernel::lockdown::Lockdown;
 use omr_kernel::lru_gen::{self, Enabled, Generations};
@@ -39,6 +39,8 @@ pub struct Facts {
     pub memory_high: File,
     pub mglru: Mglru,
     pub damon: Damon,
+    /// The kernel's own users of DAMON that are on.
+    pub damon_modules: Vec<&'static str>,
     pub process_madvise: Hints,
     pub procmap_query: Support,
     pub pagemap_scan: Support,
@@ -272,6 +274,7 @@ impl Facts {
                 min_ttl_ms: lru_gen::read_min_ttl(kernel),
             },
             damon: Damon::read(kernel),
+            damon_modules: damon::read_modules(kernel),
             process_madvise: Hints {
                 cold: hint(Advice::Cold),
                 pageout: hint(Advice::PageOut),
