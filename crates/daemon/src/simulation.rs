@@ -655,7 +655,7 @@ impl Simulation {
                 self.pass(SECOND / 500);
                 if is_aged { Wrote::Done } else { Wrote::Unsupported }
             }
-            _ if words[4] == "max" => Wrote::Unsupported,
+            _ if words[4] == "max" && !self.machine.borrow().takes_swappiness_max => Wrote::Unsupported,
             _ => {
                 self.checks.borrow_mut().before(&self.machine.borrow(), index, now, data);
                 let evicted = self.machine.borrow_mut().evict(index, number(3), number(5) * 4096);

@@ -85,6 +85,9 @@ pub enum Event {
     /// A file of the kernel cannot be read for a while.
     FileFails,
     FileMended(&'static str),
+    /// The size of a group cannot be read for a while.
+    GroupFails(String),
+    GroupMended(String),
     /// Many calls to the kernel fail for a while.
     CallsFail,
     CallsFailBy(Burst, Nanos),
@@ -198,6 +201,7 @@ pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
     if actors.has_battery {
         machine.set_battery(false);
     }
+    machine.takes_swappiness_max = random.bool();
     (machine, actors, Checks::new(goal, budget, floor))
 }
 
@@ -268,8 +272,11 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
         10 if actors.has_battery => Event::Unplugs,
         11 => Event::Killed,
         12 => Event::Restarts,
-        13 if actors.chance(50) => Event::CallsFailBy(Burst::NoDescriptors, 10 * SECOND),
-        13 => Event::FileFails,
+        13 => match actors.random.u32(0..3) {
+            0 => Event::CallsFailBy(Burst::NoDescriptors, 10 * SECOND),
+            1 => Event::GroupFails(path.into()),
+            _ => Event::FileFails,
+        },
         14 => Event::Churn,
         15 => Event::PowerCut,
         16 => Event::BeginsToKeepOf(path.into()),
@@ -533,7 +540,9 @@ pub fn happen(simulation: &Simulation, event: Event) {
             simulation.machine.borrow_mut().set_swap(swap);
         }
         Event::SetsClock => {
-            let by = simulation.actors.borrow_mut().random.u64(0..20_000);
+            // Some hours; or days, as of a machine whose clock has no battery.
+            let most = if simulation.actors.borrow_mut().chance(50) { 20_000 } else { 3 * 86_400 };
+            let by = simulation.actors.borrow_mut().random.u64(0..most);
             let _ = match by % 2 {
                 0 => simulation.clock.wall.fetch_add(by, Relaxed),
                 _ => simulation.clock.wall.fetch_sub(by, Relaxed),
@@ -545,6 +554,14 @@ pub fn happen(simulation: &Simulation, event: Event) {
             simulation.plan(MINUTE, Event::FileMended(FAULTS[which]));
         }
         Event::FileMended(file) => mend_file(simulation, file),
+        Event::GroupFails(path) => {
+            if simulation.machine.borrow_mut().set_readable(&path, false) {
+                simulation.plan(MINUTE, Event::GroupMended(path));
+            }
+        }
+        Event::GroupMended(path) => {
+            simulation.machine.borrow_mut().set_readable(&path, true);
+        }
         Event::CallsFail => {
             let which = simulation.actors.borrow_mut().random.usize(0..BURSTS.len());
             let (burst, time) = BURSTS[which];

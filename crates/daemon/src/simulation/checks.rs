@@ -165,6 +165,7 @@ impl Checks {
             promise(!late(self.stalled, STOP), "a write begins more than 100 ms after a task had to wait");
             promise(!late(self.unreadable, 2 * SECOND), "a write begins while the kernel's files cannot be read");
             promise(!late(self.blind, 2 * SECOND), "a write begins while no file can be opened");
+            promise(!late(group.unreadable, SCAN), "a write begins while the size of the group cannot be read");
         }
         // Whoever asks for a preparation after the machine was said to sleep gets one.
         let is_asked_for = self.prepares && self.asked_to_prepare >= self.falls_asleep;

@@ -88,6 +88,8 @@ pub struct Group {
     pub low_before: u64,
     /// Somebody said `omr foreground`, at this time.
     pub said_foreground: Option<Nanos>,
+    /// Its size cannot be read since then.
+    pub unreadable: Option<Nanos>,
     /// A client keeps it in the foreground, since this time.
     pub kept_foreground: Option<Nanos>,
     is_dirty: bool,
@@ -165,6 +167,8 @@ pub struct Machine {
     /// The time that tasks have waited for memory.
     stall: Nanos,
     pub has_mglru: bool,
+    /// Linux 6.16 and later.
+    pub takes_swappiness_max: bool,
     on_battery: Option<(bool, Nanos)>,
     machine_is_dirty: bool,
     random: fastrand::Rng,
@@ -228,6 +232,7 @@ impl Machine {
             pswpin: 0,
             stall: 0,
             has_mglru,
+            takes_swappiness_max: false,
             on_battery: None,
             machine_is_dirty: true,
             random,
@@ -325,6 +330,7 @@ impl Machine {
             low: (0, 0),
             low_before: 0,
             said_foreground: None,
+            unreadable: None,
             kept_foreground: None,
             is_dirty: true,
             cpu_is_dirty: true,
@@ -339,7 +345,8 @@ impl Machine {
         if !group.exists {
             return;
         }
-        let number = group.number;
+        let (number, path) = (group.number, group.path.clone());
+        self.set_readable(&path, true);
         self.end_processes_of(number);
         let group = &mut self.groups[index];
         group.exists = false;
@@ -648,6 +655,28 @@ impl Machine {
             file.write_all_at(text.as_bytes(), 0).expect("written");
             self.shown.insert(path.to_owned(), Shown { file, text: text.to_owned() });
         }
+    }
+
+    /// The size of a group can be read from now on, or not: a directory is in the place of its file.
+    /// Returns whether that is a change.
+    pub fn set_readable(&mut self, path: &str, is_readable: bool) -> bool {
+        let now = self.now;
+        let Some(group) = self.groups.iter_mut().find(|group| group.exists && group.path == path) else { return false };
+        if group.unreadable.is_none() == is_readable {
+            return false;
+        }
+        group.unreadable = (!is_readable).then_some(now);
+        group.is_dirty = true;
+        let size = format!("sys/fs/cgroup/{path}/memory.current");
+        self.forget(&size);
+        let size = self.root.resolve(size);
+        let changed = match is_readable {
+            true => std::fs::remove_dir(size),
+            false => std::fs::remove_file(&size).and_then(|()| std::fs::create_dir(size)),
+        };
+        changed.expect("changed");
+        self.show(true);
+        true
     }
 
     /// Another file, or none, is in the place of these from now on.
