@@ -197,12 +197,13 @@ impl Monitor {
 
     /// The least and the most regions that the kernel is told to have.
     ///
-    /// The kernel merges two regions that together are no longer than the total length divided by
-    /// the least. So that number is nearly twice that of the regions here, and no two are as short.
-    /// Linux 7.3 splits longer regions when the monitor begins (`damon_apply_min_nr_regions()`). It
-    /// splits more of them at random as long as there are fewer than the most, and Linux 6.12 as
-    /// long as there are at most half as many. So the number must be no larger than that of the
-    /// parts.
+    /// The kernel merges two neighbours that together are no longer than the total length divided
+    /// by the least. Nearly twice the number of regions is enough that no two are so short.
+    ///
+    /// Linux 7.3 splits each longer region into parts when the monitor begins
+    /// (`damon_apply_min_nr_regions()`). It splits further ones at random while there are fewer than
+    /// the most; Linux 6.12 while there are at most half as many. So the number is no larger than
+    /// that of the parts.
     fn limit(&self) -> usize {
         let regions = self.regions();
         let parts = |least: &usize| {

@@ -461,7 +461,7 @@ fn mglru(facts: &Facts) -> Check {
             match facts.damon_modules.as_slice() {
                 [] => row(Works::Yes, found),
                 modules => row(Works::Partly, format!("{found}, {} on", modules.join(", ")))
-                    .fix(format!("{}: used huge pages may look unused (they are not reclaimed)", switch_off(modules))),
+                    .fix(format!("{}; used huge pages may look unused now, but are not reclaimed", switch_off(modules))),
             }
         }
         (Some(Missing::NotBuilt), _) => {
