@@ -460,8 +460,10 @@ fn mglru(facts: &Facts) -> Check {
             let found = format!("{}, debugfs mounted", on.unwrap_or_default());
             match facts.damon_modules.as_slice() {
                 [] => row(Works::Yes, found),
-                modules => row(Works::Partly, format!("{found}, {} on", modules.join(", ")))
-                    .fix(format!("{}; used huge pages may look unused now, but are not reclaimed", switch_off(modules))),
+                modules => row(Works::Partly, format!("{found}, {} on", modules.join(", "))).fix(format!(
+                    "{}; used huge pages may look unused now, but are not reclaimed",
+                    switch_off(modules)
+                )),
             }
         }
         (Some(Missing::NotBuilt), _) => {
