@@ -236,6 +236,17 @@ pub fn read_protection(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Limit> {
     Ok(most)
 }
 
+/// Reads how much memory of a group and of those below it the kernel can reclaim: anonymous memory
+/// and page cache, not locked. Page tables and other memory of the kernel are in the group's size only.
+pub fn read_reclaimable(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Bytes> {
+    dir.read_at_once("memory.stat", buffer)?;
+    let stat = MemoryStat::parse(buffer);
+    match (stat.swap_backed(), stat.page_cache()) {
+        (Some(anon), Some(file)) => Ok(anon + file - stat.unevictable.unwrap_or_default()),
+        _ => Err(Error::parse(dir.path().join("memory.stat"), "no line \"anon\" or no line \"file\"")),
+    }
+}
+
 /// Reads a file that holds one number.
 pub fn read_number(dir: &Dir, file: &str, buffer: &mut Vec<u8>) -> Result<u64> {
     dir.read_at_once(file, buffer)?;

@@ -2,9 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use omr_kernel::Result;
 use omr_kernel::memcg::{self, Found, Group, Visit};
+use omr_kernel::{Dir, Result};
 use omr_units::{Bytes, GroupId, Limit};
+
+/// Reclaim leaves this much more than is protected. Pages on their way to the disk cannot be freed
+/// by a write, so the kernel would take protected ones instead. And the counters are behind: by 64
+/// pages for each CPU (mm/memcontrol.c, `MEMCG_CHARGE_BATCH`).
+const MARGIN: Bytes = Bytes::mib(1);
 
 /// Returns all groups with a memory controller at and below this one.
 pub fn groups_below(top: &Group) -> Result<Vec<(GroupId, PathBuf)>> {
@@ -13,20 +18,44 @@ pub fn groups_below(top: &Group) -> Result<Vec<(GroupId, PathBuf)>> {
     Ok(found.paths)
 }
 
-/// Returns how much `memory.min` and `memory.low` protect of what is below this group when it is
-/// reclaimed: of each child what is in memory, up to the larger of its two values. What is further
+/// Returns the size of this group below which reclaim takes what `memory.min` and `memory.low`
+/// protect below it: `current` without the memory that is neither protected nor unreclaimable, and
+/// a margin. Zero if nothing is protected.
+///
+/// Of each child what is in memory is protected, up to the larger of its two values. What is further
 /// below is protected no further than that (mm/page_counter.c, `page_counter_calculate_protection`).
 /// The group's own protection does not count, nor what cannot be read below a group of a user.
-pub fn protected_below(top: &Group) -> Result<Bytes> {
-    let mut children = Protected { buffer: Vec::new(), sum: Ok(Bytes::ZERO) };
+pub fn floor_below(top: &Group, current: Bytes) -> Result<Bytes> {
+    let mut buffer = Vec::new();
+    let mut children = Protected { buffer: Vec::new(), sum: Ok(None) };
     memcg::walk(top.dir(), &mut children)?;
-    children.sum
+    let Some(protected) = children.sum? else { return Ok(Bytes::ZERO) };
+    let open = memcg::read_reclaimable(top.dir(), &mut buffer)? - protected;
+    Ok(current - (open - MARGIN))
 }
 
-/// The protected bytes of the children of a group.
+/// The protected memory of the children of a group that can be reclaimed. `None`: no child is
+/// protected.
 struct Protected {
     buffer: Vec<u8>,
-    sum: Result<Bytes>,
+    sum: Result<Option<Bytes>>,
+}
+
+impl Protected {
+    /// Reads how much reclaimable memory of a child is protected. What exceeds the protection is
+    /// taken from the reclaimable memory.
+    fn read_child(&mut self, dir: &Dir) -> Result<Option<Bytes>> {
+        let protection = match memcg::read_protection(dir, &mut self.buffer)? {
+            Limit::Bytes(Bytes::ZERO) => return Ok(None),
+            limit => limit,
+        };
+        let reclaimable = memcg::read_reclaimable(dir, &mut self.buffer)?;
+        let beyond = match protection {
+            Limit::Max => Bytes::ZERO,
+            Limit::Bytes(bytes) => Bytes(memcg::read_number(dir, "memory.current", &mut self.buffer)?) - bytes,
+        };
+        Ok(Some(reclaimable - beyond))
+    }
 }
 
 impl Visit for Protected {
@@ -34,16 +63,8 @@ impl Visit for Protected {
         if parent.is_none() {
             return Some(0);
         }
-        let protected = match memcg::read_protection(dir, &mut self.buffer) {
-            Ok(Limit::Bytes(Bytes::ZERO)) => return None,
-            Ok(limit) => memcg::read_number(dir, "memory.current", &mut self.buffer).map(|current| match limit {
-                Limit::Max => Bytes(current),
-                Limit::Bytes(bytes) => bytes.min(Bytes(current)),
-            }),
-            Err(err) => Err(err),
-        };
-        match (protected, &mut self.sum) {
-            (Ok(bytes), Ok(sum)) => *sum += bytes,
+        match (self.read_child(dir), &mut self.sum) {
+            (Ok(Some(bytes)), Ok(sum)) => *sum = Some(sum.unwrap_or_default() + bytes),
             (Err(err), sum @ Ok(_)) if !err.is_gone() => *sum = Err(err),
             _ => {}
         }
@@ -82,29 +103,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_protects_what_it_has_and_a_grandchild_nothing_more() {
+    fn reclaim_stops_at_the_children_s_protected_memory_and_at_what_cannot_be_reclaimed() {
         let mut root = FakeRoot::new();
+        // Of each group 2 MiB belong to the kernel and 3 MiB are locked. All others can be reclaimed.
         for (group, current, min, low) in [
-            ("top", "90", "0", "max"),
-            ("top/low", "20", "0", "5"),
-            ("top/low/deep", "15", "0", "max"),
-            ("top/min", "7", "3", "2"),
-            ("top/more", "4", "0", "100"),
-            ("top/max", "1", "0", "max"),
-            ("top/open", "30", "0", "0"),
-            ("top/open/deep", "8", "0", "max"),
+            ("top", 900, Some(0), None),
+            ("top/low", 200, Some(0), Some(50)),
+            ("top/low/deep", 150, Some(0), None),
+            ("top/min", 70, Some(30), Some(20)),
+            ("top/more", 40, Some(0), Some(1000)),
+            ("top/max", 10, Some(0), None),
+            ("top/little", 100, Some(0), Some(4)),
+            ("top/open", 300, Some(0), Some(0)),
+            ("top/open/deep", 80, Some(0), None),
         ] {
-            root = root.group(group, &[("memory.current", current), ("memory.min", min), ("memory.low", low)]);
+            let limit = |mib: Option<u64>| mib.map_or_else(|| "max".into(), |mib| Bytes::mib(mib).0.to_string());
+            let stat = [("anon", current - 6), ("file", 8), ("shmem", 2), ("swapcached", 4), ("unevictable", 3)];
+            let stat: String = stat.iter().map(|(name, mib)| format!("{name} {}\n", Bytes::mib(*mib).0)).collect();
+            let files =
+                [("memory.min", limit(min)), ("memory.low", limit(low)), ("memory.current", limit(Some(current)))];
+            let files = files.iter().map(|(name, text)| (*name, text.as_str()));
+            root = root.group(group, &files.chain([("memory.stat", stat.as_str())]).collect::<Vec<_>>());
         }
         let kernel = Kernel::open(root.path()).expect("a kernel");
-        let protected = |path: &str| {
+        let floor = |path: &str, current: u64| {
             let group = Group::open(kernel.cgroup().expect("cgroups"), Path::new(path)).expect("a group");
-            protected_below(&group)
+            floor_below(&group, Bytes::mib(current))
         };
-        assert_eq!(protected("top").expect("known"), Bytes(5 + 3 + 4 + 1));
-        assert_eq!(protected("top/max").expect("known"), Bytes::ZERO);
+        // Each child's protected MiB, without the 5 that cannot be reclaimed; and those of the top.
+        let protected = (50 - 5) + (30 - 5) + (40 - 5) + (10 - 5);
+        assert_eq!(floor("top", 900).expect("known"), Bytes::mib(protected + 5) + MARGIN);
+        assert_eq!(floor("top", 960).expect("known"), Bytes::mib(protected + 5 + 60) + MARGIN);
+        assert_eq!(floor("top/open/deep", 80).expect("known"), Bytes::ZERO, "nothing below it is protected");
+        let root = root.group("top/low", &[("memory.stat", "file 8\n")]);
+        assert!(floor("top", 900).is_err());
         let _root = root.group("top/low", &[("memory.low", "much")]);
-        assert!(protected("top").is_err());
+        assert!(floor("top", 900).is_err());
     }
 
     #[test]

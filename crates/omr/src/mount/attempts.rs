@@ -174,8 +174,8 @@ impl Reclaimer {
         }
         let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
         let mut method = Method::KernelFile(self.backend);
-        // The kernel reclaims memory under `memory.low`, too, once nothing else is left.
-        let floor = below::protected_below(group).map_err(|err| errno(&err))?;
+        // The kernel reclaims memory under `memory.low`, too, once nothing else can be reclaimed.
+        let floor = below::floor_below(group, current).map_err(|err| errno(&err))?;
         let amount = (current - floor).min(request.amount);
         if amount.0 == 0 {
             return Ok(());
