@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from omrlab.guest import MIB, Disk, Guest, Node, Zram
+from omrlab.mount import DIR, FILE, mount, prepare
 
 CGROUP = "/sys/fs/cgroup"
 KEY = "writeback=wait"
@@ -158,4 +159,25 @@ def test_huge_pages_are_sent_as_asked_for_too(keyed, load) -> None:
         control = reclaim(guest, "bg", "32M")
         assert control["sent"] > 64 * MIB, control
         assert background.errors() == 0
+        assert complaints(guest) == []
+
+
+def test_omr_uses_the_key(keyed, load) -> None:
+    """A sweep and a write to the file of `omr mount` send what they free."""
+    with Guest(keyed, 768, Disk(1536, mb_s=10)) as guest:
+        prepare(guest)
+        mount(guest)
+        loads = {name: load(guest, name, "160M") for name in ("swept", "written", "control")}
+        checks = guest.run(["omr", "doctor", "--json"], check=False).json()["checks"]
+        assert any(check["name"] == "memory.reclaim" and KEY in check["found"] for check in checks), checks
+        for name, command in (
+            ("swept", ["omr", "reclaim", "swept", "64M"]),
+            ("written", ["omr-guest", "write", f"{DIR}/written/{FILE}", "64M"]),
+        ):
+            before = sent(guest)
+            guest.run(command, group="writer", timeout=300)
+            assert 62 * MIB <= loads[name].swapped() <= 68 * MIB
+            assert sent(guest) - before <= 68 * MIB
+        # The control: without the key the disk is slow enough that more is sent.
+        assert reclaim(guest, "control", "64M")["sent"] > 96 * MIB
         assert complaints(guest) == []

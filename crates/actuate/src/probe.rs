@@ -18,6 +18,8 @@ pub struct ReclaimKeys {
     pub swappiness: bool,
     /// True if `swappiness=max`, anonymous memory only, works (Linux 6.16).
     pub swappiness_max: bool,
+    /// True if `writeback=wait` works (omr's patches for Linux 7.3).
+    pub writeback_wait: bool,
 }
 
 /// Writes an amount of 0 bytes to a group's `memory.reclaim`, alone and with each key. The kernel
@@ -29,7 +31,8 @@ pub fn reclaim_keys(actuator: &mut dyn Actuator, group: &Dir) -> Result<ReclaimK
     let works = amount == Outcome::Done;
     let swappiness = works && write("0 swappiness=60")? == Outcome::Done;
     let swappiness_max = swappiness && write("0 swappiness=max")? == Outcome::Done;
-    Ok(ReclaimKeys { amount, swappiness, swappiness_max })
+    let writeback_wait = swappiness && write("0 writeback=wait")? == Outcome::Done;
+    Ok(ReclaimKeys { amount, swappiness, swappiness_max, writeback_wait })
 }
 
 /// Probes one advice of `process_madvise` (Linux 5.10) with an empty list of ranges.

@@ -245,7 +245,8 @@ impl Daemon {
     /// Asks the kernel what it supports.
     fn probe(&mut self) {
         let Some(group) = self.world.open_background(&self.host) else { return };
-        let backend = Backend::probe(self.settings.backend, &group, &mut *self.settings.actuator());
+        let mut actuator = self.settings.actuator();
+        let backend = Backend::probe(&self.host.kernel, self.settings.backend, &group, &mut *actuator);
         self.readings.probed(backend.as_ref().is_ok_and(|backend| backend.file_only()));
         match backend {
             Ok(backend) => log::info!("reclaims by {backend}"),

@@ -342,7 +342,7 @@ mod tests {
         let before = group.read_limit(HIGH, &mut Vec::new()).expect("a limit");
         let borrowed = journal.borrow(&group, HIGH, before).expect("no error").expect("the first");
         let config = Config::default();
-        let backend = Backend::MemoryReclaim { swappiness: true };
+        let backend = Backend::MemoryReclaim { swappiness: true, waits: false };
         let mut runner = TrialRunner::guarded(session, &group, &config, backend, borrowed, Guard::of_nobody());
         assert_eq!(runner.user_limit(), before);
         let is_on = aging::require_mglru(&kernel).is_ok();

@@ -45,4 +45,4 @@ pub mod vmstat;
 pub mod zoneinfo;
 
 pub use error::{Error, Result, is_passing};
-pub use root::{Dir, Kernel};
+pub use root::{Dir, Kernel, parse_version};

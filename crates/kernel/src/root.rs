@@ -198,6 +198,12 @@ pub(crate) fn read_all(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> io::Result<(
     }
 }
 
+/// Parses the first two numbers of a kernel's release.
+pub fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 /// The kernel's file systems, opened once (`/proc`, `/sys` and cgroup2), and its clocks.
 #[derive(Debug)]
 pub struct Kernel {
@@ -270,6 +276,12 @@ impl Kernel {
     /// line: `7d0c9ad0-5f2e-4f6e-9a31-6a1d0d3d1c55`. Source: drivers/char/random.c.
     pub fn read_boot_id(&self) -> Result<String> {
         Ok(self.proc.read_string("sys/kernel/random/boot_id")?.trim().to_owned())
+    }
+
+    /// Reads the first two numbers of `/proc/sys/kernel/osrelease` (since 2.6). `None`: there are
+    /// none. Sample line: `6.12.117+deb12-amd64`. Source: init/version.c.
+    pub fn read_version(&self) -> Option<(u32, u32)> {
+        parse_version(&self.proc.read_string("sys/kernel/osrelease").ok()?)
     }
 
     /// The size of a page on this machine.

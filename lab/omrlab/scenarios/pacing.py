@@ -16,9 +16,17 @@ from ..plots import COLOURS, canvas, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
 
-LABELS = {"6.1": "Linux 6.1", "6.12": "Linux 6.12", "7": "Linux 7.3"}
+LABELS = {"6.1": "Linux 6.1", "6.12": "Linux 6.12", "7": "Linux 7.3", "7.3-omr": "Linux 7.3, patched"}
 
-ARM_COLOURS = {"6.1": COLOURS["machine"], "6.12": COLOURS["on"], "7": COLOURS["prepare"]}
+ARMS = "6.1,6.12,7"
+"""The patched kernel has to be built before: make kernel RELEASE=7.3."""
+
+ARM_COLOURS = {
+    "6.1": COLOURS["machine"],
+    "6.12": COLOURS["on"],
+    "7": COLOURS["prepare"],
+    "7.3-omr": COLOURS["off"],
+}
 
 AGE = 8
 """Seconds. The memory of each group is unused for longer."""
@@ -69,7 +77,7 @@ class Pacing(Comparison[Run]):
     # No option: each arm is a kernel.
     kernel: str = field(default="6.12", init=False)
     pairs: int = option(3, "how often each arm runs", setting=False)
-    arms: str = arms_option(LABELS)
+    arms: str = arms_option(LABELS, ARMS)
     swap: str = option("disk", "what is swapped to", choices=["disk", "zram", "zswap"])
     mb_s: float = option(20, "speed of the disk in MB/s")
     load: int = option(160, "memory of each group", "MIB")

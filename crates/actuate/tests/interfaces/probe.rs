@@ -26,12 +26,12 @@ fn nothing_but_an_amount_of_zero_is_ever_asked_for() {
     let group = kernel.cgroup().expect("a hierarchy").sub("a").expect("the group");
     let mut transcript = Transcript::new(DryRun);
     let keys = probe::reclaim_keys(&mut transcript, &group).expect("an answer");
-    assert!(keys.swappiness && keys.swappiness_max);
+    assert!(keys.swappiness && keys.swappiness_max && keys.writeback_wait);
     let data: Vec<String> = transcript.lines().into_iter().map(|(_, data)| data).collect();
-    assert_eq!(data, ["0", "0 swappiness=60", "0 swappiness=max"]);
+    assert_eq!(data, ["0", "0 swappiness=60", "0 swappiness=max", "0 writeback=wait"]);
 }
 
-/// A kernel whose `memory.reclaim` knows the amount and the first `keys` forms of `swappiness=`.
+/// A kernel whose `memory.reclaim` knows the amount and the first `keys` of the keys.
 struct Knows {
     keys: usize,
     amount: Outcome,
@@ -43,6 +43,7 @@ impl Actuator for Knows {
             "0" => self.amount,
             "0 swappiness=60" if self.keys > 0 => Outcome::Done,
             "0 swappiness=max" if self.keys > 1 => Outcome::Done,
+            "0 writeback=wait" if self.keys > 2 => Outcome::Done,
             _ => Outcome::Unsupported,
         })
     }
@@ -60,10 +61,12 @@ impl Actuator for Knows {
 fn keys_come_one_after_the_other() {
     let root = FakeRoot::new();
     let kernel = open(&root);
-    for (keys, swappiness, max) in [(0, false, false), (1, true, false), (2, true, true)] {
+    for (keys, known) in
+        [(0, [false, false, false]), (1, [true, false, false]), (2, [true, true, false]), (3, [true, true, true])]
+    {
         let mut actuator = Knows { keys, amount: Outcome::Done };
         let found = probe::reclaim_keys(&mut actuator, kernel.cgroup().expect("a hierarchy")).expect("an answer");
-        assert_eq!((found.swappiness, found.swappiness_max), (swappiness, max));
+        assert_eq!([found.swappiness, found.swappiness_max, found.writeback_wait], known);
     }
     let mut denied = Knows { keys: 2, amount: Outcome::Denied };
     let found = probe::reclaim_keys(&mut denied, kernel.cgroup().expect("a hierarchy")).expect("an answer");

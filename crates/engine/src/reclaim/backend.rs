@@ -18,6 +18,10 @@ use crate::reclaim::limit_journal::Journal;
 /// are slowed down by up to 2 s each (mm/memcontrol.c, MEMCG_MAX_HIGH_DELAY_JIFFIES).
 const HIGH_TIME: Duration = Duration::from_millis(50);
 
+/// The key with which a write waits for what it has sent to swap (`patches/7.3`).
+const WAIT: &str = " writeback=wait";
+const WAIT_SINCE: (u32, u32) = (7, 3);
+
 /// A backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Backend {
@@ -26,6 +30,10 @@ pub enum Backend {
     MemoryReclaim {
         /// True if the kernel accepts `swappiness=` with a request (6.11).
         swappiness: bool,
+        /// True if it accepts `writeback=wait`, the key of the patches for Linux 7.3: a write waits
+        /// for what it has sent to swap, so it sends no more than it frees.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        waits: bool,
     },
     /// `memory.swap.reclaim`, the file of the patch. It swaps out exactly the requested amount and
     /// ends within milliseconds, so it is preferred if it exists.
@@ -58,30 +66,32 @@ impl Backend {
 
     /// Returns true if the backend can reclaim page cache only.
     pub fn file_only(self) -> bool {
-        matches!(self, Backend::MemoryReclaim { swappiness: true } | Backend::SwapReclaim { swappiness: true })
+        matches!(self, Backend::MemoryReclaim { swappiness: true, .. } | Backend::SwapReclaim { swappiness: true })
     }
 
     /// The file and the request for `bytes`. A kernel that does not take the swappiness chooses the
     /// kind of memory itself; `memory.swap.reclaim` takes anonymous memory only.
     fn request(self, bytes: Bytes, swappiness: Option<Swappiness>) -> (&'static str, String) {
         let needs_other_file = swappiness == Some(Swappiness::FILE_ONLY);
+        let wait = if matches!(self, Backend::MemoryReclaim { waits: true, .. }) { WAIT } else { "" };
         match swappiness {
             Some(swappiness) if self.file_only() && (needs_other_file || self.file() == "memory.reclaim") => {
-                ("memory.reclaim", format!("{} swappiness={swappiness}", bytes.0))
+                ("memory.reclaim", format!("{} swappiness={swappiness}{wait}", bytes.0))
             }
-            _ => (self.file(), bytes.0.to_string()),
+            _ => (self.file(), format!("{}{wait}", bytes.0)),
         }
     }
 
     /// Finds the backend that this kernel has. Probes a group that will be written to anyway.
-    pub fn probe(choice: BackendChoice, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
+    pub fn probe(kernel: &Kernel, choice: BackendChoice, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
         let has = |file| group.dir().has(file);
         let name = omr_base::text::printable(&group.path().to_string_lossy());
-        let mut swappiness = || -> Result<bool> {
-            // A request for nothing does nothing, and is refused where the key is unknown.
-            let request = format!("0 swappiness={}", Swappiness::FILE_ONLY);
+        // A request for nothing does nothing, and is refused where the key is unknown.
+        let mut takes = |key: &str| -> Result<bool> {
+            let request = format!("0{key}");
             Ok(has("memory.reclaim") && actuator.write(group.dir(), "memory.reclaim", &request)? == Outcome::Done)
         };
+        let file_only = format!(" swappiness={}", Swappiness::FILE_ONLY);
         // A delegated group may have only memory.reclaim writable: systemd delegates that file by
         // name.
         let swap_reclaim = match choice {
@@ -90,10 +100,13 @@ impl Backend {
         };
         match choice {
             BackendChoice::Auto | BackendChoice::SwapReclaim if swap_reclaim => {
-                Ok(Backend::SwapReclaim { swappiness: swappiness()? })
+                Ok(Backend::SwapReclaim { swappiness: takes(&file_only)? })
             }
             BackendChoice::Auto | BackendChoice::Reclaim if has("memory.reclaim") => {
-                Ok(Backend::MemoryReclaim { swappiness: swappiness()? })
+                let swappiness = takes(&file_only)?;
+                // Other kernels are spared the question.
+                let may_wait = kernel.read_version().is_some_and(|version| version >= WAIT_SINCE);
+                Ok(Backend::MemoryReclaim { swappiness, waits: may_wait && takes(WAIT)? })
             }
             BackendChoice::High if has("memory.high") => Ok(Backend::MemoryHigh),
             BackendChoice::Auto if has("memory.high") => bail!(
@@ -218,25 +231,34 @@ mod tests {
 
     #[test]
     fn the_backend_is_a_file_that_the_group_has() {
-        let told = |files: &[&str], choice, takes_swappiness: bool| {
-            let root = files
-                .iter()
-                .fold(FakeRoot::new().group::<&str>("a", &[]), |root, file| root.group("a", &[(*file, "")]));
-            let (_, group) = opened(&root);
+        let told_on = |release: &str, files: &[&str], choice, takes_swappiness: bool| {
+            let root = FakeRoot::new().proc("sys/kernel/osrelease", release);
+            let root = files.iter().fold(root.group::<&str>("a", &[]), |root, file| root.group("a", &[(*file, "")]));
+            let (kernel, group) = opened(&root);
             let mut kernel_side = Writes(|data: &str| {
-                assert_eq!(data, "0 swappiness=0", "a request that does nothing");
-                if takes_swappiness { Outcome::Done } else { Outcome::Unsupported }
+                let takes = match data {
+                    "0 swappiness=0" => takes_swappiness,
+                    "0 writeback=wait" => release == "7.3.4-omr",
+                    other => unreachable!("{other} would do something"),
+                };
+                if takes { Outcome::Done } else { Outcome::Unsupported }
             });
-            Backend::probe(choice, &group, &mut kernel_side).map_err(|err| err.to_string())
+            Backend::probe(&kernel, choice, &group, &mut kernel_side).map_err(|err| err.to_string())
         };
+        let told = |files: &[&str], choice, takes_swappiness| told_on("7.2.1-omr", files, choice, takes_swappiness);
         let (auto, reclaim) = (BackendChoice::Auto, BackendChoice::Reclaim);
         let (swap, high) = (BackendChoice::SwapReclaim, BackendChoice::High);
         let all = &["memory.current", "memory.reclaim", "memory.swap.reclaim", "memory.high"];
         for (takes, swappiness) in [(true, true), (false, false)] {
             assert_eq!(told(all, auto, takes), Ok(Backend::SwapReclaim { swappiness }));
             assert_eq!(told(all, swap, takes), Ok(Backend::SwapReclaim { swappiness }));
-            assert_eq!(told(all, reclaim, takes), Ok(Backend::MemoryReclaim { swappiness }));
-            assert_eq!(told(&["memory.reclaim"], auto, takes), Ok(Backend::MemoryReclaim { swappiness }));
+            let without = Backend::MemoryReclaim { swappiness, waits: false };
+            assert_eq!(told(all, reclaim, takes), Ok(without));
+            assert_eq!(told(&["memory.reclaim"], auto, takes), Ok(without));
+            for (release, waits) in [("7.3.4-omr", true), ("7.3.4-amd64", false)] {
+                let with = Backend::MemoryReclaim { swappiness, waits };
+                assert_eq!(told_on(release, &["memory.reclaim"], auto, takes), Ok(with));
+            }
         }
         assert_eq!(told(&["memory.swap.reclaim"], auto, true), Ok(Backend::SwapReclaim { swappiness: false }));
         assert_eq!(told(all, high, true), Ok(Backend::MemoryHigh));
@@ -322,11 +344,14 @@ mod tests {
             let (file, request) = backend.request(Bytes(4096), swappiness);
             format!("{file} {request}")
         };
-        let (new, old) = (Backend::MemoryReclaim { swappiness: true }, Backend::MemoryReclaim { swappiness: false });
+        let [new, old, patched] = [(true, false), (false, false), (true, true)]
+            .map(|(swappiness, waits)| Backend::MemoryReclaim { swappiness, waits });
         assert_eq!(told(new, None), "memory.reclaim 4096");
         assert_eq!(told(new, Some(Swappiness::FILE_ONLY)), "memory.reclaim 4096 swappiness=0");
         assert_eq!(told(new, Some(Swappiness::ANON_FIRST)), "memory.reclaim 4096 swappiness=200");
         assert_eq!(told(old, Some(Swappiness::ANON_FIRST)), "memory.reclaim 4096");
+        assert_eq!(told(patched, None), "memory.reclaim 4096 writeback=wait");
+        assert_eq!(told(patched, Some(Swappiness::FILE_ONLY)), "memory.reclaim 4096 swappiness=0 writeback=wait");
         let swap = Backend::SwapReclaim { swappiness: true };
         assert_eq!(told(swap, Some(Swappiness::FILE_ONLY)), "memory.reclaim 4096 swappiness=0");
         // This file takes nothing else.

@@ -216,7 +216,7 @@ mod tests {
         actuator: &mut dyn Actuator,
         cancel: &Flag,
     ) -> (Report, Vec<(Bytes, Bytes)>) {
-        run_with(root, job, actuator, cancel, Backend::MemoryReclaim { swappiness: true })
+        run_with(root, job, actuator, cancel, Backend::MemoryReclaim { swappiness: true, waits: false })
     }
 
     fn run_with(
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(told(Job { file_only: false, ..full.clone() }), "", "nothing may leave");
         // This kernel, or this answer of it, does not know the key.
         let mut kernel_side = Reclaims::new(&root);
-        let backend = Backend::MemoryReclaim { swappiness: false };
+        let backend = Backend::MemoryReclaim { swappiness: false, waits: false };
         let (report, _) = run_with(&root, full, &mut kernel_side, &Flag::default(), backend);
         assert_eq!((report.end, kernel_side.lines.len()), (End::SwapFloor, 0));
     }

@@ -58,7 +58,7 @@ impl Method<'_> {
     /// Chooses the method for a wish. Probes a group that will be written to anyway.
     pub fn choose(kernel: &Kernel, wish: Wish, group: &Group, actuator: &mut dyn Actuator) -> Result<Self> {
         match wish {
-            Wish::Any(choice) => Backend::probe(choice, group, actuator).map(Method::KernelFile),
+            Wish::Any(choice) => Backend::probe(kernel, choice, group, actuator).map(Method::KernelFile),
             Wish::Cold { older_than, may_age } => Method::by_age(kernel, older_than, may_age),
         }
     }
@@ -170,7 +170,10 @@ mod tests {
     #[test]
     fn each_method_has_the_name_of_its_kernel_interface() {
         let told = |method: Method<'_>| (method.name(), method.file_only());
-        assert_eq!(told(Method::KernelFile(Backend::MemoryReclaim { swappiness: true })), ("memory.reclaim", true));
+        assert_eq!(
+            told(Method::KernelFile(Backend::MemoryReclaim { swappiness: true, waits: false })),
+            ("memory.reclaim", true)
+        );
         assert_eq!(told(Method::KernelFile(Backend::MemoryHigh)), ("memory.high", false));
         let older_than = Duration::from_secs(1);
         assert_eq!(told(Method::Generations { older_than, may_age: false }), ("lru_gen", false));

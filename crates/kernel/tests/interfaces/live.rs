@@ -20,14 +20,12 @@ fn every_probe_answers() {
 #[test]
 fn release_numbers_and_probes_agree_where_both_are_known() {
     let kernel = Kernel::open(Path::new("/")).expect("/proc and /sys");
-    let release = kernel.proc.read_string("sys/kernel/osrelease").expect("a release");
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.trim().parse::<u32>().ok());
-    let (major, minor) = (numbers.next().expect("major"), numbers.next().expect("minor"));
+    let version = kernel.read_version().expect("two numbers");
     // Kernels before these releases do not have the ioctl. Later ones may be built without it.
-    if (major, minor) < (6, 11) {
+    if version < (6, 11) {
         assert_eq!(probe::procmap_query(&kernel), Support::Missing);
     }
-    if (major, minor) < (6, 7) {
+    if version < (6, 7) {
         assert_eq!(probe::pagemap_scan(&kernel), Support::Missing);
     }
 }

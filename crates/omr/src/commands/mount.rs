@@ -58,7 +58,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         let dir = kernel.cgroup_path().display();
         return Err(Exit::Unsupported.error(format!("this kernel has {FILE} itself, below {dir}")));
     }
-    let backend = Backend::probe(BackendChoice::Reclaim, &group, &mut Live)
+    let backend = Backend::probe(&kernel, BackendChoice::Reclaim, &group, &mut Live)
         .map_err(|err| Exit::Unsupported.error(format!("{err:#}")))?;
     let dir = free(&kernel, &args.dir)?;
 

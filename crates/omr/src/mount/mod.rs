@@ -386,7 +386,7 @@ mod tests {
             kernel: Arc::clone(&kernel),
             root: root.path().into(),
             loaded: Loaded::built_in(),
-            backend: Backend::MemoryReclaim { swappiness: false },
+            backend: Backend::MemoryReclaim { swappiness: false, waits: false },
         };
         let session = Session::of(File::from(OwnedFd::from(device)), &root.resolve("mnt"));
         let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a.slice")).expect("a group").id().0;

@@ -136,7 +136,7 @@ pub fn run(root: &Path, args: &Args, target: &Path) -> Result<Exit> {
     let journal = backend::journal(&kernel, &paths::state_dir(root), &mut live)
         .context("memory.high is changed, so its value must be saved first")?;
     let floor = lowest_size(&kernel, &tree, &group, &name, &loaded.policy, args.size, seen.current)?;
-    let backend = Backend::probe(loaded.backend, &group, &mut live)
+    let backend = Backend::probe(&kernel, loaded.backend, &group, &mut live)
         .ok()
         .filter(|backend| *backend != Backend::MemoryHigh)
         .ok_or_else(|| Exit::Unsupported.error("--verify needs memory.reclaim (Linux 5.19)"))?;

@@ -6,6 +6,7 @@ use omr_kernel::crypto::Origin;
 use omr_kernel::damon::Damon;
 use omr_kernel::hibernate::Availability;
 use omr_kernel::medium::{Disk, Medium};
+use omr_kernel::parse_version;
 use omr_kernel::power_supply::PowerSource;
 use omr_kernel::probe::Support;
 use omr_kernel::process::Capability;
@@ -185,11 +186,6 @@ fn in_groups(facts: &Facts, version: (u32, u32)) -> String {
     }
 }
 
-fn parse_version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().ok());
-    Some((numbers.next()??, numbers.next()??))
-}
-
 fn cgroup(facts: &Facts) -> Check {
     let cgroup = &facts.cgroup;
     let role = "the groups that omr reclaims";
@@ -233,6 +229,7 @@ fn reclaim(facts: &Facts) -> Check {
         return row(Works::No, "refuses to reclaim").fix("another security module or container may forbid it");
     }
     match (keys.swappiness, keys.swappiness_max) {
+        (_, true) if keys.writeback_wait => row(Works::Yes, "keys: swappiness, swappiness=max, writeback=wait"),
         (_, true) => row(Works::Yes, "keys: swappiness, swappiness=max"),
         (true, false) => row(Works::Yes, "keys: swappiness").fix("swappiness=max since Linux 6.16; not needed"),
         (false, false) => {
