@@ -276,14 +276,18 @@ impl Simulation {
 
     /// The machine boots after its power was cut.
     fn boot(&self) {
-        let slept = self.checks.borrow().slept;
         self.clock.booted.store(self.clock.now() - SECOND, Relaxed);
         self.clock.asleep.store(0, Relaxed);
         // The time comes from the network.
-        self.clock.wall.store(BOOT + Duration::from_nanos(slept).as_secs(), Relaxed);
+        self.clock.wall.store(self.right_wall(), Relaxed);
         self.machine.borrow_mut().boot();
         actors::boot(self);
-        self.checks.borrow_mut().summary.boots += 1;
+        self.checks.borrow_mut().booted();
+    }
+
+    /// What a wall clock that is right is set to.
+    fn right_wall(&self) -> u64 {
+        BOOT + Duration::from_nanos(self.checks.borrow().slept).as_secs()
     }
 
     /// Restores limits, as systemd has it done after the daemon.
@@ -356,6 +360,9 @@ impl Simulation {
         let mut ager = Ager::new(&kernel, memory, life.daemon.settings.actuator());
         self.check(|checks, machine| checks.learning.begin(machine, ager.thresholds(), !has_lost));
         *self.life.borrow_mut() = Some(life);
+        let wall = self.clock.wall.load(Relaxed) + self.clock.asleep().as_secs();
+        let is_clock_right = wall.abs_diff(self.right_wall()) <= 1;
+        self.checks.borrow_mut().started(is_clock_right);
         self.checks.borrow_mut().summary.starts += 1;
         while !self.is_over() {
             let (order, flag) = {

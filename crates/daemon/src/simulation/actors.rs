@@ -51,6 +51,8 @@ pub enum Event {
     Floods,
     /// A group is protected, or not any more.
     Protects,
+    /// A group is protected.
+    ProtectsOf(String),
     /// An administrator sets a limit.
     Limits,
     /// A process uses a CPU, and rests.
@@ -255,7 +257,8 @@ fn plan_later(simulation: &Simulation, time: Nanos, event: Event) {
     simulation.plan(after, event);
 }
 
-/// The worst moments come seldom by chance, so some events happen during a sweep on purpose.
+/// The worst moments come seldom by chance, so some events happen on purpose during a sweep, or right
+/// before the worker begins it.
 pub fn disturb_sweep(simulation: &Simulation, path: &str) {
     let mut actors = simulation.actors.borrow_mut();
     if !actors.chance(40) {
@@ -265,7 +268,7 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
     let event = match actors.random.u32(0..19) {
         0..4 => Event::WorksInFull,
         4..6 => Event::SaysOf(path.into()),
-        6 => Event::Protects,
+        6 => Event::ProtectsOf(path.into()),
         7 => Event::Stalls,
         8 => Event::Pauses,
         9 => Event::FallsAsleep,
@@ -283,8 +286,12 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
         17 => Event::Floods,
         _ => Event::SwapGoes,
     };
+    let is_before = actors.chance(50);
     drop(actors);
-    simulation.plan(after, event);
+    match event {
+        Event::ProtectsOf(_) if is_before => happen(simulation, event),
+        event => simulation.plan(after, event),
+    }
 }
 
 /// As [`disturb_sweep`], during a hint, or right before the worker begins it.
@@ -430,6 +437,14 @@ pub fn happen(simulation: &Simulation, event: Event) {
                 let current = simulation.machine.borrow().groups[index].current();
                 let low = if simulation.actors.borrow_mut().chance(50) { current / 2 } else { 0 };
                 simulation.machine.borrow_mut().set_low(index, low);
+            }
+        }
+        Event::ProtectsOf(path) => {
+            let percent = simulation.actors.borrow_mut().random.u64(50..=100);
+            let mut machine = simulation.machine.borrow_mut();
+            if let Some(index) = machine.groups.iter().position(|group| group.path == path && group.exists) {
+                let low = machine.groups[index].current() / 100 * percent;
+                machine.set_low(index, low);
             }
         }
         Event::Limits => {

@@ -44,6 +44,10 @@ pub struct Checks {
     pub slept: Nanos,
     /// Bytes that omr has written to swap on a disk, by the time since boot, asleep or not.
     written: VecDeque<(Nanos, u64)>,
+    /// The records were lost, and no daemon has begun new ones yet.
+    has_lost: bool,
+    /// The records were begun anew by a wall clock that was wrong, which is right after the next boot.
+    is_hour_wrong: bool,
     /// Bytes that killed daemons had written in sweeps that did not end, or that no disk took.
     unrecorded: u64,
     of_sweep: u64,
@@ -87,6 +91,8 @@ impl Checks {
             floor,
             slept: 0,
             written: VecDeque::new(),
+            has_lost: false,
+            is_hour_wrong: false,
             unrecorded: 0,
             of_sweep: 0,
             unsaved: 0,
@@ -176,7 +182,7 @@ impl Checks {
         promise(!to_swap || machine.swap_free() * 100 >= machine.swap * floor, "swap has reached its floor");
         let began = self.sweep.as_ref().map_or(now, |(_, began)| *began);
         // Of two values that were in force since the sweep began, the smaller one counts.
-        let low = if group.low.1 < began { group.low.0 } else { group.low.0.min(group.low_before) };
+        let low = if group.low.1 <= began { group.low.0 } else { group.low.0.min(group.low_before) };
         promise(group.current() > low, "protected memory is taken");
         if to_swap && !self.prepares {
             let is_unknown = late(self.swaps_unreadable, 2 * SECOND);
@@ -286,6 +292,20 @@ impl Checks {
     /// The disk did not give the records back: the daemon cannot know that they were good.
     pub fn lost_state(&mut self) {
         self.written.clear();
+        self.has_lost = true;
+    }
+
+    /// A daemon has started. Without records it takes the wall clock for right, for the whole boot.
+    pub fn started(&mut self, is_clock_right: bool) {
+        self.is_hour_wrong |= std::mem::take(&mut self.has_lost) && !is_clock_right;
+    }
+
+    /// The machine has booted, and its clock is right.
+    pub fn booted(&mut self) {
+        if std::mem::take(&mut self.is_hour_wrong) {
+            self.written.clear();
+        }
+        self.summary.boots += 1;
     }
 
     /// At each tick: no limit stays changed. `is_excused`: the worker is about to restore it, or cannot.
