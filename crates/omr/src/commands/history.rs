@@ -11,6 +11,7 @@ use anyhow::Result;
 use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_base::{paths, when};
+use omr_charts::event;
 use omr_config::{Glob, parts};
 use omr_history as history;
 use omr_history::days::Days;
@@ -90,83 +91,11 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     for entry in &entries {
-        let time = |seconds: u64| when::text(Duration::from_secs(seconds));
-        match entry {
-            Entry::Sweep(swept) => outln!(
-                "{}  {}: {}{} freed (anon {}, file {}), {} to swap, {}{}; {}",
-                time(swept.time),
-                printable(&swept.group),
-                if swept.observed { "observed only, " } else { "" },
-                swept.freed,
-                swept.freed_anon,
-                swept.freed_file,
-                swept.swapped_out,
-                if swept.demoted.0 > 0 { format!("{} to slower memory, ", swept.demoted) } else { String::new() },
-                short(Duration::from_millis(swept.wall_ms)),
-                swept.stop_reason,
-            ),
-            Entry::Prepare(prepared) => outln!(
-                "{}  prepared for {} ({}): {}{} freed (anon {}, file {}), {} to swap, {}; {}",
-                time(prepared.time),
-                prepared.purpose.name(),
-                printable(&prepared.why),
-                if prepared.observed { "observed only, " } else { "" },
-                prepared.freed,
-                prepared.freed_anon,
-                prepared.freed_file,
-                prepared.swapped_out,
-                short(Duration::from_millis(prepared.wall_ms)),
-                prepared.stop_reason,
-            ),
-            Entry::Hint(hint) => outln!(
-                "{}  {} ({}): {}hint {} about {}, {} freed, {} to swap, {}; {}",
-                time(hint.time),
-                hint.id.pid,
-                printable(&hint.name),
-                if hint.observed { "observed only, " } else { "" },
-                hint.step.name(),
-                hint.advised,
-                hint.freed,
-                hint.swapped_out,
-                short(Duration::from_millis(hint.wall_ms)),
-                hint.stop_reason,
-            ),
-            Entry::GiveBack(given) => outln!(
-                "{}  gave back {} of {} that {} had lost while everybody was away, {} read from swap, {}; {}",
-                time(given.time),
-                given.asked.min(given.taken),
-                given.taken,
-                groups_text(given.groups),
-                given.swapped_in,
-                short(Duration::from_millis(given.wall_ms)),
-                printable(&given.stop_reason),
-            ),
-            Entry::LeftAlone { time: at, group, reason } => {
-                outln!("{}  {}: not swept: {reason}", time(*at), printable(group))
-            }
-            Entry::Refaults { time: at, group, bytes, after, .. } => outln!(
-                "{}  {}: {bytes} came back within {}",
-                time(*at),
-                printable(group),
-                short(Duration::from_secs(*after)),
-            ),
-            Entry::Regret(line) => outln!(
-                "{}  {}: sweeps cost {}{} of waiting and {} of refaults",
-                time(line.time),
-                printable(&line.group),
-                if line.incomplete { "at least " } else { "" },
-                short(Duration::from_millis(line.waited_ms)),
-                line.refaulted_bytes,
-            ),
-            Entry::HeldOut(_) => {}
+        if let Some(text) = event::text(entry) {
+            outln!("{}  {text}", when::text(Duration::from_secs(event::time(entry))));
         }
     }
     Ok(Exit::Done)
-}
-
-/// Returns a number of groups, for people.
-fn groups_text(number: usize) -> String {
-    if number == 1 { "1 group".to_owned() } else { format!("{number} groups") }
 }
 
 /// Prints samples of groups, a line for each group and time.

@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_base::{cancel, paths, when};
+use omr_charts::explain::{self, cost};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
-use omr_control::status::{Explanation, GroupView, ImageView, RegretView, Status, SwapView};
+use omr_control::status::{Explanation, GroupView, ImageView, Status, SwapView};
 use omr_machine::{processes, statements};
 use omr_policy::statement::Presence;
 use omr_policy::{ColdAmount, Decision, Mode, short};
@@ -198,21 +199,6 @@ fn swap_written(swap: Option<&SwapView>, today: Bytes) -> String {
     format!(", swap written {} of {budget}{medium}", swap.written)
 }
 
-/// Describes the time that tasks waited, and what came back.
-fn cost(waited_ms: u64, refaults: Bytes, incomplete: bool) -> String {
-    let least = if incomplete { "at least " } else { "" };
-    format!("cost {least}{} of waiting and {refaults} of refaults", short(Duration::from_millis(waited_ms)))
-}
-
-/// Returns a line about what sweeps of a group have cost, if there was one.
-fn about_regret(regret: &RegretView) -> Option<String> {
-    let RegretView { held_out_bytes, held_out_average_bytes: average, waited_ms, refaulted_bytes, incomplete } =
-        *regret;
-    let is_any = incomplete || waited_ms > 0 || held_out_bytes + average + refaulted_bytes > Bytes::ZERO;
-    let cost = cost(waited_ms, refaulted_bytes, incomplete);
-    is_any.then(|| format!("{held_out_bytes} held out now; today {average} on average, {cost}"))
-}
-
 /// Returns a line about a goal that depends on the machine's need, unless the first line says it.
 fn about_goal(status: &Status) -> Option<String> {
     let goal = status.goal.as_ref()?;
@@ -266,24 +252,8 @@ pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     let explanation: Explanation = serde_json::from_value(value).context("the daemon has another version")?;
-    outln!("{}", printable(&explanation.verdict));
-    if let Some(next) = explanation.next {
-        outln!("next: {next}");
-    }
-    if let Some(goal) = explanation.goal {
-        outln!("goal: {goal}");
-    }
-    if let Some(presence) = explanation.presence {
-        outln!("presence: {presence}");
-    }
-    if let Some(class) = explanation.class {
-        outln!("class: {}", printable(&class));
-    }
-    if let Some(line) = explanation.regret.as_ref().and_then(about_regret) {
-        outln!("regret: {line}");
-    }
-    if !explanation.guards.is_empty() {
-        outln!("guards: {}", explanation.guards.join("; "));
+    for line in explain::lines(&explanation) {
+        outln!("{line}");
     }
     Ok(Exit::Done)
 }

@@ -1,0 +1,305 @@
+//! Makes charts of samples and of lines of the ledger, one by one: a week of samples does not have
+//! to fit into memory.
+
+use std::time::Duration;
+
+use omr_history::ledger::Entry;
+use omr_history::{AGES, Sample};
+use omr_policy::age::Bounds;
+use omr_policy::short;
+use omr_policy::threshold::Step;
+use omr_units::{Bytes, millis};
+
+use crate::timeline::Timeline;
+use crate::{COLD, Chart, Charts, Now, Range, Series, Shape, Unit, Window};
+
+/// The note about images of the past.
+pub(crate) const NO_PAST_IMAGE: &str = "forecasts of the past are not recorded";
+
+/// Charts that are being made.
+pub(crate) struct Gather {
+    group: String,
+    window: Window,
+    now: Now,
+    /// The age of the promotions in the chart of the promise, one of [`AGES`].
+    judged: Duration,
+    ages: Vec<Series>,
+    promotions: Series,
+    taken: [Series; 3],
+    back: [Series; 2],
+    out: Series,
+    waited: [Series; 3],
+    place: [Series; 6],
+    written: Series,
+    cpu: [Series; 2],
+    timeline: Timeline,
+    /// The columns in which the daemon took samples.
+    sampled: Vec<bool>,
+    /// The first time in the ledger; `None`: the ledger is empty.
+    ledger_begins: Option<u64>,
+    /// The number of samples of the group, and of those with ages and with promotions.
+    seen: [u64; 3],
+    observed: bool,
+}
+
+impl Gather {
+    pub fn new(group: &str, window: Window, now: &Now) -> Self {
+        let series = |name: &str, shape| Series::new(name, shape, window);
+        // The history knows the promotions at the ages of the grid.
+        let judged = now.threshold.map_or(COLD, |age| Step::not_above(age).age());
+        Gather {
+            group: group.to_owned(),
+            window,
+            now: *now,
+            judged,
+            ages: AGES.map(|age| series(&short(age).to_string(), Shape::Age(age.as_secs()))).into(),
+            promotions: series(&format!("promotions at {}", short(judged)), Shape::Line),
+            taken: [
+                series("taken: anonymous", Shape::Up),
+                series("taken: files", Shape::Up),
+                series("moved to slower memory", Shape::Up),
+            ],
+            back: [series("came back: anonymous", Shape::Down), series("came back: files", Shape::Down)],
+            out: series("still out, on average", Shape::Line),
+            waited: [
+                series("some task waited (PSI)", Shape::Line),
+                series("regret", Shape::Line),
+                series("longest write of a sweep", Shape::Line),
+            ],
+            place: [
+                series("used within 2 min", Shape::Part),
+                series("used or cold", Shape::Part),
+                series("cold", Shape::Part),
+                series("age unknown", Shape::Part),
+                series("page cache", Shape::Part),
+                series("swap", Shape::Part),
+            ],
+            written: series("written to swap", Shape::Line),
+            cpu: [series("sweeps and hints", Shape::Up), series("samples and agings", Shape::Up)],
+            timeline: Timeline::new(window),
+            sampled: vec![false; window.columns],
+            ledger_begins: None,
+            seen: [0; 3],
+            observed: false,
+        }
+    }
+
+    pub fn add_sample(&mut self, sample: &Sample) {
+        let (window, time) = (self.window, sample.time.as_secs());
+        let over = sample.since.as_ref().map_or(0, |since| since.over.as_secs());
+        if sample.group.as_os_str().is_empty() {
+            for (column, ..) in window.parts(time, over.max(1)) {
+                if let Some(sampled) = self.sampled.get_mut(column) {
+                    *sampled = true;
+                }
+            }
+            if let Some(cost) = sample.cost {
+                self.cpu[1].add(window, time, over, millis(cost.cpu));
+            }
+        }
+        if sample.group.to_string_lossy() != self.group.as_str() {
+            return;
+        }
+        let idle = sample.idle.as_ref();
+        // Of memory that was not observed for an age, nothing is known: not that it is used.
+        let known = |bounds: Bounds| {
+            let all = idle.map_or(Bytes::ZERO, |idle| idle.memory);
+            bounds.least > Bytes::ZERO || bounds.most < all || all == Bytes::ZERO
+        };
+        for (age, series) in AGES.into_iter().zip(&mut self.ages) {
+            let bounds = idle.and_then(|idle| idle.of(age)).filter(|bounds| known(*bounds));
+            series.set(window, time, over, bounds.map(Range::from));
+        }
+        self.promotions.set(window, time, over, rate(sample, self.judged));
+        if let Some(since) = &sample.since {
+            for (series, amount) in self.back.iter_mut().zip([since.refaults_anon, since.refaults_file]) {
+                amount.into_iter().for_each(|amount| series.add(window, time, over, amount.0));
+            }
+            since.stalled.into_iter().for_each(|time_| self.waited[0].add(window, time, over, millis(time_)));
+        }
+        let exact = |bytes: Bytes| Some(Range::exact(bytes.0));
+        let memory = sample.anon + sample.shmem;
+        let cold = idle.and_then(|idle| idle.of(COLD));
+        let cold = cold.map(|of| Bounds { least: of.least.min(memory), most: of.most.min(memory) });
+        let parts = match cold {
+            Some(cold) => [exact(memory - cold.most), exact(cold.most - cold.least), exact(cold.least), None],
+            None => [None, None, None, exact(memory)],
+        };
+        let others = [exact(sample.file - sample.shmem), sample.swap.and_then(exact)];
+        for (series, value) in self.place.iter_mut().zip(parts.into_iter().chain(others)) {
+            series.set(window, time, over, value);
+        }
+        let counted = [true, idle.is_some(), sample.promotions.is_some()];
+        self.seen.iter_mut().zip(counted).for_each(|(seen, counted)| *seen += u64::from(counted));
+    }
+
+    pub fn add_entry(&mut self, entry: &Entry) {
+        let window = self.window;
+        let time = crate::event::time(entry);
+        self.ledger_begins = Some(self.ledger_begins.map_or(time, |first| first.min(time)));
+        if !crate::event::is_of(entry, &self.group) {
+            return;
+        }
+        self.timeline.add(entry);
+        match entry {
+            Entry::Sweep(swept) => {
+                self.observed |= swept.observed && window.column(time).is_some();
+                if !swept.observed {
+                    self.take(time, swept.freed_anon, swept.freed_file, swept.demoted);
+                    self.write(time, swept.swapped_out);
+                }
+                self.cpu[0].add(window, time, 1, swept.cpu_ms);
+                self.waited[2].raise(window, time, swept.longest_write_ms);
+            }
+            Entry::Prepare(prepared) if !prepared.observed => {
+                self.take(time, prepared.freed_anon, prepared.freed_file, Bytes::ZERO);
+                self.write(time, prepared.swapped_out);
+            }
+            Entry::Hint(hint) => {
+                if !hint.observed {
+                    self.take(time, hint.freed, Bytes::ZERO, Bytes::ZERO);
+                    self.write(time, hint.swapped_out);
+                }
+                self.cpu[0].add(window, time, 1, hint.cpu_ms);
+            }
+            Entry::GiveBack(given) => self.cpu[0].add(window, time, 1, given.cpu_ms),
+            Entry::Regret(line) => self.waited[1].add(window, time, 1, line.waited_ms),
+            Entry::HeldOut(line) => {
+                let groups = line.groups.iter().filter(|of| crate::event::is_below(&of.group, &self.group));
+                let bytes: Bytes = groups.map(|of| of.bytes).sum();
+                self.out.set(window, time, line.over_ms / 1000, Some(Range::exact(bytes.0)));
+            }
+            Entry::Prepare(_) | Entry::LeftAlone { .. } | Entry::Refaults { .. } => {}
+        }
+    }
+
+    fn take(&mut self, time: u64, anon: Bytes, file: Bytes, demoted: Bytes) {
+        for (series, bytes) in self.taken.iter_mut().zip([anon, file, demoted]) {
+            series.add(self.window, time, 1, bytes.0);
+        }
+    }
+
+    /// Counts what was written in all columns that end within the time of the budget.
+    fn write(&mut self, time: u64, bytes: Bytes) {
+        let counts = u64::from(self.now.budget.map_or(24, |budget| budget.hours)) * 3600;
+        let window = self.window;
+        for (column, of) in self.written.values.iter_mut().enumerate() {
+            let end = window.start(column + 1);
+            if time < end && end <= time.saturating_add(counts) {
+                let sum = of.unwrap_or_default().least.saturating_add(bytes.0);
+                *of = Some(Range::exact(sum));
+            }
+        }
+    }
+
+    /// Returns the charts.
+    pub fn finish(mut self, skipped: Vec<String>) -> Charts {
+        let window = self.window;
+        // Without a line in the ledger nothing happened, if the daemon ran and the ledger reaches
+        // back that far.
+        let begins = self.ledger_begins;
+        let recorded: Vec<bool> = self
+            .sampled
+            .iter()
+            .enumerate()
+            .map(|(column, sampled)| *sampled && begins.is_some_and(|begins| begins < window.start(column + 1)))
+            .collect();
+        let events = self.taken.iter_mut().chain(&mut self.waited[1..]).chain(&mut self.cpu[..1]);
+        events.chain([&mut self.written]).for_each(|series| series.or_zero(&recorded));
+        self.timeline.set_recorded(&recorded);
+
+        let mut unused = Chart::new("What was not used?", Unit::Bytes, window);
+        unused.threshold = self.now.threshold.map(|age| age.as_secs());
+        unused.series = self.ages;
+        unused.notes.push(match self.now.threshold {
+            Some(age) => format!("the threshold is {} now; thresholds of the past are not recorded", short(age)),
+            None if self.group.is_empty() => "each group has a threshold of its own".to_owned(),
+            None => "no threshold is known for this group now, and those of the past are not recorded".to_owned(),
+        });
+        let mut promise = Chart::new("Does it keep its promise?", Unit::PromotionRate, window);
+        promise.limit = Some(u64::from(self.now.objective.0));
+        promise.series = vec![self.promotions];
+        promise.notes.push(match self.now.threshold {
+            Some(age) => format!("judged at {}: the threshold is {} now", short(self.judged), short(age)),
+            None => format!("no threshold is known; judged at {}, the shortest one", short(self.judged)),
+        });
+        let mut taken = Chart::new("What was taken, and what came back?", Unit::Bytes, window);
+        taken.series = self.taken.into_iter().chain(self.back).chain([self.out]).collect();
+        taken.notes.push("the backend of a sweep is not recorded; what came back is that of all reclaim".to_owned());
+        if self.observed {
+            taken.notes.push("mode observe: sweeps were decided and not done, so they are not in the chart".to_owned());
+        }
+        let mut waited = Chart::new("Who waited?", Unit::Milliseconds, window);
+        waited.series = self.waited.into();
+        waited.notes.push(
+            "not recorded: the time in which all tasks waited (PSI full), and the time until a sweep stopped; its \
+             longest write is the most that a stop can take"
+                .to_owned(),
+        );
+        let mut place = Chart::new("Where is the memory?", Unit::Bytes, window);
+        place.series = self.place.into();
+        place.notes.push("not recorded: free memory, and the parts of swap (zram, zswap, disk)".to_owned());
+        let mut writes = Chart::new("What did it cost in swap writes?", Unit::Bytes, window);
+        writes.limit = self.now.budget.map(|budget| budget.bytes.0);
+        writes.series = vec![self.written];
+        writes.notes.push(match self.now.budget {
+            Some(budget) => format!("each point is the sum of the time of the budget, {budget}"),
+            None => "no budget is known; each point is the sum of 24 h".to_owned(),
+        });
+        let mut cpu = Chart::new("What did it cost in CPU time?", Unit::Milliseconds, window);
+        cpu.series = self.cpu.into();
+        let mut sleep = Chart::new("Could it sleep now?", Unit::Bytes, window);
+        sleep.notes = vec![NO_PAST_IMAGE.to_owned()];
+
+        let [samples, aged, promoted] = self.seen;
+        let no_samples = "no samples in this time: the history has the 200 largest groups with 1 MiB and more, by \
+                          default every ten minutes while the daemon runs";
+        let missing = |count: u64, why: &str| match (samples, count) {
+            (0, _) => Some(no_samples.to_owned()),
+            (_, 0) => Some(why.to_owned()),
+            _ => None,
+        };
+        unused.notes.extend(missing(aged, "the age of its memory is not known here; omr doctor says why"));
+        let why = "no promotions in this time: they need ages, and a history of this version of omr";
+        promise.notes.extend(missing(promoted, why));
+        place.notes.extend(missing(1, ""));
+        if begins.is_none() {
+            for chart in [&mut taken, &mut waited, &mut writes, &mut cpu] {
+                chart.notes.push("the ledger is empty: its first line comes with the first sweep or hour".to_owned());
+            }
+        }
+        Charts {
+            group: self.group,
+            window,
+            unused,
+            promise,
+            taken,
+            timeline: self.timeline,
+            waited,
+            place,
+            writes,
+            cpu,
+            sleep,
+            skipped,
+        }
+    }
+}
+
+/// Returns the promotions at this age in a minute, in millionths of the working set; `None`:
+/// unknown.
+fn rate(sample: &Sample, age: Duration) -> Option<Range> {
+    let idle = sample.idle.as_ref()?;
+    let (promotions, cold) = (sample.promotions?, idle.of(COLD)?);
+    let bounds = promotions.at(age)?;
+    let millionths = |bytes: Bytes, of: Bytes| {
+        let (bytes, of) = (u128::from(bytes.0) * 1_000_000 * 60_000, u128::from(of.0) * promotions.over.as_millis());
+        match (bytes, of) {
+            (0, _) => Some(0),
+            // A working set that may be nothing: the share has no upper bound.
+            (_, 0) => None,
+            _ => Some(u64::try_from(bytes / of).unwrap_or(u64::MAX)),
+        }
+    };
+    let (least_set, most_set) = (idle.memory - cold.most, idle.memory - cold.least);
+    Some(Range { least: millionths(bounds.least, most_set)?, most: millionths(bounds.most, least_set)? })
+}

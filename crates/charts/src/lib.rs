@@ -1,0 +1,99 @@
+//! Charts: what the history, the ledger and the daemon tell, as plain data. Each chart answers a
+//! question, has units, and has a table of its numbers. The terminal (`omr top`) draws this data;
+//! nothing here knows of a terminal.
+//!
+//! * `None` is unknown, never zero.
+//! * Where something is not recorded, the chart's notes say so.
+//! * A chart has as many values as its [`Window`] has columns, however long the history is.
+
+#![deny(clippy::indexing_slicing)]
+
+mod chart;
+pub mod event;
+pub mod explain;
+mod gather;
+mod groups;
+mod now;
+mod timeline;
+mod window;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use omr_base::paths;
+use omr_history::{self as history, ledger};
+use serde::Serialize;
+
+pub use chart::{Chart, Fact, Range, Series, Shape, Table, Unit};
+
+use gather::Gather;
+pub use groups::{Group, Row, Sampled, Sort, list, tree};
+pub use now::Now;
+pub use timeline::{Cell, Did, LANES, Lane, Seen, Timeline, moment};
+pub use window::Window;
+
+/// The age from which tables and charts call memory cold.
+pub const COLD: Duration = Duration::from_secs(120);
+
+/// All charts of one group and one window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Charts {
+    /// The path of the group below the mount; empty: the machine.
+    pub group: String,
+    /// The times.
+    pub window: Window,
+    /// Memory by the time for which it was not used.
+    pub unused: Chart,
+    /// Promotions, and the objective.
+    pub promise: Chart,
+    /// Memory that sweeps took, and memory that came back.
+    pub taken: Chart,
+    /// Decisions.
+    pub timeline: Timeline,
+    /// The time that tasks waited for memory.
+    pub waited: Chart,
+    /// Memory by where it is.
+    pub place: Chart,
+    /// Swap writes, and the budget.
+    pub writes: Chart,
+    /// The CPU time of omr itself.
+    pub cpu: Chart,
+    /// The hibernation image.
+    pub sleep: Chart,
+    /// The parts of the history that could not be read.
+    pub skipped: Vec<String>,
+}
+
+/// Reads the charts of a group: the empty path is the machine. A missing history or ledger counts
+/// as empty.
+pub fn read(root: &Path, group: &str, window: Window, now: &Now) -> Result<Charts> {
+    let mut gather = Gather::new(group, window, now);
+    let wanted = group.to_owned();
+    // The machine's samples tell when the daemon ran.
+    let is_wanted = move |path: &Path| path.as_os_str().is_empty() || path.to_string_lossy() == wanted.as_str();
+    let mut samples = history::read(&paths::history(root), window.times(), is_wanted)?;
+    samples.by_ref().for_each(|sample| gather.add_sample(&sample));
+    let skipped = samples.skipped().iter().map(ToString::to_string).collect();
+    ledger::read(&paths::state_dir(root), |entry| gather.add_entry(&entry))?;
+    Ok(gather.finish(skipped))
+}
+
+/// Reads the last samples of all groups that are not later than this time (since 1970). Samples
+/// that are older than three hours say nothing about it.
+pub fn samples_at(root: &Path, time: Duration) -> Result<Vec<Sampled>> {
+    const OLDEST: Duration = Duration::from_secs(3 * 3600);
+    let mut last: Vec<Sampled> = Vec::new();
+    let times = time.saturating_sub(OLDEST)..time.saturating_add(Duration::from_secs(1));
+    for sample in history::read(&paths::history(root), times, |_| true)? {
+        // A later round takes the place of the one before, also where the clock was set back.
+        if last.first().is_some_and(|first| first.time != sample.time.as_secs()) {
+            last.clear();
+        }
+        last.push(Sampled::new(&sample));
+    }
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests;
