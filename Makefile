@@ -57,8 +57,9 @@ MUTANTS ?= policy config machine engine
 mutants: setup ## Run the tests of MUTANTS="policy config machine engine" against mutants of these crates (policy: 30 minutes; all: hours)
 	tools/mutants $(addprefix omr-,$(MUTANTS))
 
-golden: setup ## Run the program on trees of files and compare what it does
+golden: setup ## Run the program on trees of files and compare what it does, and what omr top draws
 	cargo test --locked --package omr --test it golden::
+	cargo test --locked --package omr-top golden
 
 vm: setup ## Run the tests on real kernels in VMs
 	@lab/setup tests

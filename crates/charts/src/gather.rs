@@ -55,11 +55,11 @@ impl Gather {
             ages: AGES.map(|age| series(&short(age).to_string(), Shape::Age(age.as_secs()))).into(),
             promotions: series(&format!("promotions at {}", short(judged)), Shape::Line),
             taken: [
-                series("taken: anonymous", Shape::Up),
-                series("taken: files", Shape::Up),
-                series("moved to slower memory", Shape::Up),
+                series("anon taken", Shape::Up),
+                series("file taken", Shape::Up),
+                series("to slower memory", Shape::Up),
             ],
-            back: [series("came back: anonymous", Shape::Down), series("came back: files", Shape::Down)],
+            back: [series("anon back", Shape::Down), series("file back", Shape::Down)],
             out: series("still out, on average", Shape::Line),
             waited: [
                 series("some task waited (PSI)", Shape::Line),

@@ -147,7 +147,9 @@ pub fn list(status: Option<&Status>, samples: &[Sampled]) -> Vec<Group> {
     let live = status.map(|status| status.groups.as_slice()).unwrap_or_default();
     let is_whole = status.is_some() && live.len() < MOST_IN_STATUS;
     let mut groups: BTreeMap<Key, Group> = BTreeMap::new();
-    let paths = live.iter().map(|of| of.group.as_str()).chain(samples.iter().map(|of| of.path.as_str()));
+    // A group that only the samples know is gone, unless the status has no room for all groups.
+    let sampled = samples.iter().filter(|_| !is_whole);
+    let paths = live.iter().map(|of| of.group.as_str()).chain(sampled.map(|of| of.path.as_str()));
     for path in paths {
         let above = path.match_indices('/').take(MOST_ABOVE).filter_map(|(at, _)| path.get(..at));
         for path in above.chain(["", path]) {

@@ -41,6 +41,7 @@ impl Charts {
         }
         let bytes = |name, value: Option<Bytes>| Fact { name, unit: Unit::Bytes, value: value.map(|value| value.0) };
         let time = |name, value: Option<u64>| Fact { name, unit: Unit::Milliseconds, value };
+        self.sleep.notes = vec![crate::gather::NO_PAST_IMAGE.to_owned()];
         let Some(status) = status else {
             for chart in [&mut self.place, &mut self.writes, &mut self.cpu, &mut self.sleep] {
                 chart.facts.clear();
@@ -77,12 +78,11 @@ impl Charts {
             bytes("copied at once, if no more is in use", forecast.map(|forecast| forecast.fast)),
             bytes("must be in the image", forecast.map(|forecast| forecast.must_stay)),
         ];
-        self.sleep.notes = vec![match (image.and_then(|image| image.obstacle.as_ref()), forecast) {
+        self.sleep.notes.push(match (image.and_then(|image| image.obstacle.as_ref()), forecast) {
             (Some(why), _) => format!("it cannot hibernate: {why}"),
             (None, None) => "no forecast of the image yet: the daemon makes one within a minute".to_owned(),
             (None, Some(forecast)) if forecast.is_fast() => "it could hibernate now without reclaim".to_owned(),
             (None, Some(_)) => "the kernel would first reclaim from the whole machine".to_owned(),
-        }];
-        self.sleep.notes.push(crate::gather::NO_PAST_IMAGE.to_owned());
+        });
     }
 }

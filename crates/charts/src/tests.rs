@@ -201,21 +201,21 @@ fn what_sweeps_took_counts_for_the_group_and_all_above_it_and_silence_is_zero_wh
     let of = |group: &str| read(root.path(), group, window(2400, 4), &NOW).expect("charts");
     let charts = of("a.slice");
     let (zero, eight) = (Some((0, 0)), Some((8, 8)));
-    assert_eq!(values(named(&charts.taken, "taken: anonymous")), [None, zero, eight, zero]);
-    assert_eq!(values(named(&charts.taken, "taken: files")), [None, zero, Some((4, 4)), zero]);
-    assert_eq!(values(named(&charts.taken, "came back: anonymous")), [None, Some((6, 6)), Some((6, 6)), Some((6, 6))]);
-    assert_eq!(values(named(&charts.taken, "came back: files")), [None; 4], "unknown, and not zero");
+    assert_eq!(values(named(&charts.taken, "anon taken")), [None, zero, eight, zero]);
+    assert_eq!(values(named(&charts.taken, "file taken")), [None, zero, Some((4, 4)), zero]);
+    assert_eq!(values(named(&charts.taken, "anon back")), [None, Some((6, 6)), Some((6, 6)), Some((6, 6))]);
+    assert_eq!(values(named(&charts.taken, "file back")), [None; 4], "unknown, and not zero");
     assert_eq!(values(named(&charts.taken, "still out, on average")), [None, None, None, Some((5, 5))]);
     assert!(charts.taken.notes.iter().any(|note| note.contains("mode observe")));
     let longest = named(&charts.waited, "longest write of a sweep");
     assert_eq!(longest.values[2], Some(Range::exact(17)));
     assert_eq!(named(&charts.waited, "regret").values[3], Some(Range::exact(40)));
     assert_eq!(named(&charts.waited, "some task waited (PSI)").values[1], Some(Range::exact(1200)));
-    assert_eq!(values(named(&of("").taken, "taken: anonymous")), [None, zero, Some((16, 16)), zero]);
-    assert_eq!(values(named(&of("a.slice/c").taken, "taken: anonymous")), [None, zero, zero, zero]);
+    assert_eq!(values(named(&of("").taken, "anon taken")), [None, zero, Some((16, 16)), zero]);
+    assert_eq!(values(named(&of("a.slice/c").taken, "anon taken")), [None, zero, zero, zero]);
     // The daemon ran, but the ledger does not reach back that far.
     std::fs::remove_file(paths::state_dir(root.path()).join("ledger.jsonl")).expect("removed");
-    assert_eq!(values(named(&of("a.slice").taken, "taken: anonymous")), [None; 4]);
+    assert_eq!(values(named(&of("a.slice").taken, "anon taken")), [None; 4]);
 }
 
 #[test]
@@ -376,9 +376,10 @@ fn figures_of_now_come_from_the_status_only() {
     let fact = |chart: &Chart, name: &str| chart.facts.iter().find(|fact| fact.name == name).map(ToString::to_string);
     assert_eq!(fact(&charts.place, "free swap").as_deref(), Some("free swap: 512 MiB"));
     assert_eq!(fact(&charts.sleep, "image, at most").as_deref(), Some("image, at most: unknown"));
-    assert!(charts.sleep.notes[0].contains("this kernel cannot hibernate"), "{:?}", charts.sleep.notes);
+    assert!(charts.sleep.notes[1].contains("this kernel cannot hibernate"), "{:?}", charts.sleep.notes);
     charts.set_now(None);
     assert!(charts.place.facts.is_empty() && charts.sleep.facts.is_empty());
+    assert_eq!(charts.sleep.notes.len(), 1, "what holds now says nothing about the past");
     let text = serde_json::to_value(&charts).expect("JSON");
     assert_eq!(text["unused"]["series"][2]["shape"]["age"], 120);
     assert_eq!(text["unused"]["series"][2]["values"][0]["least"], 30 << 20);

@@ -26,6 +26,7 @@ pub mod reclaim;
 pub mod run;
 pub mod say;
 pub mod status;
+pub mod top;
 pub mod warm;
 pub mod watch;
 pub mod wss;
@@ -49,6 +50,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Hibernate(args) => hibernate::run(&cli.root, &args),
         Command::Daemon(args) => daemon::run(&cli.root, &args),
         Command::Status(args) => status::status(&cli.root, &args),
+        Command::Top(args) => top::run(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),
         Command::History(args) => history::run(&cli.root, &args),
         Command::Pause(args) => status::pause(&cli.root, &args),

@@ -282,7 +282,19 @@ fn crates_of(program: &str) -> BTreeSet<String> {
 /// The daemon may write to all groups, and is locked in memory.
 #[test]
 fn the_daemons_program_has_the_daemons_crates_only() {
-    let outside = ["clap", "futures-core", "httparse", "indicatif", "parquet", "polyfuse-kernel", "ureq", "zbus"];
+    let outside = [
+        "clap",
+        "crossterm",
+        "futures-core",
+        "httparse",
+        "indicatif",
+        "omr-charts",
+        "parquet",
+        "polyfuse-kernel",
+        "ratatui",
+        "ureq",
+        "zbus",
+    ];
     let daemon = crates_of("omr-daemon");
     let found: Vec<&str> = outside.into_iter().filter(|name| daemon.contains(*name)).collect();
     assert!(found.is_empty(), "omr-daemon is built from {found:?}");

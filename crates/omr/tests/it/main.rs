@@ -18,6 +18,7 @@ mod invariants;
 mod processes;
 mod reclaim;
 mod run;
+mod top;
 mod user;
 mod warm;
 mod watch;

@@ -1,0 +1,256 @@
+//! `omr top` in a real terminal: tmux has it. Without tmux these tests are skipped.
+
+use std::io::Write as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use omr_history::ledger::{Entry, Ledger};
+use omr_history::{Sample, Store};
+use omr_kernel::clock;
+use omr_testkit::FakeRoot;
+use omr_units::{Bytes, GroupId};
+use tempfile::TempDir;
+
+use crate::common::running::{Daemon, wait_until};
+use crate::common::{add_group, machine, omr, text};
+
+/// A terminal in which a shell runs a command, and then waits.
+struct Terminal {
+    dir: TempDir,
+}
+
+impl Terminal {
+    /// Starts the command; `None`: there is no tmux here.
+    fn start(size: (u16, u16), command: &str) -> Option<Self> {
+        let terminal = Terminal { dir: tempfile::tempdir().expect("a directory") };
+        if Command::new("tmux").arg("-V").output().is_err() {
+            println!("SKIP: no tmux here (lab/setup tests installs it)");
+            return None;
+        }
+        let (width, height) = (size.0.to_string(), size.1.to_string());
+        let dir = terminal.dir.path().display();
+        let script =
+            format!("stty -a > {dir}/before; {command}; echo ended with $?; stty -a > {dir}/after; sleep 1000");
+        let output = terminal.tmux(&["new-session", "-d", "-x", &width, "-y", &height, &script]);
+        assert!(output.status.success(), "{output:?}");
+        Some(terminal)
+    }
+
+    fn tmux(&self, words: &[&str]) -> Output {
+        let mut command = Command::new("tmux");
+        command.arg("-u").arg("-S").arg(self.dir.path().join("socket")).args(["-f", "/dev/null"]);
+        command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").env_remove("NO_COLOR").env_remove("COLORTERM");
+        command.args(words).output().expect("tmux runs")
+    }
+
+    fn screen(&self) -> String {
+        String::from_utf8_lossy(&self.tmux(&["capture-pane", "-p"]).stdout).into_owned()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, text: &str) -> String {
+        let mut screen = String::new();
+        let mut left = 1000;
+        wait_until(&format!("{text:?} on the screen"), || {
+            screen = self.screen();
+            left -= 1;
+            assert!(left > 0, "no {text:?} on the screen:\n{screen}");
+            screen.contains(text)
+        });
+        screen
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys"], keys].concat());
+    }
+
+    fn flags(&self) -> String {
+        let flags = self.tmux(&["display", "-p", "#{alternate_on} #{mouse_any_flag} #{cursor_flag}"]);
+        String::from_utf8_lossy(&flags.stdout).trim().to_owned()
+    }
+
+    /// The terminal is as it was: settings, screen, mouse and cursor.
+    #[track_caller]
+    fn assert_restored(&self) {
+        let read = |name: &str| std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default();
+        wait_until("the settings after it", || !read("after").is_empty());
+        // The first line has the size, which may be another one.
+        let settings = |name: &str| read(name).lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+        assert!(settings("before").len() > 2);
+        assert_eq!(settings("after"), settings("before"));
+        assert_eq!(self.flags(), "0 0 1");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+fn top(root: &FakeRoot, words: &str) -> String {
+    format!("{} --root {} top {words}", env!("CARGO_BIN_EXE_omr"), root.path().display())
+}
+
+/// A machine with an hour of history of a group that is not there any more.
+fn with_history() -> FakeRoot {
+    let root = machine();
+    add_group(&root, "app.scope", 65_536, 0);
+    let (history, state) = (root.resolve("var/lib/omr/history"), root.resolve("var/lib/omr"));
+    std::fs::create_dir_all(&state).expect("the state directory");
+    let mut store = Store::new(&history, "b", Bytes::mib(64));
+    let now = clock::read_wall();
+    let sample = |group: &str| Sample {
+        time: Duration::ZERO,
+        boot: "b".into(),
+        group: Path::new(group).into(),
+        id: GroupId(7),
+        current: Bytes::mib(48),
+        peak: Bytes::mib(48),
+        anon: Bytes::mib(48),
+        file: Bytes::ZERO,
+        shmem: Bytes::ZERO,
+        swap: None,
+        idle: None,
+        since: None,
+        promotions: None,
+        nodes: Vec::new(),
+        cost: None,
+    };
+    for ago in [3600, 3000, 2400, 1800] {
+        store.add(now - Duration::from_secs(ago), &[sample(""), sample("gone.scope")]);
+    }
+    let time = (now - Duration::from_secs(2400)).as_secs();
+    let reason = "no ages are known".into();
+    Ledger::open(&state).add(&Entry::LeftAlone { time, group: "gone.scope".into(), reason });
+    root
+}
+
+#[test]
+fn a_session_shows_now_and_the_past_and_leaves_the_terminal_as_it_was() {
+    let root = with_history();
+    let daemon = Daemon::start(&root, "");
+    let Some(terminal) = Terminal::start((80, 24), &top(&root, "")) else { return };
+    let screen = terminal.wait_for("background");
+    assert!(screen.contains("app.scope") && screen.contains("64.0 MiB"), "{screen}");
+    assert!(!screen.contains("gone.scope"), "it is not there now: {screen}");
+    terminal.wait_for("1 What was not used?");
+    assert_eq!(terminal.flags(), "1 1 0");
+    terminal.keys(&["4"]);
+    terminal.wait_for("4 Why did it act, or not?");
+    // Forty minutes back: columns of 105 s.
+    terminal.keys(&["S-Left", "S-Left", "Left", "Left", "Left"]);
+    let screen = terminal.wait_for("gone.scope");
+    assert!(screen.contains("40 min ago") && !screen.contains("app.scope"), "{screen}");
+    terminal.keys(&["Enter"]);
+    let screen = terminal.wait_for("no ages are known");
+    assert!(screen.contains("gone.scope: not swept"), "{screen}");
+    // The daemon explains what is now.
+    terminal.keys(&["n"]);
+    terminal.wait_for("/ now");
+    let verdict = || terminal.screen().lines().nth(4).unwrap_or_default().to_owned();
+    wait_until("the verdict of the daemon", || !["", "asking ..."].contains(&verdict().trim()));
+    assert!(!verdict().contains("no ages are known"), "{}", verdict());
+    // A terminal sends Escape and the key right behind it as one.
+    terminal.keys(&["Escape"]);
+    terminal.wait_for("GROUP");
+    terminal.keys(&["q"]);
+    terminal.wait_for("ended with 0");
+    terminal.assert_restored();
+    daemon.end();
+}
+
+#[test]
+fn it_goes_along_with_each_size_of_the_terminal() {
+    let root = with_history();
+    let Some(terminal) = Terminal::start((120, 40), &top(&root, "--at 30m")) else { return };
+    terminal.wait_for("gone.scope");
+    for (size, shown) in [(("40", "12"), "COLD"), (("20", "5"), "omr top needs"), (("80", "24"), "STALLED")] {
+        terminal.tmux(&["resize-window", "-x", size.0, "-y", size.1]);
+        terminal.wait_for(shown);
+    }
+    terminal.keys(&["C-c"]);
+    terminal.wait_for("ended with 0");
+    terminal.assert_restored();
+}
+
+#[test]
+fn a_signal_and_a_panic_leave_the_terminal_as_it_was() {
+    let root = machine();
+    let pid = root.resolve("pid");
+    let command = format!("sh -c 'echo $$ > {}; exec {}'", pid.display(), top(&root, ""));
+    let Some(terminal) = Terminal::start((80, 24), &command) else { return };
+    terminal.wait_for("the daemon is not running");
+    let pid: i32 = std::fs::read_to_string(&pid).expect("a pid").trim().parse().expect("a number");
+    // SAFETY: a signal to the program that the shell became.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+    terminal.wait_for("ended with 0");
+    terminal.assert_restored();
+
+    let this = std::env::current_exe().expect("this program");
+    let command = format!("{} --ignored --exact --nocapture top::panics_in_the_terminal", this.display());
+    let terminal = Terminal::start((80, 24), &command).expect("tmux");
+    terminal.wait_for("on purpose");
+    terminal.wait_for("ended with 101");
+    terminal.assert_restored();
+}
+
+#[test]
+fn it_ends_with_its_terminal() {
+    let root = machine();
+    let pid = root.resolve("pid");
+    let command = format!("sh -c 'echo $$ > {}; exec {}'", pid.display(), top(&root, ""));
+    let Some(terminal) = Terminal::start((80, 24), &command) else { return };
+    terminal.wait_for("the daemon is not running");
+    let pid = std::fs::read_to_string(&pid).expect("a pid");
+    let stat = format!("/proc/{}/stat", pid.trim());
+    assert!(Path::new(&stat).exists());
+    drop(terminal);
+    // Whoever inherits it may let it be a zombie.
+    let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+    wait_until("the end of omr top", || !runs());
+}
+
+/// Runs in the terminal of `a_signal_and_a_panic_leave_the_terminal_as_it_was`.
+#[test]
+#[ignore = "needs a terminal of its own"]
+fn panics_in_the_terminal() {
+    let _ = omr_top::in_terminal(|terminal| -> anyhow::Result<()> {
+        terminal.draw(|frame| frame.set_cursor_position((0, 0)))?;
+        panic!("on purpose")
+    });
+}
+
+#[test]
+fn a_daemon_that_hangs_or_is_of_another_version_is_said() {
+    for (answer, said) in
+        [("", "the daemon has not answered for"), ("{\"ok\":{\"version\":\"9\"}}\n", "another version")]
+    {
+        let root = with_history();
+        std::fs::create_dir_all(root.resolve("run/omr")).expect("a directory");
+        let listener = UnixListener::bind(root.resolve("run/omr/omr.sock")).expect("a socket");
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for mut client in listener.incoming().map_while(Result::ok) {
+                let _ = client.write_all(answer.as_bytes());
+                kept.push(client);
+            }
+        });
+        let Some(terminal) = Terminal::start((100, 24), &top(&root, "")) else { return };
+        terminal.wait_for(said);
+        terminal.keys(&["?"]);
+        terminal.wait_for("select a group");
+        terminal.keys(&["q"]);
+        terminal.wait_for("ended with 0");
+        terminal.assert_restored();
+    }
+}
+
+#[test]
+fn without_a_terminal_it_says_what_to_use_instead() {
+    let (code, stdout, stderr) = text(&omr(&machine(), &["top"]));
+    assert_eq!((code, stdout.as_str()), (2, ""));
+    assert!(stderr.contains("needs a terminal") && stderr.contains("omr status"), "{stderr}");
+}

@@ -1,0 +1,247 @@
+//! A chart: title, legend, plot, axis and notes.
+
+use omr_charts::{Chart, Charts, Did, Series, Shape, Unit};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Widget as _, Wrap};
+
+use super::areas::Areas;
+use super::{name, plot, put, set};
+use crate::colours::{Colours, STEPS};
+use crate::state::State;
+use crate::text::{axis, fit, left};
+
+/// The number of the chart of sleep, which has no history.
+pub const SLEEP: usize = 7;
+
+/// The charts of a number: swap writes and CPU time are the cost.
+pub fn of(charts: &Charts, number: usize) -> Vec<&Chart> {
+    match number {
+        0 => vec![&charts.unused],
+        1 => vec![&charts.promise],
+        2 => vec![&charts.taken],
+        4 => vec![&charts.waited],
+        5 => vec![&charts.place],
+        6 => vec![&charts.writes, &charts.cpu],
+        SLEEP => vec![&charts.sleep],
+        _ => Vec::new(),
+    }
+}
+
+/// A part of the plot.
+enum Panel<'c> {
+    Heat(&'c Chart),
+    Stack(&'c Chart),
+    Line(&'c Chart, &'c Series),
+}
+
+fn panels<'c>(charts: &[&'c Chart]) -> Vec<Panel<'c>> {
+    let mut panels = Vec::new();
+    for chart in charts {
+        let has = |wanted: &dyn Fn(Shape) -> bool| chart.series.iter().any(|series| wanted(series.shape));
+        if has(&|shape| matches!(shape, Shape::Age(_))) {
+            panels.push(Panel::Heat(chart));
+        }
+        if has(&|shape| matches!(shape, Shape::Part | Shape::Up | Shape::Down)) {
+            panels.push(Panel::Stack(chart));
+        }
+        let lines = chart.series.iter().filter(|series| series.shape == Shape::Line);
+        panels.extend(lines.map(|series| Panel::Line(chart, series)));
+    }
+    panels
+}
+
+pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
+    let area = areas.chart;
+    if area.is_empty() {
+        return;
+    }
+    let width = usize::from(area.width);
+    let Some(charts) = &state.charts else {
+        let text = if state.charts_wait { "reading the history ..." } else { "no charts: see above" };
+        put(buffer, area.x, area.y, text, state.colours.dim());
+        return;
+    };
+    let shown = of(charts, state.chart);
+    let question = shown.first().map_or(charts.timeline.question, |chart| chart.question);
+    let unit = shown.first().map(|chart| match state.chart {
+        SLEEP => String::new(),
+        6 => "  (bytes, seconds)".to_owned(),
+        _ => format!("  ({})", chart.unit.name()),
+    });
+    let group = fit(&name(&charts.group), width / 2, state.signs.cut());
+    let title = format!("{} {question}  {group}{}", state.chart + 1, unit.unwrap_or_default());
+    put(buffer, area.x, area.y, &fit(&title, width, state.signs.cut()), state.colours.heading());
+
+    let notes = match shown.as_slice() {
+        [] => charts.timeline.notes.iter().collect::<Vec<_>>(),
+        shown => shown.iter().flat_map(|chart| &chart.notes).collect(),
+    };
+    // Damage comes first. What is missing is the last note of a chart, and is said before the others.
+    let damage = match charts.skipped.as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        [first, rest @ ..] => Some(format!("{first}, and {} more", rest.len())),
+    };
+    let damage = damage.map(|text| fit(&text, 200, state.signs.cut()));
+    let notes = damage.iter().chain(notes.into_iter().rev()).map(String::as_str).collect::<Vec<_>>().join("; ");
+    Paragraph::new(notes).style(state.colours.dim()).wrap(Wrap { trim: true }).render(areas.notes, buffer);
+
+    if state.chart == SLEEP {
+        return facts(
+            state,
+            &charts.sleep,
+            Rect { y: area.y + 2, height: area.height.saturating_sub(3), ..area },
+            buffer,
+        );
+    }
+    legend(state, charts, &shown).render(Rect { y: area.y + 1, height: 1, ..area }, buffer);
+    if areas.plot.height == 0 {
+        return;
+    }
+    match shown.as_slice() {
+        [] => plot::lanes(state, &charts.timeline, areas.plot, buffer),
+        shown => draw_panels(state, &panels(shown), areas.plot, buffer),
+    }
+    draw_axis(state, charts, areas.plot, buffer);
+}
+
+/// Draws panels below each other. The first one gets what is left over; those for which there is no
+/// room are left out.
+fn draw_panels(state: &State, panels: &[Panel<'_>], area: Rect, buffer: &mut Buffer) {
+    let number = u16::try_from(panels.len()).unwrap_or(u16::MAX).clamp(1, (area.height / 2).max(1));
+    let is_one = panels.len() == 1;
+    let each = area.height / number;
+    let mut top = area.y;
+    for (index, panel) in panels.iter().take(usize::from(number)).enumerate() {
+        let height = if index == 0 { area.height - each * (number - 1) } else { each };
+        let mut rect = Rect { y: top, height, ..area };
+        top += height;
+        // Several panels have a line with a name each.
+        if !is_one {
+            let (name, value) = match panel {
+                Panel::Heat(chart) | Panel::Stack(chart) => (stack_name(chart), String::new()),
+                Panel::Line(chart, series) => (series.name.as_str(), value(state, chart.unit, series)),
+            };
+            let text = fit(&format!("{name}{value}"), usize::from(rect.width), state.signs.cut());
+            put(buffer, rect.x, rect.y, &text, Style::new());
+            rect = Rect { y: rect.y + 1, height: rect.height - 1, ..rect };
+        }
+        if rect.height == 0 {
+            continue;
+        }
+        match panel {
+            Panel::Heat(chart) => plot::heat(state, chart, rect, buffer),
+            Panel::Stack(chart) => plot::stack(state, chart, rect, buffer),
+            Panel::Line(chart, series) => plot::bars(state, chart, series, rect, state.colours.series(1), buffer),
+        }
+    }
+}
+
+fn stack_name(chart: &Chart) -> &'static str {
+    match chart.unit {
+        Unit::Milliseconds => "own CPU time",
+        _ => "taken above the line, came back below it",
+    }
+}
+
+/// The value at the time that is shown, or the last one.
+fn value(state: &State, unit: Unit, series: &Series) -> String {
+    let value = match state.cursor() {
+        Some(column) => series.values.get(column).copied().flatten(),
+        None => series.values.iter().rev().find_map(|value| *value),
+    };
+    format!(": {}", unit.range(value))
+}
+
+/// The line below the title.
+fn legend<'s>(state: &State, charts: &Charts, shown: &[&Chart]) -> Line<'s> {
+    let (signs, colours) = (state.signs, state.colours);
+    let mut spans: Vec<Span<'s>> = Vec::new();
+    match shown {
+        [] => {
+            for (did, words) in [
+                (Did::Acted, "acted"),
+                (Did::Stopped, "stopped by work"),
+                (Did::Held, "held"),
+                (Did::Nothing, "no event"),
+            ] {
+                let (sign, style) = plot::did(state, Some(did));
+                spans.extend([Span::styled(sign.to_string(), style), Span::raw(format!(" {words}  "))]);
+            }
+        }
+        [chart, ..] if matches!(chart.series.first(), Some(Series { shape: Shape::Age(_), .. })) => {
+            spans.push(Span::raw("0 "));
+            for step in 0..=STEPS {
+                spans.push(match colours {
+                    Colours::None => Span::raw(signs.heat(step).to_string()),
+                    _ => Span::styled(signs.part(0, true).to_string(), Style::new().fg(colours.heat(step))),
+                });
+            }
+            let largest = chart.unit.text(chart.largest());
+            let threshold = chart.threshold.filter(|_| state.at.is_none());
+            let threshold = threshold.map(|of| format!("threshold {}  ", crate::text::length(of))).unwrap_or_default();
+            spans.push(Span::raw(format!(" {largest} at least  {threshold}")));
+        }
+        shown => {
+            for (chart, limit) in shown.iter().filter_map(|chart| Some((chart, chart.limit?))) {
+                spans.push(Span::styled(signs.line().to_string(), colours.past()));
+                spans.push(Span::raw(format!(" at most {}  ", chart.unit.text(limit))));
+            }
+            let chart = shown
+                .iter()
+                .find(|chart| chart.series.iter().any(|of| of.shape != Shape::Line))
+                .or_else(|| shown.first());
+            if let Some(chart) = chart {
+                for (number, series) in chart.series.iter().enumerate().filter(|(_, of)| of.shape != Shape::Line) {
+                    let sign = signs.part(number, colours != Colours::None);
+                    spans.push(Span::styled(sign.to_string(), colours.series(number)));
+                    spans.push(Span::raw(format!(" {}  ", series.name)));
+                }
+                if let [series] = chart.series.as_slice() {
+                    spans.push(Span::raw(format!("{}{}  ", series.name, value(state, chart.unit, series))));
+                }
+            }
+        }
+    }
+    let is_unknown = match shown {
+        [] => charts.timeline.lanes.iter().flatten().any(Option::is_none),
+        shown => shown.iter().any(|chart| chart.series.iter().any(|series| series.values.contains(&None))),
+    };
+    if is_unknown {
+        spans.extend([Span::styled(signs.unknown().to_string(), colours.dim()), Span::raw(" unknown  ")]);
+    }
+    let facts: Vec<String> = shown.iter().flat_map(|chart| chart.facts.iter().map(ToString::to_string)).collect();
+    spans.push(Span::styled(facts.join("  "), colours.dim()));
+    Line::from(spans)
+}
+
+/// The line below the plot: its first and last time, and the time that is shown.
+fn draw_axis(state: &State, charts: &Charts, area: Rect, buffer: &mut Buffer) {
+    let window = charts.window;
+    let (y, seconds) = (area.bottom(), window.seconds());
+    let first = axis(window.from, seconds);
+    let last = if state.at.is_none() { "now".to_owned() } else { axis(window.to.saturating_sub(1), seconds) };
+    let gap = usize::from(area.width).saturating_sub(last.len());
+    put(buffer, area.x, y, &format!("{}{last}", left(&first, gap, state.signs.cut())), state.colours.dim());
+    if let Some(column) = state.cursor() {
+        let x = plot::cell(window.columns, area, column);
+        let mark = if state.signs == crate::Signs::Blocks { '▲' } else { '^' };
+        set(buffer, x, y, mark, state.colours.past());
+    }
+}
+
+fn facts(state: &State, chart: &Chart, area: Rect, buffer: &mut Buffer) {
+    let width = chart.facts.iter().map(|fact| fact.name.len()).max().unwrap_or_default();
+    for (y, fact) in (area.top()..area.bottom()).zip(&chart.facts) {
+        let value = fact.value.map_or_else(|| "unknown".to_owned(), |value| fact.unit.text(value));
+        put(buffer, area.x + 2, y, &format!("{:width$}  {value}", fact.name), Style::new());
+    }
+    if chart.facts.is_empty() {
+        let text =
+            if state.at.is_some() { "not recorded for the past; n goes to now" } else { "the daemon does not answer" };
+        put(buffer, area.x + 2, area.y, text, state.colours.dim());
+    }
+}

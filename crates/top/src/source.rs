@@ -1,0 +1,166 @@
+//! Two threads: one asks the daemon, the other one reads the history and the ledger.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use omr_base::paths;
+use omr_charts::{Charts, Now, Sampled, Seen, Window, explain, moment, samples_at};
+use omr_control::client::Link;
+use omr_control::protocol::Request;
+use omr_control::status::Status;
+use omr_kernel::clock;
+use omr_units::millis;
+
+/// Something to ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// The daemon's status.
+    Status,
+    /// The daemon's explanation of a group; empty: the machine.
+    Explain {
+        /// The path of the group.
+        group: String,
+    },
+    /// The last samples of all groups at this time, in seconds since 1970.
+    Samples {
+        /// The time.
+        at: u64,
+    },
+    /// The charts of a group.
+    Charts {
+        /// The path of the group.
+        group: String,
+        /// The times.
+        window: Window,
+        /// What is in force now.
+        now: Now,
+    },
+    /// What omr did to a group in a part of the past.
+    Moment {
+        /// The path of the group.
+        group: String,
+        /// The first second.
+        from: u64,
+        /// The second after the last one.
+        to: u64,
+        /// Decisions that were seen live.
+        seen: Vec<Seen>,
+    },
+}
+
+/// An answer. Errors are in words.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// The daemon's status.
+    Status(Result<Box<Status>, String>),
+    /// An explanation, in lines.
+    Explained(Result<Vec<String>, String>),
+    /// Samples of groups at this time.
+    Samples(u64, Result<Vec<Sampled>, String>),
+    /// The charts, and the milliseconds that it took to read them.
+    Charts(Result<Box<Charts>, String>, u64),
+}
+
+/// The two threads.
+pub struct Source {
+    daemon: Sender<Ask>,
+    records: Sender<Ask>,
+    answers: Receiver<Answer>,
+}
+
+impl Source {
+    /// Starts the threads.
+    pub fn start(root: &Path) -> Result<Self> {
+        let (answer, answers) = channel();
+        let (daemon, asks) = channel();
+        let socket = paths::socket(root);
+        let to = answer.clone();
+        spawn("omr-top-daemon", move || ask_daemon(&socket, &asks, &to))?;
+        let (records, asks) = channel();
+        let root = root.to_owned();
+        spawn("omr-top-history", move || read_records(&root, &asks, &answer))?;
+        Ok(Source { daemon, records, answers })
+    }
+
+    /// Asks for something. The answer comes later.
+    pub fn ask(&self, ask: Ask) {
+        let to = match &ask {
+            Ask::Status | Ask::Explain { .. } => &self.daemon,
+            Ask::Samples { .. } | Ask::Charts { .. } | Ask::Moment { .. } => &self.records,
+        };
+        // The threads end with the program only.
+        let _ = to.send(ask);
+    }
+
+    /// Returns an answer that has come; `None`: there is none.
+    pub fn answer(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+}
+
+/// Starts a thread that ends with the program.
+pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    // Small stacks: nothing here is deep.
+    let thread = std::thread::Builder::new().name(name.into()).stack_size(512 << 10);
+    thread.spawn(run).context("start a thread")?;
+    Ok(())
+}
+
+fn words<T>(result: Result<T>) -> Result<T, String> {
+    result.map_err(|err| format!("{err:#}"))
+}
+
+fn ask_daemon(socket: &Path, asks: &Receiver<Ask>, answers: &Sender<Answer>) {
+    let mut link: Option<Link> = None;
+    let mut ask = |request: &Request| {
+        let mut open = match link.take() {
+            Some(open) => open,
+            None => Link::open(socket)?,
+        };
+        let answer = open.ask(request);
+        // An error may be the end of the connection, which the next question opens again.
+        if answer.is_ok() {
+            link = Some(open);
+        }
+        answer
+    };
+    for next in asks {
+        let answer = match next {
+            Ask::Status => {
+                let status = ask(&Request::Status)
+                    .and_then(|value| serde_json::from_value(value).context("the daemon has another version"));
+                Answer::Status(words(status.map(Box::new)))
+            }
+            Ask::Explain { group } => {
+                let group = (!group.is_empty()).then_some(group);
+                let explained = ask(&Request::Explain { group })
+                    .and_then(|value| serde_json::from_value(value).context("the daemon has another version"));
+                Answer::Explained(words(explained.map(|explanation| explain::lines(&explanation))))
+            }
+            Ask::Samples { .. } | Ask::Charts { .. } | Ask::Moment { .. } => continue,
+        };
+        if answers.send(answer).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_records(root: &Path, asks: &Receiver<Ask>, answers: &Sender<Answer>) {
+    for ask in asks {
+        let answer = match ask {
+            Ask::Samples { at } => Answer::Samples(at, words(samples_at(root, Duration::from_secs(at)))),
+            Ask::Charts { group, window, now } => {
+                let began = clock::read_monotonic();
+                let charts = words(omr_charts::read(root, &group, window, &now)).map(Box::new);
+                Answer::Charts(charts, millis(clock::read_monotonic().since(began)))
+            }
+            Ask::Moment { group, from, to, seen } => Answer::Explained(words(moment(root, &group, from..to, &seen))),
+            Ask::Status | Ask::Explain { .. } => continue,
+        };
+        if answers.send(answer).is_err() {
+            return;
+        }
+    }
+}
