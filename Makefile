@@ -50,7 +50,7 @@ simulate: setup ## Run the daemon on model machines: SEEDS=1..100, each for HOUR
 	OMR_SEEDS=$(SEEDS) OMR_HOURS=$(HOURS) cargo test --locked --profile simulation --package omr-daemon --lib \
 		simulation::seeds -- --ignored --exact --nocapture
 
-planted-faults: setup ## Plant faults in the daemon, one at a time, which the simulation has to find (20 minutes)
+planted-faults: setup ## Plant faults in the daemon, one at a time, which the simulation has to find (35 minutes)
 	tools/plant-faults
 
 MUTANTS ?= policy config machine engine
