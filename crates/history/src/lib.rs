@@ -88,6 +88,29 @@ pub struct Sample {
     pub cost: Option<Cost>,
 }
 
+impl Sample {
+    /// A group with this anonymous memory and no other, of which nothing more is known.
+    pub fn of_anon(group: impl AsRef<Path>, id: GroupId, anon: Bytes) -> Self {
+        Sample {
+            time: Duration::ZERO,
+            boot: "".into(),
+            group: group.as_ref().into(),
+            id,
+            current: anon,
+            peak: anon,
+            anon,
+            file: Bytes::ZERO,
+            shmem: Bytes::ZERO,
+            swap: None,
+            idle: None,
+            since: None,
+            promotions: None,
+            nodes: Vec::new(),
+            cost: None,
+        }
+    }
+}
+
 /// A group, with all groups below it, on one NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnNode {

@@ -424,19 +424,7 @@ fn samples(time: u64) -> Vec<Sample> {
     let sample = |group: u64| Sample {
         time: Duration::from_secs(time),
         boot: "b".into(),
-        group: Path::new(&format!("app-{group}.scope")).into(),
-        id: GroupId(group),
-        current: Bytes::mib(time),
-        peak: Bytes::mib(time),
-        anon: Bytes::mib(time),
-        file: Bytes::ZERO,
-        shmem: Bytes::ZERO,
-        swap: None,
-        idle: None,
-        since: None,
-        promotions: None,
-        nodes: Vec::new(),
-        cost: None,
+        ..Sample::of_anon(format!("app-{group}.scope"), GroupId(group), Bytes::mib(time))
     };
     (0..=time % 2).map(sample).collect()
 }

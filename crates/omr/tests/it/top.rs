@@ -4,11 +4,13 @@ use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use omr_history::ledger::{Entry, Ledger};
-use omr_history::{Sample, Store};
-use omr_kernel::clock;
+use omr_history::{AGES, Idle, Sample, Since, Store};
+use omr_kernel::process::{Process, ProcessStat};
+use omr_kernel::{Kernel, clock};
+use omr_policy::age::{Bounds, Promotions};
 use omr_testkit::FakeRoot;
 use omr_units::{Bytes, GroupId};
 use tempfile::TempDir;
@@ -31,8 +33,8 @@ impl Terminal {
         }
         let (width, height) = (size.0.to_string(), size.1.to_string());
         let dir = terminal.dir.path().display();
-        let script =
-            format!("stty -a > {dir}/before; {command}; echo ended with $?; stty -a > {dir}/after; sleep 1000");
+        let run = format!("sh -c 'echo $$ > {dir}/pid; exec {command}'");
+        let script = format!("stty -a > {dir}/before; {run}; echo ended with $?; stty -a > {dir}/after; sleep 1000");
         let output = terminal.tmux(&["new-session", "-d", "-x", &width, "-y", &height, &script]);
         assert!(output.status.success(), "{output:?}");
         Some(terminal)
@@ -64,6 +66,12 @@ impl Terminal {
 
     fn keys(&self, keys: &[&str]) {
         self.tmux(&[&["send-keys"], keys].concat());
+    }
+
+    /// The process of the command.
+    fn pid(&self) -> libc::pid_t {
+        let text = std::fs::read_to_string(self.dir.path().join("pid")).expect("a pid");
+        text.trim().parse().expect("a number")
     }
 
     fn flags(&self) -> String {
@@ -102,23 +110,7 @@ fn with_history() -> FakeRoot {
     std::fs::create_dir_all(&state).expect("the state directory");
     let mut store = Store::new(&history, "b", Bytes::mib(64));
     let now = clock::read_wall();
-    let sample = |group: &str| Sample {
-        time: Duration::ZERO,
-        boot: "b".into(),
-        group: Path::new(group).into(),
-        id: GroupId(7),
-        current: Bytes::mib(48),
-        peak: Bytes::mib(48),
-        anon: Bytes::mib(48),
-        file: Bytes::ZERO,
-        shmem: Bytes::ZERO,
-        swap: None,
-        idle: None,
-        since: None,
-        promotions: None,
-        nodes: Vec::new(),
-        cost: None,
-    };
+    let sample = |group: &str| Sample::of_anon(group, GroupId(7), Bytes::mib(48));
     for ago in [3600, 3000, 2400, 1800] {
         store.add(now - Duration::from_secs(ago), &[sample(""), sample("gone.scope")]);
     }
@@ -179,13 +171,10 @@ fn it_goes_along_with_each_size_of_the_terminal() {
 #[test]
 fn a_signal_and_a_panic_leave_the_terminal_as_it_was() {
     let root = machine();
-    let pid = root.resolve("pid");
-    let command = format!("sh -c 'echo $$ > {}; exec {}'", pid.display(), top(&root, ""));
-    let Some(terminal) = Terminal::start((80, 24), &command) else { return };
+    let Some(terminal) = Terminal::start((80, 24), &top(&root, "")) else { return };
     terminal.wait_for("the daemon is not running");
-    let pid: i32 = std::fs::read_to_string(&pid).expect("a pid").trim().parse().expect("a number");
     // SAFETY: a signal to the program that the shell became.
-    unsafe { libc::kill(pid, libc::SIGTERM) };
+    unsafe { libc::kill(terminal.pid(), libc::SIGTERM) };
     terminal.wait_for("ended with 0");
     terminal.assert_restored();
 
@@ -200,12 +189,9 @@ fn a_signal_and_a_panic_leave_the_terminal_as_it_was() {
 #[test]
 fn it_ends_with_its_terminal() {
     let root = machine();
-    let pid = root.resolve("pid");
-    let command = format!("sh -c 'echo $$ > {}; exec {}'", pid.display(), top(&root, ""));
-    let Some(terminal) = Terminal::start((80, 24), &command) else { return };
+    let Some(terminal) = Terminal::start((80, 24), &top(&root, "")) else { return };
     terminal.wait_for("the daemon is not running");
-    let pid = std::fs::read_to_string(&pid).expect("a pid");
-    let stat = format!("/proc/{}/stat", pid.trim());
+    let stat = format!("/proc/{}/stat", terminal.pid());
     assert!(Path::new(&stat).exists());
     drop(terminal);
     // Whoever inherits it may let it be a zombie.
@@ -253,4 +239,62 @@ fn without_a_terminal_it_says_what_to_use_instead() {
     let (code, stdout, stderr) = text(&omr(&machine(), &["top"]));
     assert_eq!((code, stdout.as_str()), (2, ""));
     assert!(stderr.contains("needs a terminal") && stderr.contains("omr status"), "{stderr}");
+}
+
+/// Prints what `omr top` costs with a week of history of 200 groups and no daemon.
+#[test]
+#[ignore = "a measurement: docs/measure/self.md#top"]
+fn the_cost_of_a_week_of_200_groups() {
+    const WATCHED: Duration = Duration::from_secs(90);
+    let root = machine();
+    write_week(&root);
+    for _ in 0..5 {
+        let began = Instant::now();
+        let terminal = Terminal::start((120, 40), &top(&root, "--window 7d")).expect("tmux");
+        terminal.wait_for("at least");
+        println!("first chart after {} ms", began.elapsed().as_millis());
+    }
+    let terminal = Terminal::start((120, 40), &top(&root, "--window 7d")).expect("tmux");
+    terminal.wait_for("at least");
+    let process = Process::open(&Kernel::open(Path::new("/")).expect("/proc"), terminal.pid().unsigned_abs());
+    let process = process.expect("the program");
+    let cpu = || ProcessStat::read(process.dir()).expect("its CPU time").cpu();
+    let before = cpu();
+    std::thread::sleep(WATCHED);
+    println!("{:.2} % of a CPU", 100.0 * (cpu() - before).as_secs_f64() / WATCHED.as_secs_f64());
+    let status = process.dir().read_string("status").expect("its status");
+    status
+        .lines()
+        .filter(|line| line.starts_with("VmRSS") || line.starts_with("VmHWM"))
+        .for_each(|line| println!("{line}"));
+}
+
+/// A week of history of the machine and 199 groups, as the daemon writes it every ten minutes.
+fn write_week(root: &FakeRoot) {
+    const EVERY: Duration = Duration::from_secs(600);
+    let mut store = Store::new(&root.resolve("var/lib/omr/history"), "b", Bytes::mib(64));
+    let now = clock::read_wall();
+    for round in (0..1008u32).rev() {
+        let sample = |group: u64| {
+            let path = if group == 0 { String::new() } else { format!("user.slice/app-{group}.scope") };
+            let memory = Bytes::mib(40 + (group * 37 + u64::from(round)) % 400);
+            let idle = |age: usize| Some(Bounds { least: Bytes(memory.0 / (age as u64 + 2)), most: memory });
+            let promoted = Bounds { least: Bytes::kib(16), most: Bytes::kib(40) };
+            Sample {
+                swap: Some(Bytes::mib(group)),
+                idle: Some(Idle { ago: Duration::ZERO, memory, bounds: std::array::from_fn(idle) }),
+                since: Some(Since {
+                    over: EVERY,
+                    refaults_anon: Some(Bytes::mib(1)),
+                    refaults_file: Some(Bytes::mib(1)),
+                    swapped_in: None,
+                    stalled: Some(Duration::from_millis(group)),
+                    reclaimed: Some(Bytes::ZERO),
+                }),
+                promotions: Some(Promotions { over: EVERY, bounds: [promoted; AGES.len()] }),
+                ..Sample::of_anon(path, GroupId(group), memory)
+            }
+        };
+        store.add(now - EVERY * round, &(0..200).map(sample).collect::<Vec<_>>());
+    }
 }

@@ -232,22 +232,15 @@ mod tests {
     use omr_history::Cost;
 
     fn bare(number: u64) -> Sample {
+        let group = if number.is_multiple_of(2) { "" } else { "a/\u{e9}" };
         Sample {
             time: Duration::from_secs(1_795_000_000 + number),
             boot: "b".into(),
-            group: Path::new(if number.is_multiple_of(2) { "" } else { "a/\u{e9}" }).into(),
-            id: GroupId(u64::MAX - number),
             current: Bytes(number),
             peak: Bytes(2 * number),
-            anon: Bytes(3),
             file: Bytes(4),
             shmem: Bytes(5),
-            swap: None,
-            idle: None,
-            since: None,
-            promotions: None,
-            nodes: Vec::new(),
-            cost: None,
+            ..Sample::of_anon(group, GroupId(u64::MAX - number), Bytes(3))
         }
     }
 

@@ -244,19 +244,9 @@ mod tests {
         Sample {
             time: Duration::from_secs(seconds),
             boot: boot.into(),
-            group: Path::new(group).into(),
-            id: omr_units::GroupId(seconds),
             current: Bytes::mib(seconds),
             peak: Bytes::mib(seconds),
-            anon: Bytes::mib(1),
-            file: Bytes::ZERO,
-            shmem: Bytes::ZERO,
-            swap: None,
-            idle: None,
-            since: None,
-            promotions: None,
-            nodes: Vec::new(),
-            cost: None,
+            ..Sample::of_anon(group, omr_units::GroupId(seconds), Bytes::mib(1))
         }
     }
 
