@@ -92,6 +92,13 @@ pub struct Fact {
     pub value: Option<u64>,
 }
 
+impl Fact {
+    /// The value with its unit.
+    pub fn text(&self) -> String {
+        self.value.map_or_else(|| "unknown".to_owned(), |value| self.unit.text(value))
+    }
+}
+
 /// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -178,9 +185,9 @@ impl Chart {
         self.series.iter().all(|series| series.values.iter().all(Option::is_none))
     }
 
-    /// Returns the numbers. Times are texts that `time` makes of seconds since 1970. Columns of
-    /// which nothing is known are left out.
-    pub fn table(&self, time: impl Fn(u64) -> String) -> Table {
+    /// Returns the numbers until this time. Times are texts that `time` makes of seconds since 1970.
+    /// Columns of which nothing is known are left out.
+    pub fn table(&self, until: u64, time: impl Fn(u64) -> String) -> Table {
         let head = [String::from("time")].into_iter().chain(self.series.iter().map(|series| series.name.clone()));
         let row = |column: usize| {
             let values = self.series.iter().map(|series| series.values.get(column).copied().flatten());
@@ -189,7 +196,8 @@ impl Chart {
                 [time(self.window.start(column))].into_iter().chain(cells).collect()
             })
         };
-        Table { head: head.collect(), rows: (0..self.window.columns).filter_map(row).collect() }
+        let columns = (0..self.window.columns).filter(|column| self.window.start(*column) <= until);
+        Table { head: head.collect(), rows: columns.filter_map(row).collect() }
     }
 }
 
@@ -247,7 +255,6 @@ impl Series {
 
 impl fmt::Display for Fact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.value.map_or_else(|| "unknown".to_owned(), |value| self.unit.text(value));
-        write!(f, "{}: {value}", self.name)
+        write!(f, "{}: {}", self.name, self.text())
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use omr_history::ledger::Entry;
-use omr_history::{AGES, Sample};
+use omr_history::{AGES, MOST_GROUPS, SMALLEST, Sample};
 use omr_policy::age::Bounds;
 use omr_policy::short;
 use omr_policy::threshold::Step;
@@ -251,18 +251,26 @@ impl Gather {
         let mut sleep = Chart::new("Could it sleep now?", Unit::Bytes, window);
         sleep.notes = vec![NO_PAST_IMAGE.to_owned()];
 
-        let [samples, aged, promoted] = self.seen;
-        let no_samples = "no samples in this time: the history has the 200 largest groups with 1 MiB and more, by \
-                          default every ten minutes while the daemon runs";
-        let missing = |count: u64, why: &str| match (samples, count) {
-            (0, _) => Some(no_samples.to_owned()),
-            (_, 0) => Some(why.to_owned()),
-            _ => None,
-        };
-        unused.notes.extend(missing(aged, "the age of its memory is not known here; omr doctor says why"));
-        let why = "no promotions in this time: they need ages, and a history of this version of omr";
-        promise.notes.extend(missing(promoted, why));
-        place.notes.extend(missing(1, ""));
+        match self.seen {
+            [0, ..] => {
+                let why = format!(
+                    "no samples in this time: the history has the {MOST_GROUPS} largest groups with {SMALLEST} and \
+                     more, by default every ten minutes while the daemon runs"
+                );
+                for chart in [&mut unused, &mut promise, &mut place] {
+                    chart.notes.push(why.clone());
+                }
+            }
+            [_, aged, promoted] => {
+                if aged == 0 {
+                    unused.notes.push("the age of its memory is not known here; omr doctor says why".to_owned());
+                }
+                if promoted == 0 {
+                    let why = "no promotions in this time: they need ages, and a history of this version of omr";
+                    promise.notes.push(why.to_owned());
+                }
+            }
+        }
         if begins.is_none() {
             for chart in [&mut taken, &mut waited, &mut writes, &mut cpu] {
                 chart.notes.push("the ledger is empty: its first line comes with the first sweep or hour".to_owned());

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use omr_control::status::{GroupView, Status};
+use omr_control::status::{GroupView, MOST_GROUPS, Status};
 use omr_history::Sample;
 use omr_policy::Class;
 use omr_policy::age::Bounds;
@@ -13,9 +13,6 @@ use serde::Serialize;
 
 use crate::COLD;
 use crate::event::is_below;
-
-/// The daemon's status has this many groups at most. Where it has fewer, it has all of them.
-const MOST_IN_STATUS: usize = 100;
 
 /// Groups above another one get a row of their own down to this depth. A user can make thousands of
 /// groups within each other.
@@ -145,7 +142,7 @@ pub struct Row {
 /// the group above it; the machine comes first. `status`: `None`: the past, or no answer.
 pub fn list(status: Option<&Status>, samples: &[Sampled]) -> Vec<Group> {
     let live = status.map(|status| status.groups.as_slice()).unwrap_or_default();
-    let is_whole = status.is_some() && live.len() < MOST_IN_STATUS;
+    let is_whole = status.is_some() && live.len() < MOST_GROUPS;
     let mut groups: BTreeMap<Key, Group> = BTreeMap::new();
     // A group that only the samples know is gone, unless the status has no room for all groups.
     let sampled = samples.iter().filter(|_| !is_whole);

@@ -36,6 +36,53 @@ pub use window::Window;
 /// The age from which tables and charts call memory cold.
 pub const COLD: Duration = Duration::from_secs(120);
 
+/// What the charts are about, in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Topic {
+    /// Memory by the time for which it was not used.
+    #[default]
+    Unused,
+    /// Promotions, and the objective.
+    Promise,
+    /// Memory that was taken, and that came back.
+    Taken,
+    /// The timeline of decisions.
+    Decisions,
+    /// The time that tasks waited.
+    Waited,
+    /// Memory by where it is.
+    Place,
+    /// Swap writes and CPU time.
+    Cost,
+    /// The hibernation image.
+    Sleep,
+}
+
+impl Topic {
+    /// All of them.
+    pub const ALL: [Topic; 8] = [
+        Topic::Unused,
+        Topic::Promise,
+        Topic::Taken,
+        Topic::Decisions,
+        Topic::Waited,
+        Topic::Place,
+        Topic::Cost,
+        Topic::Sleep,
+    ];
+
+    /// The number, counted from 1.
+    pub fn number(self) -> usize {
+        Topic::ALL.iter().take_while(|topic| **topic != self).count() + 1
+    }
+
+    /// The next topic, or the one before; after the last one comes the first.
+    pub fn neighbour(self, forward: bool) -> Self {
+        let by = if forward { 1 } else { Topic::ALL.len() - 1 };
+        Topic::ALL.get((self.number() - 1 + by) % Topic::ALL.len()).copied().unwrap_or_default()
+    }
+}
+
 /// All charts of one group and one window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Charts {
@@ -63,6 +110,22 @@ pub struct Charts {
     pub sleep: Chart,
     /// The parts of the history that could not be read.
     pub skipped: Vec<String>,
+}
+
+impl Charts {
+    /// The charts of a topic. Decisions are no chart, but the timeline.
+    pub fn of(&self, topic: Topic) -> Vec<&Chart> {
+        match topic {
+            Topic::Unused => vec![&self.unused],
+            Topic::Promise => vec![&self.promise],
+            Topic::Taken => vec![&self.taken],
+            Topic::Decisions => Vec::new(),
+            Topic::Waited => vec![&self.waited],
+            Topic::Place => vec![&self.place],
+            Topic::Cost => vec![&self.writes, &self.cpu],
+            Topic::Sleep => vec![&self.sleep],
+        }
+    }
 }
 
 /// Reads the charts of a group: the empty path is the machine. A missing history or ledger counts

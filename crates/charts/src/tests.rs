@@ -116,7 +116,7 @@ fn a_heatmap_has_a_row_for_each_age_and_unknown_times_stay_unknown() {
         assert_eq!(values(series), expected, "{age:?}");
     }
     assert_eq!(charts.unused.largest(), 40 << 20);
-    let table = charts.unused.table(|time| format!("{}", END + 1 - time));
+    let table = charts.unused.table(u64::MAX, |time| format!("{}", END + 1 - time));
     assert_eq!(table.rows.len(), 6, "columns without a figure are left out");
     assert_eq!(table.rows[0][..2], ["1800", "10.0 MiB to 20.0 MiB"].map(String::from));
     assert_eq!(table.head[..2], ["time", "30 s"].map(String::from));

@@ -61,9 +61,12 @@ pub struct Status {
     pub history: Option<HistoryView>,
     /// The number of all groups.
     pub groups_total: usize,
-    /// The largest groups with memory of their own.
+    /// The largest groups with memory of their own, [`MOST_GROUPS`] at most.
     pub groups: Vec<GroupView>,
 }
+
+/// The largest number of groups in a [`Status`]. Where it has fewer, it has all of them.
+pub const MOST_GROUPS: usize = 100;
 
 /// The goal of sweeps, and what it needs now.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use anyhow::Result;
-use omr_control::status::{Explanation, GoalView, GroupView, ImageView, RegretView, Status, SwapView, SweepView};
+use omr_control::status::{
+    Explanation, GoalView, GroupView, ImageView, MOST_GROUPS, RegretView, Status, SwapView, SweepView,
+};
 use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
 use omr_policy::need::need;
@@ -17,9 +19,6 @@ use crate::statements;
 
 /// With `goal = "auto"`, where memory cannot be given back.
 const NO_WAY_BACK: &str = "thresholds hold while everybody is away, too: giving memory back needs omr-give-back.socket";
-
-/// The number of groups that `omr status` shows: the largest.
-const MOST_GROUPS: usize = 100;
 
 fn swap_view(daemon: &Daemon) -> Option<SwapView> {
     let signals = daemon.readings.signals.as_ref()?;

@@ -1,14 +1,11 @@
 //! Keys and the mouse.
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use omr_charts::Sort;
+use omr_charts::{Sort, Topic};
 use ratatui::layout::Position;
 
 use crate::draw::areas::Areas;
-use crate::state::{CHARTS, State, View};
-
-/// The number of the timeline, whose moments can be clicked.
-pub const TIMELINE: usize = 3;
+use crate::state::{State, View};
 
 /// The keys, for the help.
 pub const KEYS: [(&str, &str); 15] = [
@@ -67,8 +64,8 @@ fn on_key(state: &mut State, key: KeyEvent) {
         KeyCode::Char('r') => state.read_again(),
         KeyCode::Char('t') => switch(state, View::Numbers),
         KeyCode::Char('c') => switch(state, View::Chart),
-        KeyCode::Tab => state.chart = (state.chart + 1) % CHARTS,
-        KeyCode::BackTab => state.chart = (state.chart + CHARTS - 1) % CHARTS,
+        KeyCode::Tab => state.topic = state.topic.neighbour(true),
+        KeyCode::BackTab => state.topic = state.topic.neighbour(false),
         KeyCode::Char(number @ '1'..='8') => choose(state, number),
         KeyCode::Enter if state.view != View::Explanation => state.explain(),
         KeyCode::Up | KeyCode::Char('k') if scrolls => state.scroll = state.scroll.saturating_sub(1),
@@ -130,8 +127,8 @@ fn back(state: &mut State) {
 }
 
 fn choose(state: &mut State, number: char) {
-    let chart = number.to_digit(10).and_then(|number| usize::try_from(number).ok()).unwrap_or(1);
-    state.chart = chart.saturating_sub(1);
+    state.topic =
+        Topic::ALL.into_iter().zip('1'..).find(|(_, key)| *key == number).map_or(state.topic, |(topic, _)| topic);
     if matches!(state.view, View::Explanation | View::Help) {
         switch(state, View::Chart);
     }
@@ -178,7 +175,7 @@ fn on_mouse(state: &mut State, mouse: MouseEvent) {
             let Some(window) = state.charts.as_ref().map(|charts| charts.window) else { return };
             let column = usize::from(at.x - areas.plot.x) * window.columns / usize::from(areas.plot.width.max(1));
             state.go_to(window.start(column));
-            if state.chart == TIMELINE {
+            if state.topic == Topic::Decisions {
                 state.explain();
             }
         }

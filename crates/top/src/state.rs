@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::mem::{Discriminant, discriminant};
 
 use crossterm::event::Event;
-use omr_charts::{Charts, Group, Now, Row, Sampled, Seen, Sort, Window, list, tree};
+use omr_charts::{Charts, Group, Now, Row, Sampled, Seen, Sort, Topic, Window, list, tree};
 use omr_control::status::Status;
 use omr_policy::threshold::PromotionRate;
 use omr_policy::{Decision, Reason};
@@ -17,8 +17,6 @@ use crate::{Options, keys};
 
 /// The lengths of charts, in seconds.
 pub const SPANS: [u64; 7] = [1800, 3600, 7200, 21_600, 86_400, 259_200, 604_800];
-/// The number of charts.
-pub const CHARTS: usize = 8;
 /// The most decisions that are kept.
 const MOST_SEEN: usize = 500;
 /// Records are read again after this time in seconds, or later.
@@ -72,8 +70,8 @@ pub struct State {
     pub(crate) until: u64,
     /// The length of the charts, in seconds.
     pub(crate) span: u64,
-    /// The chart, of [`CHARTS`].
-    pub(crate) chart: usize,
+    /// What the chart is about.
+    pub(crate) topic: Topic,
 
     promotions: PromotionRate,
     pub(crate) status: Option<Box<Status>>,
@@ -143,7 +141,7 @@ impl State {
             at,
             until: at.map_or(now, |at| now.min(at.saturating_add(span / 2))),
             span,
-            chart: 0,
+            topic: Topic::default(),
             promotions: options.promotions,
             status: None,
             no_status: None,

@@ -1,6 +1,6 @@
 //! A chart: title, legend, plot, axis and notes.
 
-use omr_charts::{Chart, Charts, Did, Series, Shape, Unit};
+use omr_charts::{Chart, Charts, Did, Series, Shape, Topic, Unit};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -12,23 +12,6 @@ use super::{name, plot, put, set};
 use crate::colours::{Colours, STEPS};
 use crate::state::State;
 use crate::text::{axis, fit, left};
-
-/// The number of the chart of sleep, which has no history.
-pub const SLEEP: usize = 7;
-
-/// The charts of a number: swap writes and CPU time are the cost.
-pub fn of(charts: &Charts, number: usize) -> Vec<&Chart> {
-    match number {
-        0 => vec![&charts.unused],
-        1 => vec![&charts.promise],
-        2 => vec![&charts.taken],
-        4 => vec![&charts.waited],
-        5 => vec![&charts.place],
-        6 => vec![&charts.writes, &charts.cpu],
-        SLEEP => vec![&charts.sleep],
-        _ => Vec::new(),
-    }
-}
 
 /// A part of the plot.
 enum Panel<'c> {
@@ -64,15 +47,15 @@ pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
         put(buffer, area.x, area.y, text, state.colours.dim());
         return;
     };
-    let shown = of(charts, state.chart);
+    let shown = charts.of(state.topic);
     let question = shown.first().map_or(charts.timeline.question, |chart| chart.question);
-    let unit = shown.first().map(|chart| match state.chart {
-        SLEEP => String::new(),
-        6 => "  (bytes, seconds)".to_owned(),
+    let unit = shown.first().map(|chart| match state.topic {
+        Topic::Sleep => String::new(),
+        Topic::Cost => "  (bytes, seconds)".to_owned(),
         _ => format!("  ({})", chart.unit.name()),
     });
     let group = fit(&name(&charts.group), width / 2, state.signs.cut());
-    let title = format!("{} {question}  {group}{}", state.chart + 1, unit.unwrap_or_default());
+    let title = format!("{} {question}  {group}{}", state.topic.number(), unit.unwrap_or_default());
     put(buffer, area.x, area.y, &fit(&title, width, state.signs.cut()), state.colours.heading());
 
     let notes = match shown.as_slice() {
@@ -89,7 +72,7 @@ pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
     let notes = damage.iter().chain(notes.into_iter().rev()).map(String::as_str).collect::<Vec<_>>().join("; ");
     Paragraph::new(notes).style(state.colours.dim()).wrap(Wrap { trim: true }).render(areas.notes, buffer);
 
-    if state.chart == SLEEP {
+    if state.topic == Topic::Sleep {
         return facts(
             state,
             &charts.sleep,
@@ -236,8 +219,7 @@ fn draw_axis(state: &State, charts: &Charts, area: Rect, buffer: &mut Buffer) {
 fn facts(state: &State, chart: &Chart, area: Rect, buffer: &mut Buffer) {
     let width = chart.facts.iter().map(|fact| fact.name.len()).max().unwrap_or_default();
     for (y, fact) in (area.top()..area.bottom()).zip(&chart.facts) {
-        let value = fact.value.map_or_else(|| "unknown".to_owned(), |value| fact.unit.text(value));
-        put(buffer, area.x + 2, y, &format!("{:width$}  {value}", fact.name), Style::new());
+        put(buffer, area.x + 2, y, &format!("{:width$}  {}", fact.name, fact.text()), Style::new());
     }
     if chart.facts.is_empty() {
         let text =

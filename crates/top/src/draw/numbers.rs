@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use omr_base::when;
-use omr_charts::{Chart, Did, LANES, Table, Timeline};
+use omr_charts::{Did, LANES, Table, Timeline};
 
-use super::chart::of;
 use super::name;
 use crate::state::State;
 use crate::text::{axis, fit, left, right};
@@ -18,7 +17,7 @@ pub fn lines(state: &State, width: u16) -> Vec<String> {
     let Some(charts) = &state.charts else { return vec!["reading the history ...".to_owned()] };
     let window = charts.window;
     let time = |time: u64| axis(time, window.seconds());
-    let shown = of(charts, state.chart);
+    let shown = charts.of(state.topic);
     let mut lines = Vec::new();
     let until = state.at.unwrap_or(u64::MAX);
     let days = [window.from, window.to].map(|time| when::text(Duration::from_secs(time)));
@@ -27,12 +26,12 @@ pub fn lines(state: &State, width: u16) -> Vec<String> {
     };
     if shown.is_empty() {
         lines.push(head(charts.timeline.question));
-        lines.extend(table(state, &of_timeline(&charts.timeline, &time, until), usize::from(width)));
+        lines.extend(table(state, &of_timeline(&charts.timeline, until, time), usize::from(width)));
         lines.extend(charts.timeline.notes.iter().cloned());
     }
     for chart in shown {
         lines.push(head(chart.question));
-        lines.extend(table(state, &until_then(chart, &time, until), usize::from(width)));
+        lines.extend(table(state, &chart.table(until, time), usize::from(width)));
         lines.extend(chart.facts.iter().map(ToString::to_string));
         lines.extend(chart.notes.iter().cloned());
         lines.push(String::new());
@@ -40,19 +39,7 @@ pub fn lines(state: &State, width: u16) -> Vec<String> {
     lines.into_iter().map(|line| fit(&line, usize::from(width), state.signs.cut())).collect()
 }
 
-/// The table without the times after the one that is shown.
-fn until_then(chart: &Chart, time: &impl Fn(u64) -> String, until: u64) -> Table {
-    let mut shown = chart.clone();
-    let later = (0..chart.window.columns).filter(|column| chart.window.start(*column) > until);
-    for column in later {
-        for series in &mut shown.series {
-            series.values.get_mut(column).into_iter().for_each(|value| *value = None);
-        }
-    }
-    shown.table(time)
-}
-
-fn of_timeline(timeline: &Timeline, time: &impl Fn(u64) -> String, until: u64) -> Table {
+fn of_timeline(timeline: &Timeline, until: u64, time: impl Fn(u64) -> String) -> Table {
     let head = ["time".to_owned()].into_iter().chain(LANES.iter().map(|lane| lane.name().to_owned())).collect();
     let row = |column: usize| {
         let cells = timeline.lanes.iter().map(|cells| cells.get(column).copied().flatten());
