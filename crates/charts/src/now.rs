@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use omr_control::status::Status;
+use omr_policy::Objective;
 use omr_policy::threshold::PromotionRate;
 use omr_units::{Budget, Bytes};
 
@@ -20,14 +21,13 @@ pub struct Now {
 }
 
 impl Now {
-    /// Takes what is in force from the daemon's status. `promotions`: the objective of the
-    /// configuration, for swap in memory.
-    pub fn new(status: Option<&Status>, group: &str, promotions: PromotionRate) -> Self {
+    /// Takes what is in force from the daemon's status, and the objective from the configuration.
+    pub fn new(status: Option<&Status>, group: &str, objective: &Objective) -> Self {
         let swap = status.and_then(|status| status.swap.as_ref());
         let of_group = status.and_then(|status| status.groups.iter().find(|of| of.group == group));
         Now {
             threshold: of_group.and_then(|of| of.by_age.as_ref()).map(|by_age| by_age.min_age),
-            objective: if swap.is_some_and(|swap| swap.on_disk) { promotions.for_device(None) } else { promotions },
+            objective: objective.rate(swap.is_some_and(|swap| swap.on_disk)),
             budget: swap.and_then(|swap| swap.budget),
         }
     }

@@ -268,12 +268,18 @@ impl Default for Objective {
 }
 
 impl Objective {
+    /// The promotions that are allowed on this machine. Without a measured time, a disk counts as
+    /// slow.
+    pub fn rate(&self, swap_is_on_disk: bool) -> PromotionRate {
+        let promotions = PromotionRate(self.promotions.0.saturating_mul(100));
+        if swap_is_on_disk { promotions.for_device(None) } else { promotions }
+    }
+
     /// The objective on this machine. Without a measured time, a disk counts as slow.
     pub fn slo(&self, swap_is_on_disk: bool, page: Bytes) -> Slo {
-        let promotions = PromotionRate(self.promotions.0.saturating_mul(100));
         let (least, most) = (Step::not_below(self.shortest), Step::not_below(self.longest));
         Slo {
-            promotions: if swap_is_on_disk { promotions.for_device(None) } else { promotions },
+            promotions: self.rate(swap_is_on_disk),
             kept: self.kept,
             warm_up: self.warm_up,
             least: least.min(most),

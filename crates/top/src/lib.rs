@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use omr_base::exit::Exit;
-use omr_policy::threshold::PromotionRate;
+use omr_policy::Objective;
 
 pub use colours::{Colours, Signs};
 pub use draw::draw;
@@ -36,8 +36,8 @@ pub struct Options {
     pub at: Option<Duration>,
     /// The length of the charts.
     pub span: Duration,
-    /// The promotions that the configuration allows, with swap in memory.
-    pub promotions: PromotionRate,
+    /// What the configuration demands of thresholds.
+    pub objective: Objective,
 }
 
 /// Runs until the user quits, or a signal comes. The terminal is restored in any case.

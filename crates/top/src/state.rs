@@ -7,8 +7,7 @@ use std::mem::{Discriminant, discriminant};
 use crossterm::event::Event;
 use omr_charts::{Charts, Group, Now, Row, Sampled, Seen, Sort, Topic, Window, list, tree};
 use omr_control::status::Status;
-use omr_policy::threshold::PromotionRate;
-use omr_policy::{Decision, Reason};
+use omr_policy::{Decision, Objective, Reason};
 
 use crate::colours::{Colours, Signs};
 use crate::draw::areas::Areas;
@@ -73,7 +72,7 @@ pub struct State {
     /// What the chart is about.
     pub(crate) topic: Topic,
 
-    promotions: PromotionRate,
+    objective: Objective,
     pub(crate) status: Option<Box<Status>>,
     /// The reason why there is no status, in words.
     pub(crate) no_status: Option<String>,
@@ -142,7 +141,7 @@ impl State {
             until: at.map_or(now, |at| now.min(at.saturating_add(span / 2))),
             span,
             topic: Topic::default(),
-            promotions: options.promotions,
+            objective: options.objective.clone(),
             status: None,
             no_status: None,
             asked_status: None,
@@ -408,7 +407,7 @@ impl State {
             columns: window.columns,
             now: match before {
                 Some(before) => before.now,
-                None => Now::new(self.status.as_deref(), &self.selected, self.promotions),
+                None => Now::new(self.status.as_deref(), &self.selected, &self.objective),
             },
         };
         if !self.charts_wait && self.charts_for.as_ref() != Some(&wanted) {

@@ -13,7 +13,7 @@ use omr_control::status::{GroupView, Status};
 use omr_history::ledger::{Entry, Ledger, Swept};
 use omr_history::{AGES, Cost, Idle, Sample, Since, Store};
 use omr_policy::age::{Bounds, Promotions};
-use omr_policy::{Class, End};
+use omr_policy::{Class, End, Objective};
 use omr_testkit::FakeRoot;
 use omr_units::{Bytes, GroupId};
 use ratatui::Terminal;
@@ -139,7 +139,7 @@ impl Screen {
             group: "app.slice".into(),
             at: None,
             span: Duration::from_secs(7200),
-            promotions: PromotionRate::FAST,
+            objective: Objective::default(),
         };
         let state = State::new(&options, colours, signs, size, NOW);
         let mut screen = Screen { state, root, status };

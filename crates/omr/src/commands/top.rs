@@ -8,7 +8,6 @@ use omr_base::exit::Exit;
 use omr_base::when;
 use omr_kernel::Kernel;
 use omr_machine::statements;
-use omr_policy::threshold::PromotionRate;
 use omr_top::Options;
 
 /// Shows groups and eight charts in the terminal, now or in the past: memory that was not used,
@@ -36,11 +35,6 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         Some(group) => statements::group_name(Kernel::open(root)?.group_path(group)),
         None => String::new(),
     };
-    let options = Options {
-        group,
-        at: args.at,
-        span: args.window,
-        promotions: PromotionRate(config.policy.slo.promotions.0.saturating_mul(100)),
-    };
+    let options = Options { group, at: args.at, span: args.window, objective: config.policy.slo };
     omr_top::run(root, &options)
 }
