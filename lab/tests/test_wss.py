@@ -99,6 +99,24 @@ def test_cold_memory_is_found_and_reclaimed_and_the_rest_stays(release) -> None:
         assert look.wait(timeout=120).json()["came_back"] > 2000 * 4096
 
 
+def test_memory_that_comes_back_after_many_agings_is_counted(release, load) -> None:
+    with boot(release, swap=Zram(512)) as guest:
+        guest.write(SWITCH, "y")
+        background = load(guest, "bg", "128M")
+        reclaim(guest, "bg", "64M")
+        for _ in range(5):
+            guest.run(["omr", "wss", "bg", "--window", "2s"], timeout=60)
+        look = guest.spawn(["omr", "wss", "bg", "--window", "20s", "--json"])
+        guest.shell("sleep 1")
+        background.process.kill(signal.SIGUSR1)
+        assert look.wait(timeout=120).json()["came_back"] >= 60 * MIB
+        assert background.swapped() < MIB
+        # The control: Linux 6.1 itself counts nothing of it.
+        stat = dict(line.split() for line in guest.read("/sys/fs/cgroup/bg/memory.stat").splitlines())
+        counted = int(stat["workingset_refault_anon"]) * 4096
+        assert counted < MIB if release == "6.1" else counted >= 60 * MIB, stat
+
+
 def test_omr_refuses_without_mglru_and_with_wait_ages_first_and_spares_protected_memory(release) -> None:
     with boot(release, swap=Zram(512)) as guest:
         has_damon = guest.run(["test", "-e", f"{KDAMONDS}/nr_kdamonds"], check=False).code == 0

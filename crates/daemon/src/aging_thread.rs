@@ -254,7 +254,7 @@ impl<'a> Ager<'a> {
         if group.id() != wanted.id {
             return None;
         }
-        let stat = group.read_stat(&mut self.buffer).ok()?;
+        let stat = group.read_stat(self.kernel, &mut self.buffer).ok()?;
         let swapped_in = stat.pswpin.or(stat.workingset_refault_anon);
         Some(thresholds::Counters {
             size: wanted.own,
@@ -335,7 +335,7 @@ impl<'a> Ager<'a> {
         if group.id() != wanted.id {
             return None;
         }
-        let stat = group.read_stat(&mut self.buffer).ok()?;
+        let stat = group.read_stat(self.kernel, &mut self.buffer).ok()?;
         let (anon, file) = (stat.anon?, stat.file?);
         let (current, swap, stalled) = if group.is_root() {
             let swap = SwapSpace::read(self.kernel).map(|swap| swap.total - swap.free);

@@ -132,7 +132,7 @@ fn candidates(world: &World) -> impl Iterator<Item = GroupId> + '_ {
 }
 
 fn read_counters(kernel: &Kernel, group: &Group, buffer: &mut Vec<u8>) -> Counters {
-    let stat = group.read_stat(buffer).unwrap_or_default();
+    let stat = group.read_stat(kernel, buffer).unwrap_or_default();
     let bytes = |pages: omr_units::Pages| pages.bytes(kernel.page());
     Counters {
         waited: psi::read_group_some_total(group.dir(), Resource::Memory, buffer),

@@ -148,7 +148,7 @@ impl World {
         };
         if let Ok(group) = Group::open(root, path)
             && group.id() == id
-            && let Ok(stat) = group.read_stat(buffer)
+            && let Ok(stat) = group.read_stat(&host.kernel, buffer)
         {
             known.refaults = stat.refaults().map(|pages| pages.bytes(host.kernel.page()));
         }

@@ -72,7 +72,8 @@ pub struct TrialRunner<'a> {
 pub fn read(kernel: &Kernel, group: &Group) -> Result<TrialSample> {
     let mut buffer = Vec::with_capacity(8192);
     let current = group.read_current(&mut buffer)?;
-    let refaults = group.read_stat(&mut buffer)?.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()));
+    let refaults =
+        group.read_stat(kernel, &mut buffer)?.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()));
     let stall = psi::read_group_some_total(group.dir(), Resource::Memory, &mut buffer);
     Ok(TrialSample { at: clock::read_monotonic(), current, stall, refaults })
 }
@@ -82,7 +83,7 @@ pub fn read(kernel: &Kernel, group: &Group) -> Result<TrialSample> {
 pub fn read_fixed(kernel: &Kernel, group: &Group, config: &Config) -> Result<Bytes> {
     let mut buffer = Vec::with_capacity(8192);
     let current = group.read_current(&mut buffer)?;
-    let stat = group.read_stat(&mut buffer)?;
+    let stat = group.read_stat(kernel, &mut buffer)?;
     let known = |field: Option<Bytes>| field.context("memory.stat lacks the parts of the group's memory");
     let cache = known(stat.page_cache())?;
     let swap_backed = known(stat.swap_backed())? - stat.unevictable.unwrap_or_default();

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::root::os;
 use crate::text::{for_each_key, leading_u64, parse_u64};
-use crate::{Dir, Error, Result, is_passing};
+use crate::{Dir, Error, Kernel, Result, is_passing};
 
 /// The fields of a group's `memory.stat` that omr uses, under the kernel's names. Every group but
 /// the root has the file since 4.5; refaults are split into anon and file since 5.9. Values are
@@ -37,6 +37,8 @@ pub struct MemoryStat {
     pub swapcached: Option<Bytes>,
     pub unevictable: Option<Bytes>,
     pub slab_reclaimable: Option<Bytes>,
+    /// Faults that had to read a page from swap or a file.
+    pub pgmajfault: Option<Pages>,
     pub pgscan: Option<Pages>,
     pub pgsteal: Option<Pages>,
     pub workingset_refault_anon: Option<Pages>,
@@ -59,6 +61,7 @@ impl MemoryStat {
             b"swapcached" => stat.swapcached = leading_u64(rest).map(Bytes),
             b"unevictable" => stat.unevictable = leading_u64(rest).map(Bytes),
             b"slab_reclaimable" => stat.slab_reclaimable = leading_u64(rest).map(Bytes),
+            b"pgmajfault" => stat.pgmajfault = leading_u64(rest).map(Pages),
             b"pgscan" => stat.pgscan = leading_u64(rest).map(Pages),
             b"pgsteal" => stat.pgsteal = leading_u64(rest).map(Pages),
             b"workingset_refault_anon" => stat.workingset_refault_anon = leading_u64(rest).map(Pages),
@@ -67,6 +70,13 @@ impl MemoryStat {
             _ => {}
         });
         stat
+    }
+
+    /// The same for a kernel that [counts few refaults](Kernel::counts_few_refaults): major faults are
+    /// the most that can have come back from swap without readahead.
+    fn with_major_faults(self) -> Self {
+        let refaults = self.workingset_refault_anon.map(|pages| pages.max(self.pgmajfault.unwrap_or_default()));
+        MemoryStat { workingset_refault_anon: refaults, ..self }
     }
 
     /// Memory that can be reclaimed only to swap: private anonymous and shared memory. `None`: no
@@ -156,9 +166,8 @@ impl Group {
     }
 
     /// Reads `memory.stat`.
-    pub fn read_stat(&self, buffer: &mut Vec<u8>) -> Result<MemoryStat> {
-        self.dir.read_at_once("memory.stat", buffer)?;
-        Ok(MemoryStat::parse(buffer))
+    pub fn read_stat(&self, kernel: &Kernel, buffer: &mut Vec<u8>) -> Result<MemoryStat> {
+        read_stat(kernel, &self.dir, buffer)
     }
 
     /// Reads one of `memory.min` (4.18), `memory.low`, `memory.high`, `memory.max`,
@@ -217,6 +226,13 @@ pub fn read_cpu(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Duration> {
     line.and_then(parse_u64)
         .map(Duration::from_micros)
         .ok_or_else(|| Error::parse(dir.path().join("cpu.stat"), "no line \"usage_usec NUMBER\""))
+}
+
+/// See [`Group::read_stat`].
+pub fn read_stat(kernel: &Kernel, dir: &Dir, buffer: &mut Vec<u8>) -> Result<MemoryStat> {
+    dir.read_at_once("memory.stat", buffer)?;
+    let stat = MemoryStat::parse(buffer);
+    Ok(if kernel.counts_few_refaults() { stat.with_major_faults() } else { stat })
 }
 
 /// See [`Group::read_protection`].

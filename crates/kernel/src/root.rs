@@ -12,7 +12,7 @@ use omr_units::{GroupId, PageSize};
 use rustix::fs::{Mode, OFlags};
 
 use crate::clock::{Clock, SystemClock};
-use crate::{Error, Result};
+use crate::{Error, Result, lru_gen};
 
 /// `CGROUP2_SUPER_MAGIC`, include/uapi/linux/magic.h.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
@@ -204,6 +204,9 @@ pub fn parse_version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
+/// Releases whose MGLRU counts few refaults.
+const FIRST_MGLRU: std::ops::Range<(u32, u32)> = (6, 1)..(6, 5);
+
 /// The kernel's file systems, opened once (`/proc`, `/sys` and cgroup2), and its clocks.
 #[derive(Debug)]
 pub struct Kernel {
@@ -216,6 +219,8 @@ pub struct Kernel {
     cgroup: Result<Dir, &'static str>,
     cgroup_path: PathBuf,
     page: PageSize,
+    /// Linux 6.1 to 6.4, the first releases of MGLRU.
+    is_of_first_mglru: bool,
 }
 
 impl Kernel {
@@ -241,7 +246,10 @@ impl Kernel {
             .ok()
             .and_then(PageSize::new)
             .ok_or_else(|| Error::parse("sysconf(_SC_PAGESIZE)", "not a power of two"))?;
-        Ok(Kernel { proc, sys, clock: Arc::new(SystemClock), cgroup, cgroup_path, page })
+        let kernel =
+            Kernel { proc, sys, clock: Arc::new(SystemClock), cgroup, cgroup_path, page, is_of_first_mglru: false };
+        let is_of_first_mglru = kernel.read_version().is_some_and(|version| FIRST_MGLRU.contains(&version));
+        Ok(Kernel { is_of_first_mglru, ..kernel })
     }
 
     /// The same kernel with other clocks, for tests.
@@ -282,6 +290,13 @@ impl Kernel {
     /// none. Sample line: `6.12.117+deb12-amd64`. Source: init/version.c.
     pub fn read_version(&self) -> Option<(u32, u32)> {
         parse_version(&self.proc.read_string("sys/kernel/osrelease").ok()?)
+    }
+
+    /// True if the kernel counts a page that comes back as a refault only while it belongs to the
+    /// oldest generation: after a few agings it counts none. So are Linux 6.1 to 6.4 while MGLRU is
+    /// on (mm/workingset.c, `lru_gen_refault`; upstream 3af0191a594d; tried on 6.1).
+    pub fn counts_few_refaults(&self) -> bool {
+        self.is_of_first_mglru && lru_gen::read_enabled(self).ok().flatten().is_some_and(lru_gen::Enabled::is_on)
     }
 
     /// The size of a page on this machine.

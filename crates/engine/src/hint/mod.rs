@@ -173,7 +173,7 @@ impl MadviseSession<'_, '_> {
             return Ok(work.report);
         }
         let all: Ranges = plan.parts.iter().flat_map(|part| part.hint.as_slice().iter().cloned()).collect();
-        let cached = work.read_swap_cache()?;
+        let cached = work.read_swap_cache(self.session.host.kernel)?;
         work.report.end = match work.advice {
             Advice::PageOut => {
                 work.report.places = all.bridged(NEAR);

@@ -36,7 +36,7 @@ impl MadviseSession<'_, '_> {
         }
         let has_arrived = self.wait_until_written(&account.group, &mut work.buffer);
         let made = |work: &mut HintState<'_>| -> Result<Bytes> {
-            Ok((work.read_swap_cache()? - cached).min(work.report.swapped_out))
+            Ok((work.read_swap_cache(self.session.host.kernel)? - cached).min(work.report.swapped_out))
         };
         let amount = made(work)?;
         work.report.left_cached = amount;
@@ -91,7 +91,7 @@ impl MadviseSession<'_, '_> {
     /// such pages, and would swap out others instead. Returns false if the disk does not keep up.
     fn wait_until_written(&self, group: &Group, buffer: &mut Vec<u8>) -> bool {
         let limits = Limits { longest: WRITTEN_TIME, patience: WRITTEN_TIME };
-        let read = || match group.read_stat(buffer) {
+        let read = || match group.read_stat(self.session.host.kernel, buffer) {
             Ok(stat) => Ok(stat.file_writeback.unwrap_or(Bytes::MAX)),
             // The group is usually gone, so there is nothing to free.
             Err(_) => Ok(Bytes::ZERO),

@@ -3,6 +3,7 @@
 
 use anyhow::Result;
 use omr_actuate::Advice;
+use omr_kernel::Kernel;
 use omr_kernel::maps::{self, Detail, Layout, Refusal};
 use omr_kernel::pagemap::Pagemap;
 use omr_kernel::ranges::{Ranges, length};
@@ -33,9 +34,9 @@ pub(super) struct HintState<'a> {
 
 impl HintState<'_> {
     /// Returns the swap cache of the group that accounts for the process.
-    pub fn read_swap_cache(&mut self) -> Result<Bytes> {
+    pub fn read_swap_cache(&mut self, kernel: &Kernel) -> Result<Bytes> {
         let Some(account) = &self.subject.account else { return Ok(Bytes::ZERO) };
-        match account.group.read_stat(&mut self.buffer) {
+        match account.group.read_stat(kernel, &mut self.buffer) {
             Ok(stat) => Ok(stat.swapcached.unwrap_or_default()),
             Err(err) if err.is_gone() => Ok(Bytes::ZERO),
             Err(err) => Err(err.into()),

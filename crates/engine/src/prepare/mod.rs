@@ -335,7 +335,7 @@ impl Preparation<'_, '_> {
         })?;
         for candidate in self.find_candidates()? {
             let Ok(group) = Group::open(kernel.cgroup()?, &candidate.path) else { continue };
-            let cached = group.read_stat(&mut buffer).ok().and_then(|stat| stat.swapcached).unwrap_or_default();
+            let cached = group.read_stat(kernel, &mut buffer).ok().and_then(|stat| stat.swapcached).unwrap_or_default();
             if cached < LITTLE || candidate.beyond_children.is_some() {
                 continue;
             }

@@ -59,7 +59,7 @@ impl FileReclaimer<'_, '_> {
         let page = kernel.page();
         let mut buffer = Vec::with_capacity(8192);
         report.size = group.read_current(&mut buffer)?;
-        let stat_before = group.read_stat(&mut buffer)?;
+        let stat_before = group.read_stat(kernel, &mut buffer)?;
         report.refaults = stat_before.refaults().map(|pages| pages.bytes(page));
         if !self.session.actuator.is_live() {
             return Ok(End::Complete);
@@ -78,7 +78,7 @@ impl FileReclaimer<'_, '_> {
         let swap_side =
             |stat: &MemoryStat| stat.swap_backed().unwrap_or_default() + stat.swapcached.unwrap_or_default();
         let cache = |stat: &MemoryStat| stat.page_cache().unwrap_or_default();
-        let stat_after = group.read_stat(&mut gauge.buffer)?;
+        let stat_after = group.read_stat(kernel, &mut gauge.buffer)?;
         report.freed_anon = (swap_side(&stat_before) - swap_side(&stat_after)).min(report.freed);
         report.freed_file = (cache(&stat_before) - cache(&stat_after)).min(report.freed - report.freed_anon);
         report.refaults = stat_after.refaults().map(|pages| pages.bytes(page));
@@ -146,12 +146,12 @@ impl FileReclaimer<'_, '_> {
 
 impl Gauge<'_> {
     fn read(&mut self) -> Result<Readings> {
-        let Gauge { group, on_disk, buffer, .. } = self;
+        let Gauge { kernel, group, on_disk, buffer, .. } = self;
         let current = group.read_current(buffer)?;
         // Without swap on disk nothing stays behind in the swap cache, and memory.stat is the dear
         // file: the kernel collects its counters from all CPUs for it.
         let swapcached = match on_disk {
-            true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
+            true => group.read_stat(kernel, buffer)?.swapcached.unwrap_or_default(),
             false => Bytes::ZERO,
         };
         let moved = self.read_moved()?;

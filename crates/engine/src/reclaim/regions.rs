@@ -108,7 +108,8 @@ impl ColdPager<'_, '_, '_> {
         }
         let mut buffer = Vec::new();
         report.size = group.read_current(&mut buffer)?;
-        report.refaults = group.read_stat(&mut buffer)?.refaults().map(|pages| pages.bytes(page));
+        report.refaults =
+            group.read_stat(self.session.host.kernel, &mut buffer)?.refaults().map(|pages| pages.bytes(page));
         Ok(end)
     }
 

@@ -95,7 +95,7 @@ fn real_groups() {
         let group = Group::open(kernel.cgroup().expect("groups"), Path::new("a/b")).expect("the group");
         let buffer = &mut Vec::new();
         let text = captured(release, "group/memory.stat");
-        let stat = group.read_stat(buffer).expect("memory.stat");
+        let stat = group.read_stat(&kernel, buffer).expect("memory.stat");
         for (field, key) in [
             (stat.anon, "anon"),
             (stat.file, "file"),
@@ -178,6 +178,32 @@ fn future_lines_are_passed_over() {
     assert_eq!((memory.swap_free, memory.writeback), (None, None));
     assert_eq!(Vmstat::parse(b"pswpout 99999999999999999999\npswpin 7\n").pswpin, Some(Pages(7)));
     assert_eq!(Vmstat::parse(b"pswpout 99999999999999999999\n").pswpout, None);
+}
+
+#[test]
+fn the_first_releases_of_mglru_count_major_faults_as_refaults() {
+    let refaults = |release: &str, enabled: &str| {
+        let stat = "workingset_refault_anon 5\nworkingset_refault_file 2\npgmajfault 40\n";
+        let root = FakeRoot::new().proc("sys/kernel/osrelease", release).group("a", &[("memory.stat", stat)]);
+        let root = root.sys("kernel/mm/lru_gen/enabled", enabled);
+        let kernel = Kernel::open(root.path()).expect("a kernel");
+        let group = Group::open(kernel.cgroup().expect("a hierarchy"), Path::new("a")).expect("a group");
+        let stat = group.read_stat(&kernel, &mut Vec::new()).expect("memory.stat");
+        assert_eq!(kernel.counts_few_refaults(), stat.workingset_refault_anon == Some(Pages(40)));
+        stat.refaults()
+    };
+    for (release, enabled, expected) in [
+        ("6.1.0-56-amd64", "0x0007\n", 42),
+        ("6.4.16", "0x0003\n", 42),
+        ("6.5.0", "0x0007\n", 7),
+        ("6.12.117+deb12-amd64", "0x0007\n", 7),
+        // The LRU of before counts right.
+        ("6.1.0-56-amd64", "0x0006\n", 7),
+        ("5.10.0", "", 7),
+        ("", "0x0007\n", 7),
+    ] {
+        assert_eq!(refaults(release, enabled), Some(Pages(expected)), "{release:?} {enabled:?}");
+    }
 }
 
 #[test]
@@ -290,7 +316,7 @@ fn a_group_whose_path_is_too_long_for_the_kernel_can_be_opened_and_watched() {
     assert_eq!(at_once.raw_os_error(), Some(libc::ENAMETOOLONG));
     let group = Group::open(hierarchy, &path).expect("a group");
     assert_eq!((group.id().0, group.path()), (dir.metadata().expect("metadata").ino(), path.as_path()));
-    assert!(group.read_stat(&mut Vec::new()).expect("memory.stat").anon.is_some());
+    assert!(group.read_stat(&kernel, &mut Vec::new()).expect("memory.stat").anon.is_some());
     let mut watches = Watches::new().expect("inotify");
     watches.watch(group.dir(), group.id()).expect("a watch");
     dir.set_permissions(std::fs::Permissions::from_mode(0o700)).expect("changed");

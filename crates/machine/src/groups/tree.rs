@@ -102,8 +102,8 @@ pub struct Tree {
 
 struct Scan<'a> {
     tree: &'a mut Tree,
+    kernel: &'a Kernel,
     classifier: &'a Classifier,
-    page: omr_units::PageSize,
     /// Reads limits and xattrs of all groups, not only of new ones.
     all: bool,
     memory: bool,
@@ -145,10 +145,7 @@ impl Visit for Scan<'_> {
             Err(err) => (None, err.is_gone()),
         };
         let stat = match current {
-            Some(_) if self.memory => {
-                let read = dir.read_at_once("memory.stat", &mut tree.buffer);
-                read.map(|()| MemoryStat::parse(&tree.buffer)).unwrap_or_default()
-            }
+            Some(_) if self.memory => memcg::read_stat(self.kernel, dir, &mut tree.buffer).unwrap_or_default(),
             _ => MemoryStat::default(),
         };
         tree.nodes.push(Node {
@@ -159,7 +156,7 @@ impl Visit for Scan<'_> {
             is_internal: false,
             swap_backed: stat.swap_backed().map(|bytes| bytes + stat.swapcached.unwrap_or_default()),
             page_cache: stat.page_cache(),
-            refaults: stat.refaults().map(|pages| pages.bytes(self.page)),
+            refaults: stat.refaults().map(|pages| pages.bytes(self.kernel.page())),
             unprotected: None,
             subtree_reclaimable: false,
             users_top,
@@ -222,7 +219,7 @@ impl Tree {
         if all || self.scan == 1 {
             self.read_all = (now, self.scan);
         }
-        let mut scan = Scan { classifier, page: kernel.page(), all, memory, too_many: None, tree: self };
+        let mut scan = Scan { kernel, classifier, all, memory, too_many: None, tree: self };
         memcg::walk(kernel.cgroup()?, &mut scan)?;
         let too_many = scan.too_many;
         self.note_too_many(too_many);

@@ -199,7 +199,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         kernel: &kernel,
         args,
         window,
-        came_back: top.read_stat(&mut Vec::new()).ok().and_then(|stat| refaulted(&kernel, &stat)),
+        came_back: top.read_stat(&kernel, &mut Vec::new()).ok().and_then(|stat| refaulted(&kernel, &stat)),
         top,
         began: clock::read_monotonic(),
         asleep: clock::read_asleep(),
@@ -351,7 +351,7 @@ impl Measurement<'_> {
             }
             groups.push(GroupFigures { group: format!("/{}", group.path.to_string_lossy()), figures });
         }
-        let stat = self.top.read_stat(&mut Vec::new())?;
+        let stat = self.top.read_stat(self.kernel, &mut Vec::new())?;
         all.page_cache = stat.page_cache().unwrap_or_default();
         Ok(Summary {
             looks: Some(seen.samples),
@@ -388,7 +388,7 @@ impl Measurement<'_> {
             }
         }
         let cost = observer.cost();
-        let stat = self.top.read_stat(&mut Vec::new()).unwrap_or_default();
+        let stat = self.top.read_stat(self.kernel, &mut Vec::new()).unwrap_or_default();
         let mut summary = self.summary(Tracker::LruGen, all, groups, &stat, cost.cpu);
         (summary.agings, summary.not_aged) = (cost.agings, cost.missed);
         if self.args.per_node {

@@ -43,7 +43,7 @@ impl Gauge<'_> {
         let allowed = swap_left(&self.above, buffer)? + self.swap_floor;
         let current = group.read_current(buffer)?;
         let swapcached = match *on_disk {
-            true => group.read_stat(buffer)?.swapcached.unwrap_or_default(),
+            true => group.read_stat(kernel, buffer)?.swapcached.unwrap_or_default(),
             false => Bytes::ZERO,
         };
         let readings = Readings {

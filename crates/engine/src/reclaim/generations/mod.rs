@@ -112,7 +112,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
         let kernel = self.session.host.kernel;
         let page = kernel.page();
         let mut buffer = Vec::with_capacity(8192);
-        let stat = group.read_stat(&mut buffer)?;
+        let stat = group.read_stat(kernel, &mut buffer)?;
         report.size = group.read_current(&mut buffer)?;
         report.refaults = stat.refaults().map(|pages| pages.bytes(page));
         let Some(unseen) = Unseen::of(&stat) else { return Ok(End::NotSeen) };
@@ -161,7 +161,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
         self.reader.read_group(kernel, group, &mut lists)?;
         report.freed_file = (cache_before - cache(&lists)).bytes(page).min(report.freed);
         report.freed_anon = report.freed - report.freed_file;
-        report.refaults = group.read_stat(&mut gauge.buffer)?.refaults().map(|pages| pages.bytes(page));
+        report.refaults = group.read_stat(kernel, &mut gauge.buffer)?.refaults().map(|pages| pages.bytes(page));
         Ok(end)
     }
 

@@ -116,7 +116,7 @@ pub fn count_refaults(kernel: &Kernel, candidates: &[Candidate], summary: &Summa
         let candidate = candidates.iter().find(|candidate| candidate.id == done.id)?;
         // A removed group has no refaults.
         let stat = match Group::open(kernel.cgroup().ok()?, &candidate.path) {
-            Ok(group) if group.id() == done.id => group.read_stat(&mut Vec::new()),
+            Ok(group) if group.id() == done.id => group.read_stat(kernel, &mut Vec::new()),
             Ok(_) => continue,
             Err(err) => Err(err),
         };
