@@ -141,7 +141,7 @@ fn read_all(kernel: &Kernel) {
     }
     if let Ok(group) = kernel.cgroup().and_then(|root| Group::open(root, Path::new("app.scope"))) {
         let _ = (group.read_current(&mut buffer), group.read_swap_current(&mut buffer));
-        let stat = group.read_stat(&kernel, &mut buffer).unwrap_or_default();
+        let stat = group.read_stat(kernel, &mut buffer).unwrap_or_default();
         let _ = (stat.swap_backed(), stat.page_cache(), stat.refaults(), stat.refaults_with_swap_ins());
         for file in ["memory.high", "memory.max", "memory.swap.max", "memory.min"] {
             let _ = group.read_limit(file, &mut buffer);
