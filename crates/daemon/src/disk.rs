@@ -241,14 +241,20 @@ mod tests {
         // A loop that waits for the disk must fail this test, not stop it.
         thread::spawn(move || {
             let mut disk = Disk::start(&state_dir).expect("a thread");
-            for number in 0..3000 {
-                disk.add_line(&line(number));
-            }
-            let waiting = disk.shared.lock().lines.len();
+            let mut added = 0;
+            let waiting = loop {
+                disk.add_line(&line(added));
+                added += 1;
+                let waiting = disk.shared.lock().lines.len();
+                // The thread may take lines late, on a busy machine.
+                if added >= 3000 && waiting >= MOST_LINES {
+                    break waiting;
+                }
+            };
             let lines = lines_of(|| disk.close_within(Duration::from_millis(20)));
-            done.send((disk, waiting, lines)).expect("the test is there");
+            done.send((disk, added, waiting, lines)).expect("the test is there");
         });
-        let (mut disk, waiting, lines) = is_done.recv_timeout(Duration::from_secs(60)).expect("the loop waits");
+        let (mut disk, added, waiting, lines) = is_done.recv_timeout(Duration::from_secs(60)).expect("the loop waits");
         assert_eq!(waiting, MOST_LINES);
         assert_eq!(lines, ["the disk took no records for 0 s; the last ones are lost"]);
         // The disk is back.
@@ -257,7 +263,8 @@ mod tests {
         // Nobody writes any more, so the reader sees the end.
         drop(holder);
         let read = read.join().expect("lines");
-        assert!(read.is_sorted() && (MOST_LINES..2900).contains(&read.len()), "{}", read.len());
+        assert!(read.is_sorted() && read.len() >= MOST_LINES, "{}", read.len());
+        assert!(u64::try_from(read.len()).expect("a number") < added - 100, "{} of {added}", read.len());
     }
 
     #[test]
