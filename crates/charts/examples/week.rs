@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use omr_base::paths;
 use omr_history::ledger::{Entry, Ledger, Swept};
-use omr_history::{AGES, Cost, Idle, Sample, Since, Store};
+use omr_history::{AGES, Compressed, Cost, Idle, Machine, Sample, Since, Store};
 use omr_kernel::clock;
 use omr_policy::End;
 use omr_policy::age::{Bounds, Promotions};
@@ -84,6 +84,7 @@ fn sample(time: u64, round: u64, number: u64, group: &Path) -> Sample {
             refaults_file: Some(Bytes::kib(64 * busy)),
             swapped_in: None,
             stalled: Some(Duration::from_millis(3 * busy * (round % 11))),
+            stalled_full: Some(Duration::from_millis(busy * (round % 11))),
             reclaimed: Some(Bytes::ZERO),
         }),
         promotions: Some(Promotions {
@@ -94,7 +95,21 @@ fn sample(time: u64, round: u64, number: u64, group: &Path) -> Sample {
             }),
         }),
         nodes: Vec::new(),
+        threshold: Some(Duration::from_secs(if (round / 100).is_multiple_of(2) { 600 } else { 1800 })),
+        machine: (number == 0).then(|| machine(round, memory)),
         cost: Some(Cost { agings: 40, cpu: Duration::from_millis(70 + round % 30) }),
+    }
+}
+
+fn machine(round: u64, memory: Bytes) -> Machine {
+    let zram =
+        Compressed { stored: Bytes(memory.0 / (3 + round % 5)), occupied: Bytes(memory.0 / (9 + 3 * (round % 5))) };
+    Machine {
+        free: Some(Bytes::mib(500 + 10 * (round % 90))),
+        zram: Some(zram),
+        zswap: None,
+        disk: Some(Bytes::mib(200 + round % 300)),
+        image: Some(Bytes::mib(300 + 5 * (round % 150))),
     }
 }
 

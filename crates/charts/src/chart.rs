@@ -26,8 +26,13 @@ pub struct Chart {
     pub limit: Option<u64>,
     /// In a heatmap: the threshold in force now, in seconds; `None`: not known, or in the past.
     pub threshold: Option<u64>,
+    /// In a heatmap: the threshold in force in each column, in seconds; `None`: any age, or not
+    /// recorded. Empty in other charts.
+    pub thresholds: Vec<Option<u64>>,
     /// Figures of now, which have no history.
     pub facts: Vec<Fact>,
+    /// What holds now, in words; `None`: nothing more than the facts, or the past.
+    pub now: Option<String>,
     /// What is missing, and why.
     pub notes: Vec<String>,
 }
@@ -161,7 +166,9 @@ impl Chart {
             series: Vec::new(),
             limit: None,
             threshold: None,
+            thresholds: Vec::new(),
             facts: Vec::new(),
+            now: None,
             notes: Vec::new(),
         }
     }

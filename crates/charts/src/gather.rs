@@ -13,25 +13,27 @@ use omr_units::{Bytes, millis};
 use crate::timeline::Timeline;
 use crate::{COLD, Chart, Charts, Now, Range, Series, Shape, Unit, Window};
 
-/// The note about images of the past.
-pub(crate) const NO_PAST_IMAGE: &str = "forecasts of the past are not recorded";
+/// The parts of memory that every machine and group has.
+const KNOWN_PLACES: usize = 5;
 
 /// Charts that are being made.
 pub(crate) struct Gather {
     group: String,
     window: Window,
     now: Now,
-    /// The age of the promotions in the chart of the promise, one of [`AGES`].
-    judged: Duration,
     ages: Vec<Series>,
+    /// The threshold in force in each column, in seconds.
+    thresholds: Vec<Option<u64>>,
     promotions: Series,
     taken: [Series; 3],
     back: [Series; 2],
     out: Series,
-    waited: [Series; 3],
-    place: [Series; 6],
+    /// A task waited, all tasks waited, regret, and the longest write.
+    waited: [Series; 4],
+    place: [Series; 10],
     written: Series,
     cpu: [Series; 2],
+    image: Series,
     timeline: Timeline,
     /// The columns in which the daemon took samples.
     sampled: Vec<bool>,
@@ -45,15 +47,13 @@ pub(crate) struct Gather {
 impl Gather {
     pub fn new(group: &str, window: Window, now: &Now) -> Self {
         let series = |name: &str, shape| Series::new(name, shape, window);
-        // The history knows the promotions at the ages of the grid.
-        let judged = now.threshold.map_or(COLD, |age| Step::not_above(age).age());
         Gather {
             group: group.to_owned(),
             window,
             now: *now,
-            judged,
+            thresholds: vec![None; window.columns],
             ages: AGES.map(|age| series(&short(age).to_string(), Shape::Age(age.as_secs()))).into(),
-            promotions: series(&format!("promotions at {}", short(judged)), Shape::Line),
+            promotions: series("promotions at the threshold", Shape::Line),
             taken: [
                 series("anon taken", Shape::Up),
                 series("file taken", Shape::Up),
@@ -63,6 +63,7 @@ impl Gather {
             out: series("still out, on average", Shape::Line),
             waited: [
                 series("some task waited (PSI)", Shape::Line),
+                series("all tasks waited (PSI)", Shape::Line),
                 series("regret", Shape::Line),
                 series("longest write of a sweep", Shape::Line),
             ],
@@ -73,9 +74,14 @@ impl Gather {
                 series("age unknown", Shape::Part),
                 series("page cache", Shape::Part),
                 series("swap", Shape::Part),
+                series("in zram", Shape::Part),
+                series("in zswap", Shape::Part),
+                series("swap on disk", Shape::Part),
+                series("free", Shape::Part),
             ],
             written: series("written to swap", Shape::Line),
             cpu: [series("sweeps and hints", Shape::Up), series("samples and agings", Shape::Up)],
+            image: series("image, at most", Shape::Line),
             timeline: Timeline::new(window),
             sampled: vec![false; window.columns],
             ledger_begins: None,
@@ -93,6 +99,8 @@ impl Gather {
                     *sampled = true;
                 }
             }
+            let image = sample.machine.and_then(|machine| machine.image);
+            self.image.set(window, time, over, image.map(|image| Range::exact(image.0)));
             if let Some(cost) = sample.cost {
                 self.cpu[1].add(window, time, over, millis(cost.cpu));
             }
@@ -110,12 +118,21 @@ impl Gather {
             let bounds = idle.and_then(|idle| idle.of(age)).filter(|bounds| known(*bounds));
             series.set(window, time, over, bounds.map(Range::from));
         }
-        self.promotions.set(window, time, over, rate(sample, self.judged));
+        for (column, ..) in window.parts(time, over.max(1)) {
+            if let Some(of) = self.thresholds.get_mut(column) {
+                *of = sample.threshold.map(|age| age.as_secs());
+            }
+        }
+        // The history knows the promotions at the ages of the grid.
+        let judged = sample.threshold.or(self.now.threshold).map_or(COLD, |age| Step::not_above(age).age());
+        self.promotions.set(window, time, over, rate(sample, judged));
         if let Some(since) = &sample.since {
             for (series, amount) in self.back.iter_mut().zip([since.refaults_anon, since.refaults_file]) {
                 amount.into_iter().for_each(|amount| series.add(window, time, over, amount.0));
             }
-            since.stalled.into_iter().for_each(|time_| self.waited[0].add(window, time, over, millis(time_)));
+            for (series, waited) in self.waited.iter_mut().zip([since.stalled, since.stalled_full]) {
+                waited.into_iter().for_each(|waited| series.add(window, time, over, millis(waited)));
+            }
         }
         let exact = |bytes: Bytes| Some(Range::exact(bytes.0));
         let memory = sample.anon + sample.shmem;
@@ -125,7 +142,16 @@ impl Gather {
             Some(cold) => [exact(memory - cold.most), exact(cold.most - cold.least), exact(cold.least), None],
             None => [None, None, None, exact(memory)],
         };
-        let others = [exact(sample.file - sample.shmem), sample.swap.and_then(exact)];
+        // Memory in zswap has a place on the disk as well, at its full size.
+        let swap = match &sample.machine {
+            Some(of) => {
+                let in_zswap = of.zswap.map(|zswap| zswap.stored);
+                let on_disk = of.disk.map(|disk| disk - in_zswap.unwrap_or_default());
+                [None, of.zram.map(|zram| zram.stored), in_zswap, on_disk, of.free].map(|of| of.and_then(exact))
+            }
+            None => [sample.swap.and_then(exact), None, None, None, None],
+        };
+        let others = [exact(sample.file - sample.shmem)].into_iter().chain(swap);
         for (series, value) in self.place.iter_mut().zip(parts.into_iter().chain(others)) {
             series.set(window, time, over, value);
         }
@@ -149,7 +175,7 @@ impl Gather {
                     self.write(time, swept.swapped_out);
                 }
                 self.cpu[0].add(window, time, 1, swept.cpu_ms);
-                self.waited[2].raise(window, time, swept.longest_write_ms);
+                self.waited[3].raise(window, time, swept.longest_write_ms);
             }
             Entry::Prepare(prepared) if !prepared.observed => {
                 self.take(time, prepared.freed_anon, prepared.freed_file, Bytes::ZERO);
@@ -163,7 +189,7 @@ impl Gather {
                 self.cpu[0].add(window, time, 1, hint.cpu_ms);
             }
             Entry::GiveBack(given) => self.cpu[0].add(window, time, 1, given.cpu_ms),
-            Entry::Regret(line) => self.waited[1].add(window, time, 1, line.waited_ms),
+            Entry::Regret(line) => self.waited[2].add(window, time, 1, line.waited_ms),
             Entry::HeldOut(line) => {
                 let groups = line.groups.iter().filter(|of| crate::event::is_below(&of.group, &self.group));
                 let bytes: Bytes = groups.map(|of| of.bytes).sum();
@@ -204,24 +230,33 @@ impl Gather {
             .enumerate()
             .map(|(column, sampled)| *sampled && begins.is_some_and(|begins| begins < window.start(column + 1)))
             .collect();
-        let events = self.taken.iter_mut().chain(&mut self.waited[1..]).chain(&mut self.cpu[..1]);
+        let events = self.taken.iter_mut().chain(&mut self.waited[2..]).chain(&mut self.cpu[..1]);
         events.chain([&mut self.written]).for_each(|series| series.or_zero(&recorded));
         self.timeline.set_recorded(&recorded);
 
         let mut unused = Chart::new("What was not used?", Unit::Bytes, window);
         unused.threshold = self.now.threshold.map(|age| age.as_secs());
         unused.series = self.ages;
+        let is_recorded = self.thresholds.iter().any(Option::is_some);
+        unused.thresholds = self.thresholds;
         unused.notes.push(match self.now.threshold {
-            Some(age) => format!("the threshold is {} now; thresholds of the past are not recorded", short(age)),
+            Some(age) => format!("the threshold is {} now", short(age)),
             None if self.group.is_empty() => "each group has a threshold of its own".to_owned(),
-            None => "no threshold is known for this group now, and those of the past are not recorded".to_owned(),
+            None => "no threshold is known for this group now".to_owned(),
         });
+        if !is_recorded && !self.group.is_empty() {
+            unused.notes.push("no thresholds are recorded in this time".to_owned());
+        }
         let mut promise = Chart::new("Does it keep its promise?", Unit::PromotionRate, window);
         promise.limit = Some(u64::from(self.now.objective.0));
         promise.series = vec![self.promotions];
         promise.notes.push(match self.now.threshold {
-            Some(age) => format!("judged at {}: the threshold is {} now", short(self.judged), short(age)),
-            None => format!("no threshold is known; judged at {}, the shortest one", short(self.judged)),
+            _ if is_recorded => "judged at the threshold of each time".to_owned(),
+            Some(age) => {
+                let judged = short(Step::not_above(age).age());
+                format!("judged at {judged}, the longest known age below the threshold of now, {}", short(age))
+            }
+            None => format!("no threshold is known; judged at {}, the shortest one", short(COLD)),
         });
         let mut taken = Chart::new("What was taken, and what came back?", Unit::Bytes, window);
         taken.series = self.taken.into_iter().chain(self.back).chain([self.out]).collect();
@@ -232,13 +267,15 @@ impl Gather {
         let mut waited = Chart::new("Who waited?", Unit::Milliseconds, window);
         waited.series = self.waited.into();
         waited.notes.push(
-            "not recorded: the time in which all tasks waited (PSI full), and the time until a sweep stopped; its \
-             longest write is the most that a stop can take"
+            "not recorded: the time until a sweep stopped; its longest write is the most that a stop can take"
                 .to_owned(),
         );
         let mut place = Chart::new("Where is the memory?", Unit::Bytes, window);
-        place.series = self.place.into();
-        place.notes.push("not recorded: free memory, and the parts of swap (zram, zswap, disk)".to_owned());
+        // A group has one kind of swap, and most machines have not all of them.
+        let is_there = |series: &Series| series.values.iter().any(Option::is_some);
+        let parts = self.place.into_iter().enumerate();
+        place.series = parts.filter(|(at, of)| *at < KNOWN_PLACES || is_there(of)).map(|(_, of)| of).collect();
+        place.notes.push("swapped memory is shown at its full size, without compression".to_owned());
         let mut writes = Chart::new("What did it cost in swap writes?", Unit::Bytes, window);
         writes.limit = self.now.budget.map(|budget| budget.bytes.0);
         writes.series = vec![self.written];
@@ -249,7 +286,11 @@ impl Gather {
         let mut cpu = Chart::new("What did it cost in CPU time?", Unit::Milliseconds, window);
         cpu.series = self.cpu.into();
         let mut sleep = Chart::new("Could it sleep now?", Unit::Bytes, window);
-        sleep.notes = vec![NO_PAST_IMAGE.to_owned()];
+        let has_images = self.image.values.iter().any(Option::is_some);
+        sleep.series = vec![self.image];
+        if !has_images {
+            sleep.notes.push("no forecasts are recorded in this time, or the machine cannot hibernate".to_owned());
+        }
 
         match self.seen {
             [0, ..] => {

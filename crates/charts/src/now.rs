@@ -41,11 +41,11 @@ impl Charts {
         }
         let bytes = |name, value: Option<Bytes>| Fact { name, unit: Unit::Bytes, value: value.map(|value| value.0) };
         let time = |name, value: Option<u64>| Fact { name, unit: Unit::Milliseconds, value };
-        self.sleep.notes = vec![crate::gather::NO_PAST_IMAGE.to_owned()];
         let Some(status) = status else {
             for chart in [&mut self.place, &mut self.writes, &mut self.cpu, &mut self.sleep] {
                 chart.facts.clear();
             }
+            self.sleep.now = None;
             return;
         };
         let (today, swap) = (&status.today, status.swap.as_ref());
@@ -78,7 +78,7 @@ impl Charts {
             bytes("copied at once, if no more is in use", forecast.map(|forecast| forecast.fast)),
             bytes("must be in the image", forecast.map(|forecast| forecast.must_stay)),
         ];
-        self.sleep.notes.push(match (image.and_then(|image| image.obstacle.as_ref()), forecast) {
+        self.sleep.now = Some(match (image.and_then(|image| image.obstacle.as_ref()), forecast) {
             (Some(why), _) => format!("it cannot hibernate: {why}"),
             (None, None) => "no forecast of the image yet: the daemon makes one within a minute".to_owned(),
             (None, Some(forecast)) if forecast.is_fast() => "it could hibernate now without reclaim".to_owned(),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use omr_control::status::Status;
 use omr_history::ledger::{HintLine, Ledger, RegretLine, Swept};
-use omr_history::{AGES, Cost, Idle, Sample, Since, Store, held_out, ledger::Entry};
+use omr_history::{AGES, Compressed, Cost, Idle, Machine, Sample, Since, Store, held_out, ledger::Entry};
 use omr_policy::End;
 use omr_policy::Objective;
 use omr_policy::age::{Bounds, Promotions};
@@ -42,10 +42,13 @@ fn sample(time: u64, group: &str, cold: u64) -> Sample {
             refaults_file: None,
             swapped_in: None,
             stalled: Some(Duration::from_millis(1200)),
+            stalled_full: Some(Duration::from_millis(300)),
             reclaimed: Some(Bytes::ZERO),
         }),
         promotions: Some(Promotions { over: Duration::from_secs(600), bounds: [promoted; AGES.len()] }),
         nodes: Vec::new(),
+        threshold: None,
+        machine: None,
         cost: Some(Cost { agings: 3, cpu: Duration::from_millis(60) }),
     }
 }
@@ -144,6 +147,47 @@ fn memory_that_was_not_observed_for_an_age_is_unknown_and_not_zero() {
 }
 
 #[test]
+fn thresholds_places_of_swap_and_images_of_the_past_are_shown_where_they_are_recorded() {
+    let threshold = |seconds| Some(Duration::from_secs(seconds));
+    let group = |seconds| Sample { threshold: threshold(seconds), ..sample(0, "a", 10) };
+    let machine = Machine {
+        free: Some(Bytes::mib(7)),
+        zram: None,
+        zswap: Some(Compressed { stored: Bytes::mib(4), occupied: Bytes::mib(1) }),
+        disk: Some(Bytes::mib(6)),
+        image: Some(Bytes::mib(50)),
+    };
+    let machine = || Sample { machine: Some(machine), ..sample(0, "", 10) };
+    let root = history(&[&[machine(), group(300)], &[sample(0, "", 10), sample(0, "a", 10)]]);
+    let charts = read(root.path(), "a", window(1200, 2), &NOW).expect("charts");
+    assert_eq!(charts.unused.thresholds, [Some(300), None]);
+    assert!(!charts.unused.notes.iter().any(|note| note.contains("recorded")), "{:?}", charts.unused.notes);
+    assert_eq!(values(named(&charts.place, "swap")), [Some((8, 8)); 2]);
+    let names = |chart: &Chart| chart.series.iter().map(|series| series.name.clone()).collect::<Vec<_>>();
+    assert!(!names(&charts.place).contains(&"free".to_owned()), "a group has no free memory");
+    let waited = |name| named(&charts.waited, name).values[0];
+    assert_eq!(waited("all tasks waited (PSI)"), Some(Range::exact(300)));
+    assert_eq!(waited("some task waited (PSI)"), Some(Range::exact(1200)), "the control");
+
+    assert_eq!(values(named(&charts.sleep, "image, at most")), [Some((50, 50)), None], "that of the machine");
+
+    let charts = read(root.path(), "", window(1200, 2), &NOW).expect("charts");
+    assert_eq!(values(named(&charts.place, "in zswap")), [Some((4, 4)), None]);
+    assert_eq!(values(named(&charts.place, "swap on disk")), [Some((2, 2)), None], "without that in zswap");
+    assert_eq!(values(named(&charts.place, "free")), [Some((7, 7)), None]);
+    assert_eq!(values(named(&charts.place, "swap")), [None, Some((8, 8))], "an older omr wrote the second one");
+    assert!(!names(&charts.place).contains(&"in zram".to_owned()), "there is no zram");
+    assert_eq!(values(named(&charts.sleep, "image, at most")), [Some((50, 50)), None]);
+    assert_eq!(charts.unused.thresholds, [None, None]);
+
+    // Without a record, the promotions are judged at the threshold of now.
+    let root = history(&[&[sample(0, "", 10), sample(0, "a", 10)]]);
+    let charts = read(root.path(), "a", window(600, 1), &NOW).expect("charts");
+    assert!(charts.unused.notes.iter().any(|note| note.contains("no thresholds are recorded")));
+    assert!(charts.promise.notes.iter().any(|note| note.contains("judged at 2 min")), "{:?}", charts.promise.notes);
+}
+
+#[test]
 fn promotions_are_a_share_of_the_working_set_in_a_minute() {
     let root = machine();
     let now = Now { threshold: Some(Duration::from_secs(1000)), ..NOW };
@@ -152,7 +196,7 @@ fn promotions_are_a_share_of_the_working_set_in_a_minute() {
     let of = |kib: u64, mib: u64| kib * 1_000_000 / 10 / (mib << 10);
     assert_eq!(charts.promise.series[0].values, [Some(Range { least: of(32, 30), most: of(64, 20) })]);
     assert_eq!(charts.promise.limit, Some(2000));
-    assert_eq!(charts.promise.series[0].name, "promotions at 15 min", "the longest known age below the threshold");
+    assert_eq!(charts.promise.notes[0], "judged at 15 min, the longest known age below the threshold of now, 16 min");
     assert_eq!(charts.unused.threshold, Some(1000));
     // A group of which all may be cold: the share has no bound.
     let root = history(&[&[sample(0, "a", 55)]]);
@@ -377,10 +421,11 @@ fn figures_of_now_come_from_the_status_only() {
     let fact = |chart: &Chart, name: &str| chart.facts.iter().find(|fact| fact.name == name).map(ToString::to_string);
     assert_eq!(fact(&charts.place, "free swap").as_deref(), Some("free swap: 512 MiB"));
     assert_eq!(fact(&charts.sleep, "image, at most").as_deref(), Some("image, at most: unknown"));
-    assert!(charts.sleep.notes[1].contains("this kernel cannot hibernate"), "{:?}", charts.sleep.notes);
+    let obstacle = charts.sleep.now.clone().expect("a note");
+    assert!(obstacle.contains("this kernel cannot hibernate"), "{obstacle}");
     charts.set_now(None);
     assert!(charts.place.facts.is_empty() && charts.sleep.facts.is_empty());
-    assert_eq!(charts.sleep.notes.len(), 1, "what holds now says nothing about the past");
+    assert_eq!(charts.sleep.now, None, "what holds now says nothing about the past");
     let text = serde_json::to_value(&charts).expect("JSON");
     assert_eq!(text["unused"]["series"][2]["shape"]["age"], 120);
     assert_eq!(text["unused"]["series"][2]["values"][0]["least"], 30 << 20);

@@ -268,8 +268,11 @@ impl Aging {
         let mut groups = choose(&world.tree, &by_age);
         let learning = background().filter(|group| group.cold_only.as_ref().is_some_and(|cold_only| cold_only.learned));
         let learning: HashMap<GroupId, Bytes> = learning.filter_map(|group| Some((group.id, group.current?))).collect();
+        let threshold = |group: &omr_policy::Group| Some((group.id, group.cold_only.as_ref()?.min_age));
+        let thresholds: HashMap<GroupId, Duration> = background().filter_map(threshold).collect();
         for group in &mut groups {
             group.learns = learning.contains_key(&group.id);
+            group.threshold = thresholds.get(&group.id).copied();
             group.disturbed = self.disturbed.get(&group.id).copied();
             group.own = learning.get(&group.id).copied().unwrap_or_default();
         }
@@ -399,6 +402,7 @@ fn choose(tree: &Tree, by_age: &HashMap<GroupId, Duration>) -> Vec<Wanted> {
         older_than: by_age.get(&node.id).copied(),
         own: Bytes::ZERO,
         learns: false,
+        threshold: None,
         disturbed: None,
     };
     chosen.into_iter().map(wanted).collect()

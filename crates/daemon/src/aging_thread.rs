@@ -13,11 +13,14 @@ use omr_base::cancel::Flag;
 use omr_base::paths;
 use omr_engine::aging;
 use omr_engine::aging::observe::{Node, ObservedGroup, Observer};
-use omr_history::{AGES, Cost, Idle, OnNode, Sample, Since, Store};
+use omr_engine::prepare::image;
+use omr_history::{AGES, Compressed, Cost, Idle, Machine, OnNode, Sample, Since, Store};
 use omr_kernel::memcg::Group;
+use omr_kernel::meminfo::Meminfo;
 use omr_kernel::numa::{self, Nodes};
 use omr_kernel::process::{Process, ProcessMemory};
 use omr_kernel::psi::{self, Resource};
+use omr_kernel::swap::{self, SwapDevice};
 use omr_kernel::{Kernel, clock};
 use omr_machine::processes;
 use omr_machine::sample::snapshot::SwapSpace;
@@ -46,6 +49,8 @@ pub struct Wanted {
     pub own: Bytes,
     /// Its threshold is learned.
     pub learns: bool,
+    /// The age from which on its memory may be taken; `None`: any age, or none of its memory.
+    pub threshold: Option<Duration>,
     /// Memory younger than its threshold was taken up to this moment; `None`: it was not.
     pub disturbed: Option<Monotonic>,
 }
@@ -120,7 +125,7 @@ struct Counters {
     refaults_anon: Option<Pages>,
     refaults_file: Option<Pages>,
     swapped_in: Option<Pages>,
-    stalled: Option<Duration>,
+    stalled: psi::Totals,
 }
 
 /// What was learned before.
@@ -128,6 +133,8 @@ pub struct Memory {
     store: Store,
     thresholds: Thresholds,
     boot: String,
+    /// The root of the file system.
+    root: PathBuf,
 }
 
 impl Memory {
@@ -137,6 +144,7 @@ impl Memory {
             store: Store::new(&paths::history(&host.root), &host.boot, Bytes::ZERO),
             thresholds: Thresholds::load(&host.state_dir, host.now())?,
             boot: host.boot.clone(),
+            root: host.root.clone(),
         })
     }
 }
@@ -148,6 +156,7 @@ pub struct Ager<'a> {
     observer: Observer<'a>,
     store: Store,
     boot: std::rc::Rc<str>,
+    root: PathBuf,
     counters: HashMap<GroupId, Counters>,
     own_reclaim: OwnReclaim,
     thresholds: Thresholds,
@@ -168,7 +177,7 @@ impl<'a> Ager<'a> {
 
     /// Remembers no ages yet.
     pub fn new(kernel: &'a Kernel, memory: Memory, actuator: Box<dyn Actuator>) -> Self {
-        let Memory { store, thresholds, boot } = memory;
+        let Memory { store, thresholds, boot, root } = memory;
         let observer = Observer::new(kernel);
         let (counters, last_cost) = (HashMap::new(), Cost::default());
         Ager {
@@ -177,6 +186,7 @@ impl<'a> Ager<'a> {
             observer,
             store,
             boot: boot.into(),
+            root,
             counters,
             own_reclaim: OwnReclaim::default(),
             thresholds,
@@ -259,7 +269,7 @@ impl<'a> Ager<'a> {
         Some(thresholds::Counters {
             size: wanted.own,
             swapped_in: swapped_in.map(|pages| pages.bytes(self.kernel.page())),
-            stalled: psi::read_group_some_total(group.dir(), Resource::Memory, &mut self.buffer),
+            stalled: psi::Totals::read_group(group.dir(), Resource::Memory, &mut self.buffer).some,
         })
     }
 
@@ -339,13 +349,13 @@ impl<'a> Ager<'a> {
         let (anon, file) = (stat.anon?, stat.file?);
         let (current, swap, stalled) = if group.is_root() {
             let swap = SwapSpace::read(self.kernel).map(|swap| swap.total - swap.free);
-            let stalled = psi::read_some_total(&self.kernel.proc, Resource::Memory, &mut self.buffer);
-            (anon + file, swap, stalled)
+            (anon + file, swap, psi::Totals::read(&self.kernel.proc, Resource::Memory, &mut self.buffer))
         } else {
             let swap = group.read_swap_current(&mut self.buffer).ok();
-            let stalled = psi::read_group_some_total(group.dir(), Resource::Memory, &mut self.buffer);
+            let stalled = psi::Totals::read_group(group.dir(), Resource::Memory, &mut self.buffer);
             (group.read_current(&mut self.buffer).ok()?, swap, stalled)
         };
+        let machine = group.is_root().then(|| self.machine());
         let counters = Counters {
             at: clock::read_monotonic(),
             refaults_anon: stat.workingset_refault_anon,
@@ -374,8 +384,34 @@ impl<'a> Ager<'a> {
             since: before.map(|before| Since { reclaimed, ..self.since(before, counters) }),
             promotions,
             nodes: self.nodes(wanted, &group, counters.at),
+            threshold: wanted.threshold,
+            machine,
             cost: None,
         })
+    }
+
+    /// The figures that only the machine has.
+    fn machine(&mut self) -> Machine {
+        let memory = Meminfo::read(self.kernel, &mut self.buffer).unwrap_or_default();
+        let devices = swap::read(self.kernel).ok();
+        let zram = |devices: &Vec<SwapDevice>| {
+            let zram: Vec<_> = devices.iter().filter(|device| !device.kind.is_disk()).collect();
+            let stored = zram.iter().map(|device| device.used).sum();
+            let occupied =
+                zram.iter().map(|device| swap::read_zram_pool(self.kernel, device)).sum::<Option<Bytes>>()?;
+            (!zram.is_empty()).then_some(Compressed { stored, occupied })
+        };
+        let on_disk = |devices: &Vec<SwapDevice>| {
+            devices.iter().filter(|device| device.kind.is_disk()).map(|device| device.used).sum()
+        };
+        let can_hibernate = image::place(self.kernel, &self.root).is_ok();
+        Machine {
+            free: memory.mem_free,
+            zram: devices.as_ref().and_then(zram),
+            zswap: memory.zswapped.zip(memory.zswap).map(|(stored, occupied)| Compressed { stored, occupied }),
+            disk: devices.as_ref().map(on_disk),
+            image: image::forecast(self.kernel).filter(|_| can_hibernate).map(|forecast| forecast.image),
+        }
     }
 
     /// The memory of the group and those below it on each NUMA node, if there are several.
@@ -391,6 +427,7 @@ impl<'a> Ager<'a> {
 
     fn since(&self, before: Counters, now: Counters) -> Since {
         let page = self.kernel.page();
+        let time = |before: Option<Duration>, now: Option<Duration>| Some(now?.saturating_sub(before?));
         let pages =
             |before: Option<Pages>, now: Option<Pages>| Some(Pages(now?.0.saturating_sub(before?.0)).bytes(page));
         Since {
@@ -398,7 +435,8 @@ impl<'a> Ager<'a> {
             refaults_anon: pages(before.refaults_anon, now.refaults_anon),
             refaults_file: pages(before.refaults_file, now.refaults_file),
             swapped_in: pages(before.swapped_in, now.swapped_in),
-            stalled: now.stalled.zip(before.stalled).map(|(now, before)| now.saturating_sub(before)),
+            stalled: time(before.stalled.some, now.stalled.some),
+            stalled_full: time(before.stalled.full, now.stalled.full),
             reclaimed: None,
         }
     }

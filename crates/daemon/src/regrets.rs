@@ -135,7 +135,7 @@ fn read_counters(kernel: &Kernel, group: &Group, buffer: &mut Vec<u8>) -> Counte
     let stat = group.read_stat(kernel, buffer).unwrap_or_default();
     let bytes = |pages: omr_units::Pages| pages.bytes(kernel.page());
     Counters {
-        waited: psi::read_group_some_total(group.dir(), Resource::Memory, buffer),
+        waited: psi::Totals::read_group(group.dir(), Resource::Memory, buffer).some,
         refaults: stat.refaults().map(bytes),
         refaults_anon: stat.workingset_refault_anon.map(bytes),
         // A page that was read from swap may keep its place there.

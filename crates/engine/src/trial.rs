@@ -74,7 +74,7 @@ pub fn read(kernel: &Kernel, group: &Group) -> Result<TrialSample> {
     let current = group.read_current(&mut buffer)?;
     let refaults =
         group.read_stat(kernel, &mut buffer)?.refaults_with_swap_ins().map(|pages| pages.bytes(kernel.page()));
-    let stall = psi::read_group_some_total(group.dir(), Resource::Memory, &mut buffer);
+    let stall = psi::Totals::read_group(group.dir(), Resource::Memory, &mut buffer).some;
     Ok(TrialSample { at: clock::read_monotonic(), current, stall, refaults })
 }
 

@@ -84,6 +84,11 @@ pub struct Sample {
     pub promotions: Option<Promotions>,
     /// The same for each NUMA node on which it has memory; empty on a machine with one node.
     pub nodes: Vec<OnNode>,
+    /// The age from which on its memory could be taken; `None`: any age, no sweep may touch it, or
+    /// an older omr wrote the sample.
+    pub threshold: Option<Duration>,
+    /// Figures that only the machine has; `None`: a group, or an older omr wrote the sample.
+    pub machine: Option<Machine>,
     /// The cost of all samples of this time together; `None`: an older omr wrote the sample.
     pub cost: Option<Cost>,
 }
@@ -106,6 +111,8 @@ impl Sample {
             since: None,
             promotions: None,
             nodes: Vec::new(),
+            threshold: None,
+            machine: None,
             cost: None,
         }
     }
@@ -118,6 +125,31 @@ pub struct OnNode {
     pub held: numa::OnNode,
     /// The idle time of that memory; `None`: unknown.
     pub idle: Option<Idle>,
+}
+
+/// Figures of the machine at the time of a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// `MemFree`.
+    pub free: Option<Bytes>,
+    /// Swapped out to zram; `None`: there is no zram.
+    pub zram: Option<Compressed>,
+    /// Swapped out to zswap, part of `disk` as well; `None`: the kernel has no zswap.
+    pub zswap: Option<Compressed>,
+    /// Space in use on swap devices other than zram.
+    pub disk: Option<Bytes>,
+    /// The forecast of the hibernation image, at most; `None`: the machine cannot hibernate, or the
+    /// size is unknown.
+    pub image: Option<Bytes>,
+}
+
+/// Compressed memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compressed {
+    /// Its size without compression.
+    pub stored: Bytes,
+    /// The memory that it occupies.
+    pub occupied: Bytes,
 }
 
 /// The cost of samples and agings since the previous samples.
@@ -167,6 +199,9 @@ pub struct Since {
     pub swapped_in: Option<Bytes>,
     /// The time that some task of the group waited for memory (PSI, `some`).
     pub stalled: Option<Duration>,
+    /// The time that all its tasks waited for memory (PSI, `full`), in whole milliseconds; `None`: unknown, or an older omr
+    /// wrote the sample.
+    pub stalled_full: Option<Duration>,
     /// Anonymous and shared memory that the daemon's own sweeps reclaimed; `None`: unknown, as a
     /// group above was swept, or an older omr wrote the sample.
     pub reclaimed: Option<Bytes>,

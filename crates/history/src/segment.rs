@@ -1,7 +1,7 @@
 //! A file of the history, and its format.
 //!
 //! ```text
-//! omr history 3 BOOT-ID\n      the first line
+//! omr history 4 BOOT-ID\n      the first line
 //! LENGTH CHECKSUM FRAME        32 bits each, little-endian; CRC-32 of the frame
 //! ...
 //! ```
@@ -9,7 +9,8 @@
 //! A frame is a group or a round. Groups are numbered in the order of their frames. A round has the
 //! samples of one moment. Frames are in postcard's format, in which a number has as many bytes as
 //! it needs. Sizes are in blocks of 4 KiB, as every page consists of such blocks. Each file is
-//! complete by itself and of one boot. In files of version 2, samples have fewer ages, no
+//! complete by itself and of one boot. In files of version 3, samples have no threshold, no PSI `full`
+//! and no figures that only the machine has; in files of version 2, samples have fewer ages, no
 //! promotions and no own reclaim; in files of version 1, rounds have no cost and no nodes either.
 
 use std::ffi::{OsStr, OsString};
@@ -27,15 +28,15 @@ use omr_units::{Bytes, GroupId, millis};
 use serde::{Deserialize, Serialize};
 
 use self::bounds::{BoundsRecord, OldBounds};
-use super::{AGES, Cost, Idle, OnNode, Sample, Since};
+use super::{AGES, Compressed, Cost, Idle, Machine, OnNode, Sample, Since};
 
 mod bounds;
 
 /// The beginning of the first line; the version of the format follows.
 const MAGIC: &str = "omr history ";
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 /// The older versions that are also read.
-const OLDER_VERSIONS: [&str; 2] = ["1", "2"];
+const OLDER_VERSIONS: [&str; 3] = ["1", "2", "3"];
 /// The size of length and checksum.
 const HEAD: usize = 8;
 /// The extension of file names.
@@ -71,7 +72,38 @@ enum Frame {
     Round(Round<OldBounds>),
     /// A round in a file of version 2.
     CostedRound(CostedRound<OldBounds>),
+    /// A round in a file of version 3.
     UsedRound(UsedRound),
+    StatedRound(StatedRound),
+}
+
+/// A round with what was in force, and figures of the machine.
+#[derive(Debug, Serialize, Deserialize)]
+struct StatedRound {
+    /// The first field, as [`round_time`] reads it there.
+    used: UsedRound,
+    /// In the order of the records.
+    states: Vec<StateRecord>,
+    /// Of the samples of the machine.
+    machine: Option<MachineRecord>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StateRecord {
+    /// Seconds; zero: any age.
+    threshold: u64,
+    /// Milliseconds.
+    stalled_full: Option<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct MachineRecord {
+    free: Option<u64>,
+    /// Its size, and the memory that it occupies.
+    zram: Option<(u64, u64)>,
+    zswap: Option<(u64, u64)>,
+    disk: Option<u64>,
+    image: Option<u64>,
 }
 
 /// A round with what was used again.
@@ -223,10 +255,13 @@ impl<B: BoundsFormat> Record<B> {
                 refaults_file: since.refaults_file.map(bytes),
                 swapped_in: since.swapped_in.map(bytes),
                 stalled: since.stalled.map(Duration::from_micros),
+                stalled_full: None,
                 reclaimed: None,
             }),
             promotions: None,
             nodes: Vec::new(),
+            threshold: None,
+            machine: None,
             cost: None,
         }
     }
@@ -295,6 +330,48 @@ impl UsedRecord {
     }
 }
 
+impl StateRecord {
+    fn new(sample: &Sample) -> Self {
+        StateRecord {
+            threshold: sample.threshold.map_or(0, |age| age.as_secs()),
+            stalled_full: sample.since.as_ref().and_then(|since| since.stalled_full).map(millis),
+        }
+    }
+
+    /// Completes a sample.
+    fn complete(&self, sample: &mut Sample) {
+        sample.threshold = (self.threshold > 0).then(|| Duration::from_secs(self.threshold));
+        if let Some(since) = &mut sample.since {
+            since.stalled_full = self.stalled_full.map(Duration::from_millis);
+        }
+    }
+}
+
+impl MachineRecord {
+    fn new(machine: &Machine) -> Self {
+        let compressed = |of: Compressed| (blocks(of.stored), blocks(of.occupied));
+        MachineRecord {
+            free: machine.free.map(blocks),
+            zram: machine.zram.map(compressed),
+            zswap: machine.zswap.map(compressed),
+            disk: machine.disk.map(blocks),
+            image: machine.image.map(blocks),
+        }
+    }
+
+    fn machine(&self) -> Machine {
+        let compressed =
+            |(stored, occupied): (u64, u64)| Compressed { stored: bytes(stored), occupied: bytes(occupied) };
+        Machine {
+            free: self.free.map(bytes),
+            zram: self.zram.map(compressed),
+            zswap: self.zswap.map(compressed),
+            disk: self.disk.map(bytes),
+            image: self.image.map(bytes),
+        }
+    }
+}
+
 /// Returns the first line of a file.
 pub fn header(boot: &str) -> Vec<u8> {
     format!("{MAGIC}{VERSION} {boot}\n").into_bytes()
@@ -308,7 +385,10 @@ pub fn put_group(out: &mut Vec<u8>, id: GroupId, path: &Path) {
 /// Appends the frame of a round: samples with the numbers of their groups.
 pub fn put_round(out: &mut Vec<u8>, time: Duration, samples: &[(u32, &Sample)]) {
     let used = samples.iter().map(|(_, sample)| UsedRecord::new(sample)).collect();
-    put(out, &Frame::UsedRound(UsedRound { round: CostedRound::new(time, samples), used }));
+    let used = UsedRound { round: CostedRound::new(time, samples), used };
+    let states = samples.iter().map(|(_, sample)| StateRecord::new(sample)).collect();
+    let machine = samples.iter().find_map(|(_, sample)| sample.machine.as_ref()).map(MachineRecord::new);
+    put(out, &Frame::StatedRound(StatedRound { used, states, machine }));
 }
 
 fn put(out: &mut Vec<u8>, frame: &Frame) {
@@ -406,15 +486,20 @@ impl Segment {
                     self.groups.push(Named { id: GroupId(id), wanted: wanted(&path), path: path.into() });
                 }
                 Frame::Round(round) => {
-                    self.collect(&CostedRound { round, cost: None, nodes: Vec::new() }, &[], samples);
+                    self.collect(&CostedRound { round, cost: None, nodes: Vec::new() }, Rest::NONE, samples);
                     return Ok(true);
                 }
                 Frame::CostedRound(round) => {
-                    self.collect(&round, &[], samples);
+                    self.collect(&round, Rest::NONE, samples);
                     return Ok(true);
                 }
                 Frame::UsedRound(UsedRound { round, used }) => {
-                    self.collect(&round, &used, samples);
+                    self.collect(&round, Rest { used: &used, ..Rest::NONE }, samples);
+                    return Ok(true);
+                }
+                Frame::StatedRound(StatedRound { used: UsedRound { round, used }, states, machine }) => {
+                    let machine = machine.as_ref().map(MachineRecord::machine);
+                    self.collect(&round, Rest { used: &used, states: &states, machine }, samples);
                     return Ok(true);
                 }
             }
@@ -422,8 +507,8 @@ impl Segment {
         Ok(false)
     }
 
-    /// Appends the wanted samples of a round. `used`: for each record, or none at all.
-    fn collect<B: BoundsFormat>(&self, round: &CostedRound<B>, used: &[UsedRecord], samples: &mut Vec<Sample>) {
+    /// Appends the wanted samples of a round.
+    fn collect<B: BoundsFormat>(&self, round: &CostedRound<B>, rest: Rest<'_>, samples: &mut Vec<Sample>) {
         let CostedRound { round, cost, nodes } = round;
         let cost = cost.as_ref().map(|cost| Cost { agings: cost.agings, cpu: Duration::from_micros(cost.cpu) });
         // The list is in the order of the records.
@@ -435,13 +520,31 @@ impl Segment {
             if let Some(named) = named.filter(|named| named.wanted) {
                 let nodes = nodes.iter().map(NodeRecord::on_node).collect();
                 let mut sample = Sample { nodes, cost, ..record.sample(round.time, &self.boot, named) };
-                if let Some(used) = used.get(at) {
+                if let Some(used) = rest.used.get(at) {
                     used.complete(&mut sample);
+                }
+                if let Some(state) = rest.states.get(at) {
+                    state.complete(&mut sample);
+                }
+                if sample.group.as_os_str().is_empty() {
+                    sample.machine = rest.machine;
                 }
                 samples.push(sample);
             }
         }
     }
+}
+
+/// The parts of a round that older versions did not have. The lists have an item for each record, or
+/// none at all.
+struct Rest<'a> {
+    used: &'a [UsedRecord],
+    states: &'a [StateRecord],
+    machine: Option<Machine>,
+}
+
+impl Rest<'_> {
+    const NONE: Rest<'static> = Rest { used: &[], states: &[], machine: None };
 }
 
 /// Returns the frame at the beginning of these bytes, without its head.
@@ -479,9 +582,10 @@ fn round_time(payload: &[u8]) -> Option<Duration> {
         Round(u64),
         CostedRound(u64),
         UsedRound(u64),
+        StatedRound(u64),
     }
     match postcard::take_from_bytes(payload) {
-        Ok((Begin::Round(time) | Begin::CostedRound(time) | Begin::UsedRound(time), _)) => {
+        Ok((Begin::Round(time) | Begin::CostedRound(time) | Begin::UsedRound(time) | Begin::StatedRound(time), _)) => {
             Some(Duration::from_secs(time))
         }
         Ok((Begin::Group, _)) | Err(_) => None,

@@ -32,6 +32,8 @@ pub struct Meminfo {
     pub slab_reclaimable: Option<Bytes>,
     /// Size of zswap's compressed pool, since 5.19. `None`: zswap is not built in.
     pub zswap: Option<Bytes>,
+    /// Memory in zswap at its full size, since 5.19.
+    pub zswapped: Option<Bytes>,
 }
 
 impl Meminfo {
@@ -54,6 +56,7 @@ impl Meminfo {
                 b"Writeback:" => &mut info.writeback,
                 b"SReclaimable:" => &mut info.slab_reclaimable,
                 b"Zswap:" => &mut info.zswap,
+                b"Zswapped:" => &mut info.zswapped,
                 _ => return,
             };
             *field = leading_u64(rest).map(|kib| Bytes(kib.saturating_mul(1024)));

@@ -45,32 +45,43 @@ impl Resource {
     }
 }
 
-/// Time since boot in which at least one task was stalled: `total=` of the `some` line. The
-/// averages on the same line are up to 2 s old, so omr uses differences of this total. `None`: no
-/// such line.
+/// Times since boot, or since the group was made: `total=` of both lines. The averages on the same
+/// lines are up to 2 s old, so omr uses differences of these totals. `None`: no such line.
 ///
 /// Sample line: `some avg10=0.12 avg60=0.02 avg300=0.00 total=1893023`, in microseconds.
-pub fn parse_some_total(text: &[u8]) -> Option<Duration> {
-    let line = text.split(|&c| c == b'\n').find(|line| line.starts_with(b"some "))?;
-    let total = line.split(|&c| c == b' ').find_map(|field| field.strip_prefix(b"total="))?;
-    parse_u64(total).map(Duration::from_micros)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// At least one task was stalled.
+    pub some: Option<Duration>,
+    /// All tasks were stalled that did not sleep. (For CPU since 5.13.)
+    pub full: Option<Duration>,
 }
 
-/// The machine's stall time since boot. `None`: this kernel has no PSI (`CONFIG_PSI`, `psi=0`).
-pub fn read_some_total(proc: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> Option<Duration> {
-    let path = match resource {
-        Resource::Cpu => "pressure/cpu",
-        Resource::Io => "pressure/io",
-        Resource::Memory => "pressure/memory",
-    };
-    proc.read(path, buffer).ok()?;
-    parse_some_total(buffer)
-}
+impl Totals {
+    /// Parses the text.
+    pub fn parse(text: &[u8]) -> Self {
+        let total = |name: &[u8]| {
+            let line = text.split(|&c| c == b'\n').find(|line| line.starts_with(name))?;
+            let total = line.split(|&c| c == b' ').find_map(|field| field.strip_prefix(b"total="))?;
+            parse_u64(total).map(Duration::from_micros)
+        };
+        Totals { some: total(b"some "), full: total(b"full ") }
+    }
 
-/// A group's stall time since the group was made. `None`: the file cannot be read.
-pub fn read_group_some_total(group: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> Option<Duration> {
-    group.read(resource.group_file(), buffer).ok()?;
-    parse_some_total(buffer)
+    /// Reads those of the machine. Both are unknown without PSI (`CONFIG_PSI`, `psi=0`).
+    pub fn read(proc: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> Self {
+        let path = match resource {
+            Resource::Cpu => "pressure/cpu",
+            Resource::Io => "pressure/io",
+            Resource::Memory => "pressure/memory",
+        };
+        proc.read(path, buffer).map_or_else(|_| Totals::default(), |()| Totals::parse(buffer))
+    }
+
+    /// Reads those of a group.
+    pub fn read_group(group: &Dir, resource: Resource, buffer: &mut Vec<u8>) -> Self {
+        group.read(resource.group_file(), buffer).map_or_else(|_| Totals::default(), |()| Totals::parse(buffer))
+    }
 }
 
 /// A PSI trigger: an open file that polls `POLLPRI` when tasks were stalled for `stall` within a

@@ -68,8 +68,18 @@ impl Colours {
 
     /// The colour of a part of a whole, or of a series.
     pub fn series(self, number: usize) -> Style {
-        const NAMED: [Color; 6] =
-            [Color::Green, Color::Cyan, Color::Blue, Color::DarkGray, Color::Yellow, Color::Magenta];
+        const NAMED: [Color; 10] = [
+            Color::Green,
+            Color::Cyan,
+            Color::Blue,
+            Color::DarkGray,
+            Color::Yellow,
+            Color::Magenta,
+            Color::LightMagenta,
+            Color::LightBlue,
+            Color::LightRed,
+            Color::LightGreen,
+        ];
         match self {
             Colours::None => Style::new(),
             _ => Style::new().fg(NAMED.get(number % NAMED.len()).copied().unwrap_or(Color::Reset)),
@@ -103,6 +113,11 @@ impl Colours {
     /// Of the past.
     pub fn past(self) -> Style {
         self.named(Color::Yellow).add_modifier(Modifier::BOLD)
+    }
+
+    /// Of the line of a threshold, over any colour of a heatmap.
+    pub fn threshold(self) -> Style {
+        self.named(Color::LightRed).add_modifier(Modifier::BOLD)
     }
 
     /// Of the selected row.
@@ -173,9 +188,14 @@ impl Signs {
         if self == Signs::Blocks { '─' } else { '-' }
     }
 
+    /// The line of a threshold in a heatmap. The ramp has no such sign.
+    pub fn threshold(self) -> char {
+        if self == Signs::Blocks { '─' } else { '_' }
+    }
+
     /// The fill of a part of a whole.
     pub fn part(self, number: usize, is_coloured: bool) -> char {
-        const FILLS: [char; 6] = ['#', '+', '=', '?', '.', 'o'];
+        const FILLS: [char; 10] = ['#', '+', '=', '?', '.', 'o', 'z', 'w', 'd', '_'];
         match self {
             Signs::Blocks if is_coloured => '█',
             _ => FILLS.get(number % FILLS.len()).copied().unwrap_or('#'),

@@ -11,7 +11,7 @@ use omr_base::paths;
 use omr_charts::{moment, samples_at};
 use omr_control::status::{GroupView, Status};
 use omr_history::ledger::{Entry, Ledger, Swept};
-use omr_history::{AGES, Cost, Idle, Sample, Since, Store};
+use omr_history::{AGES, Compressed, Cost, Idle, Machine, Sample, Since, Store};
 use omr_policy::age::{Bounds, Promotions};
 use omr_policy::{Class, End, Objective};
 use omr_testkit::FakeRoot;
@@ -55,11 +55,25 @@ fn sample(round: u64, group: &str, mib: u64) -> Sample {
             refaults_file: Some(Bytes::mib(1)),
             swapped_in: None,
             stalled: Some(Duration::from_millis(100 * round)),
+            stalled_full: Some(Duration::from_millis(40 * round)),
             reclaimed: Some(Bytes::ZERO),
         }),
         promotions: Some(Promotions { over: Duration::from_secs(600), bounds: [promoted; AGES.len()] }),
         nodes: Vec::new(),
+        threshold: (round < 9 && !group.is_empty()).then(|| Duration::from_secs(if round < 3 { 1800 } else { 480 })),
+        machine: group.is_empty().then(|| machine_at(round)),
         cost: Some(Cost { agings: 3, cpu: Duration::from_millis(40 + round) }),
+    }
+}
+
+fn machine_at(round: u64) -> Machine {
+    let zram = Compressed { stored: Bytes::mib(2 * round), occupied: Bytes::mib(round) };
+    Machine {
+        free: Some(Bytes::mib(200 + 10 * round)),
+        zram: Some(zram),
+        zswap: None,
+        disk: Some(Bytes::mib(round)),
+        image: (round > 2).then(|| Bytes::mib(300 - 10 * round)),
     }
 }
 
@@ -254,7 +268,7 @@ const SMALL: (u16, u16) = (40, 12);
 const USUAL: (u16, u16) = (80, 24);
 const LARGE: (u16, u16) = (120, 40);
 
-const CASES: [Case; 23] = [
+const CASES: [Case; 25] = [
     ("groups-40x12", SMALL, Colours::All, Signs::Blocks, ""),
     ("groups-80x24", USUAL, Colours::All, Signs::Blocks, ""),
     ("groups-120x40", LARGE, Colours::All, Signs::Blocks, ""),
@@ -274,6 +288,8 @@ const CASES: [Case; 23] = [
     ("place-no-colour-80x24", USUAL, Colours::None, Signs::Ascii, "6c"),
     ("cost-80x24", USUAL, Colours::Sixteen, Signs::Blocks, "7c"),
     ("sleep-80x24", USUAL, Colours::Sixteen, Signs::Blocks, "8c"),
+    ("sleep-past-80x24", USUAL, Colours::Sixteen, Signs::Blocks, "8c<<"),
+    ("unused-no-colour-80x24", USUAL, Colours::None, Signs::Ascii, "vc"),
     ("numbers-80x24", USUAL, Colours::Sixteen, Signs::Blocks, "t"),
     ("explanation-80x24", USUAL, Colours::Sixteen, Signs::Blocks, "\n"),
     ("explanation-past-80x24", USUAL, Colours::Sixteen, Signs::Blocks, "4<<<<<<<<<<<<<<\n"),

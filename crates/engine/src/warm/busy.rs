@@ -57,7 +57,7 @@ impl BusyMonitor {
         let groups = subjects.iter().filter(|subject| !own_group.starts_with(&subject.group)).take(MOST_STALLS);
         let stalls = groups.filter_map(|subject| {
             let dir = Group::open(kernel.cgroup().ok()?, &subject.group).ok()?.into_dir();
-            let total = psi::read_group_some_total(&dir, Resource::Memory, &mut buffer)?;
+            let total = psi::Totals::read_group(&dir, Resource::Memory, &mut buffer).some?;
             Some((dir, total))
         });
         Ok(BusyMonitor {
@@ -111,7 +111,7 @@ impl BusyMonitor {
     fn read_stalls(&mut self) -> Option<Reason> {
         let mut longest = Duration::ZERO;
         for (dir, last) in &mut self.stalls {
-            if let Some(total) = psi::read_group_some_total(dir, Resource::Memory, &mut self.buffer) {
+            if let Some(total) = psi::Totals::read_group(dir, Resource::Memory, &mut self.buffer).some {
                 longest = longest.max(total.saturating_sub(*last));
                 *last = total;
             }

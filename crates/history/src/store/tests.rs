@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate as history;
-use crate::{AGES, Cost, Idle, OnNode, Since};
+use crate::{AGES, Compressed, Cost, Idle, Machine, OnNode, Since};
 
 const HOUR: u64 = 3600;
 
@@ -61,12 +61,23 @@ fn sample(time: u64, group: u64, seed: u64) -> Sample {
             refaults_file: Some(pages(7, 16 << 20)),
             swapped_in: None,
             stalled: Some(Duration::from_micros(seed % 100_000)),
+            stalled_full: Some(Duration::from_millis(seed % 50)),
             reclaimed: Some(pages(8, 64 << 20)).filter(|_| seed.is_multiple_of(3)),
         }),
         promotions: Some(promotions(seed)),
         nodes: Vec::new(),
+        threshold: Some(Duration::from_secs(300)).filter(|_| seed.is_multiple_of(2)),
+        machine: None,
         cost: Some(Cost { agings: 5 * time, cpu: Duration::from_micros(time) }),
     }
+}
+
+/// A sample of the machine, with other figures for another seed.
+fn machine(time: u64, seed: u64) -> Sample {
+    let pages = |number: u64| Bytes((seed + number) << 12);
+    let zram = Compressed { stored: pages(9), occupied: pages(3) };
+    let machine = Machine { free: Some(pages(1)), zram: Some(zram), zswap: None, disk: Some(pages(5)), image: None };
+    Sample { group: Path::new("").into(), threshold: None, machine: Some(machine), ..sample(time, 99, seed) }
 }
 
 /// The same sample on a machine with two nodes, with half of everything on each.
@@ -111,18 +122,19 @@ fn samples_are_read_by_time_and_group() {
     for begin in [0, 2] {
         let mut store = Store::new(dir.path(), "b", Bytes::mib(64));
         for time in begin..begin + 2 {
-            let round: Vec<Sample> = (0..3).map(|group| sample(time, group, 7 * time + group)).collect();
+            let groups = (0..3).map(|group| sample(time, group, 7 * time + group));
+            let round: Vec<Sample> = groups.chain([machine(time, time)]).collect();
             store.add(Duration::from_secs(time), &round);
             written.extend(round);
         }
     }
     let (samples, skipped) = all(dir.path());
-    assert_eq!((samples.len(), skipped.len()), (12, 0));
+    assert_eq!((samples.len(), skipped.len()), (16, 0));
     assert_eq!(samples, written);
     let wanted = |path: &Path| path.ends_with("app-1.scope");
     let times = Duration::from_secs(1)..Duration::from_secs(3);
     let some: Vec<Sample> = history::read(dir.path(), times, wanted).expect("a history").collect();
-    assert_eq!(some, [written[4].clone(), written[7].clone()]);
+    assert_eq!(some, [written[5].clone(), written[9].clone()]);
 }
 
 #[test]
@@ -188,10 +200,13 @@ fn a_file_of_version_1_is_read() {
             refaults_file: None,
             swapped_in: None,
             stalled: Some(Duration::from_micros(1500)),
+            stalled_full: None,
             reclaimed: None,
         }),
         promotions: None,
         nodes: Vec::new(),
+        threshold: None,
+        machine: None,
         cost: None,
     };
     let bare = Sample { swap: None, idle: None, since: None, time: Duration::from_secs(1_795_000_600), ..full.clone() };
@@ -248,6 +263,43 @@ fn a_file_of_version_2_is_read_and_ages_that_it_did_not_record_are_unknown() {
     let of_node = first.nodes[0].idle.as_ref().expect("ages of a node");
     assert_eq!((of_node.memory, of_node.ages().count()), (Bytes(725_843_968), 7));
     assert_eq!((&second.idle, &second.since, second.cost, second.promotions), (&None, &None, None, None));
+}
+
+/// Of an omr that wrote version 3: two samples of one moment, the machine and a group on two nodes.
+const VERSION_3: &[u8] = b"omr history 3 b\n\x03\x00\x00\x00\xd5O\x00\xb0\x00\x07\x00E\x00\x00\x00\xc7\x95\xb1p\x00\
+      \x07Buser.slice/user-1000.slice/user@1000.service/app.slice/app-7.scope|\x01\x00\x00\xe8\
+      Y\x19k\x03\xc0\x8d\xf6\xd7\x06\x02\x00\xab\xda)\x00\xf2\xe6\x1b\xb9\xf3\r\x92(\x01\xd8\
+      \xb4\x03\x01\x03\xf2\xe6\x1b\x00\xd3>\xab?\x13\xf2\x83\x0c\xf2\t\xc1\x8c\x01\xf62\xf6\
+      \x84\x01\xc2Q\xc1\x1f\x96H\xb2\x88\x01\x80\"\xf4\x83\x03\xf1\xf6\x02\x9c\xb3\x03\xea\xb9\
+      \x02\xd6}\xd1\xa4\x02\xbe\xb5\x01\x8e\xe8\x02\xc4<\x01\xd4\xcf$\x01\x9f\x01\x01\xe5\r\
+      \x00\x01\x03\x01\xab\xda)\x00\xf2\xe6\x1b\xb9\xf3\r\x92(\x01\xd8\xb4\x03\x01\x03\xf2\xe6\
+      \x1b\x00\xd3>\xab?\x13\xf2\x83\x0c\xf2\t\xc1\x8c\x01\xf62\xf6\x84\x01\xc2Q\xc1\x1f\x96H\
+      \xb2\x88\x01\x80\"\xf4\x83\x03\xf1\xf6\x02\x9c\xb3\x03\xea\xb9\x02\xd6}\xd1\xa4\x02\xbe\
+      \xb5\x01\x8e\xe8\x02\xc4<\x01\xd4\xcf$\x01\x9f\x01\x01\xe5\r\x00\x01\x03\x01\xc0\xc3\xce\
+      \xb7!\xc0\x8d\xf6\xd7\x06\x01\x01\x02\x00\xb9\xf3\r\xdc\xf9\x06\x89\x14\x01\x03\xb9\xf3\
+      \r\x00\xd3>\xab?\x13\xf9\x81\x06\xf9\x04\xa0F\xbb\x19\xbbB\xe1(\xe1\x0f\x8b$\x99D\x80\
+      \x11\xfa\xc1\x01\xb8\xbb\x01\xce\xd9\x01\xf5\x9c\x01\xeb>\xa9\x92\x01\xdfZ\x87\xb4\x01\
+      \xa2\x1e\x01\xb9\xf3\r\xdc\xf9\x06\x89\x14\x01\x03\xb9\xf3\r\x00\xd3>\xab?\x13\xf9\x81\
+      \x06\xf9\x04\xa0F\xbb\x19\xbbB\xe1(\xe1\x0f\x8b$\x99D\x80\x11\xfa\xc1\x01\xb8\xbb\x01\
+      \xce\xd9\x01\xf5\x9c\x01\xeb>\xa9\x92\x01\xdfZ\x87\xb4\x01\xa2\x1e\x02\x01\xf8u\x01\xdf\
+      \xcf$\x00\x03\x87 \x06\xaa\x1b\xb8$\xaa\x1b\xaa\x1b\xaa\x1b\xd56\x01\xf8u\x01\xdf\xcf$\
+      \x00\x03\x87 \x06\xaa\x1b\xb8$\xaa\x1b\xaa\x1b\xaa\x1b\xd56";
+
+#[test]
+fn a_file_of_version_3_is_read_and_figures_that_it_did_not_record_are_unknown() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join(segment::name(1)), VERSION_3).expect("written");
+    let (samples, skipped) = all(dir.path());
+    assert_eq!(skipped, Vec::<String>::new());
+    let without = |sample: Sample| {
+        let since = sample.since.map(|since| Since { stalled_full: None, ..since });
+        Sample { since, threshold: None, machine: None, ..sample }
+    };
+    let [machine, group] = samples.as_slice() else { panic!("two samples") };
+    let wrote = sample(1_795_000_000, 7, 3);
+    assert_eq!(*machine, without(Sample { group: Path::new("").into(), ..wrote.clone() }));
+    assert_eq!(*group, without(on_two_nodes(wrote)));
+    assert!(group.promotions.is_some() && group.nodes.len() == 2, "the control");
 }
 
 #[test]
@@ -322,13 +374,13 @@ fn damage_and_other_versions_are_left_out_and_said() {
     let (samples, skipped) = all(dir.path());
     assert_eq!(samples, [sample(1, 1, 1)]);
     assert_eq!(skipped, ["a checksum is wrong"]);
-    fs::write(dir.path().join(segment::name(7)), "omr history 4 b\nwhatever").expect("written");
+    fs::write(dir.path().join(segment::name(7)), "omr history 5 b\nwhatever").expect("written");
     fs::write(dir.path().join(segment::name(8)), "<html>").expect("written");
     let (samples, skipped) = all(dir.path());
     assert_eq!(samples.len(), 1);
     assert_eq!(
         skipped[1..],
-        ["of version 4, and this omr reads up to version 3", "it does not begin as a file of omr's history"]
+        ["of version 5, and this omr reads up to version 4", "it does not begin as a file of omr's history"]
     );
 }
 
@@ -336,7 +388,7 @@ fn damage_and_other_versions_are_left_out_and_said() {
 fn a_file_of_a_newer_version_stays_as_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let newer = dir.path().join(segment::name(7));
-    let text = "omr history 4 b\nwhatever";
+    let text = "omr history 5 b\nwhatever";
     fs::write(&newer, text).expect("written");
     for time in 1..4 {
         let mut store = Store::new(dir.path(), "b", Bytes::mib(64));
@@ -345,7 +397,7 @@ fn a_file_of_a_newer_version_stays_as_it_is() {
     assert_eq!(fs::read_to_string(&newer).expect("the file"), text);
     let (samples, skipped) = all(dir.path());
     assert_eq!(samples.len(), 3, "the daemon goes on beside it");
-    assert_eq!(skipped, ["of version 4, and this omr reads up to version 3"]);
+    assert_eq!(skipped, ["of version 5, and this omr reads up to version 4"]);
 }
 
 #[test]
@@ -512,6 +564,7 @@ fn any_sample() -> impl Strategy<Value = Sample> {
                 refaults_file: Some(Bytes(over << 12)),
                 swapped_in: None,
                 stalled: number.map(Duration::from_micros),
+                stalled_full: number.map(|number| Duration::from_millis(number >> 20)),
                 reclaimed: number.map(|number| Bytes(number << 12)),
             }),
             promotions: promotions.map(|(over, bounds)| Promotions { over: Duration::from_millis(over), bounds }),
@@ -539,14 +592,14 @@ fn small_file(dir: &Path, time: u64) -> Vec<u8> {
 /// The same bytes, as a file of another version says.
 fn as_version(version: &str, bytes: &[u8]) -> Vec<u8> {
     let text = bytes.split(|&byte| byte == b'\n').next().expect("a line");
-    let line = String::from_utf8_lossy(text).replacen(" 3 ", &format!(" {version} "), 1);
+    let line = String::from_utf8_lossy(text).replacen(" 4 ", &format!(" {version} "), 1);
     [line.as_bytes(), &bytes[text.len()..]].concat()
 }
 
-/// Files of all versions. Those of versions 1 and 2 are what their programs wrote.
+/// Files of all versions. Those of older versions are what their programs wrote.
 fn files(dir: &Path) -> Vec<Vec<u8>> {
     let now = small_file(dir, 0);
-    vec![as_version("4", &now), VERSION_1.to_vec(), VERSION_2.to_vec(), now]
+    vec![as_version("5", &now), VERSION_1.to_vec(), VERSION_2.to_vec(), VERSION_3.to_vec(), now]
 }
 
 /// Reads a whole file, and checks what a reader may rely on.
@@ -571,7 +624,7 @@ fn read_file(bytes: &[u8]) -> Vec<Sample> {
 fn no_damage_of_a_file_makes_it_panic_or_gives_more_samples_than_it_has_bytes() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = files(dir.path());
-    assert_eq!(files.iter().map(|file| read_file(file).len()).collect::<Vec<_>>(), [0, 2, 2, 9], "the control");
+    assert_eq!(files.iter().map(|file| read_file(file).len()).collect::<Vec<_>>(), [0, 2, 2, 2, 9], "the control");
     omr_testkit::fuzz::feed(&files, |bytes| drop(read_file(bytes)));
 }
 

@@ -82,7 +82,7 @@ fn real_machines() {
             let text = captured(release, &format!("proc/pressure/{}", resource.name()));
             let total = text.lines().next().expect("a line").rsplit_once("total=").expect("a total").1;
             let total = Duration::from_micros(total.parse().expect("a number"));
-            assert_eq!(psi::read_some_total(&kernel.proc, resource, buffer), Some(total));
+            assert_eq!(psi::Totals::read(&kernel.proc, resource, buffer).some, Some(total));
         }
     }
 }
@@ -129,7 +129,7 @@ fn real_groups() {
             assert_eq!(group.read_limit(file, buffer).expect(file), expected, "{file}");
         }
         for resource in Resource::ALL {
-            assert!(psi::read_group_some_total(group.dir(), resource, buffer).is_some());
+            assert!(psi::Totals::read_group(group.dir(), resource, buffer).some.is_some());
         }
     }
 }
@@ -208,7 +208,7 @@ fn the_first_releases_of_mglru_count_major_faults_as_refaults() {
 
 #[test]
 fn pressure_lines() {
-    let some = |text: &str| psi::parse_some_total(text.as_bytes());
+    let some = |text: &str| psi::Totals::parse(text.as_bytes()).some;
     assert_eq!(
         some("some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull total=9\n"),
         Some(Duration::from_micros(12))
@@ -226,6 +226,9 @@ fn pressure_lines() {
     ] {
         assert_eq!(some(unknown), None, "{unknown}");
     }
+    let both = psi::Totals::parse(b"some avg10=0.00 total=12\nfull avg10=0.00 total=9\n");
+    assert_eq!(both.full, Some(Duration::from_micros(9)));
+    assert_eq!(psi::Totals::parse(b"some total=12\n").full, None);
 }
 
 #[test]
@@ -357,7 +360,7 @@ proptest! {
     #[test]
     fn no_text_makes_a_parser_panic(text in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = (Meminfo::parse(&text), Stat::parse(&text), Vmstat::parse(&text), MemoryStat::parse(&text));
-        let _ = psi::parse_some_total(&text);
+        let _ = psi::Totals::parse(&text);
     }
 
     /// Captured text with a few bytes replaced.
@@ -369,7 +372,7 @@ proptest! {
             let at = at.index(text.len());
             text.splice(at..(at + 2).min(text.len()), by);
             let _ = (Meminfo::parse(&text), Stat::parse(&text), Vmstat::parse(&text), MemoryStat::parse(&text));
-            let _ = psi::parse_some_total(&text);
+            let _ = psi::Totals::parse(&text);
         }
     }
 
@@ -384,6 +387,6 @@ proptest! {
         let stat = Stat::parse(format!("cpu0 {cpu} 0 0 {cpu} 0 0 0 {cpu}\n").as_bytes()).expect("a stat");
         prop_assert_eq!(stat.cpus[0].1.total(), cpu.saturating_mul(3));
         let text = format!("some avg10=0.00 total={stall}\n");
-        prop_assert_eq!(psi::parse_some_total(text.as_bytes()), Some(Duration::from_micros(stall)));
+        prop_assert_eq!(psi::Totals::parse(text.as_bytes()).some, Some(Duration::from_micros(stall)));
     }
 }

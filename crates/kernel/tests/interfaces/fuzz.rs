@@ -137,7 +137,7 @@ fn read_all(kernel: &Kernel) {
     let _ = (Hibernation::read(kernel), Nodes::read(kernel), lru_gen::read_enabled(kernel));
     let _ = (lru_gen::read_generations(kernel), lru_gen::sees_root(kernel), probe::psi_window(kernel));
     for resource in psi::Resource::ALL {
-        psi::read_some_total(&kernel.proc, resource, &mut buffer);
+        let _ = psi::Totals::read(&kernel.proc, resource, &mut buffer);
     }
     if let Ok(group) = kernel.cgroup().and_then(|root| Group::open(root, Path::new("app.scope"))) {
         let _ = (group.read_current(&mut buffer), group.read_swap_current(&mut buffer));

@@ -27,7 +27,7 @@ pub fn parse(input: &[u8]) {
         7 => drop(Status::parse(text)),
         8 => drop(ProcessMemory::parse(text)),
         9 => drop((parse_group(text), parse_is_first_user_namespace(text))),
-        10 => drop(psi::parse_some_total(text)),
+        10 => drop(psi::Totals::parse(text)),
         11 => drop(zoneinfo::parse(text)),
         12 => drop(buddyinfo::parse(text)),
         13 => drop(kmsg::parse_record(text)),

@@ -93,7 +93,7 @@ impl Snapshot {
             own_cpu: kernel.clock.own_cpu(),
             stat: Stat::read(kernel, buffer).ok(),
             memory: Meminfo::read(kernel, buffer).ok(),
-            stall: Resource::ALL.map(|resource| psi::read_some_total(&kernel.proc, resource, buffer)),
+            stall: Resource::ALL.map(|resource| psi::Totals::read(&kernel.proc, resource, buffer).some),
             background: cpu.background.sample(),
             foreground: cpu.foreground.sample(),
             swap: SwapSpace::read(kernel),

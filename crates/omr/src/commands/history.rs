@@ -16,7 +16,7 @@ use omr_config::{Glob, parts};
 use omr_history as history;
 use omr_history::days::Days;
 use omr_history::ledger::{self, Entry};
-use omr_history::{AGES, Idle, OnNode, Sample};
+use omr_history::{AGES, Idle, Machine, OnNode, Sample};
 use omr_kernel::Kernel;
 use omr_policy::age::Bounds;
 use omr_policy::short;
@@ -170,10 +170,16 @@ struct Line<'a> {
     refaults_file: Option<Bytes>,
     swapped_in: Option<Bytes>,
     stalled_ms: Option<u64>,
+    stalled_full_ms: Option<u64>,
     reclaimed: Option<Bytes>,
     promoted_over_ms: Option<u64>,
     /// Memory that was unused for a time and was used again.
     promoted: Vec<IdleFor>,
+    /// The age from which on its memory could be taken.
+    threshold_s: Option<u64>,
+    /// Figures that only the machine has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<MachineLine>,
     /// The cost of all samples of this time together.
     agings: Option<u64>,
     cpu_ms: Option<u64>,
@@ -182,6 +188,32 @@ struct Line<'a> {
     day: Option<days::Figures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<NodeLine>,
+}
+
+/// The figures that only the machine has.
+#[derive(Debug, Serialize)]
+struct MachineLine {
+    free: Option<Bytes>,
+    zram_stored: Option<Bytes>,
+    zram_occupied: Option<Bytes>,
+    zswap_stored: Option<Bytes>,
+    zswap_occupied: Option<Bytes>,
+    swap_on_disk: Option<Bytes>,
+    image: Option<Bytes>,
+}
+
+impl MachineLine {
+    fn new(machine: &Machine) -> Self {
+        MachineLine {
+            free: machine.free,
+            zram_stored: machine.zram.map(|of| of.stored),
+            zram_occupied: machine.zram.map(|of| of.occupied),
+            zswap_stored: machine.zswap.map(|of| of.stored),
+            zswap_occupied: machine.zswap.map(|of| of.occupied),
+            swap_on_disk: machine.disk,
+            image: machine.image,
+        }
+    }
 }
 
 /// The figures of one node.
@@ -225,9 +257,12 @@ impl<'a> Line<'a> {
             refaults_file: since.and_then(|since| since.refaults_file),
             swapped_in: since.and_then(|since| since.swapped_in),
             stalled_ms: since.and_then(|since| since.stalled).map(millis),
+            stalled_full_ms: since.and_then(|since| since.stalled_full).map(millis),
             reclaimed: since.and_then(|since| since.reclaimed),
             promoted_over_ms: sample.promotions.map(|promotions| millis(promotions.over)),
             promoted: sample.promotions.map(|of| ages(AGES.into_iter().zip(of.bounds))).unwrap_or_default(),
+            threshold_s: sample.threshold.map(|age| age.as_secs()),
+            machine: sample.machine.as_ref().map(MachineLine::new),
             agings: sample.cost.map(|cost| cost.agings),
             cpu_ms: sample.cost.map(|cost| millis(cost.cpu)),
             day: days::of_sample(days, sample).map(days::Figures::new),
@@ -349,10 +384,13 @@ mod tests {
                 refaults_file: Some(Bytes::mib(1)),
                 swapped_in: None,
                 stalled: Some(Duration::from_millis(3)),
+                stalled_full: None,
                 reclaimed: Some(Bytes::mib(1)),
             }),
             promotions: Some(Promotions { over: Duration::from_secs(60), bounds: [bounds; AGES.len()] }),
             nodes: vec![OnNode { held, idle }],
+            threshold: Some(Duration::from_secs(300)),
+            machine: group.is_empty().then(omr_history::Machine::default),
             cost: Some(omr_history::Cost { agings: 5, cpu: Duration::from_micros(70) }),
         }
     }

@@ -289,6 +289,7 @@ fn write_week(root: &FakeRoot) {
                     refaults_file: Some(Bytes::mib(1)),
                     swapped_in: None,
                     stalled: Some(Duration::from_millis(group)),
+                    stalled_full: None,
                     reclaimed: Some(Bytes::ZERO),
                 }),
                 promotions: Some(Promotions { over: EVERY, bounds: [promoted; AGES.len()] }),

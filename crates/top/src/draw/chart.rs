@@ -50,7 +50,6 @@ pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
     let shown = charts.of(state.topic);
     let question = shown.first().map_or(charts.timeline.question, |chart| chart.question);
     let unit = shown.first().map(|chart| match state.topic {
-        Topic::Sleep => String::new(),
         Topic::Cost => "  (bytes, seconds)".to_owned(),
         _ => format!("  ({})", chart.unit.name()),
     });
@@ -60,7 +59,7 @@ pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
 
     let notes = match shown.as_slice() {
         [] => charts.timeline.notes.iter().collect::<Vec<_>>(),
-        shown => shown.iter().flat_map(|chart| &chart.notes).collect(),
+        shown => shown.iter().flat_map(|chart| chart.notes.iter().chain(&chart.now)).collect(),
     };
     // Damage comes first. What is missing is the last note of a chart, and is said before the others.
     let damage = match charts.skipped.as_slice() {
@@ -72,21 +71,29 @@ pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
     let notes = damage.iter().chain(notes.into_iter().rev()).map(String::as_str).collect::<Vec<_>>().join("; ");
     Paragraph::new(notes).style(state.colours.dim()).wrap(Wrap { trim: true }).render(areas.notes, buffer);
 
-    if state.topic == Topic::Sleep {
-        return facts(
+    let mut plot = areas.plot;
+    if state.topic == Topic::Sleep && state.at.is_none() {
+        // The figures of now are the answer. The plot has the room below them.
+        facts(
             state,
             &charts.sleep,
-            Rect { y: area.y + 2, height: area.height.saturating_sub(3), ..area },
+            Rect { y: area.y + 1, height: plot.bottom().saturating_sub(area.y + 1), ..area },
             buffer,
         );
+        let taken = u16::try_from(charts.sleep.facts.len().max(1)).unwrap_or(u16::MAX);
+        plot = Rect { y: plot.y + taken, height: plot.height.saturating_sub(taken), ..plot };
+        if plot.height < 3 || charts.sleep.is_empty() {
+            return;
+        }
+    } else {
+        legend(state, charts, &shown).render(Rect { y: area.y + 1, height: 1, ..area }, buffer);
     }
-    legend(state, charts, &shown).render(Rect { y: area.y + 1, height: 1, ..area }, buffer);
-    if areas.plot.height == 0 {
+    if plot.height == 0 {
         return;
     }
     match shown.as_slice() {
-        [] => plot::lanes(state, &charts.timeline, areas.plot, buffer),
-        shown => draw_panels(state, &panels(shown), areas.plot, buffer),
+        [] => plot::lanes(state, &charts.timeline, plot, buffer),
+        shown => draw_panels(state, &panels(shown), plot, buffer),
     }
     draw_axis(state, charts, areas.plot, buffer);
 }
@@ -222,8 +229,6 @@ fn facts(state: &State, chart: &Chart, area: Rect, buffer: &mut Buffer) {
         put(buffer, area.x + 2, y, &format!("{:width$}  {}", fact.name, fact.text()), Style::new());
     }
     if chart.facts.is_empty() {
-        let text =
-            if state.at.is_some() { "not recorded for the past; n goes to now" } else { "the daemon does not answer" };
-        put(buffer, area.x + 2, area.y, text, state.colours.dim());
+        put(buffer, area.x + 2, area.y, "the daemon does not answer", state.colours.dim());
     }
 }

@@ -33,7 +33,7 @@ pub fn lines(state: &State, width: u16) -> Vec<String> {
         lines.push(head(chart.question));
         lines.extend(table(state, &chart.table(until, time), usize::from(width)));
         lines.extend(chart.facts.iter().map(ToString::to_string));
-        lines.extend(chart.notes.iter().cloned());
+        lines.extend(chart.now.iter().chain(&chart.notes).cloned());
         lines.push(String::new());
     }
     lines.into_iter().map(|line| fit(&line, usize::from(width), state.signs.cut())).collect()

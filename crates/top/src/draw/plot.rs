@@ -86,13 +86,20 @@ pub fn heat(state: &State, chart: &Chart, plot: Rect, buffer: &mut Buffer) {
                 .for_each(|series| put_label(state, buffer, plot, y, &series.name));
         }
     }
-    let threshold = chart.threshold.filter(|_| state.at.is_none());
-    // The shortest age that is as old as the threshold.
+    // The line of a threshold is at the shortest age that is as old.
     let is_old = |series: &Series, threshold: u64| matches!(series.shape, Shape::Age(age) if age >= threshold);
-    let index = threshold.and_then(|threshold| chart.series.iter().position(|series| is_old(series, threshold)));
-    if let Some(index) = index {
+    let line = |threshold: u64| {
+        let index = chart.series.iter().position(|series| is_old(series, threshold))?;
         let row = (0..room).rev().find(|row| age(*row).is_some_and(|age| age >= index)).unwrap_or_default();
-        let y = plot.y + u16::try_from(if halves { row / 2 } else { row }).unwrap_or_default();
+        Some(plot.y + u16::try_from(if halves { row / 2 } else { row }).unwrap_or_default())
+    };
+    for x in plot.left()..plot.right() {
+        let threshold = chart.thresholds.get(column(chart.window.columns, plot, x)).copied().flatten();
+        if let Some(y) = threshold.and_then(line) {
+            set(buffer, x, y, state.signs.threshold(), state.colours.threshold());
+        }
+    }
+    if let Some(y) = chart.threshold.filter(|_| state.at.is_none()).and_then(line) {
         let mark = if state.signs == crate::Signs::Blocks { '◄' } else { '<' };
         set(buffer, plot.right(), y, mark, state.colours.past());
         set(buffer, plot.x - 1, y, state.signs.line(), state.colours.past());

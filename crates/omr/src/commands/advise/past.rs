@@ -388,10 +388,13 @@ mod tests {
                 refaults_file: Some(Bytes::ZERO),
                 swapped_in: None,
                 stalled: Some(Duration::ZERO),
+                stalled_full: None,
                 reclaimed: Some(Bytes::ZERO),
             }),
             promotions: None,
             nodes: Vec::new(),
+            threshold: None,
+            machine: None,
             cost: None,
         }
     }

@@ -101,12 +101,23 @@ fn columns() -> Vec<(String, Column)> {
         ("day_waited_ms", |row| Some(millis(row.day()?.regret.waited))),
         ("day_refaulted", |row| size(row.day()?.regret.refaults)),
     ];
-    let since: [(&str, Number); 9] = [
+    let machine: [(&str, Number); 8] = [
+        ("threshold_s", |row| row.whole()?.threshold.map(|age| age.as_secs())),
+        ("free", |row| row.whole()?.machine?.free.and_then(size)),
+        ("zram_stored", |row| size(row.whole()?.machine?.zram?.stored)),
+        ("zram_occupied", |row| size(row.whole()?.machine?.zram?.occupied)),
+        ("zswap_stored", |row| size(row.whole()?.machine?.zswap?.stored)),
+        ("zswap_occupied", |row| size(row.whole()?.machine?.zswap?.occupied)),
+        ("swap_on_disk", |row| row.whole()?.machine?.disk.and_then(size)),
+        ("image", |row| row.whole()?.machine?.image.and_then(size)),
+    ];
+    let since: [(&str, Number); 10] = [
         ("over_ms", |row| row.since().map(|since| millis(since.over))),
         ("refaults_anon", |row| row.since()?.refaults_anon.and_then(size)),
         ("refaults_file", |row| row.since()?.refaults_file.and_then(size)),
         ("swapped_in", |row| row.since()?.swapped_in.and_then(size)),
         ("stalled_ms", |row| row.since()?.stalled.map(millis)),
+        ("stalled_full_ms", |row| row.since()?.stalled_full.map(millis)),
         ("reclaimed", |row| row.since()?.reclaimed.and_then(size)),
         ("promoted_over_ms", |row| row.whole()?.promotions.map(|promotions| millis(promotions.over))),
         ("agings", |row| Some(row.whole()?.cost?.agings)),
@@ -130,6 +141,7 @@ fn columns() -> Vec<(String, Column)> {
     columns.extend(since.map(named));
     add_ages(&mut columns, "promoted", Column::Promoted);
     columns.extend(day.map(named));
+    columns.extend(machine.map(named));
     columns
 }
 
@@ -229,7 +241,7 @@ mod tests {
     use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
     use super::*;
-    use omr_history::Cost;
+    use omr_history::{Compressed, Cost, Machine};
 
     fn bare(number: u64) -> Sample {
         let group = if number.is_multiple_of(2) { "" } else { "a/\u{e9}" };
@@ -268,8 +280,12 @@ mod tests {
             refaults_file: Some(Bytes(0)),
             swapped_in: None,
             stalled: Some(Duration::from_micros(2500)),
+            stalled_full: Some(Duration::from_millis(1)),
             reclaimed: Some(Bytes(12)),
         });
+        full.threshold = Some(Duration::from_secs(300));
+        let zram = Compressed { stored: Bytes(16), occupied: Bytes(15) };
+        full.machine = Some(Machine { zram: Some(zram), free: Some(Bytes(17)), ..Machine::default() });
         let mut promoted = [Bounds::default(); AGES.len()];
         promoted[AGES.len() - 1] = Bounds { least: Bytes(13), most: Bytes(14) };
         full.promotions = Some(Promotions { over: Duration::from_secs(570), bounds: promoted });
@@ -289,6 +305,10 @@ mod tests {
             ["promoted_28800s_least", "promoted_28800s_most", "promoted_30s_most", "promoted_over_ms", "reclaimed"];
         assert_eq!(of(0, &promotions), ["13", "14", "0", "570000", "12"]);
         assert_eq!(of(1, &promotions), ["null"; 5]);
+        let machine =
+            ["threshold_s", "stalled_full_ms", "free", "zram_stored", "zram_occupied", "zswap_stored", "image"];
+        assert_eq!(of(0, &machine), ["300", "1", "17", "16", "15", "null", "null"]);
+        assert_eq!(of(1, &machine), ["null"; 7]);
         // The names that scripts knew before there were ages beyond an hour.
         for seconds in [30, 60, 120, 300, 600, 1800, 3600] {
             assert!(rows[0].contains_key(&format!("idle_{seconds}s_least")), "{seconds}");
