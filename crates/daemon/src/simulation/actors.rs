@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use omr_control::protocol::Request;
+use omr_kernel::clock::Clock as _;
 use omr_policy::Purpose;
 use omr_policy::presence::{Facts, Sessions};
 use omr_policy::rank::ProcessId;
@@ -71,6 +72,12 @@ pub enum Event {
     /// Somebody is told that the machine will sleep, and it does.
     FallsAsleep,
     Sleeps,
+    /// The machine is prepared for hibernation, and hibernates. It is woken up, does not find its
+    /// image, or stays awake as the kernel has no room for one.
+    Hibernates,
+    MakesImage,
+    WakesFromImage,
+    StaysAwake,
     /// The provider of the machine will take it away soon.
     Notice,
     /// The disk of the daemon's state cannot be written to for a while.
@@ -208,7 +215,7 @@ pub fn make(random: &mut fastrand::Rng) -> (Machine, Actors, Checks) {
 }
 
 /// The events that come again and again, and the time between two of them, more or less.
-const RECURRING: [(Event, Nanos); 26] = [
+const RECURRING: [(Event, Nanos); 27] = [
     (Event::Works, 25 * SECOND),
     (Event::JobBegins, 20 * MINUTE),
     (Event::Churn, HOUR),
@@ -225,6 +232,7 @@ const RECURRING: [(Event, Nanos); 26] = [
     (Event::SaysOfProcess(None), 2 * HOUR),
     (Event::Stalls, 10 * MINUTE),
     (Event::FallsAsleep, 12 * HOUR),
+    (Event::Hibernates, 12 * HOUR),
     (Event::Notice, 20 * HOUR),
     (Event::DiskGoes, 9 * HOUR),
     (Event::SwapGoes, 20 * HOUR),
@@ -265,7 +273,7 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
         return;
     }
     let after = actors.random.u64(0..SECOND / 2);
-    let event = match actors.random.u32(0..19) {
+    let event = match actors.random.u32(0..20) {
         0..4 => Event::WorksInFull,
         4..6 => Event::SaysOf(path.into()),
         6 => Event::ProtectsOf(path.into()),
@@ -284,6 +292,7 @@ pub fn disturb_sweep(simulation: &Simulation, path: &str) {
         15 => Event::PowerCut,
         16 => Event::BeginsToKeepOf(path.into()),
         17 => Event::Floods,
+        18 => Event::Hibernates,
         _ => Event::SwapGoes,
     };
     let is_before = actors.chance(50);
@@ -519,6 +528,44 @@ pub fn happen(simulation: &Simulation, event: Event) {
             checks.slept += time;
             drop(checks);
         }
+        Event::Hibernates => {
+            let (deadline, until) = {
+                let random = &mut simulation.actors.borrow_mut().random;
+                (random.bool().then(|| random.u64(2..120)), random.u64(0..60 * SECOND))
+            };
+            let why = "systemd-hibernate.service".to_owned();
+            let deadline_ms = deadline.map(|seconds| seconds * 1000);
+            if ask(simulation, Request::Prepare { purpose: Purpose::Hibernate, deadline_ms, why }) {
+                simulation.checks.borrow_mut().asked_to_prepare = Some(now);
+            }
+            // The service waits for the preparation, and not without end.
+            simulation.plan(until, Event::MakesImage);
+        }
+        Event::MakesImage => {
+            // The sleep hook. Without the daemon it goes on.
+            if ask(simulation, Request::FallAsleep) {
+                simulation.checks.borrow_mut().falls_asleep = Some(now);
+            }
+            // The kernel frees memory for the image, of any group.
+            let mut machine = simulation.machine.borrow_mut();
+            for index in 0..machine.groups.len() {
+                let most = machine.groups[index].current() / 4;
+                let bytes = simulation.actors.borrow_mut().random.u64(0..=most);
+                machine.reclaim(index, bytes, false);
+            }
+            let time = simulation.clock.wall().as_secs();
+            machine.root.write("var/lib/omr-root/hibernated.json", format!(r#"{{"time":{time}}}"#));
+            drop(machine);
+            let what = simulation.actors.borrow_mut().random.u32(0..10);
+            match what {
+                0 => simulation.plan(SECOND, Event::PowerCut),
+                1..3 => simulation.plan(300 * SECOND, Event::StaysAwake),
+                _ => simulation.plan(3 * SECOND, Event::WakesFromImage),
+            }
+        }
+        // By then the daemon no longer waits for sleep.
+        Event::StaysAwake => simulation.checks.borrow_mut().falls_asleep = None,
+        Event::WakesFromImage => happen(simulation, Event::Sleeps),
         Event::Notice => {
             let deadline = simulation.actors.borrow_mut().random.u64(2..120);
             let why = "the model machine's provider".to_owned();
