@@ -5,8 +5,10 @@ import pytest
 from omrlab.agent import decode, encode
 from omrlab.guest import hibernation_figures
 from omrlab.host import calm_seconds, stolen
+from omrlab.paths import CAPTURED
 from omrlab.report import reached
 from omrlab.results import Metric, quantile
+from omrlab.scenarios.seed_vmstat import SEED_VMSTAT, change, counter
 
 
 def test_a_frame_decodes_to_its_message() -> None:
@@ -80,3 +82,19 @@ def test_a_second_without_stolen_cpu_time_is_calm() -> None:
         ticks[0], ticks[7] = ticks[0] + 50 - taken, ticks[7] + taken
     assert calm_seconds(looks) == [0, 1, 3, 4]
     assert calm_seconds(looks[:3]) == []
+
+
+@pytest.mark.parametrize("captured", ["6.1", "6.12", "7"])
+def test_all_counters_of_the_seeds_table_but_one_are_found(captured: str) -> None:
+    text = (CAPTURED / captured / "proc" / "vmstat").read_text()
+    vmstat = {name: int(value) for name, value in (line.split() for line in text.splitlines())}
+    assert len(SEED_VMSTAT) == 55
+    # Android's kernel had it.
+    assert [name for name in SEED_VMSTAT if counter(name, vmstat) is None] == ["pgpgoutclean"]
+    assert counter("pgscan_total", vmstat) == vmstat["pgscan_direct"] + vmstat["pgscan_kswapd"]
+    assert counter("workingset_refault", vmstat) == (
+        vmstat["workingset_refault_anon"] + vmstat["workingset_refault_file"]
+    )
+    assert counter("pgscan_total", {"pgscan_anon": 7}) is None
+    assert change(0, 7) is None
+    assert change(*SEED_VMSTAT["pswpin"]) == pytest.approx(233, abs=1)

@@ -15,6 +15,7 @@ from ..guest import Guest, Zram
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
+from .seed_vmstat import SEED_VMSTAT, change, counter
 
 LABELS = {
     "vanilla": "no swap",
@@ -76,7 +77,9 @@ class Run(TypedDict):
     switches: list[Switch]
     kills: int
     events: dict[str, int]
-    """Counters of /proc/vmstat."""
+    """Counters of /proc/vmstat, as the program in the guest has summed them up."""
+    vmstat: dict[str, int]
+    """All of /proc/vmstat: what was added from the first start to the last switch."""
     stalled_s: list[float]
     """Memory pressure: some, full."""
     killer: list[str]
@@ -131,17 +134,20 @@ class AppSwitch(Comparison[Run]):
                 "start": f"{self.start}s",
             }
             options = [word for name, value in words.items() for word in (f"--{name}", str(value))]
+            before = guest.vmstat()
             user = guest.spawn(["omr-guest", "user", *options, *tell], group="init.scope")
             # The lab asks the guest for nothing while the user works.
             ended = user.wait(timeout=600 + self.switches * (self.stay + 60))
             if ended.code != 0:
                 raise RuntimeError(f"the user ended with {ended.code or ended.signal}: {ended.stderr}")
+            after = guest.vmstat()
             measured: Run = ended.json()
             cpu = guest.read("/sys/fs/cgroup/omr.service/cpu.stat") if daemon else "usage_usec 0"
             killer.kill(signal.SIGTERM)
             return measured | {
                 "arm": arm,
                 "seed": pair,
+                "vmstat": {name: value - before[name] for name, value in after.items()},
                 "killer": killer.wait().stderr.splitlines()[-200:],
                 "omr_cpu_s": int(cpu.split()[1]) / 1e6,
                 "ledger": daemon.ledger() if daemon else [],
@@ -187,6 +193,20 @@ class AppSwitch(Comparison[Run]):
         errors = [switch["errors"] for runs in results.values() for run in runs for switch in run["switches"]]
         found["content_errors"] = Metric([float(sum(errors))], "words", "= 0")
         return found
+
+    def extra(self, results: Results[Run]) -> dict[str, Any]:
+        """The seed's table of /proc/vmstat, with the medians of all users beside it."""
+        table = {}
+        for name, (without, with_hints) in SEED_VMSTAT.items():
+            row: dict[str, Any] = {"seed_change_pct": change(without, with_hints)}
+            for arm in ("zram", "rules"):
+                values = [counter(name, run["vmstat"]) for run in results.get(arm, [])]
+                known = [float(value) for value in values if value is not None]
+                row[arm] = quantile(known, 0.5) if known else None
+            if row["zram"] is not None and row["rules"] is not None:
+                row["change_pct"] = change(row["zram"], row["rules"])
+            table[name] = row
+        return {"vmstat": table}
 
     def plot(self, results: Results[Run], directory: Path) -> dict[str, str]:
         figure, (bars, times) = canvas(columns=2, width=11, height=4.2, gridspec_kw={"width_ratios": [1, 1.35]})
