@@ -51,7 +51,8 @@ pub fn draw(state: &State, frame: &mut Frame<'_>) {
 /// Writes a text that has nothing but printable characters. What does not fit is cut.
 fn put(buffer: &mut Buffer, x: u16, y: u16, text: &str, style: Style) {
     let area = buffer.area.intersection(Rect::new(x, y, u16::MAX - x, 1));
-    Line::styled(text.to_owned(), style).render(area, buffer);
+    // A styled line would colour the rest of the row as well.
+    Span::styled(text, style).render(area, buffer);
 }
 
 /// Sets one cell.
