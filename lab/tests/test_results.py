@@ -8,7 +8,7 @@ from omrlab.host import calm_seconds, stolen
 from omrlab.paths import CAPTURED
 from omrlab.report import reached
 from omrlab.results import Metric, quantile
-from omrlab.scenarios.seed_vmstat import SEED_VMSTAT, change, counter
+from omrlab.seed_vmstat import SEED_VMSTAT, change, counter
 
 
 def test_a_frame_decodes_to_its_message() -> None:

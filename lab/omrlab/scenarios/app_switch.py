@@ -15,7 +15,7 @@ from ..guest import Guest, Zram
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
-from .seed_vmstat import SEED_VMSTAT, change, counter
+from ..seed_vmstat import SEED_VMSTAT, change, counter
 
 LABELS = {
     "vanilla": "no swap",

@@ -40,6 +40,7 @@ class Demo(Scenario):
             pairs=1,
             arms="nothing,background",
             stops=2,
+            stops_by_age=0,
             bursts=5,
             fresh=self.fresh,
             out=DIRECTORY / Latency.name,

@@ -3,11 +3,12 @@
 Part one compares the response times of the foreground task in four arms: nothing reclaims, one big
 write reclaims the whole root as the seed did, omr sweeps the whole machine, omr sweeps the
 background only. Part two lets foreground work begin while omr's daemon sweeps, and measures how
-long the kernel goes on reclaiming.
+long the kernel goes on reclaiming: in sweeps of memory of any age, and in sweeps by age.
 """
 
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -34,12 +35,18 @@ ARM_COLOURS = {
 
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
-GOALS = {"fg_p999_ratio": "<= 1.1", "stop_p99_ms": "<= 100"}
+GOALS = {"fg_p999_ratio": "<= 1.1", "stop_p99_ms": "<= 100", "stop_p99_ms_by_age": "<= 100"}
 
 WARM_UP = 5.0
 """Seconds for which the foreground task runs before anything reclaims."""
 
 TRACING = "/sys/kernel/debug/tracing"
+
+PROBES = ("memory_reclaim", "lru_gen_seq_write")
+"""The kernel's functions behind a write to memory.reclaim, and to MGLRU's file in debugfs."""
+
+BY_AGE = CLASSES + 'older_than = "8s"\n'
+"""The last rule is that of the background."""
 
 GAP = ("4s", "9s")
 """Between two bursts of foreground work. The daemon sweeps again after some 3 s."""
@@ -85,9 +92,11 @@ class Latency(Comparison[Run]):
     # The background memory of one guest is enough for some 12 interrupted sweeps.
     bursts: int = option(12, "bursts of foreground work in one guest")
     stops: int = option(40, "how often foreground work interrupts a sweep", setting=False)
+    stops_by_age: int = option(20, "how often it interrupts a sweep by age", setting=False)
 
     def __post_init__(self) -> None:
         self.stopped: list[Stop] = []
+        self.stopped_by_age: list[Stop] = []
 
     # Part one: response times in the foreground
 
@@ -130,16 +139,23 @@ class Latency(Comparison[Run]):
     # Part two: how soon a sweep stops
 
     def measure_more(self) -> None:
-        guests = 0
-        while len(self.stopped) < self.stops:
-            guests += 1
-            if guests > 3 + self.stops // 2:
-                raise GuestError(f"only {len(self.stopped)} sweeps were interrupted in {guests - 1} guests")
-            self.stopped += self.runs.run(f"stops-{guests:02}", self.measure_stops)["stops"]
-            times = ", ".join(f"{stop['stop_ms']:.1f}" for stop in self.stopped)
-            progress(f"{self.name}: {len(self.stopped)} stops so far: {times} ms")
+        self.interrupt("stops", self.stopped, self.stops, lambda: self.measure_stops(CLASSES))
+        self.interrupt("stops-by-age", self.stopped_by_age, self.stops_by_age, lambda: self.measure_stops(BY_AGE))
 
-    def measure_stops(self) -> dict[str, list[Stop]]:
+    def interrupt(
+        self, name: str, stopped: list[Stop], wanted: int, measure: Callable[[], dict[str, list[Stop]]]
+    ) -> None:
+        """Starts guests until so many sweeps were interrupted."""
+        guests = 0
+        while len(stopped) < wanted:
+            guests += 1
+            if guests > 3 + wanted // 2:
+                raise GuestError(f"only {len(stopped)} sweeps were interrupted in {guests - 1} guests")
+            stopped += self.runs.run(f"{name}-{guests:02}", measure)["stops"]
+            times = ", ".join(f"{stop['stop_ms']:.1f}" for stop in stopped)
+            progress(f"{self.name}: {len(stopped)} {name} so far: {times} ms")
+
+    def measure_stops(self, config: str) -> dict[str, list[Stop]]:
         """Foreground work begins at random moments, some of which are during the daemon's sweeps.
 
         The kernel's trace tells how long reclaim went on, whatever omr says about itself. The lab
@@ -150,11 +166,16 @@ class Latency(Comparison[Run]):
             guest.group("fg")
             guest.group("bg")
             guest.write(f"{TRACING}/trace_clock", "mono")
-            guest.write(f"{TRACING}/kprobe_events", "r:reclaim_return memory_reclaim")
-            guest.write(f"{TRACING}/events/kprobes/reclaim_return/enable", "1")
+            for number, function in enumerate(PROBES):
+                guest.run(["sh", "-c", f"echo r:ends_{number} {function} >> {TRACING}/kprobe_events"])
+            guest.write(f"{TRACING}/events/kprobes/enable", "1")
+            if config is BY_AGE:
+                guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
             load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group="bg")
             load.line_with("ready", timeout=300)
-            with Daemon(guest, idle="2s", config=CLASSES):
+            with Daemon(guest, idle="2s", config=config) as daemon:
+                # Ages are known after two agings.
+                guest.wait_for(lambda: daemon.sweeps("bg") or daemon.status()["sweep"], 120, "a sweep")
                 gaps = ["--gap-min", GAP[0], "--gap-max", GAP[1]]
                 spin = guest.spawn(
                     ["omr-guest", "spin", "--burst", "1s", "--times", str(self.bursts), *gaps], group="fg"
@@ -185,6 +206,9 @@ class Latency(Comparison[Run]):
             found["stop_p99_ms"] = Metric([quantile(times, 0.99)], "ms", GOALS["stop_p99_ms"])
             found["stop_max_ms"] = Metric([max(times)], "ms")
             found["stop_p50_ms"] = Metric([quantile(times, 0.5)], "ms")
+        if self.stopped_by_age:
+            times = [stop["stop_ms"] for stop in self.stopped_by_age]
+            found["stop_p99_ms_by_age"] = Metric([quantile(times, 0.99)], "ms", GOALS["stop_p99_ms_by_age"])
         for arm, runs in results.items():
             for name in QUANTILES:
                 found[f"{name}_{arm}"] = Metric([quantiles(run)[name] for run in runs], "ms")
@@ -237,8 +261,8 @@ def quantiles(run: Run) -> dict[str, float]:
 
 
 def write_ends(trace: str) -> list[float]:
-    """The time at which each write to memory.reclaim returned: ns of CLOCK_MONOTONIC."""
-    return [float(seconds) * 1e9 for seconds in re.findall(r"(\d+\.\d+): reclaim_return:", trace)]
+    """The time at which each write that reclaims returned: ns of CLOCK_MONOTONIC."""
+    return [float(seconds) * 1e9 for seconds in re.findall(r"(\d+\.\d+): ends_\d:", trace)]
 
 
 def stop_time(burst: dict[str, int], returned: list[float]) -> Stop | None:
