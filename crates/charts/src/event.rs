@@ -15,6 +15,7 @@ pub fn time(entry: &Entry) -> u64 {
         Entry::GiveBack(of) => of.time,
         Entry::Regret(of) => of.time,
         Entry::HeldOut(of) => of.time,
+        Entry::Holds(of) => of.time,
         Entry::LeftAlone { time, .. } | Entry::Refaults { time, .. } => *time,
     }
 }
@@ -35,12 +36,12 @@ pub fn is_of(entry: &Entry, group: &str) -> bool {
         Entry::Regret(of) => is_below(&of.group, group),
         Entry::LeftAlone { group: of, .. } | Entry::Refaults { group: of, .. } => is_below(of, group),
         Entry::Prepare(_) | Entry::GiveBack(_) => group.is_empty(),
-        Entry::HeldOut(_) => true,
+        Entry::HeldOut(_) | Entry::Holds(_) => true,
     }
 }
 
 /// Returns a line in words, without its time; `None`: it is no event, but a record of what was held
-/// out.
+/// out, or of a time in which nothing was held.
 pub fn text(entry: &Entry) -> Option<String> {
     let millis = |ms: u64| short(Duration::from_millis(ms));
     let observed = |observed: bool| if observed { "observed only, " } else { "" };
@@ -101,6 +102,14 @@ pub fn text(entry: &Entry) -> Option<String> {
             millis(line.waited_ms),
             line.refaulted_bytes,
         ),
+        Entry::Holds(line) => {
+            let reasons = line.reasons.iter().map(|of| format!("{} {}", millis(of.ms), printable(&of.reason)));
+            let reasons: Vec<_> = reasons.collect();
+            match reasons.as_slice() {
+                [] => return None,
+                reasons => format!("of {} held: {}", millis(line.over_ms), reasons.join("; ")),
+            }
+        }
         Entry::HeldOut(_) => return None,
     })
 }

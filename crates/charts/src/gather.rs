@@ -195,7 +195,7 @@ impl Gather {
                 let bytes: Bytes = groups.map(|of| of.bytes).sum();
                 self.out.set(window, time, line.over_ms / 1000, Some(Range::exact(bytes.0)));
             }
-            Entry::Prepare(_) | Entry::LeftAlone { .. } | Entry::Refaults { .. } => {}
+            Entry::Prepare(_) | Entry::LeftAlone { .. } | Entry::Refaults { .. } | Entry::Holds(_) => {}
         }
     }
 

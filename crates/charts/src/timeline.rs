@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use omr_base::text::printable;
 use omr_base::{paths, when};
-use omr_history::ledger::{self, Entry};
+use omr_history::ledger::{self, Entry, HoldsLine};
 use omr_policy::{Decision, End};
 use omr_units::Bytes;
 use serde::Serialize;
@@ -71,7 +71,10 @@ pub struct Cell {
     pub freed: Bytes,
 }
 
-/// A decision that was seen in the daemon's status. Only acts are recorded in the ledger.
+const NO_EVENT: Cell = Cell { did: Did::Nothing, events: 0, freed: Bytes::ZERO };
+
+/// A decision that was seen in the daemon's status. The ledger has decisions to hold only summed up,
+/// every ten minutes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// The wall clock, in seconds since 1970.
@@ -114,9 +117,6 @@ impl Timeline {
             window,
             lanes: LANES.map(|_| vec![None; window.columns]),
             notes: vec![
-                "the ledger has what omr did, and not why it held; decisions to hold are shown from the start of omr \
-                 top on"
-                    .to_owned(),
                 "foreground and protected groups lose nothing; the class of a group in the past is not recorded"
                     .to_owned(),
             ],
@@ -132,9 +132,25 @@ impl Timeline {
             Entry::LeftAlone { .. } => (Lane::Background, Did::Held, Bytes::ZERO),
             Entry::Prepare(prepared) => (Lane::Machine, Did::Acted, prepared.freed),
             Entry::GiveBack(_) => (Lane::Machine, Did::Acted, Bytes::ZERO),
+            Entry::Holds(line) => return self.hold(line),
             Entry::Refaults { .. } | Entry::Regret(_) | Entry::HeldOut(_) => return,
         };
         self.put(lane, event::time(entry), did, freed);
+    }
+
+    /// The daemon held for most of this time.
+    fn hold(&mut self, line: &HoldsLine) {
+        let held: u64 = line.reasons.iter().map(|of| of.ms).fold(0, u64::saturating_add);
+        if held.saturating_mul(2) < line.over_ms {
+            return;
+        }
+        let [machine, ..] = &mut self.lanes;
+        for (column, ..) in self.window.parts(line.time, (line.over_ms / 1000).max(1)) {
+            if let Some(cell) = machine.get_mut(column) {
+                let before = cell.unwrap_or(NO_EVENT);
+                *cell = Some(Cell { did: before.did.max(Did::Held), ..before });
+            }
+        }
     }
 
     /// Adds a decision that was seen live.
@@ -146,7 +162,7 @@ impl Timeline {
         let Some(column) = self.window.column(time) else { return };
         let lane = LANES.iter().position(|of| *of == lane).and_then(|lane| self.lanes.get_mut(lane));
         if let Some(cell) = lane.and_then(|cells| cells.get_mut(column)) {
-            let before = cell.unwrap_or(Cell { did: Did::Nothing, events: 0, freed: Bytes::ZERO });
+            let before = cell.unwrap_or(NO_EVENT);
             *cell = Some(Cell {
                 did: before.did.max(did),
                 events: before.events.saturating_add(1),
@@ -160,7 +176,7 @@ impl Timeline {
         for cells in &mut self.lanes {
             for (cell, recorded) in cells.iter_mut().zip(recorded) {
                 if cell.is_none() && *recorded {
-                    *cell = Some(Cell { did: Did::Nothing, events: 0, freed: Bytes::ZERO });
+                    *cell = Some(NO_EVENT);
                 }
             }
         }
@@ -173,7 +189,10 @@ pub fn moment(root: &Path, group: &str, times: std::ops::Range<u64>, seen: &[See
     let mut events: VecDeque<(u64, String)> = VecDeque::new();
     ledger::read(&paths::state_dir(root), |entry| {
         let time = event::time(&entry);
-        if !times.contains(&time) || !event::is_of(&entry, group) {
+        // A line about a time counts for all of it.
+        let over = if let Entry::Holds(line) = &entry { line.over_ms / 1000 } else { 0 };
+        let is_then = time >= times.start && time.saturating_sub(over) < times.end;
+        if !is_then || !event::is_of(&entry, group) {
             return;
         }
         let Some(text) = event::text(&entry) else { return };

@@ -6,11 +6,12 @@ use anyhow::{Context as _, Result};
 use omr_base::folder::read_file;
 use omr_history::ledger::{self, Entry, Swept};
 use omr_kernel::is_passing;
-use omr_policy::Writes;
+use omr_policy::{Decision, Writes};
 use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Disk;
+use crate::holds::Holds;
 use crate::host::Host;
 use crate::tally::Tally;
 
@@ -18,6 +19,8 @@ use crate::tally::Tally;
 pub struct Books {
     /// Today's figures, and those of each group.
     pub tally: Tally,
+    /// For how long the daemon held, and why.
+    holds: Holds,
     /// Writes the records.
     pub disk: Disk,
     /// The file of the write budget.
@@ -53,7 +56,7 @@ impl Books {
         writes.settle(host.hour());
         saved.writes.clone_from(&writes);
         let (tally, budget) = (Tally::load(&host.state_dir, time), host.state_dir.join(BUDGET));
-        let mut books = Books { tally, disk, budget, saved };
+        let mut books = Books { tally, holds: Holds::default(), disk, budget, saved };
         if is_first {
             // The next daemon of this boot may find a wall clock that was set meanwhile.
             books.write_budget();
@@ -87,6 +90,18 @@ impl Books {
         for line in self.tally.regret_lines(now, time, all) {
             self.disk.add_line(&line);
         }
+    }
+
+    /// At each tick: the decision that is in force from now on.
+    pub fn note_decision(&mut self, now: Monotonic, time: u64, decision: Option<&Decision>) {
+        self.holds.note(now, time, decision).iter().for_each(|line| self.disk.add_line(line));
+    }
+
+    /// The daemon ends: writes down all that is not yet.
+    pub fn close(&mut self, now: Monotonic, time: u64) {
+        self.record_regrets(now, time, true);
+        self.holds.line(time).iter().for_each(|line| self.disk.add_line(line));
+        self.disk.close();
     }
 
     /// Has the write budget written to disk when it has changed.
@@ -136,6 +151,7 @@ fn read_saved(state_dir: &Path, now: u64) -> Result<Saved> {
             | Entry::Refaults { .. }
             | Entry::Regret(_)
             | Entry::HeldOut(_)
+            | Entry::Holds(_)
             | Entry::GiveBack(_) => return,
         };
         // A time in the future counts as now: older writes must not be forgotten because of it.

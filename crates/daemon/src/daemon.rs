@@ -144,6 +144,7 @@ impl Daemon {
         self.books.record_refaults(now, time, refaults);
         regrets::read(self, now, time);
         self.books.record_regrets(now, time, false);
+        self.books.note_decision(now, time, self.mind.decision.as_ref());
     }
 
     /// The time until the next tick. An idle daemon wakes up for nothing else.
@@ -618,7 +619,6 @@ impl Daemon {
         while let Some(outcome) = self.work.outcome() {
             self.finish(outcome);
         }
-        self.books.record_regrets(self.host.now(), self.host.wall(), true);
-        self.books.disk.close();
+        self.books.close(self.host.now(), self.host.wall());
     }
 }

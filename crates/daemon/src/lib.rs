@@ -28,6 +28,7 @@ mod giving_back;
 mod held_today;
 mod hint_job;
 mod hints;
+mod holds;
 mod host;
 mod lock;
 #[cfg(test)]

@@ -237,9 +237,15 @@ impl Machine {
         requests::answer(&mut self.daemon, request).expect("an answer")
     }
 
-    fn ledger(&self) -> Vec<Value> {
+    /// The lines of the ledger about why nothing was done, and all others.
+    fn holds_and_others(&self) -> (Vec<Value>, Vec<Value>) {
         let text = std::fs::read_to_string(self.root.resolve("var/lib/omr/ledger.jsonl")).unwrap_or_default();
-        text.lines().map(|line| line.parse().expect("JSON")).collect()
+        let lines = text.lines().map(|line| line.parse::<Value>().expect("JSON"));
+        lines.partition(|line| line["kind"] == "holds")
+    }
+
+    fn ledger(&self) -> Vec<Value> {
+        self.holds_and_others().1
     }
 
     fn reason(&self) -> &Reason {
@@ -250,8 +256,14 @@ impl Machine {
 #[test]
 fn an_idle_machine_is_swept_and_a_busy_one_is_not() {
     let mut machine = Machine::new();
-    machine.pass(600, 60);
+    machine.pass(605, 60);
     assert!(machine.worker.try_next().is_none(), "{:?}", machine.reason());
+    let (holds, _) = machine.holds_and_others();
+    let [line] = holds.as_slice() else { panic!("one line in ten minutes: {holds:?}") };
+    assert_eq!(line["over_ms"], 600_000, "{line}");
+    let held: u64 = line["reasons"].as_array().expect("reasons").iter().filter_map(|of| of["ms"].as_u64()).sum();
+    assert!(held >= 590_000, "{line}");
+    assert!(line["reasons"][0]["reason"].as_str().is_some_and(|reason| reason.contains("idle")), "{line}");
     let sweep = machine.begin_sweep();
     assert_eq!(sweep.path.to_str(), Some(GROUP));
     machine.end_sweep(&sweep, End::Complete);

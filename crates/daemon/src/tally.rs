@@ -62,6 +62,7 @@ impl Tally {
             Entry::HeldOut(line) if line.time / DAY == tally.today.day => tally.held.count_line(&line),
             Entry::Regret(_)
             | Entry::HeldOut(_)
+            | Entry::Holds(_)
             | Entry::Refaults { .. }
             | Entry::LeftAlone { .. }
             | Entry::Prepare(_)

@@ -1,5 +1,5 @@
 //! The ledger: one JSON line for each sweep of a group, and one some minutes later for its
-//! refaults and for what it cost, and one in an hour for what sweeps hold out. Each line is one
+//! refaults and for what it cost, one in an hour for what sweeps hold out, and one in ten minutes for why nothing was done. Each line is one
 //! write, so a crash loses at most the last line. A full disk loses only lines.
 
 use std::fs::{self, File};
@@ -61,6 +61,28 @@ pub enum Entry {
     Regret(RegretLine),
     /// Memory that sweeps hold out.
     HeldOut(HeldOutLine),
+    /// For how long nothing was done, and why.
+    Holds(HoldsLine),
+}
+
+/// For how long the daemon held since the last such line, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HoldsLine {
+    /// The time, in seconds since 1970.
+    pub time: u64,
+    /// The time in which the daemon decided, without sleep.
+    pub over_ms: u64,
+    /// The reasons, the one that held for longest first. In the rest of the time it acted.
+    pub reasons: Vec<HeldFor>,
+}
+
+/// A reason of a line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldFor {
+    /// The time for which reasons of this kind held.
+    pub ms: u64,
+    /// The last reason of this kind, in words.
+    pub reason: String,
 }
 
 /// What sweeps of a group have cost its tasks since the last such line.

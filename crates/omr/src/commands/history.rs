@@ -75,8 +75,8 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
     let mut entries = VecDeque::new();
     ledger::read(&paths::state_dir(root), |entry| {
-        // No event: people see what was held out by day.
-        if matches!(entry, Entry::HeldOut(_)) && !args.json {
+        // No events: people see what was held out by day, and why nothing was done in omr top.
+        if matches!(entry, Entry::HeldOut(_) | Entry::Holds(_)) && !args.json {
             return;
         }
         entries.push_back(entry);
