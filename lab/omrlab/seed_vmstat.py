@@ -67,8 +67,8 @@ SEED_VMSTAT = {
 def counter(name: str, vmstat: dict[str, int]) -> int | None:
     """The counter in this file. None: this kernel does not have it.
 
-    A total is the sum over zones, or that of direct reclaim and kswapd. Some counters are now kept
-    for anonymous memory and for files apart.
+    A total is the sum over zones, or that of direct reclaim and kswapd. The seed's kernel counted
+    workingset_* of files only.
     """
     if name in vmstat:
         return vmstat[name]
@@ -78,7 +78,7 @@ def counter(name: str, vmstat: dict[str, int]) -> int | None:
     elif stem != name:
         parts = [part for part in vmstat if part.startswith(f"{stem}_") and part != f"{stem}_device"]
     else:
-        parts = [f"{name}_anon", f"{name}_file"]
+        parts = [f"{name}_file"]
     found = [vmstat[part] for part in parts if part in vmstat]
     return sum(found) if found else None
 
