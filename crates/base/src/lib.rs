@@ -7,6 +7,7 @@ pub mod exit;
 pub mod folder;
 pub mod lock;
 pub mod logging;
+pub mod memory;
 pub mod paths;
 pub mod signals;
 pub mod storage;

@@ -48,6 +48,11 @@ pub fn write_privately(path: &Path, data: &[u8]) -> Result<()> {
     replace(path, data, FOR_ROOT, Lasts::Ever)
 }
 
+/// As [`write_atomically`], with this mode.
+pub fn write_as(path: &Path, data: &[u8], mode: u32) -> Result<()> {
+    replace(path, data, mode, Lasts::Ever)
+}
+
 /// As [`write_atomically`], for a file that means nothing after the next boot: it does not wait for
 /// the disk.
 pub fn write_for_this_boot(path: &Path, data: &[u8]) -> Result<()> {

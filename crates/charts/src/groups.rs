@@ -258,3 +258,17 @@ pub fn tree(groups: &[Group], sort: Sort, filter: &str, folded: &BTreeSet<String
     }
     rows
 }
+
+/// Returns all groups in the order of the rows of their tree: each comes after the group above it.
+pub fn ordered(groups: &[Group], sort: Sort) -> Vec<Group> {
+    let order: Vec<usize> = tree(groups, sort, "", &BTreeSet::new()).iter().map(|row| row.group).collect();
+    let mut places = vec![None; groups.len()];
+    for (place, index) in order.iter().enumerate() {
+        places.get_mut(*index).into_iter().for_each(|of| *of = Some(place));
+    }
+    let group = |index: &usize| {
+        let group = groups.get(*index)?;
+        Some(Group { above: group.above.and_then(|above| places.get(above).copied().flatten()), ..group.clone() })
+    };
+    order.iter().filter_map(group).collect()
+}

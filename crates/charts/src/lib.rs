@@ -17,10 +17,11 @@ mod now;
 mod timeline;
 mod window;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use omr_base::paths;
 use omr_history::{self as history, ledger};
 use serde::Serialize;
@@ -28,9 +29,9 @@ use serde::Serialize;
 pub use chart::{Chart, Fact, Range, Series, Shape, Table, Unit};
 
 use gather::Gather;
-pub use groups::{Group, Row, Sampled, Sort, list, tree};
+pub use groups::{Group, Row, Sampled, Sort, list, ordered, tree};
 pub use now::Now;
-pub use timeline::{Cell, Did, LANES, Lane, Seen, Timeline, moment};
+pub use timeline::{Cell, Decisions, Did, LANES, Lane, Seen, Timeline, moment};
 pub use window::Window;
 
 /// The age from which tables and charts call memory cold.
@@ -131,15 +132,21 @@ impl Charts {
 /// Reads the charts of a group: the empty path is the machine. A missing history or ledger counts
 /// as empty.
 pub fn read(root: &Path, group: &str, window: Window, now: &Now) -> Result<Charts> {
-    let mut gather = Gather::new(group, window, now);
-    let wanted = group.to_owned();
+    let all = read_all(root, &[(group, *now)], window)?;
+    all.into_iter().next().context("no charts")
+}
+
+/// As [`read`], of some groups in one reading, each with what is in force for it now.
+pub fn read_all(root: &Path, groups: &[(&str, Now)], window: Window) -> Result<Vec<Charts>> {
+    let mut gathers: Vec<Gather> = groups.iter().map(|(group, now)| Gather::new(group, window, now)).collect();
+    let wanted: BTreeSet<String> = groups.iter().map(|(group, _)| (*group).to_owned()).collect();
     // The machine's samples tell when the daemon ran.
-    let is_wanted = move |path: &Path| path.as_os_str().is_empty() || path.to_string_lossy() == wanted.as_str();
+    let is_wanted = move |path: &Path| path.as_os_str().is_empty() || wanted.contains(&*path.to_string_lossy());
     let mut samples = history::read(&paths::history(root), window.times(), is_wanted)?;
-    samples.by_ref().for_each(|sample| gather.add_sample(&sample));
-    let skipped = samples.skipped().iter().map(ToString::to_string).collect();
-    ledger::read(&paths::state_dir(root), |entry| gather.add_entry(&entry))?;
-    Ok(gather.finish(skipped))
+    samples.by_ref().for_each(|sample| gathers.iter_mut().for_each(|gather| gather.add_sample(&sample)));
+    let skipped: Vec<String> = samples.skipped().iter().map(ToString::to_string).collect();
+    ledger::read(&paths::state_dir(root), |entry| gathers.iter_mut().for_each(|gather| gather.add_entry(&entry)))?;
+    Ok(gathers.into_iter().map(|gather| gather.finish(skipped.clone())).collect())
 }
 
 /// Reads the last samples of all groups that are not later than this time (since 1970). Samples

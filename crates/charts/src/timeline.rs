@@ -1,14 +1,16 @@
 //! The timeline of decisions.
 
 use std::collections::VecDeque;
+use std::mem::{Discriminant, discriminant};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use omr_base::text::printable;
 use omr_base::{paths, when};
+use omr_control::status::Status;
 use omr_history::ledger::{self, Entry, HoldsLine};
-use omr_policy::{Decision, End};
+use omr_policy::{Decision, End, Reason};
 use omr_units::Bytes;
 use serde::Serialize;
 
@@ -16,6 +18,8 @@ use crate::{Window, event};
 
 /// The most events in the explanation of a moment. The last ones are kept.
 const MOST_EVENTS: usize = 100;
+/// The most decisions that are remembered.
+const MOST_SEEN: usize = 500;
 
 /// The lanes.
 pub const LANES: [Lane; 4] = [Lane::Machine, Lane::Background, Lane::Foreground, Lane::Protected];
@@ -94,6 +98,35 @@ impl Seen {
             Decision::Stop { .. } => Did::Stopped,
         };
         Seen { time, did, reason: reason.to_owned() }
+    }
+}
+
+/// The decisions that were seen in the daemon's status, the last [`MOST_SEEN`] of them.
+#[derive(Clone, Debug, Default)]
+pub struct Decisions {
+    seen: VecDeque<Seen>,
+    last: Option<(Discriminant<Decision>, Discriminant<Reason>)>,
+}
+
+impl Decisions {
+    /// Takes the decision of a status, if it is another one than before, or has another reason.
+    /// `time`: the wall clock, in seconds since 1970.
+    pub fn note(&mut self, time: u64, status: &Status) -> Option<&Seen> {
+        let decision = status.decision.as_ref()?;
+        let reason = (discriminant(decision), discriminant(decision.reason()));
+        if self.last.replace(reason) == Some(reason) {
+            return None;
+        }
+        self.seen.push_back(Seen::new(time, decision, &status.reason));
+        if self.seen.len() > MOST_SEEN {
+            self.seen.pop_front();
+        }
+        self.seen.back()
+    }
+
+    /// All of them, the earliest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Seen> {
+        self.seen.iter()
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
 
 use crate::protocol::{Answer, PATIENCE, Request};
+use crate::status::{Explanation, Status};
 
 /// The most bytes of an answer: the processes of a large machine are some MiB.
 const LONGEST: usize = 64 << 20;
@@ -52,6 +54,41 @@ impl Link {
     }
 }
 
+/// A client that asks again and again over one connection, which it opens when it needs it.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    link: Option<Link>,
+}
+
+impl Client {
+    /// A client of the daemon at this socket. It is not connected yet.
+    pub fn new(socket: PathBuf) -> Self {
+        Client { socket, link: None }
+    }
+
+    /// Asks for the daemon's status.
+    pub fn status(&mut self) -> Result<Status> {
+        self.ask(&Request::Status)
+    }
+
+    /// Asks for the daemon's explanation of a group; the empty path is the machine.
+    pub fn explain(&mut self, group: &str) -> Result<Explanation> {
+        self.ask(&Request::Explain { group: (!group.is_empty()).then(|| group.to_owned()) })
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
+        let mut link = match self.link.take() {
+            Some(link) => link,
+            None => Link::open(&self.socket)?,
+        };
+        let answer = link.ask(request)?;
+        // An error may be the end of the connection, which the next question opens again.
+        self.link = Some(link);
+        serde_json::from_value(answer).context("the daemon has another version")
+    }
+}
+
 fn connect(path: &Path) -> Result<UnixStream> {
     let stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
@@ -71,7 +108,7 @@ mod tests {
     use std::net::Shutdown;
 
     use super::*;
-    use crate::status::{Explanation, ProcessView, Status};
+    use crate::status::ProcessView;
 
     #[test]
     fn no_answer_makes_the_client_panic() {

@@ -7,7 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     advise, config, daemon, doctor, follow, hibernate, hint, history, mount, prepare, ps, reclaim, run, say, status,
-    top, warm, watch, wss,
+    top, warm, watch, web, wss,
 };
 
 /// Opportunistic memory reclaim: reclaims memory of background groups while the machine is idle,
@@ -71,6 +71,8 @@ pub enum Command {
     Status(status::StatusArgs),
     /// Watch groups and charts in the terminal, now and in the past
     Top(top::Args),
+    /// Show groups and charts in the browser, now and in the past
+    Web(web::Args),
     /// Explain why the daemon sweeps a group, or does not
     Explain(status::ExplainArgs),
     /// Show past sweeps, or the memory that groups had and used

@@ -1,14 +1,13 @@
 //! Two threads: one asks the daemon, the other one reads the history and the ledger.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_base::paths;
 use omr_charts::{Charts, Now, Sampled, Seen, Window, explain, moment, samples_at};
-use omr_control::client::Link;
-use omr_control::protocol::Request;
+use omr_control::client::Client;
 use omr_control::status::Status;
 use omr_kernel::clock;
 use omr_units::millis;
@@ -77,7 +76,7 @@ impl Source {
         let (daemon, asks) = channel();
         let socket = paths::socket(root);
         let to = answer.clone();
-        spawn("omr-top-daemon", move || ask_daemon(&socket, &asks, &to))?;
+        spawn("omr-top-daemon", move || ask_daemon(socket, &asks, &to))?;
         let (records, asks) = channel();
         let root = root.to_owned();
         spawn("omr-top-history", move || read_records(&root, &asks, &answer))?;
@@ -112,32 +111,13 @@ fn words<T>(result: Result<T>) -> Result<T, String> {
     result.map_err(|err| format!("{err:#}"))
 }
 
-fn ask_daemon(socket: &Path, asks: &Receiver<Ask>, answers: &Sender<Answer>) {
-    let mut link: Option<Link> = None;
-    let mut ask = |request: &Request| {
-        let mut open = match link.take() {
-            Some(open) => open,
-            None => Link::open(socket)?,
-        };
-        let answer = open.ask(request);
-        // An error may be the end of the connection, which the next question opens again.
-        if answer.is_ok() {
-            link = Some(open);
-        }
-        answer
-    };
+fn ask_daemon(socket: PathBuf, asks: &Receiver<Ask>, answers: &Sender<Answer>) {
+    let mut client = Client::new(socket);
     for next in asks {
         let answer = match next {
-            Ask::Status => {
-                let status = ask(&Request::Status)
-                    .and_then(|value| serde_json::from_value(value).context("the daemon has another version"));
-                Answer::Status(words(status.map(Box::new)))
-            }
+            Ask::Status => Answer::Status(words(client.status().map(Box::new))),
             Ask::Explain { group } => {
-                let group = (!group.is_empty()).then_some(group);
-                let explained = ask(&Request::Explain { group })
-                    .and_then(|value| serde_json::from_value(value).context("the daemon has another version"));
-                Answer::Explained(words(explained.map(|explanation| explain::lines(&explanation))))
+                Answer::Explained(words(client.explain(&group).map(|explanation| explain::lines(&explanation))))
             }
             Ask::Samples { .. } | Ask::Charts { .. } | Ask::Moment { .. } => continue,
         };

@@ -1,13 +1,12 @@
 //! The state of the terminal, and what keys, the mouse and answers make of it. Nothing here reads
 //! anything.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::mem::{Discriminant, discriminant};
+use std::collections::BTreeSet;
 
 use crossterm::event::Event;
-use omr_charts::{Charts, Group, Now, Row, Sampled, Seen, Sort, Topic, Window, list, tree};
+use omr_charts::{Charts, Decisions, Group, Now, Row, Sampled, Sort, Topic, Window, list, tree};
 use omr_control::status::Status;
-use omr_policy::{Decision, Objective, Reason};
+use omr_policy::Objective;
 
 use crate::colours::{Colours, Signs};
 use crate::draw::areas::Areas;
@@ -16,8 +15,6 @@ use crate::{Options, keys};
 
 /// The lengths of charts, in seconds.
 pub const SPANS: [u64; 7] = [1800, 3600, 7200, 21_600, 86_400, 259_200, 604_800];
-/// The most decisions that are kept.
-const MOST_SEEN: usize = 500;
 /// Records are read again after this time in seconds, or later.
 const READ_EVERY: u64 = 60;
 /// The time until records are read again is at least this many times as long as it took to read
@@ -78,8 +75,7 @@ pub struct State {
     pub(crate) no_status: Option<String>,
     /// The time of the question for the status that has no answer yet.
     pub(crate) asked_status: Option<u64>,
-    pub(crate) seen: VecDeque<Seen>,
-    last_reason: Option<(Discriminant<Decision>, Discriminant<Reason>)>,
+    decisions: Decisions,
 
     samples: Vec<Sampled>,
     /// The time for which samples are there or were asked for; `None`: now.
@@ -145,8 +141,7 @@ impl State {
             status: None,
             no_status: None,
             asked_status: None,
-            seen: VecDeque::new(),
-            last_reason: None,
+            decisions: Decisions::default(),
             samples: Vec::new(),
             samples_for: None,
             samples_wait: false,
@@ -241,7 +236,7 @@ impl State {
                 self.read_at = self.now.saturating_add(READ_EVERY.max(took_ms.saturating_mul(REST) / 1000));
                 match answer {
                     Ok(mut charts) => {
-                        self.seen.iter().for_each(|seen| charts.timeline.add_seen(seen));
+                        self.decisions.iter().for_each(|seen| charts.timeline.add_seen(seen));
                         (self.charts, self.no_records) = (Some(charts), None);
                     }
                     Err(why) => (self.charts, self.no_records) = (None, Some(why)),
@@ -254,18 +249,8 @@ impl State {
 
     /// Remembers a decision if it is another one than before, or has another reason.
     fn note_decision(&mut self, status: &Status) {
-        let Some(decision) = &status.decision else { return };
-        let reason = (discriminant(decision), discriminant(decision.reason()));
-        if self.last_reason.replace(reason) == Some(reason) {
-            return;
-        }
-        let seen = Seen::new(self.now, decision, &status.reason);
-        if let Some(charts) = &mut self.charts {
-            charts.timeline.add_seen(&seen);
-        }
-        self.seen.push_back(seen);
-        if self.seen.len() > MOST_SEEN {
-            self.seen.pop_front();
+        if let (Some(seen), Some(charts)) = (self.decisions.note(self.now, status), &mut self.charts) {
+            charts.timeline.add_seen(seen);
         }
     }
 
@@ -378,7 +363,7 @@ impl State {
                 let (step, column) = (self.step(), window.column(at).unwrap_or_default());
                 let from = window.start(column).saturating_sub(step);
                 let to = window.start(column + 1).saturating_add(step);
-                Ask::Moment { group, from, to, seen: self.seen.iter().cloned().collect() }
+                Ask::Moment { group, from, to, seen: self.decisions.iter().cloned().collect() }
             }
         });
         (self.view, self.explanation, self.scroll) = (View::Explanation, None, 0);

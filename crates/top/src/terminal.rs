@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use crossterm::event::{self, DisableMouseCapture, EnableMouseCapture};
 use crossterm::execute;
-use omr_base::cancel;
 use omr_base::exit::Exit;
+use omr_base::{cancel, memory};
 use omr_kernel::clock;
 use omr_units::Monotonic;
 use ratatui::DefaultTerminal;
@@ -30,21 +30,11 @@ pub fn run(root: &Path, options: &Options) -> Result<Exit> {
         let text = "omr top needs a terminal for input and output; omr status and omr history print once";
         return Err(Exit::Usage.error(text));
     }
-    return_memory();
+    memory::return_soon();
     let source = Source::start(root)?;
     cancel::catch_signals();
     end_with_terminal()?;
     in_terminal(|terminal| show(terminal, &source, options)).map(|()| Exit::Done)
-}
-
-/// Has memory returned to the kernel soon. Reading a week of history takes some MiB for a moment.
-fn return_memory() {
-    const LARGE: libc::c_int = 64 << 10;
-    for (parameter, value) in [(libc::M_ARENA_MAX, 1), (libc::M_TRIM_THRESHOLD, LARGE), (libc::M_MMAP_THRESHOLD, LARGE)]
-    {
-        // SAFETY: sets a parameter of the allocator, and no other thread runs yet.
-        unsafe { libc::mallopt(parameter, value) };
-    }
 }
 
 /// Sets up the terminal for `run`, and restores it whatever happens.

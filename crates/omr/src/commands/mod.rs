@@ -29,6 +29,7 @@ pub mod status;
 pub mod top;
 pub mod warm;
 pub mod watch;
+pub mod web;
 pub mod wss;
 
 use anyhow::Result;
@@ -51,6 +52,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Daemon(args) => daemon::run(&cli.root, &args),
         Command::Status(args) => status::status(&cli.root, &args),
         Command::Top(args) => top::run(&cli.root, &args),
+        Command::Web(args) => web::run(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),
         Command::History(args) => history::run(&cli.root, &args),
         Command::Pause(args) => status::pause(&cli.root, &args),

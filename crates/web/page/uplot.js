@@ -1,0 +1,1 @@
+/* The library for charts comes with the page. */
