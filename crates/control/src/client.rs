@@ -40,7 +40,10 @@ impl Link {
         let mut chunk = [0u8; 16 << 10];
         while !reply.ends_with(b"\n") {
             match self.0.read(&mut chunk).context("no answer from the daemon")? {
-                0 => bail!("the daemon closed the connection without an answer"),
+                0 => {
+                    let text = "the daemon closed the connection without an answer";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text).into());
+                }
                 n => reply.extend(chunk.iter().take(n)),
             }
             if reply.len() > LONGEST {
@@ -78,15 +81,28 @@ impl Client {
     }
 
     fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
-        let mut link = match self.link.take() {
-            Some(link) => link,
-            None => Link::open(&self.socket)?,
+        // An error may be the end of the connection, so it is not kept then.
+        let kept = self.link.take().map(|mut link| link.ask(request).map(|answer| (link, answer)));
+        let (link, answer) = match kept {
+            Some(Ok(answered)) => answered,
+            // The daemon has ended, and may run again. A question can be asked twice.
+            Some(Err(err)) if !is_closed(&err) => return Err(err),
+            _ => {
+                let mut link = Link::open(&self.socket)?;
+                let answer = link.ask(request)?;
+                (link, answer)
+            }
         };
-        let answer = link.ask(request)?;
-        // An error may be the end of the connection, which the next question opens again.
         self.link = Some(link);
         serde_json::from_value(answer).context("the daemon has another version")
     }
+}
+
+/// Returns true if the daemon has closed the connection.
+fn is_closed(err: &anyhow::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let kind = err.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(kind, Some(BrokenPipe | ConnectionReset | UnexpectedEof))
 }
 
 fn connect(path: &Path) -> Result<UnixStream> {

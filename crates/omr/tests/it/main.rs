@@ -22,3 +22,4 @@ mod top;
 mod user;
 mod warm;
 mod watch;
+mod web;
