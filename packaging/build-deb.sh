@@ -24,11 +24,11 @@ tree=target/package/tree
 rm -rf $tree
 packaging/files.sh package /usr | while read -r source destination mode; do
     case $destination in
-        # omr.service starts it.
-        */omr-give-back* | */omr-compact*) install -D -m "$mode" "$source" "$tree/$mode$destination" ;;
+        # omr.service or a socket starts it.
+        */omr-give-back* | */omr-compact* | */omr-web.service) install -D -m "$mode" "$source" "$tree/$mode$destination" ;;
         # cargo-deb installs these itself, by a list that also says what to enable and to start.
         /usr/lib/systemd/system/*)
-            unit=$(basename "$destination" .service)
+            unit=$(basename "${destination%.*}")
             grep -q "unit-name = \"$unit\"" crates/omr/Cargo.toml || {
                 echo "packaging/build-deb.sh: crates/omr/Cargo.toml has no unit $unit" >&2
                 exit 1

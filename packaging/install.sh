@@ -54,16 +54,17 @@ install_all() {
         systemd-sysusers "$prefix/lib/sysusers.d/omr.conf"
         "$prefix/libexec/omr/take-over"
         systemctl daemon-reload
-        systemctl try-restart omr omr-watch omr-follow omr-presence omr-mount
+        systemctl try-restart omr omr-watch omr-follow omr-presence omr-mount omr-web.socket
         echo "omr is installed. What this machine can do: omr doctor. To start it now and at every boot: systemctl enable --now omr omr-presence"
+        echo "To see groups and charts in a browser: systemctl enable --now omr-web.socket"
         echo "To prepare the machine when it hibernates: systemctl enable omr-prepare-hibernate omr-warm"
     fi
 }
 
 uninstall_all() {
     if live; then
-        systemctl disable --now --quiet omr-watch omr-follow omr-presence omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
-        rm -rf /run/omr /run/omr-root
+        systemctl disable --now --quiet omr-web.socket omr-web omr-watch omr-follow omr-presence omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
+        rm -rf /run/omr /run/omr-root /run/omr-web
     fi
     files | while read -r _ destination _; do
         case $destination in

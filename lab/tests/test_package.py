@@ -100,6 +100,35 @@ def test_by_default_the_goal_is_auto_and_a_service_tells_who_is_there(guest: Deb
     guest.run(["systemctl", "start", "omr-presence"], timeout=60)
 
 
+def test_the_socket_serves_members_and_nothing_runs_until_somebody_comes(guest: DebianGuest) -> None:
+    assert guest.run(["systemctl", "is-enabled", "omr-web.socket"]).stdout.strip() == "enabled"
+    assert guest.active("omr-web.socket") == "active"
+    assert guest.active("omr-web.service") == "inactive"
+    assert guest.shell("stat -c '%a %U %G' /run/omr-web/web.sock").strip() == "660 root omr"
+    # Perl is on every Debian.
+    script = (
+        '$s = IO::Socket::UNIX->new("/run/omr-web/web.sock") or die $!;'
+        ' print $s "GET /api/groups HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n"; $s->flush; print while <$s>;'
+    )
+
+    def ask(user: str) -> str:
+        perl = ["runuser", "-u", user, "--", "perl", "-MIO::Socket::UNIX", "-e", script]
+        return guest.run(perl, check=False).stdout
+
+    answer = ask("member")
+    assert " 200 OK" in answer and '"missing":null' in answer, answer
+    assert " 200 OK" not in ask("other")
+    assert guest.active("omr-web.service") == "active"
+    # It reaches no network, and it is no root.
+    process = guest.property("omr-web", "MainPID")
+    assert guest.shell(f"stat -c %U /proc/{process}").strip() == "omr-web"
+    assert guest.shell(f"readlink /proc/{process}/ns/net") != guest.shell("readlink /proc/1/ns/net")
+    # The history goes on while the daemon restarts, and the socket stays.
+    guest.run(["systemctl", "restart", "omr"], timeout=60)
+    assert guest.active("omr-web.socket") == "active" and " 200 OK" in ask("member")
+    guest.run(["systemctl", "stop", "omr-web.service"])
+
+
 def test_the_sandbox_has_the_intended_limits(guest: DebianGuest) -> None:
     status = dict(
         line.split(":\t", 1)
@@ -122,6 +151,7 @@ def test_the_sandbox_has_the_intended_limits(guest: DebianGuest) -> None:
         ("omr-prepare-hibernate.service", 2.3),
         ("omr-give-back@1.service", 1.4),
         ("omr-compact@1.service", 1.0),
+        ("omr-web.service", 1.0),
     ):
         overall = guest.shell(f"systemd-analyze security --no-pager {unit}").splitlines()[-1]
         print(unit, overall)

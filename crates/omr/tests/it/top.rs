@@ -270,7 +270,7 @@ fn the_cost_of_a_week_of_200_groups() {
 }
 
 /// A week of history of the machine and 199 groups, as the daemon writes it every ten minutes.
-fn write_week(root: &FakeRoot) {
+pub fn write_week(root: &FakeRoot) {
     const EVERY: Duration = Duration::from_secs(600);
     let mut store = Store::new(&root.resolve("var/lib/omr/history"), "b", Bytes::mib(64));
     let now = clock::read_wall();

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use omr_history::ledger::{Entry, Ledger};
 use omr_history::{Sample, Store};
-use omr_kernel::clock;
+use omr_kernel::process::{Process, ProcessStat};
+use omr_kernel::{Kernel, clock};
 use omr_testkit::FakeRoot;
 use omr_units::{Bytes, GroupId};
 use serde_json::Value;
@@ -872,5 +873,49 @@ fn strange_names_of_groups_come_through_whole() {
     }
     assert_eq!(server.get("/api/explain?group=a").status, 503, "the control");
     server.end();
+    daemon.end();
+}
+
+/// Prints what `omr web` costs with 100 groups, a week of history of 200 groups, and 64 browsers.
+#[test]
+#[ignore = "a measurement: docs/measure/self.md#web"]
+fn the_cost_of_64_clients() {
+    const WATCHED: Duration = Duration::from_secs(60);
+    let root = machine();
+    for number in 0..100 {
+        add_group(&root, format!("app-{number}.scope"), 65_536, 0);
+    }
+    super::top::write_week(&root);
+    let daemon = Daemon::start(&root, "");
+    let server = Server::start(&root, &[]);
+    println!("without clients: {} KiB", server.resident_kib());
+    for group in ["", "user.slice/app-7.scope", "user.slice/app-8.scope", "user.slice/app-9.scope"] {
+        let path = format!("/api/charts?span=604800&group={group}");
+        let times = [(); 2].map(|()| {
+            let began = std::time::Instant::now();
+            assert!(server.get(&path).body.len() > 100_000);
+            began.elapsed().as_millis()
+        });
+        println!("a week of 200 groups: {} ms, then {} ms", times[0], times[1]);
+    }
+    println!("after reading: {} KiB", server.resident_kib());
+    let listen = || {
+        let mut events = server.events();
+        println!("an event has {} bytes", events.next().to_string().len());
+        std::thread::spawn(
+            move || while std::io::copy(&mut events.lines, &mut std::io::sink()).is_ok_and(|n| n > 0) {},
+        );
+    };
+    listen();
+    std::thread::sleep(Duration::from_secs(5));
+    println!("with 1 client: {} KiB", server.resident_kib());
+    (1..64).for_each(|_| listen());
+    let process = Process::open(&Kernel::open(Path::new("/")).expect("/proc"), server.child.id());
+    let process = process.expect("the program");
+    let cpu = || ProcessStat::read(process.dir()).expect("its CPU time").cpu();
+    let before = cpu();
+    std::thread::sleep(WATCHED);
+    println!("{:.2} % of a CPU with 64 clients", 100.0 * (cpu() - before).as_secs_f64() / WATCHED.as_secs_f64());
+    println!("with 64 clients: {} KiB", server.resident_kib());
     daemon.end();
 }
