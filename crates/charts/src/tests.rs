@@ -391,6 +391,40 @@ fn a_group_has_the_memory_of_those_below_it_and_the_tree_can_be_sorted_filtered_
 }
 
 #[test]
+fn groups_in_order_point_to_the_groups_above_them() {
+    let groups = list(Some(&status(&["b/small", "b", "a/x", "c"])), &[]);
+    for sort in Sort::ALL {
+        let ordered = ordered(&groups, sort);
+        assert_eq!(ordered.len(), groups.len());
+        for (place, group) in ordered.iter().enumerate() {
+            let above = group.above.map(|above| ordered[above].path.as_str());
+            assert!(group.above.is_none_or(|above| above < place), "{sort:?} {}", group.path);
+            let expected = match group.path.as_str() {
+                "" => None,
+                path => Some(path.rsplit_once('/').map_or("", |(above, _)| above)),
+            };
+            assert_eq!(above, expected, "{sort:?} {}", group.path);
+        }
+    }
+    let paths = |sort| ordered(&groups, sort).into_iter().map(|of| of.path).collect::<Vec<_>>();
+    assert_eq!(paths(Sort::Name), ["", "a", "a/x", "b", "b/small", "c"]);
+}
+
+#[test]
+fn charts_of_some_groups_in_one_reading_are_those_of_each_alone() {
+    let root = machine();
+    let now = Now::new(None, "", &Objective::default());
+    let window = window(7200, 24);
+    let names = ["", "a.slice", "never.slice"];
+    let all = crate::read_all(root.path(), &names.map(|name| (name, now)), window).expect("charts");
+    for (charts, name) in all.iter().zip(names) {
+        assert_eq!(charts, &read(root.path(), name, window, &now).expect("charts"));
+    }
+    assert_eq!(all.len(), 3);
+    assert_ne!(all[1].place.series, all[2].place.series, "the control");
+}
+
+#[test]
 fn groups_within_each_other_a_thousandfold_are_a_short_tree() {
     let deep = vec!["a"; 2000].join("/");
     let groups = list(Some(&status(&[&deep, &format!("{deep}/b")])), &[]);

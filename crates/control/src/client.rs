@@ -156,6 +156,34 @@ mod tests {
     }
 
     #[test]
+    fn a_kept_client_asks_again_on_a_new_connection_when_the_daemon_has_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        let asked = std::thread::spawn(move || {
+            let mut number = 0;
+            // Each answers once: the first one ends then, and so does the second one.
+            while number < 3 {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let _ = stream.read(&mut [0; 1024]).expect("a request");
+                number += 1;
+                if number < 3 {
+                    let answer = include_str!("status/example.json").trim();
+                    writeln!(stream, "{{\"ok\":{answer}}}").expect("an answer");
+                }
+            }
+            number
+        });
+        let mut client = Client::new(path.clone());
+        assert!(client.status().is_ok());
+        assert!(client.status().is_ok(), "the connection had ended");
+        let err = client.status().expect_err("the third one ends without an answer");
+        assert!(err.to_string().contains("without an answer"), "{err}");
+        assert_eq!(asked.join().expect("it ends"), 3);
+        assert!(client.status().expect_err("nobody listens").to_string().contains("not running"));
+    }
+
+    #[test]
     fn an_answer_without_an_end_is_not_kept_for_ever() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         std::thread::spawn(move || while theirs.write_all(&[b' '; 1 << 20]).is_ok() {});
