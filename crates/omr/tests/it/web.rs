@@ -24,7 +24,7 @@ use crate::common::{add_group, command, machine, omr, text};
 /// Far beyond what any answer takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-trait Stream: Read + Write {
+trait Stream: Read + Write + Send {
     fn end_writing(&self);
 }
 
