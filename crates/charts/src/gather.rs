@@ -11,7 +11,7 @@ use omr_policy::threshold::Step;
 use omr_units::{Bytes, millis};
 
 use crate::timeline::Timeline;
-use crate::{COLD, Chart, Charts, Now, Range, Series, Shape, Unit, Window};
+use crate::{COLD, Chart, Charts, NO_HISTORY, Now, Range, Series, Shape, Unit, Window};
 
 /// The parts of memory that every machine and group has.
 const KNOWN_PLACES: usize = 5;
@@ -218,8 +218,13 @@ impl Gather {
         }
     }
 
+    /// Returns true if no sample told about the window.
+    pub fn is_empty(&self) -> bool {
+        self.seen == [0; 3] && !self.sampled.contains(&true)
+    }
+
     /// Returns the charts.
-    pub fn finish(mut self, skipped: Vec<String>) -> Charts {
+    pub fn finish(mut self, skipped: Vec<String>, has_no_history: bool) -> Charts {
         let window = self.window;
         // Without a line in the ledger nothing happened, if the daemon ran and the ledger reaches
         // back that far.
@@ -292,7 +297,12 @@ impl Gather {
             sleep.notes.push("no forecasts are recorded in this time, or the machine cannot hibernate".to_owned());
         }
 
+        let empty = [&mut unused, &mut promise, &mut taken, &mut waited, &mut place, &mut writes, &mut sleep];
         match self.seen {
+            _ if has_no_history => {
+                empty.into_iter().for_each(|chart| chart.notes.push(NO_HISTORY.to_owned()));
+                self.timeline.notes.push(NO_HISTORY.to_owned());
+            }
             [0, ..] => {
                 let why = format!(
                     "no samples in this time: the history has the {MOST_GROUPS} largest groups with {SMALLEST} and \
@@ -330,6 +340,7 @@ impl Gather {
             cpu,
             sleep,
             skipped,
+            has_no_history,
         }
     }
 }

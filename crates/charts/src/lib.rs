@@ -14,6 +14,10 @@ pub mod explain;
 mod gather;
 mod groups;
 mod now;
+mod panel;
+pub mod signs;
+pub mod spark;
+pub mod text;
 mod timeline;
 mod window;
 
@@ -31,11 +35,17 @@ pub use chart::{Chart, Fact, Range, Series, Shape, Table, Unit};
 use gather::Gather;
 pub use groups::{Group, Row, Sampled, Sort, list, ordered, tree};
 pub use now::Now;
+pub use panel::{Panel, panels};
+pub use signs::Signs;
 pub use timeline::{Cell, Decisions, Did, LANES, Lane, Seen, Timeline, moment};
 pub use window::Window;
 
 /// The age from which tables and charts call memory cold.
 pub const COLD: Duration = Duration::from_secs(120);
+
+/// What a machine without a history will have, and when.
+pub const NO_HISTORY: &str = "no history yet: the first sample comes ten minutes after omr-daemon starts, then one \
+                              every ten minutes (history.every); sweeps are recorded as they end";
 
 /// What the charts are about, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +81,20 @@ impl Topic {
         Topic::Cost,
         Topic::Sleep,
     ];
+
+    /// The name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Topic::Unused => "unused",
+            Topic::Promise => "promise",
+            Topic::Taken => "taken",
+            Topic::Decisions => "decisions",
+            Topic::Waited => "waited",
+            Topic::Place => "place",
+            Topic::Cost => "cost",
+            Topic::Sleep => "sleep",
+        }
+    }
 
     /// The number, counted from 1.
     pub fn number(self) -> usize {
@@ -111,9 +135,50 @@ pub struct Charts {
     pub sleep: Chart,
     /// The parts of the history that could not be read.
     pub skipped: Vec<String>,
+    /// There is no sample at all, of any group and time.
+    pub has_no_history: bool,
 }
 
 impl Charts {
+    /// The question that a topic answers.
+    pub fn question(&self, topic: Topic) -> &'static str {
+        match (topic, self.of(topic).first()) {
+            (Topic::Cost, _) => "What did it cost?",
+            (_, Some(chart)) => chart.question,
+            (_, None) => self.timeline.question,
+        }
+    }
+
+    /// The notes of a topic, the most important first. Damage comes first of all. What is missing
+    /// is the last note of a chart, and is said before the others.
+    pub fn notes(&self, topic: Topic) -> Vec<String> {
+        let notes: Vec<&String> = match self.of(topic).as_slice() {
+            [] => self.timeline.notes.iter().collect(),
+            shown => shown.iter().flat_map(|chart| chart.notes.iter().chain(&chart.now)).collect(),
+        };
+        let damage = match self.skipped.as_slice() {
+            [] => None,
+            [one] => Some(one.clone()),
+            [first, rest @ ..] => Some(format!("{first}, and {} more", rest.len())),
+        };
+        damage.into_iter().chain(notes.into_iter().rev().cloned()).collect()
+    }
+
+    /// Adds a note to a topic.
+    pub fn add_note(&mut self, topic: Topic, note: String) {
+        let notes = match topic {
+            Topic::Unused => &mut self.unused.notes,
+            Topic::Promise => &mut self.promise.notes,
+            Topic::Taken => &mut self.taken.notes,
+            Topic::Decisions => &mut self.timeline.notes,
+            Topic::Waited => &mut self.waited.notes,
+            Topic::Place => &mut self.place.notes,
+            Topic::Cost => &mut self.writes.notes,
+            Topic::Sleep => &mut self.sleep.notes,
+        };
+        notes.push(note);
+    }
+
     /// The charts of a topic. Decisions are no chart, but the timeline.
     pub fn of(&self, topic: Topic) -> Vec<&Chart> {
         match topic {
@@ -146,7 +211,13 @@ pub fn read_all(root: &Path, groups: &[(&str, Now)], window: Window) -> Result<V
     samples.by_ref().for_each(|sample| gathers.iter_mut().for_each(|gather| gather.add_sample(&sample)));
     let skipped: Vec<String> = samples.skipped().iter().map(ToString::to_string).collect();
     ledger::read(&paths::state_dir(root), |entry| gathers.iter_mut().for_each(|gather| gather.add_entry(&entry)))?;
-    Ok(gathers.into_iter().map(|gather| gather.finish(skipped.clone())).collect())
+    let has_no_history = gathers.iter().all(Gather::is_empty) && is_empty(root)?;
+    Ok(gathers.into_iter().map(|gather| gather.finish(skipped.clone(), has_no_history)).collect())
+}
+
+/// Returns true if the history has no sample at all.
+pub fn is_empty(root: &Path) -> Result<bool> {
+    Ok(history::read(&paths::history(root), Duration::ZERO..Duration::MAX, |_| true)?.next().is_none())
 }
 
 /// Reads the last samples of all groups that are not later than this time (since 1970). Samples

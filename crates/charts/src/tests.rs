@@ -309,8 +309,13 @@ fn no_history_and_a_damaged_one_have_charts_and_say_what_is_missing() {
     let root = FakeRoot::new();
     let charts = read(root.path(), "", window(7200, 60), &NOW).expect("charts");
     for chart in [&charts.unused, &charts.promise, &charts.place] {
-        assert!(chart.is_empty() && chart.notes.iter().any(|note| note.contains("no samples")), "{:?}", chart.notes);
+        assert!(chart.is_empty() && chart.notes.iter().any(|note| note == NO_HISTORY), "{:?}", chart.notes);
     }
+    assert!(charts.has_no_history && charts.notes(Topic::Unused)[0] == NO_HISTORY, "it is said first");
+    // The control: a history without samples of this time.
+    let before = Window { from: END - 90_000, to: END - 80_000, columns: 4 };
+    let charts_before = read(machine().path(), "", before, &NOW).expect("charts");
+    assert!(!charts_before.has_no_history && charts_before.unused.notes.iter().any(|note| note.contains("no samples")));
     assert!(charts.taken.notes.iter().any(|note| note.contains("the ledger is empty")));
     assert_eq!(samples_at(root.path(), Duration::from_secs(END)).expect("samples"), []);
 
@@ -463,4 +468,39 @@ fn figures_of_now_come_from_the_status_only() {
     let text = serde_json::to_value(&charts).expect("JSON");
     assert_eq!(text["unused"]["series"][2]["shape"]["age"], 120);
     assert_eq!(text["unused"]["series"][2]["values"][0]["least"], 30 << 20);
+}
+
+#[test]
+fn a_row_of_signs_tells_unknown_from_nothing_in_each_locale() {
+    let values = [None, Some(0), Some(1), Some(50), Some(100)];
+    assert_eq!(spark::row(&values, Signs::Blocks), "?▁▂▄█");
+    assert_eq!(spark::row(&values, Signs::Ascii), "?_.-#");
+    assert_eq!(spark::row(&[Some(0), None], Signs::Blocks), "▁?", "a row without any value has no top");
+    assert_eq!(spark::row(&[], Signs::Blocks), "");
+    // Shorter rows keep the largest value, and what is unknown only where nothing is known.
+    assert_eq!(spark::shorten(&[None, None, Some(3), None, Some(1), Some(9)], 3), [None, Some(3), Some(9)]);
+    assert_eq!(spark::shorten(&values, 99), values);
+    assert_eq!(spark::shorten(&values, 0).len(), 1);
+}
+
+#[test]
+fn each_chart_has_rows_that_fit_the_width_and_say_what_is_unknown() {
+    let charts = read(machine().path(), "a.slice", window(2400, 8), &NOW).expect("charts");
+    let nothing = read(FakeRoot::new().path(), "", window(2400, 8), &NOW).expect("charts");
+    for (charts, width) in [(&charts, 80), (&charts, 200), (&nothing, 80)] {
+        for topic in Topic::ALL {
+            let rows = spark::chart(charts, topic, Signs::Ascii, width);
+            assert!(!rows.is_empty(), "{topic:?}");
+            assert!(rows.iter().all(|row| row.chars().count() <= width.max(80)), "{topic:?}: {rows:?}");
+        }
+        let rows = spark::summary(charts, Signs::Blocks, width);
+        assert_eq!(rows.len(), 4);
+        for (row, question) in rows.iter().zip(["What was not used?", "What was taken, and what came back?"]) {
+            assert!(row.starts_with(question), "{row}");
+        }
+    }
+    let row = |charts: &Charts, at: usize| spark::summary(charts, Signs::Blocks, 80).swap_remove(at);
+    assert!(row(&charts, 0).ends_with("30.0 MiB at least"), "{}", row(&charts, 0));
+    assert!(row(&charts, 3).contains("in all") && !row(&charts, 3).contains("unknown"));
+    assert!((0..4).all(|at| row(&nothing, at).ends_with("  unknown") && row(&nothing, at).contains('?')));
 }

@@ -19,8 +19,8 @@ use ratatui::widgets::{Paragraph, Widget as _, Wrap};
 
 use crate::keys::KEYS;
 use crate::state::{HANGS, State, View};
-use crate::text::{clock, fit, length};
 use areas::Areas;
+use omr_charts::text::{clock, fit, length};
 
 /// Draws the state.
 pub fn draw(state: &State, frame: &mut Frame<'_>) {

@@ -12,7 +12,6 @@ mod keys;
 mod source;
 mod state;
 mod terminal;
-mod text;
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,8 +20,9 @@ use anyhow::Result;
 use omr_base::exit::Exit;
 use omr_policy::Objective;
 
-pub use colours::{Colours, Signs};
+pub use colours::Colours;
 pub use draw::draw;
+pub use omr_charts::Signs;
 pub use source::{Answer, Ask};
 pub use state::{Input, State, View};
 pub use terminal::in_terminal;

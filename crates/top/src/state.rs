@@ -8,10 +8,11 @@ use omr_charts::{Charts, Decisions, Group, Now, Row, Sampled, Sort, Topic, Windo
 use omr_control::status::Status;
 use omr_policy::Objective;
 
-use crate::colours::{Colours, Signs};
+use crate::colours::Colours;
 use crate::draw::areas::Areas;
 use crate::source::{Answer, Ask};
 use crate::{Options, keys};
+use omr_charts::Signs;
 
 /// The lengths of charts, in seconds.
 pub const SPANS: [u64; 7] = [1800, 3600, 7200, 21_600, 86_400, 259_200, 604_800];

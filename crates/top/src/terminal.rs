@@ -15,9 +15,10 @@ use ratatui::DefaultTerminal;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::colours::{Colours, Signs};
+use crate::colours::Colours;
 use crate::source::{Source, spawn};
 use crate::{Input, Options, State, draw};
+use omr_charts::Signs;
 
 /// The time between two questions for the status.
 const TICK: Duration = Duration::from_secs(1);

@@ -440,9 +440,9 @@ fn no_daemon_no_history_and_no_right_to_read_are_said_and_the_rest_is_shown() {
     let text = screen.text();
     assert!(text.contains(why) && text.contains("firefox.scope"), "{text}");
     let text = Screen::new(FakeRoot::new(), Err(why.into()), USUAL, Colours::All, Signs::Blocks).text();
-    assert!(text.contains("no groups are known yet") && text.contains("no samples in this time"), "{text}");
+    assert!(text.contains("no groups are known yet") && text.contains("no history yet"), "{text}");
     let text = Screen::new(FakeRoot::new(), Ok(status()), USUAL, Colours::All, Signs::Blocks).text();
-    assert!(text.contains("firefox.scope") && text.contains("no samples in this time"), "{text}");
+    assert!(text.contains("firefox.scope") && text.contains("no history yet"), "{text}");
     let root = machine();
     let history = paths::history(root.path());
     std::fs::remove_dir_all(&history).expect("removed");

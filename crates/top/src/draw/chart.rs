@@ -1,6 +1,8 @@
 //! A chart: title, legend, plot, axis and notes.
 
-use omr_charts::{Chart, Charts, Did, Series, Shape, Topic, Unit};
+use omr_charts::signs::STEPS;
+use omr_charts::text::{axis, fit, left};
+use omr_charts::{Chart, Charts, Did, Panel, Series, Shape, Topic, Unit, panels};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -9,32 +11,8 @@ use ratatui::widgets::{Paragraph, Widget as _, Wrap};
 
 use super::areas::Areas;
 use super::{name, plot, put, set};
-use crate::colours::{Colours, STEPS};
+use crate::colours::Colours;
 use crate::state::State;
-use crate::text::{axis, fit, left};
-
-/// A part of the plot.
-enum Panel<'c> {
-    Heat(&'c Chart),
-    Stack(&'c Chart),
-    Line(&'c Chart, &'c Series),
-}
-
-fn panels<'c>(charts: &[&'c Chart]) -> Vec<Panel<'c>> {
-    let mut panels = Vec::new();
-    for chart in charts {
-        let has = |wanted: &dyn Fn(Shape) -> bool| chart.series.iter().any(|series| wanted(series.shape));
-        if has(&|shape| matches!(shape, Shape::Age(_))) {
-            panels.push(Panel::Heat(chart));
-        }
-        if has(&|shape| matches!(shape, Shape::Part | Shape::Up | Shape::Down)) {
-            panels.push(Panel::Stack(chart));
-        }
-        let lines = chart.series.iter().filter(|series| series.shape == Shape::Line);
-        panels.extend(lines.map(|series| Panel::Line(chart, series)));
-    }
-    panels
-}
 
 pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
     let area = areas.chart;
@@ -48,7 +26,7 @@ pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
         return;
     };
     let shown = charts.of(state.topic);
-    let question = shown.first().map_or(charts.timeline.question, |chart| chart.question);
+    let question = charts.question(state.topic);
     let unit = shown.first().map(|chart| match state.topic {
         Topic::Cost => "  (bytes, seconds)".to_owned(),
         _ => format!("  ({})", chart.unit.name()),
@@ -57,18 +35,8 @@ pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
     let title = format!("{} {question}  {group}{}", state.topic.number(), unit.unwrap_or_default());
     put(buffer, area.x, area.y, &fit(&title, width, state.signs.cut()), state.colours.heading());
 
-    let notes = match shown.as_slice() {
-        [] => charts.timeline.notes.iter().collect::<Vec<_>>(),
-        shown => shown.iter().flat_map(|chart| chart.notes.iter().chain(&chart.now)).collect(),
-    };
-    // Damage comes first. What is missing is the last note of a chart, and is said before the others.
-    let damage = match charts.skipped.as_slice() {
-        [] => None,
-        [one] => Some(one.clone()),
-        [first, rest @ ..] => Some(format!("{first}, and {} more", rest.len())),
-    };
-    let damage = damage.map(|text| fit(&text, 200, state.signs.cut()));
-    let notes = damage.iter().chain(notes.into_iter().rev()).map(String::as_str).collect::<Vec<_>>().join("; ");
+    let notes: Vec<String> = charts.notes(state.topic).iter().map(|note| fit(note, 200, state.signs.cut())).collect();
+    let notes = notes.join("; ");
     Paragraph::new(notes).style(state.colours.dim()).wrap(Wrap { trim: true }).render(areas.notes, buffer);
 
     let mut plot = areas.plot;
@@ -112,8 +80,8 @@ fn draw_panels(state: &State, panels: &[Panel<'_>], area: Rect, buffer: &mut Buf
         // Several panels have a line with a name each.
         if !is_one {
             let (name, value) = match panel {
-                Panel::Heat(chart) | Panel::Stack(chart) => (stack_name(chart), String::new()),
-                Panel::Line(chart, series) => (series.name.as_str(), value(state, chart.unit, series)),
+                Panel::Line(chart, series) => (panel.name(), value(state, chart.unit, series)),
+                _ => (panel.name(), String::new()),
             };
             let text = fit(&format!("{name}{value}"), usize::from(rect.width), state.signs.cut());
             put(buffer, rect.x, rect.y, &text, Style::new());
@@ -127,13 +95,6 @@ fn draw_panels(state: &State, panels: &[Panel<'_>], area: Rect, buffer: &mut Buf
             Panel::Stack(chart) => plot::stack(state, chart, rect, buffer),
             Panel::Line(chart, series) => plot::bars(state, chart, series, rect, state.colours.series(1), buffer),
         }
-    }
-}
-
-fn stack_name(chart: &Chart) -> &'static str {
-    match chart.unit {
-        Unit::Milliseconds => "own CPU time",
-        _ => "taken above the line, came back below it",
     }
 }
 
@@ -172,7 +133,8 @@ fn legend<'s>(state: &State, charts: &Charts, shown: &[&Chart]) -> Line<'s> {
             }
             let largest = chart.unit.text(chart.largest());
             let threshold = chart.threshold.filter(|_| state.at.is_none());
-            let threshold = threshold.map(|of| format!("threshold {}  ", crate::text::length(of))).unwrap_or_default();
+            let threshold =
+                threshold.map(|of| format!("threshold {}  ", omr_charts::text::length(of))).unwrap_or_default();
             spans.push(Span::raw(format!(" {largest} at least  {threshold}")));
         }
         shown => {

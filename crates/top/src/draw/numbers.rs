@@ -7,7 +7,7 @@ use omr_charts::{Did, LANES, Table, Timeline};
 
 use super::name;
 use crate::state::State;
-use crate::text::{axis, fit, left, right};
+use omr_charts::text::{axis, fit, left, right};
 
 /// The width of a value.
 const VALUE: usize = 22;

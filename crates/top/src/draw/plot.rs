@@ -1,5 +1,7 @@
 //! Plots: heatmap, bars, stacks and lanes, drawn cell by cell.
 
+use omr_charts::signs::{STEPS, pieces};
+use omr_charts::text::right;
 use omr_charts::{Chart, Did, LANES, Range, Series, Shape, Timeline};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -7,9 +9,8 @@ use ratatui::style::{Color, Style};
 
 use super::areas::LABELS;
 use super::{put, set};
-use crate::colours::{Colours, STEPS};
+use crate::colours::Colours;
 use crate::state::State;
-use crate::text::right;
 
 /// The column of a chart at a cell of the plot.
 fn column(chart_columns: usize, plot: Rect, x: u16) -> usize {
@@ -31,15 +32,6 @@ fn put_label(state: &State, buffer: &mut Buffer, plot: Rect, y: u16, text: &str)
     // The title has the unit.
     let text = right(text.trim_end_matches("/min"), usize::from(LABELS) - 1, state.signs.cut());
     put(buffer, plot.x - LABELS, y, &text, state.colours.dim());
-}
-
-/// `part` of `whole`, in this many pieces. A little is one piece at least.
-fn pieces(part: u64, whole: u64, pieces: u64) -> u64 {
-    if part == 0 || whole == 0 {
-        return 0;
-    }
-    let number = u128::from(part) * u128::from(pieces) / u128::from(whole);
-    u64::try_from(number).unwrap_or(u64::MAX).clamp(1, pieces)
 }
 
 /// Draws a heatmap: the longest age at the top. With colours, a cell has two rows.

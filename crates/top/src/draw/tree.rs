@@ -9,7 +9,7 @@ use ratatui::style::Style;
 use super::areas::Areas;
 use super::{name, put};
 use crate::state::State;
-use crate::text::{left, right};
+use omr_charts::text::{left, right};
 
 /// A column.
 #[derive(Clone, Copy)]
