@@ -2,16 +2,20 @@
 
 mod days;
 mod export;
+mod file;
+pub mod picture;
 
 use std::collections::VecDeque;
+use std::io::{IsTerminal as _, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_base::{paths, when};
-use omr_charts::event;
+use omr_charts::{NO_HISTORY, Topic, event};
 use omr_config::{Glob, parts};
 use omr_history as history;
 use omr_history::days::Days;
@@ -25,11 +29,14 @@ use serde::Serialize;
 
 use super::wss::range_text;
 
-/// Shows past sweeps; with --groups, the memory that groups had and used. Times are UTC.
+/// Shows past sweeps; with --groups, the memory that groups had and used; with --chart, a chart of
+/// omr top as text or as a picture. Times are UTC.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("shown").args(["groups", "chart", "svg", "png"]).multiple(true))]
 pub struct Args {
-    /// With --groups: only this control group; * stands for a part of a name, ** for any depth
-    #[arg(value_name = "GROUP", requires = "groups")]
+    /// With --groups: only this control group; * stands for a part of a name, ** for any depth. Of a
+    /// chart: this group; without it, the machine
+    #[arg(value_name = "GROUP", requires = "shown")]
     group: Option<PathBuf>,
 
     /// Show the memory that groups had and used
@@ -41,9 +48,26 @@ pub struct Args {
     #[arg(long, requires = "groups", conflicts_with_all = ["parquet", "per_node"])]
     days: bool,
 
-    /// With --groups: only samples since this time, e.g. 2h (ago) or 2026-11-21T14:00:00Z
-    #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "groups")]
+    /// With --groups or of a chart: only samples since this time, e.g. 2h (ago) or
+    /// 2026-11-21T14:00:00Z; a chart begins 24 h before its end without it
+    #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "shown")]
     since: Option<Duration>,
+
+    /// With --groups or of a chart: only samples until this time; without it, until now
+    #[arg(long, value_parser = when::parse, value_name = "TIME", requires = "shown")]
+    until: Option<Duration>,
+
+    /// Show this chart of omr top, as text or in the files of --svg and --png [default: unused]
+    #[arg(long, value_name = "NAME", value_parser = topic(), conflicts_with_all = TABLES)]
+    chart: Option<Topic>,
+
+    /// Draw the chart as SVG into this file; - is standard output
+    #[arg(long, value_name = "FILE", conflicts_with_all = TABLES)]
+    svg: Option<PathBuf>,
+
+    /// Draw the chart as PNG into this file; - is standard output
+    #[arg(long, value_name = "FILE", conflicts_with_all = TABLES)]
+    png: Option<PathBuf>,
 
     /// Show the last N lines
     #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
@@ -63,9 +87,21 @@ pub struct Args {
     per_node: bool,
 }
 
+/// The options that a chart does not have.
+const TABLES: [&str; 6] = ["groups", "days", "lines", "json", "parquet", "per_node"];
+
+/// Parses the name of a chart. The error lists the names.
+fn topic() -> impl TypedValueParser<Value = Topic> {
+    PossibleValuesParser::new(Topic::ALL.map(Topic::name))
+        .map(|name| Topic::ALL.into_iter().find(|topic| topic.name() == name).unwrap_or_default())
+}
+
 /// Runs the command.
 pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     match args {
+        Args { chart: Some(_), .. } | Args { svg: Some(_), .. } | Args { png: Some(_), .. } => {
+            picture::draw(root, args)
+        }
         Args { days: true, .. } => days::print(root, args),
         Args { groups: true, .. } => groups(root, args),
         _ => sweeps(root, args),
@@ -73,12 +109,13 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
 }
 
 fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
-    let mut entries = VecDeque::new();
+    let (mut entries, mut is_any) = (VecDeque::new(), false);
     ledger::read(&paths::state_dir(root), |entry| {
         // No events: people see what was held out by day, and why nothing was done in omr top.
         if matches!(entry, Entry::HeldOut(_) | Entry::Holds(_)) && !args.json {
             return;
         }
+        is_any = true;
         entries.push_back(entry);
         if entries.len() > args.lines {
             entries.pop_front();
@@ -95,14 +132,33 @@ fn sweeps(root: &Path, args: &Args) -> Result<Exit> {
             outln!("{}  {text}", when::text(Duration::from_secs(event::time(entry))));
         }
     }
+    if !is_any {
+        say_none(root, "no sweep is recorded yet; omr explain says why")?;
+    } else if stdout().is_terminal() && args.lines > 0 {
+        // Scripts get lines of events only.
+        outln!("\nthe last {}", short(picture::DAY));
+        for line in picture::summary(root)? {
+            outln!("{line}");
+        }
+    }
     Ok(Exit::Done)
+}
+
+/// Says why there is nothing to show: there is no history at all, or it has nothing of the kind.
+fn say_none(root: &Path, why: &str) -> Result<()> {
+    eprintln!("omr: {}", if omr_charts::is_empty(root)? { NO_HISTORY } else { why });
+    Ok(())
 }
 
 /// Prints samples of groups, a line for each group and time.
 fn groups(root: &Path, args: &Args) -> Result<Exit> {
     let wanted = wanted(root, args.group.as_deref())?;
     let read_days = || Days::read(&paths::state_dir(root));
-    let mut samples = history::read(&paths::history(root), args.since.unwrap_or_default()..Duration::MAX, wanted)?;
+    let mut samples = history::read(
+        &paths::history(root),
+        args.since.unwrap_or_default()..args.until.unwrap_or(Duration::MAX),
+        wanted,
+    )?;
     if let Some(file) = &args.parquet {
         let rows = export::write(file, samples.by_ref(), &read_days()?, args.per_node)?;
         samples.skipped().iter().for_each(|skipped| eprintln!("omr: {skipped}"));
@@ -126,6 +182,8 @@ fn groups(root: &Path, args: &Args) -> Result<Exit> {
         }
     } else if !last.is_empty() {
         outln!("{}", table(&last, args.per_node));
+    } else {
+        say_none(root, "no samples of this time, or of groups with this name; omr history --groups has all")?;
     }
     Ok(Exit::Done)
 }

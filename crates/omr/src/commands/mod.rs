@@ -26,6 +26,7 @@ pub mod reclaim;
 pub mod run;
 pub mod say;
 pub mod status;
+mod terminal;
 pub mod top;
 pub mod warm;
 pub mod watch;

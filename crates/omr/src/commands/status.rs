@@ -1,12 +1,14 @@
 //! `omr status`, `omr explain`, `omr pause` and `omr resume`.
 
+mod watch;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_base::exit::Exit;
 use omr_base::text::printable;
-use omr_base::{cancel, paths, when};
+use omr_base::{paths, when};
 use omr_charts::explain::{self, cost};
 use omr_control::client::ask;
 use omr_control::protocol::Request;
@@ -22,7 +24,8 @@ pub struct StatusArgs {
     #[arg(long)]
     json: bool,
 
-    /// Print again each second
+    /// Show it again each second, with rows of the last two hours, until ^C; where standard output
+    /// is no terminal, print a line each second
     #[arg(long)]
     watch: bool,
 }
@@ -55,28 +58,26 @@ pub struct PauseArgs {
 /// `omr status`.
 pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
     if args.watch {
-        cancel::catch_signals();
+        return watch::run(root, args.json);
     }
-    loop {
-        let value = ask(&paths::socket(root), &Request::Status)?;
-        if args.watch {
-            // Cursor home and clear to the end: no flicker.
-            print!("\x1b[H\x1b[J");
-        }
-        if args.json {
-            outln!("{}", serde_json::to_string_pretty(&value)?);
-        } else {
-            let status: Status = serde_json::from_value(value).context("the daemon has another version")?;
-            print_status(&status)?;
-        }
-        if !args.watch {
-            return Ok(Exit::Done);
-        }
-        std::thread::sleep(Duration::from_secs(1));
-        if cancel::signal().is_some() {
-            return Ok(Exit::Done);
-        }
+    let value = ask(&paths::socket(root), &Request::Status)?;
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(Exit::Done);
     }
+    let status: Status = serde_json::from_value(value).context("the daemon has another version")?;
+    for line in lines(&status) {
+        outln!("{line}");
+    }
+    // Who may not read the history gets the status all the same.
+    if omr_charts::is_empty(root).is_ok_and(|is_empty| is_empty) {
+        outln!("\n{}", omr_charts::NO_HISTORY);
+    }
+    outln!("");
+    for line in groups(&status) {
+        outln!("{line}");
+    }
+    Ok(Exit::Done)
 }
 
 /// Returns the current activity; empty if there is none.
@@ -99,38 +100,37 @@ fn activity(status: &Status) -> String {
     }
 }
 
-fn print_status(status: &Status) -> Result<()> {
+/// Returns the line about what the daemon does now.
+fn first(status: &Status) -> String {
     let activity = activity(status);
     let separator = if activity.is_empty() { "" } else { "; " };
-    outln!("{}{separator}{activity}", status.reason);
-    if status.mode == Mode::Observe {
-        outln!("mode observe: decides and records, but reclaims nothing");
-    }
-    if let Some(line) = about_goal(status) {
-        outln!("{line}");
-    }
-    if let Some(line) = about_presence(status) {
-        outln!("{line}");
-    }
-    print_today(status)?;
-    if let Some(why) = status.swap.as_ref().and_then(|swap| swap.no_writes.as_ref()) {
-        outln!("{why}");
-    }
-    if let Some(line) = status.image.as_ref().and_then(about_image) {
-        outln!("{line}");
-    }
-    for statement in &status.statements {
-        let (class, origin) = (statement.word.class().name(), set_by(statement.word));
-        outln!("{}: {class} (set by {origin})", printable(&statement.what));
-    }
-    outln!("");
-    print_groups(status)
+    format!("{}{separator}{activity}", status.reason)
 }
 
-fn print_groups(status: &Status) -> Result<()> {
+/// Returns the lines about the machine.
+fn lines(status: &Status) -> Vec<String> {
+    let mut lines = vec![first(status)];
+    if status.mode == Mode::Observe {
+        lines.push("mode observe: decides and records, but reclaims nothing".to_owned());
+    }
+    lines.extend(about_goal(status));
+    lines.extend(about_presence(status));
+    lines.extend(today(status));
+    lines.extend(status.swap.as_ref().and_then(|swap| swap.no_writes.clone()));
+    lines.extend(status.image.as_ref().and_then(about_image));
+    for statement in &status.statements {
+        let (class, origin) = (statement.word.class().name(), set_by(statement.word));
+        lines.push(format!("{}: {class} (set by {origin})", printable(&statement.what)));
+    }
+    lines
+}
+
+/// Returns the table of groups.
+fn groups(status: &Status) -> Vec<String> {
     let width =
         status.groups.iter().map(|group| printable(&group.group).chars().count()).max().unwrap_or(0).clamp(5, 60);
-    outln!("  {:<11} {:<width$} {:>9} {:>9} {:>9}  LAST", "CLASS", "GROUP", "NOW", "FREED", "BACK");
+    let mut lines =
+        vec![format!("  {:<11} {:<width$} {:>9} {:>9} {:>9}  LAST", "CLASS", "GROUP", "NOW", "FREED", "BACK")];
     let bytes = |bytes: Bytes| if bytes.0 == 0 { "-".to_owned() } else { bytes.to_string() };
     for group in status.groups.iter().filter(|group| group.current.is_none_or(|current| current >= Bytes::mib(1))) {
         let last = match group.last {
@@ -149,19 +149,19 @@ fn print_groups(status: &Status) -> Result<()> {
             None if group.class == omr_policy::Class::Background => "-".to_owned(),
             None => "never swept".to_owned(),
         };
-        outln!(
+        lines.push(format!(
             "  {:<11} {:<width$} {:>9} {:>9} {:>9}  {last}",
             group.class.name(),
             printable(&group.group),
             group.current.map_or_else(|| "?".to_owned(), |current| current.to_string()),
             bytes(group.freed),
             bytes(group.came_back),
-        );
+        ));
     }
     if status.groups_total > status.groups.len() {
-        outln!("  ({} groups in all)", status.groups_total);
+        lines.push(format!("  ({} groups in all)", status.groups_total));
     }
-    Ok(())
+    lines
 }
 
 /// Memory that probes took of a group without ages; `None`: the group is not probed.
@@ -172,12 +172,12 @@ fn probed_out(group: &GroupView) -> Option<Bytes> {
     }
 }
 
-/// Prints today's figures.
-fn print_today(status: &Status) -> Result<()> {
+/// Returns the lines about today.
+fn today(status: &Status) -> [String; 2] {
     let today = &status.today;
     let back = today.came_back.share_of(today.freed).map(|share| format!(" ({share})")).unwrap_or_default();
     let written = swap_written(status.swap.as_ref(), today.swapped_out);
-    outln!(
+    let done = format!(
         "today: {} sweep{}, {} freed, {} came back{back}{written}, own CPU {}",
         today.sweeps,
         if today.sweeps == 1 { "" } else { "s" },
@@ -187,8 +187,8 @@ fn print_today(status: &Status) -> Result<()> {
     );
     let cost = cost(today.waited_ms, today.refaulted_bytes, today.regret_incomplete);
     let average = today.held_out_average_bytes;
-    outln!("held out: {} now; today {average} on average, {cost}", status.held_out_bytes);
-    Ok(())
+    let held_out = format!("held out: {} now; today {average} on average, {cost}", status.held_out_bytes);
+    [done, held_out]
 }
 
 /// Describes what was written to swap, and of which budget. `today`: by sweeps since midnight.

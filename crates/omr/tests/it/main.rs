@@ -15,6 +15,7 @@ mod hint;
 mod history;
 mod hold;
 mod invariants;
+mod pictures;
 mod processes;
 mod reclaim;
 mod run;

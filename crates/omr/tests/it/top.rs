@@ -19,13 +19,13 @@ use crate::common::running::{Daemon, wait_until};
 use crate::common::{add_group, machine, omr, text};
 
 /// A terminal in which a shell runs a command, and then waits.
-struct Terminal {
+pub struct Terminal {
     dir: TempDir,
 }
 
 impl Terminal {
     /// Starts the command; `None`: there is no tmux here.
-    fn start(size: (u16, u16), command: &str) -> Option<Self> {
+    pub fn start(size: (u16, u16), command: &str) -> Option<Self> {
         let terminal = Terminal { dir: tempfile::tempdir().expect("a directory") };
         if Command::new("tmux").arg("-V").output().is_err() {
             println!("SKIP: no tmux here (lab/setup tests installs it)");
@@ -52,7 +52,7 @@ impl Terminal {
     }
 
     #[track_caller]
-    fn wait_for(&self, text: &str) -> String {
+    pub fn wait_for(&self, text: &str) -> String {
         let mut screen = String::new();
         let mut left = 1000;
         wait_until(&format!("{text:?} on the screen"), || {
@@ -64,7 +64,7 @@ impl Terminal {
         screen
     }
 
-    fn keys(&self, keys: &[&str]) {
+    pub fn keys(&self, keys: &[&str]) {
         self.tmux(&[&["send-keys"], keys].concat());
     }
 
@@ -81,7 +81,7 @@ impl Terminal {
 
     /// The terminal is as it was: settings, screen, mouse and cursor.
     #[track_caller]
-    fn assert_restored(&self) {
+    pub fn assert_restored(&self) {
         let read = |name: &str| std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default();
         wait_until("the settings after it", || !read("after").is_empty());
         // The first line has the size, which may be another one.

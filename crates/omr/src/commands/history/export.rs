@@ -3,12 +3,11 @@
 //! One row for each sample. On demand also one row for each NUMA node; the node of a sample's own
 //! row is null. Sizes are in bytes; unknown values are null.
 
-use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use omr_history::days::{Days, OfDay};
 use omr_history::{AGES, Idle, OnNode, Sample, Since};
 use omr_policy::age::Bounds;
@@ -19,7 +18,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
-use super::days;
+use super::{days, file};
 
 /// The number of samples that are kept in memory before they are written.
 const ROWS: usize = 20_000;
@@ -171,18 +170,7 @@ impl Column {
 /// Writes the samples to this file and returns the number of rows. The file appears once it is
 /// complete.
 pub fn write(path: &Path, samples: impl Iterator<Item = Sample>, days: &Days, per_node: bool) -> Result<u64> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(name);
-    let written = File::create(&temporary).map_err(anyhow::Error::from).and_then(|file| {
-        let rows = write_to(file, samples, days, per_node)?;
-        fs::rename(&temporary, path)?;
-        Ok(rows)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written.with_context(|| format!("write {}", path.display()))
+    file::put(path, |file| write_to(file, samples, days, per_node))
 }
 
 fn write_to<W: Write + Send>(
@@ -232,6 +220,8 @@ fn write_to<W: Write + Send>(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use std::collections::HashMap;
     use std::time::Duration;
 
