@@ -28,13 +28,16 @@ def write_report(
     plots: dict[str, str],
     tables: Mapping[str, dict[str, str]],
 ) -> Path:
-    """Writes the report. `plots`: captions by file name in `directory`. `tables`: by title."""
+    """Writes the report. `plots`: captions by file name in `directory`; SVG are omr's own charts,
+    and come first. `tables`: by title.
+    """
     environment = result["environment"]
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{text(title)}</title><style>{STYLE}</style>",
         f"<h1>{text(title)}</h1><p>{text(summary)}</p>",
+        *(figure(directory / name, caption) for name, caption in plots.items() if name.endswith(".svg")),
         metrics_table(result["metrics"]),
-        *(figure(directory / name, caption) for name, caption in plots.items()),
+        *(figure(directory / name, caption) for name, caption in plots.items() if not name.endswith(".svg")),
         *(f"<h2>{text(name)}</h2>{definitions(table)}" for name, table in tables.items()),
         "<h2>How it was measured</h2>",
         f"<p><code>{text(command)}</code></p>",
@@ -81,7 +84,8 @@ def reached(metric: MetricJson) -> bool:
 
 def figure(path: Path, caption: str) -> str:
     data = base64.b64encode(path.read_bytes()).decode()
-    image = f'<img alt="{text(caption)}" src="data:image/png;base64,{data}">'
+    kind = "svg+xml" if path.suffix == ".svg" else "png"
+    image = f'<img alt="{text(caption)}" src="data:image/{kind};base64,{data}">'
     return f"<figure>{image}<figcaption>{text(caption)}</figcaption></figure>"
 
 

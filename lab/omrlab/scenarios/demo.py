@@ -1,9 +1,11 @@
 """Hibernation and latency, small: shows omr's effect in a few minutes on any machine."""
 
+import time
 from dataclasses import dataclass
 
+from .. import records
 from ..paths import OUT
-from ..results import MetricJson
+from ..results import MetricJson, progress
 from ..scenario import Scenario, option
 from .hibernate import SEED, Hibernate
 from .latency import Latency
@@ -25,14 +27,18 @@ class Demo(Scenario):
 
     def run(self) -> dict[str, MetricJson]:
         # Every image holds the kernel's own memory: with less memory the ratio would be smaller.
-        hibernation = Hibernate(
+        began = time.monotonic()
+        hibernate = Hibernate(
             mem=2048,
             mb_s=32.0,
             idle=2.0,
             pairs=1,
             fresh=self.fresh,
+            history=True,
             out=DIRECTORY / Hibernate.name,
-        ).run()
+        )
+        hibernation = hibernate.run()
+        halfway = time.monotonic()
         felt = Latency(
             mem=512,
             mb_s=12.0,
@@ -45,7 +51,12 @@ class Demo(Scenario):
             fresh=self.fresh,
             out=DIRECTORY / Latency.name,
         ).run()
+        if copied := hibernate.records():
+            print("\nomr's own charts of the guest with omr, also at the top of its report:\n")
+            for chart in records.CHARTS:
+                print(records.omr(copied, chart))
         print(table(hibernation | felt))
+        progress(f"demo: hibernation {halfway - began:.0f} s, latency {time.monotonic() - halfway:.0f} s")
         for scenario in (Hibernate, Latency):
             print(f"report: {DIRECTORY / scenario.name / 'report.html'}")
         if hibernation["content_errors"]["value"]:

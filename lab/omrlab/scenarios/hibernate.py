@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 from matplotlib.axes import Axes
 
+from .. import records
 from ..daemon import Daemon
 from ..guest import MIB, Disk, Guest, Process
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
@@ -83,10 +84,15 @@ class Hibernate(Comparison[Run]):
     idle: float = option(10, "idle time before hibernation", "S")
     present: float = option(0, "how long somebody is there after the load has filled its memory", "MINUTES")
     away: float = option(0, "how long that person is away before hibernation", "MINUTES")
+    history: bool = option(False, "omr takes samples every ten seconds, and the report begins with its charts")
 
     def measure(self, arm: str, pair: int) -> Run:
         with Guest(self.kernel, self.mem, Disk(2 * self.mem, self.mb_s)) as guest:
             guest.group(LOAD)
+            if self.history:
+                # In both arms: omr knows ages by MGLRU, and the kernel reclaims in another way
+                # with it.
+                guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
             record = guest.spawn(["omr-guest", "record", LOAD], group="init.scope")
             daemon = self.start_omr(guest, arm)
             person = guest.spawn(["omr-guest", "present"], group="omr.service") if arm == "default" else None
@@ -107,6 +113,8 @@ class Hibernate(Comparison[Run]):
             if load:
                 load.kill(signal.SIGUSR1)
                 verified = load.line_with("verified", timeout=900)
+            if self.history and daemon:
+                records.copy(guest, self.runs.raw / f"{self.run_name(arm, pair)}.records")
             console = self.runs.raw / f"{self.run_name(arm, pair)}.console.txt"
             console.write_text(guest.console())
             return {
@@ -125,7 +133,7 @@ class Hibernate(Comparison[Run]):
 
     def start_omr(self, guest: Guest, arm: str) -> Daemon | None:
         if arm == "on":
-            return Daemon(guest)
+            return Daemon(guest, config=records.OFTEN if self.history else "")
         if arm != "default":
             return None
         guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
@@ -200,10 +208,26 @@ class Hibernate(Comparison[Run]):
             f" ({self.mem / 1024:g} GiB, disk {self.mb_s:g} MB/s)",
         )
         save(figure, directory / "hibernate.png")
-        return {
+        return self.charts(directory) | {
             "hibernate.png": "Left: time to hibernate and to resume, each run a dot, the bar their median."
             " Right: memory in use from boot until hibernation."
         }
+
+    def charts(self, directory: Path) -> dict[str, str]:
+        """Draws omr's own charts of the first run with omr; returns their captions."""
+        copied = self.records()
+        if not copied:
+            return {}
+        captions = {}
+        for chart, caption in records.CHARTS.items():
+            records.omr(copied, chart, "--svg", str(directory / f"{chart}.svg"))
+            captions[f"{chart}.svg"] = caption
+        return captions
+
+    def records(self) -> Path | None:
+        """The copy of omr's records in the first run with omr; None without one."""
+        copied = self.runs.raw / f"{self.run_name('on', 1)}.records"
+        return copied if self.history and copied.exists() else None
 
 
 def prepare(guest: Guest, arm: str, daemon: Daemon | None, filled: int, mb_s: float) -> dict[str, Any]:
