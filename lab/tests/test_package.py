@@ -151,7 +151,7 @@ def test_the_sandbox_has_the_intended_limits(guest: DebianGuest) -> None:
         ("omr-prepare-hibernate.service", 2.3),
         ("omr-give-back@1.service", 1.4),
         ("omr-compact@1.service", 1.0),
-        ("omr-web.service", 1.0),
+        ("omr-web.service", 0.6),
     ):
         overall = guest.shell(f"systemd-analyze security --no-pager {unit}").splitlines()[-1]
         print(unit, overall)
