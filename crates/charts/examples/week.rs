@@ -1,9 +1,13 @@
 //! Writes a week of history and a ledger below a directory, to try and to measure `omr top`:
 //!
 //! ```text
-//! cargo run -p omr-charts --example week -- DIR [GROUPS]
+//! cargo run -p omr-charts --example week -- DIR [GROUPS] [machine] [hostile]
 //! omr --root DIR top
 //! ```
+//!
+//! With `machine` the directory also gets what the daemon reads of a machine with these groups, so
+//! `omr daemon --foreground --root DIR` runs there. With `hostile` some groups have names that a
+//! reader could take for HTML or for commands of a terminal, and one has a path of 4,000 characters.
 //!
 //! The figures are made up: groups that are busy by day, each with an own amount of cold memory.
 
@@ -16,6 +20,7 @@ use omr_history::{AGES, Compressed, Cost, Idle, Machine, Sample, Since, Store};
 use omr_kernel::clock;
 use omr_policy::End;
 use omr_policy::age::{Bounds, Promotions};
+use omr_testkit::Release;
 use omr_units::{Bytes, GroupId};
 
 const EVERY: u64 = 600;
@@ -24,12 +29,22 @@ const ROUNDS: u64 = 7 * 24 * 6;
 fn main() {
     let mut words = std::env::args().skip(1);
     let root = PathBuf::from(words.next().expect("a directory"));
-    let groups: u64 = words.next().map_or(200, |groups| groups.parse().expect("a number of groups"));
+    let mut words = words.peekable();
+    let groups: u64 =
+        words.next_if(|word| word.parse::<u64>().is_ok()).map_or(200, |groups| groups.parse().expect("a number"));
+    let words: Vec<String> = words.collect();
+    let has = |word: &str| words.iter().any(|of| of == word);
     let now = clock::read_wall().as_secs();
     let mut store = Store::new(&paths::history(&root), "example", Bytes::mib(96));
     std::fs::create_dir_all(paths::state_dir(&root)).expect("the state directory");
     let mut ledger = Ledger::open(&paths::state_dir(&root));
-    let names: Vec<PathBuf> = (0..groups).map(name).collect();
+    let mut names: Vec<PathBuf> = (0..groups).map(name).collect();
+    if has("hostile") {
+        names.splice(3..3, hostile());
+    }
+    if has("machine") {
+        write_machine(&root, &names);
+    }
     let mut swept = names.iter().cycle();
     for round in 0..ROUNDS {
         let time = now - EVERY * (ROUNDS - 1 - round);
@@ -53,6 +68,37 @@ fn name(number: u64) -> PathBuf {
         2 => "user.slice".into(),
         number if number.is_multiple_of(2) => format!("user.slice/app-{number}.scope").into(),
         number => format!("system.slice/service-{number}.service").into(),
+    }
+}
+
+/// Names that the kernel allows.
+fn hostile() -> Vec<PathBuf> {
+    let part = "n".repeat(249);
+    [
+        "<img src=x onerror=alert(1)>".into(),
+        "<b>bold<!-- & \"quoted\" 'name'".into(),
+        "bell\u{7}\u{1b}[31mred\ttab".into(),
+        "turned\u{202e}eciov\u{200b}".into(),
+        [part.as_str(); 16].join("/"),
+    ]
+    .map(PathBuf::from)
+    .into()
+}
+
+/// Writes the files of a machine, and of a group for each name.
+fn write_machine(root: &Path, names: &[PathBuf]) {
+    let write = |path: PathBuf, bytes: &[u8]| {
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+        std::fs::write(path, bytes).expect("a file");
+    };
+    for top in ["proc", "sys"] {
+        Release::V6_12.files(top).for_each(|(path, bytes)| write(root.join(top).join(path), bytes));
+    }
+    for (number, name) in names.iter().enumerate().skip(1) {
+        let dir = root.join("sys/fs/cgroup").join(name);
+        Release::V6_12.files("group").for_each(|(path, bytes)| write(dir.join(path), bytes));
+        let memory = sample(0, 0, number as u64, name).current.0;
+        write(dir.join("memory.current"), format!("{memory}\n").as_bytes());
     }
 }
 

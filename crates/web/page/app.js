@@ -44,14 +44,17 @@
     .replace(/[\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\u00ad]/g, "")
     .replace(/[\u0000-\u001f\u007f-\u009f]/g, (c) => `\\u{${c.codePointAt(0).toString(16)}}`)
     + (text.length > LONGEST ? "…" : "");
+  const cut = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
   const named = (path) => printable(`/${path}`);
 
   function bytes(value) {
     const names = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let unit = 0;
-    while (value >= 999.5 && unit < names.length - 1) { value /= 1024; unit += 1; }
-    const digits = unit === 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-    return `${value.toFixed(digits)} ${names[unit]}`;
+    let unit = 0, hundredths = value * 100;
+    for (; hundredths >= 99950 && unit < names.length - 1; unit += 1) hundredths = Math.floor(value * 100 / 1024 ** (unit + 1) + 0.5);
+    if (unit === 0) return `${value} B`;
+    if (hundredths >= 9995) return `${Math.floor((hundredths + 50) / 100)} ${names[unit]}`;
+    if (hundredths >= 1000) return `${(Math.floor((hundredths + 5) / 10) / 10).toFixed(1)} ${names[unit]}`;
+    return `${(hundredths / 100).toFixed(2)} ${names[unit]}`;
   }
   function short(ms) {
     const seconds = Math.floor(ms / 1000);
@@ -85,7 +88,7 @@
   const clock = (time) => iso(time).slice(11, 16);
   // The time of a column: with seconds where columns are short, with the day where the window is long.
   function when(time, window) {
-    const day = window.to - window.from > 86400 || clock(window.from) > clock(window.to - 1);
+    const day = Math.floor(window.from / 86400) !== Math.floor((window.to - 1) / 86400);
     const each = (window.to - window.from) / window.columns;
     return iso(time).slice(day ? 5 : 11, each < 60 ? 19 : 16).replace("T", " ");
   }
@@ -108,6 +111,7 @@
     const number = (name) => { const value = Number(hash.get(name)); return hash.has(name) && Number.isFinite(value) ? Math.floor(value) : null; };
     state.group = hash.get("group") ?? "";
     state.span = Math.min(Math.max(number("window") ?? 7200, 60), 604800 * 5);
+    if (snapshot && !hash.has("group")) state.group = snapshot.group ?? "";
     const at = number("at");
     state.at = at !== null && at >= 0 && at < nowSeconds() ? at : null;
   }
@@ -174,18 +178,23 @@
       const answer = JSON.parse(event.data);
       const wasGone = state.serverGone !== null;
       state.heard = performance.now();
-      state.serverGone = null;
-      const wasMissing = state.status === null || state.missing !== null;
+      state.serverGone = state.refused = null;
+      const wasMissing = state.missing !== null;
       state.missing = answer.status ? null : answer.missing ?? "the daemon does not answer";
       if (answer.status) [state.status, state.statusTime] = [answer.status, answer.time];
       drawState();
-      if (wasGone || (wasMissing && answer.status)) refresh();
+      if (wasGone || wasMissing !== (state.missing !== null)) refresh();
     });
     events.onerror = () => {
       state.serverGone ??= nowSeconds();
       drawState();
       // A browser tries again by itself, but not after an answer that is an error.
-      if (events.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
+      if (events.readyState !== EventSource.CLOSED) return;
+      setTimeout(listen, 3000);
+      ask("api/groups", { at: 0 }).then(() => null, (error) => error instanceof TypeError ? null : error.message).then((why) => {
+        state.refused = why;
+        drawState();
+      });
     };
     const watch = setInterval(() => {
       if (events.readyState === EventSource.CLOSED) return clearInterval(watch);
@@ -212,7 +221,7 @@
     const lines = [];
     if (state.serverGone !== null) {
       const last = state.statusTime ? ` The data is of ${clock(state.statusTime)} UTC.` : "";
-      lines.push(`The server of this page does not answer. The page tries again by itself.${last}`);
+      lines.push(`${state.refused ?? "The server of this page does not answer."} The page tries again by itself.${last}`);
     } else if (state.missing && !snapshot) {
       const last = state.statusTime ? `; the last status is of ${clock(state.statusTime)} UTC` : "";
       lines.push(`${state.missing}; the history is shown all the same${last}`);
@@ -232,13 +241,14 @@
     let [dot, word, doing] = ["", "connecting", ""];
     if (snapshot) {
       [word, doing] = ["snapshot", `of ${printable(snapshot.host)}, made at ${moment(snapshot.made)} UTC by omr ${printable(snapshot.version)}; it does not change`];
+      if (snapshot.made - snapshot.window.to > 60) doing += `; its charts end at ${moment(snapshot.window.to)} UTC`;
       if (snapshot.missing) doing += `; ${printable(snapshot.missing)}`;
     } else if (state.serverGone !== null) [dot, word] = ["bad", "no server"];
     else if (state.missing) [dot, word] = ["warn", "no daemon"];
     else if (status) [dot, word] = ["live", "live"];
     if (status && !snapshot) {
       const sweep = status.sweep;
-      doing = sweep ? `sweeping ${named(sweep.group)}: ${bytes(sweep.freed)} of ${bytes(sweep.asked)}; ${printable(status.reason)}` : printable(status.reason);
+      doing = sweep ? `sweeping ${cut(named(sweep.group), 80)}: ${bytes(sweep.freed)} of ${bytes(sweep.asked)}; ${printable(status.reason)}` : printable(status.reason);
       if (status.preparing) doing = `preparing for ${printable(status.preparing.for)}: ${bytes(status.preparing.freed)} freed`;
       if (status.giving_back) doing = `giving back ${bytes(status.giving_back.back)} of ${bytes(status.giving_back.taken)}`;
       if (status.mode === "observe") doing = `mode observe: ${doing}`;
@@ -261,7 +271,7 @@
 
   function drawTools() {
     for (const input of $("spans").querySelectorAll("input")) input.checked = Number(input.value) === state.span;
-    const at = iso(state.at ?? nowSeconds()).slice(0, 19);
+    const at = iso(state.at ?? nowSeconds()).slice(0, 16);
     if (document.activeElement !== $("at")) $("at").value = at;
     $("now").disabled = $("forth").disabled = state.at === null;
   }
@@ -309,27 +319,30 @@
     const column = third[state.sort] ?? ((group) => size(group.cold?.least));
     put($("third"), third[state.sort] ? state.sort : "cold");
     const focus = list.some((row) => row.group.path === state.focus) ? state.focus : state.group;
-    const nodes = list.slice(0, MOST_ROWS).map((row, at) => {
-      const { group, depth, hasBelow, folded } = row;
-      const node = made("li", { className: "row" });
+    const isThere = list.some((row) => row.group.path === focus), shown = list.slice(0, MOST_ROWS);
+    // Rows stay where they are: a click that began on one ends on the same one.
+    while (tree.children.length > shown.length) tree.lastChild.remove();
+    while (tree.children.length < shown.length) {
+      const name = made("span", { className: "name" }, made("span", { className: "fold" }), document.createTextNode(""));
+      tree.append(set(made("li", { className: "row" }, name, made("span"), made("span")), { role: "treeitem" }));
+    }
+    shown.forEach(({ group, depth, hasBelow, folded }, at) => {
+      const node = tree.children[at], [name, memory, other] = node.children;
       node.dataset.path = group.path;
-      const indent = made("span", { className: `name${group.sweeping ? " active" : ""}` },
-        made("span", { className: "fold", textContent: hasBelow ? folded ? "▸" : "▾" : "" }),
-        document.createTextNode(label(group)));
-      indent.style.paddingLeft = `${Math.min(depth, 8) * 10}px`;
-      node.append(indent, made("span", { textContent: size(group.memory) }), made("span", { textContent: column(group) }));
+      put(name.firstChild, hasBelow ? folded ? "▸" : "▾" : "");
+      put(name.lastChild, label(group));
+      put(memory, size(group.memory));
+      put(other, column(group));
+      name.classList.toggle("active", group.sweeping);
+      name.style.paddingLeft = `${Math.min(depth, 8) * 8}px`;
+      node.classList.toggle("absent", !has(group.path));
       set(node, {
-        role: "treeitem", "aria-level": depth + 1, "aria-selected": group.path === state.group,
-        tabindex: group.path === focus || (at === 0 && !list.some((one) => one.group.path === focus)) ? 0 : -1,
-        "aria-expanded": hasBelow ? !folded : null, title: named(group.path),
+        "aria-level": depth + 1, "aria-selected": group.path === state.group, title: named(group.path),
+        tabindex: group.path === focus || (at === 0 && !isThere) ? 0 : -1,
+        "aria-expanded": hasBelow ? !folded : null, "aria-disabled": has(group.path) ? null : "true",
       });
-      if (!has(group.path)) { node.classList.add("absent"); set(node, { "aria-disabled": "true" }); }
-      return node;
     });
-    const scroll = tree.scrollTop;
-    tree.replaceChildren(...nodes);
-    tree.scrollTop = scroll;
-    if (had !== undefined) (nodes.find((node) => node.dataset.path === had) ?? nodes[0])?.focus({ preventScroll: true });
+    if (had !== undefined) [...tree.children].find((node) => node.dataset.path === had)?.focus({ preventScroll: true });
     let count = `${list.length} of ${state.groups.length} groups`;
     if (list.length > MOST_ROWS) count = `the first ${MOST_ROWS} of ${list.length} groups; a filter shows others`;
     if (!list.length) {
@@ -426,8 +439,9 @@
     if (list.children.length !== figures.length) {
       list.replaceChildren(...figures.map(() => made("div", {}, made("dt"), made("dd"), made("dd"))));
     }
+    list.querySelectorAll("div").forEach((node, at) => node.classList.toggle("today", Boolean(today) && at > 2));
     figures.forEach((figure, at) => figure.forEach((word, part) => put(list.children[at].children[part], word)));
-    document.title = `${state.group ? named(state.group).slice(0, 60) : "omr"}${snapshot ? ` on ${printable(snapshot.host)}` : ""}${state.group ? " – omr" : ""}`;
+    document.title = `${state.group ? cut(named(state.group), 60) : "omr"}${snapshot ? ` on ${printable(snapshot.host)}` : ""}${state.group ? " – omr" : ""}`;
   }
 
   function drawEmpty() {
@@ -693,7 +707,7 @@
 
   // Round times for the axis, none of them cut off at an edge.
   function times(window, width) {
-    const span = window.to - window.from, least = span * 62 / width, edge = span * 18 / width;
+    const span = window.to - window.from, least = span * 52 / width, edge = span * 18 / width;
     const step = STEPS.find((one) => one >= least) ?? Math.ceil(least / 604800) * 604800;
     const found = [];
     for (let time = Math.ceil(window.from / step) * step; time < window.to; time += step) {
@@ -712,7 +726,7 @@
       : {
         ...axis, size: SIDE, space: panel.height < 100 ? 22 : 34, incrs: unit === "bytes" ? POWERS : unit === "milliseconds" ? TIMES : undefined,
         splits: top + bottom > 0 ? undefined : () => [0],
-        values: (_, splits) => splits.map((value) => value === 0 ? "0" : words(Math.abs(value)).replace("/min", "")),
+        values: (_, splits) => splits.map((value) => value === 0 ? "0" : words(Math.abs(value)).replace("/min", "").replace(/\.0+ /, " ")),
       };
     return {
       width, height: panel.height + (isLast ? 22 : 0), padding: [6, 10, isLast ? 0 : 4, 0], legend: { show: false },
@@ -793,6 +807,7 @@
     $("grid").hidden = !charts;
     if (charts) figures.forEach(drawFigure);
     moveTo(state.column);
+    if (charts) performance.mark("omr-charts");
   }
 
   function drawFigure(figure) {
@@ -907,6 +922,7 @@
       const events = (did) => cells.filter((cell) => cell.did === did).reduce((total, cell) => total + cell.events, 0);
       const freed = cells.reduce((total, cell) => total + cell.freed, 0);
       const stopped = cells.filter((cell) => cell.did === "stopped").length;
+      if (!events("acted") && !stopped) return [`omr did nothing here in this time${events("held") ? "; it held, for a reason" : ""}. Click, or Enter at the cursor, explains a moment.`];
       return [`${events("acted") + events("stopped")} acts, ${bytes(freed)} freed; stopped by work in ${stopped} ${stopped === 1 ? "column" : "columns"}. Click, or Enter at the cursor, explains a moment.`];
     },
     waited({ waited }) {
@@ -1058,7 +1074,12 @@
     if (snapshot && column === null) lines = snapshot.explain[group] ?? ["this snapshot has no explanation of this group"];
     else if (snapshot) {
       lines = state.charts.timeline.lanes.map((lane, at) => `${LANES[at]}: ${lane[column] ? lane[column].events ? cellText(lane[column]) : DID.nothing : "unknown"}`);
-      lines.push("a snapshot has the reasons of the time when it was made only");
+      // A snapshot of the past has the events of its window, each with its time.
+      const events = (snapshot.explain[group] ?? []).filter((line) => {
+        const time = Date.parse(line.slice(0, 20)) / 1000;
+        return time >= times.from && time < times.to;
+      });
+      if (events.length) lines = events; else lines.push("this snapshot has no more about this moment");
     } else {
       show(["asking …"]);
       try {
