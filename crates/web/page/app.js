@@ -407,7 +407,7 @@
     if (group) {
       if (group.class) about.push(group.class);
       if (group.threshold) about.push(`taken from age ${short(seconds(group.threshold) * 1000)} on`);
-      if (isNow && !snapshot || snapshot) about.push(group.sweeping ? "being swept now" : group.last ? `last sweep ${short(seconds(group.last) * 1000)} ago` : "never swept");
+      if (isNow && !snapshot || snapshot) about.push(group.sweeping ? "being swept now" : group.last ? `last sweep ${short(seconds(group.last) * 1000)} ago` : "no sweep yet");
       if (group.swap !== null) about.push(`${bytes(group.swap)} in swap`);
       if (group.stalled !== null) about.push(`waited for memory ${share(group.stalled)} of the time`);
     } else if (state.groups.length) about.push("this group is not there now");
@@ -431,7 +431,7 @@
       const window = `in these ${length(charts.window.to - charts.window.from)}`;
       const [taken, back] = [sum(shaped(charts.taken, "up")), sum(shaped(charts.taken, "down"))];
       figures.push(["taken", taken ? bytes(taken.least) : "?", window]);
-      figures.push(["came back", back ? bytes(back.least) : "?", taken && back ? of(taken.least, back.least) : window]);
+      figures.push(["came back", back ? bytes(back.least) : "?", `of all reclaim, ${window}`]);
       const regret = sum([series(charts.waited, "regret")].filter(Boolean));
       figures.push(["waited", regret ? short(regret.least) : "?", `tasks, for sweeps, ${window}`]);
     }
