@@ -261,8 +261,6 @@
     if (old && state.statusTime && doing && state.at === null) doing = `${length(Math.max(nowSeconds() - state.statusTime, 0))} ago: ${doing}`;
     $("dot").className = dot;
     put($("link"), word);
-    // A screen reader hears the state when it changes, and not each second.
-    set($("doing"), { "aria-hidden": "false" });
     put($("doing"), doing);
     $("state").title = doing;
     document.body.classList.toggle("old", old);
