@@ -63,7 +63,7 @@ install_all() {
 
 uninstall_all() {
     if live; then
-        systemctl disable --now --quiet omr-web.socket omr-web omr-watch omr-follow omr-presence omr-mount omr omr-prepare-hibernate omr-warm 2> /dev/null || true
+        systemctl disable --now --quiet omr-web.socket omr-web omr-watch omr-follow omr-presence omr-mount omr-metrics.timer omr omr-prepare-hibernate omr-warm 2> /dev/null || true
         rm -rf /run/omr /run/omr-root /run/omr-web
     fi
     files | while read -r _ destination _; do

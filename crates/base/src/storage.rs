@@ -16,6 +16,7 @@ use crate::paths;
 /// The mode of files that members of the group omr may read, whatever umask omr was started with.
 const FOR_MEMBERS: u32 = 0o640;
 const FOR_ROOT: u32 = 0o600;
+const FOR_ALL: u32 = 0o644;
 
 /// Lets the members of the group omr read a file that this process has made.
 pub fn show_to_members(file: &File) -> io::Result<()> {
@@ -57,6 +58,11 @@ pub fn write_as(path: &Path, data: &[u8], mode: u32) -> Result<()> {
 /// the disk.
 pub fn write_for_this_boot(path: &Path, data: &[u8]) -> Result<()> {
     replace(path, data, FOR_MEMBERS, Lasts::ThisBoot)
+}
+
+/// As [`write_for_this_boot`], for a file that every user may read.
+pub fn write_for_all(path: &Path, data: &[u8]) -> Result<()> {
+    replace(path, data, FOR_ALL, Lasts::ThisBoot)
 }
 
 /// As [`write_atomically`], but never replaces a file. Returns false if the file exists already. After

@@ -178,6 +178,8 @@ fn sweep(time: u64, number: u64, group: &Path) -> Swept {
         wall_ms: 2000,
         writes: 9,
         longest_write_ms: 12 + number % 8,
+        stop_ms: stopped.then_some(9 + number % 20),
+        method: Some("memory.reclaim".into()),
         last_write_end_ns: 1,
         start_reason: "idle for 61 s".into(),
         stop_reason: if stopped { "foreground work began".into() } else { "complete".into() },

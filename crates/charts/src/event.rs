@@ -47,7 +47,7 @@ pub fn text(entry: &Entry) -> Option<String> {
     let observed = |observed: bool| if observed { "observed only, " } else { "" };
     Some(match entry {
         Entry::Sweep(swept) => format!(
-            "{}: {}{} freed (anon {}, file {}), {} to swap, {}{}; {}",
+            "{}: {}{} freed (anon {}, file {}), {} to swap, {}{}{}; {}{}",
             printable(&swept.group),
             observed(swept.observed),
             swept.freed,
@@ -56,7 +56,9 @@ pub fn text(entry: &Entry) -> Option<String> {
             swept.swapped_out,
             if swept.demoted.0 > 0 { format!("{} to slower memory, ", swept.demoted) } else { String::new() },
             millis(swept.wall_ms),
+            swept.method.as_ref().map(|by| format!(" by {}", printable(by))).unwrap_or_default(),
             swept.stop_reason,
+            swept.stop_ms.map(|ms| format!(", stopped within {}", millis(ms))).unwrap_or_default(),
         ),
         Entry::Prepare(prepared) => format!(
             "prepared for {} ({}): {}{} freed (anon {}, file {}), {} to swap, {}; {}",

@@ -11,7 +11,7 @@ use omr_policy::threshold::Step;
 use omr_units::{Bytes, millis};
 
 use crate::timeline::Timeline;
-use crate::{COLD, Chart, Charts, NO_HISTORY, Now, Range, Series, Shape, Unit, Window};
+use crate::{COLD, Chart, Charts, NO_HISTORY, Now, Range, Series, Shape, Topic, Unit, Window};
 
 /// The parts of memory that every machine and group has.
 const KNOWN_PLACES: usize = 5;
@@ -28,8 +28,8 @@ pub(crate) struct Gather {
     taken: [Series; 3],
     back: [Series; 2],
     out: Series,
-    /// A task waited, all tasks waited, regret, and the longest write.
-    waited: [Series; 4],
+    /// A task waited, all tasks waited, regret, the longest write, and the longest stop.
+    waited: [Series; 5],
     place: [Series; 10],
     written: Series,
     cpu: [Series; 2],
@@ -66,6 +66,7 @@ impl Gather {
                 series("all tasks waited (PSI)", Shape::Line),
                 series("regret", Shape::Line),
                 series("longest write of a sweep", Shape::Line),
+                series("longest time until a sweep stopped", Shape::Line),
             ],
             place: [
                 series("used within 2 min", Shape::Part),
@@ -125,7 +126,7 @@ impl Gather {
         }
         // The history knows the promotions at the ages of the grid.
         let judged = sample.threshold.or(self.now.threshold).map_or(COLD, |age| Step::not_above(age).age());
-        self.promotions.set(window, time, over, rate(sample, judged));
+        self.promotions.set(window, time, over, promotion_rate(sample, judged));
         if let Some(since) = &sample.since {
             for (series, amount) in self.back.iter_mut().zip([since.refaults_anon, since.refaults_file]) {
                 amount.into_iter().for_each(|amount| series.add(window, time, over, amount.0));
@@ -176,6 +177,7 @@ impl Gather {
                 }
                 self.cpu[0].add(window, time, 1, swept.cpu_ms);
                 self.waited[3].raise(window, time, swept.longest_write_ms);
+                swept.stop_ms.into_iter().for_each(|ms| self.waited[4].raise(window, time, ms));
             }
             Entry::Prepare(prepared) if !prepared.observed => {
                 self.take(time, prepared.freed_anon, prepared.freed_file, Bytes::ZERO);
@@ -235,11 +237,12 @@ impl Gather {
             .enumerate()
             .map(|(column, sampled)| *sampled && begins.is_some_and(|begins| begins < window.start(column + 1)))
             .collect();
-        let events = self.taken.iter_mut().chain(&mut self.waited[2..]).chain(&mut self.cpu[..1]);
+        // A sweep that stopped before this was recorded is unknown, so no stop is no zero.
+        let events = self.taken.iter_mut().chain(&mut self.waited[2..4]).chain(&mut self.cpu[..1]);
         events.chain([&mut self.written]).for_each(|series| series.or_zero(&recorded));
         self.timeline.set_recorded(&recorded);
 
-        let mut unused = Chart::new("What was not used?", Unit::Bytes, window);
+        let mut unused = Chart::new(Topic::Unused.question(), Unit::Bytes, window);
         unused.threshold = self.now.threshold.map(|age| age.as_secs());
         unused.series = self.ages;
         let is_recorded = self.thresholds.iter().any(Option::is_some);
@@ -252,7 +255,7 @@ impl Gather {
         if !is_recorded && !self.group.is_empty() {
             unused.notes.push("no thresholds are recorded in this time".to_owned());
         }
-        let mut promise = Chart::new("Does it keep its promise?", Unit::PromotionRate, window);
+        let mut promise = Chart::new(Topic::Promise.question(), Unit::PromotionRate, window);
         promise.limit = Some(u64::from(self.now.objective.0));
         promise.series = vec![self.promotions];
         promise.notes.push(match self.now.threshold {
@@ -263,19 +266,20 @@ impl Gather {
             }
             None => format!("no threshold is known; judged at {}, the shortest one", short(COLD)),
         });
-        let mut taken = Chart::new("What was taken, and what came back?", Unit::Bytes, window);
+        let mut taken = Chart::new(Topic::Taken.question(), Unit::Bytes, window);
         taken.series = self.taken.into_iter().chain(self.back).chain([self.out]).collect();
-        taken.notes.push("the backend of a sweep is not recorded; what came back is that of all reclaim".to_owned());
+        taken.notes.push("what came back is that of all reclaim; a moment's explanation names the method".to_owned());
         if self.observed {
             taken.notes.push("mode observe: sweeps were decided and not done, so they are not in the chart".to_owned());
         }
-        let mut waited = Chart::new("Who waited?", Unit::Milliseconds, window);
-        waited.series = self.waited.into();
-        waited.notes.push(
-            "not recorded: the time until a sweep stopped; its longest write is the most that a stop can take"
-                .to_owned(),
-        );
-        let mut place = Chart::new("Where is the memory?", Unit::Bytes, window);
+        let mut waited = Chart::new(Topic::Waited.question(), Unit::Milliseconds, window);
+        let stops = self.waited[4].values.iter().any(Option::is_some);
+        waited.series = self.waited.into_iter().take(if stops { 5 } else { 4 }).collect();
+        if !stops {
+            let why = "no sweep was stopped in this time, or an older omr did not record how long that took";
+            waited.notes.push(why.to_owned());
+        }
+        let mut place = Chart::new(Topic::Place.question(), Unit::Bytes, window);
         // A group has one kind of swap, and most machines have not all of them.
         let is_there = |series: &Series| series.values.iter().any(Option::is_some);
         let parts = self.place.into_iter().enumerate();
@@ -290,7 +294,7 @@ impl Gather {
         });
         let mut cpu = Chart::new("What did it cost in CPU time?", Unit::Milliseconds, window);
         cpu.series = self.cpu.into();
-        let mut sleep = Chart::new("Could it sleep now?", Unit::Bytes, window);
+        let mut sleep = Chart::new(Topic::Sleep.question(), Unit::Bytes, window);
         let has_images = self.image.values.iter().any(Option::is_some);
         sleep.series = vec![self.image];
         if !has_images {
@@ -347,7 +351,7 @@ impl Gather {
 
 /// Returns the promotions at this age in a minute, in millionths of the working set; `None`:
 /// unknown.
-fn rate(sample: &Sample, age: Duration) -> Option<Range> {
+pub fn promotion_rate(sample: &Sample, age: Duration) -> Option<Range> {
     let idle = sample.idle.as_ref()?;
     let (promotions, cold) = (sample.promotions?, idle.of(COLD)?);
     let bounds = promotions.at(age)?;

@@ -31,6 +31,7 @@ use omr_history::{self as history, ledger};
 use serde::Serialize;
 
 pub use chart::{Chart, Fact, Range, Series, Shape, Table, Unit};
+pub use gather::promotion_rate;
 
 use gather::Gather;
 pub use groups::{Group, Row, Sampled, Sort, list, ordered, tree};
@@ -96,6 +97,20 @@ impl Topic {
         }
     }
 
+    /// The question that its charts answer.
+    pub fn question(self) -> &'static str {
+        match self {
+            Topic::Unused => "What was not used?",
+            Topic::Promise => "Does it keep its promise?",
+            Topic::Taken => "What was taken, and what came back?",
+            Topic::Decisions => "Why did it act, or not?",
+            Topic::Waited => "Who waited?",
+            Topic::Place => "Where is the memory?",
+            Topic::Cost => "What did it cost?",
+            Topic::Sleep => "Could it sleep now?",
+        }
+    }
+
     /// The number, counted from 1.
     pub fn number(self) -> usize {
         Topic::ALL.iter().take_while(|topic| **topic != self).count() + 1
@@ -140,15 +155,6 @@ pub struct Charts {
 }
 
 impl Charts {
-    /// The question that a topic answers.
-    pub fn question(&self, topic: Topic) -> &'static str {
-        match (topic, self.of(topic).first()) {
-            (Topic::Cost, _) => "What did it cost?",
-            (_, Some(chart)) => chart.question,
-            (_, None) => self.timeline.question,
-        }
-    }
-
     /// The notes of a topic, the most important first. Damage comes first of all. What is missing
     /// is the last note of a chart, and is said before the others.
     pub fn notes(&self, topic: Topic) -> Vec<String> {

@@ -85,6 +85,8 @@ fn sweep(time: u64, group: &str) -> Swept {
         wall_ms: 900,
         writes: 4,
         longest_write_ms: 17,
+        stop_ms: None,
+        method: None,
         last_write_end_ns: 1,
         start_reason: "idle for 60 s".into(),
         stop_reason: "done".into(),
@@ -503,4 +505,24 @@ fn each_chart_has_rows_that_fit_the_width_and_say_what_is_unknown() {
     assert!(row(&charts, 0).ends_with("30.0 MiB at least"), "{}", row(&charts, 0));
     assert!(row(&charts, 3).contains("in all") && !row(&charts, 3).contains("unknown"));
     assert!((0..4).all(|at| row(&nothing, at).ends_with("  unknown") && row(&nothing, at).contains('?')));
+}
+
+#[test]
+fn the_time_until_a_sweep_stopped_is_shown_where_it_is_recorded() {
+    let root = machine();
+    let mut ledger = Ledger::open(&paths::state_dir(root.path()));
+    let stopped = Swept { stop_ms: Some(9), method: Some("lru_gen".into()), ..sweep(END - 700, "a.slice/b") };
+    ledger.add(&Entry::Sweep(sweep(END - 650, "a.slice/b")));
+    let waited = || read(root.path(), "a.slice", window(2400, 4), &NOW).expect("charts").waited;
+    // The control: a line of an older omr, or of a sweep that ended by itself.
+    let before = waited();
+    assert!(before.series.iter().all(|series| !series.name.contains("stopped")));
+    assert!(before.notes.iter().any(|note| note.starts_with("no sweep was stopped")), "{:?}", before.notes);
+    ledger.add(&Entry::Sweep(stopped.clone()));
+    ledger.add(&Entry::Sweep(Swept { stop_ms: Some(4), ..stopped.clone() }));
+    let after = waited();
+    let longest = &named(&after, "longest time until a sweep stopped").values;
+    assert_eq!(*longest, [None, None, Some(Range::exact(9)), None], "unknown, and not zero");
+    let told = event::text(&Entry::Sweep(stopped)).expect("words");
+    assert!(told.ends_with(" by lru_gen; done, stopped within 9 ms"), "{told}");
 }

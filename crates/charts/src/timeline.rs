@@ -14,7 +14,7 @@ use omr_policy::{Decision, End, Reason};
 use omr_units::Bytes;
 use serde::Serialize;
 
-use crate::{Window, event};
+use crate::{Topic, Window, event};
 
 /// The most events in the explanation of a moment. The last ones are kept.
 const MOST_EVENTS: usize = 100;
@@ -146,7 +146,7 @@ pub struct Timeline {
 impl Timeline {
     pub(crate) fn new(window: Window) -> Self {
         Timeline {
-            question: "Why did it act, or not?",
+            question: Topic::Decisions.question(),
             window,
             lanes: LANES.map(|_| vec![None; window.columns]),
             notes: vec![

@@ -3,5 +3,6 @@
 #![deny(clippy::indexing_slicing)]
 
 pub mod client;
+pub mod counters;
 pub mod protocol;
 pub mod status;

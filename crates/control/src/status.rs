@@ -9,9 +9,12 @@ use omr_policy::forecast::Forecast;
 use omr_policy::need::Need;
 use omr_policy::rank::{HintKind, ProcessId, Score, Verdict};
 use omr_policy::statement::Presence;
+use omr_policy::threshold::PromotionRate;
 use omr_policy::{Class, ColdOnly, Decision, Goal, Mode, Purpose, Reason};
 use omr_units::{Budget, Bytes};
 use serde::{Deserialize, Serialize};
+
+use crate::counters::Counters;
 
 /// The answer to `omr status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,6 +62,12 @@ pub struct Status {
     /// The history of groups.
     #[serde(default)]
     pub history: Option<HistoryView>,
+    /// Sums since the daemon started; `None`: an older daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Counters>,
+    /// The policy in force; `None`: an older daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyView>,
     /// The number of all groups.
     pub groups_total: usize,
     /// The largest groups with memory of their own, [`MOST_GROUPS`] at most.
@@ -83,6 +92,15 @@ pub struct GoalView {
     /// The same in words; `None`: another goal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub presence_words: Option<String>,
+}
+
+/// The policy in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PolicyView {
+    /// A checksum of all settings and rules: it differs where one of them does.
+    pub hash: String,
+    /// The promotions that are allowed.
+    pub promotions: PromotionRate,
 }
 
 /// A running sweep.

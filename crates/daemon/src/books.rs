@@ -10,6 +10,7 @@ use omr_policy::{Decision, Writes};
 use omr_units::{Bytes, GroupId, Monotonic};
 use serde::{Deserialize, Serialize};
 
+use crate::counters::Counting;
 use crate::disk::Disk;
 use crate::holds::Holds;
 use crate::host::Host;
@@ -21,6 +22,8 @@ pub struct Books {
     pub tally: Tally,
     /// For how long the daemon held, and why.
     holds: Holds,
+    /// Sums since the daemon started.
+    pub counting: Counting,
     /// Writes the records.
     pub disk: Disk,
     /// The file of the write budget.
@@ -56,7 +59,7 @@ impl Books {
         writes.settle(host.hour());
         saved.writes.clone_from(&writes);
         let (tally, budget) = (Tally::load(&host.state_dir, time), host.state_dir.join(BUDGET));
-        let mut books = Books { tally, holds: Holds::default(), disk, budget, saved };
+        let mut books = Books { tally, holds: Holds::default(), counting: Counting::default(), disk, budget, saved };
         if is_first {
             // The next daemon of this boot may find a wall clock that was set meanwhile.
             books.write_budget();
@@ -66,6 +69,7 @@ impl Books {
 
     /// Adds a line to the ledger.
     pub fn record(&mut self, entry: &Entry) {
+        self.counting.add(entry);
         self.disk.add_line(entry);
     }
 
@@ -74,13 +78,13 @@ impl Books {
     pub fn record_sweep(&mut self, now: Monotonic, swept: Swept, refaults: Option<Bytes>, writes: &Writes) {
         self.tally.add(now, &swept, refaults);
         self.save(writes);
-        self.disk.add_line(&Entry::Sweep(swept));
+        self.record(&Entry::Sweep(swept));
     }
 
     /// Once a second: writes down what came back after sweeps that ended some minutes ago.
     pub fn record_refaults(&mut self, now: Monotonic, time: u64, refaults: impl Fn(GroupId) -> Option<Bytes>) {
         for line in self.tally.came_back(now, time, refaults) {
-            self.disk.add_line(&line);
+            self.record(&line);
         }
     }
 
@@ -88,7 +92,7 @@ impl Books {
     /// has only begun, as the daemon ends.
     pub fn record_regrets(&mut self, now: Monotonic, time: u64, all: bool) {
         for line in self.tally.regret_lines(now, time, all) {
-            self.disk.add_line(&line);
+            self.record(&line);
         }
     }
 

@@ -294,6 +294,7 @@ impl Daemon {
             }
         }
         let reason = decision.reason().clone();
+        self.books.counting.decided(self.host.now(), &decision);
         if self.mind.keep(self.host.now(), decision) {
             log::debug!("{reason}");
             notify::tell(&NotifyState::Status(&reason.to_string()));
@@ -399,7 +400,7 @@ impl Daemon {
         }
         self.note_reclaimed(running.path.clone(), report.freed_anon, unused_for, running.began);
         let refaults = running.refaults.or(report.refaults);
-        let line = sweeps::line(time, self.settings.config.mode, id, &running, report);
+        let line = sweeps::line(now, time, self.settings.config.mode, id, &running, report);
         self.books.record_sweep(now, line, refaults, &self.mind.state.writes);
     }
 
@@ -412,7 +413,7 @@ impl Daemon {
 
     /// Tells the running sweep to end, if there is one.
     pub(crate) fn stop_sweep(&mut self, reason: Reason) {
-        if self.sweeps.stop(reason) {
+        if self.sweeps.stop(self.host.now(), reason) {
             self.work.stop();
         }
     }
@@ -513,7 +514,7 @@ impl Daemon {
     }
 
     /// What learned thresholds must keep.
-    fn terms(&self) -> Terms {
+    pub fn terms(&self) -> Terms {
         let config = &self.settings.config;
         let signals = self.readings.signals.as_ref();
         let swap = signals.and_then(|signals| signals.machine.swap);

@@ -19,6 +19,7 @@ mod aging;
 mod aging_thread;
 mod books;
 mod companion;
+mod counters;
 mod daemon;
 mod disk;
 mod effects;

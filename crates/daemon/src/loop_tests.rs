@@ -495,9 +495,18 @@ fn foreground_work_ends_a_sweep_at_its_second_sample() {
     sample(&mut machine, 2);
     sample(&mut machine, 2);
     assert!(machine.worker.is_stopped());
+    machine.clock.0.fetch_add(12_000_000, Relaxed);
     machine.end_sweep(&sweep, End::Stopped);
-    let stop_reason = machine.ledger()[0]["stop_reason"].to_string();
+    let line = &machine.ledger()[0];
+    let stop_reason = line["stop_reason"].to_string();
     assert!(stop_reason.contains("work began"), "{stop_reason}");
+    assert_eq!(line["stop_ms"], 32, "since the first of the two busy samples");
+    let stops = &machine.ask(Request::Status)["counters"]["stops"];
+    assert_eq!(
+        (&stops["count"], &stops["within"][2], &stops["within"][3]),
+        (&1.into(), &0.into(), &1.into()),
+        "{stops}"
+    );
     assert!(machine.worker.try_next().is_none(), "no group follows");
 }
 

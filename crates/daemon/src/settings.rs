@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use omr_actuate::{Actuator, DryRun, Live};
 use omr_base::exit::Exit;
-use omr_config::{BackendChoice, Loaded, Profile, load_or_refuse};
+use omr_config::{BackendChoice, GroupRule, Loaded, Place, ProcessRule, Profile, load_or_refuse};
 use omr_kernel::Kernel;
 use omr_policy::{Config, Mode};
 
@@ -44,12 +44,15 @@ pub struct Settings {
     pub config: Config,
     /// The kernel's file to reclaim by; changes with a restart only.
     pub backend: BackendChoice,
+    /// A checksum of all settings and rules.
+    pub hash: u32,
 }
 
 impl Settings {
     /// The settings that were loaded at the start.
     pub fn new(args: Args, loaded: Loaded) -> Self {
-        Settings { args, config: loaded.policy.clone(), backend: loaded.backend, loaded: Arc::new(loaded) }
+        let config = loaded.policy.clone();
+        Settings { args, hash: hash(&config, &loaded), config, backend: loaded.backend, loaded: Arc::new(loaded) }
     }
 
     /// Reads the configuration again. A file that is wrong changes nothing.
@@ -60,6 +63,7 @@ impl Settings {
             log::warn!("mode and backend change with a restart only: systemctl restart omr");
         }
         self.config = Config { mode, ..loaded.policy.clone() };
+        self.hash = hash(&self.config, &loaded);
         self.loaded = Arc::new(loaded);
         Ok(())
     }
@@ -68,6 +72,19 @@ impl Settings {
     pub fn actuator(&self) -> Box<dyn Actuator> {
         actuator(self.config.mode)
     }
+}
+
+/// The checksum tells nothing of the files and lines that the settings and rules are from.
+fn hash(config: &Config, loaded: &Loaded) -> u32 {
+    let nowhere = Place { file: Path::new("").into(), line: 0 };
+    let mut text = format!("{config:?} {:?}", loaded.backend);
+    for rule in &loaded.groups {
+        text += &format!("{:?}", GroupRule { place: nowhere.clone(), ..rule.clone() });
+    }
+    for rule in &loaded.processes {
+        text += &format!("{:?}", ProcessRule { place: nowhere.clone(), ..rule.clone() });
+    }
+    crc32fast::hash(text.as_bytes())
 }
 
 /// The one place of the daemon that makes actuators.

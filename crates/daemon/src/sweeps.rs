@@ -44,8 +44,8 @@ pub struct Running {
     pub began: Monotonic,
     /// The reason for it.
     pub start: Reason,
-    /// The reason to stop it.
-    pub stop: Option<Reason>,
+    /// The reason to stop it, and when it was told to.
+    pub stop: Option<(Monotonic, Reason)>,
     watch: BusyWatch,
     yielding: Yielding,
     sampled: Monotonic,
@@ -194,9 +194,9 @@ impl Sweeps {
     }
 
     /// Notes the reason to stop the running sweep. Returns true if one runs.
-    pub fn stop(&mut self, reason: Reason) -> bool {
+    pub fn stop(&mut self, now: Monotonic, reason: Reason) -> bool {
         let Some(running) = &mut self.running else { return false };
-        running.stop.get_or_insert(reason);
+        running.stop.get_or_insert((now, reason));
         true
     }
 
@@ -250,9 +250,9 @@ impl Sweeps {
 }
 
 /// The ledger's line about a swept group. The log gets it, too.
-pub fn line(time: u64, mode: Mode, id: GroupId, running: &Running, report: Report) -> Swept {
+pub fn line(now: Monotonic, time: u64, mode: Mode, id: GroupId, running: &Running, report: Report) -> Swept {
     let stop_reason = match &running.stop {
-        Some(reason) if report.end == End::Stopped => reason.to_string(),
+        Some((_, reason)) if report.end == End::Stopped => reason.to_string(),
         _ => report.end.words().to_owned(),
     };
     let swept = Swept {
@@ -271,6 +271,8 @@ pub fn line(time: u64, mode: Mode, id: GroupId, running: &Running, report: Repor
         wall_ms: millis(report.wall),
         writes: report.writes,
         longest_write_ms: millis(report.longest_write),
+        stop_ms: running.stop.as_ref().map(|(told, _)| millis(now.since(*told))),
+        method: report.method.map(str::to_owned),
         last_write_end_ns: report.last_write_end.0,
         start_reason: running.start.to_string(),
         stop_reason,

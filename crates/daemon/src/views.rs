@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::Result;
+use omr_control::counters::Counters;
 use omr_control::status::{
-    Explanation, GoalView, GroupView, ImageView, MOST_GROUPS, RegretView, Status, SwapView, SweepView,
+    Explanation, GoalView, GroupView, ImageView, MOST_GROUPS, PolicyView, RegretView, Status, SwapView, SweepView,
 };
 use omr_engine::prepare::{disk_rate, image};
 use omr_machine::groups::tree::no_group;
@@ -100,6 +101,11 @@ pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
         hinting: daemon.processes.hints().running().map(|hint| daemon.processes.name(hint.id)),
         statements: statements::views(&daemon.world, &daemon.statements, &daemon.processes),
         history: Some(daemon.aging.view(now, &daemon.settings.config.history)),
+        counters: Some(Counters { cpu: daemon.host.kernel.clock.own_cpu(), ..daemon.books.counting.at(now) }),
+        policy: Some(PolicyView {
+            hash: format!("{:08x}", daemon.settings.hash),
+            promotions: daemon.terms().slo.promotions,
+        }),
         groups_total: daemon.world.tree.nodes().len(),
         groups: groups
             .into_iter()

@@ -1,6 +1,7 @@
 //! The ledger: one JSON line for each sweep of a group, and one some minutes later for its
-//! refaults and for what it cost, one in an hour for what sweeps hold out, and one in ten minutes for why nothing was done. Each line is one
-//! write, so a crash loses at most the last line. A full disk loses only lines.
+//! refaults and for what it cost, one in an hour for what sweeps hold out, and one in ten
+//! minutes for why nothing was done. Each line is one write, so a crash loses at most the last line.
+//! A full disk loses only lines.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -145,6 +146,14 @@ pub struct Swept {
     pub writes: u32,
     /// The duration of the longest write.
     pub longest_write_ms: u64,
+    /// The time from the moment in which it was told to stop until it had stopped; `None`: it ended
+    /// by itself, or an older omr wrote the line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_ms: Option<u64>,
+    /// The method by the kernel's name, such as `memory.reclaim` or `lru_gen`; `None`:
+    /// there was no run, or an older omr wrote the line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
     /// The end of the last write, by `CLOCK_MONOTONIC`.
     pub last_write_end_ns: u64,
     /// The reason why it began.
@@ -449,7 +458,7 @@ mod tests {
     #[test]
     fn no_line_makes_it_panic() {
         let lines: Vec<&str> = LINES.lines().collect();
-        assert_eq!(lines.iter().filter(|line| serde_json::from_str::<Entry>(line).is_ok()).count(), 8, "the control");
+        assert_eq!(lines.iter().filter(|line| serde_json::from_str::<Entry>(line).is_ok()).count(), 9, "the control");
         omr_testkit::fuzz::feed(&lines, |line| {
             let Ok(entry) = serde_json::from_slice::<Entry>(line) else { return };
             let again = serde_json::to_vec(&entry).expect("text");

@@ -6,8 +6,8 @@ use clap::error::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    advise, config, daemon, doctor, follow, hibernate, hint, history, mount, prepare, ps, reclaim, run, say, status,
-    top, warm, watch, web, wss,
+    advise, config, daemon, doctor, follow, hibernate, hint, history, metrics, mount, prepare, ps, reclaim, run, say,
+    status, top, warm, watch, web, wss,
 };
 
 /// Opportunistic memory reclaim: reclaims memory of background groups while the machine is idle,
@@ -73,6 +73,8 @@ pub enum Command {
     Top(top::Args),
     /// Show groups and charts in the browser, now and in the past
     Web(web::Args),
+    /// Print metrics for Prometheus, or write them for node_exporter
+    Metrics(metrics::Args),
     /// Explain why the daemon sweeps a group, or does not
     Explain(status::ExplainArgs),
     /// Show past sweeps, or the memory that groups had and used

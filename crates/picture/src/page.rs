@@ -44,7 +44,7 @@ pub struct Page {
 pub fn draw(charts: &Charts, topic: Topic, is_now: bool) -> Drawing {
     let shown = charts.of(topic);
     let group = format!("/{}", charts.group);
-    let question = charts.question(topic);
+    let question = topic.question();
     let [from, to] = [charts.window.from, charts.window.to].map(minute);
     let drawing = Drawing {
         width: WIDTH,

@@ -78,6 +78,8 @@ fn sweep(time: u64, freed: Bytes, end: End) -> Entry {
         wall_ms: 2000,
         writes: 9,
         longest_write_ms: 12,
+        stop_ms: None,
+        method: None,
         last_write_end_ns: 1,
         start_reason: "idle for 61 s".into(),
         stop_reason: "complete".into(),

@@ -111,6 +111,8 @@ fn sweep(time: u64, mib: u64, end: End) -> Swept {
         wall_ms: 900,
         writes: 4,
         longest_write_ms: mib / 4,
+        stop_ms: None,
+        method: None,
         last_write_end_ns: 1,
         start_reason: "idle for 61 s".into(),
         stop_reason: if end == End::Stopped { "foreground work began".into() } else { "complete".into() },

@@ -29,6 +29,8 @@ pub enum Question {
         /// The number of columns.
         columns: usize,
     },
+    /// The metrics.
+    Metrics,
     /// What omr did to a group.
     Moment {
         /// The path of the group; empty: the machine.

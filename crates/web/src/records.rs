@@ -69,7 +69,7 @@ impl Records {
         Ok(Records(asks))
     }
 
-    /// Returns the answer as JSON. `known`, `seen`: the daemon's status, and the decisions that were
+    /// Returns the answer: metrics as OpenMetrics text, anything else as JSON. `known`, `seen`: the daemon's status, and the decisions that were
     /// seen.
     pub async fn ask(&self, question: Question, known: Known, seen: Vec<Seen>) -> Result<Bytes, String> {
         let ended = || "the thread that reads the history has ended".to_owned();
@@ -144,6 +144,7 @@ impl Reader {
                 let missing = charts.as_ref().err().cloned().or_else(|| no_status(at));
                 json(&ChartsOf { charts: charts.as_ref().ok(), missing })
             }
+            Question::Metrics => omr_metrics::read(&self.root, status, wall, omr_metrics::Options::default()).into(),
             Question::Moment { group, from, to } => {
                 let lines = words(moment(&self.root, group, *from..*to, seen));
                 let missing = lines.as_ref().err().cloned();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::IF_NONE_MATCH;
 use hyper::{Method, Request, StatusCode};
+use omr_metrics::Format;
 use serde_json::json;
 
 use crate::answer::{Answer, error};
@@ -56,7 +57,10 @@ async fn route(sources: &Sources, request: &Request<Incoming>) -> Result<Answer,
                 false => Ok(Answer::events(sources.live.listen())),
             }
         }
-        // The place for "/metrics".
+        "/metrics" => {
+            nothing(query).map_err(wrong)?;
+            from_records(sources, Question::Metrics, Format::OpenMetrics.media_type()).await
+        }
         path => {
             let known = request.headers().get(IF_NONE_MATCH).and_then(|known| known.to_str().ok());
             let file = path.strip_prefix('/').and_then(page::file);
@@ -67,10 +71,14 @@ async fn route(sources: &Sources, request: &Request<Incoming>) -> Result<Answer,
 }
 
 async fn records(sources: &Sources, question: Question) -> Result<Answer, Wrong> {
+    from_records(sources, question, JSON).await
+}
+
+async fn from_records(sources: &Sources, question: Question, kind: &'static str) -> Result<Answer, Wrong> {
     let known = sources.live.status().await;
     let seen = sources.live.seen();
     let answer = sources.records.ask(question, known, seen).await.map_err(unavailable)?;
-    Ok(Answer::new(StatusCode::OK, JSON, answer))
+    Ok(Answer::new(StatusCode::OK, kind, answer))
 }
 
 fn unavailable(why: String) -> Wrong {

@@ -120,6 +120,7 @@ mod tests {
             wall: Duration::from_secs(2),
             end: End::Complete,
             error: None,
+            method: None,
             size: Bytes::ZERO,
             refaults: None,
         }

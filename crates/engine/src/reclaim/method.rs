@@ -114,11 +114,13 @@ impl Method<'_> {
 impl Session<'_> {
     /// Does a job on one group.
     pub fn reclaim(&mut self, method: &mut Method<'_>, target: Target<'_>, job: Job) -> Report {
-        match method {
+        let name = method.name();
+        let report = match method {
             Method::KernelFile(backend) => FileReclaimer { session: self, backend: *backend }.run(target, job),
             Method::Generations { older_than, may_age } => Evictor::new(self, *may_age).run(target, job, *older_than),
             Method::Regions(regions) => ColdPager { session: self, regions }.run(target.group, job),
-        }
+        };
+        Report { method: Some(name), ..report }
     }
 
     /// Chooses the method for a wish on this group, and does a job by it. `make` makes the job for

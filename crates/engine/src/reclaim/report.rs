@@ -44,6 +44,9 @@ pub struct Report {
     /// The error, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The method, by the kernel's name; `None`: there was no run.
+    #[serde(skip)]
+    pub method: Option<&'static str>,
     /// The size of the group after the run.
     pub size: Bytes,
     /// Refaults of the group so far; `None`: the kernel does not count them.
@@ -76,6 +79,7 @@ impl Report {
             wall: Duration::ZERO,
             end,
             error,
+            method: None,
             size: Bytes::ZERO,
             refaults: None,
         }

@@ -17,6 +17,7 @@ pub mod hibernate;
 pub mod hint;
 mod hinted;
 pub mod history;
+pub mod metrics;
 pub mod mount;
 mod options;
 mod outcome;
@@ -54,6 +55,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Status(args) => status::status(&cli.root, &args),
         Command::Top(args) => top::run(&cli.root, &args),
         Command::Web(args) => web::run(&cli.root, &args),
+        Command::Metrics(args) => metrics::run(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),
         Command::History(args) => history::run(&cli.root, &args),
         Command::Pause(args) => status::pause(&cli.root, &args),

@@ -15,6 +15,7 @@ mod hint;
 mod history;
 mod hold;
 mod invariants;
+mod metrics;
 mod pictures;
 mod processes;
 mod reclaim;

@@ -334,7 +334,12 @@ fn each_path_has_its_answer() {
     );
     assert_eq!(past(now() - 2000, now() - 1900)["lines"], Value::Array(Vec::new()), "the control");
 
-    for path in ["/metrics", "/index.html", "/api", "/api/", "//", "/../etc/passwd", "/%2e%2e/etc/passwd"] {
+    let metrics = server.get("/metrics");
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!((metrics.status, metrics.header("content-type")), (200, kind));
+    let text = &metrics.body;
+    assert!(text.contains("\nomr_up 1\n") && text.ends_with("# EOF\n"), "{text}");
+    for path in ["/metrics/", "/index.html", "/api", "/api/", "//", "/../etc/passwd", "/%2e%2e/etc/passwd"] {
         let answer = server.get(path);
         assert_eq!((answer.status, answer.header("content-type")), (404, "text/plain; charset=utf-8"), "{path}");
     }

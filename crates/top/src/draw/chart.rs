@@ -26,7 +26,7 @@ pub fn draw(state: &State, areas: &Areas, buffer: &mut Buffer) {
         return;
     };
     let shown = charts.of(state.topic);
-    let question = charts.question(state.topic);
+    let question = state.topic.question();
     let unit = shown.first().map(|chart| match state.topic {
         Topic::Cost => "  (bytes, seconds)".to_owned(),
         _ => format!("  ({})", chart.unit.name()),

@@ -95,7 +95,7 @@ fn read(root: &Path, group: &str, window: Window, is_now: bool, topic: Topic) ->
 fn print(charts: &Charts, topic: Topic) -> Result<Exit> {
     let group = omr_charts::text::fit(&format!("/{}", charts.group), 200, '~');
     let [from, to] = [charts.window.from, charts.window.to].map(|time| when::text(Duration::from_secs(time)));
-    outln!("{}  {group}  {from} to {to}", charts.question(topic));
+    outln!("{}  {group}  {from} to {to}", topic.question());
     let signs = Signs::detect(|name| std::env::var(name).ok());
     for line in spark::chart(charts, topic, signs, terminal::width()) {
         outln!("{line}");
