@@ -74,7 +74,7 @@ uninstall_all() {
     done
     # Pages of an earlier version, too.
     rm -f "$root$prefix"/share/man/man1/omr.1 "$root$prefix"/share/man/man1/omr-*.1 "$root$prefix"/share/man/man5/omr.toml.5
-    for directory in lib/omr libexec/omr share/doc/omr; do
+    for directory in lib/omr libexec/omr share/doc/omr share/omr/grafana share/omr/prometheus share/omr; do
         rmdir "$root$prefix/$directory" 2> /dev/null || true
     done
     if live; then

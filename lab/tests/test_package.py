@@ -100,6 +100,25 @@ def test_by_default_the_goal_is_auto_and_a_service_tells_who_is_there(guest: Deb
     guest.run(["systemctl", "start", "omr-presence"], timeout=60)
 
 
+def test_the_timer_of_metrics_is_not_enabled_and_its_service_writes_the_file(guest: DebianGuest) -> None:
+    directory = "/var/lib/prometheus/node-exporter"
+    assert guest.run(["systemctl", "is-enabled", "omr-metrics.timer"], check=False).stdout.strip() == "disabled"
+    assert guest.active("omr-metrics.timer") == "inactive"
+    # The control: without node_exporter's directory it does nothing.
+    guest.run(["systemctl", "start", "omr-metrics.service"], timeout=60)
+    assert guest.run(["ls", directory], check=False).code != 0
+    # As the package prometheus-node-exporter does.
+    guest.shell(f"useradd --system prometheus; install -d -o prometheus -g prometheus {directory}")
+    guest.run(["systemctl", "start", "omr-metrics.service"], timeout=60)
+    text = guest.read(f"{directory}/omr.prom")
+    assert "\nomr_up 1\n" in text and "\nomr_history_readable 1\n" in text, text
+    assert guest.shell(f"stat -c '%a %U' {directory}/omr.prom").strip() == "644 prometheus"
+    assert guest.shell(f"ls {directory}").split() == ["omr.prom"]
+    guest.shell("rm -r /var/lib/prometheus; userdel prometheus")
+    for file in ("grafana/omr.json", "prometheus/omr-alerts.yml"):
+        assert guest.read(f"/usr/share/omr/{file}") == (PACKAGING / file).read_text()
+
+
 def test_the_socket_serves_members_and_nothing_runs_until_somebody_comes(guest: DebianGuest) -> None:
     assert guest.run(["systemctl", "is-enabled", "omr-web.socket"]).stdout.strip() == "enabled"
     assert guest.active("omr-web.socket") == "active"
