@@ -1,6 +1,6 @@
 //! Makes the Grafana dashboard and the alert rules of Prometheus, both from lists of questions and
-//! metrics. `monitoring DIR` writes `DIR/grafana/omr.json` and `DIR/prometheus/omr-alerts.yml`. This
-//! is an example, so that the shipped program does not contain them.
+//! metrics. `monitoring DIR` writes `DIR/grafana/omr.json` and `DIR/prometheus/omr-alerts.yml`.
+//! This is an example, so that the shipped program does not contain them.
 
 use std::fmt::Write as _;
 use std::path::Path;
