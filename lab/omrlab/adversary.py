@@ -108,13 +108,6 @@ FLOODS = {"connect": "100", "half": "20", "unread": "20", "nonsense": "50", "dri
 """The floods of the socket, and how often in a second."""
 
 
-def trace_writes(guest: Guest) -> None:
-    """From now on, the kernel notes when each write to memory.reclaim returns."""
-    guest.write(f"{TRACING}/trace_clock", "mono")
-    guest.write(f"{TRACING}/kprobe_events", "r:reclaim_return memory_reclaim")
-    guest.write(f"{TRACING}/events/kprobes/reclaim_return/enable", "1")
-
-
 @dataclass(frozen=True)
 class Interrupted:
     """A sweep during which work began."""
@@ -141,7 +134,7 @@ def interrupt(guest: Guest, daemon: Daemon, amount: str = "96M") -> Interrupted:
     load = guest.spawn(["omr-guest", "fill", amount], group=BACKGROUND)
     burst = spin.wait(timeout=300).json()
     guest.run(["sleep", "1"])
-    returned = write_ends(guest.shell(f"grep reclaim_return: {TRACING}/trace || true"))
+    returned = write_ends(guest.shell(f"grep ends_ {TRACING}/trace || true"))
     before = [end for end in returned if end <= burst["first_ran_ns"]]
     during = [end for end in returned if burst["first_ran_ns"] < end <= burst["ended_ns"]]
     sweeps = daemon.sweeps(BACKGROUND)[swept:]

@@ -21,10 +21,10 @@ from omrlab.adversary import (
     interrupt,
     spawn_as,
     subtree,
-    trace_writes,
 )
 from omrlab.daemon import Daemon
 from omrlab.guest import COUNTED, KERNEL, Disk, Guest, Process, Zram
+from omrlab.scenarios.latency import trace_writes
 
 GROUPS = 1500
 """Groups of the adversary: more than the daemon visits. 50,000 need minutes of emulation: see

@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..adversary import RULES, WATCHES, Adversary, add_users, cost, interrupt, trace_writes
+from ..adversary import RULES, WATCHES, Adversary, add_users, cost, interrupt
 from ..daemon import Daemon
 from ..guest import COUNTED, Guest, Zram
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric
 from ..scenario import Comparison, Results, arms_option, option
+from .latency import trace_writes
 
 LABELS = {"alone": "without the adversary", "beside": "with the adversary"}
 

@@ -165,10 +165,7 @@ class Latency(Comparison[Run]):
         with Guest(self.kernel, 2 * self.mem, Disk(4 * self.mem, self.mb_s)) as guest:
             guest.group("fg")
             guest.group("bg")
-            guest.write(f"{TRACING}/trace_clock", "mono")
-            for number, function in enumerate(PROBES):
-                guest.run(["sh", "-c", f"echo r:ends_{number} {function} >> {TRACING}/kprobe_events"])
-            guest.write(f"{TRACING}/events/kprobes/enable", "1")
+            trace_writes(guest)
             if config is BY_AGE:
                 guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
             load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group="bg")
@@ -233,6 +230,14 @@ class Latency(Comparison[Run]):
             draw_stops([stop["stop_ms"] for stop in self.stopped], directory / "stops.png")
             plots["stops.png"] = "0 ms: no write was under way when the work began."
         return plots
+
+
+def trace_writes(guest: Guest) -> None:
+    """The kernel notes when each write that reclaims returns. See `write_ends`."""
+    guest.write(f"{TRACING}/trace_clock", "mono")
+    for number, function in enumerate(PROBES):
+        guest.shell(f"echo r:ends_{number} {function} >> {TRACING}/kprobe_events")
+    guest.write(f"{TRACING}/events/kprobes/enable", "1")
 
 
 def begin_sweep(guest: Guest, arm: str, window: float) -> Process | None:
