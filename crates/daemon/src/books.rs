@@ -14,6 +14,7 @@ use crate::counters::Counting;
 use crate::disk::Disk;
 use crate::holds::Holds;
 use crate::host::Host;
+use crate::mind::InForce;
 use crate::tally::Tally;
 
 /// The daemon's books.
@@ -96,9 +97,10 @@ impl Books {
         }
     }
 
-    /// At each tick: the decision that is in force from now on.
-    pub fn note_decision(&mut self, now: Monotonic, time: u64, decision: Option<&Decision>) {
-        self.holds.note(now, time, decision).iter().for_each(|line| self.disk.add_line(line));
+    /// A decision is in force from now on; `before`: the one that was until now.
+    pub fn decided(&mut self, time: u64, before: Option<InForce<'_>>, decision: &Decision) {
+        self.counting.decided(before, decision);
+        before.and_then(|before| self.holds.add(time, before)).iter().for_each(|line| self.disk.add_line(line));
     }
 
     /// The daemon ends: writes down all that is not yet.

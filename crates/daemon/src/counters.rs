@@ -7,55 +7,55 @@ use std::time::Duration;
 use omr_control::counters::{Act, Counters, DecisionCount, Reclaimed};
 use omr_history::ledger::Entry;
 use omr_policy::{Decision, Reason};
-use omr_units::{Bytes, Monotonic};
+use omr_units::Bytes;
 
-/// A longer time between two decisions is unknown: the daemon did not run.
-const LONGEST: Duration = Duration::from_secs(60);
+use crate::mind::InForce;
 
-/// The counters, and the decision in force.
+/// The counters.
 #[derive(Debug, Default)]
 pub struct Counting {
     counters: Counters,
     /// The kinds of decisions so far, in the order of `counters.decisions`.
-    kinds: Vec<(Act, Discriminant<Reason>)>,
-    /// Since when the kind at this place is in force.
-    now: Option<(Monotonic, usize)>,
+    kinds: Vec<Kind>,
 }
 
+type Kind = (Act, Discriminant<Reason>);
+
 impl Counting {
-    /// The counters at this moment.
-    pub fn at(&self, now: Monotonic) -> Counters {
+    /// The counters with the time of the decision in force.
+    pub fn with(&self, in_force: Option<InForce<'_>>) -> Counters {
         let mut counters = self.counters.clone();
-        add_time(&mut counters, self.now, now);
+        add_time(&mut counters, self.time(in_force));
         counters
     }
 
-    /// A decision is in force from now on. Each sweep of a group counts, and each other decision
-    /// of another kind than the one before.
-    pub fn decided(&mut self, now: Monotonic, decision: &Decision) {
-        add_time(&mut self.counters, self.now, now);
-        let (act, reason) = (act(decision), decision.reason());
-        let kind = (act, discriminant(reason));
-        let place = match self.kinds.iter().position(|known| *known == kind) {
-            Some(place) => place,
-            None => {
-                self.kinds.push(kind);
-                self.counters.decisions.push(DecisionCount {
-                    act,
-                    reason: name(reason),
-                    count: 0,
-                    time: Duration::ZERO,
-                });
-                self.kinds.len() - 1
-            }
-        };
-        let is_new = self.now.is_none_or(|(_, before)| before != place);
-        if let Some(of) = self.counters.decisions.get_mut(place)
-            && (is_new || matches!(decision, Decision::Sweep { .. }))
-        {
-            of.count += 1;
+    /// A decision is in force from now on; `before`: the one that was until now. Each sweep of a
+    /// group counts, and each other decision of another kind than the one before.
+    pub fn decided(&mut self, before: Option<InForce<'_>>, decision: &Decision) {
+        let time = self.time(before);
+        add_time(&mut self.counters, time);
+        let kind = kind(decision);
+        if !self.kinds.contains(&kind) {
+            self.kinds.push(kind);
+            let reason = name(decision.reason());
+            self.counters.decisions.push(DecisionCount { act: kind.0, reason, count: 0, time: Duration::ZERO });
         }
-        self.now = Some((now, place));
+        let is_new = before.map(|before| self::kind(before.decision)) != Some(kind);
+        if is_new || matches!(decision, Decision::Sweep { .. }) {
+            let place = self.place(kind);
+            place.and_then(|place| self.counters.decisions.get_mut(place)).into_iter().for_each(|of| of.count += 1);
+        }
+    }
+
+    /// The place of a kind among the decisions.
+    fn place(&self, kind: Kind) -> Option<usize> {
+        self.kinds.iter().position(|known| *known == kind)
+    }
+
+    /// The place of the decision in force, and its time, if it is known.
+    fn time(&self, in_force: Option<InForce<'_>>) -> Option<(usize, Duration)> {
+        let InForce { decision, held } = in_force?;
+        Some((self.place(kind(decision))?, held?))
     }
 
     /// Counts what a line of the ledger tells.
@@ -95,12 +95,13 @@ impl Counting {
     }
 }
 
-fn add_time(counters: &mut Counters, since: Option<(Monotonic, usize)>, now: Monotonic) {
-    let Some((since, place)) = since else { return };
-    let held = now.since(since);
-    if let Some(of) = counters.decisions.get_mut(place).filter(|_| held <= LONGEST) {
-        of.time += held;
-    }
+fn add_time(counters: &mut Counters, time: Option<(usize, Duration)>) {
+    let of = time.and_then(|(place, held)| Some((counters.decisions.get_mut(place)?, held)));
+    of.into_iter().for_each(|(of, held)| of.time += held);
+}
+
+fn kind(decision: &Decision) -> Kind {
+    (act(decision), discriminant(decision.reason()))
 }
 
 fn act(decision: &Decision) -> Act {
@@ -128,7 +129,11 @@ fn reclaimed<'c>(all: &'c mut Vec<Reclaimed>, method: &str) -> &'c mut Reclaimed
 
 #[cfg(test)]
 mod tests {
+    use omr_policy::State;
+    use omr_units::Monotonic;
+
     use super::*;
+    use crate::mind::Mind;
 
     fn at(seconds: u64) -> Monotonic {
         Monotonic(seconds * 1_000_000_000)
@@ -140,15 +145,20 @@ mod tests {
 
     #[test]
     fn decisions_count_when_their_kind_changes_and_time_counts_always() {
-        let mut counting = Counting::default();
-        assert_eq!(counting.at(at(1)), Counters::default());
+        let (mut counting, mut mind) = (Counting::default(), Mind::new(State::default()));
+        assert_eq!(counting.with(mind.in_force(at(1))), Counters::default());
+        let mut decided = |second, decision: Decision| {
+            counting.decided(mind.in_force(at(second)), &decision);
+            mind.keep(at(second), decision);
+            counting.with(mind.in_force(at(if second == 14 { 17 } else { second }))).decisions
+        };
         for second in 1..=10 {
             // The same reason with other numbers.
-            counting.decided(at(second), &hold(Reason::AfterBoot { left: Duration::from_secs(60 - second) }));
+            decided(second, hold(Reason::AfterBoot { left: Duration::from_secs(60 - second) }));
         }
-        counting.decided(at(11), &hold(Reason::NothingToGain));
-        counting.decided(at(12), &Decision::Stop { reason: Reason::NothingToGain });
-        counting.decided(at(14), &hold(Reason::NothingToGain));
+        decided(11, hold(Reason::NothingToGain));
+        decided(12, Decision::Stop { reason: Reason::NothingToGain });
+        let at_17 = decided(14, hold(Reason::NothingToGain));
         let of = |act, reason: &str, count, seconds| DecisionCount {
             act,
             reason: reason.into(),
@@ -160,10 +170,10 @@ mod tests {
             of(Act::Hold, "nothing-to-gain", 2, 1 + 3),
             of(Act::Stop, "nothing-to-gain", 1, 2),
         ];
-        assert_eq!(counting.at(at(17)).decisions, expected);
+        assert_eq!(at_17, expected);
         // The daemon was stopped for an hour.
-        counting.decided(at(3614), &hold(Reason::NothingToGain));
-        assert_eq!(counting.at(at(3614)).decisions.get(1), Some(&of(Act::Hold, "nothing-to-gain", 2, 1)));
+        let after = decided(3614, hold(Reason::NothingToGain));
+        assert_eq!(after.get(1), Some(&of(Act::Hold, "nothing-to-gain", 2, 1)));
     }
 
     #[test]

@@ -144,7 +144,6 @@ impl Daemon {
         self.books.record_refaults(now, time, refaults);
         regrets::read(self, now, time);
         self.books.record_regrets(now, time, false);
-        self.books.note_decision(now, time, self.mind.decision.as_ref());
     }
 
     /// The time until the next tick. An idle daemon wakes up for nothing else.
@@ -294,8 +293,9 @@ impl Daemon {
             }
         }
         let reason = decision.reason().clone();
-        self.books.counting.decided(self.host.now(), &decision);
-        if self.mind.keep(self.host.now(), decision) {
+        let now = self.host.now();
+        self.books.decided(self.host.wall(), self.mind.in_force(now), &decision);
+        if self.mind.keep(now, decision) {
             log::debug!("{reason}");
             notify::tell(&NotifyState::Status(&reason.to_string()));
         }

@@ -6,42 +6,33 @@ use std::time::Duration;
 
 use omr_history::ledger::{Entry, HeldFor, HoldsLine};
 use omr_policy::{Decision, Reason};
-use omr_units::{Monotonic, millis};
+use omr_units::millis;
+
+use crate::mind::InForce;
 
 /// The time of a line.
 const LINE: Duration = Duration::from_secs(600);
-/// A longer time between two decisions is unknown: the daemon did not run.
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// Sums since the last line.
 #[derive(Debug, Default)]
 pub struct Holds {
-    /// The moment of the last decision, and its reason if it was to hold.
-    last: Option<(Monotonic, Option<Reason>)>,
     over: Duration,
     /// By the kind of the reason; the reason is the last one of its kind.
     reasons: Vec<(Reason, Duration)>,
 }
 
 impl Holds {
-    /// At each tick: the decision that holds from now on. Returns a line when it is time for one.
-    pub fn note(&mut self, now: Monotonic, time: u64, decision: Option<&Decision>) -> Option<Entry> {
-        if let Some((since, reason)) = self.last.take() {
-            let held = now.since(since);
-            if held <= LONGEST {
-                self.over += held;
-                reason.into_iter().for_each(|reason| self.add(reason, held));
-            }
+    /// Adds the time for which a decision was in force. Returns a line when it is time for one.
+    pub fn add(&mut self, time: u64, before: InForce<'_>) -> Option<Entry> {
+        let held = before.held?;
+        self.over += held;
+        if let Decision::Hold { reason } = before.decision {
+            self.add_reason(reason.clone(), held);
         }
-        let reason = decision.map(|decision| match decision {
-            Decision::Hold { reason } => Some(reason.clone()),
-            Decision::Sweep { .. } | Decision::Continue { .. } | Decision::Stop { .. } => None,
-        });
-        self.last = reason.map(|reason| (now, reason));
         (self.over >= LINE).then(|| self.line(time)).flatten()
     }
 
-    fn add(&mut self, reason: Reason, held: Duration) {
+    fn add_reason(&mut self, reason: Reason, held: Duration) {
         match self.reasons.iter_mut().find(|(known, _)| discriminant(known) == discriminant(&reason)) {
             Some((known, sum)) => (*known, *sum) = (reason, *sum + held),
             None => self.reasons.push((reason, held)),
@@ -50,8 +41,7 @@ impl Holds {
 
     /// Returns the line since the last one; `None`: no time has passed.
     pub fn line(&mut self, time: u64) -> Option<Entry> {
-        let Holds { last, over, mut reasons } = std::mem::take(self);
-        self.last = last;
+        let Holds { over, mut reasons } = std::mem::take(self);
         if over.is_zero() {
             return None;
         }
@@ -64,7 +54,18 @@ impl Holds {
 
 #[cfg(test)]
 mod tests {
+    use omr_policy::State;
+    use omr_units::Monotonic;
+
     use super::*;
+    use crate::mind::Mind;
+
+    /// The daemon decides at this second.
+    fn decide(holds: &mut Holds, mind: &mut Mind, second: u64, decision: Decision) -> Option<Entry> {
+        let line = mind.in_force(at(second)).and_then(|before| holds.add(7, before));
+        mind.keep(at(second), decision);
+        line
+    }
 
     fn hold(reason: Reason) -> Decision {
         Decision::Hold { reason }
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_line_tells_for_how_long_the_daemon_held_for_each_kind_of_reason() {
-        let mut holds = Holds::default();
+        let (mut holds, mut mind) = (Holds::default(), Mind::new(State::default()));
         let left = |seconds| hold(Reason::AfterBoot { left: Duration::from_secs(seconds) });
         let mut lines = Vec::new();
         for second in 0..=600 {
@@ -85,7 +86,7 @@ mod tests {
                 400..500 => hold(Reason::NothingToGain),
                 _ => Decision::Stop { reason: Reason::NothingToGain },
             };
-            lines.extend(holds.note(at(second), 7, Some(&decision)));
+            lines.extend(decide(&mut holds, &mut mind, second, decision));
         }
         let [Entry::Holds(HoldsLine { time: 7, over_ms: 600_000, reasons })] = lines.as_slice() else {
             panic!("{lines:?}")
@@ -97,14 +98,13 @@ mod tests {
 
     #[test]
     fn time_in_which_nothing_was_decided_is_unknown() {
-        let mut holds = Holds::default();
+        let (mut holds, mut mind) = (Holds::default(), Mind::new(State::default()));
         assert_eq!(holds.line(7), None);
-        assert_eq!(holds.note(at(0), 7, Some(&hold(Reason::NothingToGain))), None);
+        assert_eq!(decide(&mut holds, &mut mind, 0, hold(Reason::NothingToGain)), None);
         // The daemon was stopped for a day.
-        assert_eq!(holds.note(at(86_400), 7, Some(&hold(Reason::NothingToGain))), None);
+        assert_eq!(decide(&mut holds, &mut mind, 86_400, hold(Reason::NothingToGain)), None);
         assert_eq!(holds.line(7), None);
-        assert_eq!(holds.note(at(86_401), 7, None), None);
-        assert_eq!(holds.note(at(86_410), 7, Some(&hold(Reason::NothingToGain))), None);
+        assert_eq!(decide(&mut holds, &mut mind, 86_401, hold(Reason::NothingToGain)), None);
         let Some(Entry::Holds(line)) = holds.line(8) else { panic!("a line") };
         assert_eq!((line.over_ms, line.reasons.len()), (1000, 1), "without the time without a decision");
     }

@@ -101,7 +101,10 @@ pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
         hinting: daemon.processes.hints().running().map(|hint| daemon.processes.name(hint.id)),
         statements: statements::views(&daemon.world, &daemon.statements, &daemon.processes),
         history: Some(daemon.aging.view(now, &daemon.settings.config.history)),
-        counters: Some(Counters { cpu: daemon.host.kernel.clock.own_cpu(), ..daemon.books.counting.at(now) }),
+        counters: Some(Counters {
+            cpu: daemon.host.kernel.clock.own_cpu(),
+            ..daemon.books.counting.with(daemon.mind.in_force(now))
+        }),
         policy: Some(PolicyView {
             hash: format!("{:08x}", daemon.settings.hash),
             promotions: daemon.terms().slo.promotions,
