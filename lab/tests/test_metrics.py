@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from omrlab.daemon import Daemon
+from omrlab import records
+from omrlab.daemon import CLASSES, Daemon
 from omrlab.guest import KERNEL, MIB, Disk, Guest
 from omrlab.paths import REPOSITORY
 from omrlab.prometheus import NodeExporter, Page, Prometheus, promtool
@@ -18,20 +19,8 @@ DASHBOARD = REPOSITORY / "packaging/grafana/omr.json"
 ALERTS = REPOSITORY / "packaging/prometheus/omr-alerts.yml"
 SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 
-CONFIG = """
-[history]
-every = "10s"
-budget = "10%"
-
-[[group]]
-match = "bg"
-class = "background"
-older_than = "30s"
-
-[[group]]
-match = "fg"
-class = "foreground"
-"""
+CONFIG = records.OFTEN + CLASSES + 'older_than = "30s"\n'
+"""The last rule is that of the background."""
 
 TEXTFILE = "/var/lib/prometheus/node-exporter/omr.prom"
 

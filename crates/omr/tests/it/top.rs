@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use omr_history::ledger::{Entry, Ledger};
 use omr_history::{AGES, Idle, Sample, Since, Store};
 use omr_kernel::process::{Process, ProcessStat};
 use omr_kernel::{Kernel, clock};
@@ -16,7 +15,7 @@ use omr_units::{Bytes, GroupId};
 use tempfile::TempDir;
 
 use crate::common::running::{Daemon, wait_until};
-use crate::common::{add_group, machine, omr, text};
+use crate::common::{machine, omr, text, with_history};
 
 /// A terminal in which a shell runs a command, and then waits.
 pub struct Terminal {
@@ -100,24 +99,6 @@ impl Drop for Terminal {
 
 fn top(root: &FakeRoot, words: &str) -> String {
     format!("{} --root {} top {words}", env!("CARGO_BIN_EXE_omr"), root.path().display())
-}
-
-/// A machine with an hour of history of a group that is not there any more.
-fn with_history() -> FakeRoot {
-    let root = machine();
-    add_group(&root, "app.scope", 65_536, 0);
-    let (history, state) = (root.resolve("var/lib/omr/history"), root.resolve("var/lib/omr"));
-    std::fs::create_dir_all(&state).expect("the state directory");
-    let mut store = Store::new(&history, "b", Bytes::mib(64));
-    let now = clock::read_wall();
-    let sample = |group: &str| Sample::of_anon(group, GroupId(7), Bytes::mib(48));
-    for ago in [3600, 3000, 2400, 1800] {
-        store.add(now - Duration::from_secs(ago), &[sample(""), sample("gone.scope")]);
-    }
-    let time = (now - Duration::from_secs(2400)).as_secs();
-    let reason = "no ages are known".into();
-    Ledger::open(&state).add(&Entry::LeftAlone { time, group: "gone.scope".into(), reason });
-    root
 }
 
 #[test]

@@ -10,16 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use omr_history::ledger::{Entry, Ledger};
-use omr_history::{Sample, Store};
 use omr_kernel::process::{Process, ProcessStat};
 use omr_kernel::{Kernel, clock};
 use omr_testkit::FakeRoot;
-use omr_units::{Bytes, GroupId};
 use serde_json::Value;
 
 use crate::common::running::{Daemon, wait_until};
-use crate::common::{add_group, command, machine, omr, text};
+use crate::common::{add_group, command, machine, omr, text, with_history};
 
 /// Far beyond what any answer takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -246,24 +243,6 @@ fn percent(text: &str) -> String {
 
 fn now() -> u64 {
     clock::read_wall().as_secs()
-}
-
-/// A machine with an hour of history of a group that is not there any more.
-fn with_history() -> FakeRoot {
-    let root = machine();
-    add_group(&root, "app.scope", 65_536, 0);
-    let (history, state) = (root.resolve("var/lib/omr/history"), root.resolve("var/lib/omr"));
-    std::fs::create_dir_all(&state).expect("the state directory");
-    let mut store = Store::new(&history, "b", Bytes::mib(64));
-    let now = clock::read_wall();
-    let sample = |group: &str| Sample::of_anon(group, GroupId(7), Bytes::mib(48));
-    for ago in [3600, 3000, 2400, 1800] {
-        store.add(now - Duration::from_secs(ago), &[sample(""), sample("gone.scope")]);
-    }
-    let time = (now - Duration::from_secs(2400)).as_secs();
-    let reason = "no ages are known".into();
-    Ledger::open(&state).add(&Entry::LeftAlone { time, group: "gone.scope".into(), reason });
-    root
 }
 
 fn paths(groups: &Value) -> Vec<&str> {

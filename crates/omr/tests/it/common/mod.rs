@@ -5,8 +5,13 @@ pub mod running;
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use omr_history::ledger::{Entry, Ledger};
+use omr_history::{Sample, Store};
+use omr_kernel::clock;
 use omr_testkit::{FakeRoot, Release};
+use omr_units::{Bytes, GroupId};
 
 /// The mount of the groups, below the root.
 pub const GROUPS: &str = "sys/fs/cgroup";
@@ -146,4 +151,22 @@ pub fn stat(anon: u64, file: u64) -> String {
         "anon {anon}\nfile {file}\nshmem 0\nfile_dirty 0\nswapcached 0\n\
          workingset_refault_anon 0\nworkingset_refault_file 0\n"
     )
+}
+
+/// A machine with an hour of history of a group that is not there any more.
+pub fn with_history() -> FakeRoot {
+    let root = machine();
+    add_group(&root, "app.scope", 65_536, 0);
+    let (history, state) = (root.resolve("var/lib/omr/history"), root.resolve("var/lib/omr"));
+    std::fs::create_dir_all(&state).expect("the state directory");
+    let mut store = Store::new(&history, "b", Bytes::mib(64));
+    let now = clock::read_wall();
+    let sample = |group: &str| Sample::of_anon(group, GroupId(7), Bytes::mib(48));
+    for ago in [3600, 3000, 2400, 1800] {
+        store.add(now - Duration::from_secs(ago), &[sample(""), sample("gone.scope")]);
+    }
+    let time = (now - Duration::from_secs(2400)).as_secs();
+    let reason = "no ages are known".into();
+    Ledger::open(&state).add(&Entry::LeftAlone { time, group: "gone.scope".into(), reason });
+    root
 }
