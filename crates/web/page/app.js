@@ -405,7 +405,7 @@
     if (group) {
       if (group.class) about.push(group.class);
       if (group.threshold) about.push(`taken from age ${short(seconds(group.threshold) * 1000)} on`);
-      if (isNow && !snapshot || snapshot) about.push(group.sweeping ? "being swept now" : group.last ? `last sweep ${short(seconds(group.last) * 1000)} ago` : "no sweep yet");
+      if (snapshot ? snapshot.status : isNow) about.push(group.sweeping ? "being swept now" : group.last ? `last sweep ${short(seconds(group.last) * 1000)} ago` : "no sweep yet");
       if (group.swap !== null) about.push(`${bytes(group.swap)} in swap`);
       if (group.stalled !== null) about.push(`waited for memory ${share(group.stalled)} of the time`);
     } else if (state.groups.length) about.push("this group is not there now");
