@@ -1,13 +1,14 @@
 //! Writes a week of history and a ledger below a directory, to try and to measure `omr top`:
 //!
 //! ```text
-//! cargo run -p omr-charts --example week -- DIR [GROUPS] [machine] [hostile]
+//! cargo run -p omr-charts --example week -- DIR [GROUPS] [machine] [hostile] [end=SECONDS]
 //! omr --root DIR top
 //! ```
 //!
 //! With `machine` the directory also gets what the daemon reads of a machine with these groups, so
 //! `omr daemon --foreground --root DIR` runs there. With `hostile` some groups have names that a
 //! reader could take for HTML or for commands of a terminal, and one has a path of 4,000 characters.
+//! With `end` the week ends at this time since 1970, instead of now.
 //!
 //! The figures are made up: groups that are busy by day, each with an own amount of cold memory.
 
@@ -34,7 +35,8 @@ fn main() {
         words.next_if(|word| word.parse::<u64>().is_ok()).map_or(200, |groups| groups.parse().expect("a number"));
     let words: Vec<String> = words.collect();
     let has = |word: &str| words.iter().any(|of| of == word);
-    let now = clock::read_wall().as_secs();
+    let end = words.iter().find_map(|word| word.strip_prefix("end="));
+    let end = end.map_or_else(|| clock::read_wall().as_secs(), |end| end.parse().expect("seconds"));
     let mut store = Store::new(&paths::history(&root), "example", Bytes::mib(96));
     std::fs::create_dir_all(paths::state_dir(&root)).expect("the state directory");
     let mut ledger = Ledger::open(&paths::state_dir(&root));
@@ -47,7 +49,7 @@ fn main() {
     }
     let mut swept = names.iter().cycle();
     for round in 0..ROUNDS {
-        let time = now - EVERY * (ROUNDS - 1 - round);
+        let time = end - EVERY * (ROUNDS - 1 - round);
         // Nobody took samples in a part of the third day.
         if (300..360).contains(&round) {
             continue;

@@ -131,11 +131,29 @@ def own_machine(new_machine) -> Machine:
     return new_machine("6")
 
 
+FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+<dir>DIR</dir>
+<cachedir>DIR/cache</cachedir>
+<match target="pattern"><edit name="antialias" mode="assign"><bool>false</bool></edit></match>
+</fontconfig>
+"""
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    # The browser has this font alone, whatever else is installed, and its edges are not smoothed,
+    # which each build does in its own way.
+    fonts = tmp_path_factory.mktemp("fonts")
+    (fonts / "fonts.conf").write_text(FONTS.replace("DIR", str(fonts)))
+    for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf"):
+        shutil.copy(f"/usr/share/fonts/truetype/dejavu/{name}", fonts)
+    # Root has no sandbox in a container.
+    words = ["--no-sandbox", "--font-render-hinting=none", "--disable-lcd-text", "--force-color-profile=srgb"]
+    environment = {**os.environ, "FONTCONFIG_FILE": str(fonts / "fonts.conf")}
     with sync_playwright() as playwright:
-        # Root has no sandbox in a container.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=words, env=environment)
         yield browser
         browser.close()
 
