@@ -9,6 +9,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 use constant_time_eq::constant_time_eq;
+use hmac_sha256::HMAC;
 use hyper::body::Body as _;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, TRANSFER_ENCODING};
@@ -49,9 +50,15 @@ struct Cookie {
 }
 
 impl Cookie {
-    fn new(port: u16) -> Result<Self> {
+    fn new(port: u16, value: String) -> Self {
         // Cookies know no ports: each server has a name of its own.
-        Ok(Cookie { name: format!("omr-web-{port}"), value: random()? })
+        Cookie { name: format!("omr-web-{port}"), value }
+    }
+
+    /// The cookie for the token of a file: the same each time, so a browser stays in when omr web
+    /// starts again. The token cannot be told from it.
+    fn of_token(port: u16, token: &str) -> Self {
+        Cookie::new(port, hexadecimal(&HMAC::mac("omr web: cookie", token)))
     }
 
     fn is_in(&self, headers: &HeaderMap) -> bool {
@@ -72,15 +79,15 @@ impl Guard {
     }
 
     /// The guard of an address, with the token of a file.
-    pub fn of_address(address: SocketAddr, hosts: &[String], token: String) -> Result<Self> {
-        let keys = Keys::Always(token, Cookie::new(address.port())?);
-        Ok(Guard { hosts: allowed(hosts, Some(address.ip())), keys })
+    pub fn of_address(address: SocketAddr, hosts: &[String], token: String) -> Self {
+        let cookie = Cookie::of_token(address.port(), &token);
+        Guard { hosts: allowed(hosts, Some(address.ip())), keys: Keys::Always(token, cookie) }
     }
 
     /// The guard of an address, with a token that works once. Returns the token, too.
     pub fn of_address_once(address: SocketAddr, hosts: &[String]) -> Result<(Self, String)> {
         let token = random()?;
-        let keys = Keys::Once(Mutex::new(Some(token.clone())), Cookie::new(address.port())?);
+        let keys = Keys::Once(Mutex::new(Some(token.clone())), Cookie::new(address.port(), random()?));
         Ok((Guard { hosts: allowed(hosts, Some(address.ip())), keys }, token))
     }
 
@@ -180,7 +187,11 @@ fn random() -> Result<String> {
     if filled.context("random bytes")? != bytes.len() {
         bail!("the kernel gave fewer random bytes than were asked for");
     }
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(&bytes))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads a token from a file. Others must not be able to read the file, nor its group to write it.

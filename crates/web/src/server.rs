@@ -87,7 +87,7 @@ pub fn run(root: &Path, options: &Options, say: impl Fn(&str) -> Result<()>) -> 
             (Listener::Unix(_), _) => Guard::of_socket(&options.hosts),
             (Listener::Tcp(_, address), Some(token)) => {
                 say(&format!("http://{address}/"))?;
-                Guard::of_address(*address, &options.hosts, token.clone())?
+                Guard::of_address(*address, &options.hosts, token.clone())
             }
             (Listener::Tcp(_, address), None) if options.listen.is_some() => {
                 let (guard, token) = Guard::of_address_once(*address, &options.hosts)?;

@@ -482,6 +482,63 @@ fn a_token_of_a_file_opens_always_and_its_file_is_secret() {
     assert_eq!(server.get(&format!("/app.js?token={TOKEN}")).status, 401, "at the page only");
 }
 
+/// Cookies have the port in their name, so the next one is started at the same port.
+#[test]
+fn the_cookie_of_a_token_in_a_file_is_valid_after_a_restart_and_no_other_is() {
+    let root = machine();
+    let file = root.resolve("token");
+    let write = |text: &str| {
+        std::fs::write(&file, text).expect("written");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("a mode");
+    };
+    let name = file.to_str().expect("a name");
+    let start = |words: &[&str], port: u16| {
+        let mut server = None;
+        wait_until("the port", || {
+            let address = format!("127.0.0.1:{port}");
+            let mut command = command(root.path(), &["web", "--listen", &address]);
+            let mut child = command.args(words).stdout(Stdio::piped()).spawn().expect("omr starts");
+            let mut said = String::new();
+            BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut said).expect("a line");
+            server = Some(Server { child, said: said.trim().to_owned(), path: None, cookie: String::new() });
+            !said.is_empty()
+        });
+        server.expect("a server")
+    };
+    let enter = |server: &Server, path: &str| {
+        let answer = server.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost"));
+        assert_eq!(answer.status, 303, "{answer:?}");
+        answer.header("set-cookie").split(';').next().expect("a cookie").to_owned()
+    };
+    let status = |server: &mut Server, cookie: &str| {
+        server.cookie = cookie.to_owned();
+        server.get("/api/groups").status
+    };
+
+    write("a-token-of-a-file");
+    let mut server = start(&["--token-file", name], 0);
+    let (cookie, port) = (enter(&server, "/?token=a-token-of-a-file"), server.port());
+    assert!(!cookie.contains("a-token-of-a-file"), "{cookie}");
+    assert_eq!(status(&mut server, &cookie), 200);
+    server.end();
+    let mut server = start(&["--token-file", name], port);
+    assert_eq!(status(&mut server, &cookie), 200, "after a restart");
+    server.end();
+    write("a-token-of-a-filf");
+    let mut server = start(&["--token-file", name], port);
+    assert_eq!(status(&mut server, &cookie), 401, "with another token");
+    server.end();
+
+    let mut server = start(&[], port);
+    assert_eq!(status(&mut server, &cookie), 401, "without a file");
+    let cookie = enter(&server, server.first_path());
+    assert_eq!(status(&mut server, &cookie), 200);
+    server.end();
+    let mut server = start(&[], port);
+    assert_eq!(status(&mut server, &cookie), 401, "of an address that works once");
+    server.end();
+}
+
 #[test]
 fn only_names_of_this_machine_are_served() {
     let root = machine();
