@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -22,6 +22,8 @@ use crate::answer::{Answer, error};
 const SHORTEST: usize = 16;
 /// The longest one.
 const LONGEST: usize = 1024;
+/// Makes a file with a token.
+const NEW_FILE: &str = "(umask 077; openssl rand -hex 32 > NEW_FILE)";
 
 /// The guard of one socket.
 #[derive(Debug)]
@@ -204,7 +206,11 @@ pub fn read_token(path: &Path) -> Result<String> {
         bail!("{name}: expected a regular file with a token");
     }
     if mode & 0o027 != 0 {
-        bail!("{name}: its mode is {mode:03o}, so others can read or change the token; chmod 600 {name}");
+        let what = format!("{name}: its mode is {mode:03o}, so others can read or change the token");
+        if metadata.uid() == rustix::process::geteuid().as_raw() {
+            bail!("{what}; chmod 600 {name}");
+        }
+        bail!("{what}, and it belongs to another user; make a file of your own: {NEW_FILE}");
     }
     let mut text = String::new();
     file.take(LONGEST as u64 + 2).read_to_string(&mut text).with_context(|| format!("read {name}"))?;
@@ -212,7 +218,7 @@ pub fn read_token(path: &Path) -> Result<String> {
     if !(SHORTEST..=LONGEST).contains(&token.len()) || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         bail!(
             "{name}: expected one line with a token of {SHORTEST} to {LONGEST} ASCII characters without spaces; \
-             openssl rand -hex 32 > {name}"
+             make a file with one: {NEW_FILE}"
         );
     }
     Ok(token.to_owned())

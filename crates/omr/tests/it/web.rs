@@ -463,6 +463,16 @@ fn a_token_of_a_file_opens_always_and_its_file_is_secret() {
         assert_eq!((code, out.as_str()), (2, ""), "{err}");
         assert!(err.contains(says) && err.contains(name), "{err}");
     }
+    write(TOKEN, 0o644);
+    let refusal = || text(&omr(&root, &["web", "--listen", "127.0.0.1:0", "--token-file", name])).2;
+    assert!(refusal().contains(&format!("; chmod 600 {name}\n")), "{}", refusal());
+    if rustix::process::geteuid().is_root() {
+        // Nobody changes the mode of somebody else's file for omr.
+        std::os::unix::fs::chown(&file, Some(65534), None).expect("chown");
+        let says = "it belongs to another user; make a file of your own: (umask 077; openssl rand";
+        assert!(refusal().contains(says) && !refusal().contains("chmod"), "{}", refusal());
+        std::os::unix::fs::chown(&file, Some(0), None).expect("chown");
+    }
     let (code, _, err) = text(&omr(&root, &["web", "--listen", "127.0.0.1:0", "--token-file", "/nowhere"]));
     assert!(code == 2 && err.contains("open /nowhere"), "{err}");
 
