@@ -13,7 +13,7 @@ use crate::commands::{
 /// Opportunistic memory reclaim: reclaims memory of background groups while the machine is idle,
 /// and stops as soon as a user works.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(version, max_term_width = 100)]
 pub struct Cli {
     /// Read /proc, /sys and the configuration below this directory
     ///
@@ -47,55 +47,56 @@ fn allow_negative(command: clap::Command) -> clap::Command {
     command.mut_args(allow).mut_subcommands(allow_negative)
 }
 
+/// The commands. `about` is the short help; the long one is the text of the options.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the abilities of this kernel and machine that omr uses
     Doctor(doctor::Args),
     /// Reclaim memory once: from a group, or from all background groups
     Reclaim(reclaim::Args),
-    /// Show how much memory groups use, and how long the rest was not used
+    #[command(about = "Show how much memory groups use, and how long the rest was not used")]
     Wss(wss::Args),
-    /// Advise memory limits for groups
+    #[command(about = "Advise memory limits for groups")]
     Advise(advise::Args),
-    /// Page out, deactivate or bring back the memory of a process
+    #[command(about = "Page out, deactivate or bring back the memory of a process")]
     Hint(hint::Args),
     /// Reclaim now, before hibernation, a burst or a migration
     Prepare(prepare::Args),
-    /// Bring memory back from swap before it is needed, foreground first
+    #[command(about = "Bring memory back from swap before it is needed, foreground first")]
     Warm(warm::Args),
-    /// Hibernate: prepare, hibernate, and bring memory back afterwards
+    #[command(about = "Hibernate: prepare, hibernate, and bring memory back afterwards")]
     Hibernate(hibernate::Args),
     /// Run the daemon, which reclaims while the machine is idle
     Daemon(daemon::Args),
     /// Show what the daemon does now and did today
     Status(status::StatusArgs),
-    /// Watch groups and charts in the terminal, now and in the past
+    #[command(about = "Watch groups and charts in the terminal, now and in the past")]
     Top(top::Args),
-    /// Show groups and charts in the browser, now and in the past
+    #[command(about = "Show groups and charts in the browser, now and in the past")]
     Web(web::Args),
-    /// Print metrics for Prometheus, or write them for node_exporter
+    #[command(about = "Print metrics for Prometheus, or write them for node_exporter")]
     Metrics(metrics::Args),
     /// Explain why the daemon sweeps a group, or does not
     Explain(status::ExplainArgs),
-    /// Show past sweeps, or the memory that groups had and used
+    #[command(about = "Show past sweeps, or the memory that groups had and used")]
     History(history::Args),
     /// Pause the daemon's sweeps
     Pause(status::PauseArgs),
     /// Resume the daemon's sweeps
     Resume,
-    /// Show processes, ordered by who would get hints first
+    #[command(about = "Show processes, ordered by who would get hints first")]
     Ps(ps::Args),
-    /// Tell the daemon that a process or group is in use
+    #[command(about = "Tell the daemon that a process or group is in use")]
     Foreground(say::Args),
-    /// Tell the daemon that a process or group is not in use
+    #[command(about = "Tell the daemon that a process or group is not in use")]
     Background(say::Args),
-    /// Run a command in a group of a class
+    #[command(about = "Run a command in a group of a class")]
     Run(run::Args),
-    /// Tell the daemon which groups are in the foreground, by logind, GameMode or sway
+    #[command(about = "Tell the daemon which groups are in the foreground, by logind, GameMode or sway")]
     Follow(follow::Args),
-    /// Prepare the machine when its cloud provider announces an interruption
+    #[command(about = "Prepare the machine when its cloud provider announces an interruption")]
     Watch(watch::Args),
-    /// Offer the original patch's file memory.swap.reclaim on a kernel that lacks it
+    #[command(about = "Offer the original patch's file memory.swap.reclaim on a kernel that lacks it")]
     Mount(mount::Args),
     /// Check and show the configuration
     Config(config::Args),

@@ -40,7 +40,8 @@ fn write(path: &Path, data: &[u8]) -> Result<()> {
 
 /// File name and text of omr(1) and of a page for each command.
 fn pages(command: &Command) -> Result<Vec<(String, Vec<u8>)>> {
-    let mut command = command.clone();
+    // omr help has no page of its own.
+    let mut command = command.clone().disable_help_subcommand(true);
     command.build();
     let mut pages = vec![("omr.1".into(), page(&command, |out| Ok(out.write_all(MORE.as_bytes())?))?)];
     add_subcommands(&command, &mut pages)?;
@@ -95,6 +96,16 @@ mod tests {
         for (name, text) in &pages {
             let text = String::from_utf8(text.clone()).expect("text");
             assert!(text.contains(".SH NAME") && text.contains("SEE ALSO"), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_page_has_the_long_help() {
+        let pages = pages(&omr::command()).expect("pages");
+        for name in ["omr-web.1", "omr-watch.1"] {
+            let (_, text) = pages.iter().find(|(of, _)| of == name).expect("a page");
+            let text = String::from_utf8(text.clone()).expect("text");
+            assert!(text.contains("Exit codes: 0 done"), "{text}");
         }
     }
 

@@ -37,6 +37,7 @@ const OTHERS: Duration = Duration::from_secs(300);
 /// hooks apply; where logind does not run, it asks the kernel. With --json, each part prints an
 /// object of its own.
 #[derive(Debug, clap::Args)]
+#[command(long_about)]
 pub struct Args {
     #[command(flatten)]
     prepare: prepare::Hibernate,

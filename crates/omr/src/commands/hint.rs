@@ -25,6 +25,7 @@ use super::options::{Output, Safety};
 /// used again comes back. Memory that is shared, locked, in huge pages or of a device is skipped
 /// and counted.
 #[derive(Debug, clap::Args)]
+#[command(long_about)]
 #[command(group = clap::ArgGroup::new("advice"))]
 #[command(mut_arg("ignore_class", |arg| {
     arg.help("Also hint a process of a foreground or protected group, and memory that a rule keeps")

@@ -33,6 +33,7 @@ use super::wss::range_text;
 /// omr top as text or as a picture. Times are UTC.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("shown").args(["groups", "chart", "svg", "png"]).multiple(true))]
+#[command(long_about)]
 pub struct Args {
     /// With --groups: only this control group; * stands for a part of a name, ** for any depth. Of a
     /// chart: this group; without it, the machine

@@ -18,6 +18,7 @@ use omr_metrics::{Format, MOST_GROUPS, Options, Records};
 /// node_exporter. Without the daemon the metrics say so (omr_up 0) and tell what the history knows.
 /// docs/use/metrics.md lists all metrics.
 #[derive(Debug, clap::Args)]
+#[command(long_about)]
 pub struct Args {
     /// Write this file instead, in the older text format of Prometheus; the name ends with .prom
     ///

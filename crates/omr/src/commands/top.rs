@@ -14,6 +14,7 @@ use omr_top::Options;
 /// promotions, memory that was taken and came back, decisions, waiting, places of memory, costs and
 /// the hibernation image. The key ? shows the keys. Times are UTC.
 #[derive(Debug, clap::Args)]
+#[command(long_about)]
 pub struct Args {
     /// The control group to select at first; without one, the machine
     #[arg(value_name = "GROUP")]

@@ -32,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// the rest of swap. The copy in swap stays, so these pages are the first to go when memory gets
 /// scarce.
 #[derive(Debug, clap::Args)]
+#[command(long_about)]
 pub struct Args {
     /// Control groups and process ids; / is the whole machine
     ///

@@ -35,6 +35,7 @@ use serde::Serialize;
 /// time of the window: MGLRU at the beginning, in the middle and at the end, or DAMON continuously.
 /// Trackers only see use through page tables, so page cache is shown separately.
 #[derive(Debug, clap::Args)]
+#[command(long_about)]
 pub struct Args {
     /// A control group, with all groups below it; without it, the whole machine
     #[arg(value_name = "GROUP")]

@@ -11,6 +11,7 @@ mod daemon_prepare;
 mod doctor;
 mod follow;
 mod golden;
+mod help;
 mod hint;
 mod history;
 mod hold;
