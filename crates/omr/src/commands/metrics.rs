@@ -1,15 +1,13 @@
 //! `omr metrics`: metrics for Prometheus.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use omr_base::exit::Exit;
 use omr_base::storage::write_for_all;
 use omr_base::{paths, text::printable};
-use omr_control::client::ask;
-use omr_control::protocol::Request;
+use omr_control::client::Client;
 use omr_control::status::Status;
 use omr_kernel::clock;
 use omr_metrics::{Format, MOST_GROUPS, Options, Records};
@@ -46,7 +44,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
         let message = format!("{}: node_exporter reads only files whose name ends with .prom", file.display());
         return Err(Exit::Usage.error(message));
     }
-    let status = status(root)?;
+    let status = status(root);
     let now = clock::read_wall();
     let records = Records::read(root, now);
     for why in &records.unreadable {
@@ -65,17 +63,13 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Asks the daemon; `None`: it does not answer. A user who may not ask does not know.
-fn status(root: &Path) -> Result<Option<Status>> {
-    let socket = paths::socket(root);
-    match ask(&socket, &Request::Status) {
-        Ok(value) => Ok(Some(serde_json::from_value(value).context("the daemon has another version")?)),
-        Err(err) => match UnixStream::connect(&socket) {
-            Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => Err(err),
-            _ => {
-                eprintln!("omr: {err:#}");
-                Ok(None)
-            }
-        },
+/// Asks the daemon; `None`: it does not answer, or not this user.
+fn status(root: &Path) -> Option<Status> {
+    match Client::new(paths::socket(root)).status() {
+        Ok(status) => Some(status),
+        Err(err) => {
+            eprintln!("omr: {}", printable(&format!("{err:#}")));
+            None
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! `omr metrics`, with a real daemon and without.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
 
 use serde_json::Value;
 
 use crate::common::fake_kernel::FakeKernel;
 use crate::common::running::{Daemon, swept, wait_until};
-use crate::common::{add_group, machine, omr, text};
+use crate::common::{add_group, machine, omr, omr_as_nobody, text};
 
 fn value(text: &str, line: &str) -> Option<f64> {
     let found = text.lines().find_map(|of| of.strip_prefix(line)?.strip_prefix(' '));
@@ -97,4 +98,18 @@ fn a_history_that_cannot_be_read_is_told_and_not_taken_for_an_empty_one() {
     let (code, out, err) = text(&omr(&root, &["metrics"]));
     assert_eq!((code, value(&out, "omr_history_readable")), (0, Some(0.0)), "{out}");
     assert!(err.contains("var/lib/omr/history"), "{err}");
+}
+
+#[test]
+fn a_user_who_may_not_ask_the_daemon_gets_metrics_without_its_figures() {
+    let root = machine();
+    std::fs::create_dir_all(root.resolve("run/omr")).expect("a directory");
+    let socket = root.resolve("run/omr/omr.sock");
+    let _listener = UnixListener::bind(&socket).expect("a socket");
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o660)).expect("a mode");
+    let Some(output) = omr_as_nobody(&root, &["metrics"]) else { return };
+    let (code, out, err) = text(&output);
+    assert_eq!((code, value(&out, "omr_up")), (0, Some(0.0)), "{out}");
+    assert!(out.ends_with("# EOF\n"), "{out}");
+    assert!(err.starts_with("omr: ") && err.contains("only root and members of the group omr may ask"), "{err}");
 }

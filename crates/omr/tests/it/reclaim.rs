@@ -3,14 +3,15 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use crate::common::fake_kernel::FakeKernel;
 use crate::common::running::wait_until;
 use crate::common::{
-    GROUPS, STEADY, add_group, add_program, command, machine, omr, replace, set_line, stat, text, write_limit_note,
+    GROUPS, STEADY, add_group, add_program, command, machine, omr, omr_as_nobody, replace, set_line, stat, text,
+    write_limit_note,
 };
 use omr_testkit::FakeRoot;
 use serde_json::Value;
@@ -183,26 +184,9 @@ fn a_group_that_goes_away_is_an_outcome() {
 /// A user without rights is told so, and nothing is written.
 #[test]
 fn another_user_is_refused_by_the_file() {
-    // SAFETY: a system call without arguments.
-    if unsafe { libc::getuid() } != 0 {
-        println!("SKIP: only root can become somebody else");
-        return;
-    }
     let root = with_group(1024);
-    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
-    // The program is in a directory that is closed to others.
-    let program = root.resolve("omr");
-    fs::copy(env!("CARGO_BIN_EXE_omr"), &program).expect("a copy");
-    let mut command = std::process::Command::new(program);
-    command.arg("--root").arg(root.path()).args(["reclaim", "app.scope", "512K"]).uid(65534).gid(65534);
-    // A process that another test forks just now has the copy open for writing, until it is another
-    // program.
-    let mut output = command.output();
-    while output.as_ref().is_err_and(|err| err.kind() == std::io::ErrorKind::ExecutableFileBusy) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        output = command.output();
-    }
-    let (code, stdout, stderr) = text(&output.expect("omr runs"));
+    let Some(output) = omr_as_nobody(&root, &["reclaim", "app.scope", "512K"]) else { return };
+    let (code, stdout, stderr) = text(&output);
     assert_eq!((code, stderr.as_str()), (1, ""));
     assert!(stdout.contains("0 B freed") && stdout.contains("Ended: not permitted."), "{stdout}");
     assert_eq!(root.read(format!("{GROUPS}/app.scope/memory.reclaim")), "");

@@ -3,6 +3,8 @@
 pub mod fake_kernel;
 pub mod running;
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -30,6 +32,28 @@ pub fn command(root: &Path, args: &[&str]) -> Command {
 /// Runs it.
 pub fn omr(root: &FakeRoot, args: &[&str]) -> Output {
     command(root.path(), args).output().expect("omr runs")
+}
+
+/// Runs `omr` as the user nobody; `None`: only root can do that.
+pub fn omr_as_nobody(root: &FakeRoot, args: &[&str]) -> Option<Output> {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: only root can become somebody else");
+        return None;
+    }
+    std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    // The program is in a directory that is closed to others.
+    let program = root.resolve("omr");
+    std::fs::copy(env!("CARGO_BIN_EXE_omr"), &program).expect("a copy");
+    let mut command = Command::new(program);
+    command.arg("--root").arg(root.path()).args(args).uid(65534).gid(65534);
+    // A process that another test forks just now has the copy open for writing, until it is another
+    // program.
+    let mut output = command.output();
+    while output.as_ref().is_err_and(|err| err.kind() == std::io::ErrorKind::ExecutableFileBusy) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        output = command.output();
+    }
+    Some(output.expect("omr runs"))
 }
 
 /// Exit code, standard output, standard error.
