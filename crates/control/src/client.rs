@@ -15,7 +15,22 @@ const LONGEST: usize = 64 << 20;
 
 /// Sends one request to the daemon; for the command line.
 pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
-    Link::open(path)?.ask(request)
+    Ok(ask_anew(path, request)?.1)
+}
+
+/// Asks over a new connection, which is returned with the answer.
+fn ask_anew(path: &Path, request: &Request) -> Result<(Link, serde_json::Value)> {
+    let mut link = Link::open(path)?;
+    match link.ask(request) {
+        Ok(answer) => Ok((link, answer)),
+        Err(err) => {
+            if is_closed(&err) {
+                // A daemon that has ended since does not take another connection.
+                connect(path)?;
+            }
+            Err(err)
+        }
+    }
 }
 
 /// A connection to the daemon that is kept.
@@ -87,11 +102,7 @@ impl Client {
             Some(Ok(answered)) => answered,
             // The daemon has ended, and may run again. A question can be asked twice.
             Some(Err(err)) if !is_closed(&err) => return Err(err),
-            _ => {
-                let mut link = Link::open(&self.socket)?;
-                let answer = link.ask(request)?;
-                (link, answer)
-            }
+            _ => ask_anew(&self.socket, request)?,
         };
         self.link = Some(link);
         serde_json::from_value(answer).context("the daemon has another version")
@@ -172,15 +183,45 @@ mod tests {
                     writeln!(stream, "{{\"ok\":{answer}}}").expect("an answer");
                 }
             }
-            number
+            listener
         });
         let mut client = Client::new(path.clone());
         assert!(client.status().is_ok());
         assert!(client.status().is_ok(), "the connection had ended");
         let err = client.status().expect_err("the third one ends without an answer");
         assert!(err.to_string().contains("without an answer"), "{err}");
-        assert_eq!(asked.join().expect("it ends"), 3);
+        drop(asked.join().expect("it ends"));
         assert!(client.status().expect_err("nobody listens").to_string().contains("not running"));
+    }
+
+    #[test]
+    fn a_daemon_that_ends_between_two_questions_does_not_run() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        // It ends before it has read the second question, or after that.
+        for reads in [false, true] {
+            let _ = std::fs::remove_file(&path);
+            let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+            let daemon = std::thread::spawn(move || {
+                let (mut first, _) = listener.accept().expect("a client");
+                let _ = first.read(&mut [0; 1024]).expect("a request");
+                writeln!(first, "{{\"ok\":{}}}", include_str!("status/example.json").trim()).expect("an answer");
+                drop(first);
+                let (mut second, _) = listener.accept().expect("a client");
+                if reads {
+                    let _ = second.read(&mut [0; 1024]).expect("a request");
+                }
+                drop(listener);
+            });
+            let mut client = Client::new(path.clone());
+            assert!(client.status().is_ok());
+            let err = client.status().expect_err("it has ended");
+            let text = format!("{err:#}");
+            assert!(text.starts_with("the daemon is not running (no answer on "), "{text}");
+            daemon.join().expect("it ends");
+            let err = ask(&path, &Request::Status).expect_err("nobody listens");
+            assert_eq!(format!("{err:#}"), text);
+        }
     }
 
     #[test]
