@@ -1,6 +1,7 @@
 """A machine of files with a history, omr's daemon and `omr web` on it, and a browser.
 
-The programs are those that cargo has built. `tools/test web` builds them, and installs the browser.
+The programs are those that cargo has built. `tools/test web` builds them; `OMR_PROFILE=release
+tools/test web` builds and tests those of releases, to measure.
 """
 
 import os
@@ -17,7 +18,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[4]
-BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug"
+PROFILE = os.environ.get("OMR_PROFILE", "debug")
+BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / PROFILE
 CHROMIUM = "/usr/bin/chromium"
 PLENTY = 30
 """Seconds. Nothing takes this long, on the slowest machine."""

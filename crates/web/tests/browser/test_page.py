@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
-from conftest import ROOT, Machine, wait_until
+from conftest import PROFILE, ROOT, Machine, wait_until
 from playwright.sync_api import Page, expect
 
 PAGE = ROOT / "crates/web/page"
@@ -522,4 +522,4 @@ def test_a_week_of_200_groups(new_machine, open_page, capsys) -> None:
     page.keyboard.press("End")
     expect(page.locator("#live")).to_contain_text("UTC: ")
     with capsys.disabled():
-        print(f" [interactive after {took:.0f} ms; not an optimized build]", end=" ")
+        print(f" [interactive after {took:.0f} ms; programs: {PROFILE}]", end=" ")
