@@ -1,8 +1,8 @@
 """The talk's demonstration: memory stress in the background, a latency-sensitive task, and reclaim.
 
-Part one compares the response times of the foreground task in four arms: nothing reclaims, one big
-write reclaims the whole root as the seed did, omr sweeps the whole machine, omr sweeps the
-background only. Part two lets foreground work begin while omr's daemon sweeps, and measures how
+Part one compares the response times of the foreground task in five arms: nothing reclaims, nothing
+reclaims and another program writes to the disk at its speed, one big write reclaims the whole root
+as the seed did, omr sweeps the whole machine, omr sweeps the background only. Part two lets foreground work begin while omr's daemon sweeps, and measures how
 long the kernel goes on reclaiming: in sweeps of memory of any age, and in sweeps by age.
 """
 
@@ -21,6 +21,7 @@ from ..scenario import Comparison, Results, arms_option, option
 
 LABELS = {
     "nothing": "no reclaim",
+    "disk": "no reclaim, and the disk is written to",
     "seed": "whole root in one write (the seed's way)",
     "machine": "omr, whole machine",
     "background": "omr, background only",
@@ -28,6 +29,7 @@ LABELS = {
 
 ARM_COLOURS = {
     "nothing": COLOURS["off"],
+    "disk": COLOURS["prepare"],
     "seed": COLOURS["seed"],
     "machine": COLOURS["machine"],
     "background": COLOURS["on"],
@@ -36,6 +38,15 @@ ARM_COLOURS = {
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 GOALS = {"fg_p999_ratio": "<= 1.1", "stop_p99_ms": "<= 100", "stop_p99_ms_by_age": "<= 100"}
+
+RATIOS = {
+    "fg_p999_ratio": ("background", "nothing"),
+    "fg_p999_ratio_machine": ("machine", "nothing"),
+    "fg_p999_ratio_seed": ("seed", "nothing"),
+    "fg_p999_ratio_disk": ("disk", "nothing"),
+    "fg_p999_over_disk": ("background", "disk"),
+}
+"""Two arms, and the name of the ratio of their p99.9."""
 
 WARM_UP = 5.0
 """Seconds for which the foreground task runs before anything reclaims."""
@@ -192,11 +203,10 @@ class Latency(Comparison[Run]):
 
     def metrics(self, results: Results[Run]) -> dict[str, Metric]:
         found: dict[str, Metric] = {}
-        ratios = {"background": "fg_p999_ratio", "machine": "fg_p999_ratio_machine", "seed": "fg_p999_ratio_seed"}
-        for arm, name in ratios.items():
-            if arm in results and "nothing" in results:
-                pairs = zip(results[arm], results["nothing"])
-                p999 = [quantiles(run)["p999"] / quantiles(nothing)["p999"] for run, nothing in pairs]
+        for name, (arm, other) in RATIOS.items():
+            if arm in results and other in results:
+                pairs = zip(results[arm], results[other])
+                p999 = [quantiles(run)["p999"] / quantiles(base)["p999"] for run, base in pairs]
                 found[name] = Metric(p999, "ratio", GOALS.get(name))
         if self.stopped:
             times = [stop["stop_ms"] for stop in self.stopped]
@@ -241,9 +251,15 @@ def trace_writes(guest: Guest) -> None:
 
 
 def begin_sweep(guest: Guest, arm: str, window: float) -> Process | None:
-    """Starts to reclaim by the method of the arm. omr ends with the window."""
+    """Starts to reclaim by the method of the arm, or to write to the disk without any reclaim: the
+    least that a sweep to this disk can cost. All but the seed's way end with the window.
+    """
     omr = ["omr", "reclaim", "--json", "--timeout", f"{int(window)}s"]
     match arm:
+        case "disk":
+            guest.shell("swapoff /dev/vda")
+            write = f"timeout {int(window)} dd if=/dev/zero of=/dev/vda bs=128k oflag=direct"
+            return guest.spawn(["sh", "-c", f"{write} || true"], group="omr.service")
         case "seed":
             return guest.spawn(["omr-guest", "seed-reclaim", "/", "100%"], group="init.scope")
         case "machine":
