@@ -737,7 +737,8 @@ fn no_bytes_harm_it() {
             good.set(good.get() + 1);
         }
     });
-    assert!(good.get() > 3, "the control: {} were answered", good.get());
+    // `feed` gives the three good ones first, unchanged; of the changed ones it may be none.
+    assert!(good.get() >= 3, "the control: {} were answered", good.get());
     assert!(server.is_running());
     assert_eq!(server.get("/").status, 200);
     server.end();
