@@ -2,8 +2,9 @@
 
 Part one compares the response times of the foreground task in five arms: nothing reclaims, nothing
 reclaims and another program writes to the disk at its speed, one big write reclaims the whole root
-as the seed did, omr sweeps the whole machine, omr sweeps the background only. Part two lets foreground work begin while omr's daemon sweeps, and measures how
-long the kernel goes on reclaiming: in sweeps of memory of any age, and in sweeps by age.
+as the seed did, omr sweeps the whole machine, omr sweeps the background only. Part two lets
+foreground work begin while omr's daemon sweeps, and measures how long the kernel goes on
+reclaiming: in sweeps of memory of any age, and in sweeps by age.
 """
 
 import re
