@@ -1,10 +1,11 @@
 //! The client's end of the control socket.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::protocol::{Answer, PATIENCE, Request};
@@ -46,23 +47,24 @@ impl Link {
         Ok(Link(stream))
     }
 
-    /// Sends a request and waits for the answer.
-    pub fn ask(&mut self, request: &Request) -> Result<serde_json::Value> {
+    fn send(&mut self, request: &Request) -> Result<()> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        self.0.write_all(&line).context("ask the daemon")?;
+        self.0.write_all(&line).context("ask the daemon")
+    }
+
+    /// Sends a request and waits for the answer.
+    pub fn ask(&mut self, request: &Request) -> Result<serde_json::Value> {
+        self.send(request)?;
         let mut reply = Vec::new();
         let mut chunk = [0u8; 16 << 10];
         while !reply.ends_with(b"\n") {
             match self.0.read(&mut chunk).context("no answer from the daemon")? {
-                0 => {
-                    let text = "the daemon closed the connection without an answer";
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text).into());
-                }
+                0 => return Err(closed()),
                 n => reply.extend(chunk.iter().take(n)),
             }
             if reply.len() > LONGEST {
-                bail!("the daemon's answer is longer than {} MiB", LONGEST >> 20);
+                return Err(too_long());
             }
         }
         match serde_json::from_slice(&reply).context("the daemon's answer")? {
@@ -109,6 +111,71 @@ impl Client {
     }
 }
 
+/// A client that is told the status when there is news. It opens its connection when it needs it.
+#[derive(Debug)]
+pub struct Watch {
+    socket: PathBuf,
+    lines: Option<BufReader<UnixStream>>,
+}
+
+impl Watch {
+    /// A client of the daemon at this socket. It is not connected yet.
+    pub fn new(socket: PathBuf) -> Self {
+        Watch { socket, lines: None }
+    }
+
+    /// Waits for the next status, for 10 s at most. The first one comes at once.
+    pub fn next_status(&mut self) -> Result<Status> {
+        // After an error the next status needs a connection of its own.
+        let kept = self.lines.take().map(|mut lines| read_status(&mut lines).map(|status| (lines, status)));
+        let (lines, status) = match kept {
+            Some(Ok(told)) => told,
+            // The daemon has ended, and may run again.
+            Some(Err(err)) if !is_closed(&err) => return Err(err),
+            _ => {
+                let mut link = Link::open(&self.socket)?;
+                link.send(&Request::Watch)?;
+                let mut lines = BufReader::new(link.0);
+                let status = read_status(&mut lines)?;
+                (lines, status)
+            }
+        };
+        self.lines = Some(lines);
+        Ok(status)
+    }
+
+    /// Closes the connection until the next status is wanted.
+    pub fn leave(&mut self) {
+        self.lines = None;
+    }
+}
+
+fn read_status(lines: &mut impl BufRead) -> Result<Status> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Told {
+        Ok(Box<Status>),
+        Error(String),
+    }
+    let mut line = Vec::new();
+    lines.take(LONGEST as u64).read_until(b'\n', &mut line).context("no answer from the daemon")?;
+    if !line.ends_with(b"\n") {
+        return Err(if line.len() >= LONGEST { too_long() } else { closed() });
+    }
+    match serde_json::from_slice(&line).context("the daemon has another version")? {
+        Told::Ok(status) => Ok(*status),
+        Told::Error(error) => bail!("{error}"),
+    }
+}
+
+fn closed() -> anyhow::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed the connection without an answer").into()
+}
+
+fn too_long() -> anyhow::Error {
+    anyhow::anyhow!("the daemon's answer is longer than {} MiB", LONGEST >> 20)
+}
+
 /// Returns true if the daemon has closed the connection.
 fn is_closed(err: &anyhow::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
@@ -133,6 +200,7 @@ fn connect(path: &Path) -> Result<UnixStream> {
 #[cfg(test)]
 mod tests {
     use std::net::Shutdown;
+    use std::os::unix::net::UnixListener;
 
     use super::*;
     use crate::status::ProcessView;
@@ -170,7 +238,7 @@ mod tests {
     fn a_kept_client_asks_again_on_a_new_connection_when_the_daemon_has_ended() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
-        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
         let asked = std::thread::spawn(move || {
             let mut number = 0;
             // Each answers once: the first one ends then, and so does the second one.
@@ -222,6 +290,32 @@ mod tests {
             let err = ask(&path, &Request::Status).expect_err("nobody listens");
             assert_eq!(format!("{err:#}"), text);
         }
+    }
+
+    #[test]
+    fn who_watches_reads_one_status_after_the_other_and_comes_back_to_the_next_daemon() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let daemon = std::thread::spawn(move || {
+            let answer = format!("{{\"ok\":{}}}\n", include_str!("status/example.json").trim());
+            for told in [answer.repeat(2), answer, "{\"error\":\"not now\"}\n".into(), "{\"ok\":{}}\n".into()] {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let mut asked = [0; 64];
+                let length = stream.read(&mut asked).expect("a request");
+                assert_eq!(&asked[..length], b"{\"do\":\"watch\"}\n");
+                stream.write_all(told.as_bytes()).expect("told");
+            }
+        });
+        let mut watch = Watch::new(path);
+        for number in 0..3 {
+            watch.next_status().unwrap_or_else(|err| panic!("{number}: {err:#}"));
+        }
+        let mut said = || format!("{:#}", watch.next_status().expect_err("no status"));
+        assert_eq!(said(), "not now");
+        assert!(said().contains("another version"));
+        daemon.join().expect("it ends");
+        assert!(said().contains("not running"));
     }
 
     #[test]

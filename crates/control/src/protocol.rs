@@ -11,12 +11,19 @@ use serde::{Deserialize, Serialize};
 /// The time after which an unread answer is dropped.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The longest time between two statuses of [`Request::Watch`], on a machine that is not too busy.
+pub const NEWS: Duration = Duration::from_secs(6);
+
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
     /// The status of the daemon.
     Status,
+    /// The status now, and again when there is news, without another request, until the client is
+    /// closed. What it asks meanwhile is answered as well, so a client of this kind asks nothing
+    /// else. There is news at least each [`NEWS`].
+    Watch,
     /// The reason why a group is, or is not, swept.
     Explain {
         /// The path of the group, with bytes replaced that are not UTF-8; `None`: the machine.
@@ -101,9 +108,11 @@ impl Request {
             // A client that may ask may also ask for more care of its own groups, and say that it
             // is there.
             Request::Hold { .. } | Request::Presence { .. } => Right::Read,
-            Request::Status | Request::Explain { .. } | Request::ExplainProcess { .. } | Request::Processes => {
-                Right::Read
-            }
+            Request::Status
+            | Request::Watch
+            | Request::Explain { .. }
+            | Request::ExplainProcess { .. }
+            | Request::Processes => Right::Read,
             Request::Prepare { .. } | Request::StandDown => Right::Prepare,
             Request::Say { .. } | Request::Pause { .. } | Request::FallAsleep | Request::Resume => Right::Control,
         }
@@ -139,6 +148,7 @@ mod tests {
     fn no_line_makes_it_panic_and_a_request_says_the_same_when_it_is_said_again() {
         let lines = [
             r#"{"do":"status"}"#,
+            r#"{"do":"watch"}"#,
             r#"{"do":"explain","group":"a/b"}"#,
             r#"{"do":"say","word":"foreground","of":{"group":"a"}}"#,
             r#"{"do":"hold","statements":[{"group":"a"},{"process":{"pid":7,"start":9}},{"user":1000}]}"#,

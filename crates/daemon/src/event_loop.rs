@@ -12,21 +12,23 @@ use sd_notify::NotifyState;
 
 use crate::daemon::{self, Daemon};
 use crate::events::{Event, Sources};
+use crate::news::News;
 use crate::server::Server;
 use crate::timer::Timer;
-use crate::{notify, requests};
+use crate::{notify, requests, views};
 
 /// The daemon and what wakes it up.
 pub struct EventLoop {
     daemon: Daemon,
     server: Server,
     tick: Timer,
+    news: News,
 }
 
 impl EventLoop {
     /// A loop that does not run yet.
     pub fn new(daemon: Daemon, server: Server) -> Result<Self> {
-        Ok(EventLoop { daemon, server, tick: Timer::new()? })
+        Ok(EventLoop { daemon, server, tick: Timer::new()?, news: News::default() })
     }
 
     /// Runs until a signal asks for the end.
@@ -102,11 +104,28 @@ impl EventLoop {
         self.daemon.readings.presence = self.server.presence(now);
         self.daemon.readings.hibernates = self.server.hibernates(now);
         self.daemon.tick();
+        tell_watchers(&self.daemon, &mut self.server, &mut self.news);
         self.server.close_silent(now);
         notify::tell(&NotifyState::Watchdog);
         if let Err(err) = self.tick.every(self.daemon.next_tick()) {
             log::error!("{err:#}");
         }
+    }
+}
+
+/// Tells those who watch the status, once for all of them, if there is news.
+pub fn tell_watchers(daemon: &Daemon, server: &mut Server, news: &mut News) {
+    let watchers = server.watchers();
+    let now = daemon.host.now();
+    if watchers.is_empty() || !news.is_due(daemon, now) {
+        return;
+    }
+    let clock = &daemon.host.kernel.clock;
+    let before = clock.thread_cpu();
+    let line = requests::status_line(views::status(daemon, now, news.image(daemon, now)));
+    for client in watchers {
+        server.tell(client, &line, now);
+        server.spent(client, clock.thread_cpu().saturating_sub(before));
     }
 }
 
@@ -128,6 +147,13 @@ pub fn serve(daemon: &mut Daemon, server: &mut Server, client: usize) {
         Request::Presence { facts, hibernates } => {
             server.keep_presence(client, facts, hibernates, now);
             Ok(peer.speaks_for_all().into())
+        }
+        Request::Watch => {
+            server.watch(client);
+            let line = requests::status_line(views::status(daemon, now, views::image_view(daemon)));
+            server.tell(client, &line, now);
+            server.spent(client, clock.thread_cpu().saturating_sub(before));
+            return;
         }
         request => requests::answer(daemon, request),
     };

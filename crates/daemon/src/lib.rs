@@ -35,6 +35,7 @@ mod lock;
 #[cfg(test)]
 mod loop_tests;
 mod mind;
+mod news;
 mod notify;
 mod own_reclaim;
 mod preparing;

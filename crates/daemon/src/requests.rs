@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use omr_control::protocol::Request;
+use omr_control::status::Status;
 use omr_kernel::memcg::Group;
 use omr_policy::Reason;
 use omr_policy::statement::{Presence, Subject};
 use omr_units::Monotonic;
+use serde::Serialize;
 use serde_json::{Value, to_value};
 
 use crate::daemon::Daemon;
@@ -18,7 +20,7 @@ use crate::{process_views, statements, views};
 pub fn answer(daemon: &mut Daemon, request: Request) -> Result<Value> {
     let now = daemon.host.now();
     match request {
-        Request::Status => return Ok(to_value(views::status(daemon, now))?),
+        Request::Status => return Ok(to_value(views::status(daemon, now, views::image_view(daemon)))?),
         Request::Explain { group } => {
             return Ok(to_value(views::explain(daemon, now, group.as_deref().map(Path::new))?)?);
         }
@@ -28,8 +30,8 @@ pub fn answer(daemon: &mut Daemon, request: Request) -> Result<Value> {
         }
         Request::Processes => return Ok(to_value(process_views::all(&daemon.processes, now))?),
         Request::Say { presence, subject } => record_statement(daemon, presence, &subject)?,
-        // It depends on the client, so the loop answers it.
-        Request::Hold { .. } | Request::Presence { .. } => bail!("statements of a client need the client"),
+        // They depend on the client, so the loop answers them.
+        Request::Hold { .. } | Request::Presence { .. } | Request::Watch => bail!("this needs the client"),
         Request::Pause { seconds } => pause(daemon, now, seconds.map(Duration::from_secs)),
         Request::FallAsleep => fall_asleep(daemon, now),
         Request::Resume => daemon.mind.state.resume(),
@@ -40,6 +42,18 @@ pub fn answer(daemon: &mut Daemon, request: Request) -> Result<Value> {
         Request::StandDown => daemon.end_preparing("not announced any more"),
     }
     Ok(Value::Null)
+}
+
+/// An answer with the status, as a line. It is written without a copy of the status in between.
+pub fn status_line(status: Status) -> Vec<u8> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Answer {
+        Ok(Status),
+    }
+    let mut line = serde_json::to_vec(&Answer::Ok(status)).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 /// Records a statement that root makes; `None` withdraws it. It counts at once.

@@ -88,6 +88,8 @@ struct Client {
     statements: Statements,
     /// What it told about who is there.
     presence: Option<Told>,
+    /// It is told the status when there is news.
+    watches: bool,
     input: Vec<u8>,
     output: Vec<u8>,
     since: Monotonic,
@@ -246,6 +248,7 @@ impl Server {
             peer,
             statements: Statements::default(),
             presence: None,
+            watches: false,
             input: Vec::new(),
             output: Vec::new(),
             since: now,
@@ -335,6 +338,33 @@ impl Server {
         client.output.push(b'\n');
         client.since = now;
         client.flush();
+    }
+
+    /// From now on this client is told the status when there is news.
+    pub fn watch(&mut self, index: usize) {
+        if let Some(client) = self.clients.get_mut(index) {
+            client.watches = true;
+        }
+    }
+
+    /// The clients that watch and have read what they were told before.
+    pub fn watchers(&self) -> Vec<usize> {
+        let clients = self.clients.iter().enumerate();
+        let is_ready = |client: &Client| client.watches && client.output.is_empty() && !self.must_wait(client);
+        clients.filter(|(_, client)| !client.is_closed && is_ready(client)).map(|(index, _)| index).collect()
+    }
+
+    /// Tells a client that watches a line.
+    pub fn tell(&mut self, index: usize, line: &[u8], now: Monotonic) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        client.since = now;
+        // Only what the socket does not take at once is copied.
+        match client.stream.write(line) {
+            Ok(written) => client.output.extend(line.iter().skip(written)),
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => client.output.extend(line),
+            Err(_) => client.is_closed = true,
+        }
+        client.is_closed |= client.is_reader() && client.output.len() > LONGEST_ANSWER;
     }
 
     /// The statements that a client keeps up from now on.

@@ -1,5 +1,7 @@
 //! The answers to `omr status`, and to `omr explain` of a group or the machine.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::Result;
@@ -8,7 +10,7 @@ use omr_control::status::{
     Explanation, GoalView, GroupView, ImageView, MOST_GROUPS, PolicyView, RegretView, Status, SwapView, SweepView,
 };
 use omr_engine::prepare::{disk_rate, image};
-use omr_machine::groups::tree::no_group;
+use omr_machine::groups::tree::{Node, no_group};
 use omr_policy::need::need;
 use omr_policy::presence::Presence;
 use omr_policy::probe::Answer;
@@ -39,7 +41,8 @@ fn swap_view(daemon: &Daemon) -> Option<SwapView> {
     })
 }
 
-fn image_view(daemon: &Daemon) -> ImageView {
+/// The hibernation image, for which some ten files are read.
+pub fn image_view(daemon: &Daemon) -> ImageView {
     let forecast = image::forecast(&daemon.host.kernel);
     let place = image::place(&daemon.host.kernel, &daemon.host.root);
     let disk_rate = place.as_ref().ok().and_then(|place| disk_rate::load(&daemon.host.root, &place.device.path));
@@ -67,11 +70,8 @@ fn goal_view(daemon: &Daemon) -> GoalView {
     GoalView { goal: config.goal, need: need.and_then(Result::ok), words, presence: presence.cloned(), presence_words }
 }
 
-/// The status.
-pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
-    let mut groups: Vec<&omr_policy::Group> = daemon.world.groups.iter().collect();
-    groups.sort_by_key(|group| std::cmp::Reverse(group.current));
-    let sweeping = daemon.mind.state.sweeping();
+/// The status, with this image.
+pub fn status(daemon: &Daemon, now: Monotonic, image: ImageView) -> Status {
     let sweep = daemon.sweeps.running.as_ref().map(|running| {
         let progress = daemon.work.progress();
         SweepView {
@@ -97,7 +97,7 @@ pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
         today: daemon.books.tally.today.clone(),
         held_out_bytes: daemon.regrets.regrets.held_of_all(),
         swap: swap_view(daemon),
-        image: Some(image_view(daemon)),
+        image: Some(image),
         hinting: daemon.processes.hints().running().map(|hint| daemon.processes.name(hint.id)),
         statements: statements::views(&daemon.world, &daemon.statements, &daemon.processes),
         history: Some(daemon.aging.view(now, &daemon.settings.config.history)),
@@ -110,33 +110,45 @@ pub fn status(daemon: &Daemon, now: Monotonic) -> Status {
             promotions: daemon.terms().slo.promotions,
         }),
         groups_total: daemon.world.tree.nodes().len(),
-        groups: groups
-            .into_iter()
-            .take(MOST_GROUPS)
-            .filter_map(|group| group_view(daemon, now, group, sweeping))
-            .collect(),
+        groups: group_views(daemon, now),
     }
 }
 
-fn group_view(
-    daemon: &Daemon,
-    now: Monotonic,
-    group: &omr_policy::Group,
-    sweeping: Option<GroupId>,
-) -> Option<GroupView> {
+/// The largest groups, the largest one first.
+fn group_views(daemon: &Daemon, now: Monotonic) -> Vec<GroupView> {
+    let by_size = |(at, group): &(usize, &omr_policy::Group)| (Reverse(group.current), *at);
+    let mut largest: Vec<(usize, &omr_policy::Group)> = daemon.world.groups.iter().enumerate().collect();
+    if largest.len() > MOST_GROUPS {
+        largest.select_nth_unstable_by_key(MOST_GROUPS, by_size);
+        largest.truncate(MOST_GROUPS);
+    }
+    largest.sort_unstable_by_key(by_size);
+    // One walk over all groups finds the places of these in the tree.
+    let wanted: HashMap<GroupId, usize> =
+        largest.iter().zip(0..).map(|((_, group), place)| (group.id, place)).collect();
+    let mut places = vec![None; largest.len()];
+    for (index, node) in daemon.world.tree.nodes().iter().enumerate() {
+        if let Some(place) = wanted.get(&node.id).and_then(|place| places.get_mut(*place)) {
+            *place = Some((index, node));
+        }
+    }
+    let views = largest.into_iter().zip(places);
+    views.filter_map(|((_, group), place)| Some(group_view(daemon, now, group, place?))).collect()
+}
+
+fn group_view(daemon: &Daemon, now: Monotonic, group: &omr_policy::Group, (index, node): (usize, &Node)) -> GroupView {
     let tally = daemon.books.tally.group(group.id);
-    let node = daemon.world.tree.nodes().iter().find(|node| node.id == group.id)?;
-    Some(GroupView {
-        group: daemon.world.tree.path(group.id)?.to_string_lossy().into_owned(),
+    GroupView {
+        group: daemon.world.tree.path_at(index).to_string_lossy().into_owned(),
         class: group.class,
         explicit: daemon.world.tree.assignment(node).is_some_and(|assignment| assignment.explicit),
         current: group.current,
         freed: tally.map(|tally| tally.freed).unwrap_or_default(),
         came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
         last: tally.map(|tally| now.since(tally.last)),
-        sweeping: sweeping == Some(group.id),
+        sweeping: daemon.mind.state.sweeping() == Some(group.id),
         by_age: group.cold_only.clone(),
-    })
+    }
 }
 
 fn regret_view(daemon: &Daemon, id: GroupId, path: &str) -> RegretView {

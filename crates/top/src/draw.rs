@@ -18,7 +18,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget as _, Wrap};
 
 use crate::keys::KEYS;
-use crate::state::{HANGS, State, View};
+use crate::state::{State, View};
 use areas::Areas;
 use omr_charts::text::{clock, fit, length};
 
@@ -135,8 +135,8 @@ fn about(state: &State) -> (String, Style) {
     if let Some(why) = &state.no_records {
         return (why.clone(), alarm);
     }
-    if let Some(asked) = state.asked_status.filter(|asked| state.now.saturating_sub(*asked) >= HANGS) {
-        let time = length(state.now.saturating_sub(asked));
+    if let Some(time) = state.hangs_for() {
+        let time = length(time);
         return (format!("the daemon has not answered for {time}; the history is shown all the same"), alarm);
     }
     if let Some(why) = &state.no_status {

@@ -1,4 +1,5 @@
-//! Two threads: one asks the daemon, the other one reads the history and the ledger.
+//! Three threads: one waits for the daemon's status, one asks the daemon for explanations, and one
+//! reads the history and the ledger.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use omr_base::paths;
 use omr_charts::{Charts, Now, Sampled, Seen, Window, explain, moment, samples_at};
-use omr_control::client::Client;
+use omr_control::client::{Client, Watch};
 use omr_control::status::Status;
 use omr_kernel::clock;
 use omr_units::millis;
@@ -15,7 +16,7 @@ use omr_units::millis;
 /// Something to ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// The daemon's status.
+    /// The daemon's next status: the first one comes at once, others when there is news.
     Status,
     /// The daemon's explanation of a group; empty: the machine.
     Explain {
@@ -62,8 +63,9 @@ pub enum Answer {
     Charts(Result<Box<Charts>, String>, u64),
 }
 
-/// The two threads.
+/// The threads.
 pub struct Source {
+    status: Sender<Ask>,
     daemon: Sender<Ask>,
     records: Sender<Ask>,
     answers: Receiver<Answer>,
@@ -73,20 +75,23 @@ impl Source {
     /// Starts the threads.
     pub fn start(root: &Path) -> Result<Self> {
         let (answer, answers) = channel();
+        let (status, asks) = channel();
+        let (socket, to) = (paths::socket(root), answer.clone());
+        spawn("omr-top-status", move || watch_daemon(socket, &asks, &to))?;
         let (daemon, asks) = channel();
-        let socket = paths::socket(root);
-        let to = answer.clone();
+        let (socket, to) = (paths::socket(root), answer.clone());
         spawn("omr-top-daemon", move || ask_daemon(socket, &asks, &to))?;
         let (records, asks) = channel();
         let root = root.to_owned();
         spawn("omr-top-history", move || read_records(&root, &asks, &answer))?;
-        Ok(Source { daemon, records, answers })
+        Ok(Source { status, daemon, records, answers })
     }
 
     /// Asks for something. The answer comes later.
     pub fn ask(&self, ask: Ask) {
         let to = match &ask {
-            Ask::Status | Ask::Explain { .. } => &self.daemon,
+            Ask::Status => &self.status,
+            Ask::Explain { .. } => &self.daemon,
             Ask::Samples { .. } | Ask::Charts { .. } | Ask::Moment { .. } => &self.records,
         };
         // The threads end with the program only.
@@ -111,17 +116,21 @@ fn words<T>(result: Result<T>) -> Result<T, String> {
     result.map_err(|err| format!("{err:#}"))
 }
 
+fn watch_daemon(socket: PathBuf, asks: &Receiver<Ask>, answers: &Sender<Answer>) {
+    let mut watch = Watch::new(socket);
+    for _ in asks {
+        if answers.send(Answer::Status(words(watch.next_status().map(Box::new)))).is_err() {
+            return;
+        }
+    }
+}
+
 fn ask_daemon(socket: PathBuf, asks: &Receiver<Ask>, answers: &Sender<Answer>) {
     let mut client = Client::new(socket);
-    for next in asks {
-        let answer = match next {
-            Ask::Status => Answer::Status(words(client.status().map(Box::new))),
-            Ask::Explain { group } => {
-                Answer::Explained(words(client.explain(&group).map(|explanation| explain::lines(&explanation))))
-            }
-            Ask::Samples { .. } | Ask::Charts { .. } | Ask::Moment { .. } => continue,
-        };
-        if answers.send(answer).is_err() {
+    for ask in asks {
+        let Ask::Explain { group } = ask else { continue };
+        let lines = client.explain(&group).map(|explanation| explain::lines(&explanation));
+        if answers.send(Answer::Explained(words(lines))).is_err() {
             return;
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use crossterm::event::Event;
 use omr_charts::{Charts, Decisions, Group, Now, Row, Sampled, Sort, Topic, Window, list, tree};
+use omr_control::protocol::NEWS;
 use omr_control::status::Status;
 use omr_policy::Objective;
 
@@ -22,7 +23,7 @@ const READ_EVERY: u64 = 60;
 /// them: a thousandth of a CPU.
 const REST: u64 = 1000;
 /// A daemon that has not answered for this time in seconds is said to hang.
-pub const HANGS: u64 = 3;
+const HANGS: u64 = 3;
 
 /// What fills the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,9 +183,21 @@ impl State {
         self.quit
     }
 
-    /// True while an answer may come at any moment.
+    /// The time in seconds for which the daemon has not answered, if it should have.
+    pub(crate) fn hangs_for(&self) -> Option<u64> {
+        // After the first status, the next one comes when there is news.
+        let may_take = if self.status.is_some() { NEWS.as_secs() + HANGS } else { HANGS };
+        let waited = self.now.saturating_sub(self.asked_status?);
+        (waited >= may_take).then_some(waited)
+    }
+
+    /// True while an answer may come at any moment. A status that comes later is shown with the
+    /// next tick.
     pub fn is_waiting(&self) -> bool {
-        self.asked_status.is_some() || self.samples_wait || self.charts_wait || self.explanation.is_none()
+        (self.asked_status.is_some() && self.status.is_none())
+            || self.samples_wait
+            || self.charts_wait
+            || self.explanation.is_none()
     }
 
     fn tick(&mut self, now: u64) {

@@ -168,6 +168,7 @@ fn no_change_of_its_own_files_keeps_the_daemon_from_starting() {
 fn no_request_makes_the_daemon_panic() {
     let lines = [
         r#"{"do":"status"}"#,
+        r#"{"do":"watch"}"#,
         r#"{"do":"explain","group":"app.scope"}"#,
         r#"{"do":"explain-process","pid":7}"#,
         r#"{"do":"processes"}"#,

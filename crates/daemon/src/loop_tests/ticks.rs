@@ -1,6 +1,15 @@
 //! How often the daemon looks at the machine.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use omr_base::paths;
+use omr_control::protocol::{NEWS, PATIENCE};
+
 use super::*;
+use crate::event_loop::{serve, tell_watchers};
+use crate::news::News;
+use crate::server::Server;
 
 const SECOND: Duration = Duration::from_secs(1);
 const SLOW: Duration = Duration::from_secs(5);
@@ -60,4 +69,92 @@ fn agings_come_in_time_all_the_same() {
     assert!(between.len() >= 4, "{between:?}");
     assert!(between.iter().all(|time| (120 * SECOND..=122 * SECOND).contains(time)), "{between:?}");
     assert!(ticks < 200, "{ticks}");
+}
+
+/// A client that watches, and one that asked once and is silent.
+struct Watched {
+    machine: Machine,
+    server: Server,
+    news: News,
+    clients: [UnixStream; 2],
+}
+
+impl Watched {
+    fn new() -> Self {
+        let mut machine = Machine::new();
+        let path = paths::socket(machine.root.path());
+        let mut server = Server::listen(machine.root.path()).expect("listening");
+        let requests = ["watch", "status"].map(|word| format!("{{\"do\":\"{word}\"}}\n"));
+        let clients = requests.map(|request| {
+            let mut client = UnixStream::connect(&path).expect("connected");
+            client.set_nonblocking(true).expect("a flag");
+            client.write_all(request.as_bytes()).expect("sent");
+            client
+        });
+        server.accept(machine.daemon.host.now());
+        (0..2).for_each(|index| serve(&mut machine.daemon, &mut server, index));
+        let mut watched = Watched { machine, server, news: News::default(), clients };
+        assert_eq!(watched.told(), [1, 1]);
+        watched
+    }
+
+    /// The number of statuses that each has got.
+    fn told(&mut self) -> [usize; 2] {
+        self.clients.each_mut().map(|client| {
+            let mut text = Vec::new();
+            let _ = client.read_to_end(&mut text);
+            let lines = String::from_utf8(text).expect("UTF-8");
+            for line in lines.lines() {
+                let answer: Value = line.parse().expect("JSON");
+                assert!(answer["ok"]["pid"].is_u64(), "{line}");
+            }
+            lines.lines().count()
+        })
+    }
+
+    /// The number of statuses that the first one has got at each of these ticks.
+    fn pass(&mut self, seconds: u64) -> Vec<usize> {
+        let tick = |_| {
+            self.machine.pass(1, 0);
+            tell_watchers(&self.machine.daemon, &mut self.server, &mut self.news);
+            let told = self.told();
+            assert_eq!(told[1], 0, "it does not watch");
+            told[0]
+        };
+        (0..seconds).map(tick).collect()
+    }
+}
+
+#[test]
+fn who_watches_is_told_seldom_at_rest_and_each_second_while_something_runs() {
+    let mut watched = Watched::new();
+    let told = watched.pass(30);
+    let longest = told.split(|told| *told > 0).map(<[usize]>::len).max().unwrap_or_default();
+    assert!((longest as u64) < NEWS.as_secs(), "{told:?}");
+    assert!((4..=10).contains(&told.iter().sum::<usize>()), "{told:?}");
+    watched.machine.begin_sweep();
+    assert_eq!(watched.pass(5), [1; 5]);
+}
+
+#[test]
+fn who_watches_and_does_not_read_is_told_no_more_and_closed() {
+    let mut watched = Watched::new();
+    watched.machine.begin_sweep();
+    let began = watched.machine.daemon.host.now();
+    let mut ticks = 0;
+    while !watched.server.watchers().is_empty() {
+        watched.machine.pass(1, 0);
+        tell_watchers(&watched.machine.daemon, &mut watched.server, &mut watched.news);
+        ticks += 1;
+        assert!(ticks < 10_000, "the socket takes it all");
+    }
+    let now = watched.machine.daemon.host.now();
+    assert!(now.since(began) > PATIENCE, "the control");
+    // Only the other one is dropped here: it has been silent for longer.
+    watched.server.close_silent(now);
+    watched.server.drop_closed();
+    assert_eq!(watched.server.count(), 1);
+    watched.server.close_silent(now + PATIENCE);
+    watched.server.drop_closed();
+    assert_eq!(watched.server.count(), 0);
 }
