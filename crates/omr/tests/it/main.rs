@@ -16,6 +16,7 @@ mod hint;
 mod history;
 mod hold;
 mod invariants;
+mod many_groups;
 mod metrics;
 mod pictures;
 mod processes;

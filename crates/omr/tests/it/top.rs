@@ -68,7 +68,7 @@ impl Terminal {
     }
 
     /// The process of the command.
-    fn pid(&self) -> libc::pid_t {
+    pub fn pid(&self) -> libc::pid_t {
         let text = std::fs::read_to_string(self.dir.path().join("pid")).expect("a pid");
         text.trim().parse().expect("a number")
     }
@@ -97,7 +97,7 @@ impl Drop for Terminal {
     }
 }
 
-fn top(root: &FakeRoot, words: &str) -> String {
+pub fn top(root: &FakeRoot, words: &str) -> String {
     format!("{} --root {} top {words}", env!("CARGO_BIN_EXE_omr"), root.path().display())
 }
 

@@ -16,7 +16,7 @@ use omr_testkit::FakeRoot;
 use serde_json::Value;
 
 use crate::common::running::{Daemon, wait_until};
-use crate::common::{add_group, command, machine, omr, text, with_history};
+use crate::common::{add_group, command, machine, memory_kib, omr, text, with_history};
 
 /// Far beyond what any answer takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,8 +38,8 @@ impl Stream for UnixStream {
 }
 
 /// A running `omr web`; killed when dropped.
-struct Server {
-    child: Child,
+pub struct Server {
+    pub child: Child,
     /// The first line that it printed.
     said: String,
     path: Option<PathBuf>,
@@ -48,7 +48,7 @@ struct Server {
 
 impl Server {
     /// Starts it at an address, and enters by the address that works once.
-    fn start(root: &FakeRoot, words: &[&str]) -> Self {
+    pub fn start(root: &FakeRoot, words: &[&str]) -> Self {
         let mut server = Self::start_outside(root, words);
         let answer = server.ask(&format!("GET {} HTTP/1.1\r\nHost: localhost", server.first_path()));
         assert_eq!(answer.status, 303, "{answer:?}");
@@ -118,14 +118,14 @@ impl Server {
         self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: {}", self.cookie))
     }
 
-    fn json(&self, path: &str) -> Value {
+    pub fn json(&self, path: &str) -> Value {
         let answer = self.get(path);
         assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"), "{path}: {answer:?}");
         serde_json::from_str(&answer.body).unwrap_or_else(|err| panic!("{path}: {err}: {}", answer.body))
     }
 
     /// Listens to events.
-    fn events(&self) -> Events {
+    pub fn events(&self) -> Events {
         let mut stream = self.connect();
         // Of this version, so that the body has no chunks.
         let head = format!("GET /api/events HTTP/1.0\r\nHost: localhost\r\nCookie: {}\r\n\r\n", self.cookie);
@@ -146,13 +146,11 @@ impl Server {
     }
 
     fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("its status");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
-        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+        memory_kib(self.child.id(), "VmRSS")
     }
 
     /// Tells it to end, which it must do properly.
-    fn end(mut self) {
+    pub fn end(mut self) {
         // SAFETY: the child has not been waited for, so the pid is its own.
         unsafe { libc::kill(i32::try_from(self.child.id()).expect("a pid"), libc::SIGTERM) };
         assert_eq!(wait_for(&mut self.child), 0);
@@ -200,7 +198,7 @@ impl Answer {
     }
 }
 
-struct Events {
+pub struct Events {
     status: Option<u16>,
     lines: BufReader<Box<dyn Stream>>,
     last: u64,
@@ -208,7 +206,7 @@ struct Events {
 
 impl Events {
     /// The data of the next event; their numbers increase.
-    fn next(&mut self) -> Value {
+    pub fn next(&mut self) -> Value {
         let mut number = None;
         loop {
             let mut line = String::new();
@@ -226,7 +224,7 @@ impl Events {
     }
 
     /// Reads events until one is as wanted.
-    fn wait_for(&mut self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    pub fn wait_for(&mut self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..60 {
             let event = self.next();
             if is_wanted(&event) {
@@ -245,7 +243,7 @@ fn now() -> u64 {
     clock::read_wall().as_secs()
 }
 
-fn paths(groups: &Value) -> Vec<&str> {
+pub fn paths(groups: &Value) -> Vec<&str> {
     let groups = groups["groups"].as_array().expect("groups");
     groups.iter().map(|group| group["path"].as_str().expect("a path")).collect()
 }

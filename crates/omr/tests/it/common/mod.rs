@@ -65,6 +65,13 @@ pub fn text(output: &Output) -> (i32, String, String) {
     )
 }
 
+/// A figure of a process's memory: the line of this name in its status.
+pub fn memory_kib(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+    let line = status.lines().find(|line| line.split(':').next() == Some(name)).expect("a line");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
 /// A machine of 6.12 that has nothing to do, with half a gigabyte of swap and no groups.
 pub fn machine() -> FakeRoot {
     machine_of(Release::V6_12)
