@@ -10,7 +10,7 @@ import pytest
 from omrlab import desktop, packages
 from omrlab.guest import MIB
 from omrlab.report import reached
-from omrlab.scenarios import advise, footprint, hibernate_seed, hint, soak
+from omrlab.scenarios import advise, footprint, hibernate_seed, hint, self_cost, soak
 from omrlab.scenarios.app_switch import AppSwitch
 from omrlab.scenarios.burst import Burst
 from omrlab.scenarios.cold_age import ColdAge
@@ -601,3 +601,21 @@ def test_a_leak_is_a_slope_and_a_daemon_that_stays_the_same_has_none(tmp_path: P
     assert still["wakeups_per_s"].value == pytest.approx(1.0, rel=0.01)
     assert still["cpu_pct"].value == pytest.approx(100 * 0.001 / 60, rel=0.01)
     assert soak.draw(soaked(1), tmp_path).keys() == {"soak.png"} and (tmp_path / "soak.png").exists()
+
+
+def test_the_daemon_that_is_watched_is_compared_with_the_one_at_the_same_time() -> None:
+    def pair(cpu_ratio: float, top_mib: float) -> dict[str, Any]:
+        program = {"rss_mib": top_mib, "peak_rss_mib": top_mib + 1, "cpu_pct": 0.1}
+        ratios = {"cpu_pct_ratio": cpu_ratio, "rss_mib_ratio": 1.0, "wakeups_per_s_ratio": 1.01}
+        return ratios | {"top": program, "web": program | {"cpu_pct": 0.9}}
+
+    figures = self_cost.metrics(
+        {"watched-100": [pair(1.01, 6), pair(1.05, 13)], "watched-1000": [pair(1, 7), pair(1, 7)]}
+    )
+    assert figures["watched_cpu_ratio_100"].values == [1.01, 1.05]
+    assert not reached(figures["watched_cpu_ratio_100"].json()) and reached(figures["watched_cpu_ratio_1000"].json())
+    assert reached(figures["watched_rss_ratio_100"].json()) and reached(figures["watched_wakeups_ratio_100"].json())
+    # The worst number of groups of each pair.
+    assert figures["top_rss_mib"].values == [7, 13]
+    assert reached(figures["top_rss_mib"].json()) and reached(figures["top_cpu_pct"].json())
+    assert figures["web_cpu_pct"].goal is None

@@ -12,19 +12,29 @@ than was asked for.
 
 Part three compares an aging, by which omr finds out which pages are in use, with a program that
 touches the same pages, in a guest.
+
+Part four runs two daemons as in part one at the same time, each on a tree of its own. One of them
+is watched by `omr top` in a terminal and by `omr web` with a browser, the other one by nobody.
 """
 
+import itertools
 import json
 import os
+import pty
 import re
+import secrets
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import tempfile
+import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +50,8 @@ from ..scenario import Benchmark, option
 SIZES = (100, 1000, 5000, 10_000)
 
 GUEST_SIZES = (100, 1000)
+
+WATCHED_SIZES = (100, 1000)
 
 RELEASES = ("6.12", "6.1")
 
@@ -61,6 +73,9 @@ window = "1s"
 [sweep]
 after_boot = "0s"
 """
+
+NEVER_SWEEPS = CONFIG + 'smallest = "1GiB"\n'
+"""Each group is swept again after a minute, and 10,000 groups take longer than that."""
 
 TICK = re.compile(r"tick: (\d+) groups, scan (\d+) us, snapshot (\d+) us, decision (\d+) us, CPU (\d+) us")
 
@@ -85,8 +100,11 @@ class SelfCost(Benchmark):
     pairs: int = option(3, "how often everything is measured", setting=False)
     seconds: float = option(60, "how long each daemon is watched", "S")
     mb_s: float = option(20, "speed of the guest's disk in MB/s")
-    parts: str = option("native,guest,zram,disk,aging", "the parts that are measured", setting=False)
+    parts: str = option("native,guest,zram,disk,aging,watched", "the parts that are measured", setting=False)
     sizes: str = option(",".join(map(str, SIZES)), "the numbers of groups of the native part", setting=False)
+    watched_sizes: str = option(
+        ",".join(map(str, WATCHED_SIZES)), "the numbers of groups of the watched part", setting=False
+    )
 
     def run(self) -> dict[str, MetricJson]:
         runs = self.open_runs()
@@ -106,6 +124,9 @@ class SelfCost(Benchmark):
         if "native" in parts:
             for size in map(int, self.sizes.split(",")):
                 measurements[f"native-{size}"] = partial(natively, self.seconds, size)
+        if "watched" in parts:
+            for size in map(int, self.watched_sizes.split(",")):
+                measurements[f"watched-{size}"] = partial(watched, self.seconds, size)
         if "zram" in parts:
             measurements["zram"] = partial(on_zram, self.kernel)
         if "disk" in parts:
@@ -178,8 +199,11 @@ class IdleMachine:
         new.rename(self.root / path)
 
 
-def natively(seconds: float, size: int) -> dict[str, Any]:
-    """The cost of a daemon on a fake tree of that many groups, on this machine."""
+@contextmanager
+def at_rest(size: int, config: str = CONFIG) -> Iterator[tuple[Path, subprocess.Popen[bytes], float]]:
+    """A daemon on a fake tree of that many groups, once all of them are swept: its root, its
+    process and the seconds until then.
+    """
     # The tree is in memory, so that the disk does not count.
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     environment = {"PATH": os.environ["PATH"], "TMPDIR": place, "OMR_LOG": "debug"}
@@ -188,29 +212,33 @@ def natively(seconds: float, size: int) -> dict[str, Any]:
     )
     root = Path(made.stdout.strip())
     try:
-        (root / "config.toml").write_text(CONFIG)
+        (root / "config.toml").write_text(config)
         with IdleMachine(root), open(root / "log", "w+") as log:
             options: list[str | Path] = ["--root", root, "--foreground", "--config", root / "config.toml"]
             command = [build("omr-daemon"), *options]
             daemon = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
-                swept_s = settle(daemon, root / "log", size)
-                proc = Path("/proc") / str(daemon.pid)
-                measured = watch(
-                    lambda path: (proc / path).read_text(),
-                    [*tasks(proc)],
-                    time.monotonic,
-                    time.sleep,
-                    seconds,
-                )
+                yield root, daemon, settle(daemon, root / "log", size)
             finally:
                 daemon.terminate()
                 daemon.wait()
             if daemon.returncode != 0:
                 raise GuestError(f"the daemon ended with {daemon.returncode}: {(root / 'log').read_text()[-500:]}")
-            return measured | ticks((root / "log").read_text()) | {"groups": size, "first_sweep_s": swept_s}
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def natively(seconds: float, size: int) -> dict[str, Any]:
+    """The cost of a daemon on a fake tree of that many groups, on this machine."""
+    with at_rest(size) as (root, daemon, swept_s):
+        measured = watch_here(daemon, seconds)
+        return measured | ticks((root / "log").read_text()) | {"groups": size, "first_sweep_s": swept_s}
+
+
+def watch_here(process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+    """The resources that a process on this machine uses within some seconds."""
+    proc = Path("/proc") / str(process.pid)
+    return watch(lambda path: (proc / path).read_text(), tasks(proc), time.monotonic, time.sleep, seconds)
 
 
 def settle(daemon: subprocess.Popen[bytes], log: Path, size: int) -> float:
@@ -482,6 +510,148 @@ def on_aging(kernel: str) -> dict[str, Any]:
     }
 
 
+# Part four: the daemon while somebody watches
+
+STARTED = 10.0
+"""Seconds. After this time `omr top` and `omr web` have read all that they show at first."""
+
+GROUPS_EVERY = 5.0
+"""Seconds between two questions of the page for its groups."""
+
+CHARTS_EACH = 6
+"""As many questions for groups are between two for charts."""
+
+
+@dataclass
+class Top:
+    """`omr top` in a terminal of 120 x 40 cells."""
+
+    root: Path
+    drawn: int = 0
+    """Bytes that it has written to its terminal."""
+
+    def __enter__(self) -> "Top":
+        self.terminal, inside = pty.openpty()
+        termios.tcsetwinsize(inside, (40, 120))
+        command: list[str | Path] = [build("omr"), "--root", self.root, "top"]
+        environment = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=inside, stdout=inside, stderr=inside, start_new_session=True
+        )
+        os.close(inside)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+        return self
+
+    def read(self) -> None:
+        # When the program ends, there is an error instead of an end.
+        while part := read_terminal(self.terminal):
+            self.drawn += len(part)
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+        self.reader.join()
+        os.close(self.terminal)
+
+
+def read_terminal(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:
+        return b""
+
+
+@dataclass
+class Web:
+    """`omr web`, and what a browser asks it while its page is shown."""
+
+    root: Path
+    events: int = 0
+    """The events that the browser has got."""
+    answers: int = 0
+
+    def __enter__(self) -> "Web":
+        self.ended = threading.Event()
+        token = secrets.token_hex(16)
+        file = self.root / "token"
+        file.touch(mode=0o600)
+        file.write_text(token)
+        command: list[str | Path] = [build("omr"), "--root", self.root, "web", "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen(
+            [*command, "--token-file", file], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+        assert self.process.stdout
+        address = self.process.stdout.readline().decode().strip()
+        found = re.match(r"http://127\.0\.0\.1:(\d+)/", address)
+        if not found:
+            raise GuestError(f"omr web printed no address but {address!r}")
+        self.port = int(found[1])
+        # Without chunks, which HTTP 1.0 does not have.
+        self.head = f"HTTP/1.0\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+        self.stream = self.ask("/api/events")
+        self.threads = [threading.Thread(target=of, daemon=True) for of in (self.listen, self.look)]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def ask(self, path: str) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        connection.sendall(f"GET {path} {self.head}".encode())
+        return connection
+
+    def listen(self) -> None:
+        try:
+            with self.stream.makefile("rb") as lines:
+                self.events = 0
+                for line in lines:
+                    self.events += line.startswith(b"data: ")
+        except OSError:
+            # What did not come is missing in `events`.
+            pass
+
+    def look(self) -> None:
+        for number in itertools.count():
+            for path in ("/api/groups", "/api/charts?columns=800")[: 1 if number % CHARTS_EACH else 2]:
+                with self.ask(path) as connection, connection.makefile("rb") as answer:
+                    self.answers += answer.read().startswith(b"HTTP/1.0 200")
+            if self.ended.wait(GROUPS_EVERY):
+                return
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.stream.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join()
+        self.stream.close()
+        self.process.terminate()
+        self.process.communicate()
+
+
+def watched(seconds: float, size: int) -> dict[str, Any]:
+    """The cost of two daemons at the same time, of which one is watched, and of those who watch."""
+    with (
+        at_rest(size, NEVER_SWEEPS) as (_, alone, _),
+        at_rest(size, NEVER_SWEEPS) as (root, daemon, _),
+        Top(root) as top,
+        Web(root) as web,
+    ):
+        time.sleep(STARTED)
+        drawn, events, began = top.drawn, web.events, time.monotonic()
+        processes = {"alone": alone, "watched": daemon, "top": top.process, "web": web.process}
+        with ThreadPoolExecutor(len(processes)) as pool:
+            measuring = {name: pool.submit(watch_here, process, seconds) for name, process in processes.items()}
+            measured = {name: future.result() for name, future in measuring.items()}
+        wall = time.monotonic() - began
+        drawn, events = top.drawn - drawn, web.events - events
+        if not drawn or not events or not web.answers:
+            raise GuestError(f"nobody watched: {drawn} bytes drawn, {events} events, {web.answers} answers")
+        names = ("cpu_pct", "wakeups_per_s", "rss_mib")
+        ratios = {f"{name}_ratio": measured["watched"][name] / measured["alone"][name] for name in names}
+        rates = {"drawn_bytes_per_s": drawn / wall, "events_per_s": events / wall}
+        return ratios | measured | rates | {"groups": size}
+
+
 # Figures
 
 
@@ -529,6 +699,24 @@ def metrics(found: Found) -> dict[str, Metric]:
         add(f"locked_mib_{size}", f"native-{size}", "locked_mib", "MiB")
         add(f"tick_ms_{size}", f"native-{size}", "tick_ms", "ms")
         add(f"wakeups_per_s_{size}", f"native-{size}", "wakeups_per_s", "1/s")
+    attended = {key: runs for key, runs in found.items() if key.startswith("watched-")}
+    for key in attended:
+        groups = key.removeprefix("watched-")
+        add(f"watched_cpu_ratio_{groups}", key, "cpu_pct_ratio", "ratio", "<= 1.02")
+        add(f"watched_rss_ratio_{groups}", key, "rss_mib_ratio", "ratio", "<= 1.02")
+        add(f"watched_wakeups_ratio_{groups}", key, "wakeups_per_s_ratio", "ratio", "<= 1.02")
+    if attended:
+        # The worst number of groups of each pair.
+        for program, name, unit, goal in (
+            ("top", "rss_mib", "MiB", "<= 12"),
+            ("top", "peak_rss_mib", "MiB", None),
+            ("top", "cpu_pct", "%", "<= 0.5"),
+            ("web", "rss_mib", "MiB", "<= 12"),
+            ("web", "peak_rss_mib", "MiB", None),
+            ("web", "cpu_pct", "%", None),
+        ):
+            worst = [max(one[program][name] for one in pair) for pair in zip(*attended.values())]
+            made[f"{program}_{name}"] = Metric(worst, unit, goal)
     for size in GUEST_SIZES:
         add(f"guest_cpu_pct_{size}", f"guest-{size}", "cpu_pct", "%")
         add(f"guest_rss_mib_{size}", f"guest-{size}", "rss_mib", "MiB")
