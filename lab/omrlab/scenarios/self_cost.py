@@ -235,10 +235,13 @@ def natively(seconds: float, size: int) -> dict[str, Any]:
         return measured | ticks((root / "log").read_text()) | {"groups": size, "first_sweep_s": swept_s}
 
 
-def watch_here(process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-    """The resources that a process on this machine uses within some seconds."""
+def watch_here(process: subprocess.Popen[bytes], seconds: float, without: str = "") -> dict[str, Any]:
+    """The resources that a process on this machine uses within some seconds. `without`: the name of
+    a thread whose CPU time and wake-ups do not count.
+    """
     proc = Path("/proc") / str(process.pid)
-    return watch(lambda path: (proc / path).read_text(), tasks(proc), time.monotonic, time.sleep, seconds)
+    threads = [task for task in tasks(proc) if (proc / "task" / task / "comm").read_text().strip() != without]
+    return watch(lambda path: (proc / path).read_text(), threads, time.monotonic, time.sleep, seconds)
 
 
 def settle(daemon: subprocess.Popen[bytes], log: Path, size: int) -> float:
@@ -512,6 +515,9 @@ def on_aging(kernel: str) -> dict[str, Any]:
 
 # Part four: the daemon while somebody watches
 
+LOG_THREAD = "omr-log"
+"""It writes a line for each tick, with OMR_LOG=debug only, and wakes up once or twice for it."""
+
 STARTED = 10.0
 """Seconds. After this time `omr top` and `omr web` have read all that they show at first."""
 
@@ -640,7 +646,9 @@ def watched(seconds: float, size: int) -> dict[str, Any]:
         drawn, events, began = top.drawn, web.events, time.monotonic()
         processes = {"alone": alone, "watched": daemon, "top": top.process, "web": web.process}
         with ThreadPoolExecutor(len(processes)) as pool:
-            measuring = {name: pool.submit(watch_here, process, seconds) for name, process in processes.items()}
+            measuring = {
+                name: pool.submit(watch_here, process, seconds, LOG_THREAD) for name, process in processes.items()
+            }
             measured = {name: future.result() for name, future in measuring.items()}
         wall = time.monotonic() - began
         drawn, events = top.drawn - drawn, web.events - events
