@@ -5,38 +5,51 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::protocol::{Answer, PATIENCE, Request};
 use crate::status::{Explanation, Status};
 
 /// The most bytes of an answer: the processes of a large machine are some MiB.
-const LONGEST: usize = 64 << 20;
+const LONGEST: u64 = 64 << 20;
+const OTHER_VERSION: &str = "the daemon has another version";
 
 /// Sends one request to the daemon; for the command line.
 pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
-    Ok(ask_anew(path, request)?.1)
+    talk(path, &mut None, |link| link.ask(request), |link| link.ask(request))
 }
 
-/// Asks over a new connection, which is returned with the answer.
-fn ask_anew(path: &Path, request: &Request) -> Result<(Link, serde_json::Value)> {
-    let mut link = Link::open(path)?;
-    match link.ask(request) {
-        Ok(answer) => Ok((link, answer)),
-        Err(err) => {
-            if is_closed(&err) {
-                // A daemon that has ended since does not take another connection.
-                connect(path)?;
+/// Goes on over a connection that was kept. Without one, or if the daemon has ended since, begins on
+/// a new one. The connection is kept, but for one with an error, which may be its end.
+fn talk<T>(
+    path: &Path,
+    kept: &mut Option<Link>,
+    go_on: impl FnOnce(&mut Link) -> Result<T>,
+    begin: impl FnOnce(&mut Link) -> Result<T>,
+) -> Result<T> {
+    let mut link = match kept.take() {
+        None => Link::open(path)?,
+        Some(mut link) => match go_on(&mut link) {
+            Err(err) if is_closed(&err) => Link::open(path)?,
+            answer => {
+                *kept = answer.is_ok().then_some(link);
+                return answer;
             }
-            Err(err)
-        }
+        },
+    };
+    let answer = begin(&mut link);
+    match &answer {
+        Ok(_) => *kept = Some(link),
+        // A daemon that has ended since does not take another connection.
+        Err(err) if is_closed(err) => drop(connect(path)?),
+        Err(_) => {}
     }
+    answer
 }
 
 /// A connection to the daemon that is kept.
 #[derive(Debug)]
-pub struct Link(UnixStream);
+pub struct Link(BufReader<UnixStream>);
 
 impl Link {
     /// Connects to the daemon.
@@ -44,33 +57,50 @@ impl Link {
         let stream = connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Link(stream))
-    }
-
-    fn send(&mut self, request: &Request) -> Result<()> {
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
-        self.0.write_all(&line).context("ask the daemon")
+        Ok(Link(BufReader::new(stream)))
     }
 
     /// Sends a request and waits for the answer.
     pub fn ask(&mut self, request: &Request) -> Result<serde_json::Value> {
         self.send(request)?;
-        let mut reply = Vec::new();
-        let mut chunk = [0u8; 16 << 10];
-        while !reply.ends_with(b"\n") {
-            match self.0.read(&mut chunk).context("no answer from the daemon")? {
-                0 => return Err(closed()),
-                n => reply.extend(chunk.iter().take(n)),
-            }
-            if reply.len() > LONGEST {
-                return Err(too_long());
-            }
+        result(serde_json::from_slice(&self.read()?).context("the daemon's answer")?)
+    }
+
+    /// Asks to be told the status when there is news, and waits for the first one.
+    fn watch(&mut self) -> Result<Status> {
+        self.send(&Request::Watch)?;
+        self.next_status()
+    }
+
+    fn next_status(&mut self) -> Result<Status> {
+        result(serde_json::from_slice(&self.read()?).context(OTHER_VERSION)?)
+    }
+
+    fn send(&mut self, request: &Request) -> Result<()> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.0.get_mut().write_all(&line).context("ask the daemon")
+    }
+
+    /// Waits for the next line.
+    fn read(&mut self) -> Result<Vec<u8>> {
+        let mut line = Vec::new();
+        self.0.by_ref().take(LONGEST + 1).read_until(b'\n', &mut line).context("no answer from the daemon")?;
+        if line.len() as u64 > LONGEST {
+            bail!("the daemon's answer is longer than {} MiB", LONGEST >> 20);
         }
-        match serde_json::from_slice(&reply).context("the daemon's answer")? {
-            Answer::Ok(value) => Ok(value),
-            Answer::Error(error) => bail!("{error}"),
+        if !line.ends_with(b"\n") {
+            let text = "the daemon closed the connection without an answer";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text).into());
         }
+        Ok(line)
+    }
+}
+
+fn result<T>(answer: Answer<T>) -> Result<T> {
+    match answer {
+        Answer::Ok(value) => Ok(value),
+        Answer::Error(error) => bail!("{error}"),
     }
 }
 
@@ -98,16 +128,8 @@ impl Client {
     }
 
     fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
-        // An error may be the end of the connection, so it is not kept then.
-        let kept = self.link.take().map(|mut link| link.ask(request).map(|answer| (link, answer)));
-        let (link, answer) = match kept {
-            Some(Ok(answered)) => answered,
-            // The daemon has ended, and may run again. A question can be asked twice.
-            Some(Err(err)) if !is_closed(&err) => return Err(err),
-            _ => ask_anew(&self.socket, request)?,
-        };
-        self.link = Some(link);
-        serde_json::from_value(answer).context("the daemon has another version")
+        let ask = |link: &mut Link| link.ask(request);
+        serde_json::from_value(talk(&self.socket, &mut self.link, ask, ask)?).context(OTHER_VERSION)
     }
 }
 
@@ -115,65 +137,24 @@ impl Client {
 #[derive(Debug)]
 pub struct Watch {
     socket: PathBuf,
-    lines: Option<BufReader<UnixStream>>,
+    link: Option<Link>,
 }
 
 impl Watch {
     /// A client of the daemon at this socket. It is not connected yet.
     pub fn new(socket: PathBuf) -> Self {
-        Watch { socket, lines: None }
+        Watch { socket, link: None }
     }
 
     /// Waits for the next status, for 10 s at most. The first one comes at once.
     pub fn next_status(&mut self) -> Result<Status> {
-        // After an error the next status needs a connection of its own.
-        let kept = self.lines.take().map(|mut lines| read_status(&mut lines).map(|status| (lines, status)));
-        let (lines, status) = match kept {
-            Some(Ok(told)) => told,
-            // The daemon has ended, and may run again.
-            Some(Err(err)) if !is_closed(&err) => return Err(err),
-            _ => {
-                let mut link = Link::open(&self.socket)?;
-                link.send(&Request::Watch)?;
-                let mut lines = BufReader::new(link.0);
-                let status = read_status(&mut lines)?;
-                (lines, status)
-            }
-        };
-        self.lines = Some(lines);
-        Ok(status)
+        talk(&self.socket, &mut self.link, Link::next_status, Link::watch)
     }
 
     /// Closes the connection until the next status is wanted.
     pub fn leave(&mut self) {
-        self.lines = None;
+        self.link = None;
     }
-}
-
-fn read_status(lines: &mut impl BufRead) -> Result<Status> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    enum Told {
-        Ok(Box<Status>),
-        Error(String),
-    }
-    let mut line = Vec::new();
-    lines.take(LONGEST as u64).read_until(b'\n', &mut line).context("no answer from the daemon")?;
-    if !line.ends_with(b"\n") {
-        return Err(if line.len() >= LONGEST { too_long() } else { closed() });
-    }
-    match serde_json::from_slice(&line).context("the daemon has another version")? {
-        Told::Ok(status) => Ok(*status),
-        Told::Error(error) => bail!("{error}"),
-    }
-}
-
-fn closed() -> anyhow::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed the connection without an answer").into()
-}
-
-fn too_long() -> anyhow::Error {
-    anyhow::anyhow!("the daemon's answer is longer than {} MiB", LONGEST >> 20)
 }
 
 /// Returns true if the daemon has closed the connection.
@@ -205,6 +186,14 @@ mod tests {
     use super::*;
     use crate::status::ProcessView;
 
+    /// A socket at which a daemon may listen, in a directory of its own.
+    fn socket() -> (tempfile::TempDir, PathBuf, UnixListener) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        (dir, path, listener)
+    }
+
     #[test]
     fn no_answer_makes_the_client_panic() {
         let answers = [
@@ -219,7 +208,7 @@ mod tests {
             let (ours, mut theirs) = UnixStream::pair().expect("a pair");
             theirs.write_all(bytes).expect("written");
             theirs.shutdown(Shutdown::Write).expect("ended");
-            let Ok(value) = Link(ours).ask(&Request::Status) else { return };
+            let Ok(value) = Link(BufReader::new(ours)).ask(&Request::Status) else { return };
             let status = serde_json::from_value::<Status>(value.clone());
             let explanation = serde_json::from_value::<Explanation>(value.clone());
             let processes = serde_json::from_value::<Vec<ProcessView>>(value);
@@ -236,9 +225,7 @@ mod tests {
 
     #[test]
     fn a_kept_client_asks_again_on_a_new_connection_when_the_daemon_has_ended() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("socket");
-        let listener = UnixListener::bind(&path).expect("a socket");
+        let (_dir, path, listener) = socket();
         let asked = std::thread::spawn(move || {
             let mut number = 0;
             // Each answers once: the first one ends then, and so does the second one.
@@ -264,12 +251,9 @@ mod tests {
 
     #[test]
     fn a_daemon_that_ends_between_two_questions_does_not_run() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("socket");
         // It ends before it has read the second question, or after that.
         for reads in [false, true] {
-            let _ = std::fs::remove_file(&path);
-            let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+            let (_dir, path, listener) = socket();
             let daemon = std::thread::spawn(move || {
                 let (mut first, _) = listener.accept().expect("a client");
                 let _ = first.read(&mut [0; 1024]).expect("a request");
@@ -294,9 +278,7 @@ mod tests {
 
     #[test]
     fn who_watches_reads_one_status_after_the_other_and_comes_back_to_the_next_daemon() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("socket");
-        let listener = UnixListener::bind(&path).expect("a socket");
+        let (_dir, path, listener) = socket();
         let daemon = std::thread::spawn(move || {
             let answer = format!("{{\"ok\":{}}}\n", include_str!("status/example.json").trim());
             for told in [answer.repeat(2), answer, "{\"error\":\"not now\"}\n".into(), "{\"ok\":{}}\n".into()] {
@@ -322,7 +304,7 @@ mod tests {
     fn an_answer_without_an_end_is_not_kept_for_ever() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         std::thread::spawn(move || while theirs.write_all(&[b' '; 1 << 20]).is_ok() {});
-        let err = Link(ours).ask(&Request::Status).expect_err("too long");
+        let err = Link(BufReader::new(ours)).ask(&Request::Status).expect_err("too long");
         assert_eq!(err.to_string(), "the daemon's answer is longer than 64 MiB");
     }
 }

@@ -133,9 +133,9 @@ impl Right {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum Answer<T = serde_json::Value> {
     /// The result.
-    Ok(serde_json::Value),
+    Ok(T),
     /// The error.
     Error(String),
 }

@@ -4,13 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use omr_control::protocol::Request;
+use omr_control::protocol::{Answer, Request};
 use omr_control::status::Status;
 use omr_kernel::memcg::Group;
 use omr_policy::Reason;
 use omr_policy::statement::{Presence, Subject};
 use omr_units::Monotonic;
-use serde::Serialize;
 use serde_json::{Value, to_value};
 
 use crate::daemon::Daemon;
@@ -46,11 +45,6 @@ pub fn answer(daemon: &mut Daemon, request: Request) -> Result<Value> {
 
 /// An answer with the status, as a line. It is written without a copy of the status in between.
 pub fn status_line(status: Status) -> Vec<u8> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "kebab-case")]
-    enum Answer {
-        Ok(Status),
-    }
     let mut line = serde_json::to_vec(&Answer::Ok(status)).unwrap_or_default();
     line.push(b'\n');
     line

@@ -332,7 +332,7 @@ impl Server {
         let Some(client) = self.clients.get_mut(index) else { return };
         client.output = serde_json::to_vec(answer).unwrap_or_default();
         if client.is_reader() && client.output.len() > LONGEST_ANSWER {
-            let refused = Answer::Error("the answer is longer than 4 MiB; ask as root, or for less".into());
+            let refused: Answer = Answer::Error("the answer is longer than 4 MiB; ask as root, or for less".into());
             client.output = serde_json::to_vec(&refused).unwrap_or_default();
         }
         client.output.push(b'\n');
