@@ -21,21 +21,24 @@ const IMAGE: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct News {
     told: Monotonic,
+    /// Something ran then.
+    ran: bool,
     scan: Monotonic,
     reason: Option<Discriminant<Reason>>,
     image: Option<(Monotonic, ImageView)>,
 }
 
 impl News {
-    /// Returns true if there is news since this was true the last time: something runs, the groups
-    /// were read, or the reason of the decision is of another kind.
+    /// Returns true if there is news since this was true the last time: something runs or has ended,
+    /// the groups were read, or the reason of the decision is of another kind.
     pub fn is_due(&mut self, daemon: &Daemon, now: Monotonic) -> bool {
         let runs = runs(daemon);
         let scan = daemon.world.next_scan;
         let reason = daemon.mind.decision.as_ref().map(Decision::reason).map(discriminant);
-        let is_due = runs || scan != self.scan || reason != self.reason || now.since(self.told) >= AT_LEAST;
+        let is_late = now.since(self.told) >= AT_LEAST;
+        let is_due = runs || self.ran || scan != self.scan || reason != self.reason || is_late;
         if is_due {
-            (self.told, self.scan, self.reason) = (now, scan, reason);
+            (self.told, self.ran, self.scan, self.reason) = (now, runs, scan, reason);
         }
         is_due
     }

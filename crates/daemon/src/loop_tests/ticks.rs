@@ -136,6 +136,24 @@ fn who_watches_is_told_seldom_at_rest_and_each_second_while_something_runs() {
     assert_eq!(watched.pass(5), [1; 5]);
 }
 
+/// The reason of the decision does not tell of everything that runs.
+#[test]
+fn who_watches_is_told_in_the_next_tick_that_something_has_ended() {
+    let mut watched = Watched::new();
+    watched.pass(5);
+    let mut at_rest = 0;
+    // At each second between two readings of the groups.
+    for _ in 0..6 {
+        watched.machine.daemon.work.order(Order::HandBack);
+        assert_eq!(watched.pass(5), [1; 5]);
+        watched.machine.worker.report(Outcome::HandedBack(Ok(None)));
+        watched.machine.daemon.collect_outcomes();
+        assert_eq!(watched.pass(1), [1], "it has ended");
+        at_rest += watched.pass(1)[0];
+    }
+    assert!(at_rest < 6, "the control");
+}
+
 #[test]
 fn who_watches_and_does_not_read_is_told_no_more_and_closed() {
     let mut watched = Watched::new();
