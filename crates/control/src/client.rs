@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
-use crate::protocol::{Answer, PATIENCE, Request};
+use crate::protocol::{Answer, NOT_A_REQUEST, PATIENCE, Request};
 use crate::status::{Explanation, Status};
 
 /// The most bytes of an answer: the processes of a large machine are some MiB.
 const LONGEST: u64 = 64 << 20;
-const OTHER_VERSION: &str = "the daemon has another version";
+/// An answer that this program does not understand, or a request that the daemon does not.
+pub const OTHER_VERSION: &str = "the daemon has another version; restart it: systemctl restart omr";
 
 /// Sends one request to the daemon; for the command line.
 pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value> {
@@ -100,6 +101,7 @@ impl Link {
 fn result<T>(answer: Answer<T>) -> Result<T> {
     match answer {
         Answer::Ok(value) => Ok(value),
+        Answer::Error(error) if error.starts_with(NOT_A_REQUEST) => bail!(OTHER_VERSION),
         Answer::Error(error) => bail!("{error}"),
     }
 }
@@ -281,7 +283,10 @@ mod tests {
         let (_dir, path, listener) = socket();
         let daemon = std::thread::spawn(move || {
             let answer = format!("{{\"ok\":{}}}\n", include_str!("status/example.json").trim());
-            for told in [answer.repeat(2), answer, "{\"error\":\"not now\"}\n".into(), "{\"ok\":{}}\n".into()] {
+            let unknown = "not a request: unknown variant `watch`, expected one of `status`";
+            let errors = ["not now", unknown].map(|error| format!("{{\"error\":\"{error}\"}}\n"));
+            let [not_now, unknown] = errors;
+            for told in [answer.repeat(2), answer, not_now, unknown, "{\"ok\":{}}\n".into()] {
                 let (mut stream, _) = listener.accept().expect("a client");
                 let mut asked = [0; 64];
                 let length = stream.read(&mut asked).expect("a request");
@@ -295,7 +300,8 @@ mod tests {
         }
         let mut said = || format!("{:#}", watch.next_status().expect_err("no status"));
         assert_eq!(said(), "not now");
-        assert!(said().contains("another version"));
+        assert_eq!(said(), OTHER_VERSION);
+        assert!(said().starts_with(OTHER_VERSION));
         daemon.join().expect("it ends");
         assert!(said().contains("not running"));
     }

@@ -14,6 +14,10 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest time between two statuses of [`Request::Watch`], on a machine that is not too busy.
 pub const NEWS: Duration = Duration::from_secs(6);
 
+/// How the error begins with which the daemon answers a line that is no request. To a client of omr
+/// it says that the daemon has another version.
+pub const NOT_A_REQUEST: &str = "not a request";
+
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use omr_base::paths;
-use omr_control::protocol::{Answer, PATIENCE, Request, Right};
+use omr_control::protocol::{Answer, NOT_A_REQUEST, PATIENCE, Request, Right};
 use omr_machine::statements::Statements;
 use omr_policy::need::HibernatesBy;
 use omr_policy::presence::Facts;
@@ -321,7 +321,7 @@ impl Server {
         let refused = match serde_json::from_slice::<Request>(&line) {
             Ok(request) if client.peer.right.covers(request.needs()) => return Some((request, client.peer)),
             Ok(_) => "only root may do that".into(),
-            Err(err) => format!("not a request: {err}"),
+            Err(err) => format!("{NOT_A_REQUEST}: {err}"),
         };
         self.answer(index, &Answer::Error(refused), now);
         None

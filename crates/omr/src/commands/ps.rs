@@ -10,7 +10,7 @@ use omr_base::exit::Exit;
 use omr_base::paths;
 use omr_base::text::printable;
 use omr_config as config;
-use omr_control::client::ask;
+use omr_control::client::{OTHER_VERSION, ask};
 use omr_control::protocol::Request;
 use omr_control::status::ProcessView;
 use omr_kernel::Kernel;
@@ -147,7 +147,7 @@ pub fn run(root: &Path, args: &Args) -> Result<Exit> {
     let asked = ask(&paths::socket(root), &Request::Processes);
     let (views, absent) = match asked {
         Ok(value) => {
-            let views: Vec<ProcessView> = serde_json::from_value(value).context("the daemon has another version")?;
+            let views: Vec<ProcessView> = serde_json::from_value(value).context(OTHER_VERSION)?;
             (views, None)
         }
         Err(err) => (Vec::new(), Some(format!("{err:#}"))),

@@ -10,7 +10,7 @@ use omr_base::exit::Exit;
 use omr_base::text::printable;
 use omr_base::{paths, when};
 use omr_charts::explain::{self, cost};
-use omr_control::client::ask;
+use omr_control::client::{OTHER_VERSION, ask};
 use omr_control::protocol::Request;
 use omr_control::status::{Explanation, GroupView, ImageView, Status, SwapView};
 use omr_machine::{processes, statements};
@@ -65,7 +65,7 @@ pub fn status(root: &Path, args: &StatusArgs) -> Result<Exit> {
         outln!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(Exit::Done);
     }
-    let status: Status = serde_json::from_value(value).context("the daemon has another version")?;
+    let status: Status = serde_json::from_value(value).context(OTHER_VERSION)?;
     for line in lines(&status) {
         outln!("{line}");
     }
@@ -251,7 +251,7 @@ pub fn explain(root: &Path, args: &ExplainArgs) -> Result<Exit> {
         outln!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(Exit::Done);
     }
-    let explanation: Explanation = serde_json::from_value(value).context("the daemon has another version")?;
+    let explanation: Explanation = serde_json::from_value(value).context(OTHER_VERSION)?;
     for line in explain::lines(&explanation) {
         outln!("{line}");
     }

@@ -192,9 +192,11 @@ fn panics_in_the_terminal() {
 
 #[test]
 fn a_daemon_that_hangs_or_is_of_another_version_is_said() {
-    for (answer, said) in
-        [("", "the daemon has not answered for"), ("{\"ok\":{\"version\":\"9\"}}\n", "another version")]
-    {
+    for (answer, said) in [
+        ("", "the daemon has not answered for"),
+        ("{\"ok\":{\"version\":\"9\"}}\n", "another version"),
+        ("{\"error\":\"not a request: unknown variant `watch`, expected `status`\"}\n", "systemctl restart omr"),
+    ] {
         let root = with_history();
         std::fs::create_dir_all(root.resolve("run/omr")).expect("a directory");
         let listener = UnixListener::bind(root.resolve("run/omr/omr.sock")).expect("a socket");

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use omr_base::exit::Exit;
 use omr_base::{paths, when};
 use omr_charts::{Charts, Now, Signs, Topic, Window, spark};
-use omr_control::client::ask;
+use omr_control::client::{OTHER_VERSION, ask};
 use omr_control::protocol::Request;
 use omr_control::status::Status;
 use omr_kernel::{Kernel, clock};
@@ -77,7 +77,7 @@ fn read(root: &Path, group: &str, window: Window, is_now: bool, topic: Topic) ->
     let config = omr_config::load_or_refuse(root, None)?;
     let status = is_now.then(|| {
         let value = ask(&paths::socket(root), &Request::Status)?;
-        serde_json::from_value::<Status>(value).context("the daemon has another version")
+        serde_json::from_value::<Status>(value).context(OTHER_VERSION)
     });
     let (status, missing) = match status.transpose() {
         Ok(status) => (status, None),

@@ -10,7 +10,7 @@ use omr_base::text::printable;
 use omr_base::{cancel, paths, when};
 use omr_charts::text::fit;
 use omr_charts::{NO_HISTORY, Now, Signs, Window, spark};
-use omr_control::client::ask;
+use omr_control::client::{OTHER_VERSION, ask};
 use omr_control::protocol::Request;
 use omr_control::status::Status;
 use omr_kernel::clock;
@@ -37,7 +37,7 @@ pub fn run(root: &Path, as_json: bool) -> Result<Exit> {
     while cancel::signal().is_none() {
         let began = clock::read_monotonic();
         let asked = ask(&paths::socket(root), &Request::Status).and_then(|value| {
-            let status: Status = serde_json::from_value(value.clone()).context("the daemon has another version")?;
+            let status: Status = serde_json::from_value(value.clone()).context(OTHER_VERSION)?;
             Ok((value, status))
         });
         let asked = match asked {
