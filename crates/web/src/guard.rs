@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -206,11 +206,12 @@ pub fn read_token(path: &Path) -> Result<String> {
         bail!("{name}: expected a regular file with a token");
     }
     if mode & 0o027 != 0 {
-        let what = format!("{name}: its mode is {mode:03o}, so others can read or change the token");
-        if metadata.uid() == rustix::process::geteuid().as_raw() {
-            bail!("{what}; chmod 600 {name}");
-        }
-        bail!("{what}, and it belongs to another user; make a file of your own: {NEW_FILE}");
+        // No chmod is proposed: others may have read the token, and the file may be another one than
+        // was meant.
+        bail!(
+            "{name}: its mode is {mode:03o}, so others can read or change the token; make a file with a new one: \
+             {NEW_FILE}"
+        );
     }
     let mut text = String::new();
     file.take(LONGEST as u64 + 2).read_to_string(&mut text).with_context(|| format!("read {name}"))?;
