@@ -104,7 +104,15 @@ class Adversary:
         return {words: line for words, line in last.items() if "done" in line}
 
 
-FLOODS = {"connect": "100", "half": "20", "unread": "20", "nonsense": "50", "dribble": "100", "ask": "20"}
+FLOODS = {
+    "connect": "100",
+    "half": "20",
+    "unread": "20",
+    "nonsense": "50",
+    "dribble": "100",
+    "ask": "20",
+    "watch": "20",
+}
 """The floods of the socket, and how often in a second."""
 
 

@@ -41,7 +41,9 @@ use self::machine::{BOOT, HOUR, Machine, SECOND};
 use crate::aging_thread::{self, Ager};
 use crate::daemon::Daemon;
 use crate::disk::Disk;
+use crate::event_loop::tell_watchers;
 use crate::host::Host;
+use crate::news::News;
 use crate::server::Server;
 use crate::settings::{Args, Settings, load};
 use crate::thread::{Inbox, Thread};
@@ -125,6 +127,7 @@ struct Killed;
 struct Life {
     daemon: Daemon,
     server: Server,
+    news: News,
     worker: Inbox<Order, Outcome>,
     aging: Inbox<aging_thread::Order, aging_thread::Report>,
     next_tick: Nanos,
@@ -327,7 +330,8 @@ impl Simulation {
         let daemon = Daemon::new(host, settings, work, to_aging, disk)?;
         *self.reclaimer.borrow_mut() = Some(Reclaimer::new(setup));
         let (next_tick, next_sample) = (self.clock.now(), Nanos::MAX);
-        Ok((Life { daemon, server, worker, aging, next_tick, next_sample }, memory))
+        let life = Life { daemon, server, news: News::default(), worker, aging, next_tick, next_sample };
+        Ok((life, memory))
     }
 
     fn live_once(&self) {
@@ -491,6 +495,7 @@ impl Simulation {
         self.with_life(|life| {
             life.daemon.readings.presence = facts;
             life.daemon.tick();
+            tell_watchers(&life.daemon, &mut life.server, &mut life.news);
             life.server.close_silent(life.daemon.host.now());
             clients::settle(life);
             life.next_tick = self.clock.now() + nanos(life.daemon.next_tick());

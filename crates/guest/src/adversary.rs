@@ -113,6 +113,8 @@ enum Flood {
     Dribble,
     /// Asks for the reason of a process, for which the daemon looks at all processes
     Ask,
+    /// Asks to be told the status for ever, and does not read it
+    Watch,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -211,11 +213,12 @@ fn storm(signals: &Signals, group: &Path, rate: u32) -> Result<()> {
 fn flood(signals: &Signals, kind: Flood, rate: u32, socket: &Path) -> Result<()> {
     let mut kept: Vec<UnixStream> = Vec::new();
     repeat(signals, rate, |_| {
-        if let Flood::Connect | Flood::Half | Flood::Unread = kind {
+        if let Flood::Connect | Flood::Half | Flood::Unread | Flood::Watch = kind {
             let mut stream = connect(socket)?;
             match kind {
                 Flood::Half => stream.write_all(b"{\"do\":\"stat")?,
                 Flood::Unread => stream.write_all(&b"{\"do\":\"processes\"}\n{\"do\":\"status\"}\n".repeat(100))?,
+                Flood::Watch => stream.write_all(&b"{\"do\":\"watch\"}\n".repeat(100))?,
                 _ => return Ok(()),
             }
             kept.push(stream);

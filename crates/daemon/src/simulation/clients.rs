@@ -146,7 +146,7 @@ pub fn flood(simulation: &Simulation, random: &mut fastrand::Rng) {
     for _ in 0..random.usize(1..FLOOD) {
         let Some(mut stream) = connect(simulation, FLOODER + random.u32(0..4), Right::Read) else { return };
         let text = match random.u32(0..8) {
-            0 => "{\"do\":\"status\"}\n{\"do\":\"status\"}\n{\"do\":\"status\"}\n",
+            0 => "{\"do\":\"watch\"}\n{\"do\":\"status\"}\n{\"do\":\"watch\"}\n",
             1 => "{\"do\":\"explain\"}\n",
             2 => pause,
             3 => "{\"do\":\"sta",
