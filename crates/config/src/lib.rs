@@ -59,6 +59,14 @@ pub fn load(root: &Path, file: Option<&Path>) -> Result<Loaded, Errors> {
     Err(Errors(problems))
 }
 
+/// Reads a text as the only file of a configuration. `source`: its name, for mistakes.
+pub fn read_text(source: &Path, text: &str) -> Result<Loaded, Errors> {
+    let (mut draft, mut problems) = (Draft::default(), Vec::new());
+    parse::parse(&Arc::from(source), text, &mut draft, &mut problems);
+    draft.check_combinations(&|_| Some(0), &mut problems);
+    if problems.is_empty() { Ok(draft.finish(Vec::new())) } else { Err(Errors(problems)) }
+}
+
 /// As [`load`], for a command: mistakes give an error with exit code 2.
 pub fn load_or_refuse(root: &Path, file: Option<&Path>) -> anyhow::Result<Loaded> {
     load(root, file).map_err(|errors| Exit::Usage.error(errors.to_string()))

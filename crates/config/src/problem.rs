@@ -43,6 +43,13 @@ impl fmt::Display for Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors(pub(crate) Vec<Problem>);
 
+impl Errors {
+    /// What is wrong, without the places.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|problem| problem.text.as_str())
+    }
+}
+
 impl fmt::Display for Errors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, problem) in self.0.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! `omr history`: past sweeps, and the memory that groups had and used.
 
 mod days;
-mod export;
+pub mod export;
 mod file;
 pub mod picture;
 

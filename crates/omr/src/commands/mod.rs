@@ -12,6 +12,7 @@ pub mod advise;
 pub mod config;
 pub mod daemon;
 pub mod doctor;
+pub mod fleet;
 pub mod follow;
 pub mod hibernate;
 pub mod hint;
@@ -32,6 +33,7 @@ pub mod top;
 pub mod warm;
 pub mod watch;
 pub mod web;
+pub mod whatif;
 pub mod wss;
 
 use anyhow::Result;
@@ -58,6 +60,8 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Metrics(args) => metrics::run(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),
         Command::History(args) => history::run(&cli.root, &args),
+        Command::Whatif(args) => whatif::run(&args),
+        Command::Fleet(args) => fleet::run(&args),
         Command::Pause(args) => status::pause(&cli.root, &args),
         Command::Resume => status::resume(&cli.root),
         Command::Ps(args) => ps::run(&cli.root, &args),

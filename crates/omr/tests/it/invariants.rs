@@ -94,7 +94,13 @@ fn kernel_paths_are_in_two_crates_only() {
 fn nothing_runs_other_programs() {
     let is_command = |line: &str| line.contains("process::Command") || line.contains("Command::new");
     let becomes = "omr/src/commands/daemon.rs";
-    assert_none(&offenders_in_crates(&[], &[becomes], is_command), "omr runs no other programs");
+    // `omr whatif --local` starts itself for each file: one that is damaged ends one replay. It needs
+    // no rights.
+    let itself = "omr/src/commands/whatif/local.rs";
+    assert_none(&offenders_in_crates(&[], &[becomes, itself], is_command), "omr runs no other programs");
+    let text = fs::read_to_string(workspace().join("crates").join(itself)).expect("the command");
+    let starts: Vec<&str> = code(&text).map(|(_, line)| line).filter(|line| line.contains("Command::new")).collect();
+    assert_eq!(starts, ["let mut command = Command::new(env::current_exe()?);"]);
     // `omr daemon` becomes the daemon's program and starts no process.
     let text = fs::read_to_string(workspace().join("crates").join(becomes)).expect("the command");
     let commands: Vec<&str> = code(&text).map(|(_, line)| line).filter(|line| line.contains("Command::new")).collect();
@@ -111,9 +117,9 @@ fn sizes_are_no_floats() {
             && !line.contains("seconds: f64")
             && !has("as_secs_f64")
     };
-    // Pixels of a picture are no sizes of memory, and values of Prometheus, which a test reads, are
-    // floats.
-    let others = ["picture/src/png.rs", "metrics/src/tests.rs"];
+    // Pixels of a picture are no sizes of memory, values of Prometheus, which a test reads, are
+    // floats, and machines that nobody has recorded are made by a law.
+    let others = ["picture/src/png.rs", "metrics/src/tests.rs", "fleet/src/synthesize.rs"];
     assert_none(&offenders_in_crates(&[], &others, is_float), "no floats for sizes");
 }
 

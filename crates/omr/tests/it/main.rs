@@ -27,3 +27,4 @@ mod user;
 mod warm;
 mod watch;
 mod web;
+mod whatif;

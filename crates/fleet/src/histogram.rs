@@ -1,0 +1,111 @@
+//! Counts by size, in buckets of fixed borders: eight for each doubling, so that a bucket is at
+//! most an eighth wide. Histograms are added bucket by bucket.
+
+use serde::{Deserialize, Serialize};
+
+/// Buckets for each doubling.
+const PARTS: u64 = 8;
+
+/// Counts by bucket; only buckets with a count, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Histogram(Vec<(u16, u64)>);
+
+impl Histogram {
+    /// Counts a value.
+    pub fn add(&mut self, value: u64) {
+        self.add_to(bucket(value), 1);
+    }
+
+    /// Adds the counts of another histogram so many times.
+    pub fn merge(&mut self, other: &Histogram, times: u64) {
+        if times > 0 {
+            other.0.iter().for_each(|&(bucket, count)| self.add_to(bucket, count * times));
+        }
+    }
+
+    fn add_to(&mut self, bucket: u16, count: u64) {
+        match self.0.binary_search_by_key(&bucket, |&(bucket, _)| bucket) {
+            Ok(at) => self.0.iter_mut().skip(at).take(1).for_each(|(_, sum)| *sum += count),
+            Err(at) => self.0.insert(at, (bucket, count)),
+        }
+    }
+
+    /// The number of values.
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
+
+    /// The largest value that can be in the bucket in which this share of the values ends; `None`:
+    /// there are no values. `per_myriad`: `9_800` is p98.
+    pub fn quantile(&self, per_myriad: u32) -> Option<u64> {
+        let rank = (u128::from(self.count()) * u128::from(per_myriad)).div_ceil(10_000).max(1);
+        let mut below = 0;
+        self.0.iter().find_map(|&(bucket, count)| {
+            below += u128::from(count);
+            (below >= rank).then(|| largest(bucket))
+        })
+    }
+}
+
+fn bucket(value: u64) -> u16 {
+    let bucket = match value.checked_ilog2() {
+        None | Some(0..3) => value,
+        // The three bits after the first one.
+        Some(doublings) => PARTS * u64::from(doublings - 2) + ((value >> (doublings - 3)) & (PARTS - 1)),
+    };
+    u16::try_from(bucket).unwrap_or(u16::MAX)
+}
+
+/// The largest value in a bucket.
+fn largest(bucket: u16) -> u64 {
+    let (doublings, part) = (u64::from(bucket) / PARTS, u64::from(bucket) % PARTS);
+    match doublings {
+        0 => part,
+        // Below 16 each bucket has one value.
+        _ => ((PARTS + part + 1) << (doublings - 1)).wrapping_sub(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_value_is_in_one_bucket_that_is_at_most_an_eighth_wide() {
+        let mut last = 0;
+        for value in 0..100_000_u64 {
+            let of = bucket(value);
+            assert!(of == last || of == last + 1, "{value}");
+            last = of;
+            assert!(largest(of) >= value && largest(of) - value <= value / 8, "{value}: {}", largest(of));
+        }
+        assert_eq!(largest(bucket(u64::MAX)), u64::MAX);
+        assert!(bucket(u64::MAX) < u16::MAX);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_values_and_merging_is_adding() {
+        let (mut even, mut odd, mut all) = (Histogram::default(), Histogram::default(), Histogram::default());
+        for value in 0..1000_u64 {
+            if value.is_multiple_of(2) {
+                even.add(value)
+            } else {
+                odd.add(value)
+            }
+            all.add(value);
+        }
+        let (mut merged, mut other) = (even.clone(), odd.clone());
+        merged.merge(&odd, 1);
+        other.merge(&even, 1);
+        assert_eq!((&merged, &other), (&all, &all));
+        for share in [1, 5_000, 9_800, 10_000] {
+            let exact = (1000 * u64::from(share)).div_ceil(10_000).max(1) - 1;
+            let found = all.quantile(share).expect("values");
+            assert!((exact..=exact + exact / 8).contains(&found), "{share}: {found}, not {exact}");
+        }
+        assert_eq!((Histogram::default().quantile(5_000), Histogram::default().count()), (None, 0));
+        merged.merge(&all, 2);
+        assert_eq!(merged.count(), 3000);
+    }
+}

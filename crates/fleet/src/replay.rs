@@ -1,0 +1,403 @@
+//! The replay: every policy moves the threshold of every group by what was recorded.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use omr_history::AGES;
+use omr_policy::age::Bounds;
+use omr_policy::threshold::{Interval, Promoted, Reason, SMALL, SMALL_PAGES, SMALL_TIME, Slo, Step, Threshold};
+use omr_units::{Bytes, Permyriad, millis};
+
+use crate::outcome::{Outcome, PARTS, Sums};
+use crate::policies::Policies;
+use crate::shard::{Bad, Row, Shard};
+
+/// W is the memory that was used within this time.
+const IN_USE: Duration = Duration::from_secs(120);
+const MINUTE_MS: u64 = 60_000;
+
+/// Replays a shard through all policies at once. `name`: of the result.
+pub fn replay(shard: &Shard, policies: &Policies, name: String) -> Result<Outcome, Bad> {
+    let slos = policies.slos(shard.page).collect();
+    let mut replay = Replay { slos, jobs: HashMap::new(), outcome: Outcome::new(name, policies) };
+    let rows = shard.each_round(|round| replay.round(round))?;
+    replay.outcome.shard.rows = rows;
+    replay.outcome.shard.jobs = replay.jobs.len() as u64;
+    Ok(replay.outcome)
+}
+
+struct Replay {
+    slos: Vec<Slo>,
+    jobs: HashMap<Rc<str>, Job>,
+    outcome: Outcome,
+}
+
+/// One group.
+struct Job {
+    boot: Rc<str>,
+    id: u64,
+    /// When it was last recorded, in milliseconds since 1970.
+    time: u64,
+    /// The part of the jobs in which it is counted.
+    part: usize,
+    /// By policy.
+    states: Vec<State>,
+}
+
+struct State {
+    threshold: Threshold,
+    /// It was observed for the warm-up: memory may be taken.
+    is_observed: bool,
+    /// The memory that would have been out at the end of the last window, at most.
+    held: Bytes,
+}
+
+impl Replay {
+    /// The samples of one time.
+    fn round(&mut self, rows: &[Row]) {
+        let over = rows.iter().filter_map(|row| row.over).max();
+        self.outcome.shard.machine_ms += millis(over.unwrap_or_default());
+        let above = groups_above(rows);
+        for row in rows.iter().filter(|row| !above.contains(&*row.group)) {
+            self.sample(row);
+        }
+    }
+
+    fn sample(&mut self, row: &Row) {
+        let begin = || Job {
+            boot: Rc::clone(&row.boot),
+            id: row.id,
+            time: row.time,
+            part: part(&row.group),
+            states: self.slos.iter().map(State::new).collect(),
+        };
+        let job = self.jobs.entry(Rc::clone(&row.group)).or_insert_with(begin);
+        let absent = job.absence(row);
+        (job.boot, job.id, job.time) = (Rc::clone(&row.boot), row.id, row.time);
+        let recorded = &mut self.outcome.shard;
+        let length = row.promotions.map(|promotions| promotions.over).or(row.over).filter(|over| millis(*over) > 0);
+        recorded.windows += u64::from(length.is_some());
+        let seen = length.and_then(|length| Seen::new(row, length));
+        match &seen {
+            Some(seen) => {
+                recorded.time_ms += millis(seen.interval.length);
+                recorded.memory_kib_min += kib_min(row.current, seen.interval.length);
+                let cold = seen.out(row, Step::LEAST);
+                recorded.cold_least_kib_min += kib_min(cold.least, seen.interval.length);
+                recorded.cold_most_kib_min += kib_min(cold.most, seen.interval.length);
+            }
+            None => recorded.unknown += u64::from(length.is_some()),
+        }
+        let policies = self.outcome.policies.iter_mut().map(|replayed| &mut replayed.sums);
+        for ((state, slo), sums) in job.states.iter_mut().zip(&self.slos).zip(policies) {
+            state.absent(absent);
+            match &seen {
+                Some(seen) => state.window(row, seen, slo, job.part, sums),
+                None => state.lose(length.unwrap_or_default(), slo),
+            }
+        }
+    }
+}
+
+impl Job {
+    /// The time for which nobody observed it: it was made anew, the machine has booted, or the
+    /// daemon did not run.
+    fn absence(&self, row: &Row) -> Duration {
+        let is_new = self.id != row.id || self.boot != row.boot;
+        // A clock that was set back tells nothing.
+        let passed = Duration::from_millis(row.time.saturating_sub(self.time));
+        let least = Duration::from_secs(u64::from(is_new));
+        passed.saturating_sub(row.over.unwrap_or_default()).max(least)
+    }
+}
+
+/// What a window showed.
+struct Seen {
+    interval: Interval,
+    working_set: Bytes,
+}
+
+impl Seen {
+    /// `None`: too little is known.
+    fn new(row: &Row, length: Duration) -> Option<Self> {
+        let (promotions, memory) = (row.promotions?, row.memory?);
+        let working_set = memory - idle(row, IN_USE)?.most;
+        let interval = Interval {
+            length,
+            size: row.current,
+            promoted: AGES.iter().zip(promotions.bounds).map(|(&age, bytes)| Promoted { age, bytes }).collect(),
+            swapped_in: row.refaulted.unwrap_or_default(),
+            working_set: Some(working_set),
+            stalled: row.stalled.map(|stalled| Permyriad::of_time(stalled, length)),
+            write_budget_used: false,
+            swap_at_floor: false,
+        };
+        Some(Seen { interval, working_set })
+    }
+
+    /// The memory that would be out with this threshold at the end of the window. What is out
+    /// already was unused for the recorded threshold: at longer ones nobody knows.
+    fn out(&self, row: &Row, step: Step) -> Bounds {
+        let mut out = idle(row, step.age()).unwrap_or_default();
+        let swap = row.swap.unwrap_or_default();
+        out.most += swap;
+        if row.threshold.is_none_or(|recorded| step.age() <= recorded) {
+            out.least += swap;
+        }
+        out
+    }
+
+    /// The memory that would have come back in the window.
+    fn back(&self, row: &Row, step: Step) -> Bounds {
+        let found = self.interval.promoted.iter().find(|promoted| promoted.age == step.age());
+        let mut back = found.map(|promoted| promoted.bytes).unwrap_or_default();
+        back.most += self.interval.swapped_in;
+        if row.threshold.is_none_or(|recorded| step.age() <= recorded) {
+            back.least += self.interval.swapped_in;
+        }
+        back
+    }
+
+    /// The promotions that an objective allows in the window.
+    fn allowed(&self, slo: &Slo) -> u128 {
+        let share =
+            u128::from(self.working_set.0) * u128::from(slo.promotions.0) * u128::from(millis(self.interval.length));
+        let allowed = share / (1_000_000 * u128::from(MINUTE_MS));
+        if self.interval.size >= SMALL {
+            return allowed;
+        }
+        let free = u128::from(SMALL_PAGES * slo.page.0) * self.interval.length.as_millis();
+        allowed + free / SMALL_TIME.as_millis()
+    }
+
+    /// Millionths of the working set per minute.
+    fn rate(&self, promoted: Bytes) -> u64 {
+        let work = u128::from(self.working_set.0) * u128::from(millis(self.interval.length));
+        let promoted = u128::from(promoted.0) * u128::from(MINUTE_MS) * 1_000_000;
+        match work {
+            0 if promoted == 0 => 0,
+            0 => u64::MAX,
+            work => u64::try_from(promoted / work).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl State {
+    fn new(slo: &Slo) -> Self {
+        State { threshold: Threshold::new(slo), is_observed: false, held: Bytes::ZERO }
+    }
+
+    /// Nobody observed the group for this time. As in the daemon, it is observed again first.
+    fn absent(&mut self, time: Duration) {
+        if !time.is_zero() {
+            self.threshold.absent(time);
+            (self.is_observed, self.held) = (false, Bytes::ZERO);
+        }
+    }
+
+    fn window(&mut self, row: &Row, seen: &Seen, slo: &Slo, part: usize, sums: &mut Sums) {
+        let step = self.threshold.step();
+        if self.is_observed {
+            let (held, back) = (seen.out(row, step), seen.back(row, step));
+            sums.acting += 1;
+            sums.held_least_kib_min += kib_min(held.least, seen.interval.length);
+            sums.held_most_kib_min += kib_min(held.most, seen.interval.length);
+            sums.promoted_least_kib += back.least.0 >> 10;
+            sums.promoted_most_kib += back.most.0.div_ceil(1024);
+            // What is out now and was not before, and what has come back and left again.
+            sums.written_most_kib += ((held.most - self.held) + back.most).0.div_ceil(1024);
+            let allowed = seen.allowed(slo);
+            sums.over_least += u64::from(u128::from(back.least.0) > allowed);
+            sums.over_most += u64::from(u128::from(back.most.0) > allowed);
+            sums.at_step_ms.iter_mut().skip(usize::from(u8::from(step))).take(1).for_each(|time| {
+                *time += millis(seen.interval.length);
+            });
+            for (rates, back) in [(&mut sums.rates_least, back.least), (&mut sums.rates_most, back.most)] {
+                if let Some(rates) = rates.get_mut(part) {
+                    rates.add(seen.rate(back));
+                }
+            }
+            self.held = held.most;
+        } else {
+            sums.observing += 1;
+            self.held = Bytes::ZERO;
+        }
+        let moved = self.threshold.observe(slo, &seen.interval);
+        // As the daemon does it.
+        self.is_observed = match moved.reason {
+            Reason::WarmingUp { .. } | Reason::Unknown => false,
+            Reason::Gathering { .. } => self.is_observed,
+            _ => true,
+        };
+    }
+
+    /// A window of which nothing is known.
+    fn lose(&mut self, length: Duration, slo: &Slo) {
+        self.threshold.observe(slo, &Interval { length, ..Interval::default() });
+        (self.is_observed, self.held) = (false, Bytes::ZERO);
+    }
+}
+
+/// The memory that was not used for an age, one of [`AGES`].
+fn idle(row: &Row, age: Duration) -> Option<Bounds> {
+    AGES.iter().zip(row.idle).find(|&(&known, _)| known == age).and_then(|(_, bounds)| bounds)
+}
+
+fn kib_min(bytes: Bytes, time: Duration) -> u64 {
+    u64::try_from(u128::from(bytes.0 >> 10) * time.as_millis() / u128::from(MINUTE_MS)).unwrap_or(u64::MAX)
+}
+
+/// The groups above other groups of a round: their samples have the others' memory, too.
+fn groups_above(rows: &[Row]) -> HashSet<&str> {
+    let mut above = HashSet::new();
+    for row in rows {
+        let mut path = &*row.group;
+        while let Some((parent, name)) = path.rsplit_once('/') {
+            // The path of the machine is "/".
+            let parent_path = if parent.is_empty() { "/" } else { parent };
+            if name.is_empty() || !above.insert(parent_path) {
+                break;
+            }
+            path = parent;
+        }
+    }
+    above
+}
+
+/// The part of the jobs in which a group is counted: FNV-1a of its path.
+fn part(group: &str) -> usize {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = group.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    usize::try_from((hash >> 32) % PARTS as u64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use omr_policy::age::Promotions;
+
+    use super::*;
+
+    const GROUP: &str = "/system.slice/db.service";
+    const GIB: Bytes = Bytes(1 << 30);
+
+    fn policies(text: &str) -> Policies {
+        Policies::parse(std::path::Path::new("p.json"), text.as_bytes()).expect("policies")
+    }
+
+    /// The default, and one that has a threshold from the first window on.
+    fn two() -> Policies {
+        policies(
+            r#"{"policies":[{"name":"fixed","slo":{"shortest":"1h","longest":"1h","warm_up":"0s","promotions":"10%"}}]}"#,
+        )
+    }
+
+    /// A window of ten minutes of a group of 1 GiB, of which this part is unused for each age, and this
+    /// part was promoted at each.
+    fn row(number: u64, group: &str, unused: u64, promoted: u64) -> Row {
+        let part =
+            |permille: u64| Bounds { least: Bytes((GIB.0 / 1000) * permille), most: Bytes((GIB.0 / 1000) * permille) };
+        Row {
+            time: 1_700_000_000_000 + number * 600_000,
+            boot: "boot".into(),
+            group: group.into(),
+            id: 7,
+            current: GIB,
+            swap: Some(Bytes::ZERO),
+            memory: Some(GIB),
+            idle: [Some(part(unused)); AGES.len()],
+            over: Some(Duration::from_secs(600)),
+            refaulted: Some(Bytes::ZERO),
+            stalled: Some(Duration::ZERO),
+            promotions: Some(Promotions { over: Duration::from_secs(600), bounds: [part(promoted); AGES.len()] }),
+            threshold: None,
+        }
+    }
+
+    fn replayed(rounds: &[Vec<Row>], policies: &Policies) -> Outcome {
+        let slos = policies.slos(Bytes::kib(4)).collect();
+        let mut replay = Replay { slos, jobs: HashMap::new(), outcome: Outcome::new("x".into(), policies) };
+        rounds.iter().for_each(|round| replay.round(round));
+        replay.outcome
+    }
+
+    fn hours(windows: u64, unused: u64, promoted: u64) -> Vec<Vec<Row>> {
+        (0..windows).map(|number| vec![row(number, GROUP, unused, promoted)]).collect()
+    }
+
+    #[test]
+    fn memory_that_nobody_uses_is_held_out_after_the_warm_up() {
+        let outcome = replayed(&hours(144, 400, 0), &two());
+        let [default, fixed] = &outcome.policies[..] else { panic!("two policies") };
+        assert_eq!((default.policy.name.as_str(), fixed.policy.name.as_str()), ("default", "fixed"));
+        // Nothing is known before the first window. The first window is the warm-up.
+        assert_eq!((default.sums.observing, default.sums.acting), (1, 143));
+        let held = kib_min(Bytes(GIB.0 / 1000 * 400), Duration::from_secs(600));
+        assert_eq!((default.sums.held_least_kib_min, default.sums.held_most_kib_min), (143 * held, 143 * held));
+        // It leaves memory once.
+        assert_eq!(default.sums.written_most_kib, (GIB.0 / 1000 * 400).div_ceil(1024));
+        assert_eq!((default.sums.promoted_most_kib, default.sums.over_most), (0, 0));
+        assert_eq!(default.sums.at_step_ms.iter().sum::<u64>(), 143 * 600_000);
+        assert_eq!(
+            fixed.sums.at_step_ms[usize::from(u8::from(Step::not_below(Duration::from_secs(3600))))],
+            143 * 600_000
+        );
+        let shard = &outcome.shard;
+        assert_eq!((shard.windows, shard.unknown, shard.time_ms, shard.machine_ms), (144, 0, 86_400_000, 86_400_000));
+        assert_eq!(shard.memory_kib_min, 1440 << 20);
+        assert_eq!((shard.cold_least_kib_min, shard.cold_most_kib_min), (144 * held, 144 * held));
+    }
+
+    #[test]
+    fn what_comes_back_is_counted_against_what_is_allowed() {
+        let fixed = |promotions: &str| {
+            let slo = format!(r#""shortest":"1h","longest":"1h","warm_up":"0s","promotions":"{promotions}""#);
+            policies(&format!(r#"{{"policies":[{{"name":"fixed","slo":{{{slo}}}}}]}}"#))
+        };
+        // 60 % are in use, and 0.2 % of that may come back in a minute: 1.2 % of all in ten.
+        for (promoted, promotions, over) in [(12, "0.2%", 0), (13, "0.2%", 143), (13, "10%", 0)] {
+            let outcome = replayed(&hours(144, 400, promoted), &fixed(promotions));
+            let sums = &outcome.policies[1].sums;
+            assert_eq!((sums.acting, sums.over_least, sums.over_most), (143, over, over), "{promoted} {promotions}");
+            assert_eq!(sums.promoted_least_kib, 143 * (GIB.0 / 1000 * promoted / 1024));
+            let rate = sums.rates_most.iter().find_map(|rates| rates.quantile(9_800)).expect("windows");
+            let exact = promoted * 1_000_000 / 600 / 10;
+            assert!((exact - 1..=exact + exact / 8).contains(&rate), "{rate}, not {exact}");
+        }
+    }
+
+    #[test]
+    fn a_group_with_recorded_groups_below_it_is_no_job() {
+        let round = |number| {
+            ["/", "/system.slice", GROUP, "/app.slice/x", "/app.slice/x2"]
+                .map(|group| row(number, group, 400, 0))
+                .into()
+        };
+        let outcome = replayed(&(0..6).map(round).collect::<Vec<_>>(), &two());
+        assert_eq!(outcome.shard.windows, 18, "the service and the two below app.slice");
+        assert_eq!(replayed(&[vec![row(0, "/", 0, 0)]], &two()).shard.windows, 1, "the machine alone");
+    }
+
+    #[test]
+    fn a_group_that_was_made_anew_or_is_unknown_is_observed_again() {
+        let anew = |change: fn(&mut Row)| {
+            let mut rounds = hours(12, 400, 0);
+            rounds[6].iter_mut().for_each(change);
+            replayed(&rounds, &two()).policies[0].sums.observing
+        };
+        assert_eq!(anew(|_| {}), 1, "the control");
+        assert_eq!(anew(|row| row.promotions = None), 2);
+        assert_eq!(anew(|row| row.idle = [None; AGES.len()]), 2);
+        // A quarter of an hour of which nothing was recorded.
+        let mut rounds = hours(12, 400, 0);
+        rounds.iter_mut().skip(6).flatten().for_each(|row| row.time += 900_000);
+        assert_eq!(replayed(&rounds, &two()).policies[0].sums.observing, 2);
+    }
+
+    #[test]
+    fn jobs_are_spread_over_the_parts() {
+        let mut found = [0; PARTS];
+        (0..6_400).for_each(|number| found[part(&format!("/system.slice/job-{number}.service"))] += 1);
+        assert!(found.iter().all(|&jobs| (50..150).contains(&jobs)), "{found:?}");
+    }
+}

@@ -1,0 +1,341 @@
+//! Machines that nobody has recorded: weeks of a fleet from a law, for tuning and tests before there
+//! are recordings.
+//!
+//! A job's memory is some classes of pages. A page of a class is used again at random, at the class'
+//! rate times the time of the day's; so of a class the share exp(-G) was not used for a time in which
+//! the rate sums up to G. Some classes' pages are never used again. At a **phase change** a part of
+//! the memory is used at once; at a **deploy** the job is made anew. omr's view of that has bounds, as
+//! from agings every two minutes.
+//!
+//! Calibrated to what was published: 32 % of memory is unused for 2 min on average, 9 % and 43 % in
+//! the lowest and highest decile of jobs, 1 to 61 % over all (Lagar-Cavilla et al., "Software-Defined
+//! Far Memory in Warehouse-Scale Computers", ASPLOS'19, and the letter of MGLRU). Memory moves by 5
+//! to 7 % with the time of the day, and CPU time by 40 % (the averages of Alibaba 2018 and Google
+//! 2019).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use omr_history::{AGES, Idle, Sample, Since};
+use omr_policy::age::{Bounds, Promotions};
+use omr_units::{Bytes, GroupId};
+
+/// The time of a sample.
+const STEP: u64 = 600;
+/// Agings in it.
+const AGINGS: u64 = 5;
+/// The time between two agings, in seconds.
+const BEAT: u64 = STEP / AGINGS;
+/// 2026-01-05, a Monday.
+const BEGIN: u64 = 1_767_571_200;
+const DAY: f64 = 86_400.0;
+const WEEK: u64 = 7 * 86_400;
+/// Samples of a group in a week.
+const ROUNDS: u64 = WEEK / STEP;
+
+/// Classes of pages: seconds between two uses of a page, on average, without those that are never
+/// used again.
+const CLASSES: [f64; 6] = [20.0, 120.0, 600.0, 3_000.0, 15_000.0, 75_000.0];
+
+/// The shares of memory that are unused for 2 min: the quantiles of all jobs at 0, 10, ... 100 %.
+const COLD: [f64; 11] = [0.01, 0.09, 0.2, 0.26, 0.31, 0.345, 0.375, 0.4, 0.415, 0.43, 0.61];
+
+/// One machine of a fleet.
+#[derive(Debug)]
+pub struct Machine {
+    /// All of its memory.
+    memory: Bytes,
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug)]
+struct Job {
+    group: Rc<std::path::Path>,
+    size: f64,
+    /// The share of each class; the rest is never used again.
+    shares: [f64; CLASSES.len()],
+    /// The hour of the day at which it is busiest.
+    peak: f64,
+    /// The part by which its use moves over the day.
+    swing: f64,
+    /// Phase changes: the time in seconds, and the part of the memory that is used then. A part of 1
+    /// is a deploy.
+    changes: Vec<(f64, f64)>,
+}
+
+impl Machine {
+    /// A machine of a fleet.
+    pub fn new(seed: u64, machine: u64, weeks: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        // Machines are independent of how many there are.
+        let mut random = fastrand::Rng::with_seed(random.u64(..) ^ machine.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let memory = Bytes(64 << 30 << random.u64(..4));
+        // Alibaba's machines are 88 % full.
+        let mut free = 0.88 * to_f64(memory);
+        let mut jobs: Vec<Job> = Vec::new();
+        while free > 0.002 * to_f64(memory) && jobs.len() < 150 {
+            // Half a percent to 8 % of a machine.
+            let size = to_f64(memory) * (-3.9 + 0.9 * normal(&mut random)).exp().clamp(0.005, 0.08);
+            let job = Job::new(&mut random, jobs.len(), size.min(free), weeks);
+            free -= job.size;
+            jobs.push(job);
+        }
+        Machine { memory, jobs }
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> Bytes {
+        self.memory
+    }
+
+    /// The samples of a week; the first one is 0.
+    pub fn week(&self, week: u64) -> impl Iterator<Item = Sample> + '_ {
+        (0..ROUNDS).flat_map(move |round| self.round(week, round))
+    }
+
+    /// The samples of one time of a week, of [`ROUNDS`].
+    fn round(&self, week: u64, round: u64) -> impl Iterator<Item = Sample> + '_ {
+        let until = week * WEEK + (round + 1) * STEP;
+        self.jobs.iter().enumerate().map(move |(number, job)| job.sample(number, until, round == 0))
+    }
+}
+
+impl Job {
+    fn new(random: &mut fastrand::Rng, number: usize, size: f64, weeks: u64) -> Self {
+        let cold = quantile(&COLD, random.f64());
+        // Of what is cold after 2 min, some is warm, some is used within hours, and some never.
+        let never = 0.55 + 0.35 * random.f64();
+        let tail: Vec<f64> = (0..4).map(|class| 0.5_f64.powi(class) * (0.5 * normal(random)).exp()).collect();
+        let sum: f64 = tail.iter().sum();
+        let mut shares = [0.0; CLASSES.len()];
+        let mut left = 1.0;
+        for (share, (part, class)) in shares.iter_mut().skip(2).zip(tail.iter().zip(CLASSES.iter().skip(2))) {
+            // The part of the class that is older than 2 min.
+            *share = cold * (1.0 - never) * part / sum / (-120.0 / class).exp();
+            left -= *share;
+        }
+        left = (left - cold * never).max(0.0);
+        // The rest is in use, nearly all of it within seconds.
+        let warm = 0.02 * left;
+        for (share, part) in shares.iter_mut().zip([left - warm, warm]) {
+            *share = part;
+        }
+        let span = (weeks * WEEK) as f64;
+        let mut changes = Vec::new();
+        // A phase change twice a day, a deploy each four days, and one scan of everything in the
+        // third week.
+        for (every, part) in [(DAY / 2.0, None), (4.0 * DAY, Some(1.0))] {
+            let mut at = exponential(random, every);
+            while at < span {
+                changes.push((at, part.unwrap_or_else(|| 0.02 + 0.18 * random.f64() * random.f64())));
+                at += exponential(random, every);
+            }
+        }
+        if weeks >= 3 {
+            changes.push((2.0 * WEEK as f64 + DAY * (1.0 + 0.1 * random.f64()), 0.9));
+        }
+        changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Job {
+            group: std::path::Path::new(&format!("system.slice/job-{number}.service")).into(),
+            size,
+            shares,
+            peak: 14.0 + normal(random),
+            swing: 0.4 * random.f64(),
+            changes,
+        }
+    }
+
+    /// Uses at the average rate from the beginning until this time, in seconds: the sum of 1 + swing x
+    /// the course of the day.
+    fn uses(&self, at: f64) -> f64 {
+        let day = core::f64::consts::TAU / DAY;
+        at + self.swing / day * (day * (at - 3600.0 * (self.peak - 6.0))).sin()
+    }
+
+    /// The share of the memory that at this time was not used for an age.
+    fn unused(&self, at: f64, age: f64) -> f64 {
+        let from = at - age;
+        let deployed = self.deployed(at);
+        if from < deployed {
+            return 0.0;
+        }
+        let uses = self.uses(at) - self.uses(from);
+        let mut left: f64 = 1.0 - self.shares.iter().sum::<f64>();
+        for (share, class) in self.shares.iter().zip(CLASSES) {
+            left += share * (-uses / class).exp();
+        }
+        let changes = self.changes.iter().filter(|(when, part)| (from..at).contains(when) && *part < 1.0);
+        changes.fold(left, |left, (_, part)| left * (1.0 - part))
+    }
+
+    /// When it was last deployed.
+    fn deployed(&self, at: f64) -> f64 {
+        let mut deploys = self.changes.iter().filter(|(when, part)| *when < at && *part >= 1.0);
+        deploys.next_back().map_or(f64::MIN, |(when, _)| *when)
+    }
+
+    /// The sample of the time that ends at `until`, in seconds.
+    fn sample(&self, number: usize, until: u64, is_first: bool) -> Sample {
+        let end = until as f64;
+        let swing = 0.06 * (core::f64::consts::TAU * (end - 3600.0 * (self.peak - 6.0)) / DAY).sin();
+        let size = self.size * (1.0 + swing);
+        let since = self.deployed(end);
+        let is_new = since > end - STEP as f64;
+        let bytes = |share: f64| to_bytes(size * share.clamp(0.0, 1.0));
+        let idle = |at: f64, age: Duration| -> Bounds {
+            let age = age.as_secs_f64();
+            // Borders between generations are a beat apart, and of old ones the merged ones are known.
+            let slack = (BEAT as f64).max(age / 8.0);
+            Bounds { least: bytes(self.unused(at, age + slack)), most: bytes(self.unused(at, age)) }
+        };
+        let promotions = (!is_first && !is_new).then(|| {
+            let mut sum = Promotions { over: Duration::from_secs(STEP), bounds: Default::default() };
+            for beat in 0..AGINGS {
+                let (from, to) = (end - (STEP - beat * BEAT) as f64, end - (STEP - (beat + 1) * BEAT) as f64);
+                for (bounds, age) in sum.bounds.iter_mut().zip(AGES) {
+                    let age = age.as_secs_f64();
+                    // What was older than the age at an aging, and is not older than it and a beat at
+                    // the next.
+                    let back = (self.unused(from, age) - self.unused(to, age + BEAT as f64)).max(0.0);
+                    let unsure = 0.02 * self.unused(to, age + BEAT as f64) * (age / 28_800.0);
+                    bounds.least += bytes((back - unsure).max(0.0));
+                    bounds.most += bytes(back + unsure);
+                }
+            }
+            sum
+        });
+        let mut known = [None; AGES.len()];
+        let mut most = Bytes::MAX;
+        for (bounds, age) in known.iter_mut().zip(AGES) {
+            let found = idle(end, age);
+            most = most.min(found.most);
+            *bounds = Some(Bounds { least: found.least.min(most), most });
+        }
+        let deploys = self.changes.iter().filter(|(when, part)| *when < end && *part >= 1.0).count();
+        let current = to_bytes(size);
+        Sample {
+            time: Duration::from_secs(BEGIN + until),
+            boot: "synthesized".into(),
+            group: Rc::clone(&self.group),
+            id: GroupId(1000 * deploys as u64 + number as u64),
+            current,
+            peak: current,
+            anon: current,
+            idle: Some(Idle { ago: Duration::ZERO, memory: current, bounds: known }),
+            since: (!is_first).then(|| Since {
+                over: Duration::from_secs(STEP),
+                refaults_anon: Some(Bytes::ZERO),
+                refaults_file: Some(Bytes::ZERO),
+                swapped_in: None,
+                stalled: Some(Duration::ZERO),
+                stalled_full: Some(Duration::ZERO),
+                reclaimed: Some(Bytes::ZERO),
+            }),
+            promotions,
+            swap: Some(Bytes::ZERO),
+            ..Sample::of_anon(&*self.group, GroupId(0), current)
+        }
+    }
+}
+
+fn to_f64(bytes: Bytes) -> f64 {
+    bytes.0 as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of a float saturates")]
+fn to_bytes(bytes: f64) -> Bytes {
+    Bytes(bytes as u64)
+}
+
+/// A standard normal value (Box and Muller).
+fn normal(random: &mut fastrand::Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
+    radius * (core::f64::consts::TAU * random.f64()).cos()
+}
+
+fn exponential(random: &mut fastrand::Rng, mean: f64) -> f64 {
+    -mean * (1.0 - random.f64()).ln()
+}
+
+/// The value at this share of the way through quantiles that are a tenth apart.
+fn quantile(quantiles: &[f64; 11], share: f64) -> f64 {
+    let mut below = share * 10.0;
+    for pair in quantiles.windows(2) {
+        if let [low, high] = pair
+            && below <= 1.0
+        {
+            return low + (high - low) * below;
+        }
+        below -= 1.0;
+    }
+    1.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published figures that tuning needs to be true.
+    #[test]
+    fn a_fleet_is_as_cold_as_was_published() {
+        let age = |wanted: u64| AGES.iter().position(|age| age.as_secs() == wanted).expect("an age");
+        let (mut of_jobs, mut all, mut cold) = (Vec::new(), 0.0, 0.0);
+        let (mut over, mut windows) = (0, 0);
+        for machine in 0..60 {
+            let machine = Machine::new(7, machine, 1);
+            // Every 25th round: all times of the day.
+            let mut jobs = std::collections::BTreeMap::<_, (f64, f64)>::new();
+            for sample in (1..ROUNDS).step_by(25).flat_map(|round| machine.round(0, round)) {
+                let idle = sample.idle.as_ref().expect("ages").bounds[age(120)].expect("known");
+                let of = jobs.entry(sample.group.clone()).or_default();
+                (of.0, of.1) = (of.0 + to_f64(idle.most), of.1 + to_f64(sample.current));
+                let Some(promotions) = sample.promotions else { continue };
+                let in_use = to_f64(sample.current) - to_f64(idle.most);
+                let rate = to_f64(promotions.bounds[age(120)].most) / (10.0 * in_use);
+                windows += 1;
+                over += u32::from(rate > 0.002);
+            }
+            for (job_cold, job_all) in jobs.into_values() {
+                of_jobs.push(job_cold / job_all);
+                (cold, all) = (cold + job_cold, all + job_all);
+            }
+        }
+        of_jobs.sort_by(f64::total_cmp);
+        let decile = |tenths: usize| of_jobs[of_jobs.len() * tenths / 10];
+        let found = (cold / all, decile(1), decile(9), of_jobs.len());
+        assert!((0.30..=0.34).contains(&found.0), "on average: {found:?}");
+        assert!((0.06..=0.12).contains(&found.1), "the lowest decile: {found:?}");
+        assert!((0.40..=0.46).contains(&found.2), "the highest decile: {found:?}");
+        // With 2 min for all, far more windows break the objective than the 2 % that may: or tuning
+        // would be no task.
+        assert!(over * 100 > windows * 20, "{over} of {windows} windows");
+    }
+
+    #[test]
+    fn memory_is_cold_for_longer_with_time_only_and_bounds_hold() {
+        for machine in 0..5 {
+            let machine = Machine::new(3, machine, 1);
+            for sample in (0..ROUNDS).step_by(30).flat_map(|round| machine.round(0, round)) {
+                let idle = sample.idle.expect("ages");
+                let bounds: Vec<Bounds> = idle.bounds.into_iter().flatten().collect();
+                assert!(bounds.iter().all(|of| of.least <= of.most && of.most <= sample.current), "{bounds:?}");
+                assert!(bounds.windows(2).all(|pair| pair[0].most >= pair[1].most), "{bounds:?}");
+                let Some(promotions) = sample.promotions else { continue };
+                assert!(promotions.bounds.iter().all(|of| of.least <= of.most), "{promotions:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_seed_is_a_fleet_whatever_its_size() {
+        let sizes = |seed: u64, machine: u64| -> Vec<Bytes> {
+            Machine::new(seed, machine, 1).week(0).take(50).map(|sample| sample.current).collect()
+        };
+        assert_eq!(sizes(1, 4), sizes(1, 4));
+        assert_ne!(sizes(1, 4), sizes(2, 4));
+        assert_ne!(sizes(1, 4), sizes(1, 5));
+        let machine = Machine::new(1, 0, 4);
+        assert!((64..=512).contains(&(machine.memory().0 >> 30)));
+        assert!(machine.round(3, 0).all(|sample| sample.time.as_secs() == BEGIN + 3 * WEEK + STEP));
+    }
+}

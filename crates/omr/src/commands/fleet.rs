@@ -1,0 +1,77 @@
+//! `omr fleet`: what fleets need before and after a replay.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use omr_base::exit::Exit;
+use omr_fleet::synthesize::Machine;
+use omr_history::days::Days;
+
+use super::history::export;
+
+/// More machines are made by several commands with other seeds.
+const MOST_MACHINES: u64 = 100_000;
+const MOST_WEEKS: u64 = 52;
+
+/// Makes recordings of machines that nobody has recorded, for tuning and tests.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Write weeks of machines by a law that was fitted to published figures of fleets
+    Synthesize(Synthesize),
+}
+
+#[derive(Debug, clap::Args)]
+struct Synthesize {
+    /// The number of the fleet: the same number gives the same files
+    #[arg(long, value_name = "N")]
+    seed: u64,
+
+    /// The number of machines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_MACHINES))]
+    machines: u64,
+
+    /// The number of weeks of each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=MOST_WEEKS))]
+    weeks: u64,
+
+    /// The directory; a file for each week of each machine appears there: week=0/machine=0.parquet
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<Exit> {
+    match &args.command {
+        Command::Synthesize(args) => synthesize(args),
+    }
+}
+
+fn synthesize(args: &Synthesize) -> Result<Exit> {
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} machine-weeks, {elapsed} (still {eta})")?;
+    let progress = ProgressBar::new(args.machines * args.weeks).with_style(style);
+    for number in 0..args.machines {
+        let machine = Machine::new(args.seed, number, args.weeks);
+        for week in 0..args.weeks {
+            let dir = args.out.join(format!("week={week}"));
+            write(&dir, number, &machine, week)?;
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    outln!("wrote {} machine-weeks to {}", args.machines * args.weeks, args.out.display());
+    Ok(Exit::Done)
+}
+
+fn write(dir: &Path, number: u64, machine: &Machine, week: u64) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    export::write(&dir.join(format!("machine={number}.parquet")), machine.week(week), &Days::default(), false)?;
+    Ok(())
+}

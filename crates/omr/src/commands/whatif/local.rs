@@ -1,0 +1,145 @@
+//! All shards of a directory, each in a process of its own: one that is damaged in a way that ends
+//! the process, or takes all memory, is one bad shard, as on an engine for many machines.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use omr_base::exit::Exit;
+use omr_base::storage::write_as;
+use omr_base::text::printable;
+use omr_fleet::Policies;
+use omr_fleet::summary::Summary;
+
+use super::{Args, MODE, path_of, read_result, table};
+
+/// The file with the figures of all shards, beside the results.
+const TOTAL: &str = "total.json";
+/// Bad shards that are named in the terminal; all of them are in [`TOTAL`].
+const NAMED: usize = 10;
+
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+struct BadShard {
+    shard: String,
+    why: String,
+}
+
+/// Runs the command for a directory.
+pub fn run(args: &Args, dir: &Path, policies: &Policies) -> Result<Exit> {
+    let mut shards = Vec::new();
+    find(dir, &mut shards)?;
+    shards.sort();
+    if shards.is_empty() {
+        return Err(Exit::Usage.error(format!("{}: no file *.parquet there", dir.display())));
+    }
+    let (bad, failed) = (Mutex::new(Vec::new()), Mutex::new(None));
+    let next = AtomicUsize::new(0);
+    let progress = ProgressBar::new(shards.len() as u64).with_style(style()?);
+    progress.enable_steady_tick(Duration::from_secs(1));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(shard) = shards.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match one(args, shard, policies) {
+                        Ok(None) => {}
+                        Ok(Some(why)) => {
+                            let shard = shard.display().to_string();
+                            bad.lock().unwrap_or_else(PoisonError::into_inner).push(BadShard { shard, why });
+                        }
+                        Err(err) => {
+                            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(err);
+                            return;
+                        }
+                    }
+                    progress.inc(1);
+                }
+            });
+        }
+    });
+    progress.finish_and_clear();
+    // A full disk, say: what was done is there, and the same command goes on.
+    if let Some(err) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(err);
+    }
+    let mut bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
+    bad.sort_by(|a, b| a.shard.cmp(&b.shard));
+    let is_bad = |shard: &Path| bad.iter().any(|bad| bad.shard == shard.display().to_string());
+    let mut summary = Summary::new(policies);
+    for shard in shards.iter().filter(|shard| !is_bad(shard)) {
+        let path = path_of(shard, policies, &args.out)?;
+        let Some(outcome) = read_result(&path, policies) else {
+            bail!("{}: the result is gone, or another program has changed it", path.display());
+        };
+        summary.add(&outcome);
+    }
+    let told = summary.told();
+    let mut total = serde_json::to_value(&told)?;
+    if let Some(total) = total.as_object_mut() {
+        total.insert("bad".into(), serde_json::to_value(&bad)?);
+    }
+    let path = args.out.join(TOTAL);
+    write_as(&path, &serde_json::to_vec_pretty(&total)?, MODE)?;
+    for BadShard { why, .. } in bad.iter().take(NAMED) {
+        eprintln!("omr: bad shard: {}", printable(why));
+    }
+    if bad.len() > NAMED {
+        eprintln!("omr: {} more bad shards; {} names all", bad.len() - NAMED, path.display());
+    }
+    if args.json {
+        outln!("{total}");
+    } else {
+        outln!("{}", table::text(&told, bad.len()));
+    }
+    Ok(if bad.is_empty() { Exit::Done } else { Exit::Partial })
+}
+
+fn style() -> Result<ProgressStyle> {
+    Ok(ProgressStyle::with_template("{bar:40} {pos} of {len} shards, {elapsed} (still {eta})")?)
+}
+
+/// All shards below a directory.
+fn find(dir: &Path, shards: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
+        let entry = entry.with_context(|| format!("read {}", dir.display()))?;
+        // Links are not followed, so there is no circle.
+        let kind = entry.file_type()?;
+        let path = entry.path();
+        if kind.is_dir() {
+            find(&path, shards)?;
+        } else if kind.is_file() && path.extension().is_some_and(|extension| extension == "parquet") {
+            shards.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Replays a shard in a process of its own, if that was not done before. Returns what is wrong with
+/// it.
+fn one(args: &Args, shard: &Path, policies: &Policies) -> Result<Option<String>> {
+    let result = path_of(shard, policies, &args.out)?;
+    if read_result(&result, policies).is_some() {
+        return Ok(None);
+    }
+    let mut command = Command::new(env::current_exe()?);
+    command.arg("whatif").arg("--shard").arg(shard).arg("--policies").arg(&args.policies).arg("--out").arg(&args.out);
+    let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+    if ended.status.success() {
+        return Ok(None);
+    }
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let last = said.lines().next_back().unwrap_or_default();
+    let why = last.strip_prefix("omr: ").unwrap_or(last).to_owned();
+    match ended.status.code() {
+        // The shard is bad.
+        Some(2) => Ok(Some(why)),
+        Some(_) => bail!("{why}"),
+        None => Ok(Some(format!("{}: its replay was ended: {}", shard.display(), ended.status))),
+    }
+}

@@ -1,0 +1,101 @@
+//! The table of a replay, for people.
+
+use std::fmt::Write as _;
+
+use omr_fleet::summary::{Told, ToldOfPolicy};
+use omr_policy::short;
+use omr_policy::threshold::Step;
+use omr_units::Bytes;
+
+/// The width of the bars.
+const WIDTH: u64 = 30;
+
+/// The table and the chart.
+pub fn text(told: &Told, bad: usize) -> String {
+    let recorded = &told.recorded;
+    let cold = [recorded.cold_least_kib_min, recorded.cold_most_kib_min]
+        .map(|cold| u128::from(cold) * 10_000 / u128::from(recorded.memory_kib_min.max(1)))
+        .map(|share| u64::try_from(share).unwrap_or(u64::MAX));
+    let mut text = format!(
+        "{} shards, {} jobs, {} windows, {} of them known{}; {} of the memory was unused for 2 min\n\n",
+        told.shards,
+        recorded.jobs,
+        recorded.windows,
+        percent((recorded.windows - recorded.unknown) * 10_000 / recorded.windows.max(1)),
+        if bad > 0 { format!(", {bad} bad shards left out") } else { String::new() },
+        range(cold),
+    );
+    let longest = told.policies.iter().map(|of| of.policy.name.chars().count()).max().unwrap_or_default().max(6);
+    let _ = writeln!(
+        text,
+        "{:longest$}  {:>15}  {:>16}  {:>16}  {:>14}  {:>9}  {:>12}",
+        "POLICY", "HELD OUT", "P98", "P98, BOUND", "OVER", "THRESHOLD", "WRITTEN"
+    );
+    for of in &told.policies {
+        let _ = writeln!(
+            text,
+            "{:longest$}  {:>15}  {:>16}  {:>16}  {:>14}  {:>9}  {:>12}",
+            of.policy.name,
+            range(of.held_permyriad),
+            rates(of.promoted_p98),
+            rates(of.promoted_p98_upper),
+            range(of.over_permyriad),
+            threshold(of),
+            format!("{}/day", Bytes::kib(of.written_kib_per_day.min(u64::MAX >> 10))),
+        );
+    }
+    text += "\n\
+        Two figures: at least and at most. HELD OUT: of all memory, on average. P98: in 98 % of the windows no\n\
+        more of the memory in use comes back in a minute. BOUND: P98 in 95 % of the draws of a bootstrap over\n\
+        jobs. OVER: windows with more than the policy allows. THRESHOLD: the median. WRITTEN: to swap, of a\n\
+        machine, at most.\n\nHELD OUT\n";
+    let most = told.policies.iter().map(|of| of.held_permyriad[1]).max().unwrap_or_default().max(1);
+    for of in &told.policies {
+        let [least, most] = of.held_permyriad.map(|held| usize::try_from(held * WIDTH / most).unwrap_or_default());
+        let _ = writeln!(
+            text,
+            "{:longest$}  {}{} {}",
+            of.policy.name,
+            "#".repeat(least),
+            "-".repeat(most - least),
+            range(of.held_permyriad)
+        );
+    }
+    text.trim_end().to_owned()
+}
+
+/// The age below which half of the time was spent.
+fn threshold(of: &ToldOfPolicy) -> String {
+    let all: u64 = of.sums.at_step_ms.iter().sum();
+    let mut below = 0;
+    let median = Step::all().zip(of.sums.at_step_ms).find(|(_, time)| {
+        below += time;
+        below > 0 && below >= all.div_ceil(2)
+    });
+    median.map_or_else(|| "-".into(), |(step, _)| short(step.age()).to_string())
+}
+
+fn range([least, most]: [u64; 2]) -> String {
+    if least == most { percent(least) } else { format!("{} to {}", number(least), percent(most)) }
+}
+
+fn number(permyriad: u64) -> String {
+    format!("{}.{}", permyriad / 100, permyriad / 10 % 10)
+}
+
+fn percent(permyriad: u64) -> String {
+    format!("{} %", number(permyriad))
+}
+
+/// Millionths per minute.
+fn rates([least, most]: [Option<u64>; 2]) -> String {
+    let text = |millionths: u64| match millionths {
+        u64::MAX => "all".to_owned(),
+        rate => format!("{}.{:02}", rate / 10_000, rate / 100 % 100),
+    };
+    match (least, most) {
+        (Some(least), Some(most)) if text(least) == text(most) => format!("{} %", text(most)),
+        (Some(least), Some(most)) => format!("{} to {} %", text(least), text(most)),
+        _ => "-".into(),
+    }
+}
