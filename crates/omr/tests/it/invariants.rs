@@ -299,6 +299,7 @@ fn the_daemons_program_has_the_daemons_crates_only() {
         "hyper",
         "indicatif",
         "omr-charts",
+        "omr-fleet",
         "omr-picture",
         "omr-web",
         "parquet",
