@@ -67,6 +67,8 @@ def used(kinds: str, seconds: float, stalls: int = 0, errors: int = 0) -> dict[s
         "kills": kinds.count("c"),
         "events": dict.fromkeys(("allocstall", "pgscan_direct", "pswpin", "pswpout"), stalls),
         "stalled_s": [1.0, 0.5],
+        "vmstat": {"oom_kill": 0},
+        "kswapd_cpu_s": seconds,
         "omr_cpu_s": 0.1,
     }
 
@@ -114,6 +116,23 @@ def test_each_user_is_compared_with_the_same_user_in_another_arm() -> None:
     assert figures["allocstall_delta_pct"].values == [-75]
     assert reached(figures["switch_mean_delta_pct"].json())
     assert not reached(app_switch.metrics({"rules": [used("fh", 1, errors=1)]})["content_errors"].json())
+
+
+def test_mglru_is_compared_without_omr_and_on_top_of_it() -> None:
+    figures = app_switch.metrics(
+        {
+            "zram": [used("ffcc", 2)],
+            "mglru": [used("ffch", 1)],
+            "rules": [used("ffch", 2)],
+            "rules-mglru": [used("ffhh", 4)],
+        }
+    )
+    assert figures["cold_starts_mglru_pct"].values == [-50] and figures["kswapd_cpu_mglru_pct"].values == [-50]
+    assert figures["cold_starts_rules_mglru_pct"].values == [-100]
+    assert figures["kswapd_cpu_rules_mglru_pct"].values == [100]
+    assert figures["kswapd_cpu_mglru_pct"].json()["seed"] == -51
+    # Nobody was killed by the kernel, so nothing can be fewer.
+    assert "oom_kills_mglru_pct" not in figures
 
 
 def served(taken_mib: int, slow_ms: float, faults: int, reasons: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """More applications than memory holds, a user who switches between them, and earlyoom, which kills.
 
-The arms: no swap, zram with the kernel alone, and zram with omr in several configurations. With
+The arms: no swap, zram with the kernel alone, and zram with omr in several configurations; two of
+them with MGLRU as well. With
 `--seeds 1 --arms zram,rules` it takes about 15 minutes.
 """
 
@@ -20,16 +21,20 @@ from ..seed_vmstat import SEED_VMSTAT, change, counter
 LABELS = {
     "vanilla": "no swap",
     "zram": "zram",
+    "mglru": "zram, MGLRU",
     "rules": "zram, omr's process rules",
     "sweeps": "zram, omr's sweeps only",
     "prefetch": "zram, omr's process rules, prefetch",
+    "rules-mglru": "zram, omr's process rules, MGLRU",
 }
 ARM_COLOURS = {
     "vanilla": COLOURS["off"],
     "zram": COLOURS["seed"],
+    "mglru": COLOURS["machine"],
     "rules": COLOURS["on"],
     "sweeps": COLOURS["by-hand"],
     "prefetch": COLOURS["prepare"],
+    "rules-mglru": COLOURS["swap"],
 }
 
 CONFIGS = {
@@ -50,6 +55,7 @@ match = "apps/*"
 class = "background"
 """,
 }
+CONFIGS["rules-mglru"] = CONFIGS["rules"]
 CONFIGS["prefetch"] = CONFIGS["rules"].replace("[hints]", '[hints]\nprefetch = "on"')
 """The daemon's configuration in each arm. The user tells the daemon who is in the foreground."""
 
@@ -57,6 +63,19 @@ GOALS = {"kills": "<= -50", "cold_starts": "<= -40", "switch_mean": "<= -30", "a
 
 SEED = {"kills": -18, "cold_starts": -17, "switch_mean": -7, "allocstall": -28}
 """The seed's changes in percent: process-madvise.txt, on Android. Its launch is a switch here."""
+
+
+MGLRU = {
+    "kills": -18,
+    "cold_starts": -16,
+    "kswapd_cpu": -51,
+    "stalled_some": -45,
+    "stalled_full": -52,
+    "oom_kills": -59,
+}
+"""The changes in percent that mglru.txt reports. Its kills and cold starts are on top of a
+per-process reclaim, the others on ChromeOS without one.
+"""
 
 
 class Switch(TypedDict):
@@ -82,6 +101,7 @@ class Run(TypedDict):
     """All of /proc/vmstat: what was added from the first start to the last switch."""
     stalled_s: list[float]
     """Memory pressure: some, full."""
+    kswapd_cpu_s: float
     killer: list[str]
     """The last lines of earlyoom."""
     omr_cpu_s: float
@@ -121,6 +141,7 @@ class AppSwitch(Comparison[Run]):
         # The applications' files are on a disk without limits, as the scenario is about memory.
         with Guest(self.kernel, self.mem, swap, data_mib=256, prealloc=True, debian=("earlyoom",)) as guest:
             daemon = Daemon(guest, idle="5s", config=CONFIGS[arm].format(**vars(self))) if arm in CONFIGS else None
+            guest.write("/sys/kernel/mm/lru_gen/enabled", "y" if arm.endswith("mglru") else "n")
             killer = guest.spawn(["earlyoom", "-r", "0", *self.earlyoom.split()], group="init.scope")
             tell = ["--tell", "/run/omr/omr.sock"] if daemon else []
             words = {
@@ -134,13 +155,13 @@ class AppSwitch(Comparison[Run]):
                 "start": f"{self.start}s",
             }
             options = [word for name, value in words.items() for word in (f"--{name}", str(value))]
-            before = guest.vmstat()
+            before, kswapd = guest.vmstat(), kswapd_cpu(guest)
             user = guest.spawn(["omr-guest", "user", *options, *tell], group="init.scope")
             # The lab asks the guest for nothing while the user works.
             ended = user.wait(timeout=600 + self.switches * (self.stay + 60))
             if ended.code != 0:
                 raise RuntimeError(f"the user ended with {ended.code or ended.signal}: {ended.stderr}")
-            after = guest.vmstat()
+            after, kswapd = guest.vmstat(), kswapd_cpu(guest) - kswapd
             measured: Run = ended.json()
             cpu = guest.read("/sys/fs/cgroup/omr.service/cpu.stat") if daemon else "usage_usec 0"
             killer.kill(signal.SIGTERM)
@@ -148,6 +169,7 @@ class AppSwitch(Comparison[Run]):
                 "arm": arm,
                 "seed": pair,
                 "vmstat": {name: value - before[name] for name, value in after.items()},
+                "kswapd_cpu_s": kswapd,
                 "killer": killer.wait().stderr.splitlines()[-200:],
                 "omr_cpu_s": int(cpu.split()[1]) / 1e6,
                 "ledger": daemon.ledger() if daemon else [],
@@ -180,6 +202,12 @@ class AppSwitch(Comparison[Run]):
                 # A user without kills or cold starts cannot have fewer.
                 changes = [100 * (after / before - 1) for before, after in pairs if before] or [0.0]
                 found[f"{name}_delta_pct"] = Metric(changes, "%", GOALS.get(name), SEED.get(name))
+        for without, arm in (("zram", "mglru"), ("rules", "rules-mglru")):
+            for name, seed in MGLRU.items():
+                figure = FIGURES[name]
+                pairs = [(figure(off), figure(on)) for off, on in zip(results.get(without, []), results.get(arm, []))]
+                if changes := [100 * (on / off - 1) for off, on in pairs if off]:
+                    found[f"{name}_{arm.replace('-', '_')}_pct"] = Metric(changes, "%", seed=seed)
         if {"rules", "prefetch"} <= set(results):
             for name in ("switch_mean", "switch_p50", "switch_p99"):
                 figure = FIGURES[name]
@@ -189,7 +217,9 @@ class AppSwitch(Comparison[Run]):
                 found[f"{name}_prefetch_pct"] = Metric(changes, "%")
         for arm, runs in results.items():
             for name, figure in FIGURES.items():
-                found[f"{name}_{arm}"] = Metric([figure(run) for run in runs], UNITS.get(name, "count"))
+                found[f"{name}_{arm.replace('-', '_')}"] = Metric(
+                    [figure(run) for run in runs], UNITS.get(name, "count")
+                )
         errors = [switch["errors"] for runs in results.values() for run in runs for switch in run["switches"]]
         found["content_errors"] = Metric([float(sum(errors))], "words", "= 0")
         return found
@@ -239,6 +269,13 @@ class AppSwitch(Comparison[Run]):
         }
 
 
+def kswapd_cpu(guest: Guest) -> float:
+    """CPU seconds of the guest's one kswapd until now."""
+    stat = guest.shell("cat /proc/$(pidof kswapd0)/stat")
+    user, system = stat.rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / 100
+
+
 def cold_starts(run: Run) -> int:
     return sum(switch["kind"] == "cold" for switch in run["switches"])
 
@@ -270,6 +307,9 @@ FIGURES: dict[str, Callable[[Run], float]] = {
     "pswpin": lambda run: float(run["events"]["pswpin"]),
     "pswpout": lambda run: float(run["events"]["pswpout"]),
     "stalled_some": lambda run: run["stalled_s"][0],
+    "stalled_full": lambda run: run["stalled_s"][1],
+    "oom_kills": lambda run: float(run["vmstat"]["oom_kill"]),
+    "kswapd_cpu": lambda run: run["kswapd_cpu_s"],
     "omr_cpu": lambda run: run["omr_cpu_s"],
     # The cost of a page that comes back. The ratio of this cost to the cost of a start must be
     # realistic.
@@ -282,6 +322,8 @@ UNITS = {
     "switch_p90": "s",
     "switch_p99": "s",
     "stalled_some": "s",
+    "stalled_full": "s",
+    "kswapd_cpu": "s",
     "omr_cpu": "s",
     "us_per_page_in": "us",
 }

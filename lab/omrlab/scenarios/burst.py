@@ -1,6 +1,7 @@
 """Fill the memory, then let a foreground program allocate and use much memory at once.
 
-The arms: a full machine with omr, a full machine without omr, and an empty machine.
+The arms: an empty machine, and a full one without omr, prepared by omr, left to omr's daemon while
+it is idle, and prepared by hand.
 """
 
 import signal
@@ -10,7 +11,7 @@ from typing import Any, TypedDict
 
 from matplotlib.axes import Axes
 
-from ..daemon import CLASSES, CONFIG
+from ..daemon import CLASSES, CONFIG, Daemon
 from ..guest import MIB, Disk, Guest
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..prepare import Prepared, omr_prepare, timed
@@ -19,9 +20,15 @@ from ..scenario import Comparison, Results, arms_option, option
 
 LOAD = "bg"
 
-LABELS = {"empty": "empty machine", "off": "full, without omr", "on": "full, with omr", "by-hand": "full, by hand"}
+LABELS = {
+    "empty": "empty machine",
+    "off": "full, without omr",
+    "on": "full, with omr",
+    "daemon": "full, omr daemon",
+    "by-hand": "full, by hand",
+}
 
-ARM_COLOURS = COLOURS | {"empty": COLOURS["machine"]}
+ARM_COLOURS = COLOURS | {"empty": COLOURS["machine"], "daemon": COLOURS["prepare"]}
 
 GOALS = {"allocstall": "= 0", "burst_time_over_empty": "<= 1.1"}
 
@@ -51,6 +58,7 @@ class Burst(Comparison[Run]):
     fill: int = option(85, "memory that the load fills", "PERCENT")
     burst: int = option(40, "memory that the burst uses", "PERCENT")
     idle: float = option(5, "idle time before the burst", "S")
+    away: float = option(60, "idle time of omr's daemon in its arm", "S")
 
     def measure(self, arm: str, pair: int) -> Run:
         # QEMU touches all memory first. Otherwise an empty guest would pay for the host's first
@@ -99,9 +107,16 @@ class Burst(Comparison[Run]):
             guest.run(["omr-guest", "by-hand", LOAD, str(size)], timeout=limit)
             return {}
 
+        def by_daemon() -> Prepared:
+            Daemon(guest, config=CLASSES)
+            guest.shell(f"sleep {self.away}", timeout=self.away + 60)
+            return {}
+
         match arm:
             case "by-hand":
                 return timed(guest, by_hand)
+            case "daemon":
+                return timed(guest, by_daemon)
             case "on":
                 return timed(guest, lambda: omr_prepare(guest, "burst", f"{size}B", "--json", timeout=limit))
         return {}
@@ -125,8 +140,10 @@ class Burst(Comparison[Run]):
             # The worst run counts: a program that stalls in one run of five is a program that
             # stalls.
             found["allocstall"] = Metric([max(map(stalls, results["on"]))], "stalls", GOALS["allocstall"])
-            swapped = [run["taken_from_foreground"] / MIB for run in results["on"]]
-            found["taken_from_foreground"] = Metric([max(swapped)], "MiB", "= 0")
+        for arm, name in (("on", "taken_from_foreground"), ("daemon", "taken_from_foreground_daemon")):
+            if arm in results:
+                swapped = [run["taken_from_foreground"] / MIB for run in results[arm]]
+                found[name] = Metric([max(swapped)], "MiB", "= 0")
         for arm, runs in results.items():
             suffix = arm.replace("-", "_")
             if arm != "empty" and "empty" in results:

@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 from .. import packages
 from ..agent import AgentError
 from ..apt import PackageMissing
+from ..daemon import CONFIG, QUICK
 from ..guest import MIB, Guest, Zram
 from ..host import Calm
 from ..packages import DAMO
@@ -28,6 +29,7 @@ DAMO_COMMAND = ("env", "PYTHONPATH=/lib", "python3", "-m", "damo.damo")
 LABELS = {
     "none": "nothing",
     "ages": "omr, by age",
+    "daemon": "omr daemon, by age",
     "blind": "omr, told how much",
     "senpai-limit": "oomd's Senpai, limit",
     "senpai-poke": "oomd's Senpai, poke",
@@ -37,6 +39,7 @@ LABELS = {
 ARM_COLOURS = {
     "none": COLOURS["off"],
     "ages": COLOURS["on"],
+    "daemon": COLOURS["prepare"],
     "blind": COLOURS["machine"],
     "senpai-limit": COLOURS["seed"],
     "senpai-poke": COLOURS["by-hand"],
@@ -104,7 +107,7 @@ class Footprint(Comparison[Run]):
     labels = LABELS
 
     pairs: int = option(3, "how often each arm runs", setting=False)
-    arms: str = arms_option(LABELS)
+    arms: str = arms_option(LABELS, "none,ages,blind,senpai-limit,senpai-poke,damo")
     mem: int = option(1024, "memory of the guest", "MIB")
     cold: int = option(400, "memory that the program does not use", "MIB")
     hot: int = option(40, "memory that it reads all the time", "MIB")
@@ -195,6 +198,10 @@ class Footprint(Comparison[Run]):
             case "ages":
                 loop = f"while :; do omr reclaim load max --older-than {age} --wait; done"
                 guest.spawn(["sh", "-c", loop], group="peer")
+            case "daemon":
+                rule = f'[[group]]\nmatch = "load"\nclass = "background"\nolder_than = "{age}"\n'
+                guest.write(CONFIG, QUICK.format(idle="5s", top='goal = "free"') + rule, create=True)
+                guest.spawn(["omr", "daemon", "--foreground", "--config", CONFIG], group="peer")
             case "blind":
                 guest.spawn(["omr", "reclaim", "load", f"{self.cold}M"], group="peer")
             case "senpai-limit" | "senpai-poke":

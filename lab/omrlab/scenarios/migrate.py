@@ -1,6 +1,7 @@
 """Fill the memory, leave the machine idle, migrate it live over a slow link, and verify every byte.
 
-The arms: prepared by omr, not prepared, and prepared by hand.
+The arms: not prepared, prepared by omr, left to omr's daemon while the machine is idle, and
+prepared by hand.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ from typing import Any, TypedDict
 
 from matplotlib.axes import Axes
 
+from ..daemon import Daemon
 from ..guest import MIB, Disk, Guest
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..prepare import Prepared, omr_prepare, timed
@@ -19,7 +21,15 @@ from ..scenario import Comparison, Results, arms_option, option
 
 LOAD = "load"
 
-LABELS = {"off": "without omr", "on": "with omr", "by-hand": "by hand"}
+LABELS = {"off": "without omr", "on": "with omr", "daemon": "omr daemon", "by-hand": "by hand"}
+
+ARM_COLOURS = COLOURS | {"daemon": COLOURS["prepare"]}
+
+BACKGROUND = f"""
+[[group]]
+match = "{LOAD}"
+class = "background"
+"""
 
 GOALS = {"migrate_time_speedup": ">= 4", "migrate_bytes_ratio": ">= 5"}
 
@@ -50,6 +60,7 @@ class Migrate(Comparison[Run]):
     link: float = option(25, "speed of the link", "MB/S")
     fill: int = option(85, "memory that the load fills", "PERCENT")
     idle: float = option(10, "idle time before migration", "S")
+    away: float = option(90, "idle time of omr's daemon in its arm", "S")
 
     def measure(self, arm: str, pair: int) -> Run:
         with Guest(self.kernel, self.mem, Disk(2 * self.mem, self.mb_s), balloon=True) as guest:
@@ -87,9 +98,16 @@ class Migrate(Comparison[Run]):
             guest.shell("echo 1 > /proc/sys/vm/compact_memory; sleep 20", timeout=limit)
             return {}
 
+        def by_daemon() -> Prepared:
+            Daemon(guest, config=BACKGROUND)
+            guest.shell(f"sleep {self.away}", timeout=self.away + 60)
+            return {}
+
         match arm:
             case "by-hand":
                 return timed(guest, by_hand)
+            case "daemon":
+                return timed(guest, by_daemon)
             case "on":
                 return timed(guest, lambda: omr_prepare(guest, "migrate", "--json", timeout=limit))
         return {}
@@ -110,7 +128,7 @@ class Migrate(Comparison[Run]):
     def metrics(self, results: Results[Run]) -> dict[str, Metric]:
         """The figures of the benchmark. A ratio compares the runs of one pair."""
         found: dict[str, Metric] = {}
-        for arm, suffix in (("on", ""), ("by-hand", "_by_hand")):
+        for arm, suffix in (("on", ""), ("daemon", "_daemon"), ("by-hand", "_by_hand")):
             if arm not in results or "off" not in results:
                 continue
             for name, field in (("migrate_time_speedup", "total_s"), ("migrate_bytes_ratio", "sent")):
@@ -153,7 +171,7 @@ def draw_bars(axes: Axes, results: Results[Run], field: str, divisor: float, uni
         text = f"{metric.value:.3g} {unit}"
         if arm != "off" and "off" in values:
             text += f"\n{values['off'].value / metric.value:.1f} x"
-        bar(axes, place, metric, COLOURS[arm], text)
+        bar(axes, place, metric, ARM_COLOURS[arm], text)
     name_bars(axes, [LABELS[arm] for arm in values], unit, title, room=1.2)
 
 
@@ -161,8 +179,8 @@ def draw_course(axes: Axes, results: Results[Run], mem_mib: int) -> None:
     for arm, runs in results.items():
         seconds, sent = zip(*runs[0]["migration"]["progress"])
         mib = [value / MIB for value in sent]
-        axes.plot(seconds, mib, color=COLOURS[arm], linewidth=2, label=LABELS[arm])
-        axes.plot(seconds[-1], mib[-1], "o", color=COLOURS[arm])
+        axes.plot(seconds, mib, color=ARM_COLOURS[arm], linewidth=2, label=LABELS[arm])
+        axes.plot(seconds[-1], mib[-1], "o", color=ARM_COLOURS[arm])
     axes.axhline(mem_mib, color="#777777", linewidth=1, linestyle=":")
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
     axes.annotate("all memory", (1, mem_mib), (-3, 3), fontsize=8, color="#777777", **place)
