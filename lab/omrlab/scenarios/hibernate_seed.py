@@ -246,7 +246,7 @@ class HibernateSeed(Benchmark):
                 "verified": {"errors": 0},
             }
             if case.workload == "working-set":
-                run["working_set"] = come_back(guest, case, loads.pop())
+                run["working_set"] = come_back(guest, loads.pop(), warm=case.arm == "warm")
                 run["verified"]["errors"] += run["working_set"]["errors"]
             guest.throttle_swap(None)  # the verification is not timed
             for load in loads:
@@ -346,15 +346,15 @@ def hibernate(guest: Guest, case: Case, console: Path) -> Hibernation:
     return round_trip
 
 
-def come_back(guest: Guest, case: Case, foreground: Process) -> WorkingSet:
-    """Lets the foreground program touch its working set after resume."""
+def come_back(guest: Guest, foreground: Process, *, warm: bool) -> WorkingSet:
+    """Lets the foreground program touch its working set after resume, or after `omr warm` then."""
     resident = guest.group_value(FOREGROUND)
     began = time.monotonic()
-    if case.arm == "warm":
+    if warm:
         ran = guest.run(["omr", "warm", FOREGROUND, "--ignore-busy"], timeout=600, check=False)
         if ran.code not in (0, PARTIAL):
             raise RuntimeError(f"omr warm ended with {ran.code}: {ran.stderr}")
-    warm_s = time.monotonic() - began if case.arm == "warm" else 0.0
+    warm_s = time.monotonic() - began if warm else 0.0
     foreground.kill(signal.SIGUSR1)
     touched = foreground.line_with("touched", timeout=900)
     return {
