@@ -1,9 +1,10 @@
 //! A typical application of a user: a process tree with heaps and a mapped file, and a cost of
 //! starting.
 //!
-//! The application prints `{"ready": BYTES}` when it has started. For each line that it reads, it
-//! uses its working set once and then prints `{"used": BYTES, "errors": N}`. It ends at the end of
-//! its input. Its helpers are applications as well, with the same protocol.
+//! The application prints `{"ready": BYTES, "errors": N, "seconds": S}` when it has started. For each
+//! line that it reads, it uses its working set once and then prints `{"used": BYTES, "errors": N,
+//! "seconds": S}`, with the time that this took. It ends at the end of its input. Its helpers are
+//! applications as well, with the same protocol.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -11,7 +12,7 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
@@ -49,6 +50,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let began = Instant::now();
     while Duration::from_nanos(clock::nanos(ClockId::ProcessCPUTime)) < args.start {
         // The compiler must not remove this work.
         black_box((0..ROUNDS).fold(args.seed, |value, _| mix(value)));
@@ -69,16 +71,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for helper in &mut helpers {
         errors += helper.answer("ready")?;
     }
-    println!("{}", json!({"ready": args.heap.bytes()?, "errors": errors}));
+    println!("{}", json!({"ready": args.heap.bytes()?, "errors": errors, "seconds": began.elapsed().as_secs_f64()}));
 
     for line in std::io::stdin().lock().lines() {
         line?;
+        let began = Instant::now();
         helpers.iter_mut().try_for_each(Helper::ask)?;
         let mut errors = use_once(&words);
         for helper in &mut helpers {
             errors += helper.answer("used")?;
         }
-        println!("{}", json!({"used": (args.helpers + 1) * used as u64 * 8, "errors": errors}));
+        let (used, seconds) = ((args.helpers + 1) * used as u64 * 8, began.elapsed().as_secs_f64());
+        println!("{}", json!({"used": used, "errors": errors, "seconds": seconds}));
     }
     Ok(())
 }

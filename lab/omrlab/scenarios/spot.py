@@ -1,8 +1,7 @@
 """A cloud takes a busy machine back at a random moment: seconds from the notice until it is off.
 
 The arms: without omr, with its daemon, and with its daemon and `omr watch`, which lets the daemon
-use the seconds before the machine hibernates. No run of the last arm has come to its end yet, so
-only `--arms` chooses it. No figure of this scenario is published: its runs were on a busy host.
+use the seconds before the machine hibernates.
 """
 
 import json
@@ -60,7 +59,7 @@ class Spot(Comparison[Run]):
     title = "A spot VM"
     labels = LABELS
 
-    arms: str = arms_option(LABELS, "off,daemon")
+    arms: str = arms_option(LABELS)
     mem: int = option(2048, "memory of the guest", "MIB")
     mb_s: float = option(25, "speed of its disk in MB/s")
     fill: int = option(80, "memory that the background load fills", "PERCENT")
