@@ -101,14 +101,15 @@ impl Replay {
 }
 
 impl Job {
-    /// The time for which nobody observed it: it was made anew, the machine has booted, or the
-    /// daemon did not run.
+    /// The time for which nobody observed it: it was made anew, the machine has booted, or the daemon
+    /// did not run. Within a run of the daemon each sample says how long ago the one before was, by a
+    /// clock that nobody sets.
     fn absence(&self, row: &Row) -> Duration {
-        let is_new = self.id != row.id || self.boot != row.boot;
-        // A clock that was set back tells nothing.
-        let passed = Duration::from_millis(row.time.saturating_sub(self.time));
-        let least = Duration::from_secs(u64::from(is_new));
-        passed.saturating_sub(row.over.unwrap_or_default()).max(least)
+        if self.id == row.id && self.boot == row.boot && row.over.is_some() {
+            return Duration::ZERO;
+        }
+        // A wall clock that was set back tells nothing.
+        Duration::from_millis(row.time.saturating_sub(self.time)).max(Duration::from_secs(1))
     }
 }
 
@@ -136,13 +137,13 @@ impl Seen {
         Some(Seen { interval, working_set })
     }
 
-    /// The memory that would be out with this threshold at the end of the window. What is out
-    /// already was unused for the recorded threshold: at longer ones nobody knows.
+    /// The memory that would be out with this threshold at the end of the window. What omr took was
+    /// unused for the recorded threshold: at longer ones, and of what others took, nobody knows.
     fn out(&self, row: &Row, step: Step) -> Bounds {
         let mut out = idle(row, step.age()).unwrap_or_default();
         let swap = row.swap.unwrap_or_default();
         out.most += swap;
-        if row.threshold.is_none_or(|recorded| step.age() <= recorded) {
+        if row.threshold.is_some_and(|recorded| step.age() <= recorded) {
             out.least += swap;
         }
         out
@@ -153,7 +154,7 @@ impl Seen {
         let found = self.interval.promoted.iter().find(|promoted| promoted.age == step.age());
         let mut back = found.map(|promoted| promoted.bytes).unwrap_or_default();
         back.most += self.interval.swapped_in;
-        if row.threshold.is_none_or(|recorded| step.age() <= recorded) {
+        if row.threshold.is_some_and(|recorded| step.age() <= recorded) {
             back.least += self.interval.swapped_in;
         }
         back
@@ -388,10 +389,39 @@ mod tests {
         assert_eq!(anew(|_| {}), 1, "the control");
         assert_eq!(anew(|row| row.promotions = None), 2);
         assert_eq!(anew(|row| row.idle = [None; AGES.len()]), 2);
-        // A quarter of an hour of which nothing was recorded.
+        assert_eq!(anew(|row| row.id = 8), 3, "it is one group, then another, then the first");
+        assert_eq!(anew(|row| row.boot = "another".into()), 3);
+        // The daemon was started again, a quarter of an hour later.
         let mut rounds = hours(12, 400, 0);
         rounds.iter_mut().skip(6).flatten().for_each(|row| row.time += 900_000);
+        assert_eq!(replayed(&rounds, &two()).policies[0].sums.observing, 1, "or the clock was set");
+        rounds[6].iter_mut().for_each(|row| (row.over, row.promotions) = (None, None));
         assert_eq!(replayed(&rounds, &two()).policies[0].sums.observing, 2);
+        // Times are whole seconds, and the time between samples is not.
+        let mut rounds = hours(12, 400, 0);
+        rounds.iter_mut().skip(1).step_by(2).flatten().for_each(|row| row.time += 1_000);
+        assert_eq!(replayed(&rounds, &two()).policies[0].sums.observing, 1);
+    }
+
+    #[test]
+    fn memory_in_swap_is_as_old_as_the_threshold_of_omr_and_else_of_unknown_age() {
+        let half = Bytes(GIB.0 / 2);
+        let held = |threshold: Option<u64>| {
+            let mut rounds = hours(3, 0, 0);
+            for row in rounds.iter_mut().flatten() {
+                (row.swap, row.refaulted) = (Some(half), Some(Bytes::mib(10)));
+                row.threshold = threshold.map(|minutes| Duration::from_secs(60 * minutes));
+            }
+            let sums = &replayed(&rounds, &two()).policies[1].sums;
+            let all = 2 * kib_min(half, Duration::from_secs(600));
+            let back = [sums.promoted_least_kib, sums.promoted_most_kib].map(|kib| kib / 20_480);
+            ([sums.held_least_kib_min, sums.held_most_kib_min].map(|held| held / all), back)
+        };
+        // The threshold of the replay is an hour.
+        assert_eq!(held(Some(120)), ([1, 1], [1, 1]));
+        assert_eq!(held(Some(60)), ([1, 1], [1, 1]));
+        assert_eq!(held(Some(30)), ([0, 1], [0, 1]));
+        assert_eq!(held(None), ([0, 1], [0, 1]));
     }
 
     #[test]
