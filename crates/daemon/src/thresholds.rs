@@ -11,8 +11,8 @@ use omr_base::storage::write_atomically;
 use omr_base::text::printable;
 use omr_engine::aging::observe::Node;
 use omr_kernel::is_passing;
-use omr_policy::age::{AGES, Bounds, Promotions};
-use omr_policy::threshold::{ABSENCE, Interval, Move, Promoted, Reason, Slo, Step, Threshold};
+use omr_policy::age::{Bounds, Promotions};
+use omr_policy::threshold::{ABSENCE, IN_USE, Interval, Move, Promoted, Slo, Step, Threshold};
 use omr_units::{Bytes, GroupId, Monotonic, Permyriad};
 use serde::{Deserialize, Serialize};
 
@@ -27,9 +27,8 @@ const WRITE: Duration = Duration::from_secs(600);
 /// The most groups in memory and in the file. Any user can make groups; those that were not seen
 /// for the longest time are forgotten first.
 const MOST: usize = 500;
-/// W is the memory that was used within this time. It is known after an interval that is no longer,
-/// but for the slack of agings.
-const IN_USE: Duration = Duration::from_secs(120);
+/// W, the memory in use within [`IN_USE`], is known after an interval that is no longer, but for the
+/// slack of agings.
 const IN_USE_AT_MOST: Duration = Duration::from_secs(123);
 /// W is measured again after this time, and after [`STALE_THRESHOLDS`] times the threshold, as two
 /// agings in a row delay reclaim by up to the threshold.
@@ -223,7 +222,7 @@ impl Thresholds {
         let interval = Interval {
             length,
             size: counters.size,
-            promoted: promoted.iter().flat_map(promoted_at_each_age).collect(),
+            promoted: promoted.as_ref().map(Promoted::at_each_age).unwrap_or_default(),
             swapped_in: swapped_in.unwrap_or_default(),
             working_set: known.working_set(seen, length),
             stalled: stalled.map(|(now, before)| Permyriad::of_time(now.saturating_sub(before), length)),
@@ -309,11 +308,7 @@ impl Known {
             log::debug!("{}: threshold {} -> {}: {reason}", printable(&self.name), minutes(from), minutes(to));
         }
         self.why = reason.to_string();
-        self.is_observed = match reason {
-            Reason::WarmingUp { .. } | Reason::Unknown => false,
-            Reason::Gathering { .. } => self.is_observed,
-            _ => true,
-        };
+        self.is_observed = reason.is_observed(self.is_observed);
     }
 }
 
@@ -373,10 +368,6 @@ fn without_reclaim(
         promoted.subtract_reclaimed(*bytes, unused_for.saturating_sub(ended.since(last)));
     }
     Some(promoted)
-}
-
-fn promoted_at_each_age(promotions: &Promotions) -> Vec<Promoted> {
-    AGES.iter().zip(promotions.bounds).map(|(&age, bytes)| Promoted { age, bytes }).collect()
 }
 
 /// The name under which the threshold of a group is kept: its path, without what changes from one

@@ -26,7 +26,11 @@ impl Histogram {
 
     fn add_to(&mut self, bucket: u16, count: u64) {
         match self.0.binary_search_by_key(&bucket, |&(bucket, _)| bucket) {
-            Ok(at) => self.0.iter_mut().skip(at).take(1).for_each(|(_, sum)| *sum += count),
+            Ok(at) => {
+                if let Some((_, sum)) = self.0.get_mut(at) {
+                    *sum += count;
+                }
+            }
             Err(at) => self.0.insert(at, (bucket, count)),
         }
     }

@@ -4,17 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use omr_history::AGES;
 use omr_policy::age::Bounds;
-use omr_policy::threshold::{Interval, Promoted, Reason, SMALL, SMALL_PAGES, SMALL_TIME, Slo, Step, Threshold};
+use omr_policy::threshold::{IN_USE, Interval, Promoted, SMALL, SMALL_PAGES, SMALL_TIME, Slo, Step, Threshold};
 use omr_units::{Bytes, Permyriad, millis};
 
 use crate::outcome::{Outcome, PARTS, Sums};
 use crate::policies::Policies;
 use crate::shard::{Bad, Row, Shard};
 
-/// W is the memory that was used within this time.
-const IN_USE: Duration = Duration::from_secs(120);
 const MINUTE_MS: u64 = 60_000;
 
 /// Replays a shard through all policies at once. `name`: of the result.
@@ -122,12 +119,12 @@ struct Seen {
 impl Seen {
     /// `None`: too little is known.
     fn new(row: &Row, length: Duration) -> Option<Self> {
-        let (promotions, memory) = (row.promotions?, row.memory?);
-        let working_set = memory - idle(row, IN_USE)?.most;
+        let idle = row.idle.as_ref()?;
+        let working_set = idle.memory - idle.of(IN_USE)?.most;
         let interval = Interval {
             length,
             size: row.current,
-            promoted: AGES.iter().zip(promotions.bounds).map(|(&age, bytes)| Promoted { age, bytes }).collect(),
+            promoted: Promoted::at_each_age(row.promotions.as_ref()?),
             swapped_in: row.refaulted.unwrap_or_default(),
             working_set: Some(working_set),
             stalled: row.stalled.map(|stalled| Permyriad::of_time(stalled, length)),
@@ -140,7 +137,7 @@ impl Seen {
     /// The memory that would be out with this threshold at the end of the window. What omr took was
     /// unused for the recorded threshold: at longer ones, and of what others took, nobody knows.
     fn out(&self, row: &Row, step: Step) -> Bounds {
-        let mut out = idle(row, step.age()).unwrap_or_default();
+        let mut out = row.idle.as_ref().and_then(|idle| idle.of(step.age())).unwrap_or_default();
         let swap = row.swap.unwrap_or_default();
         out.most += swap;
         if row.threshold.is_some_and(|recorded| step.age() <= recorded) {
@@ -151,8 +148,7 @@ impl Seen {
 
     /// The memory that would have come back in the window.
     fn back(&self, row: &Row, step: Step) -> Bounds {
-        let found = self.interval.promoted.iter().find(|promoted| promoted.age == step.age());
-        let mut back = found.map(|promoted| promoted.bytes).unwrap_or_default();
+        let mut back = row.promotions.and_then(|promotions| promotions.at(step.age())).unwrap_or_default();
         back.most += self.interval.swapped_in;
         if row.threshold.is_some_and(|recorded| step.age() <= recorded) {
             back.least += self.interval.swapped_in;
@@ -211,9 +207,9 @@ impl State {
             let allowed = seen.allowed(slo);
             sums.over_least += u64::from(u128::from(back.least.0) > allowed);
             sums.over_most += u64::from(u128::from(back.most.0) > allowed);
-            sums.at_step_ms.iter_mut().skip(usize::from(u8::from(step))).take(1).for_each(|time| {
+            if let Some(time) = sums.at_step_ms.get_mut(usize::from(u8::from(step))) {
                 *time += millis(seen.interval.length);
-            });
+            }
             for (rates, back) in [(&mut sums.rates_least, back.least), (&mut sums.rates_most, back.most)] {
                 if let Some(rates) = rates.get_mut(part) {
                     rates.add(seen.rate(back));
@@ -225,12 +221,7 @@ impl State {
             self.held = Bytes::ZERO;
         }
         let moved = self.threshold.observe(slo, &seen.interval);
-        // As the daemon does it.
-        self.is_observed = match moved.reason {
-            Reason::WarmingUp { .. } | Reason::Unknown => false,
-            Reason::Gathering { .. } => self.is_observed,
-            _ => true,
-        };
+        self.is_observed = moved.reason.is_observed(self.is_observed);
     }
 
     /// A window of which nothing is known.
@@ -238,11 +229,6 @@ impl State {
         self.threshold.observe(slo, &Interval { length, ..Interval::default() });
         (self.is_observed, self.held) = (false, Bytes::ZERO);
     }
-}
-
-/// The memory that was not used for an age, one of [`AGES`].
-fn idle(row: &Row, age: Duration) -> Option<Bounds> {
-    AGES.iter().zip(row.idle).find(|&(&known, _)| known == age).and_then(|(_, bounds)| bounds)
 }
 
 fn kib_min(bytes: Bytes, time: Duration) -> u64 {
@@ -266,15 +252,14 @@ fn groups_above(rows: &[Row]) -> HashSet<&str> {
     above
 }
 
-/// The part of the jobs in which a group is counted: FNV-1a of its path.
+/// The part of the jobs in which a group is counted.
 fn part(group: &str) -> usize {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = group.bytes().fold(0xcbf2_9ce4_8422_2325, step);
-    usize::try_from((hash >> 32) % PARTS as u64).unwrap_or_default()
+    usize::try_from(crc32fast::hash(group.as_bytes())).unwrap_or_default() % PARTS
 }
 
 #[cfg(test)]
 mod tests {
+    use omr_history::{AGES, Idle};
     use omr_policy::age::Promotions;
 
     use super::*;
@@ -305,8 +290,7 @@ mod tests {
             id: 7,
             current: GIB,
             swap: Some(Bytes::ZERO),
-            memory: Some(GIB),
-            idle: [Some(part(unused)); AGES.len()],
+            idle: Some(Idle { ago: Duration::ZERO, memory: GIB, bounds: [Some(part(unused)); AGES.len()] }),
             over: Some(Duration::from_secs(600)),
             refaulted: Some(Bytes::ZERO),
             stalled: Some(Duration::ZERO),
@@ -388,7 +372,7 @@ mod tests {
         };
         assert_eq!(anew(|_| {}), 1, "the control");
         assert_eq!(anew(|row| row.promotions = None), 2);
-        assert_eq!(anew(|row| row.idle = [None; AGES.len()]), 2);
+        assert_eq!(anew(|row| row.idle = None), 2);
         assert_eq!(anew(|row| row.id = 8), 3, "it is one group, then another, then the first");
         assert_eq!(anew(|row| row.boot = "another".into()), 3);
         // The daemon was started again, a quarter of an hour later.

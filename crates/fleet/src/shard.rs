@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use omr_history::AGES;
+use omr_history::{AGES, Idle};
 use omr_policy::age::{Bounds, Promotions};
 use omr_units::Bytes;
 use parquet::basic::Type as Physical;
@@ -52,10 +52,8 @@ pub struct Row {
     pub current: Bytes,
     /// Its memory in swap; `None`: unknown.
     pub swap: Option<Bytes>,
-    /// Anonymous and shared memory when ages were read; `None`: ages are unknown.
-    pub memory: Option<Bytes>,
-    /// The memory that was not used for each of [`AGES`].
-    pub idle: [Option<Bounds>; AGES.len()],
+    /// The idle time of its memory; `None`: unknown.
+    pub idle: Option<Idle>,
     /// The time since the last sample; `None`: this is the first one.
     pub over: Option<Duration>,
     /// Memory that came back from swap since then.
@@ -92,6 +90,7 @@ fn names() -> Vec<String> {
         "id",
         "current",
         "swap",
+        "ages_ms_ago",
         "memory",
         "over_ms",
         "refaults_anon",
@@ -336,9 +335,9 @@ impl Batch {
             _ => Ok(None),
         };
         let current = Bytes(number()?.ok_or("no current")?);
-        let [swap, memory, over, refaulted, stalled, promoted_over, threshold] =
-            [number()?, number()?, number()?, number()?, number()?, number()?, number()?];
-        let mut bounds = |what: &str| {
+        let [swap, ago, memory, over, refaulted, stalled, promoted_over, threshold] =
+            [number()?, number()?, number()?, number()?, number()?, number()?, number()?, number()?];
+        let mut all_bounds = |what: &str| {
             let mut all = [None; AGES.len()];
             for (bounds, age) in all.iter_mut().zip(AGES) {
                 *bounds = match (number()?, number()?) {
@@ -354,7 +353,7 @@ impl Batch {
             }
             Ok(all)
         };
-        let (idle, promoted) = (bounds("idle")?, bounds("promoted")?);
+        let (bounds, promoted) = (all_bounds("idle")?, all_bounds("promoted")?);
         let promotions = promoted_over.filter(|_| promoted.iter().all(Option::is_some)).map(|over| Promotions {
             over: Duration::from_millis(over),
             bounds: promoted.map(Option::unwrap_or_default),
@@ -366,8 +365,11 @@ impl Batch {
             id,
             current,
             swap: swap.map(Bytes),
-            memory: memory.map(Bytes),
-            idle,
+            idle: memory.zip(ago).map(|(memory, ago)| Idle {
+                ago: Duration::from_millis(ago),
+                memory: Bytes(memory),
+                bounds,
+            }),
             over: over.map(Duration::from_millis),
             refaulted: refaulted.map(Bytes),
             stalled: stalled.map(Duration::from_millis),

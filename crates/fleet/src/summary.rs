@@ -1,6 +1,7 @@
 //! The results of many shards together, and how sure they are.
 
 use hmac_sha256::Hash;
+use omr_units::Permyriad;
 use serde::Serialize;
 
 use crate::histogram::Histogram;
@@ -37,6 +38,11 @@ pub struct Told {
     pub shards: u64,
     /// What they have.
     pub recorded: Recorded,
+    /// The windows that are known, in a hundredth of a percent.
+    pub known_permyriad: Permyriad,
+    /// Memory that was unused for 2 min, at least and at most, in a hundredth of a percent of all
+    /// memory.
+    pub cold_permyriad: [Permyriad; 2],
     /// What each policy would have done.
     pub policies: Vec<ToldOfPolicy>,
 }
@@ -47,7 +53,7 @@ pub struct ToldOfPolicy {
     /// The policy.
     pub policy: Policy,
     /// Memory held out, at least and at most, in a hundredth of a percent of all memory.
-    pub held_permyriad: [u64; 2],
+    pub held_permyriad: [Permyriad; 2],
     /// Promotions in a window, at least and at most, in millionths of the working set per minute;
     /// `None`: it never acted.
     pub promoted_p50: [Option<u64>; 2],
@@ -59,7 +65,7 @@ pub struct ToldOfPolicy {
     pub promoted_p98_upper: [Option<u64>; 2],
     /// Windows with more promotions than the policy allows, at least and at most, in a hundredth of
     /// a percent of those in which it acted.
-    pub over_permyriad: [u64; 2],
+    pub over_permyriad: [Permyriad; 2],
     /// Written to swap in a day of a machine, at most, in KiB.
     pub written_kib_per_day: u64,
     /// All sums.
@@ -91,7 +97,8 @@ impl Summary {
                 let times = poisson(random.u64(..));
                 for (sum, replayed) in self.policies.iter_mut().zip(&outcome.policies) {
                     let rates = [&replayed.sums.rates_least, &replayed.sums.rates_most];
-                    for (draw, rates) in sum.draws.iter_mut().skip(draw).take(1).flatten().zip(rates) {
+                    let draw = sum.draws.get_mut(draw).into_iter().flatten();
+                    for (draw, rates) in draw.zip(rates) {
                         rates.get(part).into_iter().for_each(|rates| draw.merge(rates, times));
                     }
                 }
@@ -101,7 +108,9 @@ impl Summary {
 
     /// What is told of all of them.
     pub fn told(&self) -> Told {
-        let time = self.recorded.machine_ms.max(1);
+        let recorded = &self.recorded;
+        let time = recorded.machine_ms.max(1);
+        let of_memory = |part| share(part, recorded.memory_kib_min);
         let policies = self.policies.iter().map(|OfPolicy { policy, sums, draws }| {
             let all = [&sums.rates_least, &sums.rates_most].map(|parts| {
                 let mut all = Histogram::default();
@@ -112,12 +121,9 @@ impl Summary {
                 let drawn = draws.iter().filter_map(|draw| draw.get(side)?.quantile(P98));
                 upper_bound(drawn.collect())
             });
-            let share = |part: u64, whole: u64| u128::from(part) * 10_000 / u128::from(whole.max(1));
-            let share = |part, whole| u64::try_from(share(part, whole)).unwrap_or(u64::MAX);
             ToldOfPolicy {
                 policy: policy.clone(),
-                held_permyriad: [sums.held_least_kib_min, sums.held_most_kib_min]
-                    .map(|held| share(held, self.recorded.memory_kib_min)),
+                held_permyriad: [sums.held_least_kib_min, sums.held_most_kib_min].map(of_memory),
                 promoted_p50: all.each_ref().map(|all| all.quantile(5_000)),
                 promoted_p98: all.each_ref().map(|all| all.quantile(P98)),
                 promoted_p99: all.each_ref().map(|all| all.quantile(9_900)),
@@ -127,8 +133,19 @@ impl Summary {
                 sums: sums.clone(),
             }
         });
-        Told { shards: self.shards, recorded: self.recorded.clone(), policies: policies.collect() }
+        Told {
+            shards: self.shards,
+            recorded: recorded.clone(),
+            known_permyriad: share(recorded.windows - recorded.unknown, recorded.windows),
+            cold_permyriad: [recorded.cold_least_kib_min, recorded.cold_most_kib_min].map(of_memory),
+            policies: policies.collect(),
+        }
     }
+}
+
+/// Nothing of nothing is nothing.
+fn share(part: u64, whole: u64) -> Permyriad {
+    Permyriad::ratio(part, whole).unwrap_or(Permyriad::ZERO)
 }
 
 /// The value that [`SURE`] of the values do not exceed.

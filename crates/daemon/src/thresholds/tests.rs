@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use omr_policy::age::AGES;
+
 use super::*;
 
 const GROUP: GroupId = GroupId(7);

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::grid::{STEPS, Step};
 use super::slo::Slo;
-use crate::age::Bounds;
+use crate::age::{AGES, Bounds, Promotions};
 
+/// W is the memory that was used within this time.
+pub const IN_USE: Duration = Duration::from_secs(120);
 /// Groups below this size are judged over [`SMALL_TIME`] and may have [`SMALL_PAGES`] promotions
 /// more. 0.2 % of 100 MiB is 51 pages: in smaller groups, allocation hides what is used again.
 pub const SMALL: Bytes = Bytes::mib(256);
@@ -27,6 +29,13 @@ pub struct Promoted {
     pub bytes: Bounds,
 }
 
+impl Promoted {
+    /// The promotions at each of [`AGES`].
+    pub fn at_each_age(promotions: &Promotions) -> Vec<Promoted> {
+        AGES.iter().zip(promotions.bounds).map(|(&age, bytes)| Promoted { age, bytes }).collect()
+    }
+}
+
 /// One group between two agings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
@@ -41,7 +50,7 @@ pub struct Interval {
     /// Memory that came back from swap. It was reclaimed at an age near the threshold, so it counts
     /// as promoted at the threshold and at shorter ages.
     pub swapped_in: Bytes,
-    /// W: memory used within 2 min, at least; `None`: unknown.
+    /// W: memory used within [`IN_USE`], at least; `None`: unknown.
     pub working_set: Option<Bytes>,
     /// The share of time in which some task of the group waited for memory (PSI some); `None`:
     /// unknown.

@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 
 use evidence::Evidence;
 pub use grid::{STEPS, Step};
-pub use interval::{Interval, Promoted, SMALL, SMALL_PAGES, SMALL_TIME};
+pub use interval::{IN_USE, Interval, Promoted, SMALL, SMALL_PAGES, SMALL_TIME};
 use interval::{Verdict, Verdicts, Window};
 pub use reason::{Brake, Figures, Move, Reason};
 pub use saved::Refused;

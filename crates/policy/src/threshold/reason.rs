@@ -103,6 +103,18 @@ pub enum Reason {
     },
 }
 
+impl Reason {
+    /// Returns true if the group was observed for the warm-up, so that the threshold means something.
+    /// `before`: whether that was so before this interval.
+    pub fn is_observed(&self, before: bool) -> bool {
+        match self {
+            Reason::WarmingUp { .. } | Reason::Unknown => false,
+            Reason::Gathering { .. } => before,
+            _ => true,
+        }
+    }
+}
+
 /// Such as `memory unused for 3 min was used again at 1.20 MiB/min; 0.2 %/min of the 300 MiB in use
 /// is allowed`.
 impl fmt::Display for Figures {
