@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use omr_base::exit::Exit;
 use omr_fleet::synthesize::Machine;
 use omr_history::days::Days;
 
 use super::history::export;
+use super::terminal::progress;
 
 /// More machines are made by several commands with other seeds.
 const MOST_MACHINES: u64 = 100_000;
@@ -55,8 +55,7 @@ pub fn run(args: &Args) -> Result<Exit> {
 }
 
 fn synthesize(args: &Synthesize) -> Result<Exit> {
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} machine-weeks, {elapsed} (still {eta})")?;
-    let progress = ProgressBar::new(args.machines * args.weeks).with_style(style);
+    let progress = progress(args.machines * args.weeks, "machine-weeks")?;
     for number in 0..args.machines {
         let machine = Machine::new(args.seed, number, args.weeks);
         for week in 0..args.weeks {

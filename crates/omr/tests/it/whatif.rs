@@ -281,10 +281,13 @@ fn bad_shards_are_named_counted_and_left_out() {
     fs::write(fleet.path("fleet/none.parquet"), "PAR1").expect("written");
     let whole = fs::read(&good).expect("read");
     fs::write(fleet.path("fleet/cut.parquet"), &whole[..whole.len() / 2]).expect("written");
+    // 17 GiB without a block on the disk.
+    File::create(fleet.path("fleet/huge.parquet")).and_then(|file| file.set_len(17 << 30)).expect("a file");
     let (code, told) = fleet.local("out");
     let bad: Vec<&str> = told["bad"].as_array().expect("bad").iter().filter_map(|bad| bad["shard"].as_str()).collect();
-    assert_eq!((code, bad.len(), &told["shards"]), (Some(4), bad_shards().len() + 2, &2.into()), "{bad:?}");
+    assert_eq!((code, bad.len(), &told["shards"]), (Some(4), bad_shards().len() + 3, &2.into()), "{bad:?}");
     assert!(bad.contains(&"fleet/cut.parquet") && bad.contains(&"fleet/twice.parquet"), "{bad:?}");
+    assert!(bad.contains(&"fleet/huge.parquet"), "{bad:?}");
 }
 
 #[test]

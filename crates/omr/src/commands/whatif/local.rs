@@ -8,16 +8,15 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use omr_base::exit::Exit;
 use omr_base::storage::write_as;
 use omr_base::text::printable;
 use omr_fleet::Policies;
 use omr_fleet::summary::Summary;
 
+use super::super::terminal::progress;
 use super::{Args, MODE, path_of, read_result, table};
 
 /// The file with the figures of all shards, beside the results.
@@ -39,20 +38,15 @@ pub fn run(args: &Args, dir: &Path, policies: &Policies) -> Result<Exit> {
     if shards.is_empty() {
         return Err(Exit::Usage.error(format!("{}: no file *.parquet there", dir.display())));
     }
-    let (bad, failed) = (Mutex::new(Vec::new()), Mutex::new(None));
+    let (done, failed) = (Mutex::new(Vec::new()), Mutex::new(None));
     let next = AtomicUsize::new(0);
-    let progress = ProgressBar::new(shards.len() as u64).with_style(style()?);
-    progress.enable_steady_tick(Duration::from_secs(1));
+    let progress = progress(shards.len() as u64, "shards")?;
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(shard) = shards.get(next.fetch_add(1, Ordering::Relaxed)) {
                     match one(args, shard, policies) {
-                        Ok(None) => {}
-                        Ok(Some(why)) => {
-                            let shard = shard.display().to_string();
-                            bad.lock().unwrap_or_else(PoisonError::into_inner).push(BadShard { shard, why });
-                        }
+                        Ok(result) => done.lock().unwrap_or_else(PoisonError::into_inner).push((shard, result)),
                         Err(err) => {
                             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(err);
                             return;
@@ -68,16 +62,19 @@ pub fn run(args: &Args, dir: &Path, policies: &Policies) -> Result<Exit> {
     if let Some(err) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(err);
     }
-    let mut bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
-    bad.sort_by(|a, b| a.shard.cmp(&b.shard));
-    let is_bad = |shard: &Path| bad.iter().any(|bad| bad.shard == shard.display().to_string());
-    let mut summary = Summary::new(policies);
-    for shard in shards.iter().filter(|shard| !is_bad(shard)) {
-        let path = path_of(shard, policies, &args.out)?;
-        let Some(outcome) = read_result(&path, policies) else {
-            bail!("{}: the result is gone, or another program has changed it", path.display());
-        };
-        summary.add(&outcome);
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(shard, _)| *shard);
+    let (mut summary, mut bad) = (Summary::new(policies), Vec::new());
+    for (shard, result) in done {
+        match result {
+            Ok(path) => {
+                let Some(outcome) = read_result(&path, policies) else {
+                    bail!("{}: the result is gone, or another program has changed it", path.display());
+                };
+                summary.add(&outcome);
+            }
+            Err(why) => bad.push(BadShard { shard: shard.display().to_string(), why }),
+        }
     }
     let told = summary.told();
     let mut total = serde_json::to_value(&told)?;
@@ -100,10 +97,6 @@ pub fn run(args: &Args, dir: &Path, policies: &Policies) -> Result<Exit> {
     Ok(if bad.is_empty() { Exit::Done } else { Exit::Partial })
 }
 
-fn style() -> Result<ProgressStyle> {
-    Ok(ProgressStyle::with_template("{bar:40} {pos} of {len} shards, {elapsed} (still {eta})")?)
-}
-
 /// All shards below a directory.
 fn find(dir: &Path, shards: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
@@ -120,26 +113,29 @@ fn find(dir: &Path, shards: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Replays a shard in a process of its own, if that was not done before. Returns what is wrong with
-/// it.
-fn one(args: &Args, shard: &Path, policies: &Policies) -> Result<Option<String>> {
-    let result = path_of(shard, policies, &args.out)?;
-    if read_result(&result, policies).is_some() {
-        return Ok(None);
+/// Replays a shard in a process of its own, if that was not done before. Returns the path of its
+/// result, or what is wrong with the shard.
+fn one(args: &Args, shard: &Path, policies: &Policies) -> Result<Result<PathBuf, String>> {
+    let path = match path_of(shard, policies, &args.out) {
+        Err(err) if Exit::of(&err) == Exit::Usage => return Ok(Err(format!("{err:#}"))),
+        path => path?,
+    };
+    if read_result(&path, policies).is_some() {
+        return Ok(Ok(path));
     }
     let mut command = Command::new(env::current_exe()?);
     command.arg("whatif").arg("--shard").arg(shard).arg("--policies").arg(&args.policies).arg("--out").arg(&args.out);
     let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
     if ended.status.success() {
-        return Ok(None);
+        return Ok(Ok(path));
     }
     let said = String::from_utf8_lossy(&ended.stderr);
     let last = said.lines().next_back().unwrap_or_default();
     let why = last.strip_prefix("omr: ").unwrap_or(last).to_owned();
     match ended.status.code() {
         // The shard is bad.
-        Some(2) => Ok(Some(why)),
+        Some(2) => Ok(Err(why)),
         Some(_) => bail!("{why}"),
-        None => Ok(Some(format!("{}: its replay was ended: {}", shard.display(), ended.status))),
+        None => Ok(Err(format!("{}: its replay was ended: {}", shard.display(), ended.status))),
     }
 }

@@ -5,25 +5,22 @@ use std::fmt::Write as _;
 use omr_fleet::summary::{Told, ToldOfPolicy};
 use omr_policy::short;
 use omr_policy::threshold::Step;
-use omr_units::Bytes;
+use omr_units::{Bytes, Permyriad};
 
 /// The width of the bars.
-const WIDTH: u64 = 30;
+const WIDTH: u32 = 30;
 
 /// The table and the chart.
 pub fn text(told: &Told, bad: usize) -> String {
     let recorded = &told.recorded;
-    let cold = [recorded.cold_least_kib_min, recorded.cold_most_kib_min]
-        .map(|cold| u128::from(cold) * 10_000 / u128::from(recorded.memory_kib_min.max(1)))
-        .map(|share| u64::try_from(share).unwrap_or(u64::MAX));
     let mut text = format!(
         "{} shards, {} jobs, {} windows, {} of them known{}; {} of the memory was unused for 2 min\n\n",
         told.shards,
         recorded.jobs,
         recorded.windows,
-        percent((recorded.windows - recorded.unknown) * 10_000 / recorded.windows.max(1)),
+        percent(told.known_permyriad),
         if bad > 0 { format!(", {bad} bad shards left out") } else { String::new() },
-        range(cold),
+        range(told.cold_permyriad),
     );
     let longest = told.policies.iter().map(|of| of.policy.name.chars().count()).max().unwrap_or_default().max(6);
     let _ = writeln!(
@@ -49,9 +46,9 @@ pub fn text(told: &Told, bad: usize) -> String {
         more of the memory in use comes back in a minute. BOUND: P98 in 95 % of the draws of a bootstrap over\n\
         jobs. OVER: windows with more than the policy allows. THRESHOLD: the median. WRITTEN: to swap, of a\n\
         machine, at most.\n\nHELD OUT\n";
-    let most = told.policies.iter().map(|of| of.held_permyriad[1]).max().unwrap_or_default().max(1);
+    let most = told.policies.iter().map(|of| of.held_permyriad[1].0).max().unwrap_or_default().max(1);
     for of in &told.policies {
-        let [least, most] = of.held_permyriad.map(|held| usize::try_from(held * WIDTH / most).unwrap_or_default());
+        let [least, most] = of.held_permyriad.map(|held| usize::try_from(held.0 * WIDTH / most).unwrap_or_default());
         let _ = writeln!(
             text,
             "{:longest$}  {}{} {}",
@@ -75,16 +72,16 @@ fn threshold(of: &ToldOfPolicy) -> String {
     median.map_or_else(|| "-".into(), |(step, _)| short(step.age()).to_string())
 }
 
-fn range([least, most]: [u64; 2]) -> String {
+fn range([least, most]: [Permyriad; 2]) -> String {
     if least == most { percent(least) } else { format!("{} to {}", number(least), percent(most)) }
 }
 
-fn number(permyriad: u64) -> String {
+fn number(Permyriad(permyriad): Permyriad) -> String {
     format!("{}.{}", permyriad / 100, permyriad / 10 % 10)
 }
 
-fn percent(permyriad: u64) -> String {
-    format!("{} %", number(permyriad))
+fn percent(share: Permyriad) -> String {
+    format!("{} %", number(share))
 }
 
 /// Millionths per minute.
