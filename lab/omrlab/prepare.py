@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypedDict
 
+from .daemon import Daemon
 from .guest import Guest, GuestError
 
 PARTIAL = 4
@@ -24,6 +25,13 @@ def omr_prepare(guest: Guest, *words: str, timeout: float) -> Prepared:
     if omr.code not in (0, PARTIAL):
         raise GuestError(f"{' '.join(command)} ended with {omr.code}: {omr.stderr}")
     return {"code": omr.code, "stdout": omr.stdout, "stderr": omr.stderr}
+
+
+def idle_daemon(guest: Guest, config: str, seconds: float) -> Prepared:
+    """Leaves the guest idle for this time, with omr's daemon, which goes on afterwards."""
+    Daemon(guest, config=config)
+    guest.shell(f"sleep {seconds}", timeout=seconds + 60)
+    return {}
 
 
 def timed(guest: Guest, prepare: Callable[[], Prepared]) -> Prepared:

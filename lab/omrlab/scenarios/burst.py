@@ -11,10 +11,10 @@ from typing import Any, TypedDict
 
 from matplotlib.axes import Axes
 
-from ..daemon import CLASSES, CONFIG, Daemon
+from ..daemon import CLASSES, CONFIG
 from ..guest import MIB, Disk, Guest
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
-from ..prepare import Prepared, omr_prepare, timed
+from ..prepare import Prepared, idle_daemon, omr_prepare, timed
 from ..results import Metric
 from ..scenario import Comparison, Results, arms_option, option
 
@@ -107,16 +107,11 @@ class Burst(Comparison[Run]):
             guest.run(["omr-guest", "by-hand", LOAD, str(size)], timeout=limit)
             return {}
 
-        def by_daemon() -> Prepared:
-            Daemon(guest, config=CLASSES)
-            guest.shell(f"sleep {self.away}", timeout=self.away + 60)
-            return {}
-
         match arm:
             case "by-hand":
                 return timed(guest, by_hand)
             case "daemon":
-                return timed(guest, by_daemon)
+                return timed(guest, lambda: idle_daemon(guest, CLASSES, self.away))
             case "on":
                 return timed(guest, lambda: omr_prepare(guest, "burst", f"{size}B", "--json", timeout=limit))
         return {}

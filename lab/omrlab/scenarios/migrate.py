@@ -12,10 +12,9 @@ from typing import Any, TypedDict
 
 from matplotlib.axes import Axes
 
-from ..daemon import Daemon
 from ..guest import MIB, Disk, Guest
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
-from ..prepare import Prepared, omr_prepare, timed
+from ..prepare import Prepared, idle_daemon, omr_prepare, timed
 from ..results import Metric
 from ..scenario import Comparison, Results, arms_option, option
 
@@ -98,16 +97,11 @@ class Migrate(Comparison[Run]):
             guest.shell("echo 1 > /proc/sys/vm/compact_memory; sleep 20", timeout=limit)
             return {}
 
-        def by_daemon() -> Prepared:
-            Daemon(guest, config=BACKGROUND)
-            guest.shell(f"sleep {self.away}", timeout=self.away + 60)
-            return {}
-
         match arm:
             case "by-hand":
                 return timed(guest, by_hand)
             case "daemon":
-                return timed(guest, by_daemon)
+                return timed(guest, lambda: idle_daemon(guest, BACKGROUND, self.away))
             case "on":
                 return timed(guest, lambda: omr_prepare(guest, "migrate", "--json", timeout=limit))
         return {}
