@@ -96,6 +96,15 @@ def test_the_history_has_used_and_unused_memory() -> None:
             nothing = guest.run(["omr", "wss", "half", "--at", "3h"], check=False)
             assert nothing.code == 1 and "its history is from" in nothing.stderr
 
+            # A replay reads the recording.
+            guest.run(["omr", "history", "--groups", "--parquet", "/run/shard.parquet"])
+            guest.write("/run/policies.json", '{"policies": [{"name": "default"}]}', create=True)
+            words = ["omr", "whatif", "--shard", "/run/shard.parquet", "--policies", "/run/policies.json"]
+            replayed = guest.run([*words, "--out", "/run/results"]).stdout.strip()
+            shard = json.loads(guest.read(replayed))["shard"]
+            assert shard["rows"] >= len(samples(guest, "half")) and shard["jobs"] >= 1, shard
+            assert shard["windows"] - shard["unknown"] >= 3, shard
+
             guest.write(SWITCH, "n")
             before = len(samples(guest, "half"))
             guest.wait_for(lambda: len(samples(guest, "half")) >= before + 2, 60, "samples")
