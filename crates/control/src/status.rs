@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 
-/// The answer to `omr status`.
+/// The answer to `omr status`. `Groups`: their list, or what writes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Status {
+pub struct Status<Groups = Vec<GroupView>> {
     /// The version of the program.
     pub version: String,
     /// The process id of the daemon.
@@ -71,7 +71,7 @@ pub struct Status {
     /// The number of all groups.
     pub groups_total: usize,
     /// The largest groups with memory of their own, [`MOST_GROUPS`] at most.
-    pub groups: Vec<GroupView>,
+    pub groups: Groups,
 }
 
 /// The largest number of groups in a [`Status`]. Where it has fewer, it has all of them.

@@ -16,6 +16,7 @@ use omr_policy::presence::Presence;
 use omr_policy::probe::Answer;
 use omr_policy::{ColdAmount, ColdOnly, Decision, Goal, cost, judge, quiet, short};
 use omr_units::{Amount, Bytes, GroupId, Monotonic, millis};
+use serde::{Serialize, Serializer};
 
 use crate::daemon::Daemon;
 use crate::statements;
@@ -71,7 +72,7 @@ fn goal_view(daemon: &Daemon) -> GoalView {
 }
 
 /// The status, with this image.
-pub fn status(daemon: &Daemon, now: Monotonic, image: ImageView) -> Status {
+pub fn status(daemon: &Daemon, now: Monotonic, image: ImageView) -> Status<LargestGroups<'_>> {
     let sweep = daemon.sweeps.running.as_ref().map(|running| {
         let progress = daemon.work.progress();
         SweepView {
@@ -110,30 +111,49 @@ pub fn status(daemon: &Daemon, now: Monotonic, image: ImageView) -> Status {
             promotions: daemon.terms().slo.promotions,
         }),
         groups_total: daemon.world.tree.nodes().len(),
-        groups: group_views(daemon, now),
+        groups: LargestGroups::new(daemon, now),
     }
 }
 
-/// The largest groups, the largest one first.
-fn group_views(daemon: &Daemon, now: Monotonic) -> Vec<GroupView> {
-    let by_size = |(at, group): &(usize, &omr_policy::Group)| (Reverse(group.current), *at);
-    let mut largest: Vec<(usize, &omr_policy::Group)> = daemon.world.groups.iter().enumerate().collect();
-    if largest.len() > MOST_GROUPS {
-        largest.select_nth_unstable_by_key(MOST_GROUPS, by_size);
-        largest.truncate(MOST_GROUPS);
-    }
-    largest.sort_unstable_by_key(by_size);
-    // One walk over all groups finds the places of these in the tree.
-    let wanted: HashMap<GroupId, usize> =
-        largest.iter().zip(0..).map(|((_, group), place)| (group.id, place)).collect();
-    let mut places = vec![None; largest.len()];
-    for (index, node) in daemon.world.tree.nodes().iter().enumerate() {
-        if let Some(place) = wanted.get(&node.id).and_then(|place| places.get_mut(*place)) {
-            *place = Some((index, node));
+/// The largest groups, the largest one first. They are written one by one, so that the status needs
+/// little memory: the daemon keeps what it once had.
+pub struct LargestGroups<'a> {
+    daemon: &'a Daemon,
+    now: Monotonic,
+    /// Each with its place in the tree.
+    largest: Vec<(&'a omr_policy::Group, Option<(usize, &'a Node)>)>,
+}
+
+impl<'a> LargestGroups<'a> {
+    fn new(daemon: &'a Daemon, now: Monotonic) -> Self {
+        let by_size = |(at, group): &(usize, &omr_policy::Group)| (Reverse(group.current), *at);
+        let mut largest: Vec<(usize, &omr_policy::Group)> = daemon.world.groups.iter().enumerate().collect();
+        if largest.len() > MOST_GROUPS {
+            largest.select_nth_unstable_by_key(MOST_GROUPS, by_size);
+            largest.truncate(MOST_GROUPS);
         }
+        largest.sort_unstable_by_key(by_size);
+        // One walk over all groups finds the places of these in the tree.
+        let wanted: HashMap<GroupId, usize> =
+            largest.iter().zip(0..).map(|((_, group), place)| (group.id, place)).collect();
+        let mut largest: Vec<_> = largest.into_iter().map(|(_, group)| (group, None)).collect();
+        for (index, node) in daemon.world.tree.nodes().iter().enumerate() {
+            if let Some((_, place)) = wanted.get(&node.id).and_then(|at| largest.get_mut(*at)) {
+                *place = Some((index, node));
+            }
+        }
+        LargestGroups { daemon, now, largest }
     }
-    let views = largest.into_iter().zip(places);
-    views.filter_map(|((_, group), place)| Some(group_view(daemon, now, group, place?))).collect()
+}
+
+impl Serialize for LargestGroups<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let views = self.largest.iter().filter_map(|(group, place)| {
+            let place = (*place)?;
+            Some(group_view(self.daemon, self.now, group, place))
+        });
+        serializer.collect_seq(views)
+    }
 }
 
 fn group_view(daemon: &Daemon, now: Monotonic, group: &omr_policy::Group, (index, node): (usize, &Node)) -> GroupView {
