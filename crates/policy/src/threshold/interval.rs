@@ -61,18 +61,36 @@ pub struct Interval {
     pub swap_at_floor: bool,
 }
 
-impl Interval {
-    /// The most that was promoted at an age: at most what was promoted at a shorter age. `None`:
-    /// unknown.
-    fn most(&self, step: Step) -> Option<Bytes> {
-        let shorter = self.promoted.iter().filter(|promoted| promoted.age <= step.age());
-        shorter.map(|promoted| promoted.bytes.most).min()
-    }
+/// The promotions of an interval at each age of the grid, in KiB. Several thresholds that observe
+/// the same interval need them once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnGrid {
+    /// At least what was promoted at a longer age.
+    least: [u32; STEPS],
+    /// At most what was promoted at a shorter age.
+    most: [u32; STEPS],
+    /// A mask of the ages of which no most is known.
+    missing: u16,
+}
 
-    /// The least that was promoted at an age: at least what was promoted at a longer age.
-    fn least(&self, step: Step) -> Bytes {
-        let longer = self.promoted.iter().filter(|promoted| promoted.age >= step.age());
-        longer.map(|promoted| promoted.bytes.least).max().unwrap_or_default()
+impl OnGrid {
+    /// The promotions of this interval.
+    pub fn of(seen: &Interval) -> Self {
+        let mut of = OnGrid { least: [0; STEPS], most: [u32::MAX; STEPS], missing: ALL };
+        for Promoted { age, bytes } in &seen.promoted {
+            let (least, most) = (kib(bytes.least.0 >> 10), kib(bytes.most.0.div_ceil(1024)));
+            for step in Step::all() {
+                let index = step.index();
+                if *age >= step.age() {
+                    of.least[index] = of.least[index].max(least);
+                }
+                if *age <= step.age() {
+                    of.most[index] = of.most[index].min(most);
+                    of.missing &= !step.bit();
+                }
+            }
+        }
+        of
     }
 }
 
@@ -130,7 +148,7 @@ const MILLION_MINUTES: u128 = 60_000 * 1_000_000;
 
 impl Window {
     /// Adds an interval in which the threshold was at this age.
-    pub fn add(&mut self, seen: &Interval, threshold: Step) {
+    pub fn add(&mut self, seen: &Interval, promoted: &OnGrid, threshold: Step) {
         let length = millis(seen.length);
         self.length = self.length.saturating_add(length);
         let Some(working_set) = seen.working_set else { return self.lose() };
@@ -138,23 +156,26 @@ impl Window {
         self.known = self.known.saturating_add(length);
         self.work = self.work.saturating_add(working_set.saturating_mul(length));
         self.largest = self.largest.max(working_set);
+        self.missing |= promoted.missing;
         for step in Step::all() {
-            add(&mut self.least[step.index()], seen.least(step).0 >> 10);
-            match seen.most(step) {
-                Some(most) => add(&mut self.most[step.index()], most.0.div_ceil(1024)),
-                None => self.missing |= step.bit(),
+            let index = step.index();
+            self.least[index] = self.least[index].saturating_add(promoted.least[index]);
+            if promoted.missing & step.bit() == 0 {
+                self.most[index] = self.most[index].saturating_add(promoted.most[index]);
             }
         }
-        for step in Step::all().filter(|step| *step <= threshold) {
-            add(&mut self.swapped_in[step.index()], seen.swapped_in.0 >> 10);
+        let swapped_in = kib(seen.swapped_in.0 >> 10);
+        for step in Step::all().take_while(|step| *step <= threshold) {
+            let sum = &mut self.swapped_in[step.index()];
+            *sum = sum.saturating_add(swapped_in);
         }
     }
 
     /// All that was promoted at an age, at least and at most, in KiB. What came back from swap is
     /// known.
-    fn promoted(&self, step: Step) -> (u128, u128) {
-        let known = u128::from(self.swapped_in[step.index()]);
-        (known + u128::from(self.least[step.index()]), known + u128::from(self.most[step.index()]))
+    fn promoted(&self, step: Step) -> (u64, u64) {
+        let known = u64::from(self.swapped_in[step.index()]);
+        (known + u64::from(self.least[step.index()]), known + u64::from(self.most[step.index()]))
     }
 
     /// Some time of the window is unknown at every age.
@@ -172,16 +193,18 @@ impl Window {
             false => u128::from(self.largest) * u128::from(self.length.max(millis(SMALL_TIME))),
         };
         let free = if small { slo.page.0.saturating_mul(SMALL_PAGES).div_ceil(1024) } else { 0 };
-        let allowed = work * u128::from(slo.promotions.0) + u128::from(free) * MILLION_MINUTES;
+        let allowed = (work * u128::from(slo.promotions.0) + u128::from(free) * MILLION_MINUTES) / MILLION_MINUTES;
+        // Promotions are whole KiB.
+        let allowed = u64::try_from(allowed).unwrap_or(u64::MAX);
         let mut verdicts = [Verdict::Unknown; STEPS];
         let mut is_broken = false;
         for step in Step::all().rev() {
             let (least, most) = self.promoted(step);
-            is_broken |= least * MILLION_MINUTES > allowed;
+            is_broken |= least > allowed;
             verdicts[step.index()] = match is_broken {
                 true => Verdict::Broken,
                 false if self.missing & step.bit() != 0 => Verdict::Unknown,
-                false if most * MILLION_MINUTES > allowed => Verdict::Unclear,
+                false if most > allowed => Verdict::Unclear,
                 false => Verdict::Kept,
             };
         }
@@ -193,8 +216,8 @@ impl Window {
     pub fn per_minute(&self, step: Step, verdict: Verdict) -> Bytes {
         let promoted = Step::all().skip(step.index()).map(|step| self.promoted(step));
         let promoted = promoted.map(|(least, most)| if verdict == Verdict::Broken { least } else { most });
-        let kib = promoted.max().unwrap_or_default() * 60_000 / u128::from(self.known.max(1));
-        Bytes::kib(u64::try_from(kib).map_or(u64::MAX >> 10, |kib| kib.min(u64::MAX >> 10)))
+        let kib = promoted.max().unwrap_or_default() * 60_000 / self.known.max(1);
+        Bytes::kib(kib.min(u64::MAX >> 10))
     }
 
     /// The mean of the working set.
@@ -211,6 +234,6 @@ impl Window {
     }
 }
 
-fn add(sum: &mut u32, kib: u64) {
-    *sum = sum.saturating_add(u32::try_from(kib).unwrap_or(u32::MAX));
+fn kib(kib: u64) -> u32 {
+    u32::try_from(kib).unwrap_or(u32::MAX)
 }

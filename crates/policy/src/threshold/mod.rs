@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 
 use evidence::Evidence;
 pub use grid::{STEPS, Step};
-pub use interval::{IN_USE, Interval, Promoted, SMALL, SMALL_PAGES, SMALL_TIME};
+pub use interval::{IN_USE, Interval, OnGrid, Promoted, SMALL, SMALL_PAGES, SMALL_TIME};
 use interval::{Verdict, Verdicts, Window};
 pub use reason::{Brake, Figures, Move, Reason};
 pub use saved::Refused;
@@ -147,6 +147,11 @@ impl Threshold {
 
     /// Takes in an interval and moves the threshold.
     pub fn observe(&mut self, slo: &Slo, seen: &Interval) -> Move {
+        self.observe_on_grid(slo, seen, &OnGrid::of(seen))
+    }
+
+    /// As [`observe`](Self::observe), where the promotions on the grid are known already.
+    pub fn observe_on_grid(&mut self, slo: &Slo, seen: &Interval, promoted: &OnGrid) -> Move {
         self.step = self.step.min(slo.most).max(slo.least);
         let from = self.step;
         if millis(seen.length) == 0 {
@@ -154,7 +159,7 @@ impl Threshold {
         }
         self.observed = self.observed.saturating_add(millis(seen.length));
         let left = slo.warm_up.saturating_sub(Duration::from_millis(self.observed));
-        self.window.add(seen, from);
+        self.window.add(seen, promoted, from);
         let small = seen.size < SMALL;
         let full = !small || self.window.length >= millis(SMALL_TIME);
         let verdicts = self.window.judge(slo, small, full);
