@@ -116,6 +116,27 @@ def test_the_history_has_used_and_unused_memory() -> None:
             assert guest.run(["omr", "wss", "half", "--tracker", "lru-gen"], check=False).code == UNSUPPORTED
 
 
+@pytest.mark.parametrize(("mode", "ages"), [("record", True), ("observe", False)])
+def test_ages_are_recorded_and_nothing_is_reclaimed(mode: str, ages: bool) -> None:
+    with boot() as guest:
+        guest.write(SWITCH, "y")
+        fill(guest, "half", "--hot", "40")
+        # With goal = "free" each sweep would take all that it may.
+        with Daemon(guest, idle="1s", top=f'mode = "{mode}"\ngoal = "free"', config=history("10s", "10%")) as daemon:
+            assert daemon.status()["mode"] == mode
+            if ages:
+                wait_for_known(guest, "half", COLD, 120)
+            guest.wait_for(lambda: len(samples(guest, "half")) >= 4, 120, "samples")
+            assert bool(seen(guest, "half")) == ages
+            if ages:
+                assert "mode record: nothing is reclaimed" in guest.run(["omr", "explain"]).stdout
+                assert not daemon.sweeps("half")
+            else:
+                guest.wait_for(lambda: any(sweep["observed"] for sweep in daemon.sweeps("half")), 120, "a sweep")
+            assert int(guest.read("/sys/fs/cgroup/half/memory.swap.current")) == 0
+            assert f"mode {mode}" in guest.run(["omr", "status"]).stdout
+
+
 @pytest.mark.long
 def test_the_history_has_each_node_where_there_are_several() -> None:
     with Guest(KERNEL, 640, Zram(512), nodes=(Node(320, "0"), Node(320, "1"))) as guest:

@@ -88,12 +88,9 @@ pub static KEYS: [Key; 55] = [
         table: "",
         name: "mode",
         kind: Kind::Word {
-            words: &["act", "observe"],
-            get: |s| match s.policy.mode {
-                Mode::Act => "act",
-                Mode::Observe => "observe",
-            },
-            set: |s, word| s.policy.mode = if word == "observe" { Mode::Observe } else { Mode::Act },
+            words: &["act", "observe", "record"],
+            get: |s| s.policy.mode.name(),
+            set: |s, word| s.policy.mode = Mode::from_name(word).unwrap_or_default(),
         },
     },
     Key {

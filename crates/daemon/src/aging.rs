@@ -379,7 +379,7 @@ pub fn may_age(config: &Config, decision: Option<&Decision>, machine: Option<&Ma
         let stalled = machine.stall_memory.map(|stalled| stalled * 10_000);
         stalled.is_some_and(|stalled| stalled <= machine.dt * allowed.0)
     };
-    config.mode == Mode::Act && !is_occupied && machine.is_some_and(has_memory)
+    config.mode != Mode::Observe && !is_occupied && machine.is_some_and(has_memory)
 }
 
 /// The groups to age: the machine; the largest groups, above the smallest size that is sampled; and
@@ -437,5 +437,7 @@ mod tests {
         machine.stall_memory = Some(Duration::ZERO);
         config.mode = Mode::Observe;
         assert!(!may_age(&config, Some(&idle), Some(&machine)));
+        config.mode = Mode::Record;
+        assert!(may_age(&config, Some(&idle), Some(&machine)));
     }
 }

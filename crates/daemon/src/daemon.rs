@@ -208,8 +208,8 @@ impl Daemon {
         self.giving_back.retain(is_there);
     }
 
-    /// A look at the groups whose ages cannot be known, with the figures of a scan. In mode
-    /// "observe" nothing is reclaimed, so what comes back would say nothing.
+    /// A look at the groups whose ages cannot be known, with the figures of a scan. In modes
+    /// "observe" and "record" nothing is reclaimed, so what comes back would say nothing.
     fn probe_groups(&mut self) {
         if self.settings.config.mode == Mode::Act {
             let swap = self.readings.swap();

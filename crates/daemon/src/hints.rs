@@ -169,7 +169,7 @@ pub fn line(
         name: process.name.clone(),
         group: process.group.to_string_lossy().into_owned(),
         step: hint.kind,
-        observed: mode == Mode::Observe,
+        observed: mode != Mode::Act,
         advised: Bytes::ZERO,
         freed: Bytes::ZERO,
         swapped_out: Bytes::ZERO,

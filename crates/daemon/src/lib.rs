@@ -172,7 +172,7 @@ fn start(host: Host, settings: Settings) -> Result<EventLoop> {
     if !settings.loaded.processes.is_empty() {
         processes::warn_of_missing_rights(&host.kernel);
     }
-    let aging = aging_thread::start(&host, settings.actuator())?;
+    let aging = aging_thread::start(&host, settings.aging_actuator())?;
     let disk = Disk::start(&host.state_dir)?;
     let server = Server::listen(&host.root)?;
     EventLoop::new(Daemon::new(host, settings, work, aging, disk)?, server)

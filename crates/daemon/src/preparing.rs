@@ -289,7 +289,7 @@ fn line(
         time,
         purpose,
         why,
-        observed: mode == Mode::Observe,
+        observed: mode != Mode::Act,
         freed: done.freed,
         freed_anon: done.freed_anon,
         freed_file: done.freed_file,

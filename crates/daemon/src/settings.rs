@@ -68,9 +68,14 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns the way of writes to the kernel: none in mode "observe".
+    /// Returns the way of writes to the kernel: none in modes "observe" and "record".
     pub fn actuator(&self) -> Box<dyn Actuator> {
         actuator(self.config.mode)
+    }
+
+    /// The actuator that ages groups. In mode "record" it is the only one that writes.
+    pub fn aging_actuator(&self) -> Box<dyn Actuator> {
+        actuator(if self.config.mode == Mode::Record { Mode::Act } else { self.config.mode })
     }
 }
 
@@ -93,6 +98,6 @@ pub fn actuator(mode: Mode) -> Box<dyn Actuator> {
         #[cfg(test)]
         Mode::Act if omr_kernel::clock::is_simulated() => Box::new(crate::simulation::ModelActuator),
         Mode::Act => Box::new(Live),
-        Mode::Observe => Box::new(DryRun),
+        Mode::Observe | Mode::Record => Box::new(DryRun),
     }
 }

@@ -260,7 +260,7 @@ pub fn line(now: Monotonic, time: u64, mode: Mode, id: GroupId, running: &Runnin
         sweep: running.number,
         group: running.path.to_string_lossy().into_owned(),
         id,
-        observed: mode == Mode::Observe,
+        observed: mode != Mode::Act,
         asked: report.asked,
         freed: report.freed,
         freed_anon: report.freed_anon,

@@ -21,7 +21,6 @@ use omr_charts::{COLD, promotion_rate};
 use omr_control::counters::{Counters, STOPS_MS};
 use omr_control::status::{GroupView, Status};
 use omr_history::{self as history, AGES, Idle, Sample};
-use omr_policy::Mode;
 use omr_policy::age::Bounds;
 use omr_policy::threshold::Step;
 use omr_units::Bytes;
@@ -122,11 +121,8 @@ pub fn text(status: Option<&Status>, records: &Records, now: Duration, options: 
     if let Some(status) = status
         && let Some(policy) = &status.policy
     {
-        let mode = match status.mode {
-            Mode::Act => "act",
-            Mode::Observe => "observe",
-        };
-        out.add(&of::POLICY, &[("hash", &policy.hash), ("version", &status.version), ("mode", mode)], 1);
+        let labels = [("hash", policy.hash.as_str()), ("version", &status.version), ("mode", status.mode.name())];
+        out.add(&of::POLICY, &labels, 1);
     }
     out.add(&of::READABLE, &[], u8::from(records.unreadable.is_empty()));
     let sampled = records.sampled.map(|time| now.saturating_sub(time).as_secs());

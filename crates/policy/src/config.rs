@@ -12,7 +12,7 @@ use crate::threshold::{PromotionRate, Slo, Step};
 /// The whole configuration of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// The mode: omr acts, or only observes.
+    /// The mode: omr acts, or not.
     pub mode: Mode,
     /// The goal of sweeps.
     pub goal: Goal,
@@ -41,7 +41,7 @@ pub struct Config {
     pub history: History,
 }
 
-/// The mode: omr acts, or only observes.
+/// The mode: omr acts, or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -50,6 +50,24 @@ pub enum Mode {
     Act,
     /// Decisions are only recorded; nothing is written to the kernel.
     Observe,
+    /// Nothing is reclaimed, but groups are aged, so that the history knows the ages of their memory.
+    Record,
+}
+
+impl Mode {
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Act => "act",
+            Mode::Observe => "observe",
+            Mode::Record => "record",
+        }
+    }
+
+    /// The mode of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Mode::Act, Mode::Observe, Mode::Record].into_iter().find(|mode| mode.name() == name)
+    }
 }
 
 /// The goal of sweeps.

@@ -3,7 +3,7 @@
 
 use omr_units::{Bytes, Monotonic};
 
-use crate::config::{Config, Goal};
+use crate::config::{Config, Goal, Mode};
 use crate::need::need_of_group;
 use crate::reason::Reason;
 use crate::signals::{Machine, SwapContext};
@@ -11,6 +11,9 @@ use crate::state::{Pause, State};
 
 /// `Err`: something forbids all sweeps and hints, however idle the machine is.
 pub(crate) fn unhindered(config: &Config, state: &State, now: Monotonic) -> Result<(), Reason> {
+    if config.mode == Mode::Record {
+        return Err(Reason::Recording);
+    }
     if let Some(what) = &state.preparing {
         return Err(Reason::Preparing { what: what.clone() });
     }

@@ -84,6 +84,8 @@ pub enum Reason {
     },
     /// `omr warm`, or the daemon itself, brings memory back.
     Warming,
+    /// `mode = "record"`: nothing is reclaimed.
+    Recording,
     /// Swap is being switched off, which brings all memory back that is there.
     SwapOff,
     /// The machine is about to sleep.

@@ -106,8 +106,8 @@ fn header(state: &State, area: Rect, buffer: &mut Buffer) {
         }
     };
     let mode = match &state.status {
-        Some(status) if status.mode == Mode::Observe => "  mode observe",
-        _ => "",
+        Some(status) if status.mode != Mode::Act => format!("  mode {}", status.mode.name()),
+        _ => String::new(),
     };
     let filter = match state.filter.as_str() {
         "" => String::new(),

@@ -251,7 +251,7 @@
       doing = sweep ? `sweeping ${cut(named(sweep.group), 80)}: ${bytes(sweep.freed)} of ${bytes(sweep.asked)}; ${printable(status.reason)}` : printable(status.reason);
       if (status.preparing) doing = `preparing for ${printable(status.preparing.for)}: ${bytes(status.preparing.freed)} freed`;
       if (status.giving_back) doing = `giving back ${bytes(status.giving_back.back)} of ${bytes(status.giving_back.taken)}`;
-      if (status.mode === "observe") doing = `mode observe: ${doing}`;
+      if (status.mode !== "act") doing = `mode ${status.mode}: ${doing}`;
       const goal = status.goal;
       if (goal?.words && goal.words !== status.reason) doing += `; ${printable(goal.words)}`;
       if (goal?.presence_words) doing += `; ${printable(goal.presence_words)}`;

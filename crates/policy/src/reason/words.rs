@@ -62,6 +62,7 @@ impl fmt::Display for Reason {
                 write!(f, "a task waited for memory for more than {} in {}", short(*stall), short(*window))
             }
             Reason::Warming => write!(f, "omr is bringing memory back"),
+            Reason::Recording => write!(f, "mode record: nothing is reclaimed"),
             Reason::SwapOff => write!(f, "swap is being switched off, and all memory in it comes back"),
             Reason::Stopping => write!(f, "the daemon is stopping"),
             reason => reason.fmt_of_group(f),
@@ -252,6 +253,7 @@ impl Reason {
             | Reason::CutShort { .. }
             | Reason::Paused { .. }
             | Reason::Warming
+            | Reason::Recording
             | Reason::SwapOff
             | Reason::GoingToSleep { .. }
             | Reason::AfterBoot { .. }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use omr_policy::{Decision, End, Reason, State};
+use omr_policy::{Decision, End, Mode, Reason, State};
 use omr_units::{Bytes, GroupId};
 
 use crate::desk::{Desk, group, quiet, seconds};
@@ -196,6 +196,20 @@ fn nothing_is_reclaimed_while_swap_is_switched_off() {
     desk.finish(End::Stopped, 50);
     desk.no_sweep(600);
     desk.state.set_swap_off(false);
+    assert_eq!(desk.until_sweep(60).0, 1);
+}
+
+#[test]
+fn nothing_is_reclaimed_in_mode_record() {
+    let mut desk = Desk::new([group(1, 100, 0)]);
+    desk.until_sweep(60);
+    desk.tick();
+    desk.config.mode = Mode::Record;
+    assert!(matches!(desk.tick(), Decision::Stop { reason: Reason::Recording }));
+    desk.finish(End::Stopped, 50);
+    desk.no_sweep(600);
+    assert!(matches!(desk.tick(), Decision::Hold { reason: Reason::Recording }));
+    desk.config.mode = Mode::Act;
     assert_eq!(desk.until_sweep(60).0, 1);
 }
 
