@@ -10,7 +10,7 @@ use crate::histogram::Histogram;
 use crate::policies::{Policies, Policy};
 
 /// The version of the form, and of what the figures mean.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The jobs of a shard are counted in so many parts, by the hash of their name. A bootstrap draws
 /// parts. So the result of a machine with 100,000 groups stays small, and on one with some dozens
 /// most parts are one job.
@@ -47,8 +47,14 @@ pub struct Recorded {
     pub machine_ms: u64,
     /// The sum of the lengths of all windows that are known, in milliseconds.
     pub time_ms: u64,
-    /// The memory in these windows, in KiB times minutes.
+    /// The memory in these windows, with what is in swap, in KiB times minutes.
     pub memory_kib_min: u64,
+    /// The part of it that was in swap.
+    pub swap_kib_min: u64,
+    /// What came back from swap, in KiB.
+    pub refaulted_kib: u64,
+    /// All windows by what came back from swap, in millionths of the working set per minute.
+    pub refaults: Histogram,
     /// The part of it that was not used for 2 min, at least and at most.
     pub cold_least_kib_min: u64,
     /// The same, at most.
@@ -149,6 +155,9 @@ impl Recorded {
         self.machine_ms += other.machine_ms;
         self.time_ms += other.time_ms;
         self.memory_kib_min += other.memory_kib_min;
+        self.swap_kib_min += other.swap_kib_min;
+        self.refaulted_kib += other.refaulted_kib;
+        self.refaults.merge(&other.refaults, 1);
         self.cold_least_kib_min += other.cold_least_kib_min;
         self.cold_most_kib_min += other.cold_most_kib_min;
     }

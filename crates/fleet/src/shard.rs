@@ -1,4 +1,5 @@
-//! Reads the history of one machine, as `omr history --groups --parquet` writes it.
+//! Reads the history of one machine, as `omr record export` and `omr history --groups --parquet` write
+//! it.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -43,6 +43,11 @@ pub struct Told {
     /// Memory that was unused for 2 min, at least and at most, in a hundredth of a percent of all
     /// memory.
     pub cold_permyriad: [Permyriad; 2],
+    /// Memory that really was in swap, in a hundredth of a percent of all memory.
+    pub in_swap_permyriad: Permyriad,
+    /// 98 % of the windows really had no more come back from swap, in millionths of the working set
+    /// per minute; `None`: there are no windows.
+    pub refaulted_p98: Option<u64>,
     /// What each policy would have done.
     pub policies: Vec<ToldOfPolicy>,
 }
@@ -138,6 +143,8 @@ impl Summary {
             recorded: recorded.clone(),
             known_permyriad: share(recorded.windows - recorded.unknown, recorded.windows),
             cold_permyriad: [recorded.cold_least_kib_min, recorded.cold_most_kib_min].map(of_memory),
+            in_swap_permyriad: of_memory(recorded.swap_kib_min),
+            refaulted_p98: recorded.refaults.quantile(P98),
             policies: policies.collect(),
         }
     }

@@ -4,8 +4,12 @@
 //! A job's memory is some classes of pages. A page of a class is used again at random, at the class'
 //! rate times the time of the day's; so of a class the share exp(-G) was not used for a time in which
 //! the rate sums up to G. Some classes' pages are never used again. At a **phase change** a part of
-//! the memory is used at once; at a **deploy** the job is made anew. omr's view of that has bounds, as
-//! from agings every two minutes.
+//! the memory is used at once; at a **deploy** the job is made anew.
+//!
+//! What omr sees of that is what a daemon with the default policy sees ([`View::Daemon`]): a threshold
+//! of each job decides at which age it is observed. The ages at which agings fall are known, and 2 and
+//! 4 min, by the agings of each sample. Of the ages between, the neighbours are bounds. How much older
+//! memory than all of these came back is not seen, so bounds of older ages widen with the time.
 //!
 //! Calibrated to what was published: 32 % of memory is unused for 2 min on average, 9 % and 43 % in
 //! the lowest and highest decile of jobs, 1 to 61 % over all (Lagar-Cavilla et al., "Software-Defined
@@ -18,6 +22,7 @@ use std::time::Duration;
 
 use omr_history::{AGES, Idle, Sample, Since};
 use omr_policy::age::{Bounds, Promotions};
+use omr_policy::threshold::{IN_USE, Interval, Promoted, Slo, Step, Threshold};
 use omr_units::{Bytes, GroupId};
 
 /// The time of a sample.
@@ -35,7 +40,7 @@ const ROUNDS: u64 = WEEK / STEP;
 
 /// Classes of pages: seconds between two uses of a page, on average, without those that are never
 /// used again.
-const CLASSES: [f64; 6] = [20.0, 120.0, 600.0, 3_000.0, 15_000.0, 75_000.0];
+const CLASSES: [f64; 6] = [20.0, 90.0, 180.0, 1_000.0, 6_000.0, 40_000.0];
 
 /// The shares of memory that are unused for 2 min: the quantiles of all jobs at 0, 10, ... 100 %.
 const COLD: [f64; 11] = [0.01, 0.09, 0.2, 0.26, 0.31, 0.345, 0.375, 0.4, 0.415, 0.43, 0.61];
@@ -88,24 +93,56 @@ impl Machine {
         self.memory
     }
 
-    /// The samples of a week; the first one is 0.
-    pub fn week(&self, week: u64) -> impl Iterator<Item = Sample> + '_ {
-        (0..ROUNDS).flat_map(move |round| self.round(week, round))
+    /// The samples of a week; the first one is 0. The daemon starts with it.
+    pub fn week(&self, week: u64, view: View) -> impl Iterator<Item = Sample> + '_ {
+        let slo = Slo::default();
+        let mut thresholds: Vec<Threshold> = self.jobs.iter().map(|_| Threshold::new(&slo)).collect();
+        (0..ROUNDS).flat_map(move |round| {
+            let until = week * WEEK + (round + 1) * STEP;
+            let jobs = self.jobs.iter().enumerate().zip(&mut thresholds);
+            let samples = jobs.map(|((number, job), threshold)| {
+                let observed_at = (view == View::Daemon).then(|| threshold.observed_at(&slo));
+                let sample = job.sample(number, until, round == 0, observed_at);
+                match interval(&sample) {
+                    Some(interval) => drop(threshold.observe(&slo, &interval)),
+                    // It is another group.
+                    None => *threshold = Threshold::new(&slo),
+                }
+                sample
+            });
+            samples.collect::<Vec<_>>()
+        })
     }
+}
 
-    /// The samples of one time of a week, of [`ROUNDS`].
-    fn round(&self, week: u64, round: u64) -> impl Iterator<Item = Sample> + '_ {
-        let until = week * WEEK + (round + 1) * STEP;
-        self.jobs.iter().enumerate().map(move |(number, job)| job.sample(number, until, round == 0))
-    }
+/// What is known of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// What a daemon in observe mode records.
+    Daemon,
+    /// Everything: to compare a choice with the truth.
+    All,
+}
+
+/// What a sample tells a threshold.
+fn interval(sample: &Sample) -> Option<Interval> {
+    let (idle, since, promotions) = (sample.idle.as_ref()?, sample.since.as_ref()?, sample.promotions.as_ref()?);
+    Some(Interval {
+        length: promotions.over,
+        size: sample.current,
+        promoted: Promoted::at_each_age(promotions),
+        working_set: Some(idle.memory - idle.of(IN_USE)?.most),
+        stalled: since.stalled.map(|_| omr_units::Permyriad::ZERO),
+        ..Interval::default()
+    })
 }
 
 impl Job {
     fn new(random: &mut fastrand::Rng, number: usize, size: f64, weeks: u64) -> Self {
         let cold = quantile(&COLD, random.f64());
         // Of what is cold after 2 min, some is warm, some is used within hours, and some never.
-        let never = 0.55 + 0.35 * random.f64();
-        let tail: Vec<f64> = (0..4).map(|class| 0.5_f64.powi(class) * (0.5 * normal(random)).exp()).collect();
+        let never = 0.3 + 0.35 * random.f64();
+        let tail: Vec<f64> = (0..4).map(|class| 0.3_f64.powi(class) * (0.8 * normal(random)).exp()).collect();
         let sum: f64 = tail.iter().sum();
         let mut shares = [0.0; CLASSES.len()];
         let mut left = 1.0;
@@ -174,43 +211,69 @@ impl Job {
         deploys.next_back().map_or(f64::MIN, |(when, _)| *when)
     }
 
-    /// The sample of the time that ends at `until`, in seconds.
-    fn sample(&self, number: usize, until: u64, is_first: bool) -> Sample {
+    /// The share of the memory that was unused for an age, and was used in the sample before `end`, as
+    /// its agings see it.
+    fn promoted(&self, end: f64, age: f64) -> f64 {
+        let beat = BEAT as f64;
+        let of_beat = |number: u64| {
+            let from = end - (STEP - number * BEAT) as f64;
+            // What was older than the age at an aging, and is not older than it and a beat at the next.
+            (self.unused(from, age) - self.unused(from + beat, age + beat)).max(0.0)
+        };
+        (0..AGINGS).map(of_beat).sum()
+    }
+
+    /// The sample of the time that ends at `until`, in seconds. `observed_at`: the age at which the
+    /// daemon observes it; `None`: each age is known.
+    fn sample(&self, number: usize, until: u64, is_first: bool, observed_at: Option<Step>) -> Sample {
         let end = until as f64;
         let swing = 0.06 * (core::f64::consts::TAU * (end - 3600.0 * (self.peak - 6.0)) / DAY).sin();
         let size = self.size * (1.0 + swing);
         let since = self.deployed(end);
         let is_new = since > end - STEP as f64;
         let bytes = |share: f64| to_bytes(size * share.clamp(0.0, 1.0));
-        let idle = |at: f64, age: Duration| -> Bounds {
-            let age = age.as_secs_f64();
-            // Borders between generations are a beat apart, and of old ones the merged ones are known.
-            let slack = (BEAT as f64).max(age / 8.0);
-            Bounds { least: bytes(self.unused(at, age + slack)), most: bytes(self.unused(at, age)) }
+        let sampled = [Step::LEAST.age(), 2 * Step::LEAST.age()];
+        let observed: Vec<Duration> = match observed_at {
+            Some(step) => sampled.into_iter().chain(step.shorter().map(Step::age)).chain([step.age()]).collect(),
+            None => AGES.into(),
         };
-        let promotions = (!is_first && !is_new).then(|| {
-            let mut sum = Promotions { over: Duration::from_secs(STEP), bounds: Default::default() };
-            for beat in 0..AGINGS {
-                let (from, to) = (end - (STEP - beat * BEAT) as f64, end - (STEP - (beat + 1) * BEAT) as f64);
-                for (bounds, age) in sum.bounds.iter_mut().zip(AGES) {
-                    let age = age.as_secs_f64();
-                    // What was older than the age at an aging, and is not older than it and a beat at
-                    // the next.
-                    let back = (self.unused(from, age) - self.unused(to, age + BEAT as f64)).max(0.0);
-                    let unsure = 0.02 * self.unused(to, age + BEAT as f64) * (age / 28_800.0);
-                    bounds.least += bytes((back - unsure).max(0.0));
-                    bounds.most += bytes(back + unsure);
-                }
-            }
-            sum
-        });
         let mut known = [None; AGES.len()];
-        let mut most = Bytes::MAX;
-        for (bounds, age) in known.iter_mut().zip(AGES) {
-            let found = idle(end, age);
-            most = most.min(found.most);
-            *bounds = Some(Bounds { least: found.least.min(most), most });
+        for (known, age) in known.iter_mut().zip(AGES).filter(|(_, age)| observed.contains(age)) {
+            let age = age.as_secs_f64();
+            *known = Some((bytes(self.unused(end, age)), bytes(self.promoted(end, age))));
         }
+        let mut idle = [None; AGES.len()];
+        let mut promoted = [Bounds::default(); AGES.len()];
+        let bounds = idle.iter_mut().zip(&mut promoted).zip(AGES.into_iter().enumerate());
+        for ((idle, promoted), (at, age)) in bounds {
+            let (shorter, rest) = known.split_at(at);
+            let longest = shorter.iter().zip(AGES).rev().find_map(|(known, age)| Some((age, (*known)?)));
+            let longer = rest.iter().flatten().next();
+            let exactly = |bytes| Bounds { least: bytes, most: bytes };
+            (*idle, *promoted) = match (rest.first().copied().flatten(), longest, longer) {
+                (Some((unused, back)), _, _) => (Some(exactly(unused)), exactly(back)),
+                (None, longest, Some(&(unused, back))) => {
+                    let (most, most_back) = longest.map_or_else(|| (bytes(1.0), bytes(1.0)), |(_, most)| most);
+                    (Some(Bounds { least: unused, most }), Bounds { least: back, most: most_back })
+                }
+                (None, Some((from, (most, most_back))), None) => {
+                    // What came back since memory of this age became that old.
+                    let slack = to_f64(most_back) / STEP as f64 * (age.saturating_sub(from)).as_secs_f64();
+                    let (unused, slack) = (bytes(self.unused(end, age.as_secs_f64())), to_bytes(slack));
+                    let most = most.min(unused + slack);
+                    (Some(Bounds { least: unused - slack, most }), Bounds { least: Bytes::ZERO, most: most_back })
+                }
+                (None, None, None) => (None, Bounds { least: Bytes::ZERO, most: bytes(1.0) }),
+            };
+        }
+        // Never more for a longer age.
+        let mut most = Bytes::MAX;
+        for idle in idle.iter_mut().flatten() {
+            most = most.min(idle.most);
+            idle.most = most;
+        }
+        let over = Duration::from_secs(STEP);
+        let promotions = (!is_first && !is_new).then_some(Promotions { over, bounds: promoted });
         let deploys = self.changes.iter().filter(|(when, part)| *when < end && *part >= 1.0).count();
         let current = to_bytes(size);
         Sample {
@@ -221,7 +284,7 @@ impl Job {
             current,
             peak: current,
             anon: current,
-            idle: Some(Idle { ago: Duration::ZERO, memory: current, bounds: known }),
+            idle: Some(Idle { ago: Duration::ZERO, memory: current, bounds: idle }),
             since: (!is_first).then(|| Since {
                 over: Duration::from_secs(STEP),
                 refaults_anon: Some(Bytes::ZERO),
@@ -275,6 +338,14 @@ fn quantile(quantiles: &[f64; 11], share: f64) -> f64 {
 mod tests {
     use super::*;
 
+    impl Machine {
+        /// The samples of one time of the first week.
+        fn round(&self, round: u64) -> impl Iterator<Item = Sample> + '_ {
+            let jobs = self.jobs.iter().enumerate();
+            jobs.map(move |(number, job)| job.sample(number, (round + 1) * STEP, round == 0, Some(Step::LEAST)))
+        }
+    }
+
     /// The published figures that tuning needs to be true.
     #[test]
     fn a_fleet_is_as_cold_as_was_published() {
@@ -285,7 +356,7 @@ mod tests {
             let machine = Machine::new(7, machine, 1);
             // Every 25th round: all times of the day.
             let mut jobs = std::collections::BTreeMap::<_, (f64, f64)>::new();
-            for sample in (1..ROUNDS).step_by(25).flat_map(|round| machine.round(0, round)) {
+            for sample in (1..ROUNDS).step_by(25).flat_map(|round| machine.round(round)) {
                 let idle = sample.idle.as_ref().expect("ages").bounds[age(120)].expect("known");
                 let of = jobs.entry(sample.group.clone()).or_default();
                 (of.0, of.1) = (of.0 + to_f64(idle.most), of.1 + to_f64(sample.current));
@@ -315,13 +386,20 @@ mod tests {
     fn memory_is_cold_for_longer_with_time_only_and_bounds_hold() {
         for machine in 0..5 {
             let machine = Machine::new(3, machine, 1);
-            for sample in (0..ROUNDS).step_by(30).flat_map(|round| machine.round(0, round)) {
-                let idle = sample.idle.expect("ages");
-                let bounds: Vec<Bounds> = idle.bounds.into_iter().flatten().collect();
-                assert!(bounds.iter().all(|of| of.least <= of.most && of.most <= sample.current), "{bounds:?}");
+            let truth: Vec<Sample> = machine.week(0, View::All).take(20_000).collect();
+            for (sample, truth) in machine.week(0, View::Daemon).zip(truth) {
+                let idle = |sample: &Sample| sample.idle.as_ref().expect("ages").bounds.map(|of| of.expect("known"));
+                let (bounds, exact) = (idle(&sample), idle(&truth));
                 assert!(bounds.windows(2).all(|pair| pair[0].most >= pair[1].most), "{bounds:?}");
-                let Some(promotions) = sample.promotions else { continue };
-                assert!(promotions.bounds.iter().all(|of| of.least <= of.most), "{promotions:?}");
+                assert!(bounds.iter().all(|of| of.most <= sample.current), "{bounds:?}");
+                let hold = |bounds: &[Bounds], exact: &[Bounds]| {
+                    let pairs = bounds.iter().zip(exact);
+                    pairs.clone().all(|(of, exact)| of.least <= exact.least && exact.most <= of.most)
+                        && pairs.clone().any(|(of, exact)| of == exact)
+                };
+                assert!(hold(&bounds, &exact), "{bounds:?} {exact:?}");
+                let (Some(seen), Some(exact)) = (sample.promotions, truth.promotions) else { continue };
+                assert!(hold(&seen.bounds, &exact.bounds), "{seen:?} {exact:?}");
             }
         }
     }
@@ -329,13 +407,14 @@ mod tests {
     #[test]
     fn a_seed_is_a_fleet_whatever_its_size() {
         let sizes = |seed: u64, machine: u64| -> Vec<Bytes> {
-            Machine::new(seed, machine, 1).week(0).take(50).map(|sample| sample.current).collect()
+            Machine::new(seed, machine, 1).week(0, View::Daemon).take(50).map(|sample| sample.current).collect()
         };
         assert_eq!(sizes(1, 4), sizes(1, 4));
         assert_ne!(sizes(1, 4), sizes(2, 4));
         assert_ne!(sizes(1, 4), sizes(1, 5));
         let machine = Machine::new(1, 0, 4);
         assert!((64..=512).contains(&(machine.memory().0 >> 30)));
-        assert!(machine.round(3, 0).all(|sample| sample.time.as_secs() == BEGIN + 3 * WEEK + STEP));
+        let first = machine.week(3, View::Daemon).next().expect("a sample");
+        assert_eq!(first.time.as_secs(), BEGIN + 3 * WEEK + STEP);
     }
 }

@@ -6,8 +6,8 @@ use clap::error::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    advise, config, daemon, doctor, fleet, follow, hibernate, hint, history, metrics, mount, prepare, ps, reclaim, run,
-    say, status, top, warm, watch, web, whatif, wss,
+    advise, config, daemon, doctor, fleet, follow, hibernate, hint, history, metrics, mount, prepare, ps, reclaim,
+    record, run, say, status, top, warm, watch, web, whatif, wss,
 };
 
 /// Opportunistic memory reclaim: reclaims memory of background groups while the machine is idle,
@@ -80,6 +80,8 @@ pub enum Command {
     Explain(status::ExplainArgs),
     #[command(about = "Show past sweeps, or the memory that groups had and used")]
     History(history::Args),
+    #[command(about = "Hand over what this machine has recorded")]
+    Record(record::Args),
     #[command(about = "Replay recorded weeks of machines through other policies")]
     Whatif(whatif::Args),
     #[command(about = "Make recordings of machines that nobody has recorded")]

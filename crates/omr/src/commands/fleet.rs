@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use omr_base::exit::Exit;
-use omr_fleet::synthesize::Machine;
+use omr_fleet::synthesize::{Machine, View};
+use omr_history::Sample;
 use omr_history::days::Days;
 
-use super::history::export;
+use super::history::export::{self, Form};
 use super::terminal::progress;
 
 /// More machines are made by several commands with other seeds.
@@ -45,6 +46,10 @@ struct Synthesize {
     /// The directory; a file for each week of each machine appears there: week=0/machine=0.parquet
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+
+    /// Make every age known, which no kernel does: to compare a choice with the truth
+    #[arg(long)]
+    exact: bool,
 }
 
 /// Runs the command.
@@ -55,12 +60,13 @@ pub fn run(args: &Args) -> Result<Exit> {
 }
 
 fn synthesize(args: &Synthesize) -> Result<Exit> {
+    let view = if args.exact { View::All } else { View::Daemon };
     let progress = progress(args.machines * args.weeks, "machine-weeks")?;
     for number in 0..args.machines {
         let machine = Machine::new(args.seed, number, args.weeks);
         for week in 0..args.weeks {
             let dir = args.out.join(format!("week={week}"));
-            write(&dir, number, &machine, week)?;
+            write(&dir, number, machine.week(week, view))?;
             progress.inc(1);
         }
     }
@@ -69,8 +75,9 @@ fn synthesize(args: &Synthesize) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn write(dir: &Path, number: u64, machine: &Machine, week: u64) -> Result<()> {
+fn write(dir: &Path, number: u64, samples: impl Iterator<Item = Sample>) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-    export::write(&dir.join(format!("machine={number}.parquet")), machine.week(week), &Days::default(), false)?;
+    let form = Form { is_small: true, ..Form::default() };
+    export::write(&dir.join(format!("machine={number}.parquet")), samples, &Days::default(), form)?;
     Ok(())
 }

@@ -161,7 +161,10 @@ fn groups(root: &Path, args: &Args) -> Result<Exit> {
         wanted,
     )?;
     if let Some(file) = &args.parquet {
-        let rows = export::write(file, samples.by_ref(), &read_days()?, args.per_node)?;
+        let rows = {
+            let form = export::Form { per_node: args.per_node, is_small: false };
+            export::write(file, samples.by_ref(), &read_days()?, form)?
+        };
         samples.skipped().iter().for_each(|skipped| eprintln!("omr: {skipped}"));
         outln!("{rows} rows in {}", file.display());
         return Ok(Exit::Done);
@@ -490,7 +493,13 @@ mod tests {
                 serde_json::to_string(&Line::new(sample, &days)).expect("JSON");
             }
             assert!(table(&all, true).lines().count() > all.len());
-            export::write(&root.resolve("out.parquet"), samples(), &days, true).expect("a file of Parquet");
+            export::write(
+                &root.resolve("out.parquet"),
+                samples(),
+                &days,
+                export::Form { per_node: true, is_small: true },
+            )
+            .expect("a file of Parquet");
             for (_, _, of) in days.rows() {
                 serde_json::to_string(&days::Figures::new(of)).expect("JSON");
             }

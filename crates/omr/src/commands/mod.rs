@@ -25,6 +25,7 @@ mod outcome;
 pub mod prepare;
 pub mod ps;
 pub mod reclaim;
+pub mod record;
 pub mod run;
 pub mod say;
 pub mod status;
@@ -60,6 +61,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Metrics(args) => metrics::run(&cli.root, &args),
         Command::Explain(args) => status::explain(&cli.root, &args),
         Command::History(args) => history::run(&cli.root, &args),
+        Command::Record(args) => record::run(&cli.root, &args),
         Command::Whatif(args) => whatif::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Pause(args) => status::pause(&cli.root, &args),

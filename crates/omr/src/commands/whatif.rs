@@ -1,7 +1,9 @@
 //! `omr whatif`: replays recorded weeks of machines through the daemon's policy.
 
 mod local;
+mod merge;
 mod table;
+mod total;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,9 +30,9 @@ const MODE: u32 = 0o644;
 /// "slo" has keys of [slo] in omr.toml. "swap" is memory (zram, zswap) or disk. The daemon's defaults
 /// are always compared, as "default".
 #[derive(Debug, clap::Args)]
-#[command(long_about, group = clap::ArgGroup::new("what").required(true).args(["shard", "local"]))]
+#[command(long_about, group = clap::ArgGroup::new("what").required(true).args(["shard", "local", "merge"]))]
 pub struct Args {
-    /// Replay this file: the history of one machine, from omr history --groups --parquet
+    /// Replay this file: the history of one machine, from omr record export
     ///
     /// The result is a file in the directory of --out, named by the hash of the shard, the policies and
     /// this program's version. One that is there is not made again. Exit code 2: the shard is bad, and
@@ -43,6 +45,13 @@ pub struct Args {
     /// It goes on where it was killed. A bad shard is named and counted, and left out.
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
+
+    /// Print the table of results that were made elsewhere: a file with a line of JSON for each shard
+    ///
+    /// {"shard": "week=0/machine=3.parquet", "result": "0a1b….json"} with a file in the directory of
+    /// --out, or {"shard": …, "bad": "row 8: …"}.
+    #[arg(long, value_name = "FILE.jsonl")]
+    merge: Option<PathBuf>,
 
     /// The policies to compare
     #[arg(long, value_name = "FILE.json")]
@@ -61,8 +70,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Exit> {
     let policies = read_policies(&args.policies)?;
     fs::create_dir_all(&args.out).with_context(|| format!("create {}", args.out.display()))?;
-    match (&args.shard, &args.local) {
-        (Some(shard), _) => {
+    match (&args.shard, &args.local, &args.merge) {
+        (Some(shard), ..) => {
             let result = path_of(shard, &policies, &args.out)?;
             if read_result(&result, &policies).is_none() {
                 let outcome = outcome_of(shard, &policies, &result)?;
@@ -71,8 +80,9 @@ pub fn run(args: &Args) -> Result<Exit> {
             outln!("{}", result.display());
             Ok(Exit::Done)
         }
-        (None, Some(dir)) => local::run(args, dir, &policies),
-        (None, None) => Err(Exit::Usage.error("expected --shard or --local")),
+        (None, Some(dir), _) => local::run(args, dir, &policies),
+        (None, None, Some(list)) => merge::run(args, list, &policies),
+        (None, None, None) => Err(Exit::Usage.error("expected --shard, --local or --merge")),
     }
 }
 

@@ -21,6 +21,7 @@ mod metrics;
 mod pictures;
 mod processes;
 mod reclaim;
+mod record;
 mod run;
 mod top;
 mod user;

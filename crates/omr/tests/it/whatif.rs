@@ -286,8 +286,72 @@ fn bad_shards_are_named_counted_and_left_out() {
     let (code, told) = fleet.local("out");
     let bad: Vec<&str> = told["bad"].as_array().expect("bad").iter().filter_map(|bad| bad["shard"].as_str()).collect();
     assert_eq!((code, bad.len(), &told["shards"]), (Some(4), bad_shards().len() + 3, &2.into()), "{bad:?}");
-    assert!(bad.contains(&"fleet/cut.parquet") && bad.contains(&"fleet/twice.parquet"), "{bad:?}");
-    assert!(bad.contains(&"fleet/huge.parquet"), "{bad:?}");
+    assert!(bad.contains(&"cut.parquet") && bad.contains(&"twice.parquet") && bad.contains(&"huge.parquet"), "{bad:?}");
+    let why = |name: &str| told["bad"].as_array()?.iter().find(|bad| bad["shard"] == name)?["why"].as_str();
+    assert_eq!(why("no time.parquet"), Some("row 3: no time"));
+}
+
+#[test]
+fn results_that_were_made_elsewhere_are_merged_to_the_same_bits() {
+    let fleet = Fleet::new(2);
+    fs::write(fleet.path("fleet/none.parquet"), "PAR1").expect("written");
+    assert_eq!(fleet.local("local").0, Some(4));
+    let total = fs::read(fleet.path("local/total.json")).expect("a total");
+    // As an engine does it: a result or an error for each shard, in the order in which they come.
+    let mut lines = Vec::new();
+    for name in ["week=0/machine=1.parquet", "none.parquet", "week=0/machine=0.parquet"] {
+        let file = format!("fleet/{name}");
+        let (code, said) = fleet.shard(&file, "out");
+        lines.push(match code {
+            Some(0) => {
+                let result = Path::new(&said).file_name().expect("a name").to_string_lossy().into_owned();
+                serde_json::json!({"shard": name, "result": result})
+            }
+            _ => {
+                let why = said.strip_prefix(&format!("omr: {file}: ")).expect("the name of the file");
+                serde_json::json!({"shard": name, "bad": why})
+            }
+        });
+    }
+    let merge = |text: &str| {
+        fs::write(fleet.path("list.jsonl"), text).expect("written");
+        fleet.omr(&["whatif", "--merge", "list.jsonl", "--policies", "p.json", "--out", "out", "--json"])
+    };
+    let text = |lines: &[Value]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    assert_eq!(merge(&text(&lines)).status.code(), Some(4));
+    assert_eq!(fs::read(fleet.path("out/total.json")).expect("a total"), total);
+    let first = lines[0].to_string();
+    for (text, code, says) in [
+        ("", 2, "list.jsonl: no shard"),
+        ("{", 2, "list.jsonl: line 1: EOF"),
+        (r#"{"shard":"a"}"#, 2, "line 1: expected either result or bad"),
+        (r#"{"shard":"a","bad":"b","result":"c"}"#, 2, "line 1: expected either result or bad"),
+        (r#"{"shard":"a","result":"../c"}"#, 2, "line 1: result is \"../c\"; expected a file name"),
+        (&format!("{first}\n{first}"), 2, "line 2: shard \"week=0/machine=1.parquet\" is there twice"),
+        (r#"{"shard":"a","result":"none.json"}"#, 1, "out/none.json: the result is gone"),
+        (r#"{"shard":"a","result":"total.json"}"#, 1, "it is of other policies or another program"),
+    ] {
+        let ran = merge(text);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.code() == Some(code) && said.contains(says), "{text}: {ran:?}");
+        assert_eq!(fs::read(fleet.path("out/total.json")).expect("a total"), total, "{text}");
+    }
+}
+
+#[test]
+fn with_every_age_known_least_and_most_are_the_same() {
+    let fleet = Fleet::new(1);
+    let made = fleet.omr(&["fleet", "synthesize", "--seed", "1", "--machines", "1", "--exact", "--out", "exact"]);
+    assert!(made.status.success());
+    let figures = |place: &str| {
+        let ran = fleet.omr(&["whatif", "--local", place, "--policies", "p.json", "--out", "out", "--json"]);
+        let told: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        let of = |index: usize| told["policies"][index]["held_permyriad"].clone();
+        [0, 1, 2, 3].map(|index| [of(index)[0].as_u64().expect("least"), of(index)[1].as_u64().expect("most")])
+    };
+    let (exact, seen) = (figures("exact"), figures("fleet"));
+    assert!(exact.iter().all(|[least, most]| least == most), "{exact:?}");
+    assert!(seen.iter().any(|[least, most]| least < most), "{seen:?}");
 }
 
 #[test]

@@ -8,12 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use omr_fleet::shard::PAGE_KEY;
 use omr_history::days::{Days, OfDay};
 use omr_history::{AGES, Idle, OnNode, Sample, Since};
 use omr_policy::age::Bounds;
 use omr_units::{Bytes, millis};
-use parquet::basic::{ConvertedType, Repetition, Type as Physical};
+use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
@@ -22,6 +24,8 @@ use super::{days, file};
 
 /// The number of samples that are kept in memory before they are written.
 const ROWS: usize = 20_000;
+/// Of zstd: its own default.
+const LEVEL: i32 = 3;
 
 /// A row: a sample of all nodes together, or of one node.
 #[derive(Clone, Copy)]
@@ -167,22 +171,42 @@ impl Column {
     }
 }
 
+/// The form of a file.
+#[derive(Clone, Copy, Default)]
+pub struct Form {
+    /// Also a row for each NUMA node.
+    pub per_node: bool,
+    /// Compressed with zstd.
+    pub is_small: bool,
+}
+
 /// Writes the samples to this file and returns the number of rows. The file appears once it is
 /// complete.
-pub fn write(path: &Path, samples: impl Iterator<Item = Sample>, days: &Days, per_node: bool) -> Result<u64> {
-    file::put(path, |file| write_to(file, samples, days, per_node))
+pub fn write(path: &Path, samples: impl Iterator<Item = Sample>, days: &Days, form: Form) -> Result<u64> {
+    file::put(path, |file| write_to(file, samples, days, form))
+}
+
+/// The file names the program that wrote it, and the size of a page.
+fn properties(form: Form) -> Result<WriterProperties> {
+    let page = KeyValue::new(PAGE_KEY.to_owned(), rustix::param::page_size().to_string());
+    let compression = match form.is_small {
+        true => Compression::ZSTD(ZstdLevel::try_new(LEVEL)?),
+        false => Compression::UNCOMPRESSED,
+    };
+    let built = WriterProperties::builder().set_created_by(concat!("omr ", env!("CARGO_PKG_VERSION")).to_owned());
+    Ok(built.set_key_value_metadata(Some(vec![page])).set_compression(compression).build())
 }
 
 fn write_to<W: Write + Send>(
     out: W,
     mut samples: impl Iterator<Item = Sample>,
     days: &Days,
-    per_node: bool,
+    form: Form,
 ) -> Result<u64> {
     let columns = columns();
     let fields = columns.iter().map(|(name, column)| column.schema(name).map(Arc::new));
     let schema = Type::group_type_builder("sample").with_fields(fields.collect::<Result<_, _>>()?).build()?;
-    let mut writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(WriterProperties::default()))?;
+    let mut writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties(form)?))?;
     let mut written = 0;
     loop {
         let some: Vec<Sample> = samples.by_ref().take(ROWS).collect();
@@ -192,7 +216,11 @@ fn write_to<W: Write + Send>(
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(some.len());
         for sample in &some {
             rows.push(Row { sample, days, node: None });
-            rows.extend(sample.nodes.iter().filter(|_| per_node).map(|node| Row { sample, days, node: Some(node) }));
+            rows.extend(sample.nodes.iter().filter(|_| form.per_node).map(|node| Row {
+                sample,
+                days,
+                node: Some(node),
+            }));
         }
         written += rows.len() as u64;
         let mut group = writer.next_row_group()?;
@@ -232,6 +260,8 @@ mod tests {
 
     use super::*;
     use omr_history::{Compressed, Cost, Machine};
+
+    const PER_NODE: Form = Form { per_node: true, is_small: false };
 
     fn bare(number: u64) -> Sample {
         let group = if number.is_multiple_of(2) { "" } else { "a/\u{e9}" };
@@ -279,7 +309,7 @@ mod tests {
         let mut promoted = [Bounds::default(); AGES.len()];
         promoted[AGES.len() - 1] = Bounds { least: Bytes(13), most: Bytes(14) };
         full.promotions = Some(Promotions { over: Duration::from_secs(570), bounds: promoted });
-        assert_eq!(write(&path, [full, bare(2)].into_iter(), &Days::default(), false).expect("written"), 2);
+        assert_eq!(write(&path, [full, bare(2)].into_iter(), &Days::default(), Form::default()).expect("written"), 2);
         let rows = rows(&path);
         let of = |row: usize, names: &[&str]| -> Vec<String> {
             names.iter().map(|name| rows[row].get(*name).cloned().unwrap_or_default()).collect()
@@ -319,7 +349,7 @@ mod tests {
         sample.nodes = vec![OnNode { held: held(0, 1), idle: None }, OnNode { held: held(2, 2), idle: Some(idle) }];
         sample.cost = Some(Cost { agings: 5, cpu: Duration::from_millis(6) });
         let both = [sample, bare(2)];
-        assert_eq!(write(&path, both.iter().cloned(), &Days::default(), true).expect("written"), 4);
+        assert_eq!(write(&path, both.iter().cloned(), &Days::default(), PER_NODE).expect("written"), 4);
         let found = rows(&path);
         let column = |found: &[HashMap<String, String>], name: &str| -> Vec<String> {
             found.iter().map(|row| row[name].clone()).collect()
@@ -332,7 +362,7 @@ mod tests {
         assert_eq!(column(&found, "idle_120s_most"), ["null", "null", "8", "null"]);
         assert_eq!(column(&found, "agings"), ["5", "null", "null", "null"]);
         assert_eq!(column(&found, "cpu_ms"), ["6", "null", "null", "null"]);
-        assert_eq!(write(&path, both.into_iter(), &Days::default(), false).expect("written"), 2);
+        assert_eq!(write(&path, both.into_iter(), &Days::default(), Form::default()).expect("written"), 2);
         assert_eq!(column(&rows(&path), "node"), ["null", "null"]);
     }
 
@@ -352,7 +382,7 @@ mod tests {
         let mut with_node = bare(1);
         let held = numa::OnNode { node: 0, anon: Bytes(1), file: Bytes(1), shmem: Bytes(0) };
         with_node.nodes = vec![OnNode { held, idle: None }];
-        assert_eq!(write(&path, [bare(2), with_node, of_next_day].into_iter(), &days, true).expect("written"), 4);
+        assert_eq!(write(&path, [bare(2), with_node, of_next_day].into_iter(), &days, PER_NODE).expect("written"), 4);
         let found: Vec<_> = rows(&path)
             .iter()
             .map(|row| ["day_held_out", "day_waited_ms", "day_refaulted"].map(|name| row[name].clone()))
@@ -366,20 +396,41 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.parquet");
         let many = ROWS as u64 + 1;
-        assert_eq!(write(&path, (0..many).map(bare), &Days::default(), false).expect("written"), many);
+        assert_eq!(write(&path, (0..many).map(bare), &Days::default(), Form::default()).expect("written"), many);
         let reader = SerializedFileReader::new(File::open(&path).expect("a file")).expect("Parquet");
         assert_eq!((reader.num_row_groups(), reader.metadata().file_metadata().num_rows()), (2, many as i64));
-        assert_eq!(write(&path, std::iter::empty(), &Days::default(), false).expect("written"), 0);
+        assert_eq!(write(&path, std::iter::empty(), &Days::default(), Form::default()).expect("written"), 0);
+    }
+
+    #[test]
+    fn a_small_file_has_the_same_rows_and_each_file_names_the_size_of_a_page() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let written = |name: &str, form| {
+            let path = dir.path().join(name);
+            write(&path, (0..5_000).map(bare), &Days::default(), form).expect("written");
+            let reader = SerializedFileReader::new(File::open(&path).expect("a file")).expect("Parquet");
+            let metadata = reader.metadata().file_metadata();
+            let pairs = metadata.key_value_metadata().expect("pairs");
+            let page = pairs.iter().find(|pair| pair.key == PAGE_KEY).and_then(|pair| pair.value.clone());
+            assert_eq!(page, Some(rustix::param::page_size().to_string()));
+            assert!(metadata.created_by().is_some_and(|by| by.starts_with("omr ")), "{:?}", metadata.created_by());
+            (std::fs::metadata(&path).expect("a file").len(), rows(&path))
+        };
+        let (plain, small) =
+            (written("plain", Form::default()), written("small", Form { is_small: true, ..Form::default() }));
+        assert_eq!(plain.1, small.1);
+        assert!(small.0 * 4 < plain.0 * 3, "{} of {}", small.0, plain.0);
     }
 
     #[test]
     fn a_place_that_cannot_be_written_is_named_and_nothing_is_left() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("none/x.parquet");
-        let err = write(&path, [bare(1)].into_iter(), &Days::default(), false).expect_err("no such directory");
+        let err =
+            write(&path, [bare(1)].into_iter(), &Days::default(), Form::default()).expect_err("no such directory");
         assert!(format!("{err:#}").contains("none/x.parquet"), "{err:#}");
         std::fs::create_dir(dir.path().join("x")).expect("a directory");
-        write(&dir.path().join("x"), [bare(1)].into_iter(), &Days::default(), false)
+        write(&dir.path().join("x"), [bare(1)].into_iter(), &Days::default(), Form::default())
             .expect_err("a directory in the way");
         assert_eq!(std::fs::read_dir(dir.path()).expect("files").count(), 1);
     }

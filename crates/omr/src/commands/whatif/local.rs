@@ -11,24 +11,10 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 use omr_base::exit::Exit;
-use omr_base::storage::write_as;
-use omr_base::text::printable;
 use omr_fleet::Policies;
-use omr_fleet::summary::Summary;
 
 use super::super::terminal::progress;
-use super::{Args, MODE, path_of, read_result, table};
-
-/// The file with the figures of all shards, beside the results.
-const TOTAL: &str = "total.json";
-/// Bad shards that are named in the terminal; all of them are in [`TOTAL`].
-const NAMED: usize = 10;
-
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-struct BadShard {
-    shard: String,
-    why: String,
-}
+use super::{Args, path_of, read_result, total};
 
 /// Runs the command for a directory.
 pub fn run(args: &Args, dir: &Path, policies: &Policies) -> Result<Exit> {
@@ -62,39 +48,9 @@ pub fn run(args: &Args, dir: &Path, policies: &Policies) -> Result<Exit> {
     if let Some(err) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(err);
     }
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(shard, _)| *shard);
-    let (mut summary, mut bad) = (Summary::new(policies), Vec::new());
-    for (shard, result) in done {
-        match result {
-            Ok(path) => {
-                let Some(outcome) = read_result(&path, policies) else {
-                    bail!("{}: the result is gone, or another program has changed it", path.display());
-                };
-                summary.add(&outcome);
-            }
-            Err(why) => bad.push(BadShard { shard: shard.display().to_string(), why }),
-        }
-    }
-    let told = summary.told();
-    let mut total = serde_json::to_value(&told)?;
-    if let Some(total) = total.as_object_mut() {
-        total.insert("bad".into(), serde_json::to_value(&bad)?);
-    }
-    let path = args.out.join(TOTAL);
-    write_as(&path, &serde_json::to_vec_pretty(&total)?, MODE)?;
-    for BadShard { why, .. } in bad.iter().take(NAMED) {
-        eprintln!("omr: bad shard: {}", printable(why));
-    }
-    if bad.len() > NAMED {
-        eprintln!("omr: {} more bad shards; {} names all", bad.len() - NAMED, path.display());
-    }
-    if args.json {
-        outln!("{total}");
-    } else {
-        outln!("{}", table::text(&told, bad.len()));
-    }
-    Ok(if bad.is_empty() { Exit::Done } else { Exit::Partial })
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let name = |shard: &Path| shard.strip_prefix(dir).unwrap_or(shard).display().to_string();
+    total::tell(args, policies, done.into_iter().map(|(shard, result)| (name(shard), result)).collect())
 }
 
 /// All shards below a directory.
@@ -113,29 +69,31 @@ fn find(dir: &Path, shards: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Replays a shard in a process of its own, if that was not done before. Returns the path of its
-/// result, or what is wrong with the shard.
-fn one(args: &Args, shard: &Path, policies: &Policies) -> Result<Result<PathBuf, String>> {
+/// Replays a shard in a process of its own, if that was not done before. Returns the file name of
+/// its result, or what is wrong with the shard.
+fn one(args: &Args, shard: &Path, policies: &Policies) -> Result<Result<String, String>> {
+    let without_name = |why: &str| why.strip_prefix(&format!("{}: ", shard.display())).unwrap_or(why).to_owned();
     let path = match path_of(shard, policies, &args.out) {
-        Err(err) if Exit::of(&err) == Exit::Usage => return Ok(Err(format!("{err:#}"))),
+        Err(err) if Exit::of(&err) == Exit::Usage => return Ok(Err(without_name(&format!("{err:#}")))),
         path => path?,
     };
+    let result = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if read_result(&path, policies).is_some() {
-        return Ok(Ok(path));
+        return Ok(Ok(result));
     }
     let mut command = Command::new(env::current_exe()?);
     command.arg("whatif").arg("--shard").arg(shard).arg("--policies").arg(&args.policies).arg("--out").arg(&args.out);
     let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
     if ended.status.success() {
-        return Ok(Ok(path));
+        return Ok(Ok(result));
     }
     let said = String::from_utf8_lossy(&ended.stderr);
     let last = said.lines().next_back().unwrap_or_default();
-    let why = last.strip_prefix("omr: ").unwrap_or(last).to_owned();
+    let why = without_name(last.strip_prefix("omr: ").unwrap_or(last));
     match ended.status.code() {
         // The shard is bad.
         Some(2) => Ok(Err(why)),
         Some(_) => bail!("{why}"),
-        None => Ok(Err(format!("{}: its replay was ended: {}", shard.display(), ended.status))),
+        None => Ok(Err(format!("its replay was ended: {}", ended.status))),
     }
 }

@@ -22,6 +22,14 @@ pub fn text(told: &Told, bad: usize) -> String {
         if bad > 0 { format!(", {bad} bad shards left out") } else { String::new() },
         range(told.cold_permyriad),
     );
+    if recorded.swap_kib_min > 0 {
+        let _ = writeln!(
+            text,
+            "while it was recorded, {} of it was in swap, and in 98 % of the windows no more than {} came back\n",
+            percent(told.in_swap_permyriad),
+            rates([told.refaulted_p98; 2]),
+        );
+    }
     let longest = told.policies.iter().map(|of| of.policy.name.chars().count()).max().unwrap_or_default().max(6);
     let _ = writeln!(
         text,
