@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults mutants golden web vm vm-arm64 kernel vm-kernel bench bench-full bench-% soak deb reproducible install uninstall clean
+.PHONY: help setup build demo test test-every check advisories unit fuzz simulate planted-faults mutants golden web fleet vm vm-arm64 kernel vm-kernel bench bench-full bench-% soak deb reproducible install uninstall clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,13 +16,13 @@ build: setup ## Build the programs, their manual pages and completions: target/p
 demo: setup ## Hibernate and load a VM with and without omr, and show before and after (6 minutes)
 	lab/run demo
 
-test: setup ## Run the tests: unit, golden, in a browser, and in VMs (the patched kernel has make vm-kernel)
+test: setup ## Run the tests: unit, golden, in a browser, of a fleet, and in VMs (the patched kernel has make vm-kernel)
 	@lab/setup tests
-	tools/test unit web vm
+	tools/test unit web fleet vm
 
 test-every: setup ## Run all tests, those that seldom run too, in VMs on 6.12, then on 6.1, then on 7.x (four hours)
 	@lab/setup tests
-	tools/test unit web every
+	tools/test unit web fleet every
 
 check: setup ## Formatting, lints of Rust, Python and shell, the crates' licences and sources, the links of the documents, and whether the kernel patches apply
 	@lab/setup lint
@@ -64,6 +64,10 @@ golden: setup ## Run the program on trees of files and compare what it does, and
 web: setup ## Run the tests of the page of omr web, in a browser
 	@lab/setup tests
 	tools/test web
+
+fleet: setup ## Run the tests of the Python package for fleets
+	@lab/setup tests
+	tools/test fleet
 
 vm: setup ## Run the tests on real kernels in VMs
 	@lab/setup tests
