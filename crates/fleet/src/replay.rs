@@ -15,6 +15,8 @@ use crate::policies::Policies;
 use crate::shard::{Bad, Row, Shard};
 
 const MINUTE_MS: u64 = 60_000;
+/// The memory in use is measured if its bounds are closer than this part of the group's memory.
+const MEASURED: u64 = 8;
 
 /// Replays a shard through all policies at once. `name`: of the result.
 pub fn replay(shard: &Shard, policies: &Policies, name: String) -> Result<Outcome, Bad> {
@@ -40,6 +42,8 @@ struct Job {
     time: u64,
     /// The part of the jobs in which it is counted.
     part: usize,
+    /// The memory in use when it was last measured, at least; `None`: it never was.
+    in_use: Option<Bytes>,
     /// By policy.
     states: Vec<State>,
 }
@@ -69,15 +73,19 @@ impl Replay {
             id: row.id,
             time: row.time,
             part: part(&row.group),
+            in_use: None,
             states: self.slos.iter().map(State::new).collect(),
         };
         let job = self.jobs.entry(Rc::clone(&row.group)).or_insert_with(begin);
         let absent = job.absence(row);
+        if !absent.is_zero() {
+            job.in_use = None;
+        }
         (job.boot, job.id, job.time) = (Rc::clone(&row.boot), row.id, row.time);
         let recorded = &mut self.outcome.shard;
         let length = row.promotions.map(|promotions| promotions.over).or(row.over).filter(|over| millis(*over) > 0);
         recorded.windows += u64::from(length.is_some());
-        let seen = length.and_then(|length| Seen::new(row, length));
+        let seen = length.and_then(|length| Seen::new(row, length, job.working_set(row)?));
         match &seen {
             Some(seen) => {
                 recorded.time_ms += millis(seen.interval.length);
@@ -114,6 +122,17 @@ impl Job {
         // A wall clock that was set back tells nothing.
         Duration::from_millis(row.time.saturating_sub(self.time)).max(Duration::from_secs(1))
     }
+
+    /// The memory in use, at least; `None`: it was never measured. As in the daemon: while the group is
+    /// observed at a long age nobody knows, and it is no more than was last measured.
+    fn working_set(&mut self, row: &Row) -> Option<Bytes> {
+        let idle = row.idle.as_ref()?;
+        let unused = idle.of(IN_USE)?;
+        if (unused.most - unused.least).0 <= idle.memory.0 / MEASURED {
+            self.in_use = Some(idle.memory - unused.most);
+        }
+        self.in_use.map(|in_use| in_use.min(idle.memory - unused.least))
+    }
 }
 
 /// What a window showed. All policies use the same.
@@ -139,9 +158,7 @@ struct AtStep {
 
 impl Seen {
     /// `None`: too little is known.
-    fn new(row: &Row, length: Duration) -> Option<Self> {
-        let idle = row.idle.as_ref()?;
-        let working_set = idle.memory - idle.of(IN_USE)?.most;
+    fn new(row: &Row, length: Duration, working_set: Bytes) -> Option<Self> {
         let interval = Interval {
             length,
             size: row.current,
@@ -424,6 +441,24 @@ mod tests {
         let mut rounds = hours(12, 400, 0);
         rounds.iter_mut().skip(1).step_by(2).flatten().for_each(|row| row.time += 1_000);
         assert_eq!(replayed(&rounds, &two()).policies[0].sums.observing, 1);
+    }
+
+    #[test]
+    fn the_memory_in_use_is_no_more_than_was_last_measured() {
+        let working_set = |job: &mut Job, unused: [u64; 2]| {
+            let mut row = row(0, GROUP, 0, 0);
+            let bounds = unused.map(|permille| Bytes((GIB.0 / 1000) * permille));
+            if let Some(idle) = &mut row.idle {
+                idle.bounds = [Some(Bounds { least: bounds[0], most: bounds[1] }); AGES.len()];
+            }
+            job.working_set(&row).map(|bytes| (bytes.0 * 1000).div_ceil(GIB.0))
+        };
+        let mut job = Job { boot: "b".into(), id: 7, time: 0, part: 0, in_use: None, states: Vec::new() };
+        assert_eq!(working_set(&mut job, [0, 1000]), None);
+        assert_eq!(working_set(&mut job, [400, 500]), Some(501));
+        assert_eq!(working_set(&mut job, [0, 1000]), Some(501));
+        assert_eq!(working_set(&mut job, [700, 1000]), Some(301));
+        assert_eq!(working_set(&mut job, [100, 200]), Some(801));
     }
 
     #[test]
