@@ -81,7 +81,7 @@ def write(outcome: Outcome, out: Path) -> None:
 def departures(prediction: dict[str, Any], total: dict[str, Any]) -> list[str]:
     """Where machines that act by a policy have left its prediction by more than half."""
     recorded = total["recorded"]
-    held = recorded["swap_kib_min"] / max(recorded["memory_kib_min"], 1)
+    held = recorded["swap_kib_min"] / max(recorded["all_memory_kib_min"], 1)
     refaulted = (total["refaulted_p98"] or 0) / MILLION * 100
     found = []
     if held < HALF * prediction["held"]:

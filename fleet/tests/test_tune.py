@@ -134,7 +134,7 @@ def test_a_policy_that_breaks_a_limit_is_never_the_best() -> None:
 )
 def test_machines_that_leave_the_prediction_by_half_go_back(swap: int, refaulted: int | None, left: int) -> None:
     prediction = {"held": 0.2, "upper": 0.2, "limits": {"promotions": 0.2}}
-    total = {"recorded": {"swap_kib_min": swap, "memory_kib_min": 100}, "refaulted_p98": refaulted}
+    total = {"recorded": {"swap_kib_min": swap, "all_memory_kib_min": 100}, "refaulted_p98": refaulted}
     assert len(rollout.departures(prediction, total)) == left
 
 

@@ -49,11 +49,15 @@ pub struct Recorded {
     pub time_ms: u64,
     /// The memory in these windows, with what is in swap, in KiB times minutes.
     pub memory_kib_min: u64,
+    /// The sum of the lengths of all windows, known or not.
+    pub all_time_ms: u64,
+    /// The memory in all windows.
+    pub all_memory_kib_min: u64,
     /// The part of it that was in swap.
     pub swap_kib_min: u64,
-    /// What came back from swap, in KiB.
+    /// What came back from swap in all windows, in KiB.
     pub refaulted_kib: u64,
-    /// All windows by what came back from swap, in millionths of the working set per minute.
+    /// Windows that are known by what came back from swap, in millionths of the working set per minute.
     pub refaults: Histogram,
     /// The part of it that was not used for 2 min, at least and at most.
     pub cold_least_kib_min: u64,
@@ -155,6 +159,8 @@ impl Recorded {
         self.machine_ms += other.machine_ms;
         self.time_ms += other.time_ms;
         self.memory_kib_min += other.memory_kib_min;
+        self.all_time_ms += other.all_time_ms;
+        self.all_memory_kib_min += other.all_memory_kib_min;
         self.swap_kib_min += other.swap_kib_min;
         self.refaulted_kib += other.refaulted_kib;
         self.refaults.merge(&other.refaults, 1);

@@ -85,14 +85,18 @@ impl Replay {
         let recorded = &mut self.outcome.shard;
         let length = row.promotions.map(|promotions| promotions.over).or(row.over).filter(|over| millis(*over) > 0);
         recorded.windows += u64::from(length.is_some());
+        let swap = row.swap.unwrap_or_default();
+        if let Some(length) = length {
+            recorded.all_time_ms += millis(length);
+            recorded.all_memory_kib_min += kib_min(row.current + swap, length);
+            recorded.swap_kib_min += kib_min(swap, length);
+            recorded.refaulted_kib += row.refaulted.unwrap_or_default().0 >> 10;
+        }
         let seen = length.and_then(|length| Seen::new(row, length, job.working_set(row)?));
         match &seen {
             Some(seen) => {
                 recorded.time_ms += millis(seen.interval.length);
-                let swap = row.swap.unwrap_or_default();
                 recorded.memory_kib_min += kib_min(row.current + swap, seen.interval.length);
-                recorded.swap_kib_min += kib_min(swap, seen.interval.length);
-                recorded.refaulted_kib += seen.interval.swapped_in.0 >> 10;
                 recorded.refaults.add(seen.rate(seen.interval.swapped_in));
                 let [least, most] = seen.at(Step::LEAST).held_kib_min;
                 recorded.cold_least_kib_min += least;

@@ -143,7 +143,7 @@ impl Summary {
             recorded: recorded.clone(),
             known_permyriad: share(recorded.windows - recorded.unknown, recorded.windows),
             cold_permyriad: [recorded.cold_least_kib_min, recorded.cold_most_kib_min].map(of_memory),
-            in_swap_permyriad: of_memory(recorded.swap_kib_min),
+            in_swap_permyriad: share(recorded.swap_kib_min, recorded.all_memory_kib_min),
             refaulted_p98: recorded.refaults.quantile(P98),
             policies: policies.collect(),
         }

@@ -124,9 +124,7 @@ class Replay(Comparison[Recording]):
                 return self.replayed(arm, guest.read_long(SHARD))
 
     def replayed(self, arm: str, shard: bytes) -> Recording:
-        """What the program says of a shard, on this machine. The groups of the loads alone are
-        compared.
-        """
+        """What the program says of a shard, on this machine."""
         with tempfile.TemporaryDirectory() as place:
             file, policies = Path(place, "week.parquet"), Path(place, "policies.json")
             file.write_bytes(shard)
@@ -147,7 +145,7 @@ class Replay(Comparison[Recording]):
 
     def summary(self, run: Recording) -> str:
         windows = run["recorded"]["windows"]
-        return f"{windows} windows, {held_mib(run):.0f} MiB held, {back_mib(run):.2f} MiB/min came back"
+        return f"{windows} windows, {held_pct(run):.1f} % held, {back_mib(run):.2f} MiB/min came back"
 
     def guest(self) -> dict[str, Any]:
         return {"mem_mib": self.mem, "swap": "zram", "load_mib": self.amount, "redis_mib": self.redis}
@@ -157,20 +155,23 @@ class Replay(Comparison[Recording]):
         found: dict[str, Metric] = {}
         errors: dict[str, list[float]] = {"held": [], "promoted": []}
         wrong: list[float] = []
+        outside = 0
         for arm, runs in results.items():
             if arm == "record" or "record" not in results:
                 continue
             for before, run in zip(results["record"], runs):
                 predicted = before["policies"][arm]
-                held, back = held_mib(run), back_mib(run)
+                held, back = held_pct(run), back_mib(run)
+                for bounds, real in ((predicted_held(before, arm), held), (predicted_back(before, arm), back)):
+                    outside += not 0.99 * bounds[0] <= real <= 1.01 * bounds[1]
                 errors["held"].append(error_pct(predicted_held(before, arm), held))
                 errors["promoted"].append(error_pct(predicted_back(before, arm), back))
                 wrong.append(float(is_wrong(predicted["promoted_p98"], run["refaulted_p98"])))
             pairs = list(zip(results["record"], runs))
             found |= {
-                f"held_{arm}": Metric([held_mib(run) for run in runs], "MiB"),
-                f"held_predicted_least_{arm}": Metric([predicted_held(of, arm)[0] for of, _ in pairs], "MiB"),
-                f"held_predicted_most_{arm}": Metric([predicted_held(of, arm)[1] for of, _ in pairs], "MiB"),
+                f"held_{arm}": Metric([held_pct(run) for run in runs], "%"),
+                f"held_predicted_least_{arm}": Metric([predicted_held(of, arm)[0] for of, _ in pairs], "%"),
+                f"held_predicted_most_{arm}": Metric([predicted_held(of, arm)[1] for of, _ in pairs], "%"),
                 f"back_{arm}": Metric([back_mib(run) for run in runs], "MiB/min"),
                 f"back_predicted_least_{arm}": Metric([predicted_back(of, arm)[0] for of, _ in pairs], "MiB/min"),
                 f"back_predicted_most_{arm}": Metric([predicted_back(of, arm)[1] for of, _ in pairs], "MiB/min"),
@@ -178,6 +179,7 @@ class Replay(Comparison[Recording]):
         if wrong:
             found |= {
                 "held_error_pct": Metric(errors["held"], "%", self.goals["held_error_pct"]),
+                "outside_of_the_bounds": Metric([float(outside)], "figures"),
                 "promoted_error_pct": Metric(errors["promoted"], "%", self.goals["promoted_error_pct"]),
                 "wrong_about_the_objective": Metric([sum(wrong)], "policies", self.goals["wrong_about_the_objective"]),
             }
@@ -187,8 +189,8 @@ class Replay(Comparison[Recording]):
         arms = [arm for arm in results if arm != "record"]
         figure, axes = canvas(columns=2, rows=1, width=9, height=3.6)
         sides = (
-            (axes[0], predicted_held, held_mib, "MiB held out"),
-            (axes[1], predicted_back, back_mib, "MiB that came back in a minute"),
+            (axes[0], predicted_held, held_pct, "% of the memory held out"),
+            (axes[1], predicted_back, back_mib, "MiB a minute that came back to a program"),
         )
         for of, predicted, real, label in sides:
             for place, arm in enumerate(arms):
@@ -205,34 +207,30 @@ class Replay(Comparison[Recording]):
         return {f"{self.name}.png": "Memory held out on average, and what came back, by threshold."}
 
 
-def minutes(run: Recording) -> float:
-    """The recorded time of the machine."""
-    return float(run["recorded"]["machine_ms"]) / 60_000
+def known_minutes(run: Recording) -> float:
+    """The sum over the programs of the time of which a replay knows enough."""
+    return float(run["recorded"]["time_ms"]) / 60_000
 
 
-def mib(kib: float) -> float:
-    return kib / 1024
-
-
-def held_mib(run: Recording) -> float:
-    """What was in swap on average."""
-    return mib(run["recorded"]["swap_kib_min"]) / minutes(run)
+def held_pct(run: Recording) -> float:
+    """The part of all memory that was in swap, on average."""
+    return 100 * float(run["recorded"]["swap_kib_min"]) / float(run["recorded"]["all_memory_kib_min"])
 
 
 def back_mib(run: Recording) -> float:
-    """What came back in a minute."""
-    return mib(run["recorded"]["refaulted_kib"]) / minutes(run)
+    """What came back to a program in a minute, on average."""
+    return float(run["recorded"]["refaulted_kib"]) / 1024 / (float(run["recorded"]["all_time_ms"]) / 60_000)
 
 
 def predicted_held(run: Recording, policy: str) -> tuple[float, float]:
-    sums = run["policies"][policy]["sums"]
-    least, most = (mib(sums[f"held_{side}_kib_min"]) / minutes(run) for side in ("least", "most"))
+    sums, memory = run["policies"][policy]["sums"], float(run["recorded"]["memory_kib_min"])
+    least, most = (100 * sums[f"held_{side}_kib_min"] / memory for side in ("least", "most"))
     return least, most
 
 
 def predicted_back(run: Recording, policy: str) -> tuple[float, float]:
     sums = run["policies"][policy]["sums"]
-    least, most = (mib(sums[f"promoted_{side}_kib"]) / minutes(run) for side in ("least", "most"))
+    least, most = (sums[f"promoted_{side}_kib"] / 1024 / known_minutes(run) for side in ("least", "most"))
     return least, most
 
 
