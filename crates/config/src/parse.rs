@@ -347,7 +347,7 @@ mod tests {
                 "guard.max_swap_writes = '20GiB'",
                 "f:1: guard.max_swap_writes = '20GiB': an allowance is needed, e.g. \"20GiB/day\" or \"1GiB/hour\", or \"unlimited\"",
             ),
-            ("mode = 'atc'", "f:1: mode = 'atc': must be \"act\" or \"observe\""),
+            ("mode = 'atc'", "f:1: mode = 'atc': must be \"act\", \"observe\" or \"record\""),
             (
                 "backend = 'high'",
                 "f:1: backend = 'high': must be \"auto\", \"memory.reclaim\", \"memory.swap.reclaim\" or \"memory.high\"",

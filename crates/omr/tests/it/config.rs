@@ -243,7 +243,7 @@ fn every_mistake_of_every_file_is_printed_in_order() {
     assert_refused(
         &root,
         &[
-            "/etc/omr/omr.toml:1: mode = 'atc': must be \"act\" or \"observe\"",
+            "/etc/omr/omr.toml:1: mode = 'atc': must be \"act\", \"observe\" or \"record\"",
             "/etc/omr/omr.toml:4: idle.for = '1d 1s': must be between \"1s\" and \"1day\"",
             "/etc/omr/conf.d/desktop.toml:9: idle.for = 30: a duration needs a unit, e.g. \"30s\"",
             "/etc/omr/conf.d/desktop.toml:14: group.clas: unknown key; did you mean \"class\"?",
