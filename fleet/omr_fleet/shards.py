@@ -54,6 +54,16 @@ def open_dir(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     return fs, path.rstrip("/") or "/"
 
 
+def names(url: str) -> set[str]:
+    """The names of the files of a directory. An object store has no empty one."""
+    fs, root = open_dir(url)
+    fs.invalidate_cache()
+    try:
+        return {path.rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)}
+    except FileNotFoundError:
+        return set()
+
+
 def find(url: str) -> list[Shard]:
     """All shards of a fleet, by name."""
     fs, root = open_dir(url)

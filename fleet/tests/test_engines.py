@@ -145,6 +145,10 @@ def test_a_changed_shard_is_replayed_again(omr: str, fleet: Path, tmp_path: Path
     shard.write_bytes((fleet / "good/week=0/machine=0.parquet").read_bytes())
     told = [run.fleet(str(place), POLICIES, str(tmp_path / "out"), omr, quiet=True) for _ in range(2)]
     assert told[0] == told[1]
+    # A result that is gone is made again.
+    for result in (tmp_path / "out").glob("*.json"):
+        result.unlink()
+    assert run.fleet(str(place), POLICIES, str(tmp_path / "out"), omr, quiet=True) == told[0]
     shard.write_bytes(other.read_bytes())
     assert run.fleet(str(place), POLICIES, str(tmp_path / "out"), omr, quiet=True) != told[0]
 
