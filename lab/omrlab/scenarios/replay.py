@@ -14,11 +14,10 @@ from typing import Any, ClassVar, TypedDict
 
 from ..binaries import build
 from ..daemon import Daemon
-from ..guest import COUNTED, Guest, Zram
 from ..plots import COLOURS, canvas, headline, save
 from ..results import Metric
 from ..scenario import Comparison, Results, arms_option, option
-from .slo import LAWS, REDIS, Slo
+from .slo import LAWS, Slo
 
 LABELS = {
     "record": "recorded only",
@@ -70,7 +69,6 @@ class Recording(TypedDict):
     refaulted_p98: int | None
     policies: dict[str, dict[str, Any]]
     """What would have happened, by policy."""
-    rows: int
 
 
 @dataclass(kw_only=True)
@@ -94,31 +92,12 @@ class Replay(Comparison[Recording]):
     minutes: float = option(90, "recorded", "MINUTES")
     every: int = option(300, "from one sample to the next", "S")
 
-    def loads(self) -> Slo:
-        return Slo(mem=self.mem, amount=self.amount, redis=self.redis, laws=self.laws)
-
     def measure(self, arm: str, pair: int) -> Recording:
-        loads = self.loads()
-        with Guest(
-            self.kernel,
-            self.mem,
-            Zram(self.mem),
-            smp=1,
-            balloon=True,
-            debian=("redis-tools",),
-            accelerator=COUNTED,
-            boot_timeout=600,
-        ) as guest:
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
-            guest.group("load")
-            guest.write("/sys/fs/cgroup/load/cgroup.subtree_control", "+memory +cpu +io")
-            for law in self.laws.split(","):
-                loads.plant(guest, law, pair)
-            if self.redis:
-                loads.start_redis(guest)
-            slo = "\n".join(f'{key} = "{value}"' for key, value in slo_of(arm).items())
+        slo = Slo(kernel=self.kernel, mem=self.mem, amount=self.amount, redis=self.redis, laws=self.laws)
+        with slo.programs(pair) as (guest, _):
+            keys = "\n".join(f'{key} = "{value}"' for key, value in slo_of(arm).items())
             mode = "record" if arm == "record" else "act"
-            with Daemon(guest, whole=CONFIG.format(mode=mode, every=self.every, slo=slo)):
+            with Daemon(guest, whole=CONFIG.format(mode=mode, every=self.every, slo=keys)):
                 guest.run(["sleep", f"{60 * self.minutes:.0f}"], timeout=600 * self.minutes)
                 guest.run(["omr", "record", "export", SHARD])
                 return self.replayed(arm, guest.read_long(SHARD))
@@ -137,11 +116,7 @@ class Replay(Comparison[Recording]):
             "recorded": told["recorded"],
             "refaulted_p98": told["refaulted_p98"],
             "policies": {policy["policy"]["name"]: policy for policy in told["policies"]},
-            "rows": told["recorded"]["rows"],
         }
-
-    def groups(self) -> list[str]:
-        return [*self.laws.split(","), *([REDIS] if self.redis else [])]
 
     def summary(self, run: Recording) -> str:
         windows = run["recorded"]["windows"]

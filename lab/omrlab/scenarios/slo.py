@@ -10,7 +10,8 @@ the readings: while the host waits for a second, such a guest lives for minutes.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
@@ -178,7 +179,9 @@ class Slo(Comparison[Run]):
     learn: float = option(40, "before the measurement", "MINUTES")
     minutes: float = option(60, "measured", "MINUTES")
 
-    def measure(self, arm: str, pair: int) -> Run:
+    @contextmanager
+    def programs(self, seed: int) -> Iterator[tuple[Guest, dict[str, Process]]]:
+        """A guest in which the programs run, and the planted loads."""
         # The guest gives free memory back to its host, so all cold memory is wanted.
         with Guest(
             self.kernel,
@@ -195,9 +198,13 @@ class Slo(Comparison[Run]):
             for group in ("load", "peer"):
                 guest.group(group)
             guest.write("/sys/fs/cgroup/load/cgroup.subtree_control", "+memory +cpu +io")
-            loads = {law: self.plant(guest, law, pair) for law in self.laws.split(",")}
+            loads = {law: self.plant(guest, law, seed) for law in self.laws.split(",")}
             if self.redis:
                 self.start_redis(guest)
+            yield guest, loads
+
+    def measure(self, arm: str, pair: int) -> Run:
+        with self.programs(pair) as (guest, loads):
             daemon = self.begin(guest, arm)
             since = guest.monotonic_ns() / 1e9 + 60 * self.learn
             readings = self.readings(guest, self.learn + self.minutes)
