@@ -161,10 +161,8 @@ fn groups(root: &Path, args: &Args) -> Result<Exit> {
         wanted,
     )?;
     if let Some(file) = &args.parquet {
-        let rows = {
-            let form = export::Form { per_node: args.per_node, is_small: false };
-            export::write(file, samples.by_ref(), &read_days()?, form)?
-        };
+        let form = export::Form { per_node: args.per_node, is_small: false };
+        let rows = export::write(file, samples.by_ref(), &read_days()?, form)?;
         samples.skipped().iter().for_each(|skipped| eprintln!("omr: {skipped}"));
         outln!("{rows} rows in {}", file.display());
         return Ok(Exit::Done);

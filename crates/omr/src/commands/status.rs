@@ -110,8 +110,10 @@ fn first(status: &Status) -> String {
 /// Returns the lines about the machine.
 fn lines(status: &Status) -> Vec<String> {
     let mut lines = vec![first(status)];
-    if status.mode != Mode::Act {
-        lines.push(format!("mode {}: decides and records, but reclaims nothing", status.mode.name()));
+    match status.mode {
+        Mode::Act => {}
+        Mode::Observe => lines.push("mode observe: decides and records, but reclaims nothing".to_owned()),
+        Mode::Record => lines.push("mode record: ages groups and records, but reclaims nothing".to_owned()),
     }
     lines.extend(about_goal(status));
     lines.extend(about_presence(status));
