@@ -15,6 +15,8 @@ from .shards import Wrong
 
 DONE, FAILED, USAGE, LEFT, PARTIAL = 0, 1, 2, 3, 4
 """Exit codes, as omr's; LEFT: the machines have left the prediction."""
+NAMED = 10
+"""Bad shards that are named in the terminal."""
 
 
 def main() -> int:
@@ -68,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--swap", choices=("memory", "disk"), default="memory", help="where swap is (default: memory)")
     command.add_argument("--rounds", type=whole, default=8, metavar="N", help="passes over the shards (default: 8)")
     command.add_argument("--batch", type=whole, default=8, metavar="N", help="policies in a pass (default: 8)")
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, another search (default: 0)")
+    command.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, another search (default: 0)")
 
     command = commands.add_parser("check", help="compare machines with a prediction", formatter_class=formatter)
     command.set_defaults(run=check)
@@ -99,6 +101,12 @@ def add_engine(command: argparse.ArgumentParser) -> None:
 def whole(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 10_000:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 1 to 10000")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 32:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 0 to {(1 << 32) - 1}")
     return int(text)
 
 
@@ -136,9 +144,14 @@ def run_fleet(args: argparse.Namespace) -> int:
                 f"{policy['policy']['name']}: {100 * figures.held:.1f} % held, p98 {figures.p98:.2f} % a minute, "
                 f"bound {figures.upper:.2f} %, {figures.written_gib_per_day:.1f} GiB written a day"
             )
-    for bad in told["bad"][:10]:
-        print(f"omr-fleet: bad shard: {bad['shard']}: {bad['why']}", file=sys.stderr)
+    name_bad({bad["shard"]: bad["why"] for bad in told["bad"]})
     return PARTIAL if told["bad"] else DONE
+
+
+def name_bad(bad: dict[str, str]) -> None:
+    """Names bad shards, and why they are bad. total.json has all of them."""
+    for shard, why in list(bad.items())[:NAMED]:
+        print(f"omr-fleet: bad shard: {shard}: {why}", file=sys.stderr)
 
 
 def tune_fleet(args: argparse.Namespace) -> int:
@@ -154,8 +167,7 @@ def tune_fleet(args: argparse.Namespace) -> int:
         return {policy["policy"]["name"]: tune.Figures.of(told, policy) for policy in told["policies"]}
 
     tuned = tune.tune(lambda named: evaluate(args.fleet, named), limits, args.seed, args.rounds, args.batch)
-    for shard, why in list(bad.items())[:10]:
-        print(f"omr-fleet: bad shard: {shard}: {why}", file=sys.stderr)
+    name_bad(bad)
     if tuned.best is None:
         print("omr-fleet: no policy that was tried keeps the limits; nothing is written", file=sys.stderr)
         return FAILED

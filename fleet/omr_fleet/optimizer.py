@@ -103,7 +103,7 @@ class Optimizer:
         return feasible.max() if len(feasible) else None
 
     def _candidates(self) -> Array:
-        best = self.best() or max(self.told, key=lambda told: -max(told.constraints, default=0))
+        best = self.best() or min(self.told, key=lambda told: max(told.constraints, default=0))
         spread = self.random.choice([0.02, 0.1], size=(NEAR, 1))
         near = np.asarray(best.point) + spread * self.random.standard_normal((NEAR, self.dimensions))
         candidates: Array = np.vstack([self.sobol.random(CANDIDATES), near.clip(0, 1)])

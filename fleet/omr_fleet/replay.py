@@ -50,15 +50,16 @@ def marker(group: Group) -> str:
     return f"{open_dir(group.out)[1]}/groups/{group.key}.json"
 
 
-def read_marker(group: Group) -> list[Line] | None:
-    """What became of a group; `None`: it is not done."""
+def read_marker(group: Group, results: set[str]) -> list[Line] | None:
+    """What became of a group; `None`: it is not done, or a result is not among these any more."""
     fs, _ = open_dir(group.out)
     try:
         lines: list[Line] = json.loads(fs.cat_file(marker(group)))
     except (FileNotFoundError, ValueError):
         return None
-    names = [line.get("shard") for line in lines]
-    return lines if names == [shard.name for shard in group.shards] else None
+    is_of_group = [line.get("shard") for line in lines] == [shard.name for shard in group.shards]
+    is_whole = is_of_group and all(line["result"] in results for line in lines if "result" in line)
+    return lines if is_whole else None
 
 
 def replay(group: Group) -> list[Line]:

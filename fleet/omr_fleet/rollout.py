@@ -8,7 +8,6 @@ from typing import Any
 from . import space, tune
 from .tune import Figures, Limits, Tuned
 
-MILLION = 1_000_000
 HALF = 0.5
 """Reality may leave the prediction by half."""
 STAGES = (
@@ -82,7 +81,7 @@ def departures(prediction: dict[str, Any], total: dict[str, Any]) -> list[str]:
     """Where machines that act by a policy have left its prediction by more than half."""
     recorded = total["recorded"]
     held = recorded["swap_kib_min"] / max(recorded["all_memory_kib_min"], 1)
-    refaulted = (total["refaulted_p98"] or 0) / MILLION * 100
+    refaulted = tune.percent(total["refaulted_p98"])
     found = []
     if held < HALF * prediction["held"]:
         found.append(f"{100 * held:.1f} % of the memory is held out; predicted {100 * prediction['held']:.1f} %")

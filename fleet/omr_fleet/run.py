@@ -17,7 +17,6 @@ from .shards import Wrong
 
 PARTIAL = 4
 """The exit code of `omr whatif` when bad shards were left out."""
-BAD = 2
 
 
 def find_omr(omr: str) -> tuple[str, str]:
@@ -50,9 +49,8 @@ def fleet(
     # Workers may have another working directory.
     url, out = (absolute(of) for of in (url, out))
     groups = list(shards.groups(url, out, policies, program, version, per_group))
-    # A result may have been removed since its marker was written.
     there = shards.names(out)
-    found = [(group, still_there(replay.read_marker(group), there)) for group in groups]
+    found = [(group, replay.read_marker(group, there)) for group in groups]
     lines = [line for _, done in found if done is not None for line in done]
     todo = [group for group, done in found if done is None]
     with tqdm(total=sum(len(group.shards) for group in groups), unit="shard", disable=quiet or None) as bar:
@@ -61,12 +59,6 @@ def fleet(
             lines += done
             bar.update(len(done))
     return merge(program, policies, out, lines)
-
-
-def still_there(done: list[Line] | None, there: set[str]) -> list[Line] | None:
-    """What became of a group, if all of its results are there."""
-    is_whole = done is not None and all(line["result"] in there for line in done if "result" in line)
-    return done if is_whole else None
 
 
 def absolute(url: str) -> str:
@@ -82,7 +74,7 @@ def check(program: str, policies: bytes) -> None:
         file.write_bytes(policies)
         said = run(program, file, Path(place), "--shard", none)
         # The policies are read before the shard, which is not there.
-        if said.returncode == BAD:
+        if said.returncode == replay.BAD:
             raise Wrong(said.stderr.strip().removeprefix("omr: ").replace(f"{place}/", ""))
 
 

@@ -10,7 +10,6 @@ from . import space
 from .optimizer import Optimizer, Told
 from .space import Point
 
-MILLION = 1_000_000
 KIB_PER_GIB = 1 << 20
 
 
@@ -23,8 +22,10 @@ class Limits:
     written_gib_per_day: float = math.inf
     """Written to swap by one machine."""
 
-    def names(self) -> tuple[str, ...]:
-        return ("promotions",) if math.isinf(self.written_gib_per_day) else ("promotions", "written")
+
+def percent(millionths: int | None) -> float:
+    """A rate of `omr whatif`; `None`: there were no windows, and nothing came back."""
+    return (millionths or 0) / 10_000
 
 
 @dataclass(frozen=True)
@@ -46,22 +47,16 @@ class Figures:
         memory = max(told["recorded"]["memory_kib_min"], 1)
         return cls(
             held=policy["sums"]["held_least_kib_min"] / memory,
-            p98=(policy["promoted_p98"][1] or 0) / MILLION * 100,
-            upper=(policy["promoted_p98_upper"][1] or 0) / MILLION * 100,
+            p98=percent(policy["promoted_p98"][1]),
+            upper=percent(policy["promoted_p98_upper"][1]),
             over=policy["over_permyriad"][1] / 10_000,
             written_gib_per_day=policy["written_kib_per_day"] / KIB_PER_GIB,
         )
 
     def constraints(self, limits: Limits) -> tuple[float, ...]:
         """How far a limit is exceeded: as a logarithm, since promotions differ by powers of ten."""
-        floor = 1e-4
-        of = {
-            "promotions": math.log(max(self.upper, floor) / limits.promotions),
-            "written": math.log(max(self.written_gib_per_day, floor) / limits.written_gib_per_day)
-            if math.isfinite(limits.written_gib_per_day)
-            else -1.0,
-        }
-        return tuple(of[name] for name in limits.names())
+        limited = [(self.upper, limits.promotions), (self.written_gib_per_day, limits.written_gib_per_day)]
+        return tuple(math.log(max(value, 1e-4) / limit) for value, limit in limited if math.isfinite(limit))
 
     def keeps(self, limits: Limits) -> bool:
         return all(value <= 0 for value in self.constraints(limits))

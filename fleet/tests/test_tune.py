@@ -179,3 +179,6 @@ def test_where_nothing_keeps_the_limits_nothing_is_written(omr: str, fleet: Path
     for value in ("0", "-1", "nan", "11", "x"):
         ran = omr_fleet(*words, "--promotions", value)
         assert ran.returncode == 2 and "--promotions" in ran.stderr, (value, ran)
+    for value in ("-1", "x", str(1 << 32)):
+        ran = omr_fleet(*words, "--seed", value)
+        assert ran.returncode == 2 and "--seed" in ran.stderr, (value, ran)
