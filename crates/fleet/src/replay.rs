@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use omr_policy::age::Bounds;
+use omr_policy::age::{AGES, Bounds};
 use omr_policy::threshold::{
     IN_USE, Interval, OnGrid, Promoted, SMALL, SMALL_PAGES, SMALL_TIME, STEPS, Slo, Step, Threshold,
 };
@@ -15,6 +15,11 @@ use crate::policies::Policies;
 use crate::shard::{Bad, Row, Shard};
 
 const MINUTE_MS: u64 = 60_000;
+/// The time since an aging has whole seconds in recordings: it is the same if it is shorter by no more than
+/// this part.
+const SLACK: u32 = 16;
+/// A group that is observed at 8 h is aged after this time at the latest.
+const LONGEST: Duration = Duration::from_secs(4 * 3600);
 /// The memory in use is measured if its bounds are closer than this part of the group's memory.
 const MEASURED: u64 = 8;
 
@@ -24,7 +29,6 @@ pub fn replay(shard: &Shard, policies: &Policies, name: String) -> Result<Outcom
     let mut replay = Replay { slos, jobs: HashMap::new(), outcome: Outcome::new(name, policies) };
     let rows = shard.each_round(|round| replay.round(round))?;
     replay.outcome.shard.rows = rows;
-    replay.outcome.shard.jobs = replay.jobs.len() as u64;
     Ok(replay.outcome)
 }
 
@@ -44,16 +48,37 @@ struct Job {
     part: usize,
     /// The memory in use when it was last measured, at least; `None`: it never was.
     in_use: Option<Bytes>,
-    /// By policy.
+    /// Since the last window.
+    since: Since,
+    /// By policy; none before the first window. Most groups of a machine with short jobs have no window.
     states: Vec<State>,
+}
+
+/// What samples say between two windows. A group that is observed at a long age is not aged between all
+/// samples, so there may be several.
+struct Since {
+    /// How long before its begin the last aging was.
+    ago: Duration,
+    length: Duration,
+    refaulted: Bytes,
+    stalled: Option<Duration>,
 }
 
 struct State {
     threshold: Threshold,
     /// It was observed for the warm-up: memory may be taken.
     is_observed: bool,
-    /// The memory that would have been out at the end of the last window, at most.
-    held: Bytes,
+    out: Out,
+}
+
+/// The memory that would be out.
+#[derive(Clone, Copy, Debug, Default)]
+struct Out {
+    memory: Bounds,
+    /// The threshold when memory was last taken.
+    step: Option<Step>,
+    /// The time since then.
+    ago: Duration,
 }
 
 impl Replay {
@@ -74,25 +99,30 @@ impl Replay {
             time: row.time,
             part: part(&row.group),
             in_use: None,
-            states: self.slos.iter().map(State::new).collect(),
+            since: Since::new(Duration::ZERO),
+            states: Vec::new(),
         };
         let job = self.jobs.entry(Rc::clone(&row.group)).or_insert_with(begin);
-        let absent = job.absence(row);
-        if !absent.is_zero() {
+        let absence = job.absence(row);
+        if let Some(absence) = &absence {
             job.in_use = None;
+            job.states.iter_mut().for_each(|state| state.absent(absence));
         }
         (job.boot, job.id, job.time) = (Rc::clone(&row.boot), row.id, row.time);
         let recorded = &mut self.outcome.shard;
-        let length = row.promotions.map(|promotions| promotions.over).or(row.over).filter(|over| millis(*over) > 0);
-        recorded.windows += u64::from(length.is_some());
+        let Some(over) = row.over.filter(|over| millis(*over) > 0) else { return job.since = Since::new(ago(row)) };
         let swap = row.swap.unwrap_or_default();
-        if let Some(length) = length {
-            recorded.all_time_ms += millis(length);
-            recorded.all_memory_kib_min += kib_min(row.current + swap, length);
-            recorded.swap_kib_min += kib_min(swap, length);
-            recorded.refaulted_kib += row.refaulted.unwrap_or_default().0 >> 10;
+        recorded.all_time_ms += millis(over);
+        recorded.all_memory_kib_min += kib_min(row.current + swap, over);
+        recorded.swap_kib_min += kib_min(swap, over);
+        recorded.refaulted_kib += row.refaulted.unwrap_or_default().0 >> 10;
+        job.since.add(row, over);
+        if job.since.is_unobserved(row) {
+            return;
         }
-        let seen = length.and_then(|length| Seen::new(row, length, job.working_set(row)?));
+        let since = std::mem::replace(&mut job.since, Since::new(ago(row)));
+        let seen = job.working_set(row).and_then(|working_set| Seen::new(row, &since, working_set));
+        recorded.windows += 1;
         match &seen {
             Some(seen) => {
                 recorded.time_ms += millis(seen.interval.length);
@@ -102,29 +132,58 @@ impl Replay {
                 recorded.cold_least_kib_min += least;
                 recorded.cold_most_kib_min += most;
             }
-            None => recorded.unknown += u64::from(length.is_some()),
+            None => recorded.unknown += 1,
+        }
+        if job.states.is_empty() {
+            recorded.jobs += 1;
+            job.states.extend(self.slos.iter().map(State::new));
         }
         let policies = self.outcome.policies.iter_mut().map(|replayed| &mut replayed.sums);
         for ((state, slo), sums) in job.states.iter_mut().zip(&self.slos).zip(policies) {
-            state.absent(absent);
             match &seen {
-                Some(seen) => state.window(seen, slo, job.part, sums),
-                None => state.lose(length.unwrap_or_default(), slo),
+                Some(seen) => state.window(row, seen, slo, job.part, sums),
+                None => state.lose(since.length, slo),
             }
         }
     }
 }
 
+impl Since {
+    /// Nothing yet. `ago`: the time since the last aging.
+    fn new(ago: Duration) -> Self {
+        Since { ago, length: Duration::ZERO, refaulted: Bytes::ZERO, stalled: Some(Duration::ZERO) }
+    }
+
+    fn add(&mut self, row: &Row, over: Duration) {
+        self.length += over;
+        self.refaulted += row.refaulted.unwrap_or_default();
+        self.stalled = self.stalled.zip(row.stalled).map(|(sum, stalled)| sum + stalled);
+    }
+
+    /// The last aging is still that of before. The next one will tell of all of the time.
+    fn is_unobserved(&self, row: &Row) -> bool {
+        let expected = self.ago + self.length;
+        row.promotions.is_none() && expected <= LONGEST && ago(row) >= expected - expected / SLACK
+    }
+}
+
+/// A group was not observed for a while.
+struct Absence {
+    length: Duration,
+    /// It is another group under the same name, or the machine has booted.
+    is_anew: bool,
+}
+
 impl Job {
-    /// The time for which nobody observed it: it was made anew, the machine has booted, or the daemon
-    /// did not run. Within a run of the daemon each sample says how long ago the one before was, by a
-    /// clock that nobody sets.
-    fn absence(&self, row: &Row) -> Duration {
-        if self.id == row.id && self.boot == row.boot && row.over.is_some() {
-            return Duration::ZERO;
-        }
-        // A wall clock that was set back tells nothing.
-        Duration::from_millis(row.time.saturating_sub(self.time)).max(Duration::from_secs(1))
+    /// `None`: it was observed since the sample before. Within a run of the daemon each sample says how
+    /// long ago the one before was, by a clock that nobody sets.
+    fn absence(&self, row: &Row) -> Option<Absence> {
+        let is_anew = self.id != row.id || self.boot != row.boot;
+        (is_anew || row.over.is_none()).then(|| {
+            // A wall clock that was set back tells nothing.
+            let length = Duration::from_millis(row.time.saturating_sub(self.time));
+            Absence { length: length.max(Duration::from_secs(1)), is_anew }
+        })
     }
 
     /// The memory in use, at least; `None`: it was never measured. As in the daemon: while the group is
@@ -150,8 +209,8 @@ struct Seen {
 /// What a window would have been with a threshold.
 #[derive(Clone, Copy, Default)]
 struct AtStep {
-    /// The memory that would be out at its end, at most.
-    held: Bytes,
+    /// The memory that would be out at its end.
+    held: Bounds,
     /// That, at least and at most, times the length of the window.
     held_kib_min: [u64; 2],
     /// The memory that would have come back.
@@ -162,14 +221,15 @@ struct AtStep {
 
 impl Seen {
     /// `None`: too little is known.
-    fn new(row: &Row, length: Duration, working_set: Bytes) -> Option<Self> {
+    fn new(row: &Row, since: &Since, working_set: Bytes) -> Option<Self> {
+        let promotions = row.promotions.as_ref()?;
         let interval = Interval {
-            length,
+            length: promotions.over,
             size: row.current,
-            promoted: Promoted::at_each_age(row.promotions.as_ref()?),
-            swapped_in: row.refaulted.unwrap_or_default(),
+            promoted: Promoted::at_each_age(promotions),
+            swapped_in: since.refaulted,
             working_set: Some(working_set),
-            stalled: row.stalled.map(|stalled| Permyriad::of_time(stalled, length)),
+            stalled: since.stalled.map(|stalled| Permyriad::of_time(stalled, since.length)),
             write_budget_used: false,
             swap_at_floor: false,
         };
@@ -177,20 +237,40 @@ impl Seen {
         let mut seen = Seen { interval, promoted, working_set, at_steps: Default::default() };
         let mut at_steps = seen.at_steps;
         for (at, step) in at_steps.iter_mut().zip(Step::all()) {
-            let (held, back) = (seen.out(row, step), seen.back(row, step));
-            *at = AtStep {
-                held: held.most,
-                held_kib_min: [held.least, held.most].map(|held| kib_min(held, length)),
-                back,
-                rates: [back.least, back.most].map(|back| seen.rate(back)),
-            };
+            *at = seen.at_step(seen.out(row, step), seen.back(row, step));
         }
         seen.at_steps = at_steps;
         Some(seen)
     }
 
+    fn at_step(&self, held: Bounds, back: Bounds) -> AtStep {
+        AtStep {
+            held,
+            held_kib_min: [held.least, held.most].map(|held| kib_min(held, self.interval.length)),
+            back,
+            rates: [back.least, back.most].map(|back| self.rate(back)),
+        }
+    }
+
     fn at(&self, step: Step) -> AtStep {
         self.at_steps.get(usize::from(u8::from(step))).copied().unwrap_or_default()
+    }
+
+    /// The same if nothing is taken, of memory that is out: it stays there until it is used.
+    fn left(&self, row: &Row, out: &Out) -> AtStep {
+        let Some(step) = out.step else { return AtStep::default() };
+        let AtStep { held, back, .. } = self.at(step);
+        // What is older by the time in which nothing was taken was out at its beginning.
+        let age = step.age() + out.ago + self.interval.length;
+        let age = AGES.into_iter().find(|known| *known >= age);
+        let still = age.and_then(|age| row.idle.as_ref()?.of(age)).unwrap_or_default();
+        let used = age.and_then(|age| row.promotions.as_ref()?.at(age)).unwrap_or_default();
+        let most = out.memory.most;
+        let (held, back) = (held.most.min(most), back.most.min(most));
+        self.at_step(
+            Bounds { least: still.least.min(held), most: held },
+            Bounds { least: used.least.min(back), most: back },
+        )
     }
 
     /// The memory that would be out with this threshold at the end of the window. What omr took was
@@ -215,16 +295,15 @@ impl Seen {
         back
     }
 
-    /// The promotions that an objective allows in the window.
-    fn allowed(&self, slo: &Slo) -> u128 {
-        let share =
-            u128::from(self.working_set.0) * u128::from(slo.promotions.0) * u128::from(millis(self.interval.length));
-        let allowed = share / (1_000_000 * u128::from(MINUTE_MS));
+    /// The promotions that an objective allows in the window, in KiB.
+    fn allowed(&self, slo: &Slo) -> u64 {
+        let length = millis(self.interval.length);
+        let allowed = slo.allowed(u128::from(self.working_set.0 >> 10) * u128::from(length));
         if self.interval.size >= SMALL {
             return allowed;
         }
-        let free = u128::from(SMALL_PAGES * slo.page.0) * self.interval.length.as_millis();
-        allowed + free / SMALL_TIME.as_millis()
+        let free = (SMALL_PAGES * slo.page.0).div_ceil(1024).saturating_mul(length) / millis(SMALL_TIME);
+        allowed.saturating_add(free)
     }
 
     /// Millionths of the working set per minute.
@@ -241,32 +320,38 @@ impl Seen {
 
 impl State {
     fn new(slo: &Slo) -> Self {
-        State { threshold: Threshold::new(slo), is_observed: false, held: Bytes::ZERO }
+        State { threshold: Threshold::new(slo), is_observed: false, out: Out::default() }
     }
 
-    /// Nobody observed the group for this time. As in the daemon, it is observed again first.
-    fn absent(&mut self, time: Duration) {
-        if !time.is_zero() {
-            self.threshold.absent(time);
-            (self.is_observed, self.held) = (false, Bytes::ZERO);
+    /// As in the daemon, the group is observed again first. What is out stays there.
+    fn absent(&mut self, absence: &Absence) {
+        self.threshold.absent(absence.length);
+        self.is_observed = false;
+        if absence.is_anew {
+            self.out = Out::default();
         }
+        self.out.ago += absence.length;
     }
 
-    fn window(&mut self, seen: &Seen, slo: &Slo, part: usize, sums: &mut Sums) {
+    fn window(&mut self, row: &Row, seen: &Seen, slo: &Slo, part: usize, sums: &mut Sums) {
         let step = self.threshold.step();
-        if self.is_observed {
-            let AtStep { held, held_kib_min, back, rates } = seen.at(step);
+        let AtStep { held, held_kib_min, back, rates } =
+            if self.is_observed { seen.at(step) } else { seen.left(row, &self.out) };
+        if self.is_observed || self.out.memory.most > Bytes::ZERO {
             let allowed = seen.allowed(slo);
             let [held_least, held_most] = held_kib_min;
             sums.acting += 1;
             sums.held_least_kib_min += held_least;
             sums.held_most_kib_min += held_most;
-            sums.promoted_least_kib += back.least.0 >> 10;
-            sums.promoted_most_kib += back.most.0.div_ceil(1024);
-            // What is out now and was not before, and what has come back and left again.
-            sums.written_most_kib += ((held - self.held) + back.most).0.div_ceil(1024);
-            sums.over_least += u64::from(u128::from(back.least.0) > allowed);
-            sums.over_most += u64::from(u128::from(back.most.0) > allowed);
+            let [back_least, back_most] = [back.least.0 >> 10, back.most.0.div_ceil(1024)];
+            sums.promoted_least_kib += back_least;
+            sums.promoted_most_kib += back_most;
+            if self.is_observed {
+                // What is out now and was not before, and what has come back and left again.
+                sums.written_most_kib += ((held.most - self.out.memory.most) + back.most).0.div_ceil(1024);
+            }
+            sums.over_least += u64::from(back_least > allowed);
+            sums.over_most += u64::from(back_most > allowed);
             if let Some(time) = sums.at_step_ms.get_mut(usize::from(u8::from(step))) {
                 *time += millis(seen.interval.length);
             }
@@ -275,20 +360,30 @@ impl State {
                     histogram.add(rate);
                 }
             }
-            self.held = held;
         } else {
             sums.observing += 1;
-            self.held = Bytes::ZERO;
         }
+        if self.is_observed {
+            (self.out.step, self.out.ago) = (Some(step), Duration::ZERO);
+        } else {
+            self.out.ago += seen.interval.length;
+        }
+        self.out.memory = held;
         let moved = self.threshold.observe_on_grid(slo, &seen.interval, &seen.promoted);
         self.is_observed = moved.reason.is_observed(self.is_observed);
     }
 
-    /// A window of which nothing is known.
+    /// A window of which nothing is known. As in the daemon, nothing is taken until one is.
     fn lose(&mut self, length: Duration, slo: &Slo) {
         self.threshold.observe(slo, &Interval { length, ..Interval::default() });
-        (self.is_observed, self.held) = (false, Bytes::ZERO);
+        self.is_observed = false;
+        self.out.ago += length;
     }
+}
+
+/// The time between the last aging and a sample.
+fn ago(row: &Row) -> Duration {
+    row.idle.as_ref().map_or(Duration::ZERO, |idle| idle.ago)
 }
 
 fn kib_min(bytes: Bytes, time: Duration) -> u64 {
@@ -319,7 +414,7 @@ fn part(group: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use omr_history::{AGES, Idle};
+    use omr_history::Idle;
     use omr_policy::age::Promotions;
 
     use super::*;
@@ -400,7 +495,7 @@ mod tests {
             policies(&format!(r#"{{"policies":[{{"name":"fixed","slo":{{{slo}}}}}]}}"#))
         };
         // 60 % are in use, and 0.2 % of that may come back in a minute: 1.2 % of all in ten.
-        for (promoted, promotions, over) in [(12, "0.2%", 0), (13, "0.2%", 143), (13, "10%", 0)] {
+        for (promoted, promotions, over) in [(11, "0.2%", 0), (13, "0.2%", 143), (13, "10%", 0)] {
             let outcome = replayed(&hours(144, 400, promoted), &fixed(promotions));
             let sums = &outcome.policies[1].sums;
             assert_eq!((sums.acting, sums.over_least, sums.over_most), (143, over, over), "{promoted} {promotions}");
@@ -424,27 +519,107 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_was_made_anew_or_is_unknown_is_observed_again() {
+    fn a_group_that_was_made_anew_is_observed_again_and_has_nothing_out() {
         let anew = |change: fn(&mut Row)| {
             let mut rounds = hours(12, 400, 0);
             rounds[6].iter_mut().for_each(change);
             replayed(&rounds, &two()).policies[0].sums.observing
         };
         assert_eq!(anew(|_| {}), 1, "the control");
-        assert_eq!(anew(|row| row.promotions = None), 2);
-        assert_eq!(anew(|row| row.idle = None), 2);
         assert_eq!(anew(|row| row.id = 8), 3, "it is one group, then another, then the first");
         assert_eq!(anew(|row| row.boot = "another".into()), 3);
-        // The daemon was started again, a quarter of an hour later.
-        let mut rounds = hours(12, 400, 0);
-        rounds.iter_mut().skip(6).flatten().for_each(|row| row.time += 900_000);
-        assert_eq!(replayed(&rounds, &two()).policies[0].sums.observing, 1, "or the clock was set");
-        rounds[6].iter_mut().for_each(|row| (row.over, row.promotions) = (None, None));
-        assert_eq!(replayed(&rounds, &two()).policies[0].sums.observing, 2);
         // Times are whole seconds, and the time between samples is not.
         let mut rounds = hours(12, 400, 0);
         rounds.iter_mut().skip(1).step_by(2).flatten().for_each(|row| row.time += 1_000);
         assert_eq!(replayed(&rounds, &two()).policies[0].sums.observing, 1);
+    }
+
+    /// Windows of which nothing is known, and a daemon that was started again a quarter of an hour later.
+    #[test]
+    fn what_is_out_stays_out_while_nothing_is_taken_until_it_is_used() {
+        let part = |permille: u64| (GIB.0 / 1000 * permille) / 1024;
+        let lost = |used: u64, lose: fn(&mut Vec<Vec<Row>>)| {
+            // 40 % are unused for each age; from the seventh window on, this part less.
+            let mut rounds = hours(12, 400, 0);
+            let later = rounds.iter_mut().skip(7).flatten();
+            later.zip(hours(5, 400 - used, used).into_iter().flatten()).for_each(|(row, other)| {
+                (row.idle, row.promotions) = (other.idle, other.promotions);
+            });
+            lose(&mut rounds);
+            replayed(&rounds, &two()).policies[0].sums.clone()
+        };
+        let [unused, used] = [0, 100].map(|used| {
+            let unknown = lost(used, |rounds| rounds[6].iter_mut().for_each(|row| row.promotions = None));
+            let no_ages = lost(used, |rounds| rounds[6].iter_mut().for_each(|row| row.idle = None));
+            assert_eq!(unknown, no_ages);
+            let restarted = lost(used, |rounds| {
+                rounds.iter_mut().skip(6).flatten().for_each(|row| row.time += 900_000);
+                rounds[6].iter_mut().for_each(|row| (row.over, row.promotions) = (None, None));
+            });
+            // All of the ten known windows after the first one hold something.
+            assert_eq!([&unknown, &restarted].map(|sums| (sums.observing, sums.acting)), [(1, 10); 2]);
+            assert_eq!(unknown.held_most_kib_min, restarted.held_most_kib_min);
+            unknown
+        });
+        assert_eq!(unused.held_most_kib_min, 10 * 10 * part(400));
+        // It was written once.
+        assert_eq!(unused.written_most_kib, (GIB.0 / 1000 * 400).div_ceil(1024));
+        // What was used has come back, in the window in which nothing is taken as well.
+        assert_eq!(used.held_most_kib_min, 5 * 10 * part(400) + 5 * 10 * part(300));
+        assert_eq!([used.promoted_least_kib, used.promoted_most_kib], [5 * part(100), 5 * (part(100) + 1)]);
+        // A control: of a new group nothing is out.
+        let anew = lost(0, |rounds| rounds.iter_mut().skip(6).flatten().for_each(|row| row.id = 8));
+        assert_eq!((anew.observing, anew.acting), (2, 10));
+    }
+
+    /// Observed at 30 min, a group is aged every 15 min. Of three samples, five minutes apart, one has
+    /// promotions.
+    #[test]
+    fn samples_between_two_agings_are_part_of_the_next_window() {
+        let seldom = |lose: fn(&mut Row)| {
+            let mut rounds: Vec<Vec<Row>> = (0..36).map(|number| vec![row(number, GROUP, 400, 0)]).collect();
+            for (number, row) in rounds.iter_mut().flatten().enumerate() {
+                let minutes = 5 * (number as u64 + 1);
+                row.time = 1_700_000_000_000 + 60_000 * minutes;
+                let over = Duration::from_secs(300);
+                (row.over, row.refaulted) = ((number > 0).then_some(over), Some(Bytes::mib(1)));
+                row.promotions = row.promotions.filter(|_| number > 0 && minutes.is_multiple_of(15));
+                row.promotions.iter_mut().for_each(|promotions| promotions.over = Duration::from_secs(900));
+                let ago = Duration::from_secs(60 * (minutes % 15));
+                row.idle.iter_mut().for_each(|idle| idle.ago = ago - ago.min(Duration::from_millis(900)));
+                lose(row);
+            }
+            replayed(&rounds, &two())
+        };
+        let outcome = seldom(|_| {});
+        assert_eq!((outcome.shard.windows, outcome.shard.unknown), (12, 0));
+        assert_eq!((outcome.shard.time_ms, outcome.shard.all_time_ms), (12 * 900_000, 35 * 300_000));
+        // All that came back counts once.
+        assert_eq!(outcome.shard.refaulted_kib, 35 << 10);
+        let [sums, _] = &outcome.policies[..] else { panic!("two policies") };
+        assert_eq!((sums.sums.observing, sums.sums.acting), (1, 11));
+        // A control: agings of which nothing is known.
+        let outcome = seldom(|row| {
+            row.promotions = None;
+            row.idle.iter_mut().for_each(|idle| idle.ago = Duration::ZERO);
+        });
+        assert_eq!((outcome.shard.windows, outcome.shard.unknown), (35, 35));
+        // Nobody ages the group any more.
+        let outcome = seldom(|row| {
+            row.promotions = None;
+            row.idle.iter_mut().for_each(|idle| idle.ago = Duration::from_secs(24 * 3600));
+        });
+        assert_eq!((outcome.shard.windows, outcome.shard.unknown), (35, 35));
+    }
+
+    #[test]
+    fn a_group_without_a_window_is_no_job() {
+        let mut rounds = hours(1, 400, 0);
+        rounds[0][0].over = None;
+        rounds[0][0].promotions = None;
+        assert_eq!(replayed(&rounds, &two()).shard.jobs, 0);
+        rounds.extend(hours(2, 400, 0).pop());
+        assert_eq!(replayed(&rounds, &two()).shard.jobs, 1);
     }
 
     #[test]
@@ -457,7 +632,15 @@ mod tests {
             }
             job.working_set(&row).map(|bytes| (bytes.0 * 1000).div_ceil(GIB.0))
         };
-        let mut job = Job { boot: "b".into(), id: 7, time: 0, part: 0, in_use: None, states: Vec::new() };
+        let mut job = Job {
+            boot: "b".into(),
+            id: 7,
+            time: 0,
+            part: 0,
+            in_use: None,
+            since: Since::new(Duration::ZERO),
+            states: Vec::new(),
+        };
         assert_eq!(working_set(&mut job, [0, 1000]), None);
         assert_eq!(working_set(&mut job, [400, 500]), Some(501));
         assert_eq!(working_set(&mut job, [0, 1000]), Some(501));

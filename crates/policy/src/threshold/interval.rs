@@ -143,8 +143,6 @@ pub(super) struct Window {
 }
 
 const ALL: u16 = (1 << STEPS) - 1;
-/// A minute in milliseconds, times the millionths of [`super::slo::PromotionRate`].
-const MILLION_MINUTES: u128 = 60_000 * 1_000_000;
 
 impl Window {
     /// Adds an interval in which the threshold was at this age.
@@ -193,9 +191,7 @@ impl Window {
             false => u128::from(self.largest) * u128::from(self.length.max(millis(SMALL_TIME))),
         };
         let free = if small { slo.page.0.saturating_mul(SMALL_PAGES).div_ceil(1024) } else { 0 };
-        let allowed = (work * u128::from(slo.promotions.0) + u128::from(free) * MILLION_MINUTES) / MILLION_MINUTES;
-        // Promotions are whole KiB.
-        let allowed = u64::try_from(allowed).unwrap_or(u64::MAX);
+        let allowed = slo.allowed(work).saturating_add(free);
         let mut verdicts = [Verdict::Unknown; STEPS];
         let mut is_broken = false;
         for step in Step::all().rev() {

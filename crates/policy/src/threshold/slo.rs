@@ -64,6 +64,16 @@ pub struct Slo {
     pub page: Bytes,
 }
 
+impl Slo {
+    /// The promotions that are allowed, in whole KiB, where the working set in KiB times the
+    /// milliseconds is `work`.
+    pub fn allowed(&self, work: u128) -> u64 {
+        // A minute in milliseconds, times the millionths of a rate.
+        const MILLION_MINUTES: u128 = 60_000 * 1_000_000;
+        u64::try_from(work.saturating_mul(u128::from(self.promotions.0)) / MILLION_MINUTES).unwrap_or(u64::MAX)
+    }
+}
+
 impl Default for Slo {
     /// 0.2 %/min in 98 % of the time, after a warm-up of 10 min, between 2 min and 8 h, with pages
     /// of 4 KiB.
