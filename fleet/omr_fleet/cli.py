@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from . import __doc__ as about
-from . import rollout, run, shards, space, tune
+from . import rollout, run, shards, space, traces, tune
 from .engines import ENGINES
 from .replay import ReplayError
-from .report import write_report
 from .shards import Wrong
 
 DONE, FAILED, USAGE, LEFT, PARTIAL = 0, 1, 2, 3, 4
@@ -72,6 +71,32 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--batch", type=whole, default=8, metavar="N", help="policies in a pass (default: 8)")
     command.add_argument("--seed", type=seed, default=0, metavar="N", help="another seed, another search (default: 0)")
 
+    about_traces = "make quantiles of traces, for omr fleet synthesize --traces"
+    command = commands.add_parser("traces", help=about_traces, formatter_class=formatter)
+    command.set_defaults(run=make_traces)
+    command.add_argument(
+        "--jobs",
+        required=True,
+        metavar="FORMAT:FILE",
+        help=f"a trace of jobs: a path or URL; FORMAT: {', '.join(traces.JOBS)}",
+    )
+    command.add_argument(
+        "--days",
+        required=True,
+        action="append",
+        metavar="FORMAT:FILE",
+        help=f"a trace of machines' use; of several, the mean is taken; FORMAT: {', '.join(traces.DAYS)}",
+    )
+    command.add_argument(
+        "--batch",
+        type=half,
+        default=5.0,
+        metavar="PERCENT",
+        help="the part of a machine's memory that such jobs have (default: 5)",
+    )
+    command.add_argument("--source", action="append", default=[], metavar="TEXT", help="where a trace is from")
+    command.add_argument("--out", required=True, metavar="FILE.json", help="the file to write")
+
     command = commands.add_parser("check", help="compare machines with a prediction", formatter_class=formatter)
     command.set_defaults(run=check)
     command.add_argument("--prediction", required=True, metavar="FILE", help="prediction.json of omr-fleet tune")
@@ -127,6 +152,13 @@ def percent(text: str) -> float:
     return value
 
 
+def half(text: str) -> float:
+    value = positive(text.removesuffix("%"))
+    if value > 50:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected at most 50 (percent)")
+    return value
+
+
 def replayed(args: argparse.Namespace, fleet: str, policies: bytes, out: str) -> dict[str, Any]:
     return run.fleet(fleet, policies, out, args.omr, args.engine, args.address, args.group)
 
@@ -155,6 +187,8 @@ def name_bad(bad: dict[str, str]) -> None:
 
 
 def tune_fleet(args: argparse.Namespace) -> int:
+    if both := sorted(shards.urls(args.fleet) & shards.urls(args.held_out)):
+        raise Wrong(f"--held-out {args.held_out}: {both[0]} is among the shards to tune on; expected others")
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     results = args.results or str(out / "results")
@@ -176,10 +210,19 @@ def tune_fleet(args: argparse.Namespace) -> int:
     held_out = evaluate(args.held_out, {"tuned": space.slo(tuned.best)})
     outcome = rollout.Outcome(limits, tuned, held_out["tuned"], held_out["default"], beside)
     rollout.write(outcome, out)
+    from .report import write_report
+
     write_report(outcome, out / "report.html")
     print(outcome.sentence())
     print(f"{out}/report.html" + (f", {out}/tuned.toml, {out}/prediction.json" if outcome.is_better() else ""))
     return DONE if outcome.is_better() else FAILED
+
+
+def make_traces(args: argparse.Namespace) -> int:
+    found = traces.traces(args.jobs, args.days, args.batch, args.source)
+    Path(args.out).write_text(traces.text(found))
+    print(f"{args.out}: for omr fleet synthesize --traces")
+    return DONE
 
 
 def check(args: argparse.Namespace) -> int:

@@ -83,6 +83,12 @@ def find(url: str) -> list[Shard]:
     return sorted(shards, key=lambda shard: shard.name.encode())
 
 
+def urls(url: str) -> set[str]:
+    """The shards of a fleet, whatever the directory is called."""
+    fs, root = open_dir(url)
+    return {fs.unstrip_protocol(f"{root}/{shard.name}") for shard in find(url)}
+
+
 def groups(fleet: str, out: str, policies: bytes, omr: str, program: str, per_group: int) -> Iterator[Group]:
     """The shards of a fleet in groups."""
     shards = find(fleet)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import space
-from .optimizer import Optimizer, Told
 from .space import Point
 
 KIB_PER_GIB = 1 << 20
@@ -89,6 +88,9 @@ def tune(
     evaluate: Evaluate, limits: Limits, seed: int, rounds: int, batch: int, say: Callable[[str], None] = print
 ) -> Tuned:
     """Looks for the policy that holds the most memory and keeps the limits."""
+    # It takes two seconds, for which other commands need not wait.
+    from .optimizer import Optimizer, Told
+
     optimizer = Optimizer(len(space.PARAMETERS), seed, space.snapped)
     tuned = Tuned(None, Figures(0, 0, 0, 0, 0))
     start = space.snapped(space.default())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from omr_fleet import rollout, space, tune
+from omr_fleet import cli, rollout, space, tune
 from omr_fleet.optimizer import Optimizer, Told, acquisition, log_expected_improvement
 from omr_fleet.tune import Figures, Limits
 
@@ -172,13 +172,29 @@ def test_a_fleet_is_tuned_and_the_files_are_what_omr_reads(omr: str, fleet: Path
 
 
 def test_where_nothing_keeps_the_limits_nothing_is_written(omr: str, fleet: Path, tmp_path: Path) -> None:
-    words = ["tune", fleet / "good", "--held-out", fleet / "good", "--out", tmp_path, "--omr", omr]
+    words = ["tune", fleet / "good", "--held-out", fleet / "mixed", "--out", tmp_path, "--omr", omr]
     ran = omr_fleet(*words, "--engine", "local", "--promotions", "0.0001", "--rounds", "1", "--batch", "3")
     assert ran.returncode == 1 and "nothing is written" in ran.stderr, ran
     assert not (tmp_path / "tuned.toml").exists() and not (tmp_path / "report.html").exists()
-    for value in ("0", "-1", "nan", "11", "x"):
-        ran = omr_fleet(*words, "--promotions", value)
-        assert ran.returncode == 2 and "--promotions" in ran.stderr, (value, ran)
-    for value in ("-1", "x", str(1 << 32)):
-        ran = omr_fleet(*words, "--seed", value)
-        assert ran.returncode == 2 and "--seed" in ran.stderr, (value, ran)
+    # Shards that tuning has seen hold nothing out.
+    words[3] = fleet / "good/week=0"
+    ran = omr_fleet(*words)
+    assert ran.returncode == 2 and "machine=0.parquet is among the shards to tune on" in ran.stderr, ran
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--promotions", ("0", "-1", "nan", "11", "x")),
+        ("--written", ("0", "-1", "nan", "1e9", "x")),
+        ("--rounds", ("0", "-1", "1.5", "10001", "x")),
+        ("--seed", ("-1", "x", str(1 << 32))),
+    ],
+)
+def test_a_bad_value_is_named(option: str, values: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tune", "seen", "--held-out", "other", "--out", "out"]
+    assert cli.parser().parse_args([*words, option, "1"])
+    for value in values:
+        with pytest.raises(SystemExit) as refused:
+            cli.parser().parse_args([*words, f"{option}={value}"])
+        assert refused.value.code == 2 and f"argument {option}: {value!r}: expected" in capsys.readouterr().err

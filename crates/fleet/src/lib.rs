@@ -19,6 +19,7 @@ mod replay;
 pub mod shard;
 pub mod summary;
 pub mod synthesize;
+pub mod traces;
 
 pub use outcome::Outcome;
 pub use policies::Policies;

@@ -4,7 +4,9 @@
 //! A job's memory is some classes of pages. A page of a class is used again at random, at the class'
 //! rate times the time of the day's; so of a class the share exp(-G) was not used for a time in which
 //! the rate sums up to G. Some classes' pages are never used again. At a **phase change** a part of
-//! the memory is used at once; at a **deploy** the job is made anew.
+//! the memory is used at once; at a **deploy** the job is made anew. Beside these services there are
+//! **short jobs**, which run for as long as those of a published trace: most for seconds, some for
+//! hours.
 //!
 //! What omr sees of that is what a daemon with the default policy sees ([`View::Daemon`]): a threshold
 //! of each job decides at which age it is observed. The ages at which agings fall are known, and 2 and
@@ -13,9 +15,8 @@
 //!
 //! Calibrated to what was published: 32 % of memory is unused for 2 min on average, 9 % and 43 % in
 //! the lowest and highest decile of jobs, 1 to 61 % over all (Lagar-Cavilla et al., "Software-Defined
-//! Far Memory in Warehouse-Scale Computers", ASPLOS'19, and the letter of MGLRU). Memory moves by 5
-//! to 7 % with the time of the day, and CPU time by 40 % (the averages of Alibaba 2018 and Google
-//! 2019).
+//! Far Memory in Warehouse-Scale Computers", ASPLOS'19, and the letter of MGLRU). Short jobs and the
+//! time of the day are those of [`Traces`].
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ use omr_history::{AGES, Idle, Sample, Since};
 use omr_policy::age::{Bounds, Promotions};
 use omr_policy::threshold::{IN_USE, Interval, Promoted, Slo, Step, Threshold};
 use omr_units::{Bytes, GroupId};
+
+use crate::traces::Traces;
 
 /// The time of a sample.
 const STEP: u64 = 600;
@@ -51,6 +54,9 @@ pub struct Machine {
     /// All of its memory.
     memory: Bytes,
     jobs: Vec<Job>,
+    /// Another one for each machine.
+    seed: u64,
+    traces: Traces,
 }
 
 #[derive(Debug)]
@@ -61,8 +67,8 @@ struct Job {
     shares: [f64; CLASSES.len()],
     /// The hour of the day at which it is busiest.
     peak: f64,
-    /// The part by which its use moves over the day.
-    swing: f64,
+    /// The parts by which its use and its size move over the day.
+    swings: [f64; 2],
     /// Phase changes: the time in seconds, and the part of the memory that is used then. A part of 1
     /// is a deploy.
     changes: Vec<(f64, f64)>,
@@ -70,22 +76,22 @@ struct Job {
 
 impl Machine {
     /// A machine of a fleet.
-    pub fn new(seed: u64, machine: u64, weeks: u64) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed);
+    pub fn new(seed: u64, machine: u64, weeks: u64, traces: &Traces) -> Self {
         // Machines are independent of how many there are.
-        let mut random = fastrand::Rng::with_seed(random.u64(..) ^ machine.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let seed = fastrand::Rng::with_seed(seed).u64(..) ^ machine.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = fastrand::Rng::with_seed(seed);
         let memory = Bytes(64 << 30 << random.u64(..4));
         // Alibaba's machines are 88 % full.
-        let mut free = 0.88 * to_f64(memory);
+        let mut free = (0.88 - traces.batch.memory_percent / 100.0) * to_f64(memory);
         let mut jobs: Vec<Job> = Vec::new();
         while free > 0.002 * to_f64(memory) && jobs.len() < 150 {
             // Half a percent to 8 % of a machine.
             let size = to_f64(memory) * (-3.9 + 0.9 * normal(&mut random)).exp().clamp(0.005, 0.08);
-            let job = Job::new(&mut random, jobs.len(), size.min(free), weeks);
+            let job = Job::new(&mut random, jobs.len(), size.min(free), weeks, traces);
             free -= job.size;
             jobs.push(job);
         }
-        Machine { memory, jobs }
+        Machine { memory, jobs, seed, traces: traces.clone() }
     }
 
     /// Its memory.
@@ -97,10 +103,13 @@ impl Machine {
     pub fn week(&self, week: u64, view: View) -> impl Iterator<Item = Sample> + '_ {
         let slo = Slo::default();
         let mut thresholds: Vec<Threshold> = self.jobs.iter().map(|_| Threshold::new(&slo)).collect();
+        let mut short_jobs = ShortJobs::new(self, week);
         (0..ROUNDS).flat_map(move |round| {
             let until = week * WEEK + (round + 1) * STEP;
-            let jobs = self.jobs.iter().enumerate().zip(&mut thresholds);
-            let samples = jobs.map(|((number, job), threshold)| {
+            let services = self.jobs.iter().enumerate().zip(&mut thresholds);
+            let running = short_jobs.until(until as f64);
+            let all = services.chain(running.iter_mut().map(|of| ((of.number, &of.job), &mut of.threshold)));
+            let samples = all.map(|((number, job), threshold)| {
                 let observed_at = (view == View::Daemon).then(|| threshold.observed_at(&slo));
                 let sample = job.sample(number, until, round == 0, observed_at);
                 match interval(&sample) {
@@ -112,6 +121,61 @@ impl Machine {
             });
             samples.collect::<Vec<_>>()
         })
+    }
+}
+
+/// The short jobs of a week.
+struct ShortJobs<'a> {
+    machine: &'a Machine,
+    random: fastrand::Rng,
+    /// The mean time from the start of one to the next, in seconds.
+    every: f64,
+    next: f64,
+    number: usize,
+    running: Vec<ShortJob>,
+}
+
+struct ShortJob {
+    job: Job,
+    number: usize,
+    end: f64,
+    threshold: Threshold,
+}
+
+impl<'a> ShortJobs<'a> {
+    fn new(machine: &'a Machine, week: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(machine.seed ^ (week + 1));
+        let batch = &machine.traces.batch;
+        // By Little's law.
+        let every = batch.size_percent.mean() * batch.seconds.mean() / batch.memory_percent;
+        let next = (week * WEEK) as f64 + exponential(&mut random, every);
+        ShortJobs { machine, random, every, next, number: 1_000_000, running: Vec::new() }
+    }
+
+    /// Those that run at this time.
+    fn until(&mut self, until: f64) -> &mut [ShortJob] {
+        self.running.retain(|of| of.end > until);
+        let batch = &self.machine.traces.batch;
+        while self.next <= until {
+            let (random, begin) = (&mut self.random, self.next);
+            let (part, end) = (batch.size_percent.draw(random) / 100.0, begin + batch.seconds.draw(random));
+            self.number += 1;
+            self.next += exponential(random, self.every);
+            if end > until {
+                let group = format!("batch.slice/instance-{}.scope", self.number);
+                let job = Job {
+                    group: std::path::Path::new(&group).into(),
+                    size: (to_f64(self.machine.memory) * part).max(4_096.0),
+                    shares: shares(random),
+                    peak: 0.0,
+                    swings: [0.0; 2],
+                    changes: vec![(begin, 1.0)],
+                };
+                let threshold = Threshold::new(&Slo::default());
+                self.running.push(ShortJob { job, number: self.number, end, threshold });
+            }
+        }
+        &mut self.running
     }
 }
 
@@ -138,25 +202,8 @@ fn interval(sample: &Sample) -> Option<Interval> {
 }
 
 impl Job {
-    fn new(random: &mut fastrand::Rng, number: usize, size: f64, weeks: u64) -> Self {
-        let cold = quantile(&COLD, random.f64());
-        // Of what is cold after 2 min, some is warm, some is used within hours, and some never.
-        let never = 0.3 + 0.35 * random.f64();
-        let tail: Vec<f64> = (0..4).map(|class| 0.3_f64.powi(class) * (0.8 * normal(random)).exp()).collect();
-        let sum: f64 = tail.iter().sum();
-        let mut shares = [0.0; CLASSES.len()];
-        let mut left = 1.0;
-        for (share, (part, class)) in shares.iter_mut().skip(2).zip(tail.iter().zip(CLASSES.iter().skip(2))) {
-            // The part of the class that is older than 2 min.
-            *share = cold * (1.0 - never) * part / sum / (-120.0 / class).exp();
-            left -= *share;
-        }
-        left = (left - cold * never).max(0.0);
-        // The rest is in use, nearly all of it within seconds.
-        let warm = 0.02 * left;
-        for (share, part) in shares.iter_mut().zip([left - warm, warm]) {
-            *share = part;
-        }
+    fn new(random: &mut fastrand::Rng, number: usize, size: f64, weeks: u64, traces: &Traces) -> Self {
+        let shares = shares(random);
         let span = (weeks * WEEK) as f64;
         let mut changes = Vec::new();
         // A phase change twice a day, a deploy each four days, and one scan of everything in the
@@ -177,7 +224,8 @@ impl Job {
             size,
             shares,
             peak: 14.0 + normal(random),
-            swing: 0.4 * random.f64(),
+            // Of one as much as of all on average.
+            swings: [0.02 * traces.day.cpu_swing_percent * random.f64(), traces.day.memory_swing_percent / 100.0],
             changes,
         }
     }
@@ -186,7 +234,8 @@ impl Job {
     /// the course of the day.
     fn uses(&self, at: f64) -> f64 {
         let day = core::f64::consts::TAU / DAY;
-        at + self.swing / day * (day * (at - 3600.0 * (self.peak - 6.0))).sin()
+        let [swing, _] = self.swings;
+        at + swing / day * (day * (at - 3600.0 * (self.peak - 6.0))).sin()
     }
 
     /// The share of the memory that at this time was not used for an age.
@@ -227,7 +276,8 @@ impl Job {
     /// daemon observes it; `None`: each age is known.
     fn sample(&self, number: usize, until: u64, is_first: bool, observed_at: Option<Step>) -> Sample {
         let end = until as f64;
-        let swing = 0.06 * (core::f64::consts::TAU * (end - 3600.0 * (self.peak - 6.0)) / DAY).sin();
+        let [_, swing] = self.swings;
+        let swing = swing * (core::f64::consts::TAU * (end - 3600.0 * (self.peak - 6.0)) / DAY).sin();
         let size = self.size * (1.0 + swing);
         let since = self.deployed(end);
         let is_new = since > end - STEP as f64;
@@ -285,7 +335,7 @@ impl Job {
             peak: current,
             anon: current,
             idle: Some(Idle { ago: Duration::ZERO, memory: current, bounds: idle }),
-            since: (!is_first).then(|| Since {
+            since: (!is_first && !is_new).then(|| Since {
                 over: Duration::from_secs(STEP),
                 refaults_anon: Some(Bytes::ZERO),
                 refaults_file: Some(Bytes::ZERO),
@@ -299,6 +349,29 @@ impl Job {
             ..Sample::of_anon(&*self.group, GroupId(0), current)
         }
     }
+}
+
+/// The share of each class of a job's memory, by chance.
+fn shares(random: &mut fastrand::Rng) -> [f64; CLASSES.len()] {
+    let cold = quantile(&COLD, random.f64());
+    // Of what is cold after 2 min, some is warm, some is used within hours, and some never.
+    let never = 0.3 + 0.35 * random.f64();
+    let tail: Vec<f64> = (0..4).map(|class| 0.3_f64.powi(class) * (0.8 * normal(random)).exp()).collect();
+    let sum: f64 = tail.iter().sum();
+    let mut shares = [0.0; CLASSES.len()];
+    let mut left = 1.0;
+    for (share, (part, class)) in shares.iter_mut().skip(2).zip(tail.iter().zip(CLASSES.iter().skip(2))) {
+        // The part of the class that is older than 2 min.
+        *share = cold * (1.0 - never) * part / sum / (-120.0 / class).exp();
+        left -= *share;
+    }
+    left = (left - cold * never).max(0.0);
+    // The rest is in use, nearly all of it within seconds.
+    let warm = 0.02 * left;
+    for (share, part) in shares.iter_mut().zip([left - warm, warm]) {
+        *share = part;
+    }
+    shares
 }
 
 fn to_f64(bytes: Bytes) -> f64 {
@@ -353,7 +426,7 @@ mod tests {
         let (mut of_jobs, mut all, mut cold) = (Vec::new(), 0.0, 0.0);
         let (mut over, mut windows) = (0, 0);
         for machine in 0..60 {
-            let machine = Machine::new(7, machine, 1);
+            let machine = Machine::new(7, machine, 1, &Traces::default());
             // Every 25th round: all times of the day.
             let mut jobs = std::collections::BTreeMap::<_, (f64, f64)>::new();
             for sample in (1..ROUNDS).step_by(25).flat_map(|round| machine.round(round)) {
@@ -385,7 +458,7 @@ mod tests {
     #[test]
     fn memory_is_cold_for_longer_with_time_only_and_bounds_hold() {
         for machine in 0..5 {
-            let machine = Machine::new(3, machine, 1);
+            let machine = Machine::new(3, machine, 1, &Traces::default());
             let truth: Vec<Sample> = machine.week(0, View::All).take(20_000).collect();
             for (sample, truth) in machine.week(0, View::Daemon).zip(truth) {
                 let idle = |sample: &Sample| sample.idle.as_ref().expect("ages").bounds.map(|of| of.expect("known"));
@@ -405,14 +478,43 @@ mod tests {
     }
 
     #[test]
+    fn short_jobs_have_their_part_of_the_memory_and_most_are_seen_once() {
+        let traces = Traces::default();
+        let (mut short, mut all, mut jobs, mut samples) = (0.0, 0.0, std::collections::HashSet::new(), 0_usize);
+        for machine in 0..4 {
+            for sample in Machine::new(11, machine, 1, &traces).week(0, View::Daemon) {
+                all += to_f64(sample.current);
+                if sample.group.starts_with("batch.slice") {
+                    short += to_f64(sample.current);
+                    samples += 1;
+                    // A sample says how long ago the one before was, if it was of the same job.
+                    assert_eq!(sample.since.is_some(), !jobs.insert((machine, sample.group.clone())));
+                }
+            }
+        }
+        let part = short / all;
+        assert!((0.045..0.07).contains(&part), "{part} of the memory in use; 5 of 88 % are 0.057");
+        // 0.6 % of the jobs run for more than ten minutes.
+        assert!(jobs.len() * 10 > samples * 6, "{} jobs, {samples} samples", jobs.len());
+        let mut none = traces;
+        none.batch.memory_percent = 0.0;
+        let machine = Machine::new(11, 0, 1, &none);
+        assert!(machine.week(0, View::Daemon).all(|sample| sample.group.starts_with("system.slice")));
+    }
+
+    #[test]
     fn a_seed_is_a_fleet_whatever_its_size() {
         let sizes = |seed: u64, machine: u64| -> Vec<Bytes> {
-            Machine::new(seed, machine, 1).week(0, View::Daemon).take(50).map(|sample| sample.current).collect()
+            Machine::new(seed, machine, 1, &Traces::default())
+                .week(0, View::Daemon)
+                .take(50)
+                .map(|sample| sample.current)
+                .collect()
         };
         assert_eq!(sizes(1, 4), sizes(1, 4));
         assert_ne!(sizes(1, 4), sizes(2, 4));
         assert_ne!(sizes(1, 4), sizes(1, 5));
-        let machine = Machine::new(1, 0, 4);
+        let machine = Machine::new(1, 0, 4, &Traces::default());
         assert!((64..=512).contains(&(machine.memory().0 >> 30)));
         let first = machine.week(3, View::Daemon).next().expect("a sample");
         assert_eq!(first.time.as_secs(), BEGIN + 3 * WEEK + STEP);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use omr_base::exit::Exit;
 use omr_fleet::synthesize::{Machine, View};
+use omr_fleet::traces::Traces;
 use omr_history::Sample;
 use omr_history::days::Days;
 
@@ -50,6 +51,10 @@ struct Synthesize {
     /// Make every age known, which no kernel does: to compare a choice with the truth
     #[arg(long)]
     exact: bool,
+
+    /// Short jobs and the time of the day of another fleet: a file of omr-fleet traces
+    #[arg(long, value_name = "FILE.json")]
+    traces: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -61,9 +66,10 @@ pub fn run(args: &Args) -> Result<Exit> {
 
 fn synthesize(args: &Synthesize) -> Result<Exit> {
     let view = if args.exact { View::All } else { View::Daemon };
+    let traces = read_traces(args.traces.as_deref())?;
     let progress = progress(args.machines * args.weeks, "machine-weeks")?;
     for number in 0..args.machines {
-        let machine = Machine::new(args.seed, number, args.weeks);
+        let machine = Machine::new(args.seed, number, args.weeks, &traces);
         for week in 0..args.weeks {
             let dir = args.out.join(format!("week={week}"));
             write(&dir, number, machine.week(week, view))?;
@@ -73,6 +79,13 @@ fn synthesize(args: &Synthesize) -> Result<Exit> {
     progress.finish_and_clear();
     outln!("wrote {} machine-weeks to {}", args.machines * args.weeks, args.out.display());
     Ok(Exit::Done)
+}
+
+fn read_traces(path: Option<&Path>) -> Result<Traces> {
+    let Some(path) = path else { return Ok(Traces::default()) };
+    let text = fs::read(path).with_context(|| format!("read {}", path.display()));
+    let read = text.and_then(|text| Traces::parse(path, &text));
+    read.map_err(|err| Exit::Usage.error(format!("{err:#}")))
 }
 
 fn write(dir: &Path, number: u64, samples: impl Iterator<Item = Sample>) -> Result<()> {
