@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 RETRIES = 3
-"""How often an engine starts a task again that has failed."""
+"""How often an engine starts a task again that has failed, perhaps on another machine."""
 
 
 def local(run: Callable[[T], R], tasks: Iterable[T], address: str | None) -> Iterator[R]:
