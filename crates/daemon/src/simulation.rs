@@ -767,12 +767,17 @@ fn run_for(first: u64, hours: u64, time: Duration) -> (u64, Summary) {
 
 #[test]
 fn fresh_seeds_violate_nothing() {
-    let first = u64::from(fastrand::u32(..));
     let seconds = std::env::var("OMR_SIMULATE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
-    let (seeds, sum) = run_for(first, 24, Duration::from_secs(seconds));
-    // Not by a macro, whose output a test that passes does not show.
-    let _ = writeln!(std::io::stderr(), "seeds {first} to {}, 24 h each: {sum:?}", first + seeds - 1);
-    assert!(sum.ticks > 0);
+    let threads = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+    let time = Duration::from_secs(seconds) / u32::try_from(threads).expect("some CPUs");
+    let of_a_thread = || {
+        let first = u64::from(fastrand::u32(..));
+        let (seeds, sum) = run_for(first, 24, time);
+        // Not by a macro, whose output a test that passes does not show.
+        let _ = writeln!(std::io::stderr(), "seeds {first} to {}, 24 h each: {sum:?}", first + seeds - 1);
+        assert!(sum.ticks > 0);
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(of_a_thread))));
 }
 
 #[test]
