@@ -19,6 +19,7 @@ from omrlab.scenarios.footprint import Footprint
 from omrlab.scenarios.hibernate_seed import Case
 from omrlab.scenarios.migrate import Migrate
 from omrlab.scenarios.probe import Probe
+from omrlab.scenarios.replay import Replay
 from omrlab.scenarios.roomy import Roomy
 from omrlab.scenarios.server import Server
 from omrlab.scenarios.slo import LOG, READ, Slo, parsed
@@ -638,3 +639,50 @@ def test_the_daemon_that_is_watched_is_compared_with_the_one_at_the_same_time() 
     assert figures["top_rss_mib"].values == [7, 13]
     assert reached(figures["top_rss_mib"].json()) and reached(figures["top_cpu_pct"].json())
     assert figures["web_cpu_pct"].goal is None
+
+
+def recording(arm: str, swap: int, refaulted: int, p98: int | None, policies: dict[str, tuple[int, ...]]) -> dict:
+    """100 minutes of a machine with 1,000 KiB of memory, of which a replay knows a half."""
+    told = {
+        name: {
+            "sums": dict(
+                zip(
+                    ("held_least_kib_min", "held_most_kib_min", "promoted_least_kib", "promoted_most_kib"),
+                    (50 * least, 50 * most, back_least, back_most),
+                )
+            ),
+            "promoted_p98": [back_least, back_most],
+        }
+        for name, (least, most, back_least, back_most) in policies.items()
+    }
+    recorded = {
+        "machine_ms": 100 * 60_000,
+        "memory_kib_min": 50 * 1000,
+        "all_memory_kib_min": 100 * 1000,
+        "swap_kib_min": 100 * swap,
+        "refaulted_kib": refaulted,
+    }
+    return {"arm": arm, "recorded": recorded, "refaulted_p98": p98, "policies": told}
+
+
+def test_a_replay_is_compared_with_what_happened() -> None:
+    """Half of what comes back is in the time that is not known."""
+    before = recording("record", 0, 0, 0, {"two": (300, 500, 2_500, 3_500), "eight": (100, 300, 1_000, 1_500)})
+    after = {
+        "two": [recording("two", 400, 6_000, 3_000, {})],
+        "eight": [recording("eight", 100, 6_000, None, {})],
+    }
+    found = Replay().metrics({"record": [before], **after})
+    assert found["held_two"].values == [40.0]
+    assert found["held_predicted_least_two"].values == [30.0] and found["held_predicted_most_two"].values == [50.0]
+    assert found["held_error_pct"].values == pytest.approx([0, 100])
+    assert found["promoted_error_pct"].values == pytest.approx([0, 100 * (6_000 - 2_500) / 6_000])
+    errors = [100 * (6_000 - 5_000) / 6_000, 100 * (6_000 - 2_000) / 6_000]
+    assert found["promoted_error_of_least_pct"].values == pytest.approx(errors)
+    # Both figures of eight: 10 % held is the least, and 6,000 KiB are twice as much as the most.
+    assert found["outside_of_the_bounds"].values == [1.0]
+    # That eight would keep the objective may be wrong, but what really happened is not known.
+    assert found["wrong_about_the_objective"].values == [0.0]
+    after["eight"] = [recording("eight", 100, 6_000, 3_000, {})]
+    found = Replay().metrics({"record": [before], **after})
+    assert found["wrong_about_the_objective"].values == [1.0]

@@ -109,6 +109,7 @@ impl Replay {
             job.states.iter_mut().for_each(|state| state.absent(absence));
         }
         (job.boot, job.id, job.time) = (Rc::clone(&row.boot), row.id, row.time);
+        let working_set = job.working_set(row);
         let recorded = &mut self.outcome.shard;
         let Some(over) = row.over.filter(|over| millis(*over) > 0) else { return job.since = Since::new(ago(row)) };
         let swap = row.swap.unwrap_or_default();
@@ -121,7 +122,7 @@ impl Replay {
             return;
         }
         let since = std::mem::replace(&mut job.since, Since::new(ago(row)));
-        let seen = job.working_set(row).and_then(|working_set| Seen::new(row, &since, working_set));
+        let seen = working_set.and_then(|working_set| Seen::new(row, &since, working_set));
         recorded.windows += 1;
         match &seen {
             Some(seen) => {
