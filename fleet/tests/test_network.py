@@ -4,6 +4,7 @@ All listeners are inside these namespaces, which end with the test.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,16 @@ import pytest
 from .conftest import ROOT
 from .test_engines import ALL, began, slow
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+
+def has_networks() -> bool:
+    """Network namespaces need root, iproute2, and a kernel with veth."""
+    if os.geteuid() != 0 or not all(shutil.which(program) for program in ("ip", "unshare", "nsenter")):
+        return False
+    command = ["unshare", "--net", "ip", "link", "add", "to1", "type", "veth", "peer", "name", "to2"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not has_networks(), reason="network namespaces need root, ip and veth")
 
 MACHINES = r"""
 set -eu
