@@ -35,6 +35,11 @@ impl Histogram {
         }
     }
 
+    /// The buckets with a count, in order.
+    pub fn buckets(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
     /// The number of values.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()
@@ -52,6 +57,13 @@ impl Histogram {
             let part = u128::from(largest - smallest) * within.min(u128::from(count)) / u128::from(count.max(1));
             (below >= rank).then(|| smallest + u64::try_from(part).unwrap_or(u64::MAX))
         })
+    }
+}
+
+/// From buckets in order.
+impl FromIterator<(u16, u64)> for Histogram {
+    fn from_iter<I: IntoIterator<Item = (u16, u64)>>(buckets: I) -> Self {
+        Histogram(buckets.into_iter().filter(|&(_, count)| count > 0).collect())
     }
 }
 

@@ -1,5 +1,7 @@
 //! The results of many shards together, and how sure they are.
 
+use std::collections::BTreeMap;
+
 use hmac_sha256::Hash;
 use omr_units::Permyriad;
 use serde::Serialize;
@@ -27,8 +29,31 @@ pub struct Summary {
 struct OfPolicy {
     policy: Policy,
     sums: Sums,
-    /// All acting windows, once for each draw, by their promotions at least and at most.
-    draws: Vec<[Histogram; 2]>,
+    /// All acting windows by their promotions, at least and at most.
+    draws: [Drawn; 2],
+}
+
+/// A histogram for each draw: the counts of a bucket in all draws are together, as they are added
+/// together.
+#[derive(Clone, Debug, Default)]
+struct Drawn(BTreeMap<u16, [u64; DRAWS]>);
+
+impl Drawn {
+    /// Adds a histogram so many times to each draw.
+    fn add(&mut self, histogram: &Histogram, times: &[u64; DRAWS]) {
+        for (bucket, count) in histogram.buckets() {
+            let counts = self.0.entry(bucket).or_insert([0; DRAWS]);
+            counts.iter_mut().zip(times).for_each(|(sum, times)| *sum += count * times);
+        }
+    }
+
+    /// The histogram of each draw.
+    fn each(&self) -> impl Iterator<Item = Histogram> + '_ {
+        (0..DRAWS).map(|draw| {
+            let count = |(&bucket, counts): (&u16, &[u64; DRAWS])| Some((bucket, *counts.get(draw)?));
+            self.0.iter().filter_map(count).collect()
+        })
+    }
 }
 
 /// What is told of all shards.
@@ -83,7 +108,7 @@ impl Summary {
         let none = |policy: &Policy| OfPolicy {
             policy: policy.clone(),
             sums: Sums::default(),
-            draws: vec![Default::default(); DRAWS],
+            draws: Default::default(),
         };
         Summary { shards: 0, recorded: Recorded::default(), policies: policies.written().map(none).collect() }
     }
@@ -97,15 +122,12 @@ impl Summary {
         }
         for (part, random) in parts(&outcome.name).enumerate() {
             let mut random = fastrand::Rng::with_seed(random);
-            for draw in 0..DRAWS {
-                // The same jobs for every policy.
-                let times = poisson(random.u64(..));
-                for (sum, replayed) in self.policies.iter_mut().zip(&outcome.policies) {
-                    let rates = [&replayed.sums.rates_least, &replayed.sums.rates_most];
-                    let draw = sum.draws.get_mut(draw).into_iter().flatten();
-                    for (draw, rates) in draw.zip(rates) {
-                        rates.get(part).into_iter().for_each(|rates| draw.merge(rates, times));
-                    }
+            // The same jobs for every policy.
+            let times = [(); DRAWS].map(|()| poisson(random.u64(..)));
+            for (sum, replayed) in self.policies.iter_mut().zip(&outcome.policies) {
+                let rates = [&replayed.sums.rates_least, &replayed.sums.rates_most];
+                for (draws, rates) in sum.draws.iter_mut().zip(rates) {
+                    rates.get(part).into_iter().for_each(|rates| draws.add(rates, &times));
                 }
             }
         }
@@ -122,8 +144,8 @@ impl Summary {
                 parts.iter().for_each(|rates| all.merge(rates, 1));
                 all
             });
-            let upper = [0, 1].map(|side| {
-                let drawn = draws.iter().filter_map(|draw| draw.get(side)?.quantile(P98));
+            let upper = draws.each_ref().map(|draws| {
+                let drawn = draws.each().filter_map(|draw| draw.quantile(P98));
                 upper_bound(drawn.collect())
             });
             ToldOfPolicy {
