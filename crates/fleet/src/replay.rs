@@ -105,7 +105,7 @@ impl Replay {
         let job = self.jobs.entry(Rc::clone(&row.group)).or_insert_with(begin);
         let absence = job.absence(row);
         if let Some(absence) = &absence {
-            job.in_use = None;
+            (job.in_use, job.since) = (None, Since::new(Duration::ZERO));
             job.states.iter_mut().for_each(|state| state.absent(absence));
         }
         (job.boot, job.id, job.time) = (Rc::clone(&row.boot), row.id, row.time);
@@ -223,7 +223,7 @@ struct AtStep {
 impl Seen {
     /// `None`: too little is known.
     fn new(row: &Row, since: &Since, working_set: Bytes) -> Option<Self> {
-        let promotions = row.promotions.as_ref()?;
+        let promotions = row.promotions.as_ref().filter(|promotions| millis(promotions.over) > 0)?;
         let interval = Interval {
             length: promotions.over,
             size: row.current,
@@ -611,6 +611,19 @@ mod tests {
             row.idle.iter_mut().for_each(|idle| idle.ago = Duration::from_secs(24 * 3600));
         });
         assert_eq!((outcome.shard.windows, outcome.shard.unknown), (35, 35));
+    }
+
+    #[test]
+    fn promotions_in_no_time_are_unknown() {
+        let mut rounds = hours(4, 400, 100);
+        let none = rounds[2][0].promotions.as_mut().expect("promotions");
+        none.over = Duration::ZERO;
+        let outcome = replayed(&rounds, &two());
+        assert_eq!((outcome.shard.windows, outcome.shard.unknown), (4, 1));
+        // 16.7 thousandths of the memory in use a minute, and not without end.
+        assert!(outcome.shard.time_ms == 3 * 600_000 && outcome.policies[1].sums.acting == 2);
+        let rates = outcome.policies[1].sums.rates_most.iter().filter_map(|rates| rates.quantile(10_000));
+        assert!(rates.max().is_some_and(|most| most < 20_000));
     }
 
     #[test]

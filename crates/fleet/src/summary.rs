@@ -105,11 +105,8 @@ pub struct ToldOfPolicy {
 impl Summary {
     /// No results yet.
     pub fn new(policies: &Policies) -> Self {
-        let none = |policy: &Policy| OfPolicy {
-            policy: policy.clone(),
-            sums: Sums::default(),
-            draws: Default::default(),
-        };
+        let none =
+            |policy: &Policy| OfPolicy { policy: policy.clone(), sums: Sums::default(), draws: Default::default() };
         Summary { shards: 0, recorded: Recorded::default(), policies: policies.written().map(none).collect() }
     }
 
