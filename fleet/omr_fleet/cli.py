@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--results", metavar="DIR", help="where workers put results (default: DIR/results)")
     command.add_argument(
         "--promotions",
-        type=percent,
+        type=percent(10),
         default=0.2,
         metavar="PERCENT",
         help="98%% of the windows may have this much of the memory in use come back in a minute (default: 0.2)",
@@ -89,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--batch",
-        type=half,
+        type=percent(50),
         default=5.0,
         metavar="PERCENT",
         help="the part of a machine's memory that such jobs have (default: 5)",
@@ -145,18 +146,14 @@ def positive(text: str) -> float:
     return value
 
 
-def percent(text: str) -> float:
-    value = positive(text.removesuffix("%"))
-    if value > 10:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected at most 10 (percent a minute)")
-    return value
+def percent(most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = positive(text.removesuffix("%"))
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected at most {most:g} (percent)")
+        return value
 
-
-def half(text: str) -> float:
-    value = positive(text.removesuffix("%"))
-    if value > 50:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected at most 50 (percent)")
-    return value
+    return read
 
 
 def replayed(args: argparse.Namespace, fleet: str, policies: bytes, out: str) -> dict[str, Any]:

@@ -17,11 +17,9 @@ impl Histogram {
         self.add_to(bucket(value), 1);
     }
 
-    /// Adds the counts of another histogram so many times.
-    pub fn merge(&mut self, other: &Histogram, times: u64) {
-        if times > 0 {
-            other.0.iter().for_each(|&(bucket, count)| self.add_to(bucket, count * times));
-        }
+    /// Adds the counts of another histogram.
+    pub fn merge(&mut self, other: &Histogram) {
+        other.buckets().for_each(|(bucket, count)| self.add_to(bucket, count));
     }
 
     fn add_to(&mut self, bucket: u16, count: u64) {
@@ -115,8 +113,8 @@ mod tests {
             all.add(value);
         }
         let (mut merged, mut other) = (even.clone(), odd.clone());
-        merged.merge(&odd, 1);
-        other.merge(&even, 1);
+        merged.merge(&odd);
+        other.merge(&even);
         assert_eq!((&merged, &other), (&all, &all));
         for share in [1, 5_000, 9_800, 10_000] {
             let exact = (1000 * u64::from(share)).div_ceil(10_000).max(1) - 1;
@@ -128,7 +126,7 @@ mod tests {
         one.add(1_000_000);
         assert_eq!(one.quantile(9_800), Some(largest(bucket(1_000_000))));
         assert_eq!((Histogram::default().quantile(5_000), Histogram::default().count()), (None, 0));
-        merged.merge(&all, 2);
+        (0..2).for_each(|_| merged.merge(&all));
         assert_eq!(merged.count(), 3000);
     }
 }

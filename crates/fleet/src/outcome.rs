@@ -163,7 +163,7 @@ impl Recorded {
         self.all_memory_kib_min += other.all_memory_kib_min;
         self.swap_kib_min += other.swap_kib_min;
         self.refaulted_kib += other.refaulted_kib;
-        self.refaults.merge(&other.refaults, 1);
+        self.refaults.merge(&other.refaults);
         self.cold_least_kib_min += other.cold_least_kib_min;
         self.cold_most_kib_min += other.cold_most_kib_min;
     }
@@ -183,7 +183,7 @@ impl Sums {
         self.written_most_kib += other.written_most_kib;
         self.at_step_ms.iter_mut().zip(other.at_step_ms).for_each(|(sum, time)| *sum += time);
         for (sums, others) in [(&mut self.rates_least, &other.rates_least), (&mut self.rates_most, &other.rates_most)] {
-            sums.iter_mut().zip(others).for_each(|(sum, rates)| sum.merge(rates, 1));
+            sums.iter_mut().zip(others).for_each(|(sum, rates)| sum.merge(rates));
         }
     }
 }

@@ -15,11 +15,9 @@ use crate::policies::Policies;
 use crate::shard::{Bad, Row, Shard};
 
 const MINUTE_MS: u64 = 60_000;
-/// The time since an aging has whole seconds in recordings: it is the same if it is shorter by no more than
-/// this part.
+/// Recordings have the time since the last aging in whole seconds. No aging has happened meanwhile if that
+/// time is shorter than expected by at most this part.
 const SLACK: u32 = 16;
-/// A group that is observed at 8 h is aged after this time at the latest.
-const LONGEST: Duration = Duration::from_secs(4 * 3600);
 /// The memory in use is measured if its bounds are closer than this part of the group's memory.
 const MEASURED: u64 = 8;
 
@@ -57,7 +55,7 @@ struct Job {
 /// What samples say between two windows. A group that is observed at a long age is not aged between all
 /// samples, so there may be several.
 struct Since {
-    /// How long before its begin the last aging was.
+    /// The time from the last aging to the last window's end.
     ago: Duration,
     length: Duration,
     refaulted: Bytes,
@@ -161,10 +159,11 @@ impl Since {
         self.stalled = self.stalled.zip(row.stalled).map(|(sum, stalled)| sum + stalled);
     }
 
-    /// The last aging is still that of before. The next one will tell of all of the time.
+    /// No aging has happened meanwhile: the next one will tell of all of this time. After as long as the
+    /// longest age nobody ages the group any more.
     fn is_unobserved(&self, row: &Row) -> bool {
         let expected = self.ago + self.length;
-        row.promotions.is_none() && expected <= LONGEST && ago(row) >= expected - expected / SLACK
+        row.promotions.is_none() && expected <= Step::MOST.age() && ago(row) >= expected - expected / SLACK
     }
 }
 

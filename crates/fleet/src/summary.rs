@@ -138,7 +138,7 @@ impl Summary {
         let policies = self.policies.iter().map(|OfPolicy { policy, sums, draws }| {
             let all = [&sums.rates_least, &sums.rates_most].map(|parts| {
                 let mut all = Histogram::default();
-                parts.iter().for_each(|rates| all.merge(rates, 1));
+                parts.iter().for_each(|rates| all.merge(rates));
                 all
             });
             let upper = draws.each_ref().map(|draws| {

@@ -145,9 +145,7 @@ struct ShortJob {
 impl<'a> ShortJobs<'a> {
     fn new(machine: &'a Machine, week: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(machine.seed ^ (week + 1));
-        let batch = &machine.traces.batch;
-        // By Little's law.
-        let every = batch.size_percent.mean() * batch.seconds.mean() / batch.memory_percent;
+        let every = machine.traces.batch.every();
         let next = (week * WEEK) as f64 + exponential(&mut random, every);
         ShortJobs { machine, random, every, next, number: 1_000_000, running: Vec::new() }
     }

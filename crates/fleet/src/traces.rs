@@ -9,6 +9,10 @@ use serde::Deserialize;
 /// Made from the packages that the file names.
 const PUBLISHED: &str = include_str!("traces.json");
 
+/// More short jobs in a week of a machine, or more of them at a time, are a mistake.
+const MOST_JOBS: f64 = 10e6;
+const MOST_AT_A_TIME: f64 = 10e3;
+
 /// Short jobs, and how much is used at which time of the day.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -79,7 +83,23 @@ impl Traces {
                 bail!("{name}: {key}: {wrong}");
             }
         }
+        let at_a_time = batch.memory_percent / batch.size_percent.mean();
+        let jobs = 7.0 * 86_400.0 / batch.every();
+        if at_a_time > MOST_AT_A_TIME || jobs > MOST_JOBS {
+            bail!(
+                "{name}: batch: {jobs:.0} jobs in a week, {at_a_time:.0} at a time; expected at most {MOST_JOBS} and \
+                 {MOST_AT_A_TIME}: these are too small or too short for {} % of the memory",
+                batch.memory_percent
+            );
+        }
         Ok(traces)
+    }
+}
+
+impl Batch {
+    /// The mean time from the start of one job to the next, in seconds, by Little's law.
+    pub(crate) fn every(&self) -> f64 {
+        self.size_percent.mean() * self.seconds.mean() / self.memory_percent
     }
 }
 
@@ -170,6 +190,14 @@ mod tests {
         ] {
             let err = parse(&text(batch, size, swing)).expect_err(says);
             assert!(format!("{err:#}").contains(says), "{err:#}; expected {says}");
+        }
+        // As many jobs as these would take for ever.
+        for size in ["[[0, 0], [100, 0.0001]]", "[[0, 0], [99.9999, 0], [100, 1]]"] {
+            let err = parse(&text("50", size, "1")).expect_err("too small");
+            assert!(
+                format!("{err:#}").contains("t.json: batch: ") && format!("{err:#}").contains("at a time"),
+                "{err:#}"
+            );
         }
         let err = parse(r#"{"sources": [], "jobs": 1}"#).expect_err("an unknown key");
         assert!(format!("{err:#}").contains("t.json: not a file of omr-fleet traces: unknown field `jobs`"), "{err:#}");

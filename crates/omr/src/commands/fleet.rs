@@ -11,6 +11,7 @@ use omr_history::Sample;
 use omr_history::days::Days;
 
 use super::history::export::{self, Form};
+use super::options::read_file;
 use super::terminal::progress;
 
 /// More machines are made by several commands with other seeds.
@@ -66,7 +67,10 @@ pub fn run(args: &Args) -> Result<Exit> {
 
 fn synthesize(args: &Synthesize) -> Result<Exit> {
     let view = if args.exact { View::All } else { View::Daemon };
-    let traces = read_traces(args.traces.as_deref())?;
+    let traces = match &args.traces {
+        Some(path) => read_file(path, Traces::parse)?,
+        None => Traces::default(),
+    };
     let progress = progress(args.machines * args.weeks, "machine-weeks")?;
     for number in 0..args.machines {
         let machine = Machine::new(args.seed, number, args.weeks, &traces);
@@ -79,13 +83,6 @@ fn synthesize(args: &Synthesize) -> Result<Exit> {
     progress.finish_and_clear();
     outln!("wrote {} machine-weeks to {}", args.machines * args.weeks, args.out.display());
     Ok(Exit::Done)
-}
-
-fn read_traces(path: Option<&Path>) -> Result<Traces> {
-    let Some(path) = path else { return Ok(Traces::default()) };
-    let text = fs::read(path).with_context(|| format!("read {}", path.display()));
-    let read = text.and_then(|text| Traces::parse(path, &text));
-    read.map_err(|err| Exit::Usage.error(format!("{err:#}")))
 }
 
 fn write(dir: &Path, number: u64, samples: impl Iterator<Item = Sample>) -> Result<()> {

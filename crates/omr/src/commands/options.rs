@@ -1,6 +1,18 @@
 //! Options that several commands have.
 
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use omr_base::exit::Exit;
 use omr_engine::hint::Ignore;
+
+/// Reads a file that an option names. A mistake in the file is a mistake in the command line.
+pub fn read_file<T>(path: &Path, parse: impl FnOnce(&Path, &[u8]) -> Result<T>) -> Result<T> {
+    let text = fs::read(path).with_context(|| format!("read {}", path.display()));
+    let read = text.and_then(|text| parse(path, &text));
+    read.map_err(|err| Exit::Usage.error(format!("{err:#}")))
+}
 
 /// Protections that a command can ignore on request.
 #[derive(Clone, Copy, Debug, clap::Args)]

@@ -14,6 +14,8 @@ use omr_base::storage::write_as;
 use omr_fleet::shard::{Bad, Shard};
 use omr_fleet::{Outcome, Policies, outcome, replay};
 
+use super::options::read_file;
+
 /// The largest shard.
 const LARGEST: u64 = 16 << 30;
 /// The mode of results: whoever may read the directory.
@@ -68,7 +70,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<Exit> {
-    let policies = read_policies(&args.policies)?;
+    let policies = read_file(&args.policies, Policies::parse)?;
     fs::create_dir_all(&args.out).with_context(|| format!("create {}", args.out.display()))?;
     match (&args.shard, &args.local, &args.merge) {
         (Some(shard), ..) => {
@@ -84,12 +86,6 @@ pub fn run(args: &Args) -> Result<Exit> {
         (None, None, Some(list)) => merge::run(args, list, &policies),
         (None, None, None) => Err(Exit::Usage.error("expected --shard, --local or --merge")),
     }
-}
-
-fn read_policies(path: &Path) -> Result<Policies> {
-    let text = fs::read(path).with_context(|| format!("read {}", path.display()));
-    let read = text.and_then(|text| Policies::parse(path, &text));
-    read.map_err(|err| Exit::Usage.error(format!("{err:#}")))
 }
 
 /// The path of a shard's result.
