@@ -572,6 +572,31 @@ mod tests {
         assert_eq!((anew.observing, anew.acting), (2, 10));
     }
 
+    #[test]
+    fn what_is_left_is_no_more_than_was_out_and_no_less_than_has_been_unused_since() {
+        let part = |permille: u64| Bytes((GIB.0 / 1000) * permille);
+        let of = |young: u64, old: u64| {
+            AGES.map(|age| part(if age < Duration::from_secs(3600) { young } else { old }))
+                .map(|bytes| Bounds { least: bytes, most: bytes })
+        };
+        let mut rounds = hours(8, 0, 0);
+        for (number, row) in rounds.iter_mut().flatten().enumerate() {
+            // In the last window more is unused than was out, and more is used than was out.
+            let (unused, used) = if number == 7 { (of(600, 100), of(500, 50)) } else { (of(400, 100), of(0, 0)) };
+            row.idle.iter_mut().for_each(|idle| idle.bounds = unused.map(Some));
+            row.promotions.iter_mut().for_each(|promotions| promotions.bounds = used);
+            row.time += if number >= 6 { 900_000 } else { 0 };
+        }
+        // The daemon is started again.
+        (rounds[6][0].over, rounds[6][0].promotions) = (None, None);
+        let sums = &replayed(&rounds, &two()).policies[0].sums;
+        let kib = |permille: u64| part(permille).0 >> 10;
+        assert_eq!(sums.held_most_kib_min, 6 * 10 * kib(400));
+        // Nothing was taken for 25 min, and 10 more: of memory that was unused for an hour it is sure.
+        assert_eq!(sums.held_least_kib_min, 5 * 10 * kib(400) + 10 * kib(100));
+        assert_eq!([sums.promoted_least_kib, sums.promoted_most_kib], [kib(50), part(400).0.div_ceil(1024)]);
+    }
+
     /// Observed at 30 min, a group is aged every 15 min. Of three samples, five minutes apart, one has
     /// promotions.
     #[test]
