@@ -4,13 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use omr_policy::age::{AGES, Bounds};
+use omr_history::Idle;
+use omr_policy::age::{AGES, Bounds, Promotions};
 use omr_policy::threshold::{
     IN_USE, Interval, OnGrid, Promoted, SMALL, SMALL_PAGES, SMALL_TIME, STEPS, Slo, Step, Threshold,
 };
 use omr_units::{Bytes, Permyriad, millis};
 
-use crate::outcome::{Outcome, PARTS, Sums};
+use crate::histogram::Bucket;
+use crate::outcome::{Outcome, PARTS, Recorded, Sums};
 use crate::policies::Policies;
 use crate::shard::{Bad, Row, Shard};
 
@@ -20,19 +22,29 @@ const MINUTE_MS: u64 = 60_000;
 const SLACK: u32 = 16;
 /// The memory in use is measured if its bounds are closer than this part of the group's memory.
 const MEASURED: u64 = 8;
+/// The policies take in the windows of a job when so many wait, of all jobs. So what a policy remembers
+/// of a job is in the cache of the CPU for many windows, and windows that wait take a few MiB at most.
+const WAITING: usize = 1024;
 
 /// Replays a shard through all policies at once. `name`: of the result.
 pub fn replay(shard: &Shard, policies: &Policies, name: String) -> Result<Outcome, Bad> {
     let slos = policies.slos(shard.page).collect();
-    let mut replay = Replay { slos, jobs: HashMap::new(), outcome: Outcome::new(name, policies) };
+    let mut replay = Replay::new(slos, Outcome::new(name, policies));
     let rows = shard.each_round(|round| replay.round(round))?;
-    replay.outcome.shard.rows = rows;
-    Ok(replay.outcome)
+    let mut outcome = replay.end();
+    outcome.shard.rows = rows;
+    Ok(outcome)
 }
 
 struct Replay {
     slos: Vec<Slo>,
-    jobs: HashMap<Rc<str>, Job>,
+    jobs: Vec<Job>,
+    /// The place of a group's job.
+    places: HashMap<Rc<str>, usize>,
+    /// The places of jobs with something that waits.
+    waiting: Vec<usize>,
+    /// All that waits.
+    waits: usize,
     outcome: Outcome,
 }
 
@@ -50,6 +62,16 @@ struct Job {
     since: Since,
     /// By policy; none before the first window. Most groups of a machine with short jobs have no window.
     states: Vec<State>,
+    /// What the policies have not taken in yet, in order.
+    waiting: Vec<Event>,
+}
+
+/// What the policies take in of a job.
+enum Event {
+    Seen(Box<Seen>),
+    /// A window of which nothing is known.
+    Lost(Duration),
+    Absent(Absence),
 }
 
 /// What samples say between two windows. A group that is observed at a long age is not aged between all
@@ -80,6 +102,15 @@ struct Out {
 }
 
 impl Replay {
+    fn new(slos: Vec<Slo>, outcome: Outcome) -> Self {
+        Replay { slos, jobs: Vec::new(), places: HashMap::new(), waiting: Vec::new(), waits: 0, outcome }
+    }
+
+    fn end(mut self) -> Outcome {
+        self.take_in();
+        self.outcome
+    }
+
     /// The samples of one time.
     fn round(&mut self, rows: &[Row]) {
         let over = rows.iter().filter_map(|row| row.over).max();
@@ -91,57 +122,38 @@ impl Replay {
     }
 
     fn sample(&mut self, row: &Row) {
-        let begin = || Job {
-            boot: Rc::clone(&row.boot),
-            id: row.id,
-            time: row.time,
-            part: part(&row.group),
-            in_use: None,
-            since: Since::new(Duration::ZERO),
-            states: Vec::new(),
-        };
-        let job = self.jobs.entry(Rc::clone(&row.group)).or_insert_with(begin);
-        let absence = job.absence(row);
-        if let Some(absence) = &absence {
-            (job.in_use, job.since) = (None, Since::new(Duration::ZERO));
-            job.states.iter_mut().for_each(|state| state.absent(absence));
+        let place = self.places.get(&row.group).copied().unwrap_or_else(|| {
+            self.places.insert(Rc::clone(&row.group), self.jobs.len());
+            self.jobs.push(Job::new(row));
+            self.jobs.len() - 1
+        });
+        let Some(job) = self.jobs.get_mut(place) else { return };
+        let waited = job.waiting.len();
+        job.sample(row, &self.slos, &mut self.outcome.shard);
+        if waited == 0 && !job.waiting.is_empty() {
+            self.waiting.push(place);
         }
-        (job.boot, job.id, job.time) = (Rc::clone(&row.boot), row.id, row.time);
-        let working_set = job.working_set(row);
-        let recorded = &mut self.outcome.shard;
-        let Some(over) = row.over.filter(|over| millis(*over) > 0) else { return job.since = Since::new(ago(row)) };
-        let swap = row.swap.unwrap_or_default();
-        recorded.all_time_ms += millis(over);
-        recorded.all_memory_kib_min += kib_min(row.current + swap, over);
-        recorded.swap_kib_min += kib_min(swap, over);
-        recorded.refaulted_kib += row.refaulted.unwrap_or_default().0 >> 10;
-        job.since.add(row, over);
-        if job.since.is_unobserved(row) {
-            return;
+        self.waits += job.waiting.len() - waited;
+        if self.waits >= WAITING {
+            self.take_in();
         }
-        let since = std::mem::replace(&mut job.since, Since::new(ago(row)));
-        let seen = working_set.and_then(|working_set| Seen::new(row, &since, working_set));
-        recorded.windows += 1;
-        match &seen {
-            Some(seen) => {
-                recorded.time_ms += millis(seen.interval.length);
-                recorded.memory_kib_min += kib_min(row.current + swap, seen.interval.length);
-                recorded.refaults.add(seen.rate(seen.interval.swapped_in));
-                let [least, most] = seen.at(Step::LEAST).held_kib_min;
-                recorded.cold_least_kib_min += least;
-                recorded.cold_most_kib_min += most;
-            }
-            None => recorded.unknown += 1,
-        }
-        if job.states.is_empty() {
-            recorded.jobs += 1;
-            job.states.extend(self.slos.iter().map(State::new));
-        }
-        let policies = self.outcome.policies.iter_mut().map(|replayed| &mut replayed.sums);
-        for ((state, slo), sums) in job.states.iter_mut().zip(&self.slos).zip(policies) {
-            match &seen {
-                Some(seen) => state.window(row, seen, slo, job.part, sums),
-                None => state.lose(since.length, slo),
+    }
+
+    /// The policies take in all that waits.
+    fn take_in(&mut self) {
+        self.waits = 0;
+        for place in self.waiting.drain(..) {
+            let Some(job) = self.jobs.get_mut(place) else { continue };
+            let events = std::mem::take(&mut job.waiting);
+            let policies = self.outcome.policies.iter_mut().map(|replayed| &mut replayed.sums);
+            for ((state, slo), sums) in job.states.iter_mut().zip(&self.slos).zip(policies) {
+                for event in &events {
+                    match event {
+                        Event::Seen(seen) => state.window(seen, slo, job.part, sums),
+                        Event::Lost(length) => state.lose(*length, slo),
+                        Event::Absent(absence) => state.absent(absence),
+                    }
+                }
             }
         }
     }
@@ -175,6 +187,62 @@ struct Absence {
 }
 
 impl Job {
+    fn new(row: &Row) -> Self {
+        Job {
+            boot: Rc::clone(&row.boot),
+            id: row.id,
+            time: row.time,
+            part: part(&row.group),
+            in_use: None,
+            since: Since::new(Duration::ZERO),
+            states: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// A sample of it.
+    fn sample(&mut self, row: &Row, slos: &[Slo], recorded: &mut Recorded) {
+        if let Some(absence) = self.absence(row) {
+            (self.in_use, self.since) = (None, Since::new(Duration::ZERO));
+            if !self.states.is_empty() {
+                self.waiting.push(Event::Absent(absence));
+            }
+        }
+        (self.boot, self.id, self.time) = (Rc::clone(&row.boot), row.id, row.time);
+        let working_set = self.working_set(row);
+        let Some(over) = row.over.filter(|over| millis(*over) > 0) else { return self.since = Since::new(ago(row)) };
+        let swap = row.swap.unwrap_or_default();
+        recorded.all_time_ms += millis(over);
+        recorded.all_memory_kib_min += kib_min(row.current + swap, over);
+        recorded.swap_kib_min += kib_min(swap, over);
+        recorded.refaulted_kib += row.refaulted.unwrap_or_default().0 >> 10;
+        self.since.add(row, over);
+        if self.since.is_unobserved(row) {
+            return;
+        }
+        let since = std::mem::replace(&mut self.since, Since::new(ago(row)));
+        recorded.windows += 1;
+        if self.states.is_empty() {
+            recorded.jobs += 1;
+            self.states.extend(slos.iter().map(State::new));
+        }
+        self.waiting.push(match working_set.and_then(|working_set| Seen::new(row, &since, working_set)) {
+            Some(seen) => {
+                recorded.time_ms += millis(seen.interval.length);
+                recorded.memory_kib_min += kib_min(row.current + swap, seen.interval.length);
+                recorded.refaults.add(seen.rate(seen.interval.swapped_in));
+                let [least, most] = seen.at(Step::LEAST).held_kib_min;
+                recorded.cold_least_kib_min += least;
+                recorded.cold_most_kib_min += most;
+                Event::Seen(Box::new(seen))
+            }
+            None => {
+                recorded.unknown += 1;
+                Event::Lost(since.length)
+            }
+        });
+    }
+
     /// `None`: it was observed since the sample before. Within a run of the daemon each sample says how
     /// long ago the one before was, by a clock that nobody sets.
     fn absence(&self, row: &Row) -> Option<Absence> {
@@ -203,7 +271,11 @@ struct Seen {
     interval: Interval,
     promoted: OnGrid,
     working_set: Bytes,
+    /// The working set in KiB, times the milliseconds of the window.
+    work: u128,
     at_steps: [AtStep; STEPS],
+    idle: Idle,
+    promotions: Promotions,
 }
 
 /// What a window would have been with a threshold.
@@ -215,18 +287,21 @@ struct AtStep {
     held_kib_min: [u64; 2],
     /// The memory that would have come back.
     back: Bounds,
+    /// That, at least and at most, in KiB.
+    back_kib: [u64; 2],
     /// That, at least and at most, in millionths of the working set per minute.
-    rates: [u64; 2],
+    rates: [Bucket; 2],
 }
 
 impl Seen {
     /// `None`: too little is known.
     fn new(row: &Row, since: &Since, working_set: Bytes) -> Option<Self> {
-        let promotions = row.promotions.as_ref().filter(|promotions| millis(promotions.over) > 0)?;
+        let promotions = row.promotions.filter(|promotions| millis(promotions.over) > 0)?;
+        let idle = row.idle.clone()?;
         let interval = Interval {
             length: promotions.over,
             size: row.current,
-            promoted: Promoted::at_each_age(promotions),
+            promoted: Promoted::at_each_age(&promotions),
             swapped_in: since.refaulted,
             working_set: Some(working_set),
             stalled: since.stalled.map(|stalled| Permyriad::of_time(stalled, since.length)),
@@ -234,7 +309,8 @@ impl Seen {
             swap_at_floor: false,
         };
         let promoted = OnGrid::of(&interval);
-        let mut seen = Seen { interval, promoted, working_set, at_steps: Default::default() };
+        let work = u128::from(working_set.0 >> 10) * u128::from(millis(interval.length));
+        let mut seen = Seen { interval, promoted, working_set, work, at_steps: Default::default(), idle, promotions };
         let mut at_steps = seen.at_steps;
         for (at, step) in at_steps.iter_mut().zip(Step::all()) {
             *at = seen.at_step(seen.out(row, step), seen.back(row, step));
@@ -248,23 +324,25 @@ impl Seen {
             held,
             held_kib_min: [held.least, held.most].map(|held| kib_min(held, self.interval.length)),
             back,
-            rates: [back.least, back.most].map(|back| self.rate(back)),
+            back_kib: [back.least.0 >> 10, back.most.0.div_ceil(1024)],
+            rates: [back.least, back.most].map(|back| Bucket::of(self.rate(back))),
         }
     }
 
-    fn at(&self, step: Step) -> AtStep {
-        self.at_steps.get(usize::from(u8::from(step))).copied().unwrap_or_default()
+    fn at(&self, step: Step) -> &AtStep {
+        let [least, ..] = &self.at_steps;
+        self.at_steps.get(usize::from(u8::from(step))).unwrap_or(least)
     }
 
     /// The same if nothing is taken, of memory that is out: it stays there until it is used.
-    fn left(&self, row: &Row, out: &Out) -> AtStep {
+    fn left(&self, out: &Out) -> AtStep {
         let Some(step) = out.step else { return AtStep::default() };
-        let AtStep { held, back, .. } = self.at(step);
+        let AtStep { held, back, .. } = *self.at(step);
         // What is older by the time in which nothing was taken was out at its beginning.
         let age = step.age() + out.ago + self.interval.length;
         let age = AGES.into_iter().find(|known| *known >= age);
-        let still = age.and_then(|age| row.idle.as_ref()?.of(age)).unwrap_or_default();
-        let used = age.and_then(|age| row.promotions.as_ref()?.at(age)).unwrap_or_default();
+        let still = age.and_then(|age| self.idle.of(age)).unwrap_or_default();
+        let used = age.and_then(|age| self.promotions.at(age)).unwrap_or_default();
         let most = out.memory.most;
         let (held, back) = (held.most.min(most), back.most.min(most));
         self.at_step(
@@ -276,7 +354,7 @@ impl Seen {
     /// The memory that would be out with this threshold at the end of the window. What omr took was
     /// unused for the recorded threshold: at longer ones, and of what others took, nobody knows.
     fn out(&self, row: &Row, step: Step) -> Bounds {
-        let mut out = row.idle.as_ref().and_then(|idle| idle.of(step.age())).unwrap_or_default();
+        let mut out = self.idle.of(step.age()).unwrap_or_default();
         let swap = row.swap.unwrap_or_default();
         out.most += swap;
         if row.threshold.is_some_and(|recorded| step.age() <= recorded) {
@@ -287,7 +365,7 @@ impl Seen {
 
     /// The memory that would have come back in the window.
     fn back(&self, row: &Row, step: Step) -> Bounds {
-        let mut back = row.promotions.and_then(|promotions| promotions.at(step.age())).unwrap_or_default();
+        let mut back = self.promotions.at(step.age()).unwrap_or_default();
         back.most += self.interval.swapped_in;
         if row.threshold.is_some_and(|recorded| step.age() <= recorded) {
             back.least += self.interval.swapped_in;
@@ -297,11 +375,11 @@ impl Seen {
 
     /// The promotions that an objective allows in the window, in KiB.
     fn allowed(&self, slo: &Slo) -> u64 {
-        let length = millis(self.interval.length);
-        let allowed = slo.allowed(u128::from(self.working_set.0 >> 10) * u128::from(length));
+        let allowed = slo.allowed(self.work);
         if self.interval.size >= SMALL {
             return allowed;
         }
+        let length = millis(self.interval.length);
         let free = (SMALL_PAGES * slo.page.0).div_ceil(1024).saturating_mul(length) / millis(SMALL_TIME);
         allowed.saturating_add(free)
     }
@@ -333,17 +411,23 @@ impl State {
         self.out.ago += absence.length;
     }
 
-    fn window(&mut self, row: &Row, seen: &Seen, slo: &Slo, part: usize, sums: &mut Sums) {
+    fn window(&mut self, seen: &Seen, slo: &Slo, part: usize, sums: &mut Sums) {
         let step = self.threshold.step();
-        let AtStep { held, held_kib_min, back, rates } =
-            if self.is_observed { seen.at(step) } else { seen.left(row, &self.out) };
+        let left;
+        let at_step = if self.is_observed {
+            seen.at(step)
+        } else {
+            left = seen.left(&self.out);
+            &left
+        };
+        let AtStep { held, held_kib_min, back, back_kib, rates } = *at_step;
         if self.is_observed || self.out.memory.most > Bytes::ZERO {
             let allowed = seen.allowed(slo);
             let [held_least, held_most] = held_kib_min;
             sums.acting += 1;
             sums.held_least_kib_min += held_least;
             sums.held_most_kib_min += held_most;
-            let [back_least, back_most] = [back.least.0 >> 10, back.most.0.div_ceil(1024)];
+            let [back_least, back_most] = back_kib;
             sums.promoted_least_kib += back_least;
             sums.promoted_most_kib += back_most;
             if self.is_observed {
@@ -357,7 +441,7 @@ impl State {
             }
             for (histograms, rate) in [&mut sums.rates_least, &mut sums.rates_most].into_iter().zip(rates) {
                 if let Some(histogram) = histograms.get_mut(part) {
-                    histogram.add(rate);
+                    histogram.add_to(rate, 1);
                 }
             }
         } else {
@@ -375,7 +459,8 @@ impl State {
 
     /// A window of which nothing is known. As in the daemon, nothing is taken until one is.
     fn lose(&mut self, length: Duration, slo: &Slo) {
-        self.threshold.observe(slo, &Interval { length, ..Interval::default() });
+        let unknown = Interval { length, ..Interval::default() };
+        self.threshold.observe_on_grid(slo, &unknown, &OnGrid::of(&unknown));
         self.is_observed = false;
         self.out.ago += length;
     }
@@ -414,9 +499,6 @@ fn part(group: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use omr_history::Idle;
-    use omr_policy::age::Promotions;
-
     use super::*;
 
     const GROUP: &str = "/system.slice/db.service";
@@ -456,9 +538,9 @@ mod tests {
 
     fn replayed(rounds: &[Vec<Row>], policies: &Policies) -> Outcome {
         let slos = policies.slos(Bytes::kib(4)).collect();
-        let mut replay = Replay { slos, jobs: HashMap::new(), outcome: Outcome::new("x".into(), policies) };
+        let mut replay = Replay::new(slos, Outcome::new("x".into(), policies));
         rounds.iter().for_each(|round| replay.round(round));
-        replay.outcome
+        replay.end()
     }
 
     fn hours(windows: u64, unused: u64, promoted: u64) -> Vec<Vec<Row>> {
@@ -670,15 +752,7 @@ mod tests {
             }
             job.working_set(&row).map(|bytes| (bytes.0 * 1000).div_ceil(GIB.0))
         };
-        let mut job = Job {
-            boot: "b".into(),
-            id: 7,
-            time: 0,
-            part: 0,
-            in_use: None,
-            since: Since::new(Duration::ZERO),
-            states: Vec::new(),
-        };
+        let mut job = Job::new(&row(0, GROUP, 0, 0));
         assert_eq!(working_set(&mut job, [0, 1000]), None);
         assert_eq!(working_set(&mut job, [400, 500]), Some(501));
         assert_eq!(working_set(&mut job, [0, 1000]), Some(501));

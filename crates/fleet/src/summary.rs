@@ -6,7 +6,7 @@ use hmac_sha256::Hash;
 use omr_units::Permyriad;
 use serde::Serialize;
 
-use crate::histogram::Histogram;
+use crate::histogram::{Bucket, Histogram};
 use crate::outcome::{Outcome, Recorded, Sums};
 use crate::policies::{Policies, Policy};
 
@@ -36,7 +36,7 @@ struct OfPolicy {
 /// A histogram for each draw: the counts of a bucket in all draws are together, as they are added
 /// together.
 #[derive(Clone, Debug, Default)]
-struct Drawn(BTreeMap<u16, [u64; DRAWS]>);
+struct Drawn(BTreeMap<Bucket, [u64; DRAWS]>);
 
 impl Drawn {
     /// Adds a histogram so many times to each draw.
@@ -50,7 +50,7 @@ impl Drawn {
     /// The histogram of each draw.
     fn each(&self) -> impl Iterator<Item = Histogram> + '_ {
         (0..DRAWS).map(|draw| {
-            let count = |(&bucket, counts): (&u16, &[u64; DRAWS])| Some((bucket, *counts.get(draw)?));
+            let count = |(&bucket, counts): (&Bucket, &[u64; DRAWS])| Some((bucket, *counts.get(draw)?));
             self.0.iter().filter_map(count).collect()
         })
     }

@@ -5,8 +5,8 @@ use core::time::Duration;
 use omr_units::Permyriad;
 use serde::{Deserialize, Serialize};
 
-use super::grid::{STEPS, Step};
-use super::interval::{Verdict, Verdicts};
+use super::grid::{ALL, BITS, STEPS, Step};
+use super::interval::Verdicts;
 
 /// The day is kept in this many slots; the oldest is forgotten as a new one begins. So what is
 /// known reaches back 21 to 24 h.
@@ -36,13 +36,8 @@ impl Evidence {
             let room = SLOT - self.filled;
             let part = u16::try_from(left).map_or(room, |left| left.min(room));
             let slot = usize::from(self.slot);
-            for step in Step::all() {
-                match verdicts.at(step) {
-                    Verdict::Kept => self.kept[slot][step.index()] += part,
-                    Verdict::Broken => self.broken[slot][step.index()] += part,
-                    Verdict::Unclear | Verdict::Unknown => {}
-                }
-            }
+            add_at(verdicts.kept, part, &mut self.kept[slot]);
+            add_at(verdicts.broken, part, &mut self.broken[slot]);
             left -= u64::from(part);
             self.filled += part;
             if self.filled == SLOT {
@@ -60,9 +55,21 @@ impl Evidence {
 
     /// The share of the known time in which an age kept P; `None`: nothing is known.
     pub fn kept(&self, step: Step) -> Option<Permyriad> {
-        let sum = |slots: &[[u16; STEPS]]| slots.iter().map(|slot| u64::from(slot[step.index()])).sum::<u64>();
-        let (kept, broken) = (sum(&self.kept), sum(&self.broken));
-        Permyriad::ratio(kept, kept + broken)
+        let (kept, known) = self.known(step);
+        Permyriad::ratio(kept, known)
+    }
+
+    /// Whether that is at least this share, without a division.
+    pub fn has_kept(&self, step: Step, needed: Permyriad) -> Option<bool> {
+        let (kept, known) = self.known(step);
+        (known > 0).then(|| kept * 10_000 >= known * u64::from(needed.0))
+    }
+
+    /// The seconds in which an age kept P, and the seconds in which it kept or broke P.
+    fn known(&self, step: Step) -> (u64, u64) {
+        let sum = |slots: &[[u16; STEPS]; SLOTS]| slots.iter().map(|slot| u64::from(slot[step.index()])).sum::<u64>();
+        let kept = sum(&self.kept);
+        (kept, kept + sum(&self.broken))
     }
 
     /// Lets everything count half as much for each day of this time. Rounding makes the share of
@@ -88,5 +95,17 @@ impl Evidence {
         usize::from(self.slot) < SLOTS
             && self.filled < SLOT
             && counts.all(|(&kept, &broken)| u32::from(kept) + u32::from(broken) <= u32::from(SLOT))
+    }
+}
+
+/// Adds seconds to the counts of these ages: nearly always of all or of none.
+fn add_at(ages: u16, seconds: u16, counts: &mut [u16; STEPS]) {
+    match ages {
+        0 => {}
+        ALL => counts.iter_mut().for_each(|count| *count = count.saturating_add(seconds)),
+        _ => {
+            let counts = counts.iter_mut().zip(BITS).filter(|(_, age)| ages & age != 0);
+            counts.for_each(|(count, _)| *count = count.saturating_add(seconds));
+        }
     }
 }

@@ -14,6 +14,11 @@ pub const STEPS: usize = 9;
 /// reclaimed, and the next shorter age is judged exactly.
 const MINUTES: [u64; STEPS] = [2, 4, 8, 15, 30, 60, 120, 240, 480];
 
+/// The bit of each age in a mask.
+pub(super) const BITS: [u16; STEPS] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+/// A mask of all ages.
+pub(super) const ALL: u16 = (1 << STEPS) - 1;
+
 /// One age on the grid from 2 min to 8 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
@@ -63,7 +68,7 @@ impl Step {
 
     /// The bit of this age in a mask.
     pub(super) fn bit(self) -> u16 {
-        1 << self.0
+        BITS[self.index()]
     }
 }
 

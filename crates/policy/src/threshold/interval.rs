@@ -6,7 +6,7 @@ use core::time::Duration;
 use omr_units::{Bytes, Permyriad, millis};
 use serde::{Deserialize, Serialize};
 
-use super::grid::{STEPS, Step};
+use super::grid::{ALL, STEPS, Step};
 use super::slo::Slo;
 use crate::age::{AGES, Bounds, Promotions};
 
@@ -61,13 +61,13 @@ pub struct Interval {
     pub swap_at_floor: bool,
 }
 
-/// The promotions of an interval at each age of the grid, in KiB. Several thresholds that observe
-/// the same interval need them once.
+/// The promotions of an interval at each age of the grid, in KiB: never more at a longer age. Several
+/// thresholds that observe the same interval need them once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnGrid {
     /// At least what was promoted at a longer age.
     least: [u32; STEPS],
-    /// At most what was promoted at a shorter age.
+    /// At most what was promoted at a shorter age; zero where that is not known.
     most: [u32; STEPS],
     /// A mask of the ages of which no most is known.
     missing: u16,
@@ -90,6 +90,8 @@ impl OnGrid {
                 }
             }
         }
+        let missing = Step::all().filter(|step| of.missing & step.bit() != 0);
+        missing.for_each(|step| of.most[step.index()] = 0);
         of
     }
 }
@@ -107,12 +109,22 @@ pub(super) enum Verdict {
     Unknown,
 }
 
-/// The verdict about each age on the grid.
-pub(super) struct Verdicts([Verdict; STEPS]);
+/// The verdict about each age on the grid, as masks of ages. Every age that is in none is unknown.
+pub(super) struct Verdicts {
+    pub kept: u16,
+    /// What breaks P at an age breaks it at each shorter one.
+    pub broken: u16,
+    unclear: u16,
+}
 
 impl Verdicts {
     pub fn at(&self, step: Step) -> Verdict {
-        self.0[step.index()]
+        match step.bit() {
+            bit if self.broken & bit != 0 => Verdict::Broken,
+            bit if self.kept & bit != 0 => Verdict::Kept,
+            bit if self.unclear & bit != 0 => Verdict::Unclear,
+            _ => Verdict::Unknown,
+        }
     }
 
     /// The shortest age that has not broken P; `None`: each age has.
@@ -142,12 +154,11 @@ pub(super) struct Window {
     missing: u16,
 }
 
-const ALL: u16 = (1 << STEPS) - 1;
-
 impl Window {
     /// Adds an interval in which the threshold was at this age.
     pub fn add(&mut self, seen: &Interval, promoted: &OnGrid, threshold: Step) {
         let length = millis(seen.length);
+        let is_first = self.length == 0;
         self.length = self.length.saturating_add(length);
         let Some(working_set) = seen.working_set else { return self.lose() };
         let working_set = working_set.0 >> 10;
@@ -155,17 +166,16 @@ impl Window {
         self.work = self.work.saturating_add(working_set.saturating_mul(length));
         self.largest = self.largest.max(working_set);
         self.missing |= promoted.missing;
-        for step in Step::all() {
-            let index = step.index();
-            self.least[index] = self.least[index].saturating_add(promoted.least[index]);
-            if promoted.missing & step.bit() == 0 {
-                self.most[index] = self.most[index].saturating_add(promoted.most[index]);
-            }
+        let add = |sum: &mut u32, part: u32| *sum = sum.saturating_add(part);
+        if is_first {
+            (self.least, self.most) = (promoted.least, promoted.most);
+        } else {
+            self.least.iter_mut().zip(promoted.least).for_each(|(sum, least)| add(sum, least));
+            self.most.iter_mut().zip(promoted.most).for_each(|(sum, most)| add(sum, most));
         }
         let swapped_in = kib(seen.swapped_in.0 >> 10);
-        for step in Step::all().take_while(|step| *step <= threshold) {
-            let sum = &mut self.swapped_in[step.index()];
-            *sum = sum.saturating_add(swapped_in);
+        if swapped_in > 0 {
+            self.swapped_in[..=threshold.index()].iter_mut().for_each(|sum| add(sum, swapped_in));
         }
     }
 
@@ -192,19 +202,13 @@ impl Window {
         };
         let free = if small { slo.page.0.saturating_mul(SMALL_PAGES).div_ceil(1024) } else { 0 };
         let allowed = slo.allowed(work).saturating_add(free);
-        let mut verdicts = [Verdict::Unknown; STEPS];
-        let mut is_broken = false;
-        for step in Step::all().rev() {
-            let (least, most) = self.promoted(step);
-            is_broken |= least > allowed;
-            verdicts[step.index()] = match is_broken {
-                true => Verdict::Broken,
-                false if self.missing & step.bit() != 0 => Verdict::Unknown,
-                false if most > allowed => Verdict::Unclear,
-                false => Verdict::Kept,
-            };
-        }
-        Verdicts(verdicts)
+        // Nothing grows with the age. So all ages below the first one that keeps P exceed it.
+        let keeps = |step: &Step| self.promoted(*step).0 <= allowed;
+        let keeps_for_sure = |step: &Step| self.missing & step.bit() == 0 && self.promoted(*step).1 <= allowed;
+        let broken = below(Step::all().find(keeps));
+        let over = below(Step::all().find(keeps_for_sure));
+        let known = ALL & !broken & !self.missing;
+        Verdicts { kept: known & !over, broken, unclear: known & over }
     }
 
     /// What was promoted at an age, per minute of the known time: the least where that broke P, the
@@ -228,6 +232,11 @@ impl Window {
             && u128::from(self.work) <= u128::from(self.largest) * u128::from(self.known)
             && self.missing & !ALL == 0
     }
+}
+
+/// A mask of the ages below this one; `None`: of all.
+fn below(step: Option<Step>) -> u16 {
+    step.map_or(ALL, |step| step.bit() - 1)
 }
 
 fn kib(kib: u64) -> u32 {

@@ -48,6 +48,7 @@ use omr_units::{Permyriad, millis};
 use serde::{Deserialize, Serialize};
 
 use evidence::Evidence;
+use grid::BITS;
 pub use grid::{STEPS, Step};
 pub use interval::{IN_USE, Interval, OnGrid, Promoted, SMALL, SMALL_PAGES, SMALL_TIME};
 use interval::{Verdict, Verdicts, Window};
@@ -118,7 +119,7 @@ impl Threshold {
     pub fn observed_at(&self, slo: &Slo) -> Step {
         let is_open = |step: Step| {
             let is_calm = self.calm(step) >= STAY && self.in_vain[step.index()] == 0;
-            step >= slo.least && is_calm && self.kept(step).is_none_or(|kept| kept >= slo.kept)
+            step >= slo.least && is_calm && self.evidence.has_kept(step, slo.kept) != Some(false)
         };
         let open = Step::all().find(|step| step.shorter().is_some_and(is_open));
         open.unwrap_or(Step::MOST).min(self.step)
@@ -147,40 +148,52 @@ impl Threshold {
 
     /// Takes in an interval and moves the threshold.
     pub fn observe(&mut self, slo: &Slo, seen: &Interval) -> Move {
-        self.observe_on_grid(slo, seen, &OnGrid::of(seen))
+        self.take_in(slo, seen, &OnGrid::of(seen), |threshold, age, verdicts| threshold.figures(slo, age, verdicts))
     }
 
-    /// As [`observe`](Self::observe), where the promotions on the grid are known already.
-    pub fn observe_on_grid(&mut self, slo: &Slo, seen: &Interval, promoted: &OnGrid) -> Move {
+    /// As [`observe`](Self::observe), where the promotions on the grid are known already, and nobody
+    /// asks for the figures of the reason.
+    pub fn observe_on_grid(&mut self, slo: &Slo, seen: &Interval, promoted: &OnGrid) -> Move<()> {
+        self.take_in(slo, seen, promoted, |_, _, _| ())
+    }
+
+    /// `figures`: of one age in this interval.
+    fn take_in<F>(
+        &mut self,
+        slo: &Slo,
+        seen: &Interval,
+        promoted: &OnGrid,
+        figures: impl Fn(&Threshold, Step, &Verdicts) -> F,
+    ) -> Move<F> {
         self.step = self.step.min(slo.most).max(slo.least);
         let from = self.step;
         if millis(seen.length) == 0 {
             return Move { from, to: from, reason: Reason::Unknown };
         }
         self.observed = self.observed.saturating_add(millis(seen.length));
-        let left = slo.warm_up.saturating_sub(Duration::from_millis(self.observed));
+        let left = millis(slo.warm_up).saturating_sub(self.observed);
         self.window.add(seen, promoted, from);
         let small = seen.size < SMALL;
         let full = !small || self.window.length >= millis(SMALL_TIME);
         let verdicts = self.window.judge(slo, small, full);
-        let observed = self.observed_at(slo);
+        let observed = full.then(|| self.observed_at(slo));
         self.pass(seen.length, &verdicts);
-        if full {
+        if let Some(observed) = observed {
             self.doubt(observed, &verdicts);
         }
-        if full && left.is_zero() {
+        if full && left == 0 {
             self.evidence.add(Duration::from_millis(self.window.length), &verdicts);
         }
         let (to, reason) = if verdicts.at(from) == Verdict::Broken {
             let best = verdicts.best().unwrap_or(slo.most).min(slo.most);
-            (best.max(from), Reason::Broke(self.figures(slo, from, &verdicts)))
+            (best.max(from), Reason::Broke(figures(self, from, &verdicts)))
         } else if !full {
             let left = SMALL_TIME.saturating_sub(Duration::from_millis(self.window.length));
             (from, Reason::Gathering { left })
-        } else if !left.is_zero() {
-            (from, Reason::WarmingUp { left })
+        } else if left > 0 {
+            (from, Reason::WarmingUp { left: Duration::from_millis(left) })
         } else {
-            self.lower(slo, seen, &verdicts)
+            self.lower(slo, seen, &verdicts, figures)
         };
         if full {
             self.window = Window::default();
@@ -193,9 +206,8 @@ impl Threshold {
     fn pass(&mut self, time: Duration, verdicts: &Verdicts) {
         let time = u32::try_from(millis(time)).unwrap_or(u32::MAX);
         let stay = u32::try_from(millis(STAY)).unwrap_or(u32::MAX);
-        for step in Step::all() {
-            let calm = &mut self.calm[step.index()];
-            *calm = if verdicts.at(step) == Verdict::Broken { 0 } else { calm.saturating_add(time).min(stay) };
+        for (calm, step) in self.calm.iter_mut().zip(BITS) {
+            *calm = if verdicts.broken & step != 0 { 0 } else { calm.saturating_add(time).min(stay) };
         }
     }
 
@@ -216,43 +228,49 @@ impl Threshold {
     }
 
     /// Goes down as far as nothing speaks against it.
-    fn lower(&self, slo: &Slo, seen: &Interval, verdicts: &Verdicts) -> (Step, Reason) {
-        let mut moved = None;
+    fn lower<F>(
+        &self,
+        slo: &Slo,
+        seen: &Interval,
+        verdicts: &Verdicts,
+        figures: impl Fn(&Threshold, Step, &Verdicts) -> F,
+    ) -> (Step, Reason<F>) {
+        let mut to = self.step;
         for _ in 0..(self.window.length / millis(PACE)).clamp(1, STEPS as u64) {
-            let from = moved.as_ref().map_or(self.step, |(to, _)| *to);
-            match self.next_below(from, slo, seen, verdicts) {
-                Ok((to, figures)) => moved = Some((to, Reason::Kept(figures))),
-                Err(reason) => return moved.unwrap_or((self.step, reason)),
+            match self.next_below(to, slo, seen, verdicts, |age| figures(self, age, verdicts)) {
+                Ok(next) => to = next,
+                Err(reason) if to == self.step => return (to, reason),
+                Err(_) => break,
             }
         }
-        moved.unwrap_or((self.step, Reason::Unknown))
+        (to, Reason::Kept(figures(self, to, verdicts)))
     }
 
     /// The next shorter age, or why the threshold must not go down to it.
-    fn next_below(
+    fn next_below<F>(
         &self,
         step: Step,
         slo: &Slo,
         seen: &Interval,
         verdicts: &Verdicts,
-    ) -> Result<(Step, Figures), Reason> {
+        figures: impl Fn(Step) -> F,
+    ) -> Result<Step, Reason<F>> {
         let Some(next) = step.shorter().filter(|&next| next >= slo.least) else {
-            return Err(Reason::Shortest(self.figures(slo, step, verdicts)));
+            return Err(Reason::Shortest(figures(step)));
         };
-        let figures = self.figures(slo, next, verdicts);
         let stalled = seen.stalled.ok_or(Reason::Unknown)?;
         match verdicts.at(next) {
             Verdict::Unknown => return Err(Reason::Unknown),
-            Verdict::Unclear => return Err(Reason::Unclear(figures)),
-            Verdict::Broken => return Err(Reason::WouldBreak(figures)),
+            Verdict::Unclear => return Err(Reason::Unclear(figures(next))),
+            Verdict::Broken => return Err(Reason::WouldBreak(figures(next))),
             Verdict::Kept => {}
         }
         let calm = self.calm(next);
         if calm < STAY {
-            return Err(Reason::BrokeLately { left: STAY - calm, figures });
+            return Err(Reason::BrokeLately { left: STAY - calm, figures: figures(next) });
         }
-        if figures.kept.is_none_or(|kept| kept < slo.kept) {
-            return Err(Reason::BrokeOften { needed: slo.kept, figures });
+        if self.evidence.has_kept(next, slo.kept) != Some(true) {
+            return Err(Reason::BrokeOften { needed: slo.kept, figures: figures(next) });
         }
         let brake = if stalled > STALL {
             Some(Brake::Stall { share: stalled, allowed: STALL })
@@ -262,8 +280,8 @@ impl Threshold {
             seen.swap_at_floor.then_some(Brake::SwapFloor)
         };
         match brake {
-            Some(brake) => Err(Reason::Braked { brake, figures }),
-            None => Ok((next, figures)),
+            Some(brake) => Err(Reason::Braked { brake, figures: figures(next) }),
+            None => Ok(next),
         }
     }
 

@@ -10,15 +10,15 @@ use super::grid::Step;
 use super::slo::PromotionRate;
 use crate::reason::short;
 
-/// The threshold before and after an interval, and why.
+/// The threshold before and after an interval, and why. `F`: the figures of the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Move {
+pub struct Move<F = Figures> {
     /// The threshold in force during the interval.
     pub from: Step,
     /// The threshold from now on.
     pub to: Step,
     /// Why it moved, or why it did not.
-    pub reason: Reason,
+    pub reason: Reason<F>,
 }
 
 /// The figures by which one age was judged.
@@ -54,14 +54,14 @@ pub enum Brake {
     SwapFloor,
 }
 
-/// Why a threshold moved or did not move.
+/// Why a threshold moved or did not move. `F`: the figures that tell it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
-pub enum Reason {
+pub enum Reason<F = Figures> {
     /// The threshold broke P: it goes up to the shortest age that has not, or stays at the longest.
-    Broke(Figures),
+    Broke(F),
     /// The next shorter age has kept P for long enough: the threshold goes down to it.
-    Kept(Figures),
+    Kept(F),
     /// The group is only observed as yet.
     WarmingUp {
         /// How long it still lasts.
@@ -75,35 +75,35 @@ pub enum Reason {
     /// Promotions at the next shorter age, the working set or the stalls are unknown.
     Unknown,
     /// The next shorter age may have kept P or broken it.
-    Unclear(Figures),
+    Unclear(F),
     /// The threshold, which these figures are of, is the shortest that is allowed.
-    Shortest(Figures),
+    Shortest(F),
     /// The next shorter age would have broken P in this interval.
-    WouldBreak(Figures),
+    WouldBreak(F),
     /// The next shorter age would have broken P a while ago.
     BrokeLately {
         /// How long the threshold still stays.
         left: Duration,
         /// The next shorter age in this interval.
-        figures: Figures,
+        figures: F,
     },
     /// The next shorter age has not kept P in enough of the last day.
     BrokeOften {
         /// K: the share of time that is needed.
         needed: Permyriad,
         /// The next shorter age in this interval.
-        figures: Figures,
+        figures: F,
     },
     /// The next shorter age has kept P for long enough, but something else speaks against it.
     Braked {
         /// The brake.
         brake: Brake,
         /// The next shorter age in this interval.
-        figures: Figures,
+        figures: F,
     },
 }
 
-impl Reason {
+impl<F> Reason<F> {
     /// Returns true if the group was observed for the warm-up, so that the threshold means something.
     /// `before`: whether that was so before this interval.
     pub fn is_observed(&self, before: bool) -> bool {
