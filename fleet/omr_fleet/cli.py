@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __doc__ as about
-from . import rollout, run, shards, space, traces, tune
+from . import files, rollout, run, shards, space, traces, tune
 from .engines import ENGINES
 from .replay import ReplayError
 from .shards import Wrong
@@ -217,7 +217,7 @@ def tune_fleet(args: argparse.Namespace) -> int:
 
 def make_traces(args: argparse.Namespace) -> int:
     found = traces.traces(args.jobs, args.days, args.batch, args.source)
-    Path(args.out).write_text(traces.text(found))
+    files.write(Path(args.out), traces.text(found))
     print(f"{args.out}: for omr fleet synthesize --traces")
     return DONE
 

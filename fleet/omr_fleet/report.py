@@ -13,7 +13,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from . import space
+from . import files, space
 from .optimizer import fitted
 from .rollout import STAGES, Outcome
 from .tune import Figures
@@ -59,7 +59,7 @@ the memory in use comes back in a minute, in 95 % of the draws of a bootstrap ov
 <code>omr-fleet check</code>. Where it ends with 3, the machines have left the prediction by half: back to the
 defaults.
 """
-    path.write_text(text)
+    files.write(path, text)
 
 
 def table(title: str, rows: Iterable[tuple[str, Figures]]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import space, tune
+from . import files, space, tune
 from .tune import Figures, Limits, Tuned
 
 HALF = 0.5
@@ -68,13 +68,13 @@ def write(outcome: Outcome, out: Path) -> None:
         "upper": outcome.held_out.upper,
         "default": asdict(outcome.held_out_default),
     }
-    predicted.write_text(json.dumps(prediction, indent=1) + "\n")
+    files.write(predicted, json.dumps(prediction, indent=1) + "\n")
     notes = [
         "Written by omr-fleet tune. Roll it out in stages: see report.html.",
         outcome.sentence(),
         f"98 % of the windows: at most {outcome.held_out.p98:.2f} % promotions a minute",
     ]
-    target.write_text(tune.toml(outcome.slo, notes))
+    files.write(target, tune.toml(outcome.slo, notes))
 
 
 def departures(prediction: dict[str, Any], total: dict[str, Any]) -> list[str]:

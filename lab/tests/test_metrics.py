@@ -80,6 +80,7 @@ def test_promtool_takes_the_rules_and_there_are_expressions() -> None:
     checked = promtool("check", "rules", ALERTS)
     assert checked.returncode == 0 and "6 rules found" in checked.stdout, checked
     assert len(alerts()) == len(FIRING) == 6 and len(panels("a", "g")) >= 16
+    assert {name for name, _ in documented()} >= {"fleet.md", "metrics.md"}
 
 
 @pytest.mark.parametrize("name", FIRING)
@@ -112,6 +113,12 @@ def test_an_alert_fires_after_its_time_and_not_in_the_control(name: str, tmp_pat
         file.write_text(json.dumps(test))
         ran = promtool("test", "rules", file)
         assert ran.returncode == 0, (fires, ran.stdout, ran.stderr)
+
+
+def documented() -> list[tuple[str, str]]:
+    """The expressions in the documents, by the names of their files."""
+    pages = [(page.name, page.read_text()) for page in sorted((REPOSITORY / "docs/use").glob("*.md"))]
+    return [(name, found) for name, text in pages for found in re.findall(r"```promql\n(.+?)\n```", text, re.DOTALL)]
 
 
 @pytest.mark.long
@@ -147,6 +154,7 @@ def test_every_expression_has_values_of_a_real_daemon_under_load(load, tmp_path:
                 Prometheus(tmp_path, {"omr": page.address, "node": node.address}) as prometheus,
             ):
                 missing = panels(page.address, "bg") + [(name, value(expr)) for name, expr in alerts().items()]
+                missing += documented()
 
                 def complete() -> bool:
                     nonlocal missing

@@ -14,7 +14,7 @@ use omr_units::{Bytes, Permyriad, millis};
 use crate::histogram::Bucket;
 use crate::outcome::{Outcome, PARTS, Recorded, Sums};
 use crate::policies::Policies;
-use crate::shard::{Bad, Row, Shard};
+use crate::shard::{Row, Shard, Unusable};
 
 const MINUTE_MS: u64 = 60_000;
 /// Recordings have the time since the last aging in whole seconds. No aging has happened meanwhile if that
@@ -25,9 +25,14 @@ const MEASURED: u64 = 8;
 /// The policies take in the windows of a job when so many wait, of all jobs. So what a policy remembers
 /// of a job is in the cache of the CPU for many windows, and windows that wait take a few MiB at most.
 const WAITING: usize = 1024;
+/// With more jobs than this, what policies remember of those is forgotten that are gone. omr records 200 groups
+/// at a time; a machine that makes others all week has 100,000, and a policy remembers half a KiB of each.
+const MOST_JOBS: usize = 20_000;
+/// A job that was not recorded for this time is gone, in milliseconds.
+const GONE_MS: u64 = 3_600_000;
 
 /// Replays a shard through all policies at once. `name`: of the result.
-pub fn replay(shard: &Shard, policies: &Policies, name: String) -> Result<Outcome, Bad> {
+pub fn replay(shard: &Shard, policies: &Policies, name: String) -> Result<Outcome, Unusable> {
     let slos = policies.slos(shard.page).collect();
     let mut replay = Replay::new(slos, Outcome::new(name, policies));
     let rows = shard.each_round(|round| replay.round(round))?;
@@ -45,6 +50,9 @@ struct Replay {
     waiting: Vec<usize>,
     /// All that waits.
     waits: usize,
+    /// The jobs of which policies remember something, and how many these may be.
+    remembered: usize,
+    most: usize,
     outcome: Outcome,
 }
 
@@ -103,7 +111,16 @@ struct Out {
 
 impl Replay {
     fn new(slos: Vec<Slo>, outcome: Outcome) -> Self {
-        Replay { slos, jobs: Vec::new(), places: HashMap::new(), waiting: Vec::new(), waits: 0, outcome }
+        Replay {
+            slos,
+            jobs: Vec::new(),
+            places: HashMap::new(),
+            waiting: Vec::new(),
+            waits: 0,
+            remembered: 0,
+            most: MOST_JOBS,
+            outcome,
+        }
     }
 
     fn end(mut self) -> Outcome {
@@ -129,7 +146,11 @@ impl Replay {
         });
         let Some(job) = self.jobs.get_mut(place) else { return };
         let waited = job.waiting.len();
+        let was_known = !job.states.is_empty();
         job.sample(row, &self.slos, &mut self.outcome.shard);
+        if !was_known && !job.states.is_empty() {
+            self.remembered += 1;
+        }
         if waited == 0 && !job.waiting.is_empty() {
             self.waiting.push(place);
         }
@@ -137,6 +158,19 @@ impl Replay {
         if self.waits >= WAITING {
             self.take_in();
         }
+        if self.remembered > self.most {
+            self.forget_gone(row.time);
+        }
+    }
+
+    /// Jobs that are gone count as new ones if they come back.
+    fn forget_gone(&mut self, now: u64) {
+        self.take_in();
+        let gone = self.jobs.iter_mut().filter(|job| now.saturating_sub(job.time) >= GONE_MS);
+        gone.for_each(|job| job.states = Vec::new());
+        self.remembered = self.jobs.iter().filter(|job| !job.states.is_empty()).count();
+        // So that many jobs at one time are not looked through for each new one.
+        self.most = MOST_JOBS.max(2 * self.remembered);
     }
 
     /// The policies take in all that waits.
@@ -717,6 +751,34 @@ mod tests {
             row.idle.iter_mut().for_each(|idle| idle.ago = Duration::from_secs(24 * 3600));
         });
         assert_eq!((outcome.shard.windows, outcome.shard.unknown), (35, 35));
+    }
+
+    #[test]
+    fn of_too_many_jobs_those_are_forgotten_that_are_gone() {
+        // Each round has a service, and a job that is there for three rounds.
+        let round = |number: u64| {
+            let job = |at: u64| row(number, &format!("/jobs/{at}"), 400, 0);
+            [row(number, GROUP, 400, 0)].into_iter().chain((number..number + 3).map(job)).collect::<Vec<_>>()
+        };
+        let rounds: Vec<_> = (0..100).map(round).collect();
+        let replayed = |most: usize| {
+            let policies = two();
+            let slos = policies.slos(Bytes::kib(4)).collect();
+            let mut replay = Replay::new(slos, Outcome::new("x".into(), &policies));
+            let mut largest = 0;
+            for round in &rounds {
+                replay.most = replay.most.min(most);
+                replay.round(round);
+                largest = largest.max(replay.remembered);
+            }
+            (largest, replay.end())
+        };
+        let (all, outcome) = replayed(usize::MAX);
+        assert_eq!((all, outcome.shard.jobs), (103, 103));
+        // Those of the last hour are not gone: six rounds of one job, and the two that came with it.
+        let (few, bounded) = replayed(16);
+        assert!(few <= 17, "{few}");
+        assert_eq!(bounded, outcome, "no job came back");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,17 +27,36 @@ const MOST_GROUPS: usize = 100_000;
 pub const PAGE_KEY: &str = "omr.page_size";
 const PAGE: Bytes = Bytes::kib(4);
 
-/// Why a shard cannot be used: its file and row, and what is wrong there. To try again is in vain.
+/// Why a shard cannot be used: its file and row, and what is wrong there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bad(String);
+pub enum Unusable {
+    /// To try again is in vain.
+    Bad(String),
+    /// The system could not read the file. Perhaps it can later.
+    Unread(String),
+}
 
-impl std::fmt::Display for Bad {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+impl Unusable {
+    /// The reader's error. Where a file ends too early, its content is wrong.
+    fn of(err: &ParquetError, text: String) -> Self {
+        let ParquetError::External(source) = err else { return Unusable::Bad(text) };
+        match source.downcast_ref::<io::Error>().map(io::Error::kind) {
+            None | Some(ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput) => {
+                Unusable::Bad(text)
+            }
+            Some(_) => Unusable::Unread(text),
+        }
     }
 }
 
-impl std::error::Error for Bad {}
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Unusable::Bad(text) | Unusable::Unread(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for Unusable {}
 
 /// One group at one time: what a replay needs of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,11 +130,12 @@ fn names() -> Vec<String> {
 
 impl Shard {
     /// Opens a shard and checks that it has the columns of a history.
-    pub fn open(path: &Path) -> Result<Self, Bad> {
+    pub fn open(path: &Path) -> Result<Self, Unusable> {
         let name = path.display().to_string();
-        let bad = |what: &dyn std::fmt::Display| Bad(format!("{name}: {what}"));
-        let file = File::open(path).map_err(|err| bad(&err))?;
-        let reader = SerializedFileReader::new(file).map_err(|err| bad(&format_args!("no Parquet file: {err}")))?;
+        let bad = |what: &dyn std::fmt::Display| Unusable::Bad(format!("{name}: {what}"));
+        let file = File::open(path).map_err(|err| Unusable::Unread(format!("{name}: {err}")))?;
+        let reader = SerializedFileReader::new(file)
+            .map_err(|err| Unusable::of(&err, format!("{name}: no Parquet file: {err}")))?;
         let metadata = reader.metadata().file_metadata();
         let schema = metadata.schema_descr();
         let find = |wanted: &str, expected: Physical| {
@@ -151,7 +172,7 @@ impl Shard {
 
     /// Hands over the samples of one time after the other, in the order of the file, each group
     /// once.
-    pub fn each_round(&self, mut round: impl FnMut(&[Row])) -> Result<u64, Bad> {
+    pub fn each_round(&self, mut round: impl FnMut(&[Row])) -> Result<u64, Unusable> {
         let (mut rows, mut seen, mut count) = (Vec::new(), HashSet::new(), 0);
         self.each_row(|number, row| {
             count += 1;
@@ -175,12 +196,17 @@ impl Shard {
         Ok(count)
     }
 
-    fn bad_row(&self, number: u64, what: impl std::fmt::Display) -> Bad {
-        Bad(format!("{}: row {}: {what}", self.name, number + 1))
+    fn bad_row(&self, number: u64, what: impl std::fmt::Display) -> Unusable {
+        Unusable::Bad(self.at_row(number, what))
     }
 
-    fn each_row(&self, mut each: impl FnMut(u64, Row) -> Result<(), Bad>) -> Result<(), Bad> {
-        let unreadable = |number: u64, err: ParquetError| self.bad_row(number, format_args!("unreadable: {err}"));
+    fn at_row(&self, number: u64, what: impl std::fmt::Display) -> String {
+        format!("{}: row {}: {what}", self.name, number + 1)
+    }
+
+    fn each_row(&self, mut each: impl FnMut(u64, Row) -> Result<(), Unusable>) -> Result<(), Unusable> {
+        let unreadable =
+            |number, err: ParquetError| Unusable::of(&err, self.at_row(number, format_args!("unreadable: {err}")));
         let (mut number, names) = (0, names());
         let (mut groups, mut boots) = (HashSet::new(), HashSet::new());
         for index in 0..self.reader.num_row_groups() {
@@ -377,5 +403,20 @@ impl Batch {
             promotions,
             threshold: threshold.map(Duration::from_secs),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_fails_does_not_make_a_shard_bad() {
+        let of = |err: io::Error| Unusable::of(&err.into(), "text".into());
+        // EIO.
+        assert_eq!(of(io::Error::from_raw_os_error(5)), Unusable::Unread("text".into()));
+        assert_eq!(of(ErrorKind::UnexpectedEof.into()), Unusable::Bad("text".into()));
+        let content = ParquetError::General("no page".into());
+        assert_eq!(Unusable::of(&content, "text".into()), Unusable::Bad("text".into()));
     }
 }

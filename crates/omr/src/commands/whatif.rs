@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use omr_base::exit::Exit;
 use omr_base::storage::write_as;
-use omr_fleet::shard::{Bad, Shard};
+use omr_fleet::shard::{Shard, Unusable};
 use omr_fleet::{Outcome, Policies, outcome, replay};
 
 use super::options::read_file;
@@ -112,5 +112,8 @@ fn read_result(path: &Path, policies: &Policies) -> Option<Outcome> {
 fn outcome_of(shard: &Path, policies: &Policies, result: &Path) -> Result<Outcome> {
     let name = result.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let replayed = Shard::open(shard).and_then(|shard| replay(&shard, policies, name));
-    replayed.map_err(|bad: Bad| Exit::Usage.error(bad.to_string()))
+    replayed.map_err(|err| match err {
+        Unusable::Bad(text) => Exit::Usage.error(text),
+        Unusable::Unread(text) => anyhow::Error::msg(text),
+    })
 }
