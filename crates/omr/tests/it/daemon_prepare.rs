@@ -227,8 +227,10 @@ fn a_running_sweep_makes_way() {
     wait_until("it is swept", || daemon.status()["sweep"]["freed"].as_u64().is_some_and(|freed| freed > 0));
     daemon.ask(&prepare("preempt", Some(100_000), "notice"));
     wait_until_it_frees(&daemon);
-    let sweeps: Vec<Value> = ledger(&root).into_iter().filter(|line| line["kind"] == "sweep").collect();
-    assert_eq!(sweeps[0]["stop_reason"], "preparing for preempt: notice");
+    let sweeps = || ledger(&root).into_iter().filter(|line| line["kind"] == "sweep").collect::<Vec<Value>>();
+    // The line comes when the sweep has ended, which on a busy machine takes a moment.
+    wait_until("the sweep is in the ledger", || !sweeps().is_empty());
+    assert_eq!(sweeps()[0]["stop_reason"], "preparing for preempt: notice");
     daemon.ask(r#"{"do":"stand-down"}"#);
     // And goes on afterwards.
     wait_until("it is swept again", || daemon.status()["sweep"]["freed"].as_u64().is_some_and(|freed| freed > 0));
