@@ -3,7 +3,8 @@
     python bench/tune.py grid OMR FLEET grid.json        all policies of a grid, in a few passes
     python bench/tune.py search grid.json                100 searches on that grid, and by chance
     python bench/tune.py ceiling FLEET                   what hindsight would hold (needs pyarrow)
-    python bench/tune.py gain OMR FLEET HELD_OUT SEEDS   whole searches, and what other shards hold
+    python bench/tune.py gain OMR FLEET HELD_OUT SEEDS   whole searches, and what other shards hold;
+                                                         SEEDS: 10, or 10-20 for the next ten
 
 The grid is over `promotions` and `kept`; the other keys have their defaults.
 """
@@ -120,7 +121,8 @@ def ceiling(fleet: str) -> None:
 
 
 def gain(omr: str, fleet: str, held_out: str, seeds: str) -> None:
-    for seed in range(int(seeds)):
+    first, _, last = seeds.rpartition("-")
+    for seed in range(int(first or 0), int(last)):
         with tempfile.TemporaryDirectory() as out:
 
             def evaluate(shards: str, named: dict[str, dict[str, str]], out: str = out) -> dict[str, Figures]:

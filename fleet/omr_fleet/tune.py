@@ -93,9 +93,9 @@ def tune(
 
     optimizer = Optimizer(len(space.PARAMETERS), seed, space.snapped)
     tuned = Tuned(None, Figures(0, 0, 0, 0, 0))
-    start = space.snapped(space.default())
+    start = space.first()[:batch]
     for number in range(rounds):
-        points = optimizer.ask(batch) if number else [start, *optimizer.first(batch - 1)]
+        points = optimizer.ask(batch) if number else [*start, *optimizer.first(batch - len(start))]
         if not points:
             break
         found = evaluate({f"p{at}": space.slo(point) for at, point in enumerate(points)})
