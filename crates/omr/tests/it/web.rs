@@ -110,7 +110,9 @@ impl Server {
     /// Sends a head without its last lines, and reads the answer.
     fn ask(&self, head: &str) -> Answer {
         let mut stream = self.connect();
-        write!(stream, "{head}\r\nConnection: close\r\n\r\n").expect("a request is taken");
+        // In one piece: the server closes as soon as a head is too long.
+        let request = format!("{head}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("a request is taken");
         Answer::read(stream)
     }
 

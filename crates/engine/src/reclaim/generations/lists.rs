@@ -8,6 +8,9 @@ use omr_kernel::memcg::Group;
 use omr_policy::short;
 use omr_units::Pages;
 
+/// The generations that the kernel keeps (`MAX_NR_GENS`, include/linux/mmzone.h).
+const KEPT: usize = 4;
+
 /// The next step for one of the lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextStep {
@@ -43,6 +46,14 @@ pub(super) fn next_step(list: &Lists, older_than: Duration, order: EvictionOrder
 /// then.
 pub(super) fn reach(list: &Lists) -> Option<Duration> {
     list.generations().get(1).map(|next| next.age)
+}
+
+/// Returns true if surely no memory is that old: memory was used after its generation was made. The
+/// kernel drops generations that have no memory left, as those of a group that uses all it has. It
+/// merges the oldest two only when a fifth begins, so of fewer than four none is merged.
+pub(super) fn is_younger(list: &Lists, older_than: Duration) -> bool {
+    let generations = list.generations();
+    generations.len() < KEPT && generations.first().is_some_and(|oldest| oldest.age < older_than)
 }
 
 /// Returns the time for which this generation was surely unused: since the next younger one was

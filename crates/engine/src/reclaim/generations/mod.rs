@@ -30,7 +30,7 @@ use omr_units::{Bytes, PageSize, Pages};
 
 use self::bounds::{DiskPortion, Evicted, Merges};
 use self::gauge::{Gauge, Readings};
-use self::lists::{NextStep, cache, can_evict, next_step, not_aged, reach};
+use self::lists::{NextStep, cache, can_evict, is_younger, next_step, not_aged, reach};
 use super::report::{Report, run_job};
 use super::target::Target;
 use crate::aging::{no_recency, shared_regions};
@@ -310,7 +310,8 @@ impl<'s, 'a> Evictor<'s, 'a> {
             report.error = Some("MGLRU was switched off".into());
             return Ok(End::Unsupported);
         }
-        if run.lists.iter().filter_map(reach).max() >= Some(run.older_than) {
+        let is_known = |list: &Lists| reach(list) >= Some(run.older_than) || is_younger(list, run.older_than);
+        if run.lists.iter().any(is_known) {
             return Ok(End::NoMoreCold);
         }
         report.error = Some(not_aged(run.gauge.group, &run.lists, run.older_than));
@@ -477,6 +478,13 @@ mod tests {
         let (end, error) = told(&young);
         assert_eq!(end, End::NotAged);
         assert!(error.starts_with("its ages are known for the last"), "{error}");
+        // A group that uses all it has soon has two generations, and both are young.
+        let rows = |rows: &str| told(&|root| root.write(FILE, format!("memcg     7 /a\n node     0\n{rows}"))).0;
+        assert_eq!(rows(" 5 10600 1024 0 \n 6 576 1 0 \n"), End::NoMoreCold);
+        assert_eq!(rows(" 5 130000 1024 0 \n 6 576 1 0 \n"), End::NotAged, "it may be 130 s old");
+        // The oldest of four may have older memory.
+        let four = " 3 30600 1024 0 \n 4 20600 0 0 \n 5 10600 0 0 \n 6 576 1 0 \n";
+        assert_eq!(rows(four), End::NotAged);
         let off = |root: &FakeRoot| {
             young(root);
             root.write("sys/kernel/mm/lru_gen/enabled", "0x0000\n");
