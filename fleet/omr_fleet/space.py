@@ -38,9 +38,8 @@ PARAMETERS = (
 )
 """What `omr-fleet tune` moves."""
 
-DEFAULTS: dict[str, float] = {"promotions": 0.2, "kept": 2.0, "warm_up": 600, "shortest": 2}
+DEFAULTS = {"promotions": 0.2, "kept": 2.0, "warm_up": 600, "shortest": 2}
 """omr's own: `crates/policy/src/threshold/slo.rs`. A test compares."""
-STRICTER = (0.85, 0.7, 0.5)
 
 
 def slo(point: Sequence[float]) -> dict[str, str]:
@@ -64,21 +63,9 @@ def snapped(point: Sequence[float]) -> Point:
         "warm_up": float(keys["warm_up"][:-1]),
         "shortest": MINUTES[GRID.index(keys["shortest"])],
     }
-    return at(values)
+    return tuple(parameter.at(values[parameter.key]) for parameter in PARAMETERS)
 
 
 def default() -> Point:
     """The point of omr's defaults."""
-    return at(DEFAULTS)
-
-
-def first() -> list[Point]:
-    """The defaults, and the same with less that may come back: where the defaults break the limit, one
-    of these is the nearest that keeps it.
-    """
-    stricter = [{**DEFAULTS, "promotions": part * DEFAULTS["promotions"]} for part in STRICTER]
-    return [snapped(at(values)) for values in (DEFAULTS, *stricter)]
-
-
-def at(values: dict[str, float]) -> Point:
-    return tuple(parameter.at(values[parameter.key]) for parameter in PARAMETERS)
+    return tuple(parameter.at(DEFAULTS[parameter.key]) for parameter in PARAMETERS)

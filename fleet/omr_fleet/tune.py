@@ -93,9 +93,9 @@ def tune(
 
     optimizer = Optimizer(len(space.PARAMETERS), seed, space.snapped)
     tuned = Tuned(None, Figures(0, 0, 0, 0, 0))
-    start = space.first()[:batch]
+    start = space.snapped(space.default())
     for number in range(rounds):
-        points = optimizer.ask(batch) if number else [*start, *optimizer.first(batch - len(start))]
+        points = optimizer.ask(batch) if number else [start, *optimizer.first(batch - 1)]
         if not points:
             break
         found = evaluate({f"p{at}": space.slo(point) for at, point in enumerate(points)})

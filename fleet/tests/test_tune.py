@@ -128,32 +128,6 @@ def test_a_policy_that_breaks_a_limit_is_never_the_best() -> None:
     assert tuned.best is None
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_where_the_defaults_break_the_limit_a_stricter_objective_is_tried_first(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fleet like the one above, on which a late threshold costs much of what is held."""
-
-    def evaluate(named: dict[str, dict[str, str]]) -> dict[str, Figures]:
-        found = {"default": figures(0.2, 0.22)}
-        for name, slo in named.items():
-            rate, late = float(slo["promotions"][:-1]), space.GRID.index(slo["shortest"])
-            late += math.log(max(float(slo["warm_up"][:-1]) / 600, 1))
-            found[name] = figures((0.16 + 0.2 * rate) / (1 + late), 1.1 * rate)
-        return found
-
-    def found() -> tune.Tuned:
-        return tune.tune(evaluate, Limits(0.2), seed, rounds=1, batch=8, say=lambda _: None)
-
-    tuned = found()
-    assert tuned.best is not None and tuned.figures(tuned.best).held >= 0.16 + 0.2 * 0.17
-    assert space.slo(tuned.best)["promotions"] == "0.1700%"
-    # The control: points that are spread evenly, and the defaults.
-    monkeypatch.setattr(space, "STRICTER", ())
-    spread = found()
-    assert spread.best is None or spread.figures(spread.best).held < 0.9 * tuned.figures(tuned.best).held
-
-
 @pytest.mark.parametrize(
     ("swap", "refaulted", "left"),
     [(15, 1_500, 0), (9, 1_500, 1), (15, 3_100, 1), (9, 3_100, 2), (15, None, 0)],
