@@ -1,15 +1,17 @@
 """Files that are written as a whole or not at all."""
 
 import os
+import secrets
 from pathlib import Path
 
 
-def write(path: Path, text: str) -> None:
-    """Replaces a file. Until all of the text is on the disk, the file is what it was."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+def write(path: Path, content: str | bytes) -> None:
+    """Replaces a file. Until all of the content is on the disk, the file is what it was."""
+    # Workers on other machines may write the same file.
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with part.open("w") as file:
-            file.write(text)
+        with part.open("xb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

@@ -5,8 +5,6 @@ files of fsspec, and `omr whatif` reads and writes local ones.
 """
 
 import json
-import os
-import secrets
 import subprocess
 import tempfile
 import time
@@ -16,6 +14,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from . import files
 from .shards import Group, open_dir
 
 ATTEMPTS = 3
@@ -37,12 +36,7 @@ def put(fs: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:
     if not isinstance(fs, LocalFileSystem):
         fs.pipe_file(path, content)
         return
-    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
-    try:
-        Path(temporary).write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    files.write(Path(path), content)
 
 
 def marker(group: Group) -> str:

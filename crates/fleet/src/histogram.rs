@@ -164,6 +164,7 @@ mod tests {
         (0..2).for_each(|_| merged.merge(&all));
         assert_eq!(merged.count(), 3000);
     }
+
     #[test]
     fn the_text_form_has_the_buckets_with_a_count() {
         let mut some = Histogram::default();

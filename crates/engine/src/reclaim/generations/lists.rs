@@ -48,9 +48,10 @@ pub(super) fn reach(list: &Lists) -> Option<Duration> {
     list.generations().get(1).map(|next| next.age)
 }
 
-/// Returns true if surely no memory is that old: memory was used after its generation was made. The
-/// kernel drops generations that have no memory left, as those of a group that uses all it has. It
-/// merges the oldest two only when a fifth begins, so of fewer than four none is merged.
+/// Returns true if no memory is that old, as far as the kernel tells: memory was used after its
+/// generation was made. The kernel drops the oldest generations when they have no memory left, as in
+/// a group that uses all it has (`try_to_inc_min_seq`, mm/vmscan.c). It merges the oldest two only
+/// when a fifth begins, so of fewer than four none is merged.
 pub(super) fn is_younger(list: &Lists, older_than: Duration) -> bool {
     let generations = list.generations();
     generations.len() < KEPT && generations.first().is_some_and(|oldest| oldest.age < older_than)
