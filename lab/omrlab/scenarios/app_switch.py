@@ -130,7 +130,7 @@ class AppSwitch(Comparison[Run]):
     earlyoom: str = option("-m 2 -s 100", "options of earlyoom", "OPTIONS")
     cold: int = option(2, "[hints] cold_after", "S")
     pageout: int = option(9, "[hints] pageout_after", "S")
-    available: int = option(10, "[hints] available", "%")
+    available: int = option(25, "[hints] available", "%")
     smallest: int = option(12, "[hints] smallest", "MIB")
 
     def run_name(self, arm: str, pair: int) -> str:
