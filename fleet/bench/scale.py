@@ -1,9 +1,9 @@
 """What do the engines cost, and how do they scale? Run by hand, on a host that does nothing else:
 
-    python bench/scale.py OMR FLEET POLICIES.json ROUNDS scale.json
+    python bench/scale.py OMR FLEET POLICIES.json GROUP ROUNDS scale.json
 
 In each round every way replays the same shards into an empty directory, in another order. `bare` is
-a loop over `omr whatif --shard` and nothing else.
+a loop over `omr whatif --shard` and nothing else. GROUP: the shards of a task.
 """
 
 import json
@@ -27,13 +27,13 @@ def bare(omr: str, fleet: str, policies: str, out: str) -> None:
         subprocess.run(command, check=True, capture_output=True)
 
 
-def tasks(omr: str, fleet: str, policies: str, out: str) -> list[shards.Group]:
-    found = list(shards.groups(fleet, out, Path(policies).read_bytes(), omr, "1", 1))
+def tasks(omr: str, fleet: str, policies: str, group: int, out: str) -> list[shards.Group]:
+    found = list(shards.groups(fleet, out, Path(policies).read_bytes(), omr, "1", group))
     os.makedirs(out, exist_ok=True)
     return found
 
 
-def measured(omr: str, fleet: str, policies: str, rounds: int) -> dict[str, list[float]]:
+def measured(omr: str, fleet: str, policies: str, group: int, rounds: int) -> dict[str, list[float]]:
     """Seconds by way, a round after the other."""
     found: dict[str, list[float]] = {}
     with (
@@ -48,18 +48,18 @@ def measured(omr: str, fleet: str, policies: str, rounds: int) -> dict[str, list
             address = addresses[name].scheduler.address
 
             def way(out: str) -> None:
-                list(engines.dask(replay.replay, tasks(omr, fleet, policies, out), address))
+                list(engines.dask(replay.replay, tasks(omr, fleet, policies, group, out), address))
 
             return way
 
         ways: dict[str, Callable[[str], None]] = {
             "bare": lambda out: bare(omr, fleet, policies, out),
             "no engine, 2 CPUs": lambda out: (
-                list(engines.local(replay.replay, tasks(omr, fleet, policies, out), None)) and None
+                list(engines.local(replay.replay, tasks(omr, fleet, policies, group, out), None)) and None
             ),
             **{name: by_dask(name) for name in addresses},
             "whole command": lambda out: (
-                run.fleet(fleet, Path(policies).read_bytes(), out, omr, "dask", None, 1, quiet=True) and None
+                run.fleet(fleet, Path(policies).read_bytes(), out, omr, "dask", None, group, quiet=True) and None
             ),
         }
         for number in range(rounds):
@@ -74,8 +74,8 @@ def measured(omr: str, fleet: str, policies: str, rounds: int) -> dict[str, list
 
 
 def main() -> None:
-    omr, fleet, policies, rounds, file = sys.argv[1:]
-    found = measured(omr, fleet, policies, int(rounds))
+    omr, fleet, policies, group, rounds, file = sys.argv[1:]
+    found = measured(omr, fleet, policies, int(group), int(rounds))
     ratios = {
         "adapter overhead": ("dask, 1 worker", "bare", 1.0),
         "efficiency with 2 workers": ("bare", "dask, 2 workers", 0.5),
@@ -84,7 +84,8 @@ def main() -> None:
     for name, (above, below, part) in ratios.items():
         values = [part * a / b for a, b in zip(found[above], found[below])]
         print(f"{name}: {median(values):.3f} [{min(values):.3f} .. {max(values):.3f}]")
-    Path(file).write_text(json.dumps({"shards": len(shards.find(fleet)), "seconds": found}, indent=1) + "\n")
+    told = {"shards": len(shards.find(fleet)), "group": int(group), "seconds": found}
+    Path(file).write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ impl Sub<Duration> for Monotonic {
 
 /// Whole milliseconds of a time, saturating.
 pub fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_millis()))
 }
 
 #[cfg(test)]

@@ -69,8 +69,13 @@ impl Slo {
     /// milliseconds is `work`.
     pub fn allowed(&self, work: u128) -> u64 {
         // A minute in milliseconds, times the millionths of a rate.
-        const MILLION_MINUTES: u128 = 60_000 * 1_000_000;
-        u64::try_from(work.saturating_mul(u128::from(self.promotions.0)) / MILLION_MINUTES).unwrap_or(u64::MAX)
+        const MILLION_MINUTES: u64 = 60_000 * 1_000_000;
+        let product = work.saturating_mul(u128::from(self.promotions.0));
+        match u64::try_from(product) {
+            // Nearly always: a division of 128 bits took 4 % of the time of a replay.
+            Ok(product) => product / MILLION_MINUTES,
+            Err(_) => u64::try_from(product / u128::from(MILLION_MINUTES)).unwrap_or(u64::MAX),
+        }
     }
 }
 
