@@ -116,6 +116,9 @@ def test_each_user_is_compared_with_the_same_user_in_another_arm() -> None:
     assert figures["switch_mean_delta_pct"].values == [-50, -50]
     assert figures["allocstall_delta_pct"].values == [-75]
     assert reached(figures["switch_mean_delta_pct"].json())
+    assert figures["switch_median_ratio"].values == [0.5, 0.5]
+    slower = app_switch.metrics({"zram": [used("ffhh", 1)], "rules": [used("ffhh", 3)]})
+    assert not reached(slower["switch_median_ratio"].json())
     assert not reached(app_switch.metrics({"rules": [used("fh", 1, errors=1)]})["content_errors"].json())
 
 

@@ -61,6 +61,9 @@ CONFIGS["prefetch"] = CONFIGS["rules"].replace("[hints]", '[hints]\nprefetch = "
 
 GOALS = {"kills": "<= -50", "cold_starts": "<= -40", "switch_mean": "<= -30", "allocstall": "<= -60"}
 
+MEDIAN = "<= 2"
+"""The goal for the median of a switch, over that with zram alone."""
+
 SEED = {"kills": -18, "cold_starts": -17, "switch_mean": -7, "allocstall": -28}
 """The seed's changes in percent: process-madvise.txt, on Android. Its launch is a switch here."""
 
@@ -202,6 +205,9 @@ class AppSwitch(Comparison[Run]):
                 # A user without kills or cold starts cannot have fewer.
                 changes = [100 * (after / before - 1) for before, after in pairs if before] or [0.0]
                 found[f"{name}_delta_pct"] = Metric(changes, "%", GOALS.get(name), SEED.get(name))
+            median = FIGURES["switch_p50"]
+            ratios = [median(with_omr) / median(off) for off, with_omr in zip(results["zram"], results["rules"])]
+            found["switch_median_ratio"] = Metric(ratios, "x", MEDIAN)
         for without, arm in (("zram", "mglru"), ("rules", "rules-mglru")):
             for name, seed in MGLRU.items():
                 figure = FIGURES[name]

@@ -93,3 +93,19 @@ impl Default for Slo {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allowed_goes_on_where_the_product_leaves_64_bits() {
+        let slo = Slo { promotions: PromotionRate(1_000_000), ..Slo::default() };
+        // 100 % of the working set in a minute: the last work whose product has 64 bits, and the next.
+        let last = u128::from(u64::MAX / 1_000_000);
+        for work in [0, 59_999, 60_000, last, last + 1, 60_000 * last] {
+            assert_eq!(u128::from(slo.allowed(work)), work / 60_000, "{work}");
+        }
+        assert_eq!(slo.allowed(u128::MAX), u64::MAX);
+    }
+}
