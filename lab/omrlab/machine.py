@@ -25,7 +25,7 @@ from .kernels import KERNEL, Kernel, kernel
 from .paths import CACHE, alone
 from .qemu import KVM, TCG, Accelerator, Disk, Hardware, SwapFile
 from .qmp import Qmp, QmpError
-from .snapshots import Snapshot
+from .snapshots import Snapshot, make_room
 
 PANIC = re.compile(r"Kernel panic|Oops|kernel BUG at|BUG: unable to handle|general protection fault")
 
@@ -146,7 +146,7 @@ class Machine:
                     self.settle()
                     self.prepare(self)
             else:
-                self.restore(self.snapshot(self.snapshots, self.prepare))
+                self.start_from_snapshot(self.snapshots, self.prepare)
         except BaseException as error:
             panic = self.panic()
             self.close()
@@ -328,9 +328,9 @@ class Machine:
         """
         return ""
 
-    def snapshot(self, directory: Path, prepare: Callable[[Any], None] | None) -> Snapshot:
-        """The snapshot of a machine like this one. If there is none yet, this machine makes it and
-        ends.
+    def start_from_snapshot(self, directory: Path, prepare: Callable[[Any], None] | None) -> None:
+        """Starts from the snapshot of a machine like this one. If there is none, this machine makes it
+        first.
         """
         assert self.accelerator
         like_this = (self.accelerator, self.hardware.at_any_speed(), self.origin(), prepare and prepare.__qualname__)
@@ -338,14 +338,15 @@ class Machine:
         with kept.alone():
             if not kept.exists():
                 if prepare:
-                    self.restore(self.snapshot(directory, None))
+                    self.start_from_snapshot(directory, None)
                     prepare(self)
                 else:
                     self.assemble()
                     self.boot()
                     self.settle()
                 self.save(kept)
-        return kept
+                make_room(directory)
+            self.restore(kept)
 
     def save(self, kept: Snapshot) -> None:
         assert self.qemu and self.qmp

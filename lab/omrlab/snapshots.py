@@ -18,6 +18,11 @@ from typing import Self
 
 from . import images
 
+MOST_BYTES = 2 << 30
+"""What all snapshots may have on disk. With more, those are removed that were used longest ago: the
+tests make some sixty, of which each has 100 to 400 MB, and few are used for long.
+"""
+
 
 @dataclass(frozen=True)
 class State:
@@ -56,10 +61,35 @@ class Snapshot:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Holds a lock, so that only one test process at a time makes the snapshot."""
+        """Holds a lock, so that only one test process at a time makes the snapshot, or starts from it,
+        or removes it.
+        """
         with open(self.directory / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    def remove(self) -> None:
+        """Removes it, if nobody uses it. The lock stays, as somebody may wait for it."""
+        with open(self.directory / "lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            self.state.unlink(missing_ok=True)
+            for path in self.directory.iterdir():
+                if path.name != "lock":
+                    path.unlink()
+
+    def used(self) -> float:
+        """When it was last used; 0: it does not exist."""
+        try:
+            return self.state.stat().st_mtime
+        except FileNotFoundError:
+            return 0
+
+    def bytes(self) -> int:
+        """What it has on disk: much of the images is holes."""
+        return sum(path.stat().st_blocks * 512 for path in self.directory.iterdir())
 
     def keep(self, files: list[Path], last_id: int, resume_offset: int) -> None:
         for path in files:
@@ -77,4 +107,15 @@ class Snapshot:
                 os.link(path, destination)
             elif path.name not in ("memory", "state.json", "lock"):
                 images.copy(path, destination)
+        self.state.touch()
         return State(**json.loads(self.state.read_text()))
+
+
+def make_room(directory: Path, most: int = MOST_BYTES) -> None:
+    """Removes the snapshots that were used longest ago, so that the others have at most this."""
+    kept = 0
+    for snapshot in sorted(map(Snapshot, directory.iterdir()), key=Snapshot.used, reverse=True):
+        with contextlib.suppress(FileNotFoundError):  # another process removes it
+            kept += snapshot.bytes()
+        if kept > most:
+            snapshot.remove()
