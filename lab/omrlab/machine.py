@@ -329,9 +329,7 @@ class Machine:
         return ""
 
     def start_from_snapshot(self, directory: Path, prepare: Callable[[Any], None] | None) -> None:
-        """Starts from the snapshot of a machine like this one. If there is none, this machine makes it
-        first.
-        """
+        """Starts from the snapshot of a machine like this one. If there is none, makes it first."""
         assert self.accelerator
         like_this = (self.accelerator, self.hardware.at_any_speed(), self.origin(), prepare and prepare.__qualname__)
         kept = Snapshot.of(directory, repr(like_this), self.initramfs())

@@ -61,7 +61,7 @@ class Snapshot:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Holds a lock, so that only one test process at a time makes the snapshot, or starts from it,
+        """Holds a lock, so that only one test process at a time makes the snapshot, starts from it
         or removes it.
         """
         with open(self.directory / "lock", "w") as lock:

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The number of ages on the grid.
 pub const STEPS: usize = 9;
+const END: u8 = 9;
 
 /// Minutes. Each age is about twice the one before, and is one of [`AGES`](crate::age::AGES).
 ///
@@ -32,7 +33,7 @@ impl Step {
 
     /// All ages, the shortest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Step> {
-        (Step::LEAST.0..=Step::MOST.0).map(Step)
+        (0..END).map(Step)
     }
 
     /// The age.
@@ -43,6 +44,16 @@ impl Step {
     /// The next shorter age; `None`: this is the shortest.
     pub fn shorter(self) -> Option<Step> {
         self.0.checked_sub(1).map(Step)
+    }
+
+    /// The next longer age; this one where there is none.
+    pub(super) fn longer(self) -> Step {
+        Step((self.0 + 1).min(Step::MOST.0))
+    }
+
+    /// This age and all longer ones.
+    pub(super) fn and_longer(self) -> impl Iterator<Item = Step> {
+        (self.0..END).map(Step)
     }
 
     /// The shortest age on the grid that is at least this long; 8 h where there is none.

@@ -155,28 +155,32 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Adds an interval in which the threshold was at this age.
-    pub fn add(&mut self, seen: &Interval, promoted: &OnGrid, threshold: Step) {
-        let length = millis(seen.length);
-        let is_first = self.length == 0;
-        self.length = self.length.saturating_add(length);
-        let Some(working_set) = seen.working_set else { return self.lose() };
+    /// An interval of this many milliseconds in which the threshold was at this age.
+    pub fn of(length: u64, seen: &Interval, promoted: &OnGrid, threshold: Step) -> Self {
+        let Some(working_set) = seen.working_set else {
+            return Window { length, missing: ALL, ..Window::default() };
+        };
         let working_set = working_set.0 >> 10;
-        self.known = self.known.saturating_add(length);
-        self.work = self.work.saturating_add(working_set.saturating_mul(length));
-        self.largest = self.largest.max(working_set);
-        self.missing |= promoted.missing;
-        let add = |sum: &mut u32, part: u32| *sum = sum.saturating_add(part);
-        if is_first {
-            (self.least, self.most) = (promoted.least, promoted.most);
-        } else {
-            self.least.iter_mut().zip(promoted.least).for_each(|(sum, least)| add(sum, least));
-            self.most.iter_mut().zip(promoted.most).for_each(|(sum, most)| add(sum, most));
+        let OnGrid { least, most, missing } = *promoted;
+        let mut swapped_in = [0; STEPS];
+        if seen.swapped_in > Bytes::ZERO {
+            swapped_in[..=threshold.index()].fill(kib(seen.swapped_in.0 >> 10));
         }
-        let swapped_in = kib(seen.swapped_in.0 >> 10);
-        if swapped_in > 0 {
-            self.swapped_in[..=threshold.index()].iter_mut().for_each(|sum| add(sum, swapped_in));
-        }
+        let work = working_set.saturating_mul(length);
+        Window { length, known: length, work, largest: working_set, least, most, swapped_in, missing }
+    }
+
+    /// This window, and the interval after it.
+    pub fn and(mut self, next: &Window) -> Self {
+        self.length = self.length.saturating_add(next.length);
+        self.known = self.known.saturating_add(next.known);
+        self.work = self.work.saturating_add(next.work);
+        self.largest = self.largest.max(next.largest);
+        self.missing |= next.missing;
+        add(&mut self.least, &next.least);
+        add(&mut self.most, &next.most);
+        add(&mut self.swapped_in, &next.swapped_in);
+        self
     }
 
     /// All that was promoted at an age, at least and at most, in KiB. What came back from swap is
@@ -205,8 +209,9 @@ impl Window {
         // Nothing grows with the age. So all ages below the first one that keeps P exceed it.
         let keeps = |step: &Step| self.promoted(*step).0 <= allowed;
         let keeps_for_sure = |step: &Step| self.missing & step.bit() == 0 && self.promoted(*step).1 <= allowed;
-        let broken = below(Step::all().find(keeps));
-        let over = below(Step::all().find(keeps_for_sure));
+        let first = Step::all().find(keeps);
+        let sure = first.and_then(|first| first.and_longer().find(keeps_for_sure));
+        let (broken, over) = (below(first), below(sure));
         let known = ALL & !broken & !self.missing;
         Verdicts { kept: known & !over, broken, unclear: known & over }
     }
@@ -237,6 +242,10 @@ impl Window {
 /// A mask of the ages below this one; `None`: of all.
 fn below(step: Option<Step>) -> u16 {
     step.map_or(ALL, |step| step.bit() - 1)
+}
+
+fn add(sums: &mut [u32; STEPS], parts: &[u32; STEPS]) {
+    sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum = sum.saturating_add(*part));
 }
 
 fn kib(kib: u64) -> u32 {

@@ -54,10 +54,12 @@ pub use interval::{IN_USE, Interval, OnGrid, Promoted, SMALL, SMALL_PAGES, SMALL
 use interval::{Verdict, Verdicts, Window};
 pub use reason::{Brake, Figures, Move, Reason};
 pub use saved::Refused;
+use saved::Saved;
 pub use slo::{PromotionRate, Slo};
 
 /// T does not go down to an age that broke P less than this time ago.
 pub const STAY: Duration = Duration::from_secs(3600);
+const STAY_MS: u32 = 3_600_000;
 /// T does not go down while tasks of the group wait for memory in more than 0.1 % of the time.
 pub const STALL: Permyriad = Permyriad(10);
 /// Where the age that should be judged is unclear for this time, and for twice the age at which the
@@ -70,17 +72,19 @@ const PACE: Duration = Duration::from_secs(60);
 /// After an absence of this length, the group is observed for the warm-up again.
 pub const ABSENCE: Duration = Duration::from_secs(600);
 
-/// The threshold of one group: what the controller remembers. A plain value of less than 512 bytes
+/// The threshold of one group: what the controller remembers. A plain value of less than 640 bytes
 /// with nothing on the heap. Its saved form has a version. A saved form with another version or an
-/// impossible value is refused as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// impossible value is refused as a whole. Thresholds are equal if their saved forms are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "saved::Saved", into = "saved::Saved")]
 pub struct Threshold {
     step: Step,
     /// The time since the group was new or came back, in milliseconds.
     observed: u64,
-    /// The time since each age last broke P, in milliseconds, up to [`STAY`].
-    calm: [u32; STEPS],
+    /// A clock of what was taken in, in milliseconds. It begins anew before it overflows.
+    now: u32,
+    /// When, on this clock, each age has not broken P for [`STAY`].
+    calm_at: [u32; STEPS],
     /// For how long the age that observation should judge has been unclear in a row, in seconds.
     unclear: u32,
     /// The time for which each age is not looked at, in seconds, up to [`STAY`].
@@ -92,11 +96,11 @@ pub struct Threshold {
 impl Threshold {
     /// The threshold of a group about which nothing is known: the longest.
     pub fn new(slo: &Slo) -> Self {
-        let calm = u32::try_from(millis(STAY)).unwrap_or(u32::MAX);
         Threshold {
             step: slo.most,
             observed: 0,
-            calm: [calm; STEPS],
+            now: 0,
+            calm_at: [0; STEPS],
             unclear: 0,
             in_vain: [0; STEPS],
             evidence: Evidence::default(),
@@ -117,12 +121,12 @@ impl Threshold {
     /// ones, where it takes as long as these ages. Where it is T, memory as old as T is known and
     /// can be reclaimed.
     pub fn observed_at(&self, slo: &Slo) -> Step {
-        let is_open = |step: Step| {
-            let is_calm = self.calm(step) >= STAY && self.in_vain[step.index()] == 0;
-            step >= slo.least && is_calm && self.evidence.has_kept(step, slo.kept) != Some(false)
+        let is_open = |step: &Step| {
+            let is_calm = self.is_calm(*step) && self.in_vain[step.index()] == 0;
+            is_calm && self.evidence.has_kept(*step, slo.kept) != Some(false)
         };
-        let open = Step::all().find(|step| step.shorter().is_some_and(is_open));
-        open.unwrap_or(Step::MOST).min(self.step)
+        let mut shorter = slo.least.and_longer().take_while(|step| *step < self.step);
+        shorter.find(is_open).map_or(self.step, Step::longer)
     }
 
     /// The share of the last day in which an age kept P; `None`: nothing is known.
@@ -148,102 +152,121 @@ impl Threshold {
 
     /// Takes in an interval and moves the threshold.
     pub fn observe(&mut self, slo: &Slo, seen: &Interval) -> Move {
-        self.take_in(slo, seen, &OnGrid::of(seen), |threshold, age, verdicts| threshold.figures(slo, age, verdicts))
+        self.take_in(slo, seen, &OnGrid::of(seen), |threshold, window, age, verdicts| Figures {
+            age: age.age(),
+            promoted: window.per_minute(age, verdicts.at(age)),
+            working_set: window.working_set(),
+            allowed: slo.promotions,
+            kept: threshold.evidence.kept(age),
+        })
     }
 
     /// As [`observe`](Self::observe), where the promotions on the grid are known already, and nobody
     /// asks for the figures of the reason.
     pub fn observe_on_grid(&mut self, slo: &Slo, seen: &Interval, promoted: &OnGrid) -> Move<()> {
-        self.take_in(slo, seen, promoted, |_, _, _| ())
+        self.take_in(slo, seen, promoted, |_, _, _, _| ())
     }
 
-    /// `figures`: of one age in this interval.
+    /// `figures`: of one age in this window.
     fn take_in<F>(
         &mut self,
         slo: &Slo,
         seen: &Interval,
         promoted: &OnGrid,
-        figures: impl Fn(&Threshold, Step, &Verdicts) -> F,
+        figures: impl Fn(&Threshold, &Window, Step, &Verdicts) -> F,
     ) -> Move<F> {
         self.step = self.step.min(slo.most).max(slo.least);
         let from = self.step;
-        if millis(seen.length) == 0 {
+        let length = millis(seen.length);
+        if length == 0 {
             return Move { from, to: from, reason: Reason::Unknown };
         }
-        self.observed = self.observed.saturating_add(millis(seen.length));
+        self.observed = self.observed.saturating_add(length);
         let left = millis(slo.warm_up).saturating_sub(self.observed);
-        self.window.add(seen, promoted, from);
+        let window = if self.window.length == 0 {
+            Window::of(length, seen, promoted, from)
+        } else {
+            core::mem::take(&mut self.window).and(&Window::of(length, seen, promoted, from))
+        };
         let small = seen.size < SMALL;
-        let full = !small || self.window.length >= millis(SMALL_TIME);
-        let verdicts = self.window.judge(slo, small, full);
+        let full = !small || window.length >= millis(SMALL_TIME);
+        let verdicts = window.judge(slo, small, full);
         let observed = full.then(|| self.observed_at(slo));
-        self.pass(seen.length, &verdicts);
+        self.pass(length, &verdicts);
         if let Some(observed) = observed {
-            self.doubt(observed, &verdicts);
+            self.doubt(observed, window.length / 1000, &verdicts);
         }
         if full && left == 0 {
-            self.evidence.add(Duration::from_millis(self.window.length), &verdicts);
+            self.evidence.add(Duration::from_millis(window.length), &verdicts);
         }
         let (to, reason) = if verdicts.at(from) == Verdict::Broken {
             let best = verdicts.best().unwrap_or(slo.most).min(slo.most);
-            (best.max(from), Reason::Broke(figures(self, from, &verdicts)))
+            (best.max(from), Reason::Broke(figures(self, &window, from, &verdicts)))
         } else if !full {
-            let left = SMALL_TIME.saturating_sub(Duration::from_millis(self.window.length));
+            let left = SMALL_TIME.saturating_sub(Duration::from_millis(window.length));
             (from, Reason::Gathering { left })
         } else if left > 0 {
             (from, Reason::WarmingUp { left: Duration::from_millis(left) })
         } else {
-            self.lower(slo, seen, &verdicts, figures)
+            let steps = (window.length / millis(PACE)).clamp(1, STEPS as u64);
+            self.lower(steps, slo, seen, &verdicts, |age| figures(self, &window, age, &verdicts))
         };
-        if full {
-            self.window = Window::default();
+        if !full {
+            self.window = window;
         }
         self.step = to;
         Move { from, to, reason }
     }
 
-    /// Time passes, and some ages break P.
-    fn pass(&mut self, time: Duration, verdicts: &Verdicts) {
-        let time = u32::try_from(millis(time)).unwrap_or(u32::MAX);
-        let stay = u32::try_from(millis(STAY)).unwrap_or(u32::MAX);
-        for (calm, step) in self.calm.iter_mut().zip(BITS) {
-            *calm = if verdicts.broken & step != 0 { 0 } else { calm.saturating_add(time).min(stay) };
+    /// This many milliseconds pass, and some ages break P.
+    fn pass(&mut self, time: u64, verdicts: &Verdicts) {
+        self.now = self.now.saturating_add(u32::try_from(time).unwrap_or(u32::MAX));
+        if self.now > u32::MAX / 2 {
+            self.calm_at.iter_mut().for_each(|at| *at = at.saturating_sub(self.now));
+            self.now = 0;
+        }
+        if verdicts.broken != 0 {
+            let broken = self.calm_at.iter_mut().zip(BITS).filter(|(_, age)| verdicts.broken & age != 0);
+            broken.for_each(|(at, _)| *at = self.now + STAY_MS);
         }
     }
 
     /// Takes in whether the group is observed in vain: agings come too late for the age at which it
-    /// is observed, as on a busy machine. It is observed at a longer age then.
-    fn doubt(&mut self, observed: Step, verdicts: &Verdicts) {
-        let time = u32::try_from(self.window.length / 1000).unwrap_or(u32::MAX);
-        let passed = u16::try_from(time).unwrap_or(u16::MAX);
-        self.in_vain.iter_mut().for_each(|left| *left = left.saturating_sub(passed));
+    /// is observed, as on a busy machine. It is observed at a longer age then. `time`: of the window,
+    /// in seconds.
+    fn doubt(&mut self, observed: Step, time: u64, verdicts: &Verdicts) {
+        if self.in_vain != [0; STEPS] {
+            let passed = u16::try_from(time).unwrap_or(u16::MAX);
+            self.in_vain.iter_mut().for_each(|left| *left = left.saturating_sub(passed));
+        }
         let Some(judged) = observed.shorter() else { return };
         self.unclear = match verdicts.at(judged) {
-            Verdict::Unclear => self.unclear.saturating_add(time),
-            Verdict::Kept | Verdict::Broken | Verdict::Unknown => 0,
+            Verdict::Unclear => self.unclear.saturating_add(u32::try_from(time).unwrap_or(u32::MAX)),
+            Verdict::Kept | Verdict::Broken | Verdict::Unknown => return self.unclear = 0,
         };
         if u64::from(self.unclear) > DOUBT.max(2 * observed.age()).as_secs() {
             (self.unclear, self.in_vain[judged.index()]) = (0, IN_VAIN);
         }
     }
 
-    /// Goes down as far as nothing speaks against it.
+    /// Goes down as far as nothing speaks against it, by this many steps at most.
     fn lower<F>(
         &self,
+        steps: u64,
         slo: &Slo,
         seen: &Interval,
         verdicts: &Verdicts,
-        figures: impl Fn(&Threshold, Step, &Verdicts) -> F,
+        figures: impl Fn(Step) -> F,
     ) -> (Step, Reason<F>) {
         let mut to = self.step;
-        for _ in 0..(self.window.length / millis(PACE)).clamp(1, STEPS as u64) {
-            match self.next_below(to, slo, seen, verdicts, |age| figures(self, age, verdicts)) {
+        for _ in 0..steps {
+            match self.next_below(to, slo, seen, verdicts, &figures) {
                 Ok(next) => to = next,
                 Err(reason) if to == self.step => return (to, reason),
                 Err(_) => break,
             }
         }
-        (to, Reason::Kept(figures(self, to, verdicts)))
+        (to, Reason::Kept(figures(to)))
     }
 
     /// The next shorter age, or why the threshold must not go down to it.
@@ -265,9 +288,8 @@ impl Threshold {
             Verdict::Broken => return Err(Reason::WouldBreak(figures(next))),
             Verdict::Kept => {}
         }
-        let calm = self.calm(next);
-        if calm < STAY {
-            return Err(Reason::BrokeLately { left: STAY - calm, figures: figures(next) });
+        if !self.is_calm(next) {
+            return Err(Reason::BrokeLately { left: STAY - self.calm(next), figures: figures(next) });
         }
         if self.evidence.has_kept(next, slo.kept) != Some(true) {
             return Err(Reason::BrokeOften { needed: slo.kept, figures: figures(next) });
@@ -285,18 +307,26 @@ impl Threshold {
         }
     }
 
-    /// The time since an age last broke P, up to [`STAY`].
-    fn calm(&self, step: Step) -> Duration {
-        Duration::from_millis(u64::from(self.calm[step.index()]))
+    /// An age has not broken P for [`STAY`].
+    fn is_calm(&self, step: Step) -> bool {
+        self.calm_at[step.index()] <= self.now
     }
 
-    fn figures(&self, slo: &Slo, step: Step, verdicts: &Verdicts) -> Figures {
-        Figures {
-            age: step.age(),
-            promoted: self.window.per_minute(step, verdicts.at(step)),
-            working_set: self.window.working_set(),
-            allowed: slo.promotions,
-            kept: self.evidence.kept(step),
-        }
+    /// The time since an age last broke P, up to [`STAY`].
+    fn calm(&self, step: Step) -> Duration {
+        Duration::from_millis(u64::from(self.calm_of(self.calm_at[step.index()])))
+    }
+
+    /// That, in milliseconds, of an age that is calm at this time.
+    fn calm_of(&self, at: u32) -> u32 {
+        STAY_MS.saturating_sub(at.saturating_sub(self.now))
     }
 }
+
+impl PartialEq for Threshold {
+    fn eq(&self, other: &Self) -> bool {
+        Saved::from(self.clone()) == Saved::from(other.clone())
+    }
+}
+
+impl Eq for Threshold {}

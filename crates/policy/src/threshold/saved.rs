@@ -2,18 +2,17 @@
 
 use core::fmt;
 
-use omr_units::millis;
 use serde::{Deserialize, Serialize};
 
-use super::evidence::Evidence;
+use super::evidence;
 use super::grid::{STEPS, Step};
 use super::interval::Window;
-use super::{IN_VAIN, STAY, Threshold};
+use super::{IN_VAIN, STAY_MS, Threshold};
 
 /// The version of this form. Another version is refused as a whole.
 const VERSION: u32 = 2;
 
-#[derive(Serialize, Deserialize)]
+#[derive(PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Saved {
     version: u32,
@@ -22,7 +21,7 @@ pub(super) struct Saved {
     calm: [u32; STEPS],
     unclear: u32,
     in_vain: [u16; STEPS],
-    evidence: Evidence,
+    evidence: evidence::Saved,
     window: Window,
 }
 
@@ -47,8 +46,10 @@ impl fmt::Display for Refused {
 impl core::error::Error for Refused {}
 
 impl From<Threshold> for Saved {
-    fn from(Threshold { step, observed, calm, unclear, in_vain, evidence, window }: Threshold) -> Self {
-        Saved { version: VERSION, step, observed, calm, unclear, in_vain, evidence, window }
+    fn from(threshold: Threshold) -> Self {
+        let calm = threshold.calm_at.map(|at| threshold.calm_of(at));
+        let Threshold { step, observed, unclear, in_vain, evidence, window, .. } = threshold;
+        Saved { version: VERSION, step, observed, calm, unclear, in_vain, evidence: evidence.into(), window }
     }
 }
 
@@ -62,14 +63,23 @@ impl TryFrom<Saved> for Threshold {
             return Err(Refused::Version(version));
         }
         let valid = [
-            (calm.iter().all(|&time| u64::from(time) <= millis(STAY)), "calm"),
+            (calm.iter().all(|&time| time <= STAY_MS), "calm"),
             (in_vain.iter().all(|&left| left <= IN_VAIN), "in_vain"),
             (evidence.is_valid(), "evidence"),
             (window.is_valid(), "window"),
         ];
         match valid.into_iter().find(|(is_valid, _)| !is_valid) {
             Some((_, part)) => Err(Refused::Range(part)),
-            None => Ok(Threshold { step, observed, calm, unclear, in_vain, evidence, window }),
+            None => Ok(Threshold {
+                step,
+                observed,
+                now: 0,
+                calm_at: calm.map(|time| STAY_MS.saturating_sub(time)),
+                unclear,
+                in_vain,
+                evidence: evidence.into(),
+                window,
+            }),
         }
     }
 }

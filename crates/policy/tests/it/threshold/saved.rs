@@ -6,7 +6,7 @@ use omr_policy::threshold::{Reason, Slo, Step, Threshold};
 use omr_units::{Bytes, Permyriad};
 use serde_json::{Value, json};
 
-use super::{minute, minutes, settled};
+use super::{interval, minute, minutes, settled};
 
 fn saved(threshold: &Threshold) -> Value {
     serde_json::to_value(threshold).expect("plain data")
@@ -14,7 +14,7 @@ fn saved(threshold: &Threshold) -> Value {
 
 #[test]
 fn a_threshold_is_small() {
-    assert!(size_of::<Threshold>() < 512, "{} bytes", size_of::<Threshold>());
+    assert!(size_of::<Threshold>() < 640, "{} bytes", size_of::<Threshold>());
     let text = saved(&settled(&Slo::default())).to_string();
     assert!(text.len() < 2700, "{} bytes of JSON", text.len());
 }
@@ -78,6 +78,34 @@ fn after_an_absence_the_day_counts_less_and_the_threshold_stays() {
     assert_eq!((counted(&threshold, "kept"), counted(&threshold, "broken")), (0, 1));
     assert_eq!(threshold.kept(Step::LEAST), Some(Permyriad::ZERO));
     assert_eq!(threshold.step(), step);
+}
+
+/// A saved threshold begins its clock anew, and one that runs on does so every 24 days. With that, an age that
+/// broke P stays closed for an hour, no more and no less.
+#[test]
+fn a_threshold_that_runs_on_for_months_is_the_one_that_is_loaded_each_time() {
+    let slo = Slo::default();
+    let mut threshold = settled(&slo);
+    let mut loaded = threshold.clone();
+    let mut waited = 0;
+    for day in 0..200 {
+        // Some days have a break of P, and times end within the hour after it.
+        let promoted = if day % 7 == 3 { Bytes::mib(2) } else { Bytes::ZERO };
+        let times = [(minutes(1), promoted), (minutes(40), Bytes::ZERO), (minutes(15), Bytes::ZERO)];
+        for (time, promoted) in times.into_iter().chain([(minutes(23 * 60 + 4), Bytes::ZERO)]) {
+            let seen = interval(time, &[(0, promoted)]);
+            loaded = serde_json::from_value(saved(&loaded)).expect("its own form");
+            let [moved, again] = [&mut threshold, &mut loaded].map(|threshold| threshold.observe(&slo, &seen));
+            waited += usize::from(matches!(moved.reason, Reason::BrokeLately { .. }));
+            assert_eq!((moved, &threshold), (again, &loaded), "day {day}");
+        }
+    }
+    assert!(waited > 28, "{waited} times of BrokeLately");
+    // A time that no clock of 32 bits has.
+    threshold.observe(&slo, &minute(Bytes::mib(2)));
+    threshold.observe(&slo, &interval(Duration::from_secs(u64::from(u32::MAX)), &[(0, Bytes::ZERO)]));
+    let calm = saved(&threshold)["calm"].clone();
+    assert_eq!(calm, json!(vec![3_600_000; 9]));
 }
 
 #[test]
