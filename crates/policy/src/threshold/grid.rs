@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 /// The number of ages on the grid.
 pub const STEPS: usize = 9;
-const END: u8 = 9;
 
 /// Minutes. Each age is about twice the one before, and is one of [`AGES`](crate::age::AGES).
 ///
@@ -33,7 +32,7 @@ impl Step {
 
     /// All ages, the shortest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Step> {
-        (0..END).map(Step)
+        Step::LEAST.and_longer()
     }
 
     /// The age.
@@ -52,7 +51,8 @@ impl Step {
     }
 
     /// This age and all longer ones.
-    pub(super) fn and_longer(self) -> impl Iterator<Item = Step> {
+    pub(super) fn and_longer(self) -> impl DoubleEndedIterator<Item = Step> {
+        const END: u8 = Step::MOST.0 + 1;
         (self.0..END).map(Step)
     }
 
