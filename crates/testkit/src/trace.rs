@@ -181,6 +181,10 @@ impl Tracer<'_> {
             match self.trace.fault {
                 Fault::Kill(at) if at == this => {
                     self.changes = this;
+                    if !self.trace.children_live {
+                        // First: one that waits for the program's end would still act after it.
+                        self.kill_forked();
+                    }
                     // SAFETY: the process has not been waited for. The call is not carried out any
                     // more.
                     unsafe { libc::kill(self.main, libc::SIGKILL) };
