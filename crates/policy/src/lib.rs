@@ -29,6 +29,7 @@ extern crate alloc;
 pub mod advise;
 pub mod age;
 pub mod away;
+mod backoff;
 mod budget;
 pub mod busy;
 mod config;
@@ -58,6 +59,7 @@ pub mod threshold;
 pub mod trial;
 pub mod zram;
 
+pub use backoff::Backoff;
 pub use budget::Writes;
 pub use config::{
     Class, Config, Goal, Guard, Hibernate, Hints, History, Idle, IdleRule, MinAge, Mode, Objective, Stop, Sweep,

@@ -8,6 +8,7 @@ use core::time::Duration;
 use omr_units::{Bytes, Monotonic};
 use serde::{Deserialize, Serialize};
 
+use crate::backoff::Backoff;
 use crate::config::Guard;
 use crate::signals::{End, Finished};
 
@@ -47,15 +48,6 @@ pub(crate) struct Swept {
     pub backoff: Option<Backoff>,
 }
 
-/// A time in which the group is not swept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Backoff {
-    pub until: Monotonic,
-    pub length: Duration,
-    /// Bytes that came back in a minute; `None`: the group could not be reclaimed.
-    pub refaults: Option<Bytes>,
-}
-
 impl Swept {
     /// Takes in how a sweep of this group ended.
     pub fn finished(&mut self, guard: &Guard, now: Monotonic, finished: &Finished) {
@@ -74,25 +66,11 @@ impl Swept {
 
     /// Forgets a back-off when a sweep after it did no harm for as long as the back-off lasted.
     pub fn forgive(&mut self, now: Monotonic) {
-        if let (Some(last), Some(ended)) = (self.backoff, self.ended)
-            && ended >= last.until
-            && now.since(ended) >= last.length
-        {
-            self.backoff = None;
-        }
+        self.backoff = self.backoff.filter(|last| !last.is_forgiven(self.ended, now));
     }
 
-    /// Backs off twice as long as the last time, unless a sweep in between did no harm.
     fn back_off(&mut self, guard: &Guard, now: Monotonic, refaults: Option<Bytes>) {
-        self.forgive(now);
-        let length = match self.backoff {
-            // These are still pages of the sweep that it is backing off for.
-            Some(last) if self.ended.is_some_and(|ended| ended < last.until) || now < last.until => last.length,
-            Some(last) => last.length.saturating_mul(2),
-            None => guard.backoff,
-        };
-        let length = length.min(guard.backoff_max);
-        self.backoff = Some(Backoff { until: now + length, length, refaults });
+        self.backoff = Some(Backoff::after(self.backoff, self.ended, guard, now, refaults));
     }
 
     /// Takes in the refault counter of this tick. Returns how much came back in the current minute
