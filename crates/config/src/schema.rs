@@ -83,7 +83,7 @@ const fn share(
 }
 
 /// Every key that has one value, in the order of `omr config show`: by table, the top first.
-pub static KEYS: [Key; 55] = [
+pub static KEYS: [Key; 56] = [
     Key {
         table: "",
         name: "mode",
@@ -159,6 +159,7 @@ pub static KEYS: [Key; 55] = [
         },
     },
     size("guard", "refaults_per_minute", Bytes::ZERO, TIB, |s| &mut s.policy.guard.refaults_per_minute),
+    share("guard", "refaults_share", percent(0), percent(100), |s| &mut s.policy.guard.refaults_share),
     time("guard", "backoff", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff),
     time("guard", "backoff_max", s(1), s(30 * 86_400), |s| &mut s.policy.guard.backoff_max),
     Key { table: "guard", name: "swap_floor", kind: Kind::Floor { at: |s| &mut s.policy.guard.swap_floor } },

@@ -238,6 +238,9 @@ impl Default for Sweep {
 pub struct Guard {
     /// A group with more refaults than this in a minute after its sweep is not swept for a time.
     pub refaults_per_minute: Bytes,
+    /// The same as a share of the group's memory, with swap in memory (zram). The larger of the two
+    /// counts.
+    pub refaults_share: Permyriad,
     /// The first such time; then twice as long, and so on.
     pub backoff: Duration,
     /// The longest back-off.
@@ -250,10 +253,20 @@ pub struct Guard {
     pub max_swap_writes: Option<Budget>,
 }
 
+impl Guard {
+    /// The refaults that a group with so much memory may have in a minute. From a disk, a share of a
+    /// large group would take longer than that minute.
+    pub fn allowed(&self, memory: Bytes, swap_is_on_disk: bool) -> Bytes {
+        let share = if swap_is_on_disk { Permyriad(0) } else { self.refaults_share };
+        self.refaults_per_minute.max(memory.share(share))
+    }
+}
+
 impl Default for Guard {
     fn default() -> Self {
         Guard {
             refaults_per_minute: Bytes::mib(4),
+            refaults_share: Permyriad::percent(1),
             backoff: Duration::from_secs(600),
             backoff_max: Duration::from_secs(86_400),
             swap_floor: Amount::Share(Permyriad::percent(10)),

@@ -84,7 +84,7 @@ impl Permitted {
 /// The decision of this tick.
 pub fn decide(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Decision {
     let permitted = permitted(config, state, signals);
-    let harm = watch_groups(config, state, signals.now, groups);
+    let harm = watch_groups(config, state, signals, groups);
     if let Some(id) = state.sweeping {
         let of_running = if state.quiet.is_running() { permitted.cold } else { permitted.any_age };
         let reason = match of_running {
@@ -170,7 +170,8 @@ fn either(
 /// Takes in the size and the refaults of the groups that were swept. Groups into which too much
 /// comes back begin to back off. Returns why the running sweep must end, if its group is among
 /// them.
-fn watch_groups(config: &Config, state: &mut State, now: Monotonic, groups: &[Group]) -> Option<Reason> {
+fn watch_groups(config: &Config, state: &mut State, signals: &Signals, groups: &[Group]) -> Option<Reason> {
+    let on_disk = signals.machine.swap.is_none_or(|swap| swap.on_disk);
     let mut harm = None;
     for group in groups {
         let Some(swept) = state.swept.get_mut(&group.id) else { continue };
@@ -178,10 +179,11 @@ fn watch_groups(config: &Config, state: &mut State, now: Monotonic, groups: &[Gr
             swept.size = swept.size.min(current);
         }
         let Some(refaults) = group.refaults else { continue };
-        if let Some(bytes) = swept.watch(&config.guard, now, refaults)
+        let allowed = config.guard.allowed(group.current.unwrap_or_default(), on_disk);
+        if let Some(bytes) = swept.watch(&config.guard, signals.now, allowed, refaults)
             && state.sweeping == Some(group.id)
         {
-            harm = Some(Reason::Refaults { bytes, allowed: config.guard.refaults_per_minute });
+            harm = Some(Reason::Refaults { bytes, allowed });
         }
     }
     harm

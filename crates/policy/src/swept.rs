@@ -1,7 +1,7 @@
 //! The state of a group that was swept: its size, the end of its sweep, and its refaults since.
 //!
-//! The refault guard is here. A group into which more than `guard.refaults_per_minute` comes back
-//! within a minute backs off: each time twice as long, unless a sweep in between did no harm.
+//! The refault guard is here. A group into which more comes back within a minute than the guard allows
+//! backs off: each time twice as long, unless a sweep in between did no harm.
 
 use core::time::Duration;
 
@@ -75,7 +75,7 @@ impl Swept {
 
     /// Takes in the refault counter of this tick. Returns how much came back in the current minute
     /// if that is more than allowed; the group then backs off.
-    pub fn watch(&mut self, guard: &Guard, now: Monotonic, refaults: Bytes) -> Option<Bytes> {
+    pub fn watch(&mut self, guard: &Guard, now: Monotonic, allowed: Bytes, refaults: Bytes) -> Option<Bytes> {
         if self.ended.is_some_and(|ended| now.since(ended) > ATTRIBUTION) {
             self.minute = None;
             return None;
@@ -86,7 +86,7 @@ impl Swept {
             _ => (now, refaults),
         };
         let bytes = refaults - base;
-        let is_harm = bytes > guard.refaults_per_minute;
+        let is_harm = bytes > allowed;
         self.minute = Some(if is_harm || now.since(began) >= MINUTE { (now, refaults) } else { (began, base) });
         if is_harm {
             self.back_off(guard, now, Some(bytes));

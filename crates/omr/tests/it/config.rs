@@ -100,7 +100,7 @@ fn each_key_of_the_example_file_can_be_used_alone() {
         assert!(show(&root, &["--origin"]).contains("# /etc/omr/omr.toml:2\n"), "{table} {key}");
         keys += 1;
     }
-    assert_eq!(keys, 55);
+    assert_eq!(keys, 56);
 }
 
 #[test]

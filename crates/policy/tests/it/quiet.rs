@@ -19,6 +19,8 @@ fn digest(goal: Goal, seed: u64) -> (u64, u64) {
     let mut chance = Chance::new(seed);
     let mut desk = Desk::new([group(1, 300, 100), group(2, 200, 400), group(3, 50, 0)]);
     desk.config.goal = goal;
+    // As the refault guard was then.
+    desk.config.guard.refaults_share = Permyriad(0);
     desk.config.hibernate.image = Bytes::mib(1000);
     desk.group(3).class = Class::Foreground;
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;

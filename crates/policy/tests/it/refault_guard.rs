@@ -164,6 +164,27 @@ fn refaults_count_by_the_minute_and_for_an_hour() {
 }
 
 #[test]
+fn a_large_group_may_have_a_share_of_its_memory_back() {
+    // MiB that are left after its sweep, and MiB that come back within a minute: 1 % is allowed, and 4 MiB in any case.
+    for (on_disk, left, mib, backs_off) in [
+        (false, 300, 4, false),
+        (false, 300, 5, true),
+        (false, 2000, 20, false),
+        (false, 2000, 21, true),
+        (true, 2000, 5, true),
+    ] {
+        let mut desk = Desk::new([group(1, 4000, 0)]);
+        desk.machine.swap.iter_mut().for_each(|swap| swap.on_disk = on_disk);
+        desk.until_sweep(60);
+        desk.finish(End::Complete, left);
+        desk.tick();
+        desk.refault(1, mib);
+        desk.tick();
+        assert_eq!(!desk.state.backing_off(desk.now).is_empty(), backs_off, "{mib} MiB into {left}");
+    }
+}
+
+#[test]
 fn refaults_during_a_later_sweep_count_as_well() {
     let mut desk = swept();
     desk.ticks(2 * 3600);

@@ -321,6 +321,7 @@ prop_compose! {
         (config.guard.backoff, config.guard.backoff_max) = (times[6], times[7]);
         (config.sweep.smallest, config.sweep.growth, config.sweep.step) = (bytes[0], bytes[1], bytes[2]);
         config.guard.refaults_per_minute = bytes[3];
+        config.guard.refaults_share = Permyriad(share);
         config.guard.swap_floor = Amount::Share(Permyriad(share));
         config.guard.max_swap_writes = Some(Budget { bytes: bytes[4], hours: 24 });
         config
