@@ -10,7 +10,7 @@ use crate::histogram::Histogram;
 use crate::policies::{Policies, Policy};
 
 /// The version of the form, and of what the figures mean.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// The jobs of a shard are counted in so many parts, by the hash of their name. A bootstrap draws
 /// parts. So the result of a machine with 100,000 groups stays small, and on one with some dozens
 /// most parts are one job.

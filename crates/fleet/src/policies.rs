@@ -83,8 +83,13 @@ impl Policies {
 
     /// The objective of each policy, on machines with pages of this size.
     pub fn slos(&self, page: Bytes) -> impl Iterator<Item = Slo> {
-        let is_on_disk = self.swap == Swap::Disk;
-        self.policies.iter().map(move |(_, objective)| objective.slo(is_on_disk, page))
+        let on_disk = self.swaps_to_disk();
+        self.policies.iter().map(move |(_, objective)| objective.slo(on_disk, page))
+    }
+
+    /// The policies are for machines with swap on a disk.
+    pub fn swaps_to_disk(&self) -> bool {
+        self.swap == Swap::Disk
     }
 
     /// The policies as they are written.

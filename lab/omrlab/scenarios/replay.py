@@ -5,6 +5,7 @@ same loads run again with each of these policies in force.
 The loads and the clock are those of `slo`.
 """
 
+import base64
 import json
 import subprocess
 import tempfile
@@ -69,6 +70,8 @@ class Recording(TypedDict):
     refaulted_p98: int | None
     policies: dict[str, dict[str, Any]]
     """What would have happened, by policy."""
+    shard: str
+    """The recording itself, in base64, so that a later program can replay it."""
 
 
 @dataclass(kw_only=True)
@@ -116,6 +119,7 @@ class Replay(Comparison[Recording]):
             "recorded": told["recorded"],
             "refaulted_p98": told["refaulted_p98"],
             "policies": {policy["policy"]["name"]: policy for policy in told["policies"]},
+            "shard": base64.b64encode(shard).decode(),
         }
 
     def summary(self, run: Recording) -> str:

@@ -1,0 +1,281 @@
+//! What a window showed, and what it would have been with each threshold.
+
+use std::time::Duration;
+
+use omr_history::Idle;
+use omr_policy::age::{AGES, Bounds, Promotions};
+use omr_policy::threshold::{Interval, OnGrid, Promoted, SMALL, SMALL_PAGES, SMALL_TIME, STEPS, Slo, Step};
+use omr_units::{Bytes, Monotonic, Permyriad, millis};
+
+use super::Since;
+use super::state::Out;
+use crate::histogram::Bucket;
+use crate::shard::Row;
+
+const MINUTE_MS: u64 = 60_000;
+
+/// What a window showed. All policies use the same.
+pub(super) struct Seen {
+    pub began: Monotonic,
+    pub middle: Monotonic,
+    pub end: Monotonic,
+    pub length_ms: u64,
+    pub interval: Interval,
+    pub promoted: OnGrid,
+    /// With what is in swap.
+    pub memory: Bytes,
+    working_set: Bytes,
+    /// The working set in KiB, times the milliseconds of the window.
+    work: u128,
+    at_steps: [AtStep; STEPS],
+    idle: Idle,
+    promotions: Promotions,
+}
+
+/// Which of the bounds of what is used again. With the least, the most stays out, and the other way round.
+#[derive(Clone, Copy)]
+pub(super) enum Used {
+    Least,
+    Most,
+}
+
+/// What a window would have been with a threshold, and with one of the bounds.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Window {
+    /// The memory that would be out at its end.
+    pub held: Bytes,
+    /// That, times the length of the window.
+    pub held_kib_min: u64,
+    /// The memory that would have come back.
+    pub back: Bytes,
+    /// That, in KiB.
+    pub back_kib: u64,
+    /// That, in millionths of the working set per minute.
+    pub rate: Bucket,
+}
+
+impl Window {
+    /// More came back than is allowed in a minute.
+    pub fn is_harm(&self, length_ms: u64, allowed: Bytes) -> bool {
+        self.back.0.saturating_mul(MINUTE_MS) > allowed.0.saturating_mul(length_ms)
+    }
+}
+
+/// Both bounds.
+#[derive(Clone, Copy, Default)]
+struct AtStep {
+    least: Window,
+    most: Window,
+}
+
+/// The memory that would have been taken by now with each threshold, at least.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    steps: [TakenAt; STEPS],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct TakenAt {
+    memory: Bytes,
+    /// What was unused for the threshold a while ago, and has not been used since.
+    unused: Bytes,
+    ago: Duration,
+}
+
+/// The age at which memory has been taken with a threshold. A group is aged every half of its threshold,
+/// and memory is taken at the first aging at which it was unused for all of it.
+fn taken_by(threshold: Duration) -> Duration {
+    threshold * 3 / 2
+}
+
+/// The place in [`AGES`] of the first known age from this one on.
+fn place_from(age: Duration) -> Option<usize> {
+    AGES.iter().position(|known| *known >= age)
+}
+
+/// The place of the last known age up to this one.
+fn place_to(age: Duration) -> Option<usize> {
+    AGES.iter().rposition(|known| *known <= age)
+}
+
+impl TakenAt {
+    /// Takes in a window. Returns the unused memory that may not have been taken at its end, of the least.
+    fn window(&mut self, seen: &Seen, step: Step) -> Bytes {
+        let age = step.age();
+        let place = place_from(age);
+        let (unused, used) = (seen.unused(place), seen.used(place).most);
+        (self.memory, self.unused) = (self.memory - used, self.unused - used);
+        self.ago += seen.interval.length;
+        let is_taken = age + self.ago >= taken_by(age);
+        if is_taken {
+            self.memory = self.memory.max(self.unused);
+        }
+        if is_taken || self.unused == Bytes::ZERO {
+            (self.unused, self.ago) = (unused.least, Duration::ZERO);
+        }
+        let older = seen.unused(place_from(taken_by(age)));
+        self.memory = self.memory.max(older.least).min(unused.least);
+        unused.least - self.memory
+    }
+}
+
+impl Seen {
+    /// `None`: too little is known.
+    pub fn new(row: &Row, since: &Since, began: Monotonic, working_set: Bytes, taken: &mut Taken) -> Option<Self> {
+        let promotions = row.promotions.filter(|promotions| millis(promotions.over) > 0)?;
+        let idle = row.idle.clone()?;
+        let interval = Interval {
+            length: promotions.over,
+            size: row.current,
+            promoted: Promoted::at_each_age(&promotions),
+            swapped_in: since.refaulted,
+            working_set: Some(working_set),
+            stalled: since.stalled.map(|stalled| Permyriad::of_time(stalled, since.length)),
+            write_budget_used: false,
+            swap_at_floor: false,
+        };
+        let promoted = OnGrid::of(&interval);
+        let (length, length_ms) = (interval.length, millis(interval.length));
+        let mut seen = Seen {
+            began,
+            middle: began + length / 2,
+            end: began + length,
+            length_ms,
+            interval,
+            promoted,
+            memory: row.current + row.swap.unwrap_or_default(),
+            working_set,
+            work: u128::from(working_set.0 >> 10) * u128::from(length_ms),
+            at_steps: Default::default(),
+            idle,
+            promotions,
+        };
+        let mut at_steps = seen.at_steps;
+        for ((at, taken), step) in at_steps.iter_mut().zip(&mut taken.steps).zip(Step::all()) {
+            let cold = seen.cold(row, step);
+            let not_yet = taken.window(&seen, step);
+            *at = seen.at_step(Bounds { least: cold.least - not_yet, ..cold }, seen.back(row, step));
+        }
+        seen.at_steps = at_steps;
+        Some(seen)
+    }
+
+    fn at_step(&self, held: Bounds, back: Bounds) -> AtStep {
+        AtStep {
+            least: self.window(held.most, back.least, back.least.0 >> 10),
+            most: self.window(held.least, back.most, back.most.0.div_ceil(1024)),
+        }
+    }
+
+    fn window(&self, held: Bytes, back: Bytes, back_kib: u64) -> Window {
+        let held_kib_min = kib_min(held, self.length_ms);
+        Window { held, held_kib_min, back, back_kib, rate: Bucket::of(self.rate(back)) }
+    }
+
+    /// The window with this threshold.
+    pub fn at(&self, step: Step, used: Used) -> &Window {
+        let [shortest, ..] = &self.at_steps;
+        let at = self.at_steps.get(usize::from(u8::from(step))).unwrap_or(shortest);
+        match used {
+            Used::Least => &at.least,
+            Used::Most => &at.most,
+        }
+    }
+
+    /// The memory that was unused for 2 min, at least and at most, times the length of the window.
+    pub fn cold_kib_min(&self, row: &Row) -> [u64; 2] {
+        let cold = self.cold(row, Step::LEAST);
+        [cold.least, cold.most].map(|cold| kib_min(cold, self.length_ms))
+    }
+
+    /// The window if nothing is taken. What is out stays there until it is used.
+    pub fn left(&self, out: &Out, used: Used) -> Window {
+        let Some(step) = out.step else { return Window::default() };
+        let (calm, busy) = (self.at(step, Used::Least), self.at(step, Used::Most));
+        // When memory was last taken, all that is out had been unused for the threshold.
+        let age = step.age();
+        let [ago, since] = [self.began, self.end].map(|at| at.since(out.taken));
+        let place = place_from(age);
+        let (unused, still) = (self.unused(place), self.unused(place_to(age + since)));
+        let held_most = out.memory.min(calm.held - (unused.most - still.most));
+        let (used_once, used_late) = (self.used(place), self.used(place_to(age + ago)));
+        let back_most = busy.back - (used_once.most - used_late.most);
+        // What had been unused for long enough by then was out.
+        let older = place_from(taken_by(age) + since);
+        let still = self.unused(older).least.min(held_most);
+        let back_most = back_most.min(out.memory - still);
+        match used {
+            Used::Least => {
+                let again = self.used(older).least.min(back_most);
+                self.window(held_most, again, again.0 >> 10)
+            }
+            Used::Most => self.window(out.memory - back_most, back_most, back_most.0.div_ceil(1024)),
+        }
+    }
+
+    /// The memory that was unused for a known age.
+    fn unused(&self, place: Option<usize>) -> Bounds {
+        place.and_then(|place| self.idle.bounds.get(place).copied().flatten()).unwrap_or_default()
+    }
+
+    /// The memory that was used after it.
+    fn used(&self, place: Option<usize>) -> Bounds {
+        place.and_then(|place| self.promotions.bounds.get(place).copied()).unwrap_or_default()
+    }
+
+    /// The memory that was unused for a threshold at the end of the window. What omr took was unused for
+    /// the recorded threshold: at longer ones, and of what others took, nobody knows.
+    fn cold(&self, row: &Row, step: Step) -> Bounds {
+        let mut cold = self.unused(place_from(step.age()));
+        let swap = row.swap.unwrap_or_default();
+        let least = if row.threshold.is_some_and(|recorded| step.age() <= recorded) { swap } else { Bytes::ZERO };
+        cold += Bounds { least, most: swap };
+        cold
+    }
+
+    /// The memory that would have come back in the window.
+    fn back(&self, row: &Row, step: Step) -> Bounds {
+        let age = step.age();
+        let least = self.used(place_from(taken_by(age))).least;
+        let mut back = Bounds { least, ..self.used(place_from(age)) };
+        back.most += self.interval.swapped_in;
+        if row.threshold.is_some_and(|recorded| step.age() <= recorded) {
+            back.least += self.interval.swapped_in;
+        }
+        back
+    }
+
+    /// The promotions that an objective allows in the window, in KiB.
+    pub fn allowed(&self, slo: &Slo) -> u64 {
+        let allowed = slo.allowed(self.work);
+        if self.interval.size >= SMALL {
+            return allowed;
+        }
+        let pages = (SMALL_PAGES * slo.page.0).div_ceil(1024);
+        let free = pages.saturating_mul(self.length_ms) / millis(SMALL_TIME);
+        allowed.saturating_add(free)
+    }
+
+    /// Millionths of the working set per minute.
+    pub fn rate(&self, promoted: Bytes) -> u64 {
+        const IN_A_MINUTE: u64 = MINUTE_MS * 1_000_000;
+        // Nearly all figures fit into the numbers that a CPU divides.
+        match (promoted.0.checked_mul(IN_A_MINUTE), self.working_set.0.checked_mul(self.length_ms)) {
+            (Some(0), _) => 0,
+            (Some(promoted), Some(work)) => promoted.checked_div(work).unwrap_or(u64::MAX),
+            _ => {
+                let work = u128::from(self.working_set.0) * u128::from(self.length_ms);
+                let rate = (u128::from(promoted.0) * u128::from(IN_A_MINUTE)).checked_div(work);
+                rate.and_then(|rate| u64::try_from(rate).ok()).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+pub(super) fn kib_min(bytes: Bytes, ms: u64) -> u64 {
+    let kib = bytes.0 >> 10;
+    match kib.checked_mul(ms) {
+        Some(product) => product / MINUTE_MS,
+        None => u64::try_from(u128::from(kib) * u128::from(ms) / u128::from(MINUTE_MS)).unwrap_or(u64::MAX),
+    }
+}
