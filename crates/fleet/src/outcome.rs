@@ -89,10 +89,14 @@ pub struct Sums {
     pub over_most: u64,
     /// Memory that would have been held out, in KiB times minutes, at least and at most.
     pub held_least_kib_min: u64,
+    /// The same, as is likely.
+    pub held_likely_kib_min: u64,
     /// The same, at most.
     pub held_most_kib_min: u64,
     /// Memory that would have come back, in KiB, at least and at most.
     pub promoted_least_kib: u64,
+    /// The same, as is likely.
+    pub promoted_likely_kib: u64,
     /// The same, at most.
     pub promoted_most_kib: u64,
     /// Memory that would have been written to swap, in KiB, at most.
@@ -114,8 +118,10 @@ impl Default for Sums {
             over_least: 0,
             over_most: 0,
             held_least_kib_min: 0,
+            held_likely_kib_min: 0,
             held_most_kib_min: 0,
             promoted_least_kib: 0,
+            promoted_likely_kib: 0,
             promoted_most_kib: 0,
             written_most_kib: 0,
             at_step_ms: [0; STEPS],
@@ -177,8 +183,10 @@ impl Sums {
         self.over_least += other.over_least;
         self.over_most += other.over_most;
         self.held_least_kib_min += other.held_least_kib_min;
+        self.held_likely_kib_min += other.held_likely_kib_min;
         self.held_most_kib_min += other.held_most_kib_min;
         self.promoted_least_kib += other.promoted_least_kib;
+        self.promoted_likely_kib += other.promoted_likely_kib;
         self.promoted_most_kib += other.promoted_most_kib;
         self.written_most_kib += other.written_most_kib;
         self.at_step_ms.iter_mut().zip(other.at_step_ms).for_each(|(sum, time)| *sum += time);

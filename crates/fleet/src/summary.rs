@@ -84,6 +84,12 @@ pub struct ToldOfPolicy {
     pub policy: Policy,
     /// Memory held out, at least and at most, in a hundredth of a percent of all memory.
     pub held_permyriad: [Permyriad; 2],
+    /// The same, as is likely.
+    pub held_likely_permyriad: Permyriad,
+    /// What comes back in a day of a machine, at least and at most, in KiB.
+    pub back_kib_per_day: [u64; 2],
+    /// The same, as is likely.
+    pub back_likely_kib_per_day: u64,
     /// Promotions in a window, at least and at most, in millionths of the working set per minute;
     /// `None`: it never acted.
     pub promoted_p50: [Option<u64>; 2],
@@ -148,6 +154,9 @@ impl Summary {
             ToldOfPolicy {
                 policy: policy.clone(),
                 held_permyriad: [sums.held_least_kib_min, sums.held_most_kib_min].map(of_memory),
+                held_likely_permyriad: of_memory(sums.held_likely_kib_min),
+                back_kib_per_day: [sums.promoted_least_kib, sums.promoted_most_kib].map(|back| daily(back, time)),
+                back_likely_kib_per_day: daily(sums.promoted_likely_kib, time),
                 promoted_p50: all.each_ref().map(|all| all.quantile(5_000)),
                 promoted_p98: all.each_ref().map(|all| all.quantile(P98)),
                 promoted_p99: all.each_ref().map(|all| all.quantile(9_900)),

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 from ..binaries import build
 from ..daemon import Daemon
@@ -72,6 +72,14 @@ class Recording(TypedDict):
     """What would have happened, by policy."""
     shard: str
     """The recording itself, in base64, so that a later program can replay it."""
+
+
+class Predicted(NamedTuple):
+    """A figure of a policy."""
+
+    least: float
+    likely: float
+    most: float
 
 
 @dataclass(kw_only=True)
@@ -139,24 +147,23 @@ class Replay(Comparison[Recording]):
             if arm == "record" or "record" not in results:
                 continue
             for before, run in zip(results["record"], runs):
-                predicted = before["policies"][arm]
                 held, back = held_pct(run), back_mib(run)
-                for bounds, real in ((predicted_held(before, arm), held), (predicted_back(before, arm), back)):
-                    outside += not 0.99 * bounds[0] <= real <= 1.01 * bounds[1]
-                errors["held"].append(error_pct(predicted_held(before, arm), held))
-                errors["promoted"].append(error_pct(predicted_back(before, arm), back))
-                least, _ = predicted_back(before, arm)
-                errors["promoted_least"].append(error_pct((least, least), back))
-                wrong.append(float(is_wrong(predicted["promoted_p98"], run["refaulted_p98"])))
+                for predicted, real in ((predicted_held(before, arm), held), (predicted_back(before, arm), back)):
+                    outside += not 0.99 * predicted.least <= real <= 1.01 * predicted.most
+                errors["held"].append(error_pct(predicted_held(before, arm).likely, held))
+                errors["promoted"].append(error_pct(predicted_back(before, arm).likely, back))
+                errors["promoted_least"].append(error_pct(predicted_back(before, arm).least, back))
+                promoted_p98 = before["policies"][arm]["promoted_p98"]
+                wrong.append(float(is_wrong(promoted_p98, run["refaulted_p98"])))
             pairs = list(zip(results["record"], runs))
             found |= {
                 f"held_{arm}": Metric([held_pct(run) for run in runs], "%"),
-                f"held_predicted_least_{arm}": Metric([predicted_held(of, arm)[0] for of, _ in pairs], "%"),
-                f"held_predicted_most_{arm}": Metric([predicted_held(of, arm)[1] for of, _ in pairs], "%"),
                 f"back_{arm}": Metric([back_mib(run) for run in runs], "MiB/min"),
-                f"back_predicted_least_{arm}": Metric([predicted_back(of, arm)[0] for of, _ in pairs], "MiB/min"),
-                f"back_predicted_most_{arm}": Metric([predicted_back(of, arm)[1] for of, _ in pairs], "MiB/min"),
             }
+            for name, predict, unit in (("held", predicted_held, "%"), ("back", predicted_back, "MiB/min")):
+                for side in Predicted._fields:
+                    values = [getattr(predict(before, arm), side) for before, _ in pairs]
+                    found[f"{name}_predicted_{side}_{arm}"] = Metric(values, unit)
         if wrong:
             found |= {
                 "held_error_pct": Metric(errors["held"], "%", self.goals["held_error_pct"]),
@@ -177,14 +184,14 @@ class Replay(Comparison[Recording]):
         for of, predicted, real, label in sides:
             for place, arm in enumerate(arms):
                 for before, run in zip(results.get("record", []), results[arm]):
-                    least, most = predicted(before, arm)
+                    least, likely, most = predicted(before, arm)
                     of.plot([place - 0.12] * 2, [least, most], color=COLOURS["swap"], linewidth=6, alpha=0.7)
-                    of.plot([place - 0.2, place - 0.04], [(least + most) / 2] * 2, color=COLOURS["swap"])
+                    of.plot([place - 0.2, place - 0.04], [likely] * 2, color=COLOURS["swap"])
                     of.plot(place + 0.12, real(run), "o", color=COLOURS["on"])
             of.set_xticks(range(len(arms)), [LABELS[arm] for arm in arms])
             of.set_ylabel(label)
             of.set_ylim(bottom=0)
-        headline(figure, "What a replay predicts (bar: least to most), and what really happened (dot)")
+        headline(figure, "What a replay predicts (bar: least to most; line: likely), and what really happened (dot)")
         save(figure, directory / f"{self.name}.png")
         return {f"{self.name}.png": "Memory held out on average, and what came back, by threshold."}
 
@@ -199,25 +206,22 @@ def back_mib(run: Recording) -> float:
     return float(run["recorded"]["refaulted_kib"]) / 1024 / (float(run["recorded"]["machine_ms"]) / 60_000)
 
 
-def predicted_held(run: Recording, policy: str) -> tuple[float, float]:
+def predicted_held(run: Recording, policy: str) -> Predicted:
     sums, memory = run["policies"][policy]["sums"], float(run["recorded"]["memory_kib_min"])
-    least, most = (100 * sums[f"held_{side}_kib_min"] / memory for side in ("least", "most"))
-    return least, most
+    return Predicted(*(100 * sums[f"held_{side}_kib_min"] / memory for side in Predicted._fields))
 
 
-def predicted_back(run: Recording, policy: str) -> tuple[float, float]:
+def predicted_back(run: Recording, policy: str) -> Predicted:
     """In a minute, as if of all memory as much came back as of that of which enough is known."""
     sums, recorded = run["policies"][policy]["sums"], run["recorded"]
     of_all = recorded["all_memory_kib_min"] / recorded["memory_kib_min"] / 1024
     minutes = recorded["machine_ms"] / 60_000
-    least, most = (of_all * sums[f"promoted_{side}_kib"] / minutes for side in ("least", "most"))
-    return least, most
+    return Predicted(*(of_all * sums[f"promoted_{side}_kib"] / minutes for side in Predicted._fields))
 
 
-def error_pct(predicted: tuple[float, float], real: float) -> float:
-    """How far the middle of the prediction is from what happened."""
-    middle = sum(predicted) / 2
-    return 100 * abs(middle - real) / real if real else (0.0 if not middle else 100.0)
+def error_pct(predicted: float, real: float) -> float:
+    """How far the prediction is from what happened."""
+    return 100 * abs(predicted - real) / real if real else (0.0 if not predicted else 100.0)
 
 
 def is_wrong(predicted: list[int | None], real: int | None) -> bool:

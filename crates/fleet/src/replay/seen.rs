@@ -32,14 +32,18 @@ pub(super) struct Seen {
     promotions: Promotions,
 }
 
-/// Which of the bounds of what is used again. With the least, the most stays out, and the other way round.
+/// How much is used again: one of the bounds, or what is likely. With the least, the most stays out, and
+/// the other way round.
 #[derive(Clone, Copy)]
 pub(super) enum Used {
     Least,
+    /// Halfway. But where no aging tells memory of an age from what is in use, the least: nearly all of
+    /// such memory is in use.
+    Likely,
     Most,
 }
 
-/// What a window would have been with a threshold, and with one of the bounds.
+/// What a window would have been with a threshold, if so much is used again.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Window {
     /// The memory that would be out at its end.
@@ -61,10 +65,10 @@ impl Window {
     }
 }
 
-/// Both bounds.
 #[derive(Clone, Copy, Default)]
 struct AtStep {
     least: Window,
+    likely: Window,
     most: Window,
 }
 
@@ -82,10 +86,18 @@ struct TakenAt {
     ago: Duration,
 }
 
+/// The part of a group's memory that is unused at most, by ages that tell nothing.
+const ALL: u64 = 15;
+const OF_ALL: u64 = 16;
+
 /// The age at which memory has been taken with a threshold. A group is aged every half of its threshold,
 /// and memory is taken at the first aging at which it was unused for all of it.
 fn taken_by(threshold: Duration) -> Duration {
     threshold * 3 / 2
+}
+
+fn likely(bounds: Bounds, is_told: bool) -> Bytes {
+    if is_told { bounds.least + Bytes((bounds.most - bounds.least).0 / 2) } else { bounds.least }
 }
 
 /// The place in [`AGES`] of the first known age from this one on.
@@ -154,15 +166,18 @@ impl Seen {
         for ((at, taken), step) in at_steps.iter_mut().zip(&mut taken.steps).zip(Step::all()) {
             let cold = seen.cold(row, step);
             let not_yet = taken.window(&seen, step);
-            *at = seen.at_step(Bounds { least: cold.least - not_yet, ..cold }, seen.back(row, step));
+            let held = Bounds { least: cold.least - not_yet, ..cold };
+            *at = seen.at_step(held, seen.back(row, step), seen.is_told(place_from(step.age())));
         }
         seen.at_steps = at_steps;
         Some(seen)
     }
 
-    fn at_step(&self, held: Bounds, back: Bounds) -> AtStep {
+    fn at_step(&self, held: Bounds, back: Bounds, is_told: bool) -> AtStep {
+        let [held_likely, back_likely] = [held, back].map(|bounds| likely(bounds, is_told));
         AtStep {
             least: self.window(held.most, back.least, back.least.0 >> 10),
+            likely: self.window(held_likely, back_likely, back_likely.0 >> 10),
             most: self.window(held.least, back.most, back.most.0.div_ceil(1024)),
         }
     }
@@ -172,12 +187,18 @@ impl Seen {
         Window { held, held_kib_min, back, back_kib, rate: Bucket::of(self.rate(back)) }
     }
 
+    /// Agings tell memory that was unused for this age from what is in use.
+    fn is_told(&self, place: Option<usize>) -> bool {
+        self.unused(place).most.0 < self.idle.memory.0 / OF_ALL * ALL
+    }
+
     /// The window with this threshold.
     pub fn at(&self, step: Step, used: Used) -> &Window {
         let [shortest, ..] = &self.at_steps;
         let at = self.at_steps.get(usize::from(u8::from(step))).unwrap_or(shortest);
         match used {
             Used::Least => &at.least,
+            Used::Likely => &at.likely,
             Used::Most => &at.most,
         }
     }
@@ -204,10 +225,12 @@ impl Seen {
         let older = place_from(taken_by(age) + since);
         let still = self.unused(older).least.min(held_most);
         let back_most = back_most.min(out.memory - still);
+        let back_least = self.used(older).least.min(back_most);
         match used {
-            Used::Least => {
-                let again = self.used(older).least.min(back_most);
-                self.window(held_most, again, again.0 >> 10)
+            Used::Least => self.window(held_most, back_least, back_least.0 >> 10),
+            Used::Likely => {
+                let back = likely(Bounds { least: back_least, most: back_most }, self.is_told(older));
+                self.window(out.memory - back, back, back.0 >> 10)
             }
             Used::Most => self.window(out.memory - back_most, back_most, back_most.0.div_ceil(1024)),
         }

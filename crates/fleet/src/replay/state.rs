@@ -15,12 +15,13 @@ pub(super) struct State {
     /// It was observed for the warm-up: memory may be taken.
     is_observed: bool,
     /// How much is used again is known as a least and a most. The refault guard lets the group rest
-    /// after much of it, so each of them is followed by itself.
+    /// after much of it, so each of them is followed by itself, and what is likely as well.
     calm: Case,
+    likely: Case,
     busy: Case,
 }
 
-/// The group, if as much of its memory is used again as one of the bounds says.
+/// The group, if so much of its memory is used again.
 #[derive(Default)]
 struct Case {
     out: Out,
@@ -42,8 +43,8 @@ pub(super) struct Out {
 
 impl State {
     pub fn new(slo: &Slo) -> Self {
-        let (calm, busy) = Default::default();
-        State { threshold: Threshold::new(slo), is_observed: false, calm, busy }
+        let (calm, likely, busy) = Default::default();
+        State { threshold: Threshold::new(slo), is_observed: false, calm, likely, busy }
     }
 
     /// As in the daemon, the group is observed again first. What is out stays there.
@@ -51,23 +52,26 @@ impl State {
         self.threshold.absent(absence.length);
         self.is_observed = false;
         if absence.is_anew {
-            (self.calm, self.busy) = Default::default();
+            (self.calm, self.likely, self.busy) = Default::default();
         }
     }
 
     pub fn window(&mut self, seen: &Seen, slo: &Slo, rules: &Rules, part: usize, sums: &mut Sums) {
         let step = self.threshold.step();
-        if self.is_observed || self.calm.is_out() || self.busy.is_out() {
+        if self.is_observed || [&self.calm, &self.likely, &self.busy].iter().any(|case| case.is_out()) {
             let taken = self.is_observed.then_some(step);
             let (calm, calm_written) = self.calm.window(Used::Least, seen, taken, rules);
+            let (likely, _) = self.likely.window(Used::Likely, seen, taken, rules);
             let (busy, busy_written) = self.busy.window(Used::Most, seen, taken, rules);
             let allowed = seen.allowed(slo);
             sums.acting += 1;
             let [held_least, held_most] = sorted(busy.held_kib_min, calm.held_kib_min);
             sums.held_least_kib_min += held_least;
+            sums.held_likely_kib_min += likely.held_kib_min.clamp(held_least, held_most);
             sums.held_most_kib_min += held_most;
             let [back_least, back_most] = sorted(calm.back_kib, busy.back_kib);
             sums.promoted_least_kib += back_least;
+            sums.promoted_likely_kib += likely.back_kib.clamp(back_least, back_most);
             sums.promoted_most_kib += back_most;
             sums.written_most_kib += calm_written.max(busy_written).0.div_ceil(1024);
             sums.over_least += u64::from(back_least > allowed);

@@ -205,6 +205,33 @@ fn memory_is_surely_out_once_it_was_unused_for_half_a_threshold_more() {
     assert_eq!(held(4, 30), [3, 12]);
 }
 
+/// Ages that lie between bounds: likely is halfway, and the least where no aging tells such memory from
+/// what is in use.
+#[test]
+fn what_is_likely_is_between_the_bounds() {
+    let likely = |most: u64| {
+        let mut rounds = hours(2, 300, 30);
+        let part = |permille: u64| Bytes(GIB.0 / 1000 * permille);
+        for row in rounds.iter_mut().flatten() {
+            let unused = AGES.map(|age| {
+                let least = part(if age < Duration::from_secs(3600) { most } else { 300 });
+                Some(Bounds { least, most: part(most) })
+            });
+            row.idle.iter_mut().for_each(|idle| idle.bounds = unused);
+            let used = Bounds { least: part(30), most: part(50) };
+            row.promotions.iter_mut().for_each(|promotions| promotions.bounds = [used; AGES.len()]);
+        }
+        let sums = &replayed(&rounds, &two()).policies[1].sums;
+        let held = [sums.held_least_kib_min, sums.held_likely_kib_min, sums.held_most_kib_min];
+        let back = [sums.promoted_least_kib, sums.promoted_likely_kib, sums.promoted_most_kib];
+        let permille = |kib: u64| (kib * 1000 + (GIB.0 >> 11)) / (GIB.0 >> 10);
+        (held.map(|held| permille(held / 10)), back.map(permille))
+    };
+    assert_eq!(likely(500), ([300, 400, 500], [30, 40, 50]));
+    assert_eq!(likely(930), ([300, 615, 930], [30, 40, 50]));
+    assert_eq!(likely(940), ([300, 300, 940], [30, 30, 50]));
+}
+
 #[test]
 fn a_group_rests_while_too_much_comes_back() {
     // The guard allows 1 % of the 600 that are not out, in a minute.

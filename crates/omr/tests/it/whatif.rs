@@ -113,7 +113,7 @@ fn policies_differ_as_they_should() {
         let policy = policies.iter().find(|of| of["policy"]["name"] == name).expect("the policy");
         policy.pointer(figure).and_then(Value::as_u64).unwrap_or_else(|| panic!("{figure} of {name}: {policy}"))
     };
-    let held = |name: &str| of(name, "/held_permyriad/0");
+    let held = |name: &str| of(name, "/held_permyriad/1");
     assert!(held("careful") < held("default") && held("default") < held("eager"), "{told}");
     assert!(of("careful", "/promoted_p98/0") <= of("eager", "/promoted_p98/0"), "{told}");
     for name in ["careful", "default", "eager", "two hours"] {
@@ -122,7 +122,13 @@ fn policies_differ_as_they_should() {
             assert!(of("p50") <= of("p98") && of("p98") <= of("p99") && of("p98") <= of("p98_upper"), "{told}");
         }
         assert!(of(name, "/promoted_p98/0") <= of(name, "/promoted_p98/1"), "{told}");
-        assert!(of(name, "/held_permyriad/0") <= of(name, "/held_permyriad/1"), "{told}");
+        for figure in ["held_permyriad", "back_kib_per_day"] {
+            let likely = of(name, &format!("/{}", figure.replacen('_', "_likely_", 1)));
+            assert!(
+                of(name, &format!("/{figure}/0")) <= likely && likely <= of(name, &format!("/{figure}/1")),
+                "{told}"
+            );
+        }
         assert!(of(name, "/sums/acting") > 0, "{told}");
     }
     let table = fleet.omr(&["whatif", "--local", "fleet", "--policies", "p.json", "--out", "out"]);
@@ -339,7 +345,7 @@ fn results_that_were_made_elsewhere_are_merged_to_the_same_bits() {
 }
 
 #[test]
-fn with_every_age_known_least_and_most_are_the_same() {
+fn with_every_age_known_least_and_most_differ_by_the_agings_alone() {
     let fleet = Fleet::new(1);
     let made = fleet.omr(&["fleet", "synthesize", "--seed", "1", "--machines", "1", "--exact", "--out", "exact"]);
     assert!(made.status.success());
@@ -350,8 +356,9 @@ fn with_every_age_known_least_and_most_are_the_same() {
         [0, 1, 2, 3].map(|index| [of(index)[0].as_u64().expect("least"), of(index)[1].as_u64().expect("most")])
     };
     let (exact, seen) = (figures("exact"), figures("fleet"));
-    assert!(exact.iter().all(|[least, most]| least == most), "{exact:?}");
-    assert!(seen.iter().any(|[least, most]| least < most), "{seen:?}");
+    // Memory leaves half of a threshold late, at most.
+    assert!(exact.iter().all(|[least, most]| least < most && most - least < most / 10), "{exact:?}");
+    assert!(seen.iter().any(|[least, most]| most - least > most / 5), "{seen:?}");
 }
 
 #[test]

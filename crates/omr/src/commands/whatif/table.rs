@@ -33,40 +33,62 @@ pub fn text(told: &Told, bad: usize) -> String {
     let longest = told.policies.iter().map(|of| of.policy.name.chars().count()).max().unwrap_or_default().max(6);
     let _ = writeln!(
         text,
-        "{:longest$}  {:>15}  {:>16}  {:>16}  {:>14}  {:>9}  {:>12}",
-        "POLICY", "HELD OUT", "P98", "P98, BOUND", "OVER", "THRESHOLD", "WRITTEN"
+        "{:longest$}  {:>14}  {:>6}  {:>14}  {:>14}  {:>14}  {:>9}  {:>12}",
+        "POLICY", "HELD OUT", "LIKELY", "P98", "P98, BOUND", "OVER", "THRESHOLD", "WRITTEN"
     );
     for of in &told.policies {
         let _ = writeln!(
             text,
-            "{:longest$}  {:>15}  {:>16}  {:>16}  {:>14}  {:>9}  {:>12}",
+            "{:longest$}  {:>14}  {:>6}  {:>14}  {:>14}  {:>14}  {:>9}  {:>12}",
             of.policy.name,
             range(of.held_permyriad),
+            percent(of.held_likely_permyriad),
             rates(of.promoted_p98),
             rates(of.promoted_p98_upper),
             range(of.over_permyriad),
             threshold(of),
-            format!("{}/day", Bytes::kib(of.written_kib_per_day.min(u64::MAX >> 10))),
+            daily(of.written_kib_per_day),
         );
     }
     text += "\n\
         Two figures: at least and at most. HELD OUT: of all memory, on average. P98: in 98 % of the windows no\n\
         more of the memory in use comes back in a minute. BOUND: P98 in 95 % of the draws of a bootstrap over\n\
         jobs. OVER: windows with more than the policy allows. THRESHOLD: the median. WRITTEN: to swap, of a\n\
-        machine, at most.\n\nHELD OUT\n";
-    let most = told.policies.iter().map(|of| of.held_permyriad[1].0).max().unwrap_or_default().max(1);
-    for of in &told.policies {
-        let [least, most] = of.held_permyriad.map(|held| usize::try_from(held.0 * WIDTH / most).unwrap_or_default());
-        let _ = writeln!(
-            text,
-            "{:longest$}  {}{} {}",
-            of.policy.name,
-            "#".repeat(least),
-            "-".repeat(most - least),
-            range(of.held_permyriad)
-        );
-    }
+        machine, at most. Bars: # at least, - at most.\n\nHELD OUT\n";
+    text += &bars(told, longest, |of| of.held_permyriad.map(|held| held.0.into()), |of| range(of.held_permyriad));
+    text += "\nCOMES BACK, of a machine\n";
+    text += &bars(
+        told,
+        longest,
+        |of| of.back_kib_per_day,
+        |of| {
+            let [least, most] = of.back_kib_per_day.map(daily);
+            format!("{least} to {most}, likely {}", daily(of.back_likely_kib_per_day))
+        },
+    );
     text.trim_end().to_owned()
+}
+
+/// A bar for each policy, of two figures.
+fn bars(
+    told: &Told,
+    longest: usize,
+    of: impl Fn(&ToldOfPolicy) -> [u64; 2],
+    words: impl Fn(&ToldOfPolicy) -> String,
+) -> String {
+    let most = told.policies.iter().map(|policy| of(policy)[1]).max().unwrap_or_default().max(1);
+    let mut text = String::new();
+    for policy in &told.policies {
+        let part = |value: u64| u128::from(value) * u128::from(WIDTH) / u128::from(most);
+        let [least, most] = of(policy).map(|value| usize::try_from(part(value)).unwrap_or_default());
+        let bar = format!("{}{}", "#".repeat(least), "-".repeat(most - least));
+        let _ = writeln!(text, "{:longest$}  {bar} {}", policy.policy.name, words(policy));
+    }
+    text
+}
+
+fn daily(kib: u64) -> String {
+    format!("{}/day", Bytes::kib(kib.min(u64::MAX >> 10)))
 }
 
 /// The age below which half of the time was spent.
