@@ -26,7 +26,7 @@ const MEASURED: u64 = 8;
 /// of a job is in the cache of the CPU for many windows, and windows that wait take a few MiB at most.
 const WAITING: usize = 1024;
 /// With more jobs than this, what policies remember of those is forgotten that are gone. omr records 200 groups
-/// at a time; a machine that makes others all week has 100,000, and a policy remembers half a KiB of each.
+/// at a time; a machine that makes others all week has 100,000, and a policy remembers 750 bytes of each.
 const MOST_JOBS: usize = 20_000;
 /// A job that was not recorded for this time is gone, in milliseconds.
 const GONE_MS: u64 = 3_600_000;
