@@ -31,8 +31,7 @@ fn sources(dir: &str) -> Vec<(PathBuf, String)> {
                 let text = fs::read_to_string(&path).expect("text");
                 // A file of tests: its parent declares it behind cfg(test), or it would not
                 // compile, because it needs crates that are there for tests only.
-                let parts =
-                    ["/loop_tests", "/simulation", "/fixture.rs", "/stand_in", "/warm/tests.rs", "/paging_tests.rs"];
+                let parts = ["/loop_tests", "/simulation", "/fixture.rs", "/stand_in", "/tests.rs", "/paging_tests.rs"];
                 if !parts.iter().any(|part| path.to_string_lossy().contains(part)) {
                     found.push((path, text));
                 }
