@@ -126,7 +126,9 @@ impl Case {
         };
         self.out.memory = window.held;
         let guard = &rules.config.guard;
-        if window.is_harm(seen.length_ms, guard.allowed(seen.memory - window.held, rules.swaps_to_disk)) {
+        // Few windows come near the size, and the share takes a division of 128 bits.
+        let allowed = || guard.allowed(seen.memory - window.held, rules.swaps_to_disk);
+        if window.is_harm(seen.length_ms, guard.refaults_per_minute) && window.is_harm(seen.length_ms, allowed()) {
             let last = self.backoff.as_deref().copied();
             // As if it came back evenly.
             let backoff = Backoff::after(last, self.swept, guard, seen.middle, Some(window.back));
