@@ -513,18 +513,12 @@ impl Daemon {
         self.aging.order_if_due(&self.settings.config, now, may_age, terms, &self.world, &self.processes);
     }
 
-    /// Swap is on a disk, or nothing is known of it yet.
-    pub fn swaps_to_disk(&self) -> bool {
-        let swap = self.readings.signals.as_ref().and_then(|signals| signals.machine.swap);
-        swap.is_none_or(|swap| swap.on_disk)
-    }
-
     /// What learned thresholds must keep.
     pub fn terms(&self) -> Terms {
         let config = &self.settings.config;
         let signals = self.readings.signals.as_ref();
         let swap = signals.and_then(|signals| signals.machine.swap);
-        let on_disk = self.swaps_to_disk();
+        let on_disk = swap.is_none_or(|swap| swap.on_disk);
         let may_write = |signals: &Signals| {
             let left = cost::disk_writes(config, &signals.machine, &self.mind.state.writes, signals.hour);
             left.is_ok_and(|left| left >= config.sweep.smallest)

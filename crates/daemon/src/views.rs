@@ -278,7 +278,8 @@ pub fn explain(daemon: &Daemon, now: Monotonic, group: Option<&Path>) -> Result<
         explanation.guards.push(format!("threshold {}{observed}: {}", short(threshold), learned.why));
     }
     if let Some(refaults) = daemon.mind.state.refaults_this_minute(seen) {
-        let allowed = daemon.settings.config.guard.allowed(seen.current.unwrap_or_default(), daemon.swaps_to_disk());
+        let on_disk = daemon.readings.swap_is_on_disk().unwrap_or(true);
+        let allowed = daemon.settings.config.guard.allowed(seen.current.unwrap_or_default(), on_disk);
         explanation.guards.push(format!("{refaults} came back this minute, {allowed} is allowed"));
     }
     Ok(explanation)

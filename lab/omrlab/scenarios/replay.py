@@ -147,12 +147,13 @@ class Replay(Comparison[Recording]):
             if arm == "record" or "record" not in results:
                 continue
             for before, run in zip(results["record"], runs):
-                held, back = held_pct(run), back_mib(run)
-                for predicted, real in ((predicted_held(before, arm), held), (predicted_back(before, arm), back)):
+                held, really_held = predicted_held(before, arm), held_pct(run)
+                back, really_back = predicted_back(before, arm), back_mib(run)
+                for predicted, real in ((held, really_held), (back, really_back)):
                     outside += not 0.99 * predicted.least <= real <= 1.01 * predicted.most
-                errors["held"].append(error_pct(predicted_held(before, arm).likely, held))
-                errors["promoted"].append(error_pct(predicted_back(before, arm).likely, back))
-                errors["promoted_least"].append(error_pct(predicted_back(before, arm).least, back))
+                errors["held"].append(error_pct(held.likely, really_held))
+                errors["promoted"].append(error_pct(back.likely, really_back))
+                errors["promoted_least"].append(error_pct(back.least, really_back))
                 promoted_p98 = before["policies"][arm]["promoted_p98"]
                 wrong.append(float(is_wrong(promoted_p98, run["refaulted_p98"])))
             pairs = list(zip(results["record"], runs))

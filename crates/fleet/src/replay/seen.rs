@@ -86,9 +86,8 @@ struct TakenAt {
     ago: Duration,
 }
 
-/// The part of a group's memory that is unused at most, by ages that tell nothing.
-const ALL: u64 = 15;
-const OF_ALL: u64 = 16;
+/// An age tells nothing if all of a group's memory may be unused for it, but for one part of this many.
+const NEARLY_ALL: u64 = 16;
 
 /// The age at which memory has been taken with a threshold. A group is aged every half of its threshold,
 /// and memory is taken at the first aging at which it was unused for all of it.
@@ -111,7 +110,8 @@ fn place_to(age: Duration) -> Option<usize> {
 }
 
 impl TakenAt {
-    /// Takes in a window. Returns the unused memory that may not have been taken at its end, of the least.
+    /// Takes in a window. Returns how much of the memory that is surely unused at its end may not have been
+    /// taken yet.
     fn window(&mut self, seen: &Seen, step: Step) -> Bytes {
         let age = step.age();
         let place = place_from(age);
@@ -189,7 +189,7 @@ impl Seen {
 
     /// Agings tell memory that was unused for this age from what is in use.
     fn is_told(&self, place: Option<usize>) -> bool {
-        self.unused(place).most.0 < self.idle.memory.0 / OF_ALL * ALL
+        self.unused(place).most.0 < self.idle.memory.0 / NEARLY_ALL * (NEARLY_ALL - 1)
     }
 
     /// The window with this threshold.

@@ -51,10 +51,10 @@ pub fn text(told: &Told, bad: usize) -> String {
         );
     }
     text += "\n\
-        Two figures: at least and at most. HELD OUT: of all memory, on average. P98: in 98 % of the windows no\n\
-        more of the memory in use comes back in a minute. BOUND: P98 in 95 % of the draws of a bootstrap over\n\
-        jobs. OVER: windows with more than the policy allows. THRESHOLD: the median. WRITTEN: to swap, of a\n\
-        machine, at most. Bars: # at least, - at most.\n\nHELD OUT\n";
+        Two figures: at least and at most. HELD OUT: of all memory, on average. LIKELY: an estimate of\n\
+        HELD OUT. P98: in 98 % of the windows no more of the memory in use comes back in a minute. BOUND: P98\n\
+        in 95 % of the draws of a bootstrap over jobs. OVER: windows with more than the policy allows.\n\
+        THRESHOLD: the median. WRITTEN: to swap, of a machine, at most. Bars: # at least, - at most.\n\nHELD OUT\n";
     text += &bars(told, longest, |of| of.held_permyriad.map(|held| held.0.into()), |of| range(of.held_permyriad));
     text += "\nCOMES BACK, of a machine\n";
     text += &bars(
