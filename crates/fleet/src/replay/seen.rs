@@ -10,6 +10,7 @@ use omr_units::{Bytes, Monotonic, Permyriad, millis};
 use super::Since;
 use super::state::Out;
 use crate::histogram::Bucket;
+use crate::outcome::Sums;
 use crate::shard::Row;
 
 const MINUTE_MS: u64 = 60_000;
@@ -43,33 +44,62 @@ pub(super) enum Used {
     Most,
 }
 
-/// What a window would have been with a threshold, if so much is used again.
+impl Used {
+    pub const ALL: [Used; 3] = [Used::Least, Used::Likely, Used::Most];
+}
+
+/// What a window would have been, if so much is used again.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Window {
     /// The memory that would be out at its end.
     pub held: Bytes,
-    /// That, times the length of the window.
-    pub held_kib_min: u64,
     /// The memory that would have come back.
     pub back: Bytes,
-    /// That, in KiB.
-    pub back_kib: u64,
-    /// That, in millionths of the working set per minute.
-    pub rate: Bucket,
 }
 
-impl Window {
-    /// More came back than is allowed in a minute.
-    pub fn is_harm(&self, length_ms: u64, allowed: Bytes) -> bool {
-        self.back.0.saturating_mul(MINUTE_MS) > allowed.0.saturating_mul(length_ms)
+/// A window for each [`Used`].
+pub(super) type Windows = [Window; 3];
+
+/// What is counted of them: at least, as is likely, at most.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counted {
+    /// The memory that would be out, times the length of the window.
+    pub held_kib_min: [u64; 3],
+    /// The memory that would have come back.
+    pub back_kib: [u64; 3],
+    /// That, in millionths of the working set per minute: at least, at most.
+    pub rates: [Bucket; 2],
+}
+
+impl Counted {
+    /// `allowed`: what an objective allows to come back, in KiB.
+    pub fn add_to(&self, sums: &mut Sums, part: usize, allowed: u64, written: Bytes) {
+        sums.acting += 1;
+        sums.written_most_kib += written.0.div_ceil(1024);
+        let [least, likely, most] = self.held_kib_min;
+        sums.held_least_kib_min += least;
+        sums.held_likely_kib_min += likely;
+        sums.held_most_kib_min += most;
+        let [least, likely, most] = self.back_kib;
+        sums.promoted_least_kib += least;
+        sums.promoted_likely_kib += likely;
+        sums.promoted_most_kib += most;
+        sums.over_least += u64::from(least > allowed);
+        sums.over_most += u64::from(most > allowed);
+        for (histograms, rate) in [&mut sums.rates_least, &mut sums.rates_most].into_iter().zip(self.rates) {
+            if let Some(histogram) = histograms.get_mut(part) {
+                histogram.add_to(rate, 1);
+            }
+        }
     }
 }
 
+/// What a window would have been with a threshold.
 #[derive(Clone, Copy, Default)]
-struct AtStep {
-    least: Window,
-    likely: Window,
-    most: Window,
+pub(super) struct AtStep {
+    pub windows: Windows,
+    /// Most policies take memory in most windows, and all of these count the same.
+    pub counted: Counted,
 }
 
 /// The memory that would have been taken by now with each threshold, at least.
@@ -174,17 +204,26 @@ impl Seen {
     }
 
     fn at_step(&self, held: Bounds, back: Bounds, is_told: bool) -> AtStep {
-        let [held_likely, back_likely] = [held, back].map(|bounds| likely(bounds, is_told));
-        AtStep {
-            least: self.window(held.most, back.least, back.least.0 >> 10),
-            likely: self.window(held_likely, back_likely, back_likely.0 >> 10),
-            most: self.window(held.least, back.most, back.most.0.div_ceil(1024)),
+        let likely = Window { held: likely(held, is_told), back: likely(back, is_told) };
+        let least = Window { held: held.most, back: back.least };
+        let windows = [least, likely, Window { held: held.least, back: back.most }];
+        AtStep { windows, counted: self.counted(&windows) }
+    }
+
+    /// What is used again less may be out for longer and come back more, so no bound is always the smaller.
+    pub fn counted(&self, windows: &Windows) -> Counted {
+        let held = windows.map(|window| kib_min(window.held, self.length_ms));
+        let [calm, likely, busy] = windows.map(|window| window.back);
+        Counted {
+            held_kib_min: sorted(held),
+            back_kib: sorted([calm.0 >> 10, likely.0 >> 10, busy.0.div_ceil(1024)]),
+            rates: [calm.min(busy), calm.max(busy)].map(|back| Bucket::of(self.rate(back))),
         }
     }
 
-    fn window(&self, held: Bytes, back: Bytes, back_kib: u64) -> Window {
-        let held_kib_min = kib_min(held, self.length_ms);
-        Window { held, held_kib_min, back, back_kib, rate: Bucket::of(self.rate(back)) }
+    /// More came back than is allowed in a minute.
+    pub fn is_harm(&self, back: Bytes, allowed: Bytes) -> bool {
+        back.0.saturating_mul(MINUTE_MS) > allowed.0.saturating_mul(self.length_ms)
     }
 
     /// Agings tell memory that was unused for this age from what is in use.
@@ -193,14 +232,9 @@ impl Seen {
     }
 
     /// The window with this threshold.
-    pub fn at(&self, step: Step, used: Used) -> &Window {
+    pub fn at(&self, step: Step) -> &AtStep {
         let [shortest, ..] = &self.at_steps;
-        let at = self.at_steps.get(usize::from(u8::from(step))).unwrap_or(shortest);
-        match used {
-            Used::Least => &at.least,
-            Used::Likely => &at.likely,
-            Used::Most => &at.most,
-        }
+        self.at_steps.get(usize::from(u8::from(step))).unwrap_or(shortest)
     }
 
     /// The memory that was unused for 2 min, at least and at most, times the length of the window.
@@ -212,7 +246,7 @@ impl Seen {
     /// The window if nothing is taken. What is out stays there until it is used.
     pub fn left(&self, out: &Out, used: Used) -> Window {
         let Some(step) = out.step else { return Window::default() };
-        let (calm, busy) = (self.at(step, Used::Least), self.at(step, Used::Most));
+        let [calm, _, busy] = &self.at(step).windows;
         // When memory was last taken, all that is out had been unused for the threshold.
         let age = step.age();
         let [ago, since] = [self.began, self.end].map(|at| at.since(out.taken));
@@ -227,12 +261,12 @@ impl Seen {
         let back_most = back_most.min(out.memory - still);
         let back_least = self.used(older).least.min(back_most);
         match used {
-            Used::Least => self.window(held_most, back_least, back_least.0 >> 10),
+            Used::Least => Window { held: held_most, back: back_least },
             Used::Likely => {
                 let back = likely(Bounds { least: back_least, most: back_most }, self.is_told(older));
-                self.window(out.memory - back, back, back.0 >> 10)
+                Window { held: out.memory - back, back }
             }
-            Used::Most => self.window(out.memory - back_most, back_most, back_most.0.div_ceil(1024)),
+            Used::Most => Window { held: out.memory - back_most, back: back_most },
         }
     }
 
@@ -301,4 +335,10 @@ pub(super) fn kib_min(bytes: Bytes, ms: u64) -> u64 {
         Some(product) => product / MINUTE_MS,
         None => u64::try_from(u128::from(kib) * u128::from(ms) / u128::from(MINUTE_MS)).unwrap_or(u64::MAX),
     }
+}
+
+/// The smaller bound first, and what is likely between them.
+fn sorted([one, likely, other]: [u64; 3]) -> [u64; 3] {
+    let (least, most) = (one.min(other), one.max(other));
+    [least, likely.clamp(least, most), most]
 }
