@@ -15,7 +15,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from . import files
-from .shards import Group, open_dir
+from .shards import Group, make_dir, named, open_dir
 
 ATTEMPTS = 3
 PAUSE = 1.0
@@ -48,7 +48,8 @@ def read_marker(group: Group, results: set[str]) -> list[Line] | None:
     """What became of a group; `None`: it is not done, or a result is not among these any more."""
     fs, _ = open_dir(group.out)
     try:
-        lines: list[Line] = json.loads(fs.cat_file(marker(group)))
+        with named(group.out):
+            lines: list[Line] = json.loads(fs.cat_file(marker(group)))
     except (FileNotFoundError, ValueError):
         return None
     is_of_group = [line.get("shard") for line in lines] == [shard.name for shard in group.shards]
@@ -58,14 +59,14 @@ def read_marker(group: Group, results: set[str]) -> list[Line] | None:
 
 def replay(group: Group) -> list[Line]:
     """Replays the shards of a group."""
-    out, root = open_dir(group.out)
-    out.makedirs(root, exist_ok=True)
+    make_dir(group.out)
     with tempfile.TemporaryDirectory(prefix="omr-fleet-") as place:
         policies = Path(place) / "policies.json"
         policies.write_bytes(group.policies)
         lines = [_replay(group, shard.name, Path(place)) for shard in group.shards]
-    out.makedirs(f"{root}/groups", exist_ok=True)
-    put(out, marker(group), json.dumps(lines).encode())
+    make_dir(f"{group.out}/groups")
+    with named(group.out):
+        put(open_dir(group.out)[0], marker(group), json.dumps(lines).encode())
     return lines
 
 
@@ -81,13 +82,15 @@ def _replay(group: Group, name: str, place: Path) -> Line:
             pause *= 2
         try:
             if not is_local:
-                fs.get_file(f"{root}/{name}", str(path))
+                with named(group.fleet):
+                    fs.get_file(f"{root}/{name}", str(path))
             command: list[Any] = [group.omr, "whatif", "--shard", path, "--policies", place / "policies.json"]
             # Written where it belongs only once it is whole.
             ran = subprocess.run([*command, "--out", place / "results"], capture_output=True, stdin=subprocess.DEVNULL)
             if ran.returncode == 0:
                 result = Path(ran.stdout.decode().strip())
-                put(out, f"{results}/{result.name}", result.read_bytes())
+                with named(group.out):
+                    put(out, f"{results}/{result.name}", result.read_bytes())
                 result.unlink()
                 return {"shard": name, "result": result.name}
             said = (ran.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]

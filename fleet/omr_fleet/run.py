@@ -41,9 +41,8 @@ def fleet(
     """Replays a fleet and returns the figures, as `omr whatif --json` prints them."""
     program, version = find_omr(omr)
     check(program, policies)
-    fs, root = shards.open_dir(out)
     try:
-        fs.makedirs(root, exist_ok=True)
+        shards.make_dir(out)
     except ValueError as err:
         raise Wrong(f"{out}: {err}") from err
     # Workers may have another working directory.
@@ -90,12 +89,14 @@ def merge(program: str, policies: bytes, out: str, lines: list[Line]) -> dict[st
         if not is_local:
             results.mkdir()
             names = [line["result"] for line in lines if "result" in line]
-            fs.get([f"{root}/{name}" for name in names], [str(results / name) for name in names])
+            with shards.named(out):
+                fs.get([f"{root}/{name}" for name in names], [str(results / name) for name in names])
         said = run(program, file, results, "--merge", listed, "--json")
         if said.returncode not in (0, PARTIAL):
             raise replay.ReplayError(said.stderr.strip())
         if not is_local:
-            fs.pipe_file(f"{root}/total.json", (results / "total.json").read_bytes())
+            with shards.named(out):
+                fs.pipe_file(f"{root}/total.json", (results / "total.json").read_bytes())
     told: dict[str, Any] = json.loads(said.stdout)
     return told
 

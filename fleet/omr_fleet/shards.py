@@ -3,10 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 PER_GROUP = 64
 """A shard is a machine's week: some seconds of work. A group is some minutes at most."""
@@ -54,12 +56,37 @@ def open_dir(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     return fs, path.rstrip("/") or "/"
 
 
+@contextmanager
+def named(url: str) -> Iterator[None]:
+    """Errors in this block name the directory, which those of an object store do not."""
+    try:
+        yield
+    except OSError as err:
+        if isinstance(err, FileNotFoundError) or err.filename is not None:
+            raise
+        raise OSError(f"{url}: {err}") from err
+
+
+def make_dir(url: str) -> None:
+    """Makes a directory, if it is not there yet."""
+    fs, path = open_dir(url)
+    with named(url):
+        try:
+            fs.makedirs(path, exist_ok=True)
+        except PermissionError:
+            # On an object store only a bucket is made. One that is there may be written to without the
+            # right to make one.
+            if isinstance(fs, LocalFileSystem):
+                raise
+
+
 def names(url: str) -> set[str]:
     """The names of the files of a directory. An object store has no empty one."""
     fs, root = open_dir(url)
     fs.invalidate_cache()
     try:
-        return {path.rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)}
+        with named(url):
+            return {path.rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)}
     except FileNotFoundError:
         return set()
 
@@ -69,7 +96,8 @@ def find(url: str) -> list[Shard]:
     fs, root = open_dir(url)
     fs.invalidate_cache()
     try:
-        found: dict[str, dict[str, Any]] = fs.find(root, detail=True)
+        with named(url):
+            found: dict[str, dict[str, Any]] = fs.find(root, detail=True)
     except FileNotFoundError:
         found = {}
     shards = []

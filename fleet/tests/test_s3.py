@@ -1,12 +1,15 @@
 """Shards and results on an object store: a real server (moto) that speaks S3."""
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
-from omr_fleet import run
+from omr_fleet import replay, run
 
 from .conftest import POLICIES
 
@@ -56,3 +59,54 @@ def test_a_bucket_that_is_not_there(omr: str, fleet: Path, bucket: str, tmp_path
         run.fleet("s3://nothing/weeks", POLICIES, str(tmp_path), omr, quiet=True)
     with pytest.raises(run.Wrong, match="Not A Bucket"):
         run.fleet(str(fleet / "good"), POLICIES, "s3://Not A Bucket/out", omr, quiet=True)
+
+
+@contextmanager
+def asks_for_rights() -> Iterator[None]:
+    """The server looks at the rights of users, as it does not by default."""
+
+    def free_requests(count: bytes) -> None:
+        url = f"{os.environ['AWS_ENDPOINT_URL']}/moto-api/reset-auth"
+        urlopen(Request(url, count, {"Content-Type": "text/plain"})).close()
+
+    free_requests(b"0")
+    try:
+        yield
+    finally:
+        free_requests(b"inf")
+
+
+RIGHTS = ["s3:ListBucket", "s3:GetObject", "s3:PutObject"]
+
+
+@pytest.mark.parametrize(
+    ("rights", "named"),
+    [(RIGHTS, None), (RIGHTS[:2], "fleet/out-2"), (RIGHTS[:1], "fleet/weeks-1"), ([], "fleet/weeks-0")],
+    ids=["all", "reads", "lists", "none"],
+)
+def test_a_bucket_without_rights_is_named(
+    rights: list[str], named: str | None, omr: str, fleet: Path, bucket: str, tmp_path: Path, monkeypatch
+) -> None:
+    import boto3
+    import s3fs
+
+    weeks, out = (f"{bucket}/{name}-{len(rights)}" for name in ("weeks", "out"))
+    s3fs.S3FileSystem().put(str(fleet / "good"), weeks, recursive=True)
+    iam = boto3.client("iam")
+    user = f"user-{len(rights)}"
+    iam.create_user(UserName=user)
+    if rights:
+        allowed = {"Effect": "Allow", "Action": rights, "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+        iam.put_user_policy(UserName=user, PolicyName="rights", PolicyDocument=policy)
+    key = iam.create_access_key(UserName=user)["AccessKey"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    s3fs.S3FileSystem.clear_instance_cache()
+    monkeypatch.setattr(replay, "PAUSE", 0.0)
+    with asks_for_rights():
+        if named is None:
+            assert run.fleet(weeks, POLICIES, out, omr, quiet=True)["shards"] > 0
+            return
+        with pytest.raises((OSError, replay.ReplayError), match=f"s3://{named}: "):
+            run.fleet(weeks, POLICIES, str(tmp_path) if "weeks" in named else out, omr, quiet=True)
