@@ -32,9 +32,12 @@ KERNELS = {
     "test_hint": ["6.12", "6.1"],
     "test_probe": ["6.1"],
     "test_reclaim": ["6.12", "6.1", "7"],
+    "test_roomy": ["6.12", "6.1"],
     "test_wss": ["6.12", "6.1", "7"],
 }
 
+DAMON_61 = "Debian's kernel has no DAMON in sysfs"
+TIERS_61 = "a node's speed is read from the firmware since Linux 6.7"
 COUNTED_61 = "with a clock that counts instructions, QEMU does not start a second CPU of this kernel"
 
 IMPOSSIBLE = {
@@ -45,6 +48,12 @@ IMPOSSIBLE = {
     ("6.1", "test_a_user_who_makes_all_that_can_be_made_is_in_nobodys_way"): COUNTED_61,
     ("6.1", "test_the_seed_profile_waits_for_every_cpu_and_reclaims_from_one_group"): COUNTED_61,
     ("6.1", "test_swap_that_is_removed_ends_a_sweep_and_its_writes_count"): COUNTED_61,
+    ("6.1", "test_nothing_is_reclaimed_when_another_program_takes_the_monitor_down"): DAMON_61,
+    ("6.1", "test_without_mglru_damon_finds_cold_memory_and_only_that_is_reclaimed"): DAMON_61,
+    ("6.1", "test_monitors_of_other_programs_stay_and_that_of_a_killed_omr_is_removed"): DAMON_61,
+    ("6.1", "test_reclaim_by_damons_ages_spares_protected_memory"): DAMON_61,
+    ("6.1", "test_memory_moved_to_the_slow_node_does_not_count_as_freed"): TIERS_61,
+    ("6.1", "test_advice_names_the_node_of_used_memory_and_a_better_one"): TIERS_61,
 }
 """What cannot be on a kernel: its release and a test or module, and the reason."""
 

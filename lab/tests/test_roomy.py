@@ -3,7 +3,7 @@
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import KERNEL, MIB, Disk, Guest
+from omrlab.guest import MIB, Disk, Guest
 from omrlab.scenarios.roomy import taken
 
 SETTLED = 20
@@ -11,8 +11,8 @@ SETTLED = 20
 
 
 @pytest.mark.parametrize("goal, takes", [("auto", False), ("free", True)])
-def test_with_much_free_memory_only_the_goal_free_takes_something(goal: str, takes: bool) -> None:
-    with Guest(KERNEL, 512, Disk(512, mb_s=60)) as guest:
+def test_with_much_free_memory_only_the_goal_free_takes_something(goal: str, takes: bool, release: str) -> None:
+    with Guest(release, 512, Disk(512, mb_s=60)) as guest:
         guest.group("load")
         guest.spawn(["omr-guest", "fill", "25%"], group="load").line_with("ready", timeout=120)
         before = taken(guest.vmstat())

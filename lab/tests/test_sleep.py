@@ -29,6 +29,9 @@ from omrlab.guest import KERNEL, MIB, Guest, Process, SwapFile
 from omrlab.kernels import kernel
 from omrlab.paths import REPOSITORY
 
+IMAGE_WRITTEN = re.compile(r"thread\(s\) for (lzo )?compression")
+"""The kernel begins to write the image. The name of the algorithm is there since Linux 6.9."""
+
 
 def assert_clean(guest: DebianGuest, before: str) -> None:
     """Checks that the guest has booted afresh, and that nothing of the boot before disturbs it."""
@@ -60,7 +63,9 @@ def test_hibernation_is_prepared_where_the_package_is_installed(packages: list[P
         journal = guest.journal(PREPARE)
         assert "ready to hibernate" in journal
         assert guest.property(PREPARE, "Result") == "success"
-        assert prepared.image["image_pages"] < 0.6 * without.image["image_pages"], journal
+        # Without MGLRU, which is off in Debian's 6.1, the kernel itself makes the image smaller.
+        smaller = 0.8 if KERNEL == "6.1" else 0.6
+        assert prepared.image["image_pages"] < smaller * without.image["image_pages"], journal
         # The recorded memory comes back after resume, unless a user works.
         assert "Written to /var/lib/omr-root/" in journal
         guest.wait_for(lambda: "asked for" in guest.journal(WARM), 120, "memory brought back", every=2)
@@ -318,7 +323,7 @@ def test_after_a_power_cut_during_the_preparation_the_next_boot_is_clean(install
 @pytest.mark.seldom
 def test_after_a_power_cut_while_the_image_is_written_the_next_boot_is_clean(installed: Path) -> None:
     with guest_with(installed) as guest:
-        boot = begin(guest, lambda: "for lzo compression" in guest.console(), "image being written")
+        boot = begin(guest, lambda: IMAGE_WRITTEN.search(guest.console()), "image being written")
         time.sleep(0.5)
         guest.cut_power()
         # The control: the power was cut while the image was written.

@@ -251,6 +251,7 @@ def test_omr_reports_unknown_ages_when_mglru_is_switched_off_meanwhile() -> None
 
 def test_a_signal_ends_reclaim_by_age() -> None:
     with boot(KERNEL, swap=Disk(512, mb_s=8)) as guest:
+        guest.write(SWITCH, "y")
         half = Half(guest, "half")
         guest.run(["omr", "wss", "half", "--window", "4s"], timeout=60)
         omr = guest.spawn(["omr", "reclaim", "half", "max", "--older-than", "4s", "--json"])

@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::buddyinfo::{self, FreeBlocks};
 use crate::text::parse_u64;
 use crate::zoneinfo::Zone;
 use crate::{Error, Kernel, Result};
@@ -25,15 +26,18 @@ const BUDDY: u64 = 1 << 10;
 const CAPACITY: u64 = 32;
 
 /// Reads `/sys/module/page_reporting/parameters/page_reporting_order`: the order of the smallest
-/// block that is reported, or -1 while no driver wants reports. Sample line: `9`. Source:
-/// mm/page_reporting.c.
+/// block that is reported. While no driver wants reports, it is -1, and before Linux 6.2 one more than
+/// the allocator's largest order (11 on x86). Sample line: `9`. Source: mm/page_reporting.c.
 ///
 /// `None`: free memory is reported to nobody.
 pub fn read_order(kernel: &Kernel) -> Result<Option<u32>> {
     let text = kernel.sys.read_optional("module/page_reporting/parameters/page_reporting_order")?;
     // The kernel may print -1 as an unsigned number; that is larger than any order.
     let order = text.and_then(|text| parse_u64(text.as_bytes())).and_then(|order| u32::try_from(order).ok());
-    Ok(order.filter(|&order| order < u64::BITS))
+    let Some(order) = order else { return Ok(None) };
+    let zones = buddyinfo::read(kernel, &mut Vec::new())?;
+    let has_order = |zone: &FreeBlocks| usize::try_from(order).is_ok_and(|order| order < zone.orders.len());
+    Ok(zones.iter().any(has_order).then_some(order))
 }
 
 /// True if the kernel reports this zone at all. It skips a zone that is small or nearly full

@@ -19,10 +19,11 @@ proc/sys/vm/swappiness proc/sys/kernel/osrelease proc/sys/kernel/random/boot_id
 sys/kernel/mm/lru_gen/enabled sys/kernel/mm/lru_gen/min_ttl_ms sys/kernel/debug/lru_gen
 sys/kernel/mm/transparent_hugepage/enabled sys/kernel/security/lockdown
 sys/module/zswap/parameters/enabled sys/module/zswap/parameters/compressor
-sys/module/zswap/parameters/max_pool_percent sys/power/state sys/power/disk sys/power/image_size
-sys/power/resume sys/power/resume_offset sys/power/reserved_size sys/block/vda/queue/rotational
-sys/block/zram0/mm_stat sys/block/zram0/disksize sys/block/zram0/comp_algorithm
-sys/devices/system/node/node0/meminfo
+sys/module/zswap/parameters/max_pool_percent
+sys/module/page_reporting/parameters/page_reporting_order
+sys/power/state sys/power/disk sys/power/image_size sys/power/resume sys/power/resume_offset
+sys/power/reserved_size sys/block/vda/queue/rotational sys/block/zram0/mm_stat
+sys/block/zram0/disksize sys/block/zram0/comp_algorithm sys/devices/system/node/node0/meminfo
 """.split()
 """Files of the machine."""
 

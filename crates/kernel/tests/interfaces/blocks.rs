@@ -28,7 +28,8 @@ fn real_kernels() {
             assert_eq!(blocks.orders, numbers);
         }
         assert_eq!(blocks.iter().map(|blocks| blocks.zone.kind).collect::<Vec<_>>(), [ZoneKind::Dma, ZoneKind::Dma32]);
-        assert_eq!(read_order(&kernel).expect("readable"), None, "no balloon was there");
+        let order = captured(release, "sys/module/page_reporting/parameters/page_reporting_order");
+        assert_eq!((order, read_order(&kernel).expect("readable")), (order, None), "no balloon was there");
     }
 }
 
@@ -50,9 +51,12 @@ fn lines_in_another_form_are_passed_over() {
 }
 
 #[test]
-fn minus_one_is_no_order() {
-    for (text, want) in [("9\n", Some(9)), ("0\n", Some(0)), ("-1\n", None), ("4294967295\n", None), ("", None)] {
-        let root = FakeRoot::new().sys("module/page_reporting/parameters/page_reporting_order", text);
+fn minus_one_and_what_the_allocator_does_not_have_are_no_orders() {
+    let texts = [("9", Some(9)), ("10", Some(10)), ("0", Some(0)), ("11", None), ("-1", None), ("4294967295", None)];
+    for (text, want) in texts.into_iter().chain([("", None)]) {
+        let root = FakeRoot::new()
+            .sys("module/page_reporting/parameters/page_reporting_order", format!("{text}\n"))
+            .proc("buddyinfo", captured(Release::V6_1, "proc/buddyinfo"));
         assert_eq!(read_order(&open(&root)).expect("readable"), want, "{text:?}");
     }
     assert_eq!(read_order(&open(&FakeRoot::new())).expect("a kernel without is no error"), None);
